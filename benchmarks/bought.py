@@ -31,11 +31,10 @@ from few_users_tasks import FIXED, OTHERS, Task
 from quoron.populations import TablePopulation
 from quoron_client.data import columns as reading
 from quoron_client.data.encoding import Categorical, Numeric
-from quoron_privacy.counts.bought import Bought, released_ranges, share_for
-from quoron_privacy.counts.marks import marks
-from quoron_privacy.counts.table_health import looked_at
+from quoron_privacy.counts.data_quality import looked_at
+from quoron_privacy.counts.private_bounds import Bought, marks, released_ranges, share_for
 from quoron_privacy.errors import Infeasible, QuoronError
-from quoron_privacy.noise.sources import SeededNoise
+from quoron_privacy.noise.streams import SeededNoise
 
 SHIPPED = {
     "flights": Task(

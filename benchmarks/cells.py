@@ -30,7 +30,7 @@ from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.questions import summed
 from quoron_privacy.accounts.gdp import mu_for
 from quoron_privacy.errors import QuoronError
-from quoron_privacy.noise.sources import SeededNoise
+from quoron_privacy.noise.streams import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.plan import RunPlan
 from quoron_server.rounds import Engine

@@ -15,7 +15,7 @@ import numpy as np
 from quoron_client import ItemBatch, answer, make_loss
 from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.questions import Answers
-from quoron_privacy.noise.sources import SeededNoise
+from quoron_privacy.noise.streams import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.one_round.method import Solved
 from quoron_server.algorithms.whitened.estimates import GradientModel

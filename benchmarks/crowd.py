@@ -25,7 +25,7 @@ from quoron.operate.control import Address, Control
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_protos.v1 import federation_pb2_grpc
 from quoron_server.books.database import Database
-from quoron_server.books.roster_tables import USERS
+from quoron_server.books.roster import USERS
 from quoron_server.service import RunSpecification, tokens
 
 DIMENSION, CHANNELS, TIMED = 10, 20, 1000

@@ -44,7 +44,7 @@ from quoron.simulation.inline import InlineEngine
 from quoron_client.losses import Huber
 from quoron_client.protocol.questions import Answers, AverageLoss, Question, Status, summed
 from quoron_privacy.errors import QuoronError
-from quoron_privacy.noise.sources import SeededNoise
+from quoron_privacy.noise.streams import SeededNoise
 from quoron_privacy.release import Sums
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.plan import RunPlan

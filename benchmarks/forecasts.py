@@ -29,7 +29,7 @@ from quoron.config import from_tree
 from quoron.populations.users import held_back
 from quoron.simulation.scene import setup
 from quoron_privacy.errors import QuoronError
-from quoron_privacy.noise.sources import SeededNoise
+from quoron_privacy.noise.streams import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.plan import Privacy
 

@@ -33,7 +33,7 @@ from quoron.training.items import Items, LocalSGD
 from quoron_privacy.accounts.gdp import mu_for
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.means.clipping import clipped_mean
-from quoron_privacy.noise.sources import SecureNoise
+from quoron_privacy.noise.streams import SecureNoise
 
 LOSS = nn.functional.cross_entropy
 STEP, WARM = 0.1, 3

@@ -18,7 +18,7 @@ import numpy as np
 from quoron.config import from_tree
 from quoron.simulation.scene import Setup, setup
 from quoron_privacy.errors import Infeasible
-from quoron_privacy.noise.sources import SeededNoise
+from quoron_privacy.noise.streams import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.plan import Privacy, RunPlan
 from quoron_server.problem import Beliefs, Problem

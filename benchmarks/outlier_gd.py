@@ -13,8 +13,7 @@ from time import perf_counter
 import numpy as np
 from scipy.special import chdtri
 
-from quoron_privacy.robust.neighbour_counts import neighbour_counts
-from quoron_privacy.robust.outlier_mean import Kappa, weighted_mean
+from quoron_privacy.robust.outlier_mean import Kappa, neighbour_counts, weighted_mean
 
 
 def main() -> None:

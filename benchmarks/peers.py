@@ -76,7 +76,7 @@ def quoron(job: Job) -> Round:
     from quoron_client.protocol.questions import Question, summed
     from quoron_privacy.gaussian import GaussianNoise, mean_sensitivity
     from quoron_privacy.means.clipping import ClippedSum
-    from quoron_privacy.noise.sources import SecureNoise
+    from quoron_privacy.noise.streams import SecureNoise
 
     features, labels = job.data()
     batch = ItemBatch(features, labels.astype(np.float64), np.arange(job.users + 1) * job.items)

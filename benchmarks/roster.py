@@ -24,7 +24,7 @@ from quoron_client.protocol.questions import Status
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_server.books.database import Database
 from quoron_server.books.registry import Registry
-from quoron_server.books.roster_tables import USERS
+from quoron_server.books.roster import USERS
 from quoron_server.service import RunSpecification, tokens
 from quoron_server.service.manager import Manager
 from quoron_server.service.sessions import Sessions

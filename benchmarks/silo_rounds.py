@@ -29,7 +29,7 @@ from quoron.simulation.inline import InlineEngine
 from quoron_client.federation import ClientConfig, run_client
 from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.questions import Answers, Question
-from quoron_privacy.noise.sources import SeededNoise
+from quoron_privacy.noise.streams import SeededNoise
 from quoron_privacy.release import Sums
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.books.ledger import Ledger

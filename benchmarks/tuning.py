@@ -33,9 +33,7 @@ from quoron.tuning import tables
 from quoron.tuning.effort import Effort
 from quoron.tuning.searching import TrialNoise, search
 from quoron.tuning.tables import Candidate, Table, TableSearch, prepare
-from quoron_privacy.noise.ahead import StartedNoise
-from quoron_privacy.noise.sources import SeededNoise
-from quoron_privacy.noise.streams import NoiseSource
+from quoron_privacy.noise.streams import NoiseSource, SeededNoise, StartedNoise
 
 METHODS = ("auto", "whitened-tracking", "tracking-srgd", "one-pass-dp-sgd")
 RIDGES = (0.0, 0.001, 0.01, 0.1, 1.0)

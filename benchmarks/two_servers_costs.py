@@ -12,9 +12,8 @@ import numpy as np
 
 from quoron_privacy.two_servers import seals
 from quoron_privacy.two_servers.noise import FIRST, ServerNoise, next_chain
-from quoron_privacy.two_servers.ring import mask
-from quoron_privacy.two_servers.rows import ClippedRows, NormCountRows
-from quoron_privacy.two_servers.sheet import Block, RoundSheet, Sheet
+from quoron_privacy.two_servers.rows import ClippedRows, NormCountRows, mask
+from quoron_privacy.two_servers.specification import Block, RoundSheet, Sheet
 
 USERS, K, UNIT = 100_000, 1_000, 1 << 28
 

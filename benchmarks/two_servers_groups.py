@@ -12,7 +12,7 @@ import numpy as np
 from quoron_privacy.accounts.gdp import mu_for
 from quoron_privacy.means.clipping import clip_rows
 from quoron_privacy.two_servers.noise import unit_for
-from quoron_privacy.two_servers.sheet import median
+from quoron_privacy.two_servers.specification import median
 
 USERS, DIMENSION, GROUPS, RUNS = 10_000, 20, 3, 40
 FAR = 1e4  # clip norms

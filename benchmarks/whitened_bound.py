@@ -38,9 +38,9 @@ from quoron.populations import TablePopulation
 from quoron.simulation.inline import InlineEngine
 from quoron.training.result import OUTGROWN
 from quoron_privacy.errors import QuoronError
-from quoron_privacy.noise.sources import SeededNoise
+from quoron_privacy.noise.streams import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.algorithms.whitened import forecast
+from quoron_server.algorithms.whitened import method
 from quoron_server.algorithms.whitened.parameters import WhitenedParameters
 from quoron_server.algorithms.whitened.plan import ROUNDS, WhitenedOptions, resolution
 
@@ -92,7 +92,7 @@ def runs(people: TablePopulation, epsilon: float, seeds: int, about: Mapping[str
         "most": plan.problem.beliefs.start_loss,
     }
     known = replace(plan.problem, beliefs=replace(plan.problem.beliefs, label_rate=facts["rate"]))
-    facts["rated"] = forecast.before(known, ROUNDS, facts["nu"]) if binary else None
+    facts["rated"] = method.before(known, ROUNDS, facts["nu"]) if binary else None
     for seed in range(seeds):
         made, noise, engine = ALGORITHMS[NAME].make(plan), SeededNoise(1000 + seed), InlineEngine(people)
         state = made.init()
@@ -185,7 +185,7 @@ def powered(lines: list[Line], kind: str) -> tuple[list[Line], Vector]:
         lines = [line for line in lines if line["left"] < line["most"]]
     risks = np.maximum(numbers(lines, "risk"), TINY)
     if kind == "after logistic":  # which what was learnt bounds, too
-        top = forecast.LEARNT * np.sqrt(numbers(lines, "learnt") * numbers(lines, "most"))
+        top = method.LEARNT_AT_MOST * np.sqrt(numbers(lines, "learnt") * numbers(lines, "most"))
         risks = np.minimum(risks, 0.95 * top)
         risks = risks * top / np.maximum(top - risks, TINY)
     return lines, np.log(risks / units(lines))

@@ -21,7 +21,7 @@ from quoron.simulation.inline import InlineEngine
 from quoron.simulation.scene import problem
 from quoron_client.protocol.domains import L2Ball
 from quoron_privacy.errors import Infeasible
-from quoron_privacy.noise.sources import SeededNoise
+from quoron_privacy.noise.streams import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
 
 

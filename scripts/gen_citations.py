@@ -12,8 +12,7 @@ import written
 
 from quoron import __version__
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.algorithms.references import THE_FOUR, Reference
-from quoron_server.algorithms.refused import REFUSED
+from quoron_server.algorithms.references import REFUSED, THE_FOUR, Reference
 
 ROOT = Path(__file__).parent.parent
 CITATION, PAGE = ROOT / "CITATION.cff", ROOT / "docs" / "papers" / "README.md"

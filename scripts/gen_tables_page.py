@@ -21,7 +21,7 @@ from quoron import sources
 from quoron.simulation.scene import setup
 from quoron_privacy.errors import Infeasible, QuoronError
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.algorithms.refused import REFUSED, deletions, subsets
+from quoron_server.algorithms.references import REFUSED, deletions, subsets
 from quoron_server.plan import Privacy
 from quoron_server.problem import Problem
 

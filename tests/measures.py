@@ -24,7 +24,7 @@ FOLDERS = {
     "quoron": "simulations",
 }
 # Compiled loops, samplers and factorisations: imported on first use by the statement whose words they are made of.
-BEHIND = ("_loops", ".noise.samplers", ".prefix.ways", ".prefix.returning")
+BEHIND = ("_loops", ".noise.samplers", ".prefix.strategies")
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import numpy as np
 
 from contracts.scenes import PRIVACY
 from quoron_client.protocol.questions import Answers, Status
-from quoron_privacy.prefix.ways import nodes
+from quoron_privacy.prefix.strategies import nodes
 from quoron_server.algorithms import ALGORITHMS
 
 FAMILY = ["accelerated-srgd", "srgd", "accelerated-sgd", "dp-ftrl", "online-to-batch"]

@@ -89,7 +89,7 @@ def test_size_and_imports_stay_within_their_bounds() -> None:
 
 
 # Loops of the accelerated solver are the solver, and one forecast's are its model: both are read as such.
-WITH_LOOPS = {"algorithms/acsa.py", "one_epoch/forecast.py"}
+WITH_LOOPS = {"algorithms/acsa.py", "one_epoch/plan.py"}
 
 
 def test_a_configuration_has_no_more_keys_than_these() -> None:
@@ -109,7 +109,7 @@ def test_no_statement_needs_a_compiler() -> None:
         module
         for package in ("quoron_privacy", "quoron_server")
         for module in modules(package)
-        if any(within(name, {"numba", "llvmlite", "quoron_privacy.kernels.shipped"}) for name in imported(module))
+        if any(within(name, {"numba", "llvmlite", "quoron_privacy.kernels.compiled"}) for name in imported(module))
     }
     beside = {module for module in compiled if module.name.endswith("_loops.py")}
     named = {"samplers.py", "gaussian_proposals.py"}  # behind the streams
@@ -122,12 +122,12 @@ def test_no_statement_needs_a_compiler() -> None:
 def test_every_loop_is_looked_for_among_those_that_an_installation_brings() -> None:
     taken = re.compile(r"^from numba import .*\b(njit|cfunc)\b|\bnumba\.(njit|cfunc)\b", re.MULTILINE)
     own = {path for package in FOLDERS for path in modules(package) if taken.search(path.read_text(encoding="utf-8"))}
-    assert {path.name for path in own} == {"shipped.py"}
+    assert {path.name for path in own} == {"compiled.py"}
 
 
 def test_loops_and_plans_import_no_privacy_accountant() -> None:
     """The accountants that find or check noise are needed beside `verify` only."""
-    accountants = {f"quoron_privacy.accounts.{name}" for name in ("pair", "moved", "subsampling", "item_sampling")}
+    accountants = {f"quoron_privacy.accounts.{name}" for name in ("pair", "sensitivity_recount", "subsampling")}
     families = {name for name in source().texts if name.startswith("quoron_server.algorithms.")}
     loops = {name for name in families if name.endswith(".method")} | {"quoron_server.plan", "quoron_server.rounds"}
     assert len(loops) > 10

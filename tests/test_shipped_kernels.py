@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from quoron_privacy.kernels.shipped import LEVELS, fits
+from quoron_privacy.kernels.compiled import LEVELS, fits
 
 ROOT = Path(__file__).parent.parent
 MODULE = """
-from quoron_privacy.kernels.shipped import njit
+from quoron_privacy.kernels.compiled import njit
 
 @njit(cache=True)
 def twice(number):

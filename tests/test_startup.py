@@ -132,7 +132,7 @@ def test_a_health_probe_brings_grpc_alone() -> None:
 
 
 def test_making_certificates_and_tokens_brings_cryptography_alone() -> None:
-    code = "from quoron_server.service import certificates, revocation, tokens"
+    code = "from quoron_server.service import certificates, tokens"
     assert loaded(code) == {"cryptography"}
 
 

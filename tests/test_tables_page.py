@@ -4,7 +4,7 @@ import gen_tables_page as generator
 import pytest
 
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.algorithms.refused import REFUSED
+from quoron_server.algorithms.references import REFUSED
 
 ROWS = {generator.key(row): row for table in generator.TABLES for row in table.rows}
 

@@ -20,7 +20,7 @@ from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.flower_records import Values, answers_record, question_from_values
 from quoron_client.protocol.questions import Answers, AverageGradient, Question
 from quoron_server.flower.engine import FlowerEngine
-from quoron_server.flower.shards import Shards
+from quoron_server.flower.users import Shards
 from quoron_server.problem import Problem
 
 

@@ -3,11 +3,11 @@ from .algorithm import Update as Update
 from .algorithms import ALGORITHMS as ALGORITHMS
 from .algorithms.info import AlgorithmInfo as AlgorithmInfo
 from .books.ledger import Ledger as Ledger
-from .budget import Budget as Budget
 from .parameters import Assumption as Assumption
 from .parameters import GaussianPromise as GaussianPromise
 from .parameters import Parameters as Parameters
 from .parameters import PlannedRelease as PlannedRelease
+from .plan import Budget as Budget
 from .plan import Cost as Cost
 from .plan import Guarantee as Guarantee
 from .plan import Privacy as Privacy

@@ -18,10 +18,8 @@ from typing import Any
 
 from quoron_privacy.errors import ConfigError
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.algorithms.info import NoBlackBoxes
-from quoron_server.algorithms.options import options_of
-from quoron_server.budget import EVERYONE
-from quoron_server.plan import Privacy, RunPlan
+from quoron_server.algorithms.info import NoBlackBoxes, options_of
+from quoron_server.plan import EVERYONE, Privacy, RunPlan
 from quoron_server.problem import Problem
 
 UNKNOWN_CLIP = 1.0  # the first clip norm where nothing is known of answers; it shrinks or doubles within few rounds

@@ -37,9 +37,9 @@ from quoron_server.runs import Run, Vector, charge_of, end
 from quoron_server.wording import digest
 
 if TYPE_CHECKING:
-    from quoron_server.books import restoring
+    from quoron_server.books import backup
 else:
-    restoring = OnFirstUse("quoron_server.books.restoring")  # of books that were put back
+    backup = OnFirstUse("quoron_server.books.backup")  # of books that were put back
 
 _log = logging.getLogger("quoron")
 
@@ -169,7 +169,7 @@ class Books:
         """Let a run that is held in restored books go on; how many more copies of it were charged, None if unknown.
 
         `planned` makes a specification and its verified plan of the text of a run that has no charge yet. Raises what
-        `restoring.continue_held` and `planned` raise.
+        `backup.continue_held` and `planned` raise.
         """
         row = self.registry.run(run)
         if row is None:
@@ -179,7 +179,7 @@ class Books:
             specification, plan = planned(row.specification)
             private = plan.guarantee.trust_model != "none"
             promise = {"group": specification.group, **charge_of(plan)} if private else None
-        return restoring.continue_held(self.database, run, promise, by=by)
+        return backup.continue_held(self.database, run, promise, by=by)
 
     def settle(self) -> None:
         """At a start: end once more whatever was ended, but not to its last line, before this process came.

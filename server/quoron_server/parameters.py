@@ -21,9 +21,9 @@ from quoron_server.problem import Problem
 
 if TYPE_CHECKING:
     from quoron_client.protocol.questions import Task
-    from quoron_privacy.two_servers.sheet import Sheet
+    from quoron_privacy.two_servers.specification import Sheet
 
-two_servers = OnFirstUse("quoron_privacy.two_servers.sheet")  # plans of that trust model alone
+two_servers = OnFirstUse("quoron_privacy.two_servers.specification")  # plans of that trust model alone
 
 
 class Kind(StrEnum):

@@ -6,8 +6,21 @@ Nothing is shown to anyone before the ledger holds it, and no question leaves be
 continues from whatever the ledger holds: an empty one starts it, a complete one only returns the model. Noise and
 secret cohorts are each start's own (`StartedNoise`): what a kill leaves uncommitted was seen by nobody and comes no
 more. Only a simulation goes on to the bits that it would have had.
+
+When a round ends and the next one opens, at times that tell nobody who answered or who was asked.
+
+A round takes answers for its whole `seconds`, also when everybody has answered long before. Then the coordinator has
+PAUSE of that time for its own work, and only when it is over does anything leave: the next question, the round's event.
+Work that takes longer shows, but rounded up to whole pauses.
+
+    due = due_at(opened, seconds)
+    opens = opening(due, now, seconds)
+
+With early ends, which an operator has to accept, a round ends once everybody was heard of. Whoever sees when learns
+whether somebody was absent. See docs/network.md#when-rounds-end.
 """
 
+import math
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -19,17 +32,32 @@ from numpy.typing import NDArray
 
 from quoron_client.protocol.questions import Answers, Question, summed
 from quoron_privacy.errors import ConfigError, OtherVersion, RunError
-from quoron_privacy.noise.ahead import NoiseAhead, StartedNoise
-from quoron_privacy.noise.streams import NoiseSource
+from quoron_privacy.noise.streams import NoiseAhead, NoiseSource, StartedNoise
 from quoron_privacy.release import Release, Sums
 from quoron_server import serial
 from quoron_server.algorithm import MOST_STATE, Algorithm, names_of
-from quoron_server.budget import Budget
-from quoron_server.plan import RunPlan
+from quoron_server.plan import Budget, RunPlan
 from quoron_server.traffic import Sizes
 
 if TYPE_CHECKING:  # a plan is made, and an engine written, without a database
     from quoron_server.books.ledger import Ledger
+
+
+PAUSE = 0.1  # of a round's seconds
+
+
+def due_at(opened: float, seconds: float) -> float:
+    """The time at which a round that opened at `opened` is over for everybody else, its answers and its work."""
+    return opened + (1 + PAUSE) * seconds
+
+
+def opening(due: float, now: float, seconds: float) -> float:
+    """When the next round opens, from `now` on: at `due`, or whole pauses after it. -inf as `due`: at once."""
+    if math.isinf(due):
+        return now
+    late = max(0, math.ceil((now - due) / (PAUSE * seconds)))
+    return due + late * PAUSE * seconds
+
 
 Vector = NDArray[np.float64]
 Evaluate = Callable[[Vector], Mapping[str, float]]

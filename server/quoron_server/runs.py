@@ -25,16 +25,14 @@ from numpy.typing import NDArray
 
 from quoron_privacy.errors import ConfigError, OtherVersion
 from quoron_privacy.kernels.on_first_use import OnFirstUse
-from quoron_privacy.noise.sources import SecureNoise, SeededNoise
-from quoron_privacy.noise.streams import NoiseSource
+from quoron_privacy.noise.streams import NoiseSource, SecureNoise, SeededNoise
 from quoron_server import rounds
 from quoron_server.algorithm import Algorithm
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.books.ledger import Ledger
 from quoron_server.books.lifetime_ledger import PopulationLedger
 from quoron_server.books.store import Store
-from quoron_server.budget import EVERYONE, Budget
-from quoron_server.plan import RunPlan
+from quoron_server.plan import EVERYONE, Budget, RunPlan
 from quoron_server.rounds import Engine, Evaluate, Last, Observer
 from quoron_server.serial import dumps
 from quoron_server.wording import plan_json, sentence

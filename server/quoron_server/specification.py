@@ -25,13 +25,12 @@ from quoron_client.protocol import wire
 from quoron_client.protocol.domains import L2Ball
 from quoron_privacy.errors import ConfigError
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.algorithms.options import options_of, summed
-from quoron_server.budget import EVERYONE, check_delta
+from quoron_server.algorithms.info import options_of, summed
 from quoron_server.parameters import Assumption, Kind
-from quoron_server.plan import Attending, Privacy, RunPlan
+from quoron_server.plan import EVERYONE, Attending, Privacy, RunPlan, check_delta
 from quoron_server.problem import Beliefs, Problem
 from quoron_server.silos import Silos, in_silos
-from quoron_server.spill import HELD, SCRATCH
+from quoron_server.traffic import HELD, SCRATCH
 from quoron_server.wording import digest, sentence
 
 WAITING, LONGEST_WAITING = 600.0, 30 * 86400.0  # seconds for clients to agree, where nothing is said, and at most

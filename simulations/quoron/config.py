@@ -27,7 +27,7 @@ from quoron.table_section import TableSection as TableSection
 from quoron_client.data.features import values
 from quoron_client.losses import loss_names
 from quoron_privacy.errors import ConfigError
-from quoron_server.budget import EVERYONE
+from quoron_server.plan import EVERYONE
 
 ALL = "*"  # every column of which nothing is said
 

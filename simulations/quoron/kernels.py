@@ -2,7 +2,7 @@
 
 Loops are compiled when they are first called and kept on disk, in NUMBA_CACHE_DIR or beside the source. Here every
 algorithm runs once over a few made-up users, every loss is made ready, and what only far more users reach is called.
-With `--ship` that is done for a level of processors, into the installation itself (`quoron_privacy.kernels.shipped`):
+With `--ship` that is done for a level of processors, into the installation itself (`quoron_privacy.kernels.compiled`):
 what a wheel carries, the container image, and what `scripts/quickstart` sets up.
 """
 
@@ -36,8 +36,7 @@ from quoron_client.compute.user_loops import UserLoop
 from quoron_client.data.encoding import Categorical, Encoding, Numeric, Signs, Weight
 from quoron_client.data.fused import Gathering, Tally
 from quoron_client.protocol.domains import Box
-from quoron_privacy.kernels.compiled import Pointwise
-from quoron_privacy.kernels.shipped import LEVELS, SHIPPED, Target, fits, here
+from quoron_privacy.kernels.compiled import LEVELS, SHIPPED, Pointwise, Target, fits, here
 from quoron_server.algorithms import ALGORITHMS, slots
 
 # So generous a promise that filters and lotteries are feasible with these users.

@@ -22,7 +22,7 @@ from statistics import NormalDist
 from typing import Any, Literal, cast, get_args
 
 from quoron_privacy.errors import ConfigError
-from quoron_server.round_clock import due_at, opening
+from quoron_server.rounds import due_at, opening
 
 Ends = Literal["deadline", "early"]
 

@@ -42,10 +42,9 @@ from quoron_client.data.features import DateNumber
 from quoron_client.data.formats import Dialect
 from quoron_client.data.users import Reading, group, most_rows, only_first
 from quoron_privacy.accounts import gdp
-from quoron_privacy.counts.bought import Bought
-from quoron_privacy.counts.marks import edge
-from quoron_privacy.counts.table_health import looked_at
-from quoron_privacy.counts.votes import (
+from quoron_privacy.counts.data_quality import looked_at
+from quoron_privacy.counts.private_bounds import Bought, edge
+from quoron_privacy.counts.user_histograms import (
     MOST_BELOW,
     HiddenBins,
     RankChoice,
@@ -53,7 +52,7 @@ from quoron_privacy.counts.votes import (
     release_categories,
     release_items_per_user,
 )
-from quoron_privacy.counts.votes import verify as verify_bins
+from quoron_privacy.counts.user_histograms import verify as verify_bins
 from quoron_privacy.errors import CONTROL, ConfigError, DataError, Infeasible
 from quoron_privacy.noise.streams import NoiseSource, RandomStream
 from quoron_privacy.release import Release

@@ -56,13 +56,12 @@ from quoron_privacy.accounts import gdp
 from quoron_privacy.accounts.roots import least_users
 from quoron_privacy.errors import ConfigError, DataError, Infeasible, NothingReleased, non_negative
 from quoron_privacy.kernels.on_first_use import OnFirstUse
-from quoron_privacy.means import truncated_mean
+from quoron_privacy.means import private_range
 from quoron_privacy.means.clipping import clip_rows
 from quoron_privacy.means.learnt_mean import LearntMean, enough_users, gaussians
+from quoron_privacy.means.private_range import Crude, TruncatedMean
 from quoron_privacy.means.rotation import coordinate_bound, padded, random_signs
-from quoron_privacy.means.truncated_mean import Crude, TruncatedMean
-from quoron_privacy.noise.sources import SeededNoise
-from quoron_privacy.noise.streams import NoiseSource, RandomStream, total_variation
+from quoron_privacy.noise.streams import NoiseSource, RandomStream, SeededNoise, total_variation
 from quoron_server.plan import Guarantee, Privacy, TrustModel
 from quoron_server.wording import ReleaseGuarantee, sentence
 
@@ -355,7 +354,7 @@ def _choose(
         if method not in ("auto", name) or (name != "clip" and spread is None):
             continue
         try:
-            mean = truncated_mean.calibrate(
+            mean = private_range.calibrate(
                 crude, users=users, dimension=dimension, bound=bound, spread=spread, mu=mu, failure=FAILURE
             )
         except Infeasible:

@@ -13,10 +13,9 @@ from typing import Any, Generic, TypeVar
 from quoron.training import lifetime
 from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.errors import ConfigError, DataError, Infeasible
-from quoron_privacy.noise.sources import SecureNoise, SeededNoise
-from quoron_privacy.noise.streams import NoiseSource
+from quoron_privacy.noise.streams import NoiseSource, SecureNoise, SeededNoise
 from quoron_privacy.release import Adjacency
-from quoron_server.budget import EVERYONE, check_delta
+from quoron_server.plan import EVERYONE, check_delta
 from quoron_server.wording import ReleaseGuarantee, simulated
 
 T = TypeVar("T")

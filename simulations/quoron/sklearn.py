@@ -36,9 +36,8 @@ from quoron.training.result import DoubtfulModel
 from quoron.tuning import fitting
 from quoron.tuning.effort import Effort
 from quoron_privacy.errors import RunError
-from quoron_server.budget import EVERYONE
 from quoron_server.parameters import Assumption, Kind
-from quoron_server.plan import Guarantee
+from quoron_server.plan import EVERYONE, Guarantee
 from quoron_server.wording import assumption_text
 
 try:

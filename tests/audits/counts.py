@@ -8,14 +8,13 @@ import numpy as np
 from audits.harness import Audit, case, events, gaussian_ratio, ratios
 from quoron_privacy.accounts import gdp
 from quoron_privacy.counts import held_out as room
-from quoron_privacy.counts.bought import CELLS, Bought
+from quoron_privacy.counts.data_quality import TableHealth
 from quoron_privacy.counts.held_out import HeldOut
-from quoron_privacy.counts.marks import MARKS, Windows, marks
+from quoron_privacy.counts.private_bounds import CELLS, MARKS, Bought, Windows, marks
 from quoron_privacy.counts.spread import Spread
-from quoron_privacy.counts.table_health import TableHealth
-from quoron_privacy.counts.votes import HiddenBins, KnownBins, RankChoice, distances
+from quoron_privacy.counts.user_histograms import HiddenBins, KnownBins, RankChoice, distances
 from quoron_privacy.means.private_range import weights
-from quoron_privacy.noise.sources import SecureNoise, SeededNoise
+from quoron_privacy.noise.streams import SecureNoise, SeededNoise
 
 
 def vote_audits():

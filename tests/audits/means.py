@@ -8,21 +8,26 @@ import numpy as np
 from audits.harness import Audit, Still, case, events, gaussian_ratio, ratios
 from quoron_privacy.accounts import gdp
 from quoron_privacy.gaussian import GaussianNoise, mean_sensitivity
-from quoron_privacy.means import free_presence, free_presence_columns, norm_counts, winsorised_mean
+from quoron_privacy.means import free_presence, norm_counts, private_range
 from quoron_privacy.means.clipping import ClippedSum, clip_rows
-from quoron_privacy.means.contrasts import Contrasts, ContrastSum
-from quoron_privacy.means.free_presence import LengthSum, LogLength, MomentMean, ShapedMomentSum
-from quoron_privacy.means.free_presence_columns import HERE as COLUMNS_HERE
-from quoron_privacy.means.free_presence_columns import WEIGHTS, ColumnMean
+from quoron_privacy.means.free_presence import COLUMN_PRESENCE as COLUMNS_HERE
+from quoron_privacy.means.free_presence import COLUMN_WEIGHTS as WEIGHTS
+from quoron_privacy.means.free_presence import (
+    ColumnMean,
+    Contrasts,
+    ContrastSum,
+    LengthSum,
+    LogLength,
+    MomentMean,
+    ShapedMomentSum,
+)
 from quoron_privacy.means.moment import SecondMomentNoise
-from quoron_privacy.means.norm_counts import NormCountMean, NormCountSum, weights_of
-from quoron_privacy.means.prefix_norm_counts import PrefixNormCounts
-from quoron_privacy.means.private_range import PrivateRange, costs, weights
-from quoron_privacy.means.private_range_loops import tally
+from quoron_privacy.means.norm_counts import NormCountMean, NormCountSum, PrefixNormCounts, weights_of
+from quoron_privacy.means.private_range import PrivateRange, WinsorisedMean, costs, weights
 from quoron_privacy.means.rotation import padded, rotate
+from quoron_privacy.means.rotation_loops import tally
 from quoron_privacy.means.silo_sums import objection
-from quoron_privacy.means.winsorised_mean import WinsorisedMean
-from quoron_privacy.noise.sources import SeededNoise
+from quoron_privacy.noise.streams import SeededNoise
 from quoron_privacy.release import Sums
 from quoron_server.silos import known_twice
 
@@ -208,7 +213,7 @@ def free_presence_audits():
 
     upper, sum_columns, sum_counts = (
         np.triu_indices(2),
-        free_presence_columns.loops.sum_columns,
+        free_presence.loops.sum_columns,
         norm_counts.loops.sum_norm_counts,
     )
 
@@ -244,7 +249,7 @@ def free_presence_audits():
                 (free_presence.loops, "sum_moments", by_chunks), pair="a moment of all entries and nobody"
             ),
             "columns that are not brought to their windows": case(
-                (free_presence_columns.loops, "sum_columns", twice_as_far), pair="opposite ends of ranges"
+                (free_presence.loops, "sum_columns", twice_as_far), pair="opposite ends of ranges"
             ),
             "a clip for each class": case(
                 (norm_counts.loops, "sum_norm_counts", each_for_itself), pair="opposite gradients in two classes"
@@ -326,7 +331,7 @@ def winsorised_audits():
         },
         {
             "a box without its diagonal": case(mean=replace(sound(), noise=short), ends=opposite),
-            "no clamp": case((winsorised_mean.loops, "add_clamped", unclamped), ends=opposite),
+            "no clamp": case((private_range.loops, "add_clamped", unclamped), ends=opposite),
             # half of ε₁ and h/n, while the absent user stands in zero's bin, clamped around choices at the edge
             "left out by a zero row": case(mean=sound("zero-out"), ends=(1e9 * one, np.zeros((1, dimension)))),
             "replaced at the price of leaving out": case(mean=sound("zero-out"), ends=opposite),

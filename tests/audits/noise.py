@@ -11,12 +11,9 @@ from papers.choquette_choo_lines import corollary_9
 from quoron_privacy.accounts import gdp
 from quoron_privacy.gaussian import GaussianNoise, mean_sensitivity
 from quoron_privacy.means.clipping import clipped_mean
-from quoron_privacy.noise.ahead import StartedNoise
-from quoron_privacy.noise.sources import SecureNoise, SeededNoise
-from quoron_privacy.prefix.factorisations import FACTORISATIONS, factorise
-from quoron_privacy.prefix.noise import PrefixNoise
-from quoron_privacy.robust.filter.cutoff import HiddenCutoff
-from quoron_privacy.robust.filter.thresholds import LaplaceThreshold
+from quoron_privacy.noise.streams import SecureNoise, SeededNoise, StartedNoise
+from quoron_privacy.prefix.noise import FACTORISATIONS, PrefixNoise, factorise
+from quoron_privacy.robust.filter.thresholds import HiddenCutoff, LaplaceThreshold
 
 
 def gaussian_audits():

@@ -15,7 +15,7 @@ from quoron_client.protocol.domains import Box
 from quoron_client.protocol.questions import Answers, Status
 from quoron_privacy.accounts import gdp
 from quoron_privacy.gaussian import mean_sensitivity
-from quoron_privacy.noise.sources import SeededNoise
+from quoron_privacy.noise.streams import SeededNoise
 from quoron_privacy.prefix.noise import PrefixNoise
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.slots import partition

@@ -16,16 +16,16 @@ from problems import problem_of
 from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.questions import Answers
 from quoron_privacy.gaussian import GaussianNoise
-from quoron_privacy.noise.sources import SeededNoise
+from quoron_privacy.noise.streams import SeededNoise
 from quoron_privacy.robust import coordinate_median as median
-from quoron_privacy.robust import one_release
+from quoron_privacy.robust import robust_mean
 from quoron_privacy.robust.above_threshold import AboveThreshold
 from quoron_privacy.robust.filter.concentration import score_error, scores
 from quoron_privacy.robust.lottery import TICKETS, Lottery
-from quoron_privacy.robust.one_release import Target, release_scale
 from quoron_privacy.robust.outlier_mean import in_score_units, score_scale, score_step
+from quoron_privacy.robust.robust_mean import Target, release_scale
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.algorithms.accelerated_erm import tested
+from quoron_server.algorithms.accelerated_erm import method
 from quoron_server.algorithms.accelerated_erm.method import AcceleratedERM
 from quoron_server.algorithms.chains import ChainPhase
 from quoron_server.algorithms.outlier_gd import method as outlier_gd
@@ -141,7 +141,7 @@ def accelerated_audits():
         def _test(self, state, score, phase, noise):
             return score > middle(), ()
 
-    unclipped = tested, "clipped_mean", lambda values, answered, norm, size: (values.sum(axis=0) / size, 0)
+    unclipped = method, "clipped_mean", lambda values, answered, norm, size: (values.sum(axis=0) / size, 0)
     # Coins of random inclusion are the other twins' steps with other weights. With a threshold most of ε pays for its
     # tests, on which these neighbours do not differ.
     shares = {"lottery": 16, "random inclusion": 16, "threshold": 64}
@@ -250,7 +250,7 @@ def iterate_audits():
 
     @cache
     def phase_of(name):
-        made = one_release.release(Target(epsilon, delta, *combinations[name]), chains, chains**2)
+        made = robust_mean.release(Target(epsilon, delta, *combinations[name]), chains, chains**2)
         return ChainPhase(1, 1, 1.0, 1.0, release_scale(made, 1.0, 1), made)
 
     def antipodal(phase):

@@ -21,7 +21,7 @@ from quoron_client.protocol.questions import ANSWERED, MISSING, Answers, Average
 from quoron_privacy.accounts import gdp
 from quoron_privacy.counts.min_cohort import MinCohort, calibrate, exact, noisy_count
 from quoron_privacy.gaussian import SPARE, GaussianNoise
-from quoron_privacy.noise.sources import SeededNoise
+from quoron_privacy.noise.streams import SeededNoise
 from quoron_server.algorithm import Update
 from quoron_server.algorithms.min_cohort import MET, WithMinCohort, decide, draw_limit
 from quoron_server.parameters import Attendance

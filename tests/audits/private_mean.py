@@ -13,11 +13,10 @@ from scipy.special import log_ndtr
 from audits.harness import Audit, case, events
 from quoron_privacy.accounts import gdp
 from quoron_privacy.gaussian import GaussianNoise
-from quoron_privacy.means import learnt_interval, learnt_mean, learnt_radii
+from quoron_privacy.means import learnt_mean, learnt_radii
 from quoron_privacy.means.clipping import clipped_mean
-from quoron_privacy.means.private_range import PrivateRange, costs, weights
-from quoron_privacy.means.truncated_mean import calibrate
-from quoron_privacy.noise.sources import SeededNoise
+from quoron_privacy.means.private_range import PrivateRange, calibrate, costs, weights
+from quoron_privacy.noise.streams import SeededNoise
 from quoron_privacy.robust import robust_mean
 from quoron_privacy.robust.lottery import TICKETS
 
@@ -120,7 +119,7 @@ def whole_audits():
     )
 
 
-FEW = (learnt_mean, "LEAST", 0.0), (learnt_interval, "MOST_PLACES", 64)  # the latter public, and quicker
+FEW = (learnt_mean, "LEAST", 0.0), (learnt_radii, "MOST_PLACES", 64)  # the latter public, and quicker
 
 
 def learnt_run(columns, own, number, run):
@@ -150,7 +149,7 @@ def learnt_audits():
 
         return draw
 
-    for_mu, shares, interval_of = GaussianNoise.for_mu, learnt_mean._Told.shares, learnt_interval.interval_of
+    for_mu, shares, interval_of = GaussianNoise.for_mu, learnt_mean._Told.shares, learnt_radii.interval_of
     with_lengths, bins_of, seen = learnt_mean.with_lengths, learnt_radii.bins_of, []
 
     def counted(self, edges, mu):
@@ -192,7 +191,7 @@ def learnt_audits():
             "an interval of true shares": case(
                 *FEW,
                 (learnt_mean._Told, "shares", counted),
-                (learnt_interval, "interval_of", around_all),
+                (learnt_radii, "interval_of", around_all),
                 statistic="radius",
             ),
             "a radius of true lengths": case(
@@ -240,13 +239,13 @@ def learnt_audits():
 
 def far_away_audits():
     """The last release: one user far away to one side, or to the other. What is at nodes is told times √2."""
-    found = learnt_interval.Interval(-1.0, 1.0, 0.0, 0.0, 0.0, (-1.0, 1.0))
-    nodes, shells = learnt_interval.nodes_of(found, 100.0), learnt_radii.shells_of(1.0, 100.0, 2)
+    found = learnt_radii.Interval(-1.0, 1.0, 0.0, 0.0, 0.0, (-1.0, 1.0))
+    nodes, shells = learnt_radii.nodes_of(found, 100.0), learnt_radii.shells_of(1.0, 100.0, 2)
 
     def mean(told, columns):
         if columns == 1:
-            narrow, size = learnt_interval.Narrow(0.0, 0.5, 1.0, 0.0), 2 * len(nodes)
-            rows = partial(learnt_interval.rows_of, found=found, narrow=narrow, nodes=nodes)
+            narrow, size = learnt_radii.Narrow(0.0, 0.5, 1.0, 0.0), 2 * len(nodes)
+            rows = partial(learnt_radii.rows_of, found=found, narrow=narrow, nodes=nodes)
             value, _ = told.mean(rows, size, MU, lengths=size - 2)
             return value[2:].reshape(2, -1)[:, :2].sum(axis=1) @ [1.0, -1.0]
         near = learnt_mean.with_narrow(np.zeros(2), 1.0, 0.5)

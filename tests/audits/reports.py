@@ -20,8 +20,7 @@ from quoron_client.randomisers import RangeBits, SeededRandomness, SystemRandomn
 from quoron_privacy import local
 from quoron_privacy.accounts import gdp
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.algorithms.local_model.method import LocalModel
-from quoron_server.algorithms.local_model.parameters import LocalModelParameters
+from quoron_server.algorithms.local_model.method import LocalModel, LocalModelParameters
 from quoron_server.plan import Privacy
 from quoron_server.problem import Problem
 

@@ -12,8 +12,8 @@ from audits.harness import Audit, Labelled, Still, case, changed, events, gaussi
 from problems import problem_of
 from quoron_client.protocol.domains import Box, L2Ball
 from quoron_client.protocol.questions import Answers
-from quoron_privacy.accounts import composition, item_sampling, subsampling
-from quoron_privacy.noise.sources import SeededNoise
+from quoron_privacy.accounts import composition, subsampling
+from quoron_privacy.noise.streams import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.mean.method import MeanSGD
 from quoron_server.algorithms.noisy.method import NoisySGD
@@ -328,7 +328,7 @@ def group_audits():
 
     def alone(other, adjacency="replace-one", items=places):
         """The mechanism alone, by many runs."""
-        z = item_sampling.multiplier(rate, items, rounds, epsilon, delta, adjacency)
+        z = subsampling.multiplier(rate, items, rounds, epsilon, delta, adjacency)
         rng = np.random.default_rng(5)
         chosen = rng.binomial(places, rate, (200_000, rounds))
         return ratio(chosen + z * rng.standard_normal(chosen.shape), z, other)

@@ -6,7 +6,7 @@ import pytest
 from audits import tracking_lab as lab
 from audits.tracking import BROKEN, LONG, MU, SOUND, Column, object_run
 from quoron_privacy.errors import VerificationError
-from quoron_privacy.noise.sources import SeededNoise
+from quoron_privacy.noise.streams import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.tracking.method import TrackingSRGD
 

@@ -16,10 +16,10 @@ from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.questions import Answers
 from quoron_privacy.accounts.gdp import mu_for
 from quoron_privacy.means.norm_counts import MeanAndCounts
-from quoron_privacy.noise.sources import SeededNoise
+from quoron_privacy.noise.streams import SeededNoise
 from quoron_privacy.prefix.noise import PrefixNoise
 from quoron_server.algorithms.slots import partition
-from quoron_server.algorithms.tracking import schedule
+from quoron_server.algorithms.tracking import method
 from quoron_server.algorithms.tracking.method import PILOT, TrackingSRGD
 from server.algorithms.tracking_reference import small_plan
 
@@ -73,7 +73,7 @@ class RadiusRaw(Twin):
         mechanism = self._mechanisms.main if main else self._mechanisms.warmup
         presence = state.presence.seen(shares[2], mechanism.presence_deviation)
         lag = max(float(after.gradient @ after.gradient) - after.error, 0.0)
-        spread, margin = schedule.learnt(
+        spread, margin = method.learnt(
             state.spread,
             state.margin,
             MeanAndCounts(unit, *shares.tolist(), 0),

@@ -14,7 +14,7 @@ from scipy import stats
 from audits.harness import Audit, case, events
 from quoron_privacy.accounts import gdp
 from quoron_privacy.gaussian import GaussianNoise
-from quoron_privacy.noise.sources import SeededNoise
+from quoron_privacy.noise.streams import SeededNoise
 from quoron_privacy.two_servers import seals
 from quoron_privacy.two_servers.noise import (
     FIRST,
@@ -25,9 +25,18 @@ from quoron_privacy.two_servers.noise import (
     server_mu,
     unit_for,
 )
-from quoron_privacy.two_servers.ring import added, fits, less, mask, seed_for, signed
-from quoron_privacy.two_servers.rows import ClippedRows, MomentRows, NormCountRows
-from quoron_privacy.two_servers.sheet import Block, RoundSheet, Sheet
+from quoron_privacy.two_servers.rows import (
+    ClippedRows,
+    MomentRows,
+    NormCountRows,
+    added,
+    fits,
+    less,
+    mask,
+    seed_for,
+    signed,
+)
+from quoron_privacy.two_servers.specification import Block, RoundSheet, Sheet
 
 PLAN = sha256(b"plan").digest()
 UNIT = 1 << 29

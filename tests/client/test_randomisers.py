@@ -20,7 +20,7 @@ from quoron_client.randomisers import (
 )
 from quoron_privacy import local
 from quoron_privacy.errors import ConfigError
-from quoron_privacy.noise.sources import SeededNoise
+from quoron_privacy.noise.streams import SeededNoise
 
 FALSE_ALARM = 1e-8  # of each statistical check; about ten here. Seeds are fixed
 fast = settings(derandomize=True, deadline=None, max_examples=80)

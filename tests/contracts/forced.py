@@ -18,10 +18,9 @@ from quoron_privacy.noise.streams import GRID_BITS, NoiseSource
 from quoron_privacy.prefix.noise import PrefixNoise
 from quoron_privacy.robust.above_threshold import AboveThreshold
 from quoron_privacy.robust.coordinate_median import MedianTest
-from quoron_privacy.robust.filter import decisions as outlier_filter
+from quoron_privacy.robust.filter import concentration as outlier_filter
 from quoron_privacy.robust.filter.concentration import Norm, cohort_scores
-from quoron_privacy.robust.filter.cutoff import HiddenCutoff
-from quoron_privacy.robust.filter.thresholds import LaplaceThreshold
+from quoron_privacy.robust.filter.thresholds import HiddenCutoff, LaplaceThreshold
 from quoron_privacy.robust.laplace_test import LaplaceTest
 from quoron_privacy.robust.lottery import TICKETS, Lottery
 from quoron_privacy.robust.outlier_mean import OutlierMean

@@ -19,9 +19,9 @@ from quoron_server.algorithms.localised.method import LocalisedSGD
 from quoron_server.algorithms.localised.plain import GroupedParameters, PhasedParameters
 from quoron_server.algorithms.mean.method import MeanSGD
 from quoron_server.algorithms.min_cohort import WithMinCohort
-from quoron_server.algorithms.noisy.group_method import GroupSGD
+from quoron_server.algorithms.noisy.group_dp_sgd import GroupSGD
 from quoron_server.algorithms.noisy.method import NoisySGD
-from quoron_server.algorithms.one_epoch.base import OneEpoch
+from quoron_server.algorithms.one_epoch.method import OneEpoch
 from quoron_server.algorithms.one_round.method import OneRoundLeastSquares
 from quoron_server.algorithms.outlier_gd.method import OutlierGD, OutlierGDParameters
 from quoron_server.algorithms.outlier_iterates.method import OutlierIterates

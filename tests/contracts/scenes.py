@@ -24,14 +24,13 @@ from quoron_client.protocol.questions import (
     VectorReport,
 )
 from quoron_client.randomisers import RangeBits, SeededRandomness, VectorNoise, rotated_coordinates
-from quoron_privacy.noise.sources import SeededNoise
+from quoron_privacy.noise.streams import SeededNoise
 from quoron_privacy.release import Adjacency
 from quoron_server.algorithm import Algorithm
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.two_servers.method import BothServers, WithServers
 from quoron_server.books.ledger import Ledger
-from quoron_server.budget import Budget
-from quoron_server.plan import Privacy, RunPlan
+from quoron_server.plan import Budget, Privacy, RunPlan
 from quoron_server.problem import Problem
 from quoron_server.rounds import run
 

@@ -12,7 +12,7 @@ import pytest
 
 from contracts.scenes import PROBLEM, PROBLEMS, SMALL
 from contracts.test_gaussian_promises import GAUSSIAN
-from quoron_privacy.accounts import composition, gdp, item_sampling, subsampling
+from quoron_privacy.accounts import composition, gdp, subsampling
 from quoron_privacy.errors import VerificationError
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.plan import Privacy, RunPlan
@@ -35,8 +35,8 @@ FIRST: tuple[tuple[ModuleType, str], ...] = (
     (subsampling, "wor_round_mu"),
     (subsampling, "poisson_epsilon"),
     (subsampling, "poisson_round_mu"),
-    (item_sampling, "epsilon"),
-    (item_sampling, "multiplier"),
+    (subsampling, "epsilon"),
+    (subsampling, "multiplier"),
 )
 
 
@@ -144,16 +144,16 @@ REPLACED = COINS | {
 }  # fmt: skip
 ITEMS = {
     "a third of the rate in the profile": (
-        item_sampling, "profile", lambda was: bent(was, lambda q, *others: (q / 3, *others))
+        subsampling, "profile", lambda was: bent(was, lambda q, *others: (q / 3, *others))
     ),
     "nine tenths of the shift": (
-        item_sampling, "_delta", lambda was: bent(was, lambda q, m, t, z, *o: (q, m, t, z / 0.9, *o))
+        subsampling, "_delta", lambda was: bent(was, lambda q, m, t, z, *o: (q, m, t, z / 0.9, *o))
     ),
-    "one round fewer": (item_sampling, "_one_way", lambda was: bent(was, lambda q, m, t, *o: (q, m, t - 1, *o))),
-    "one item fewer": (item_sampling, "_shifts", lambda was: bent(was, lambda q, m: (q, m - 1))),
+    "one round fewer": (subsampling, "_one_way", lambda was: bent(was, lambda q, m, t, *o: (q, m, t - 1, *o))),
+    "one item fewer": (subsampling, "_shifts", lambda was: bent(was, lambda q, m: (q, m - 1))),
     "twice δ": (composition, "largest", twice),
     "losses rounded down on a coarse lattice": (
-        item_sampling, "profile",
+        subsampling, "profile",
         lambda was: lambda q, m, z, a, epsilons, **way: was(q, m, z, a, epsilons + 0.01, **way),
     ),
 }  # fmt: skip
@@ -179,7 +179,7 @@ MISTAKES = (
     + [
         pytest.param(
             "group-dp-sgd",
-            item_sampling,
+            subsampling,
             "_one_way",
             lambda was: bent(was, lambda q, m, t, z, e, d, a, way: (q, m, t, z, e, d, "zero-out", way)),
             id="group-dp-sgd, absences in place of replacements",

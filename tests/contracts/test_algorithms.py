@@ -17,14 +17,12 @@ import warden
 from contracts.scenes import HOSTILE, PROBLEM, SMALL, TWO_SERVERS, Quadratic, asking, execute, make, make_plan
 from cover import by_default
 from quoron_privacy.errors import BudgetExceeded
-from quoron_privacy.noise.ahead import StartedNoise
-from quoron_privacy.noise.sources import SeededNoise
+from quoron_privacy.noise.streams import SeededNoise, StartedNoise
 from quoron_privacy.release import Release
 from quoron_server import serial
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.books.ledger import Ledger, digest
-from quoron_server.budget import Budget
-from quoron_server.plan import RunPlan
+from quoron_server.plan import Budget, RunPlan
 from quoron_server.wording import plan_json, sentence
 
 DISJOINT = [name for name, info in ALGORITHMS.items() if not info.choosing.many_passes]

@@ -15,7 +15,7 @@ import quoron_server
 from contracts.scenes import PRIVACY, PROBLEM, PROBLEMS, SMALL, make_plan
 from contracts.test_min_cohort import MIN_COHORT
 from quoron_privacy.errors import ConfigError, VerificationError
-from quoron_privacy.noise.sources import SeededNoise
+from quoron_privacy.noise.streams import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.registered import derived
 from quoron_server.parameters import OPEN, Assumption, Kind, together

@@ -31,9 +31,9 @@ from quoron_client.compute.gradients import average_gradient
 from quoron_client.data.encoding import Balanced, ClassWeights, Encoding
 from quoron_client.data.items import ItemBatch
 from quoron_client.protocol.questions import AverageGradient
-from quoron_privacy.counts.table_health import Shares
+from quoron_privacy.counts.data_quality import Shares
 from quoron_privacy.errors import ConfigError
-from quoron_privacy.noise.sources import SeededNoise
+from quoron_privacy.noise.streams import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.plan import RunPlan
 

@@ -15,9 +15,9 @@ from contracts.test_gaussian_promises import EVERYBODY, GAUSSIAN, shrunk
 from cover import by_default
 from quoron.training.look import with_look
 from quoron_privacy.accounts.gdp import compose, delta_for
-from quoron_privacy.counts import table_health
+from quoron_privacy.counts import data_quality
 from quoron_privacy.errors import LedgerError, UsageError, VerificationError
-from quoron_privacy.noise.sources import SeededNoise
+from quoron_privacy.noise.streams import SeededNoise
 from quoron_privacy.release import Release
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.books.ledger import Ledger
@@ -32,7 +32,7 @@ NOISE = ("noise_scale", "release_scale", "pilot_scale", "length_scale", "moment_
 
 
 def rest() -> Privacy:
-    return Privacy(*table_health.rest(PRIVACY.epsilon, PRIVACY.delta, SHARE))
+    return Privacy(*data_quality.rest(PRIVACY.epsilon, PRIVACY.delta, SHARE))
 
 
 def looking(name: str, own: RunPlan) -> RunPlan | None:

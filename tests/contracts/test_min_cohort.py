@@ -15,7 +15,7 @@ from contracts.test_algorithms import Crash, crashing, dying_after_every_write, 
 from cover import EVERY_QUESTION, by_default
 from quoron_privacy.counts import min_cohort as min_cohorts
 from quoron_privacy.errors import BelowMinCohort, VerificationError
-from quoron_privacy.noise.sources import SeededNoise
+from quoron_privacy.noise.streams import SeededNoise
 from quoron_server.algorithm import Update
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.min_cohort import MET, NOT_MET, UNDECIDED, WithMinCohort

@@ -16,35 +16,34 @@ import numpy as np
 import pytest
 
 from contracts.scenes import PRIVACY, PROBLEM, PROBLEMS, SMALL
-from quoron_privacy.accounts import gdp, item_sampling, moved, subsampling
+from quoron_privacy.accounts import gdp, sensitivity_recount, subsampling
 from quoron_privacy.counts import min_cohort
 from quoron_privacy.counts.min_cohort import MinCohort
 from quoron_privacy.errors import QuoronError, VerificationError
 from quoron_privacy.gaussian import GaussianNoise, acute_sensitivity, mean_sensitivity
-from quoron_privacy.means import free_presence, free_presence_columns, norm_counts, rotation
+from quoron_privacy.means import free_presence, norm_counts, rotation
 from quoron_privacy.means.free_presence import LogLength, MomentMean
 from quoron_privacy.means.moment import SecondMomentNoise, moment_sensitivity
-from quoron_privacy.means.norm_counts import NormCountMean
-from quoron_privacy.means.prefix_norm_counts import PrefixNormCounts
+from quoron_privacy.means.norm_counts import NormCountMean, PrefixNormCounts
 from quoron_privacy.means.private_range import bounded_range_mu
-from quoron_privacy.prefix.factorisations import Factorisation
-from quoron_privacy.prefix.noise import PrefixNoise
+from quoron_privacy.prefix.noise import Factorisation, PrefixNoise
 from quoron_privacy.robust import coordinate_median, lottery, outlier_mean, subsampled_lottery
 from quoron_privacy.robust.above_threshold import Series
 from quoron_privacy.robust.coordinate_median import MedianParameters
-from quoron_privacy.robust.filter import charging, concentration, curves, cutoff, outlier_filter, soft_filter
+from quoron_privacy.robust.filter import charging, concentration, outlier_filter, soft_filter, thresholds
 from quoron_privacy.robust.filter.outlier_filter import FilterParameters
 from quoron_privacy.robust.filter.soft_filter import SoftFilterParameters
 from quoron_privacy.robust.lottery import Lottery
 from quoron_privacy.robust.outlier_mean import OutlierMean
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms import min_cohort as min_cohort_server
-from quoron_server.algorithms.accelerated_erm import parameters as accelerated
+from quoron_server.algorithms.accelerated_erm import method as accelerated
 from quoron_server.algorithms.accelerated_erm import plan as accelerated_plan
-from quoron_server.algorithms.localised import geometry, median
-from quoron_server.algorithms.noisy.draws import DRAWS
+from quoron_server.algorithms.localised import median
+from quoron_server.algorithms.localised import plan as geometry
 from quoron_server.algorithms.noisy.method import NoisySGDParameters
-from quoron_server.algorithms.one_epoch.base import OneEpochParameters
+from quoron_server.algorithms.noisy.plan import DRAWS
+from quoron_server.algorithms.one_epoch.method import OneEpochParameters
 from quoron_server.algorithms.outlier_iterates import plan as iterates_plan
 from quoron_server.algorithms.tracking.method import TrackingParameters
 from quoron_server.parameters import Attendance
@@ -163,7 +162,7 @@ MUTANTS: dict[str, tuple[Any, Any, tuple[str, ...]]] = {
     "gdp.mu_for": (gdp.mu_for, times(1.1), ("tracking-srgd", "whitened-tracking", "winsorised-erm", "phased-sgd")),
     "gdp.compose": (gdp.compose, times(0.9), ("winsorised-erm", "winsorised-erm/zero-out")),
     "subsampling.wor_round_mu": (subsampling.wor_round_mu, times(1.1), ("accelerated-erm/clip", "dp-sgd-wor")),
-    "item_sampling.multiplier": (item_sampling.multiplier, times(0.9), ("group-dp-sgd", "group-dp-sgd-zero-out")),
+    "item_sampling.multiplier": (subsampling.multiplier, times(0.9), ("group-dp-sgd", "group-dp-sgd-zero-out")),
     "GaussianNoise.for_mu": (
         (GaussianNoise, "for_mu"),
         quieter,
@@ -209,9 +208,9 @@ MUTANTS: dict[str, tuple[Any, Any, tuple[str, ...]]] = {
     "Geometry.length": ((geometry.Geometry, "length"), times(0.9), (SOFT, HARD, MEDIAN)),
     "outlier_filter._shifts": (outlier_filter._shifts, times(0.9), (HARD,)),
     "outlier_filter._one_kept": (outlier_filter._one_kept, times(0.9), (HARD,)),
-    "cutoff_law": (cutoff.cutoff_law, times(0.9), (HARD,)),
-    "cutoff_curves": (curves.cutoff_curves, times(0.9), (HARD,)),
-    "looked_up": (curves.looked_up, times(0.9), (HARD,)),
+    "cutoff_law": (thresholds.cutoff_law, times(0.9), (HARD,)),
+    "cutoff_curves": (charging.cutoff_curves, times(0.9), (HARD,)),
+    "looked_up": (charging.looked_up, times(0.9), (HARD,)),
     "FilterParameters.survivors": ((FilterParameters, "survivors"), times(1.1), (HARD,)),
     "FilterParameters.cutoff_max": ((FilterParameters, "cutoff_max"), times(0.5), (HARD,)),
     "FilterParameters.noise_scale": ((FilterParameters, "noise_scale"), times(0.9), (HARD,)),
@@ -265,8 +264,8 @@ def test_no_plan_passes_whose_run_tests_more_coarsely_than_it_says(asked: str, n
         (norm_counts, "length, within, here, near = sums.cells", "within, length, here, near = sums.cells"),
         (norm_counts, "beyond, within, here = noised[-3:]", "within, beyond, here = noised[-3:]"),
         (free_presence, "HERE = 0.8660254", "HERE = 0.9"),
-        (free_presence_columns, "HERE = 0.3162277", "HERE = 0.5"),
-        (free_presence_columns, "sqrt(1.5 / 5), sqrt(1.5 / 5)", "sqrt(1.5 / 5), sqrt(2 / 5)"),
+        (free_presence, "COLUMN_PRESENCE = 0.3162277", "COLUMN_PRESENCE = 0.5"),
+        (free_presence, "sqrt(1.5 / 5), sqrt(1.5 / 5)", "sqrt(1.5 / 5), sqrt(2 / 5)"),
     ],
 )
 def test_rows_with_other_weights_or_read_in_another_order_cannot_be_imported(
@@ -290,10 +289,10 @@ def test_a_min_cohort_that_the_rest_does_not_pay_for_is_refused() -> None:
 @pytest.mark.parametrize(
     ("of", "name"),
     [
-        (moved.choice, "winsorised-erm"),
-        (moved.together, "winsorised-erm/zero-out"),
-        (moved.mu, "group-phased-sgd"),
-        (moved.rows, "one-pass-dp-sgd/adaptive"),
+        (sensitivity_recount.choice, "winsorised-erm"),
+        (sensitivity_recount.together, "winsorised-erm/zero-out"),
+        (sensitivity_recount.mu, "group-phased-sgd"),
+        (sensitivity_recount.rows, "one-pass-dp-sgd/adaptive"),
     ],
 )
 def test_a_second_account_that_finds_half_buys_no_finer_counts(of: Any, name: str) -> None:

@@ -10,15 +10,15 @@ import pytest
 from contracts.scenes import PROBLEM, make_plan
 from contracts.test_gaussian_promises import shrunk
 from cover import by_default
-from quoron_privacy.accounts import item_sampling, subsampling
+from quoron_privacy.accounts import subsampling
 from quoron_privacy.accounts.gdp import delta_for
 from quoron_privacy.accounts.lifetime import Charge
 from quoron_privacy.accounts.near_gaussian import SHARES
 from quoron_privacy.errors import VerificationError
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.algorithms.accelerated_erm.parameters import AcceleratedERMParameters
-from quoron_server.algorithms.mean.parameters import MeanSGDParameters
-from quoron_server.algorithms.noisy.group_method import GroupSGDParameters
+from quoron_server.algorithms.accelerated_erm.method import AcceleratedERMParameters
+from quoron_server.algorithms.mean.method import MeanSGDParameters
+from quoron_server.algorithms.noisy.group_dp_sgd import GroupSGDParameters
 from quoron_server.algorithms.noisy.method import NoisySGDParameters
 from quoron_server.plan import Privacy, RunPlan
 from quoron_server.runs import charge_of
@@ -46,11 +46,9 @@ def known(plan: RunPlan) -> list[tuple[float, float]]:
     """(ε, δ) of replacing one user, by the account that finds noise, which the lifetime does not ask."""
     p, n = plan.parameters, plan.problem.users
     if isinstance(p, GroupSGDParameters):
-        epsilon = partial(item_sampling.epsilon, p.rate, p.items, p.rounds, p.multiplier, adjacency="replace-one")
+        epsilon = partial(subsampling.epsilon, p.rate, p.items, p.rounds, p.multiplier, adjacency="replace-one")
     elif isinstance(p, NoisySGDParameters) and p.poisson_sampling:
-        epsilon = partial(
-            item_sampling.epsilon, p.cohort_size / n, 1, p.rounds, 1 / p.round_mu, adjacency="replace-one"
-        )
+        epsilon = partial(subsampling.epsilon, p.cohort_size / n, 1, p.rounds, 1 / p.round_mu, adjacency="replace-one")
     elif isinstance(p, AcceleratedERMParameters):
         kinds = {(each.cohort_size / (each.users - 1), each.rounds, each.accounting.round_mu) for each in p.phases}
         epsilon = lambda delta: max(subsampling.wor_epsilon(*each, delta) for each in kinds)  # noqa: E731

@@ -7,12 +7,12 @@ import pytest
 
 from contracts.scenes import PRIVACY, SMALL, make_plan
 from contracts.test_min_cohort import MIN_COHORT
-from quoron_privacy.counts.bought import Bought
+from quoron_privacy.counts.data_quality import TableHealth
 from quoron_privacy.counts.held_out import HeldMeans, HeldOut
 from quoron_privacy.counts.min_cohort import MinCohort
-from quoron_privacy.counts.table_health import TableHealth
+from quoron_privacy.counts.private_bounds import Bought
 from quoron_privacy.errors import VerificationError
-from quoron_privacy.two_servers.sheet import Servers
+from quoron_privacy.two_servers.specification import Servers
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.parameters import PlannedRelease
 from quoron_server.plan import Guarantee, Privacy, RunPlan

@@ -14,12 +14,12 @@ from contracts.test_looks import NOISE, OTHERS
 from cover import by_default
 from quoron.training.look import with_look
 from quoron_privacy.accounts.lifetime import Charge, Limit
-from quoron_privacy.counts import table_health
-from quoron_privacy.counts.bought import Bought
+from quoron_privacy.counts import data_quality
 from quoron_privacy.counts.held_out import HeldOut
+from quoron_privacy.counts.private_bounds import Bought
 from quoron_privacy.errors import LedgerError, VerificationError
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.algorithms.preface import with_purchases
+from quoron_server.algorithms.registered import with_purchases
 from quoron_server.books.ledger import Ledger
 from quoron_server.plan import BOUGHT, PREFACE, Privacy, RunPlan
 from quoron_server.runs import charge_of
@@ -40,7 +40,7 @@ def paid() -> Bought:
 def planned(name: str, *, look: bool = True) -> RunPlan:
     """Purchases, a look, and the algorithm."""
     first = Privacy(paid().rest_epsilon, paid().rest_delta)
-    left = Privacy(*table_health.rest(first.epsilon, first.delta, LOOK)) if look else first
+    left = Privacy(*data_quality.rest(first.epsilon, first.delta, LOOK)) if look else first
     if name in EVERYBODY:
         info = ALGORITHMS[name]
         own = info.plan(PROBLEM, left, info.options(rounds=5, rate=1.0), "calibrated", 7)

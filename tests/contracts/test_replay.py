@@ -26,7 +26,7 @@ from quoron_server.algorithms.localised.filtered import OutlierFilter
 from quoron_server.algorithms.localised.method import LocalisedSGD
 from quoron_server.algorithms.min_cohort import MET, NOT_MET, WithMinCohort
 from quoron_server.algorithms.noisy.method import NoisySGD, NoisySGDParameters
-from quoron_server.algorithms.one_epoch.accelerated_srgd import SRGD, AcceleratedSRGD
+from quoron_server.algorithms.one_epoch.method import SRGD, AcceleratedSRGD
 from quoron_server.algorithms.tracking import method as tracking
 from quoron_server.plan import Privacy, RunPlan
 

@@ -14,7 +14,7 @@ from contracts.test_replay import pairs, shares
 from contracts.worlds import Complaint
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.means import norm_counts
-from quoron_privacy.means.prefix_norm_counts import PrefixNormCounts
+from quoron_privacy.means.norm_counts import PrefixNormCounts
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.tracking.method import PILOT, TrackingSRGD
 from quoron_server.plan import RunPlan

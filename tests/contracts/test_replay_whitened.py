@@ -16,7 +16,7 @@ from quoron_privacy.means import norm_counts
 from quoron_privacy.means.free_presence import MomentMean
 from quoron_privacy.means.norm_counts import NormCountMean
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.algorithms.whitened import looks
+from quoron_server.algorithms.whitened import estimates
 from quoron_server.algorithms.whitened.method import WhitenedTracking
 from quoron_server.plan import RunPlan
 
@@ -118,9 +118,9 @@ class WidensByRows(WhitenedTracking):
 
     def update(self, state, answers, noise):
         far = np.abs(np.nan_to_num(answers.values[answers.answered])).max(axis=1, initial=0.0) > 0.9
-        honest = looks.whitening
+        honest = estimates.whitening
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(looks, "whitening", lambda *a, **k: honest(*a, **k)._replace(narrow=bool(far.any())))
+            patched.setattr(estimates, "whitening", lambda *a, **k: honest(*a, **k)._replace(narrow=bool(far.any())))
             return super().update(state, answers, noise)
 
 

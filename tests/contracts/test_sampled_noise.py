@@ -6,9 +6,8 @@ import pytest
 
 from contracts import scenes
 from quoron_privacy.noise import streams
-from quoron_privacy.noise.sources import SeededNoise
-from quoron_privacy.noise.streams import RandomStream
-from quoron_server.algorithms import ALGORITHMS, checks
+from quoron_privacy.noise.streams import RandomStream, SeededNoise
+from quoron_server.algorithms import ALGORITHMS, search
 
 VARIANTS = tuple(dict.fromkeys((*ALGORITHMS, *scenes.SMALL)))
 NO_SERVER_NOISE = {"sgd", "local-model", "local-model/clip", "local-model/range"}  # clients draw it, or nobody
@@ -78,7 +77,7 @@ def test_every_draw_of_noise_that_a_users_guarantee_rests_on_counts_against_delt
         size = plan.parameters.participations()  # consecutive rounds
         drawn = max(sum(rounds[first : first + size]) for first in range(len(rounds)))
     assert (drawn == 0) == (name in NO_SERVER_NOISE)
-    info, lacks, verified = ALGORITHMS[plan.algorithm], checks.lacks, []
+    info, lacks, verified = ALGORITHMS[plan.algorithm], search.lacks, []
 
     def noted(*, gaussians: int = 0, laplaces: int = 0) -> float:
         verified.append(gaussians + laplaces)
@@ -86,7 +85,7 @@ def test_every_draw_of_noise_that_a_users_guarantee_rests_on_counts_against_delt
 
     slack = Slack(streams.GAUSSIAN_SLACK)
     slack.counted = verified
-    monkeypatch.setattr(checks, "lacks", noted)
+    monkeypatch.setattr(search, "lacks", noted)
     monkeypatch.setattr(streams, "GAUSSIAN_SLACK", slack)
     info.verify(plan)
     info.pairs(plan)

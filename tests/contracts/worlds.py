@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from quoron_privacy.noise.sources import SeededNoise
-from quoron_privacy.noise.streams import GRID_BITS, RandomStream
+from quoron_privacy.noise.streams import GRID_BITS, RandomStream, SeededNoise
 from quoron_server.plan import RunPlan
 
 

@@ -23,8 +23,8 @@ from quoron_protos.v1 import federation_pb2_grpc
 from quoron_server import runs as books
 from quoron_server.books.database import Database
 from quoron_server.books.lifetime_ledger import PopulationLedger
-from quoron_server.service import Transport, certificates, metrics, trust
-from quoron_server.service.revocation import Revocations
+from quoron_server.service import Transport, certificates, metrics, security
+from quoron_server.service.certificates import Revocations
 from quoron_server.service.sessions import Sessions
 from quoron_server.wording import plan_json
 
@@ -317,8 +317,8 @@ async def expiry(at: Scene) -> None:
     async with _over_tls(at) as place:
         await _enrolled(at, place, "client-0")
         at.well = await at.scraped()
-        later = trust.now() + dt.timedelta(days=280)  # twenty days are left
-        at.patch.setattr(trust, "now", lambda: later)
+        later = security.now() + dt.timedelta(days=280)  # twenty days are left
+        at.patch.setattr(security, "now", lambda: later)
         await at.stays()
         certificates.issue(place, "coordinator", coordinator=True, hosts=("127.0.0.1",), days=365, renew=True)
         certificates.issue(place, "client-0", days=365, renew=True)

@@ -24,7 +24,7 @@ from quoron_server.books.database import Database
 from quoron_server.books.ledger import Ledger
 from quoron_server.books.lifetime_ledger import PopulationLedger
 from quoron_server.books.registry import OPEN, Registry
-from quoron_server.books.seats import Seats
+from quoron_server.books.roster import Seats
 from quoron_server.federation import Books
 
 ROUNDS = 2

@@ -18,13 +18,12 @@ from quoron.operate.control import Address, Control
 from quoron_client.protocol.questions import AverageGradient, Question
 from quoron_privacy.errors import BudgetExceeded, ConfigError, LedgerError, OtherVersion, QuoronError
 from quoron_server.books import backup
-from quoron_server.books.backup import back_up, read
-from quoron_server.books.chain import verify_rows
+from quoron_server.books.backup import accept, back_up, continue_held, read, restore
 from quoron_server.books.database import Database
 from quoron_server.books.ledger import Ledger
 from quoron_server.books.lifetime_ledger import PopulationLedger
 from quoron_server.books.registry import SERVICE, Registry
-from quoron_server.books.restoring import accept, continue_held, restore
+from quoron_server.books.store import verify_rows
 from quoron_server.federation import Books
 from quoron_server.service import tokens
 from quoron_server.specification import make_plan, planned

@@ -8,12 +8,11 @@ from pathlib import Path
 import numpy as np
 
 from quoron_client.protocol.questions import AverageGradient, Question
-from quoron_server.books.backup import back_up, read
-from quoron_server.books.chain import verify_rows
+from quoron_server.books.backup import back_up, read, restore
 from quoron_server.books.database import Database
 from quoron_server.books.ledger import Ledger
 from quoron_server.books.registry import Registry
-from quoron_server.books.restoring import restore
+from quoron_server.books.store import verify_rows
 from quoron_server.federation import Books
 
 

@@ -23,10 +23,10 @@ from quoron_client.protocol.charges import run_mark
 from quoron_client.protocol.questions import AverageGradient, Question
 from quoron_privacy.errors import LedgerError, OtherVersion
 from quoron_privacy.release import Release
+from quoron_server.books.backup import accept
 from quoron_server.books.database import Database
 from quoron_server.books.ledger import Ledger
 from quoron_server.books.registry import OPEN, SERVICE
-from quoron_server.books.restoring import accept
 from quoron_server.federation import Books
 
 Files = dict[str, bytes]

@@ -24,7 +24,7 @@ from quoron_client.federation import Record
 from quoron_client.federation.log_limit import LEAST
 from quoron_privacy.errors import ConfigError
 from quoron_server.books.database import Database
-from quoron_server.service import certificates, revocation, tokens
+from quoron_server.service import certificates, tokens
 from quoron_server.service.folder_lock import locked
 
 MANY = 40
@@ -56,7 +56,7 @@ class TestNoChangeIsLost:
         names = [f"client-{number}" for number in range(MANY)]
         at_once(lambda number: certificates.issue(tmp_path, names[number], days=1))
         at_once(lambda number: certificates.revoke(tmp_path, names[number]))
-        assert sorted(revocation.read(tmp_path / revocation.FILE).values()) == sorted(names)
+        assert sorted(certificates.read_revoked(tmp_path / certificates.FILE).values()) == sorted(names)
 
     def test_of_names_of_a_coordinator_that_are_added_at_once(self, tmp_path: Path) -> None:
         certificates.make_authority(tmp_path, days=1)

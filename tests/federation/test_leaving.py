@@ -23,14 +23,13 @@ from quoron_client.federation import leaving, run_client
 from quoron_client.federation.record import Agreement, Record
 from quoron_privacy.errors import ConfigError, IdentityError, LedgerError
 from quoron_protos.v1 import federation_pb2 as pb
-from quoron_server.books import restoring
+from quoron_server.books import backup
 from quoron_server.books.backup import back_up
 from quoron_server.books.database import Database
 from quoron_server.books.lifetime_ledger import verify_rows
-from quoron_server.books.roster_tables import ForgottenKey
-from quoron_server.books.seats import Seats
+from quoron_server.books.roster import ForgottenKey, Seats
 from quoron_server.federation import Books
-from quoron_server.service import certificates, revocation, users
+from quoron_server.service import certificates, users
 
 SECRET = b"a function of somebody's data" * 40
 
@@ -194,7 +193,7 @@ class TestAUserWhoIsForgotten:
             lambda word, sure: self.seats(books).forget(word, sure=sure), "ada", certificates=folder
         )
         assert sorted(receipt.files) == ["ada-2/certificate.pem", "ada-2/key.pem", "ada/certificate.pem", "ada/key.pem"]
-        assert set(revocation.read(folder / "revoked.json")) == {old, new}
+        assert set(certificates.read_revoked(folder / "revoked.json")) == {old, new}
 
     def test_comes_back_with_a_backup_of_before_which_the_ledgers_head_tells(
         self, books: Books, tmp_path: Path
@@ -205,10 +204,10 @@ class TestAUserWhoIsForgotten:
         back_up(books.database, tmp_path / "after.backup")
         head = verify_rows(books.population.rows())
         with pytest.raises(LedgerError):
-            restoring.restore(tmp_path / "before.backup", f"sqlite:///{tmp_path}/refused.sqlite", head=head)
+            backup.restore(tmp_path / "before.backup", f"sqlite:///{tmp_path}/refused.sqlite", head=head)
         for when, name in (("after", ""), ("before", "Ada")):
             url = f"sqlite:///{tmp_path}/{when}.sqlite"
-            restoring.restore(tmp_path / f"{when}.backup", url, head=head if when == "after" else None)
+            backup.restore(tmp_path / f"{when}.backup", url, head=head if when == "after" else None)
             with Database(url) as database:
                 restored = Books(database)
                 assert restored.registry.roster.find("0").name == name
@@ -285,7 +284,7 @@ class TestAUserWhoIsForgotten:
             "ben",
             "revoked.json",
         ]
-        assert list(revocation.read(folder / "revoked.json").values()) == ["forgotten"]
+        assert list(certificates.read_revoked(folder / "revoked.json").values()) == ["forgotten"]
         again = forgetting.forget(ask, "0", certificates=folder)
         assert (again.time, again.keys, again.files) == (receipt.time, receipt.keys, ())
         assert "ada" not in json.dumps(again.as_json())
@@ -370,7 +369,7 @@ def test_forgetting_that_is_killed_and_said_again_ends_the_same(
     told = json.loads((tmp_path / "receipt.json").read_text())
     assert (told["user"], told["erased"]["keys"]) == (0, 1)
     assert not list(home.glob("mine*"))
-    assert revocation.read(home / "revoked.json") == {key: "forgotten"}
+    assert certificates.read_revoked(home / "revoked.json") == {key: "forgotten"}
     with Database(url) as database:
         with pytest.raises(ForgottenKey):
             Books(database).registry.enrol(key)

@@ -23,7 +23,7 @@ from quoron_client.protocol import wire
 from quoron_client.protocol.questions import Status
 from quoron_privacy.errors import ConfigError
 from quoron_protos.v1 import federation_pb2 as pb
-from quoron_server.service import metrics_port
+from quoron_server.service import metrics
 from quoron_server.service.metrics import Family, Metrics, text
 from quoron_server.service.sessions import Sessions
 
@@ -224,7 +224,7 @@ def test_the_port_answers_its_three_questions_and_no_others(tmp_path: Path) -> N
             "other": "GET /../tokens.json HTTP/1.1\r\n\r\n",
             "post": "POST /metrics HTTP/1.1\r\n\r\n",
             "nonsense": "\x16\x03\x01\r\n\r\n",
-            "long": "GET /" + "x" * metrics_port.LONGEST * 20,
+            "long": "GET /" + "x" * metrics.LONGEST * 20,
         }
         async with coordinator(tmp_path, metrics="0") as running:
             assert running.metrics_address is not None
@@ -239,7 +239,7 @@ def test_the_port_answers_its_three_questions_and_no_others(tmp_path: Path) -> N
     assert codes == dict.fromkeys(found, "200") | wanted
     assert found["metrics"].partition("\r\n\r\n")[2].startswith("# HELP quoron_build_info")
     assert found["healthz"].endswith("serving\n")
-    assert found["alarms"].endswith(metrics_port.ALARMS.read_text(encoding="utf-8"))
+    assert found["alarms"].endswith(metrics.ALARMS.read_text(encoding="utf-8"))
     assert found["head"].endswith("\r\n\r\n")
 
 
@@ -254,7 +254,7 @@ async def test_whoever_asks_and_does_not_read_is_hung_up_on(tmp_path: Path, monk
         asked.append(self)
         await drain(self)
 
-    monkeypatch.setattr(metrics_port, "PATIENCE", 0.1)
+    monkeypatch.setattr(metrics, "REQUEST_TIMEOUT", 0.1)
     monkeypatch.setattr(Metrics, "text", long)
     monkeypatch.setattr(asyncio.StreamWriter, "drain", draining)
     async with coordinator(tmp_path, metrics="0") as running:
@@ -264,12 +264,12 @@ async def test_whoever_asks_and_does_not_read_is_hung_up_on(tmp_path: Path, monk
 
 
 async def test_the_port_is_off_unless_asked_for_and_on_loopback_unless_a_host_is_given(tmp_path: Path) -> None:
-    assert metrics_port.place("9464") == ("127.0.0.1", 9464)
-    assert metrics_port.place("0.0.0.0:9464") == ("0.0.0.0", 9464)
-    assert metrics_port.place("[::1]:9464") == ("::1", 9464)
+    assert metrics.place("9464") == ("127.0.0.1", 9464)
+    assert metrics.place("0.0.0.0:9464") == ("0.0.0.0", 9464)
+    assert metrics.place("[::1]:9464") == ("::1", 9464)
     for wrong in ("", ":9464", "hub", "hub:", "hub:99999", "hub:x", "9464 "):
         with pytest.raises(ConfigError, match="--metrics"):
-            metrics_port.place(wrong)
+            metrics.place(wrong)
     async with coordinator(tmp_path) as running:
         assert running.metrics_address is None
     with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(ConfigError, match="--metrics"):

@@ -20,9 +20,9 @@ from quoron_client.protocol.questions import Status
 from quoron_privacy.errors import LedgerError
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_protos.v1.federation_pb2_grpc import ClientPlaneStub
+from quoron_server.books.backup import restore
 from quoron_server.books.database import Database
 from quoron_server.books.lifetime_ledger import PopulationLedger
-from quoron_server.books.restoring import restore
 
 A, B, C = ("a" * 16, "b" * 16, "c" * 16)
 SEEN = Seen(A, B, 7, "f" * 64)

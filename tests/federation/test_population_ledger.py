@@ -20,9 +20,9 @@ from quoron_privacy.errors import (
     RunError,
 )
 from quoron_server.books import lifetime_ledger
-from quoron_server.books.chain import row_hash, verify_export, verify_rows
 from quoron_server.books.database import Database
 from quoron_server.books.lifetime_ledger import PopulationLedger
+from quoron_server.books.store import row_hash, verify_export, verify_rows
 from quoron_server.service import tokens
 
 PROMISE = {"epsilon": 0.5, "delta": 1e-6}

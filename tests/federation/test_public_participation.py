@@ -32,8 +32,8 @@ from quoron_protos.v1 import federation_pb2 as federation
 from quoron_server.books.database import Database
 from quoron_server.books.lifetime_ledger import PopulationLedger
 from quoron_server.books.registry import Registry
-from quoron_server.service.attending import Gathering
 from quoron_server.service.engine import RunStopped
+from quoron_server.service.running import Gathering
 from quoron_server.service.sessions import Sessions
 from quoron_server.specification import (
     RunSpecification,

@@ -32,16 +32,14 @@ from quoron_client.protocol.questions import Status
 from quoron_privacy.errors import ConfigError
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_server.books import roster as module
-from quoron_server.books.backup import back_up, read
+from quoron_server.books.backup import back_up, read, restore
 from quoron_server.books.database import Database
 from quoron_server.books.drawing import by_client, draw, homes, packed, seed_of
 from quoron_server.books.lifetime_ledger import PopulationLedger
 from quoron_server.books.registry import Registry
-from quoron_server.books.restoring import restore
-from quoron_server.books.roster import DAY, Roster
-from quoron_server.books.roster_tables import NAMES, STANDING, RotatedKey
-from quoron_server.service import Coordinator, certificates, revocation, tokens
-from quoron_server.service.revocation import Revocations
+from quoron_server.books.roster import DAY, NAMES, STANDING, Roster, RotatedKey
+from quoron_server.service import Coordinator, certificates, tokens
+from quoron_server.service.certificates import Revocations
 from quoron_server.service.sessions import Sessions
 
 one_kind = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)  # of database: what SQL says is not asked
@@ -297,7 +295,7 @@ def registry(running: Coordinator) -> Registry:
 
 
 def trusting(issued: Path, tmp_path: Path) -> dict[str, object]:
-    revocation.make(tmp_path / "revoked.json")
+    certificates.make(tmp_path / "revoked.json")
     return {"transport": replace(transport(issued), revoked=Revocations(tmp_path / "revoked.json"))}
 
 
@@ -328,7 +326,7 @@ def test_five_dead_three_revoked_and_three_new_of_twenty_the_next_run_is_of_the_
                 registry(running).enrol(key_of(issued, f"client-{number}"), name=f"client-{number}")
             clock.now += 8 * DAY
             for number in (5, 6, 7):
-                revocation.add(tmp_path / "revoked.json", key_of(issued, f"client-{number}"), name=f"client-{number}")
+                certificates.add(tmp_path / "revoked.json", key_of(issued, f"client-{number}"), name=f"client-{number}")
             for number in range(5, USERS - 1):
                 if number in (5, 6, 7):
                     assert await refused(running.listen, issued, f"client-{number}")
@@ -588,7 +586,7 @@ class TestRotation:
             ):
                 with pytest.raises(ConfigError, match=words):
                     await users.rotate(who, statement)
-            revocation.add(folder / "revoked.json", key_of(folder, "ada"), name="ada")
+            certificates.add(folder / "revoked.json", key_of(folder, "ada"), name="ada")
             with pytest.raises(ConfigError, match=r"never revoked, got .*, the old one"):
                 await users.rotate("ada", self.signed(folder, "ada", "ada-2"))
             await asyncio.to_thread(users.look)

@@ -13,11 +13,11 @@ import yaml
 from federation.crowd import carried_out
 from federation.faults import rehearsed
 from federation.rehearsal import REHEARSALS, ROUND, Scene, Shot
-from quoron_server.service import metrics_port
+from quoron_server.service import metrics
 
 ROOT = Path(__file__).parents[2]
 STEP, BEFORE, LATER = 15, 120, 900  # seconds between two scrapes, before the fault, and until all is forgotten
-RULES = yaml.safe_load(metrics_port.ALARMS.read_text(encoding="utf-8"))["groups"][0]["rules"]
+RULES = yaml.safe_load(metrics.ALARMS.read_text(encoding="utf-8"))["groups"][0]["rules"]
 ALARMS = {rule["alert"]: rule for rule in RULES}
 promtool = pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
 SUFFIX = 'instance="hub:9464",job="quoron"'
@@ -86,7 +86,7 @@ def unit_test(name: str, given: dict[str, str], expected: list[dict[str, Any]]) 
     return {"name": name, "interval": f"{STEP}s", "input_series": inputs, "promql_expr_test": expected}
 
 
-def check(folder: Path, tests: list[dict[str, Any]], rules: Path = metrics_port.ALARMS) -> None:
+def check(folder: Path, tests: list[dict[str, Any]], rules: Path = metrics.ALARMS) -> None:
     (folder / "tests.yml").write_text(
         json.dumps({"rule_files": [str(rules)], "evaluation_interval": f"{STEP}s", "tests": tests})
     )
@@ -110,7 +110,7 @@ def test_rules_that_leave_out_nothing_are_caught_at_it(tmp_path: Path) -> None:
     scene = carried_out(rehearsed("database-away", tmp_path))
     test = unit_test("broken", series(scene), [firing({"QuoronDatabaseAway"}, BEFORE + 2 * ROUND)])
     check(tmp_path, [test])
-    broken = re.sub(r"\n +unless .*", "", metrics_port.ALARMS.read_text(encoding="utf-8"))
+    broken = re.sub(r"\n +unless .*", "", metrics.ALARMS.read_text(encoding="utf-8"))
     (tmp_path / "broken.yml").write_text(broken)
     with pytest.raises(AssertionError, match="QuoronRunStuck"):
         check(tmp_path, [test], tmp_path / "broken.yml")
@@ -156,5 +156,5 @@ def test_other_ways_into_an_alarm_or_past_it(tmp_path: Path) -> None:
 @promtool
 @pytest.mark.programs
 def test_the_rules_are_rules(tmp_path: Path) -> None:
-    done = subprocess.run(["promtool", "check", "rules", str(metrics_port.ALARMS)], capture_output=True, text=True)
+    done = subprocess.run(["promtool", "check", "rules", str(metrics.ALARMS)], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr

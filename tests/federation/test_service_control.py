@@ -40,7 +40,7 @@ from quoron_server.algorithms import ALGORITHMS
 from quoron_server.books.database import Database
 from quoron_server.books.ledger import Ledger
 from quoron_server.books.lifetime_ledger import PopulationLedger
-from quoron_server.service import Coordinator, certificates, control_plane, revocation, tokens
+from quoron_server.service import Coordinator, certificates, control_plane, tokens
 from quoron_server.specification import make_plan
 
 NAME, USERS, WEEK = "one-pass-dp-sgd", 20, dt.timedelta(days=7)
@@ -371,7 +371,7 @@ def test_certs_revokes_clients_and_makes_nothing_else(tmp_path: Path, capsys: Ca
         assert invoke(["admin", "certs", str(tmp_path), "--revoke", "client-1", "--revoke", "client-2"]) == 0
     assert capsys.readouterr().out.endswith(f"{tmp_path / 'revoked.json'}\n")
     assert {path.name for path in tmp_path.iterdir()} == before
-    listed = revocation.read(tmp_path / "revoked.json")
+    listed = certificates.read_revoked(tmp_path / "revoked.json")
     assert listed == {
         certificates.fingerprint(certificates.load_certificate(tmp_path / f"{name}/certificate.pem")): name
         for name in ("client-1", "client-2")
@@ -380,7 +380,7 @@ def test_certs_revokes_clients_and_makes_nothing_else(tmp_path: Path, capsys: Ca
     assert "not revoked" in capsys.readouterr().err
     for nobody in ("client-3", "coordinator", "../client-1"):
         assert invoke(["admin", "certs", str(tmp_path), "--revoke", nobody]) == 2
-    assert revocation.read(tmp_path / "coordinator" / "revoked.json") == listed
+    assert certificates.read_revoked(tmp_path / "coordinator" / "revoked.json") == listed
     (tmp_path / "coordinator" / "revoked.json").write_text("[]")
     assert invoke(["serve", "--certs", str(tmp_path / "coordinator")]) == 2
     assert "coordinator/revoked.json" in capsys.readouterr().err

@@ -35,7 +35,7 @@ from quoron.cli import health as cli_health
 from quoron.cli.app import invoke
 from quoron.operate import watching
 from quoron_privacy.errors import ConfigError, LedgerError, LedgerUnavailable, RunError
-from quoron_privacy.noise.sources import SeededNoise
+from quoron_privacy.noise.streams import SeededNoise
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_protos.v1 import federation_pb2_grpc
 from quoron_server import rounds, serial

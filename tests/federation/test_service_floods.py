@@ -36,21 +36,11 @@ from quoron_privacy.errors import ConfigError, LedgerError
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_protos.v1 import federation_pb2_grpc
 from quoron_server.plan import RunPlan
-from quoron_server.service import (
-    Coordinator,
-    Transport,
-    certificates,
-    client_plane,
-    control_plane,
-    doorkeeper,
-    records,
-    tokens,
-)
+from quoron_server.service import Coordinator, Transport, certificates, client_plane, control_plane, records, tokens
 from quoron_server.service import coordinator as coordinators
 from quoron_server.service import manager as managers
-from quoron_server.service.doorkeeper import Doorkeeper
+from quoron_server.service.client_plane import Doorkeeper, RateLimit
 from quoron_server.service.manager import Manager
-from quoron_server.service.rate_limit import RateLimit
 from quoron_server.specification import RunSpecification
 
 METHODS = ("Submit", "List", "Watch", "Cancel", "Plan", "Model", "Ledger", "Limit")
@@ -94,7 +84,7 @@ async def test_idle_connections_to_the_control_plane_keep_nobody_out(
     """Twice as many as there are places, and none is ended for being slow: others come, and an operator stays."""
     patient = {**dict(coordinators._CONNECTION), "grpc.server_handshake_timeout_ms": 3_600_000}
     monkeypatch.setattr(coordinators, "_CONNECTION", tuple(patient.items()))
-    monkeypatch.setattr(doorkeeper, "LOOK", 0.01)
+    monkeypatch.setattr(client_plane, "LOOK", 0.01)
     token = tokens.add(tmp_path / "tokens.json", name="ada", role="operator")
     shown = (("authorization", f"Bearer {token}"),)
     alone = (("grpc.use_local_subchannel_pool", 1),)
@@ -272,8 +262,8 @@ class TestDoorkeeper:
     def test_a_file_that_is_no_socket_any_more_leaves_none_open(self, tmp_path: Path) -> None:
         with (tmp_path / "file").open("wb") as file:
             before = len(os.listdir("/dev/fd"))
-            assert doorkeeper._far_end(file.fileno(), 1) is None
-            assert not doorkeeper._end(file.fileno(), 1)
+            assert client_plane._far_end(file.fileno(), 1) is None
+            assert not client_plane._end(file.fileno(), 1)
             assert len(os.listdir("/dev/fd")) == before
 
 
@@ -311,7 +301,7 @@ async def test_strangers_who_hold_connections_make_way_for_clients(
     """Forty say nothing, at a coordinator that takes sixteen connections, and waits for a handshake for ever."""
     patient = {**dict(coordinators._CONNECTION), "grpc.server_handshake_timeout_ms": 3_600_000}
     monkeypatch.setattr(coordinators, "_CONNECTION", tuple(patient.items()))
-    monkeypatch.setattr(doorkeeper, "LOOK", 0.01)
+    monkeypatch.setattr(client_plane, "LOOK", 0.01)
     async with (
         coordinator(tmp_path, transport=transport(folder), max_clients=16) as running,
         channel(running.listen, folder, 0) as own,

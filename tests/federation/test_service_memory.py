@@ -52,7 +52,7 @@ from quoron_client.protocol.questions import (
 )
 from quoron_privacy.errors import ConfigError, RunError, WireError
 from quoron_protos.v1 import federation_pb2 as pb
-from quoron_server import spill
+from quoron_server import traffic
 from quoron_server.algorithms.whitened.method import WhitenedTracking
 from quoron_server.service import Coordinator, conversation, tokens
 from quoron_server.service.conversation import Backlog
@@ -223,7 +223,7 @@ def asked_while_made(task: Task, monkeypatch: pytest.MonkeyPatch, here: range, r
             return made(task, *more, **own)
 
     made = wire.Body.of
-    monkeypatch.setattr("quoron_server.service.asking._READY", ready)
+    monkeypatch.setattr("quoron_server.service.sessions._READY", ready)
     monkeypatch.setattr("quoron_client.protocol.wire.Body", Noting)
 
     async def scene() -> None:
@@ -319,7 +319,7 @@ def test_second_moments_in_parts_and_on_disk_give_the_bits_of_the_inline_engine(
     made: list[int] = []
     monkeypatch.setattr(WhitenedTracking, "_vote", without_consequence)
     expected = inline_model(specification(WHITENED), tmp_path)
-    monkeypatch.setattr(spill, "HELD", 0)
+    monkeypatch.setattr(traffic, "HELD", 0)
     monkeypatch.setattr(wire, "MOST", 48)
     honest = np.memmap.__new__
     monkeypatch.setattr(np.memmap, "__new__", lambda *given, **more: made.append(1) or honest(*given, **more))
@@ -336,10 +336,10 @@ def without_consequence(self: WhitenedTracking, state: Any, answers: Answers, no
 
 
 def test_what_is_held_in_memory_is_bounded_whatever_is_asked_for(tmp_path: Path) -> None:
-    few, many = spill.HELD // 80, 10**6
-    assert not isinstance(spill.room_for(few, (10,), tmp_path), np.memmap)
+    few, many = traffic.HELD // 80, 10**6
+    assert not isinstance(traffic.room_for(few, (10,), tmp_path), np.memmap)
     before = set(os.listdir("/proc/self/fd"))
-    whole = spill.room_for(many, (34,), tmp_path)
+    whole = traffic.room_for(many, (34,), tmp_path)
     assert isinstance(whole, np.memmap)
     assert list(tmp_path.iterdir()) == []
     assert len(set(os.listdir("/proc/self/fd")) - before) <= 1
@@ -355,7 +355,7 @@ def test_no_room_on_disk_is_said_before_anybody_is_asked(tmp_path: Path, monkeyp
 
     monkeypatch.setattr(os, "posix_fallocate", full)
     with pytest.raises(RunError, match=r"room for the answers of a round .* No space left on device.*QUORON_SCRATCH"):
-        spill.room_for(10**6, (100,), tmp_path)
+        traffic.room_for(10**6, (100,), tmp_path)
 
 
 def test_a_run_with_long_first_answers_needs_disk_for_them_and_memory_for_the_others(

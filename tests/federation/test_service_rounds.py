@@ -34,14 +34,13 @@ from quoron.simulation.inline import InlineEngine
 from quoron_client.protocol import wire
 from quoron_client.protocol.questions import Answers, AverageGradient, Question, Status
 from quoron_privacy.errors import ConfigError
-from quoron_privacy.noise.sources import SeededNoise
+from quoron_privacy.noise.streams import SeededNoise
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.books.database import Database
 from quoron_server.books.ledger import Ledger
 from quoron_server.books.registry import Registry
-from quoron_server.round_clock import PAUSE
-from quoron_server.rounds import run
+from quoron_server.rounds import PAUSE, run
 from quoron_server.service import Coordinator
 from quoron_server.service.engine import GrpcEngine
 from quoron_server.service.sessions import RunSession, Sessions

@@ -42,19 +42,9 @@ from quoron_client.federation import ClientConfig, run_client
 from quoron_client.protocol import identity, wire
 from quoron_privacy.errors import ConfigError, IdentityError
 from quoron_protos.v1 import federation_pb2 as pb
-from quoron_server.service import (
-    Coordinator,
-    ServeConfig,
-    Transport,
-    certificates,
-    client_plane,
-    clock,
-    revocation,
-    security,
-    trust,
-)
-from quoron_server.service.revocation import Revocations
-from quoron_server.service.trust import Trust
+from quoron_server.service import Coordinator, ServeConfig, Transport, certificates, client_plane, security
+from quoron_server.service.certificates import Revocations
+from quoron_server.service.security import Trust
 
 
 @pytest.mark.parametrize("algorithm", ["one-pass-dp-sgd", "recentred-sgd", "local-model"])
@@ -168,7 +158,7 @@ class TestRevocation:
             await kept.next("run")
             connected = running.sessions.connected
         assert code == grpc.StatusCode.UNAUTHENTICATED
-        assert said == revocation.WORDS
+        assert said == certificates.WORDS
         assert connected == 1
 
     def test_holds_for_a_renewed_certificate_which_is_not_made(self, issued: Path, tmp_path: Path) -> None:
@@ -185,7 +175,7 @@ class TestRevocation:
         file, bad, worse = tmp_path / "revoked.json", "a" * 64, "b" * 64
         with pytest.raises(ConfigError, match="list of revoked certificates"):
             Revocations(file)
-        revocation.add(file, bad, name="client-7")
+        certificates.add(file, bad, name="client-7")
         revoked = Revocations(file)
         for spoilt in ("{", "[]", '{"not a fingerprint": "x"}', None):
             file.unlink() if spoilt is None else file.write_text(spoilt)
@@ -195,10 +185,10 @@ class TestRevocation:
                 assert our_logs.text.count("no client is let in") == 1  # said once
             our_logs.clear()
             file.unlink(missing_ok=True)
-            revocation.add(file, bad, name="client-7")
+            certificates.add(file, bad, name="client-7")
             assert bad in revoked
             assert worse not in revoked
-        revocation.add(file, worse, name="client-8")
+        certificates.add(file, worse, name="client-8")
         assert {bad, worse} == revoked.now()
 
     async def test_closes_the_door_to_everybody_while_the_list_cannot_be_read(
@@ -206,7 +196,7 @@ class TestRevocation:
     ) -> None:
         monkeypatch.setattr(client_plane, "LOOK", 0.02)
         file = tmp_path / "revoked.json"
-        revocation.make(file)
+        certificates.make(file)
         trusted = replace(transport(issued), revoked=Revocations(file))
         async with (
             coordinator(tmp_path, transport=trusted) as running,
@@ -222,7 +212,7 @@ class TestRevocation:
             await inside.hello()
             connected = running.sessions.connected
         assert codes == [grpc.StatusCode.UNAVAILABLE] * 2  # which means: come back later
-        assert (said, connected) == (revocation.CLOSED, 1)
+        assert (said, connected) == (certificates.CLOSED, 1)
 
     def test_ends_the_client_itself_with_the_reason(self, issued: Path, tmp_path: Path) -> None:
         own = own_authority(issued, tmp_path)
@@ -369,7 +359,7 @@ async def test_a_clock_that_is_put_back_shuts_nobody_out_and_ends_no_run(
     """
     monkeypatch.setattr(client_plane, "LOOK", 0.01)
     wanted, back = specification("one-pass-dp-sgd", early_ends=True), [0.0]
-    monkeypatch.setattr(clock, "_wall", lambda: time.time() - back[0])
+    monkeypatch.setattr(security, "_wall", lambda: time.time() - back[0])
     honest = Honest.of(USERS)
 
     def answering(user: int, question: pb.Question) -> pb.Answer:
@@ -612,9 +602,9 @@ class TestTheCoordinatorsCertificate:
     def test_is_warned_of_from_thirty_days_on_once_a_day(
         self, own: Path, our_logs: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        held, began = trusting(own), trust.now()
+        held, began = trusting(own), security.now()
         for days, lines in ((69.0, 0), (70.5, 1), (70.9, 1), (71.6, 2), (101.0, 3), (371.0, 5)):
-            monkeypatch.setattr(trust, "now", lambda days=days: began + dt.timedelta(days=days))
+            monkeypatch.setattr(security, "now", lambda days=days: began + dt.timedelta(days=days))
             held.now()
             assert len([line for line in our_logs.text.splitlines() if "WARNING" in line]) == lines
         assert "coordinator/certificate.pem, ends in 29 days. Renew it before" in our_logs.text
@@ -707,11 +697,11 @@ class TestAChangeOfAuthority:
     def test_takes_the_lists_of_revoked_clients_of_both(self, tmp_path: Path) -> None:
         files, names = [tmp_path / "old.json", tmp_path / "new.json"], ["a" * 64, "b" * 64]
         for file in files:
-            revocation.make(file)
+            certificates.make(file)
         revoked = Revocations(*files)
         for file, name in zip(files, names, strict=True):
             assert name not in revoked
-            revocation.add(file, name, name="client-7")
+            certificates.add(file, name, name="client-7")
             assert name in revoked
         files[0].write_text("{")
         with pytest.raises(ConfigError, match=r"old\.json"):
@@ -819,9 +809,9 @@ async def test_a_session_taken_up_again_lets_nobody_in_whose_certificate_is_no_l
     version: ssl.TLSVersion, lost: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     listed = tmp_path / "revoked.json"
-    revocation.make(listed)
+    certificates.make(listed)
     files = (folder / "coordinator/certificate.pem", folder / "coordinator/key.pem", folder / "authority.pem")
-    transport = replace(Transport(*files), revoked=revocation.Revocations(listed))
+    transport = replace(Transport(*files), revoked=certificates.Revocations(listed))
     own = certificates.load_certificate(folder / "client/certificate.pem")
     enrolment = pb.EnrolRequest(protocol=2).SerializeToString()
     hello = pb.ClientMessage(hello=pb.Hello(protocol=2)).SerializeToString()
@@ -835,7 +825,7 @@ async def test_a_session_taken_up_again_lets_nobody_in_whose_certificate_is_no_l
             over = own.not_valid_after_utc + dt.timedelta(seconds=1)
             monkeypatch.setattr(security, "now", lambda: over)
         else:
-            revocation.add(listed, certificates.fingerprint(own), name="client")
+            certificates.add(listed, certificates.fingerprint(own), name="client")
         for method, message in (("Enrol", enrolment), ("Work", hello)):
             heard.append(await asyncio.to_thread(client.call, method, message))
         assert running.sessions.connected == 0
@@ -844,7 +834,7 @@ async def test_a_session_taken_up_again_lets_nobody_in_whose_certificate_is_no_l
     assert (first[0], again[0]) == (False, True), "otherwise this shows nothing"
     assert accepted in first[1]
     assert accepted in again[1]
-    words = security.EXPIRED if lost == "expired" else revocation.WORDS
+    words = security.EXPIRED if lost == "expired" else certificates.WORDS
     for taken_up, answer in later:
         assert taken_up, "TLS itself lets it in"
         assert words.encode() in answer

@@ -29,7 +29,7 @@ from quoron_client.protocol import silo, wire
 from quoron_client.protocol.questions import Answers, Status
 from quoron_privacy.errors import ConfigError, WireError
 from quoron_privacy.means.clipping import ClippedSum
-from quoron_privacy.noise.sources import SeededNoise
+from quoron_privacy.noise.streams import SeededNoise
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.whitened.parameters import PARTS

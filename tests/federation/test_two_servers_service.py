@@ -29,8 +29,9 @@ from quoron_client.federation.work import Worker
 from quoron_client.protocol import masked, wire
 from quoron_client.protocol.questions import Question
 from quoron_privacy.errors import ConfigError, IdentityError
-from quoron_privacy.noise.sources import SecureNoise
-from quoron_privacy.two_servers import ring, seals
+from quoron_privacy.noise.streams import SecureNoise
+from quoron_privacy.two_servers import rows as ring
+from quoron_privacy.two_servers import seals
 from quoron_privacy.two_servers.rows import ClippedRows
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_protos.v1 import helper_pb2
@@ -42,8 +43,7 @@ from quoron_server.helper.keys import public_pem
 from quoron_server.helper.runs import Helped
 from quoron_server.plan import RunPlan
 from quoron_server.service import Coordinator, ServeConfig, Transport, certificates, helping
-from quoron_server.service.helping import Helping
-from quoron_server.service.masked_sums import HelperAway
+from quoron_server.service.helping import HelperAway, Helping
 from quoron_server.service.sessions import Sessions
 from quoron_server.specification import RunSpecification, describe, make_plan, require_deployable
 from quoron_server.wording import digest

@@ -16,7 +16,7 @@ from quoron.cli.app import invoke
 from quoron.operate.control import Address, Control
 from quoron_client.federation.log_limit import JsonLines
 from quoron_privacy.errors import LedgerError
-from quoron_server.books import chain
+from quoron_server.books import store
 from quoron_server.books.database import Database
 from quoron_server.federation import Books
 from quoron_server.service import tokens
@@ -24,7 +24,7 @@ from quoron_server.specification import make_plan
 from quoron_server.wording import digest
 
 NAME, USERS = "one-pass-dp-sgd", 20
-CODE, PLAN = chain.software(), digest(make_plan(specification(NAME)))
+CODE, PLAN = store.software(), digest(make_plan(specification(NAME)))
 
 
 async def a_day(folder: Path) -> str:
@@ -59,7 +59,7 @@ def day(tmp_path_factory: pytest.TempPathFactory) -> Path:
 class TestAnExport:
     def test_tells_who_submitted_cancelled_and_limited_and_who_spent_what_with_which_code(self, day: Path) -> None:
         rows = json.loads((day / "export.json").read_text())["rows"]
-        acts = chain.acts(rows)
+        acts = store.acts(rows)
         shown = [(act["what"], act["by"], act.get("run") or act["population"], act.get("epsilon")) for act in acts]
         assert shown == [
             ("limit", "ben", "everyone", 20.0),
@@ -76,9 +76,9 @@ class TestAnExport:
 
     def test_in_which_somebody_else_is_named_does_not_verify(self, day: Path) -> None:
         text = (day / "export.json").read_text()
-        chain.verify_export(text)
+        store.verify_export(text)
         with pytest.raises(LedgerError, match="row 1 "):
-            chain.verify_export(text.replace('"by": "ada"', '"by": "eve"', 1))
+            store.verify_export(text.replace('"by": "ada"', '"by": "eve"', 1))
 
     def test_is_read_by_a_command_without_a_coordinator(self, day: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert invoke(["ledger", "show", "--history", "--export", str(day / "export.json"), "--json"]) == 0

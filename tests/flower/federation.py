@@ -18,7 +18,7 @@ from federation.crowd import FEW, SEED, from_items, inline_model, specification,
 from quoron.operate import flower_submission as submission
 from quoron.simulation.inline import InlineEngine
 from quoron_client.protocol.questions import Answers, Question, Status
-from quoron_privacy.noise.sources import SeededNoise
+from quoron_privacy.noise.streams import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.books.ledger import Ledger
 from quoron_server.rounds import run

@@ -58,11 +58,10 @@ from quoron_privacy.errors import RunError, WireError
 from quoron_server.flower import engine as engines
 from quoron_server.flower import exchange as exchanging
 from quoron_server.flower.engine import FlowerEngine, NodeFailed
-from quoron_server.flower.exchange import Letter, exchange
-from quoron_server.flower.pulls import Pulls
-from quoron_server.flower.shards import Shards
+from quoron_server.flower.exchange import Letter, Pulls, exchange
+from quoron_server.flower.users import Shards
 from quoron_server.problem import Problem
-from quoron_server.round_clock import PAUSE
+from quoron_server.rounds import PAUSE
 
 pytestmark = pytest.mark.usefixtures("time")  # nobody sleeps
 KINDS = ("gradient", "moment", "both", "losses", "passes", "range", "vector")

@@ -26,7 +26,7 @@ from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.flower_records import record
 from quoron_client.protocol.wire import MAX_WHOLE
 from quoron_privacy.errors import BelowMinCohort, BudgetExceeded, ConfigError, LedgerError, RunError
-from quoron_privacy.noise.sources import SeededNoise
+from quoron_privacy.noise.streams import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.books.database import Database
 from quoron_server.books.ledger import Ledger
@@ -34,7 +34,7 @@ from quoron_server.books.lifetime_ledger import PopulationLedger
 from quoron_server.books.registry import Registry
 from quoron_server.flower.apps import ASSUMED, Training
 from quoron_server.flower.black_boxes import Attendance
-from quoron_server.flower.hellos import NobodyUnderstands
+from quoron_server.flower.exchange import NobodyUnderstands
 from quoron_server.parameters import Kind
 from quoron_server.plan import Privacy, RunPlan
 from quoron_server.problem import Problem

@@ -10,11 +10,16 @@ import numpy as np
 
 from golden.plain import plain
 from golden.verdicts import changes, passes
-from quoron_privacy.counts import bought, held_out, min_cohort, table_health, votes
+from quoron_privacy.counts import data_quality, held_out, min_cohort, private_bounds, user_histograms
 from quoron_privacy.means.clipping import ClippedSum
-from quoron_privacy.means.contrasts import Contrasts, ContrastSum
-from quoron_privacy.means.free_presence import LengthSum, ShapedMomentSum, VectorLengthSum
-from quoron_privacy.means.free_presence_columns import ColumnSum
+from quoron_privacy.means.free_presence import (
+    ColumnSum,
+    Contrasts,
+    ContrastSum,
+    LengthSum,
+    ShapedMomentSum,
+    VectorLengthSum,
+)
 from quoron_privacy.means.moment import MomentSum
 from quoron_privacy.means.norm_counts import NormCountSum
 from quoron_privacy.means.silo_sums import objection
@@ -56,14 +61,17 @@ MECHANISMS: Mapping[str, Callable[[], tuple[Any, Callable[[Any], Any]]]] = {
         lambda held: held.verify(1.0, 1e-6, adjacency="replace-one"),
     ),
     "table health": lambda: (
-        table_health.TableHealth.for_mu(users=5_000, columns=6, labels=2, mu=0.2, share=0.05),
+        data_quality.TableHealth.for_mu(users=5_000, columns=6, labels=2, mu=0.2, share=0.05),
         lambda health: health.verify(6.0, 1e-5, **TOLD),
     ),
     "bought": lambda: (
-        bought.Bought.calibrate(users=5_000, columns=5, names=2, epsilon=2.0, delta=1e-6, share=0.3),
+        private_bounds.Bought.calibrate(users=5_000, columns=5, names=2, epsilon=2.0, delta=1e-6, share=0.3),
         lambda made: made.verify(6.0, 1e-5, **TOLD),
     ),
-    "votes": lambda: (votes.HiddenBins(3, 4.0, 40, at=1e-6), lambda made: votes.verify(made, made.epsilon, made.delta)),
+    "votes": lambda: (
+        user_histograms.HiddenBins(3, 4.0, 40, at=1e-6),
+        lambda made: user_histograms.verify(made, made.epsilon, made.delta),
+    ),
     "lottery": lambda: (lottery.calibrate(2.0, 1e-6, 2_000), partial(lottery.verify_one_shot, epsilon=2.0, delta=1e-6)),
     "laplace test": lambda: (
         laplace_test.calibrate(2.0, 1e-6, 4_000),

@@ -12,23 +12,23 @@ import numpy as np
 
 from golden.plain import plain
 from quoron_privacy import local
-from quoron_privacy.accounts import exports, gdp, item_sampling, lifetime, stages, subsampling
+from quoron_privacy.accounts import exports, gdp, lifetime, stages, subsampling
 from quoron_privacy.accounts.pair import Pair
-from quoron_privacy.counts import bought, held_out, marks, min_cohort, table_health, votes
+from quoron_privacy.counts import data_quality, held_out, min_cohort, private_bounds, user_histograms
 from quoron_privacy.counts.spread import Spread, count_of, mean_of, needed, quantile_of, thirds
 from quoron_privacy.errors import Infeasible
-from quoron_privacy.means import learnt_interval, learnt_radii, private_range, rotation, truncated_mean
+from quoron_privacy.means import learnt_radii, private_range, rotation
 from quoron_privacy.means.learnt_mean import LearntMean, enough_users
 from quoron_privacy.noise import streams
-from quoron_privacy.noise.sources import SeededNoise
+from quoron_privacy.noise.streams import SeededNoise
 from quoron_privacy.prefix.noise import PrefixNoise
 from quoron_privacy.release import Adjacency, sum_bits
 from quoron_privacy.robust import above_threshold, coordinate_median, laplace_test, lottery, robust_mean
 from quoron_privacy.robust import subsampled_lottery as sampled
-from quoron_privacy.robust.filter import concentration, cutoff, decisions, outlier_filter, score_bounds, soft_filter
+from quoron_privacy.robust.filter import concentration, outlier_filter, soft_filter, thresholds
 from quoron_privacy.selection.price import Selection
 from quoron_privacy.selection.trials import Trials
-from quoron_server.algorithms import refused
+from quoron_server.algorithms import references
 
 EPSILONS = (0.1, 1.0, 4.0)
 ADJACENCIES: tuple[Adjacency, ...] = ("replace-one", "zero-out")
@@ -119,8 +119,8 @@ def _votes() -> Any:
     for kind in ("laplace", "gaussian"):
         for adjacency in ADJACENCIES:
             more = {"adjacency": adjacency, "noise": kind}
-            known = votes.KnownBins(6, 3, 4.0, **more, at=1e-6)
-            hidden = votes.HiddenBins(3, 4.0, 40, **more, at=1e-6)
+            known = user_histograms.KnownBins(6, 3, 4.0, **more, at=1e-6)
+            hidden = user_histograms.HiddenBins(3, 4.0, 40, **more, at=1e-6)
             made.append([known.epsilon, known.delta, hidden.epsilon, hidden.delta, hidden.kept_from(0.99)])
     return made
 
@@ -139,21 +139,21 @@ def _spread(running: bool) -> Any:
 
 
 def _places() -> Any:
-    return _drawn().integers(0, 60, (3, 2 * marks.ZERO + 1)).astype(float)
+    return _drawn().integers(0, 60, (3, 2 * private_bounds.ZERO + 1)).astype(float)
 
 
 def _interval() -> Any:
-    edges = learnt_interval.bins_around(1.0, 1000.0, 200.0)
+    edges = learnt_radii.bins_around(1.0, 1000.0, 200.0)
     draw = _drawn()
     values = np.concatenate([draw.normal(3.0, 1.0, 2_000), draw.normal(400.0, 5.0, 40)])
     shares = np.histogram(values, edges)[0] / len(values)
     deviations = np.full(len(shares), 1e-3)
-    found = learnt_interval.interval_of(shares, deviations, edges, 1.0, 1.0)
-    narrow = learnt_interval.narrow_of(shares, edges, found, len(values), 1.0)
-    nodes = learnt_interval.nodes_of(found, 1000.0)
-    rows = learnt_interval.rows_of(values[:, None], found, narrow, nodes)
+    found = learnt_radii.interval_of(shares, deviations, edges, 1.0, 1.0)
+    narrow = learnt_radii.narrow_of(shares, edges, found, len(values), 1.0)
+    nodes = learnt_radii.nodes_of(found, 1000.0)
+    rows = learnt_radii.rows_of(values[:, None], found, narrow, nodes)
     means = rows.mean(axis=0)
-    return [found, narrow, nodes, means, learnt_interval.combined(means, found, narrow, 1.0)]
+    return [found, narrow, nodes, means, learnt_radii.interval_combined(means, found, narrow, 1.0)]
 
 
 def _learnt() -> Any:
@@ -177,21 +177,21 @@ def _filters() -> Any:
     least = [
         outlier_filter.smallest_cohort(e, 1e-6, 0.01, adjacency=kind) for e in EPSILONS[1:] for kind in ADJACENCIES
     ]
-    laws = [cutoff.cutoff_law(20, 0.2), cutoff.end_mass(20, 0.2)]
+    laws = [thresholds.cutoff_law(20, 0.2), thresholds.end_mass(20, 0.2)]
     return [*found, soft, least, [soft_filter.smallest_cohort(e, 1e-6, 0.01) for e in EPSILONS[1:]], laws]
 
 
 def _decided(norm: str) -> Any:
     rows = _drawn().normal(size=(700, 5))
     rows[:9] += 40.0
-    view = score_bounds.observe(rows, norm)  # type: ignore[arg-type]
+    view = concentration.observe(rows, norm)  # type: ignore[arg-type]
     scores = concentration.cohort_scores(rows, np.ones(700, bool), 1.5, norm=norm)  # type: ignore[arg-type]
     kept = scores > np.median(scores)
     return [
         concentration.score_summary(scores),
-        score_bounds.lower_bounds(rows, view, 1.5),
-        score_bounds.upper_bounds(view, 1.5),
-        decisions.filtered_mean(rows, kept),
+        concentration.lower_bounds(rows, view, 1.5),
+        concentration.upper_bounds(view, 1.5),
+        concentration.filtered_mean(rows, kept),
         soft_filter.suspicions(scores, cohort_size=700, slope=20.0, cutoff=0.6),
         [concentration.score_error(size, 5) for size in (100, 10_000)],
     ]
@@ -252,8 +252,8 @@ MECHANISMS: Mapping[str, Callable[[], Any]] = {
         [subsampling.wor_epsilon(rate, 10, 0.8, 1e-6) for rate in (0.01, 0.5, 1.0)],
         [subsampling.wor_round_mu(rate, 10, 1.0, 1e-6) for rate in (0.01, 0.5, 1.0)],
         [subsampling.poisson_epsilon(0.1, 10, 0.8, 1e-6, kind) for kind in ADJACENCIES],
-        [item_sampling.ranking_mu(0.2, 5, 3, 2.0, kind) for kind in ADJACENCIES],
-        [item_sampling.ranking_multiplier(0.2, 5, 3, 0.7, kind) for kind in ADJACENCIES],
+        [subsampling.ranking_mu(0.2, 5, 3, 2.0, kind) for kind in ADJACENCIES],
+        [subsampling.ranking_multiplier(0.2, 5, 3, 0.7, kind) for kind in ADJACENCIES],
         [stages.binomial(40, rate) for rate in (0.02, 0.6)],
     ],
     **{f"pair, {name}": (lambda pair=pair: _account(pair)) for name, pair in _pairs().items()},
@@ -265,27 +265,33 @@ MECHANISMS: Mapping[str, Callable[[], Any]] = {
     "counts": lambda: _spread(False),
     "weights of users": lambda: thirds(np.array([3, 0, 7, 1]), np.array([0.2, 0.9, 0.5, 1.0])),
     "windows": lambda: [
-        made := marks.of_places(_places(), np.full(3, 2_000.0), 9.0),
-        marks.ranges(made),
-        around := marks.of_places(_places() * (np.arange(2 * marks.ZERO + 1) == marks.ZERO), np.ones(3), 0.1),
-        [marks.of_cells(_drawn().integers(0, many, (3, 40)).astype(float), around, 2.0) for many in (30, 900)],
-        marks.cells(np.array([-1.0, 0.0, 0.49, 0.5, 1.0, np.nan]), 0.0, 1.0, 2),
+        made := private_bounds.of_places(_places(), np.full(3, 2_000.0), 9.0),
+        private_bounds.ranges(made),
+        around := private_bounds.of_places(
+            _places() * (np.arange(2 * private_bounds.ZERO + 1) == private_bounds.ZERO), np.ones(3), 0.1
+        ),
+        [private_bounds.of_cells(_drawn().integers(0, many, (3, 40)).astype(float), around, 2.0) for many in (30, 900)],
+        private_bounds.cells(np.array([-1.0, 0.0, 0.49, 0.5, 1.0, np.nan]), 0.0, 1.0, 2),
     ],
     "facts": lambda: [
-        [votes.users_for_items(epsilon=e) for e in EPSILONS],
-        [votes.holders_of_category(epsilon=e, delta=1e-6, most_votes=many) for e in EPSILONS for many in (1, 4)],
+        [user_histograms.users_for_items(epsilon=e) for e in EPSILONS],
+        [
+            user_histograms.holders_of_category(epsilon=e, delta=1e-6, most_votes=many)
+            for e in EPSILONS
+            for many in (1, 4)
+        ],
     ],
     "purchases": lambda: [
         [
-            bought.share_for(users=n, columns=5, names=2, epsilon=e, delta=1e-6)
+            private_bounds.share_for(users=n, columns=5, names=2, epsilon=e, delta=1e-6)
             for n in (2_000, 90_000)
             for e in EPSILONS[1:]
         ],
         [
-            _refused(lambda n=n: bought.share_for(users=n, columns=5, names=2, epsilon=1.0, delta=1e-6))
+            _refused(lambda n=n: private_bounds.share_for(users=n, columns=5, names=2, epsilon=1.0, delta=1e-6))
             for n in (90, 300)
         ],
-        made := bought.Bought.calibrate(users=5_000, columns=5, names=2, epsilon=2.0, delta=1e-6, share=0.3),
+        made := private_bounds.Bought.calibrate(users=5_000, columns=5, names=2, epsilon=2.0, delta=1e-6, share=0.3),
         [made.errors(columns=columns, names=names) for columns in (1, 5) for names in (0, 2)],
         [made.threshold, made.charged, made.mu],
     ],
@@ -310,10 +316,10 @@ MECHANISMS: Mapping[str, Callable[[], Any]] = {
         [min_cohort.spent_on(0.5, e, None) for e in EPSILONS],
     ],
     "table health": lambda: [
-        [table_health.share_for(users=n, columns=6, labels=2, mu=0.5) for n in (500, 90_000)],
-        made := table_health.TableHealth.for_mu(users=3_000, columns=6, labels=2, mu=0.2, share=0.05),
+        [data_quality.share_for(users=n, columns=6, labels=2, mu=0.5) for n in (500, 90_000)],
+        made := data_quality.TableHealth.for_mu(users=3_000, columns=6, labels=2, mu=0.2, share=0.05),
         [made.errors, made.visible, made.threshold(0.1) if callable(made.threshold) else made.threshold],
-        [table_health.looked_at(n) for n in (100, 10**7)],
+        [data_quality.looked_at(n) for n in (100, 10**7)],
     ],
     "an interval": _interval,
     "learnt means": _learnt,
@@ -330,7 +336,7 @@ MECHANISMS: Mapping[str, Callable[[], Any]] = {
         [private_range.range_epsilon(users=n, bins=64, choices=128, failure=1e-3) for n in (2_000, 90_000)],
         private_range.round_mu(epsilon=0.1, choices=8, gaussian_mu=0.5),
         [
-            truncated_mean.calibrate(kind, users=9_000, dimension=4, bound=50.0, spread=1.0, mu=1.0)
+            private_range.calibrate(kind, users=9_000, dimension=4, bound=50.0, spread=1.0, mu=1.0)
             for kind in ("none", "gaussian", "range")
         ],
         rotation.coordinate_bound(2.0, dimension=12, rows=900, failure=1e-3),
@@ -356,7 +362,7 @@ MECHANISMS: Mapping[str, Callable[[], Any]] = {
         ],
     ],
     "what nobody can run": lambda: [
-        [refused.subsets(users, refused.deletions(e, 1e-6)) for e in EPSILONS] for users in (9, 20_000)
+        [references.subsets(users, references.deletions(e, 1e-6)) for e in EPSILONS] for users in (9, 20_000)
     ],
     "samplers": _drawn_noise,
     "bits of sums": lambda: [sum_bits(*sizes) for sizes in ((1, 1), (60, 1), (300, 300), (10**6, 10**9))],

@@ -43,15 +43,15 @@ from quoron_client.federation.record_file import RecordFile
 from quoron_client.protocol import wire as wires
 from quoron_client.protocol.questions import Status
 from quoron_privacy.errors import QuoronError
-from quoron_privacy.noise.sources import SeededNoise
+from quoron_privacy.noise.streams import SeededNoise
 from quoron_privacy.release import Adjacency
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.two_servers.method import BothServers, WithServers
-from quoron_server.books import lifetime_ledger, roster_tables, store
+from quoron_server.books import lifetime_ledger, roster, store
 from quoron_server.books.database import as_metadata
 from quoron_server.helper import books as helper_books
 from quoron_server.plan import Privacy, RunPlan
-from quoron_server.service import helping, masked_sums
+from quoron_server.service import helping
 from quoron_server.wording import plan_json
 
 FOLDER = Path(__file__).parent
@@ -74,7 +74,7 @@ SAYINGS = (
     *("cohorts", "poisson_sampling", "participations", "answer_length", "long_once", "reads_sums", "points_asked"),
     *("smooths_loss", "attendance", "assumptions", "masked", "simulation_only"),
 )
-SCHEMAS = (lifetime_ledger, roster_tables, helper_books, helping, masked_sums, store)
+SCHEMAS = (lifetime_ledger, roster, helper_books, helping, helping, store)
 
 # Settings laid over the preset `quickstart`; every algorithm is planned for each.
 PROBLEMS: Mapping[str, Sequence[str]] = {

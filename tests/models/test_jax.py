@@ -16,7 +16,7 @@ from quoron.training import lifetime
 from quoron.training.items import Items, LocalSGD, Timetable
 from quoron.training.rows import TrainedRows
 from quoron_privacy.errors import ConfigError
-from quoron_privacy.noise.sources import SeededNoise
+from quoron_privacy.noise.streams import SeededNoise
 
 NOISE = SeededNoise(9)
 COUNTS = (5, 1, 0, 8, 3)

@@ -25,7 +25,7 @@ from quoron.training.rows import RowsEngine, Setting, TrainedRows, problem_of
 from quoron_client.protocol.questions import AverageGradient, Question
 from quoron_privacy.errors import ConfigError, DataError, LedgerError
 from quoron_privacy.means.clipping import ClippedSum
-from quoron_privacy.noise.sources import SeededNoise
+from quoron_privacy.noise.streams import SeededNoise
 from quoron_privacy.release import Sums
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.plan import Privacy

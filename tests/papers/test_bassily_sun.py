@@ -20,7 +20,7 @@ from quoron_client.protocol.smoothing import Moreau
 from quoron_client.randomisers import RangeBits, SeededRandomness, VectorNoise, rotated_coordinates
 from quoron_privacy.accounts import gdp, subsampling
 from quoron_privacy.errors import Infeasible, VerificationError
-from quoron_privacy.noise.sources import SeededNoise
+from quoron_privacy.noise.streams import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.plan import Privacy
 

@@ -19,7 +19,7 @@ from quoron_client.protocol.questions import Answers
 from quoron_client.randomisers import SeededRandomness, VectorNoise
 from quoron_privacy.accounts import gdp
 from quoron_privacy.errors import Infeasible
-from quoron_privacy.noise.sources import SeededNoise
+from quoron_privacy.noise.streams import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.centring import margin
 from quoron_server.plan import Privacy

@@ -24,17 +24,16 @@ from quoron_client.protocol.domains import Box, L2Ball
 from quoron_client.protocol.questions import Answers
 from quoron_privacy.accounts import gdp
 from quoron_privacy.errors import ConfigError, Infeasible, RunError, VerificationError
-from quoron_privacy.noise.sources import SeededNoise
+from quoron_privacy.noise.streams import SeededNoise
 from quoron_privacy.prefix import noise as prefix_noise
-from quoron_privacy.prefix.factorisations import FACTORISATIONS
+from quoron_privacy.prefix.noise import FACTORISATIONS
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.algorithms.one_epoch import accelerated_srgd, base
+from quoron_server.algorithms.one_epoch import method
 from quoron_server.algorithms.one_epoch import plan as planning
 from quoron_server.algorithms.printed import choquette_choo
 from quoron_server.algorithms.printed.choquette_choo import longest_answer
 from quoron_server.books.ledger import Ledger
-from quoron_server.budget import Budget
-from quoron_server.plan import Privacy
+from quoron_server.plan import Budget, Privacy
 from quoron_server.problem import Beliefs, Problem
 from quoron_server.rounds import run
 from quoron_server.wording import sentence
@@ -514,15 +513,15 @@ class TestPage:
     def test_every_name_beside_a_line_exists(self):
         owners = [
             choquette_choo,
-            accelerated_srgd,
-            base,
-            accelerated_srgd,
+            method,
+            method,
+            method,
             planning,
             prefix_noise,
             prefix_noise.PrefixNoise,
         ]
-        owners += [choquette_choo.AcceleratedDPSRGD, choquette_choo.PrintedSRGD, base.OneEpoch]
-        owners += [accelerated_srgd.AcceleratedSRGD]
+        owners += [choquette_choo.AcceleratedDPSRGD, choquette_choo.PrintedSRGD, method.OneEpoch]
+        owners += [method.AcceleratedSRGD]
         modules = {"plan", "variants", "quoron_server", "algorithms", "printed", "choquette_choo", "one_epoch", "base"}
         modules |= {"accelerated_srgd", *FACTORISATIONS, *ALGORITHMS, "gradient_sum"}
         section = PAGE.read_text().split("## Line by line")[1].split("### Filled in")[0]

@@ -24,7 +24,7 @@ from quoron_client.protocol.questions import Answers, Question
 from quoron_privacy.accounts.gdp import delta_for
 from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
-from quoron_privacy.noise.sources import SeededNoise
+from quoron_privacy.noise.streams import SeededNoise
 from quoron_privacy.robust.coordinate_median import MedianParameters
 from quoron_privacy.robust.coordinate_median import verify as verify_median
 from quoron_privacy.robust.filter.concentration import score_error
@@ -34,8 +34,7 @@ from quoron_privacy.robust.filter.thresholds import LaplaceThreshold
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.printed import ghazi
 from quoron_server.books.ledger import Ledger
-from quoron_server.budget import Budget
-from quoron_server.plan import Privacy, RunPlan
+from quoron_server.plan import Budget, Privacy, RunPlan
 from quoron_server.problem import Problem
 from quoron_server.rounds import run
 from test_proof_pages import WORD, cited, members, names

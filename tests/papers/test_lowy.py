@@ -40,9 +40,9 @@ from quoron.run_folder import RunFolder
 from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.questions import AverageGradient, Status
 from quoron_privacy.errors import ConfigError, Infeasible, RunError, VerificationError
-from quoron_privacy.noise.sources import SeededNoise
+from quoron_privacy.noise.streams import SeededNoise
 from quoron_privacy.robust.above_threshold import AboveThreshold
-from quoron_privacy.robust.neighbour_counts import neighbour_counts
+from quoron_privacy.robust.outlier_mean import neighbour_counts
 from quoron_server.algorithms import ALGORITHMS, acsa
 from quoron_server.algorithms.printed.lowy_erm import PrintedERM, drawn, draws_near, included
 from quoron_server.algorithms.printed.lowy_iterates import PrintedIterates

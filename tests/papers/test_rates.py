@@ -15,7 +15,7 @@ import pytest
 
 from quoron_client.protocol.domains import Box, Domain, L2Ball
 from quoron_client.protocol.questions import Answers, LocalSGD, Question
-from quoron_privacy.noise.sources import SeededNoise
+from quoron_privacy.noise.streams import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.plan import Privacy, RunPlan
 from quoron_server.problem import Beliefs, Problem

@@ -12,15 +12,22 @@ from hypothesis import strategies as st
 from scipy.stats import norm
 
 from quoron_privacy.accounts import gdp
-from quoron_privacy.counts import bought
-from quoron_privacy.counts.bought import (
+from quoron_privacy.counts import private_bounds
+from quoron_privacy.counts.private_bounds import (
     CELLS,
+    CLOSE,
     CLOSER,
+    HELD,
+    MARKS,
+    MISSING,
+    NUMBER,
     Bought,
+    Windows,
+    marks,
+    of_cells,
 )
-from quoron_privacy.counts.marks import CLOSE, HELD, MARKS, MISSING, NUMBER, Windows, marks, of_cells
 from quoron_privacy.errors import VerificationError
-from quoron_privacy.noise.sources import SeededNoise
+from quoron_privacy.noise.streams import SeededNoise
 
 anything = st.floats(allow_nan=True, allow_infinity=True) | st.sampled_from([0.0, -0.0, 1e308, 5e-324, 4.0, -(4.0**31)])
 WHOLE = {"epsilon": 2.0, "delta": 1e-6}
@@ -189,10 +196,10 @@ class TestNames:
     def test_a_label_is_one_of_two_columns_however_many_others_are_named(self, columns):
         plan = a_plan(names=60)
         for label in (None, 0, columns - 1):
-            own = bought.weights(columns, label)
+            own = private_bounds.weights(columns, label)
             assert 1 - 1e-12 < sum(weight**2 for weight in own) < 1 + 1e-12
             assert max(own) == (own[label] if label is not None else own[0])
-        assert plan.threshold(columns, bought.weights(columns, 0)[0]) < 1.2 * plan.threshold(2)
+        assert plan.threshold(columns, private_bounds.weights(columns, 0)[0]) < 1.2 * plan.threshold(2)
         counts = [{"yes": 10**6, "me": MARKS}, *({"a": 10**7} for _ in range(columns - 1))]
         found = [plan.release_names(counts, SeededNoise(7).stream("n"), label=label) for label in (None, 0)]
         assert [[set(each) for each in shown] for shown in found] == [[{"yes"}, *[{"a"}] * (columns - 1)]] * 2

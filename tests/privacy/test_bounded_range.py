@@ -11,8 +11,8 @@ from scipy.stats import norm
 from quoron_privacy.accounts.subsampling import wor_epsilon, wor_round_mu
 from quoron_privacy.means.private_range import (
     bounded_range_mu,
+    calibrate,
 )
-from quoron_privacy.means.truncated_mean import calibrate
 from renyi import renyi_ceiling
 
 

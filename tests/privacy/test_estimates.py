@@ -16,7 +16,7 @@ from quoron_privacy.accounts import gdp
 from quoron_privacy.counts import spread
 from quoron_privacy.counts.spread import SURE, Spread, count_of, mean_of, quantile_of, thirds
 from quoron_privacy.errors import VerificationError
-from quoron_privacy.noise.sources import SeededNoise
+from quoron_privacy.noise.streams import SeededNoise
 
 TIMES, LEAST = 4000, 0.932
 

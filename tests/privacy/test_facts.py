@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quoron_privacy.counts.votes import (
+from quoron_privacy.counts.user_histograms import (
     distances,
     holders_of_category,
     release_categories,
@@ -18,8 +18,7 @@ from quoron_privacy.counts.votes import (
 )
 from quoron_privacy.errors import Infeasible
 from quoron_privacy.means.private_range import weights
-from quoron_privacy.noise.sources import SeededNoise
-from quoron_privacy.noise.streams import RandomStream
+from quoron_privacy.noise.streams import RandomStream, SeededNoise
 
 fast = settings(derandomize=True, deadline=None, max_examples=60)
 

@@ -13,11 +13,10 @@ from one_epoch_reference import strategy
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.means import free_presence, norm_counts
 from quoron_privacy.means.clipping_loops import soft_share
-from quoron_privacy.means.free_presence import LogLength, MomentMean
-from quoron_privacy.means.free_presence_columns import HERE, ColumnMean, ColumnSum, column_sensitivity
-from quoron_privacy.means.norm_counts import NormCountMean
-from quoron_privacy.means.prefix_norm_counts import PrefixNormCounts
-from quoron_privacy.prefix.factorisations import factorise
+from quoron_privacy.means.free_presence import COLUMN_PRESENCE as HERE
+from quoron_privacy.means.free_presence import ColumnMean, ColumnSum, LogLength, MomentMean, column_sensitivity
+from quoron_privacy.means.norm_counts import NormCountMean, PrefixNormCounts
+from quoron_privacy.prefix.noise import factorise
 from quoron_privacy.release import packed, sum_bits
 
 ADJACENCIES = ("replace-one", "zero-out")

@@ -5,7 +5,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from quoron_privacy.means.free_presence_columns import HERE, ColumnSum
+from quoron_privacy.means.free_presence import COLUMN_PRESENCE as HERE
+from quoron_privacy.means.free_presence import ColumnSum
 from quoron_privacy.release import sum_bits
 
 

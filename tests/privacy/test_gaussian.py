@@ -4,7 +4,7 @@ import numpy as np
 from scipy import stats
 
 from quoron_privacy.gaussian import LARGEST, GaussianNoise
-from quoron_privacy.noise.sources import SeededNoise
+from quoron_privacy.noise.streams import SeededNoise
 
 SOURCE = SeededNoise(3)
 

@@ -11,8 +11,7 @@ from scipy.special import log_ndtr
 
 from quoron_privacy.accounts import gdp
 from quoron_privacy.gaussian import LARGEST, GaussianNoise
-from quoron_privacy.noise.sources import SecureNoise, SeededNoise
-from quoron_privacy.noise.streams import RandomStream
+from quoron_privacy.noise.streams import RandomStream, SecureNoise, SeededNoise
 
 mus = st.floats(1e-3, 20)
 epsilons = st.floats(-8, 40)

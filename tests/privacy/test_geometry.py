@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from quoron_privacy.robust.filter.concentration import score_error, scores
-from quoron_privacy.robust.filter.decisions import filtered_mean
+from quoron_privacy.robust.filter.concentration import filtered_mean, score_error, scores
 
 
 def both_kept_ratio(others, here, there):

@@ -13,7 +13,7 @@ from quoron_privacy.accounts import gdp
 from quoron_privacy.counts import held_out as room
 from quoron_privacy.counts.held_out import LABELS, PLACES, STEPS, HeldOut
 from quoron_privacy.errors import ConfigError, VerificationError
-from quoron_privacy.noise.sources import SeededNoise
+from quoron_privacy.noise.streams import SeededNoise
 
 KINDS = [(2, 1), (2, 5), (0, 1), (0, 4), (3, 1), (10, 7)]
 anything = st.floats(allow_nan=True, allow_infinity=True) | st.sampled_from([0.0, 1.0, 0.5, 1e-300, 1 - 2.0**-53])

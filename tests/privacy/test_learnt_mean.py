@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quoron_privacy.gaussian import GaussianNoise
-from quoron_privacy.means import learnt_interval, learnt_mean, learnt_radii
+from quoron_privacy.means import learnt_mean, learnt_radii
 from quoron_privacy.means.learnt_mean import LEAST, Learnt, LearntMean
-from quoron_privacy.noise.sources import SeededNoise
+from quoron_privacy.noise.streams import SeededNoise
 
 fast = settings(derandomize=True, deadline=None, max_examples=25)
 MU = 0.2367  # of ε = 1, δ = 10⁻⁶
@@ -40,7 +40,7 @@ def error(values, seeds=12, **keywords):
     return math.sqrt(np.mean(off))
 
 
-@pytest.mark.parametrize("module", [learnt_mean, learnt_radii, learnt_interval], ids=lambda each: each.__name__)
+@pytest.mark.parametrize("module", [learnt_mean, learnt_radii], ids=lambda each: each.__name__)
 def test_the_examples_run(module):
     assert doctest.testmod(module, extraglobs={"np": np}).failed == 0
 
@@ -125,9 +125,9 @@ def test_shells_reach_every_user_and_are_no_more_than_samples_are_counted_for():
 @given(strength=st.floats(4.5 * LEAST, 1e12))
 @fast
 def test_whatever_is_looked_at_there_is_enough_left_for_the_mean(strength):
-    first, place, around = learnt_interval.shares_of(strength)
+    first, place, around = learnt_radii.interval_shares(strength)
     assert min(first, place, around) > 0
-    assert 1 - first - place - around >= learnt_interval.LEAST_LAST
+    assert 1 - first - place - around >= learnt_radii.LEAST_LAST
 
 
 @given(
@@ -138,10 +138,10 @@ def test_whatever_is_looked_at_there_is_enough_left_for_the_mean(strength):
 )
 @fast
 def test_both_means_together_are_of_rows_of_norm_one_and_the_narrow_one_is_even(centre, ends, radius, values):
-    interval = learnt_interval.Interval(centre - ends[0], centre + ends[1], 0.0, 0.0, 0.0)
-    narrow = learnt_interval.Narrow(centre, radius, 1.0, 0.0)
+    interval = learnt_radii.Interval(centre - ends[0], centre + ends[1], 0.0, 0.0, 0.0)
+    narrow = learnt_radii.Narrow(centre, radius, 1.0, 0.0)
     there, back = (
-        learnt_interval.rows_of(centre + sign * np.array(values)[:, None], interval, narrow, np.ones(2))
+        learnt_radii.rows_of(centre + sign * np.array(values)[:, None], interval, narrow, np.ones(2))
         for sign in (1, -1)
     )
     assert np.all(np.linalg.norm(there, axis=1) <= 1 + 1e-15)
@@ -157,11 +157,11 @@ def test_both_means_together_are_of_rows_of_norm_one_and_the_narrow_one_is_even(
 def test_users_beyond_the_ends_are_told_whole_by_nodes_and_the_rest_as_if_there_were_none(ends, beyond, values):
     """Rows of norm one, parts at nodes not negative; all parts, times where they stand, add to where a user is."""
     low, high = -ends[0], ends[1]
-    interval = learnt_interval.Interval(low, high, 0.0, 0.0, 0.0, (low - beyond[0], high + beyond[1]))
-    narrow = learnt_interval.Narrow(interval.middle, 0.3, 1.0, 0.0)
-    nodes = learnt_interval.nodes_of(interval, 420.0)
+    interval = learnt_radii.Interval(low, high, 0.0, 0.0, 0.0, (low - beyond[0], high + beyond[1]))
+    narrow = learnt_radii.Narrow(interval.middle, 0.3, 1.0, 0.0)
+    nodes = learnt_radii.nodes_of(interval, 420.0)
     x = np.array(values)
-    rows = learnt_interval.rows_of(x[:, None], interval, narrow, nodes)
+    rows = learnt_radii.rows_of(x[:, None], interval, narrow, nodes)
     above, below = rows[:, 2:].reshape(len(x), 2, -1).transpose(1, 0, 2)
     assert np.all(np.linalg.norm(rows, axis=1) <= 1 + 1e-12)
     assert (above.min() >= 0, below.min() >= 0) == (True, True)
@@ -173,27 +173,27 @@ def test_users_beyond_the_ends_are_told_whole_by_nodes_and_the_rest_as_if_there_
 
 
 def test_nodes_count_where_they_stand_out_by_themselves_or_with_a_neighbour_and_no_others():
-    nodes = learnt_interval.nodes_of(learnt_interval.Interval(-1.0, 1.0, 0.0, 0.0, 0.0), 100.0)
+    nodes = learnt_radii.nodes_of(learnt_radii.Interval(-1.0, 1.0, 0.0, 0.0, 0.0), 100.0)
     own = np.zeros((2, len(nodes) - 1))
-    assert learnt_interval.far_of(own.ravel(), 0.001, nodes, ()) == (0.0, 0.0, 0.0)
+    assert learnt_radii.interval_far(own.ravel(), 0.001, nodes, ()) == (0.0, 0.0, 0.0)
     own[0, 1] = 0.003
-    assert learnt_interval.far_of(own.ravel(), 0.001, nodes, ()) == (0.0, 0.0, 0.0)
+    assert learnt_radii.interval_far(own.ravel(), 0.001, nodes, ()) == (0.0, 0.0, 0.0)
     own[1, 1] = 0.006
-    total, noise, reach = learnt_interval.far_of(own.ravel(), 0.001, nodes, ())
+    total, noise, reach = learnt_radii.interval_far(own.ravel(), 0.001, nodes, ())
     assert (total, noise, reach) == (pytest.approx(-0.006 * nodes[2]), pytest.approx(0.001 * nodes[2]), nodes[2])
     own[1, 1:3] = 0.0037
-    assert learnt_interval.far_of(own.ravel(), 0.001, nodes, ())[0] == pytest.approx(-0.0037 * nodes[2:4].sum())
+    assert learnt_radii.interval_far(own.ravel(), 0.001, nodes, ())[0] == pytest.approx(-0.0037 * nodes[2:4].sum())
     own[1] = 0.0
-    assert learnt_interval.far_of(own.ravel(), 0.001, nodes, (11.0,))[0] == 0.0
+    assert learnt_radii.interval_far(own.ravel(), 0.001, nodes, (11.0,))[0] == 0.0
     own[0, 1] = 0.0035
-    assert learnt_interval.far_of(own.ravel(), 0.001, nodes, (11.0,))[0] > 0.0
+    assert learnt_radii.interval_far(own.ravel(), 0.001, nodes, (11.0,))[0] > 0.0
 
 
 def test_no_scale_takes_more_looks_than_samples_are_counted_for():
     """From the whole range to the smallest scale by bins that are 4,096 times narrower than three of the last."""
-    width, looks = 2.0 / learnt_interval.MOST_PLACES, 1
-    while not learnt_interval.near_enough(width, learnt_radii.SMALLEST):
-        width, looks = max(3 * width / learnt_interval.MOST_PLACES, 3 * learnt_radii.SMALLEST), looks + 1
-    assert (looks + 1) * learnt_interval.TRIES <= learnt_interval.LOOKS
+    width, looks = 2.0 / learnt_radii.MOST_PLACES, 1
+    while not learnt_radii.near_enough(width, learnt_radii.SMALLEST):
+        width, looks = max(3 * width / learnt_radii.MOST_PLACES, 3 * learnt_radii.SMALLEST), looks + 1
+    assert (looks + 1) * learnt_radii.TRIES <= learnt_radii.LOOKS
     for scale in (learnt_radii.SMALLEST, 1.0):
-        assert len(learnt_interval.bins_around(scale, 1.0, 1e12)) <= learnt_interval.MOST_PLACES
+        assert len(learnt_radii.bins_around(scale, 1.0, 1e12)) <= learnt_radii.MOST_PLACES

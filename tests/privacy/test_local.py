@@ -13,7 +13,7 @@ from quoron_privacy.accounts import gdp
 from quoron_privacy.errors import ConfigError
 from quoron_privacy.local import count_bits, mean_of_reports
 from quoron_privacy.means.rotation import coordinate_bound, padded, random_signs, rotate, rotate_back, walsh_hadamard
-from quoron_privacy.noise.sources import SeededNoise
+from quoron_privacy.noise.streams import SeededNoise
 
 fast = settings(derandomize=True, deadline=None, max_examples=60)
 

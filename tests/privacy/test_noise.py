@@ -14,11 +14,18 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from quoron_privacy.errors import RunError
-from quoron_privacy.noise.ahead import NoiseAhead, StartedNoise
-from quoron_privacy.noise.gaussian_proposals import bin_levels, gaussian_bins, propose_gaussian, settle_gaussian
-from quoron_privacy.noise.samplers import laplace_digits
-from quoron_privacy.noise.sources import SecureNoise, SeededNoise, _encode
-from quoron_privacy.noise.streams import GAUSSIAN_SLACK, LAPLACE_SLACK, RandomStream, total_variation
+from quoron_privacy.noise.samplers import bin_levels, gaussian_bins, laplace_digits, propose_gaussian, settle_gaussian
+from quoron_privacy.noise.streams import (
+    GAUSSIAN_SLACK,
+    LAPLACE_SLACK,
+    NoiseAhead,
+    RandomStream,
+    SecureNoise,
+    SeededNoise,
+    StartedNoise,
+    _encode,
+    total_variation,
+)
 
 FALSE_ALARM = 1e-8  # of each statistical check below; about 40 checks, so below 1e-6 in all. Seeds are fixed
 SOURCES = [SeededNoise(11), SecureNoise(bytes(range(32)))]
@@ -182,7 +189,7 @@ class TestGaussianSteps:
             assert scripted(at, 2**63, 0, *[0] * 42, *words).gaussian_steps(1)[0] == bin_ * 2**26 + 2**25
 
     def test_a_stream_ends_before_its_cipher_repeats_itself(self, monkeypatch):
-        monkeypatch.setattr("quoron_privacy.noise.sources._MOST_WORDS", 10)
+        monkeypatch.setattr("quoron_privacy.noise.streams._MOST_WORDS", 10)
         stream = SecureNoise(bytes(range(32))).stream("short")
         stream.words(10)
         with pytest.raises(RunError, match="words of one stream"):

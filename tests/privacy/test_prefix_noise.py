@@ -11,11 +11,9 @@ from hypothesis import strategies as st
 from papers.choquette_choo_lines import corollary_9
 from quoron_privacy.accounts import gdp
 from quoron_privacy.errors import RunError
-from quoron_privacy.noise.sources import SeededNoise
-from quoron_privacy.noise.streams import total_variation
-from quoron_privacy.prefix.factorisations import FACTORISATIONS, LONGEST, factorise
-from quoron_privacy.prefix.noise import PrefixNoise, PrefixState
-from quoron_privacy.prefix.ways import BAND, nodes
+from quoron_privacy.noise.streams import SeededNoise, total_variation
+from quoron_privacy.prefix.noise import FACTORISATIONS, LONGEST, PrefixNoise, PrefixState, factorise
+from quoron_privacy.prefix.strategies import BAND, nodes
 from quoron_server import serial
 
 NAMES = sorted(FACTORISATIONS)

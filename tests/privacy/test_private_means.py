@@ -18,15 +18,17 @@ from quoron_privacy.accounts import gdp
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.means.private_range import (
     PrivateRange,
+    TruncatedMean,
+    WinsorisedMean,
     bounded_range_mu,
+    calibrate,
+    choices_mu,
     costs,
     round_mu,
     weights,
 )
 from quoron_privacy.means.rotation import padded, rotate, rotate_back
-from quoron_privacy.means.truncated_mean import TruncatedMean, calibrate
-from quoron_privacy.means.winsorised_mean import WinsorisedMean, choices_mu
-from quoron_privacy.noise.sources import SeededNoise
+from quoron_privacy.noise.streams import SeededNoise
 
 fast = settings(derandomize=True, deadline=None, max_examples=60)
 

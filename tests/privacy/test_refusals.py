@@ -9,40 +9,36 @@ import numpy as np
 import pytest
 
 from quoron_privacy import local
-from quoron_privacy.accounts import exports, gdp, item_sampling, lifetime, roots, subsampling
+from quoron_privacy.accounts import exports, gdp, lifetime, roots, subsampling
 from quoron_privacy.accounts.pair import Pair
-from quoron_privacy.counts import min_cohort, votes
-from quoron_privacy.counts.bought import CELLS, Bought, share_for
+from quoron_privacy.counts import min_cohort, user_histograms
+from quoron_privacy.counts.data_quality import TableHealth
 from quoron_privacy.counts.held_out import HeldOut
-from quoron_privacy.counts.marks import MARKS, marks
+from quoron_privacy.counts.private_bounds import CELLS, MARKS, Bought, marks, share_for
 from quoron_privacy.counts.spread import Spread
-from quoron_privacy.counts.table_health import TableHealth
-from quoron_privacy.counts.votes import HiddenBins, KnownBins
+from quoron_privacy.counts.user_histograms import HiddenBins, KnownBins
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
-from quoron_privacy.means import rotation, silo_sums, truncated_mean
+from quoron_privacy.means import private_range, rotation, silo_sums
 from quoron_privacy.means.clipping import ClippedSum, clipped_mean
-from quoron_privacy.means.free_presence_columns import ColumnSum
+from quoron_privacy.means.free_presence import ColumnSum
 from quoron_privacy.means.learnt_mean import LearntMean
-from quoron_privacy.means.norm_counts import NormCountSum
-from quoron_privacy.means.prefix_norm_counts import PrefixNormCounts
-from quoron_privacy.means.private_range import PrivateRange
-from quoron_privacy.means.winsorised_mean import WinsorisedMean, box_sensitivity
-from quoron_privacy.noise.sources import SecureNoise, SeededNoise
-from quoron_privacy.prefix.factorisations import LONGEST
-from quoron_privacy.prefix.noise import PrefixNoise
+from quoron_privacy.means.norm_counts import NormCountSum, PrefixNormCounts
+from quoron_privacy.means.private_range import PrivateRange, WinsorisedMean, box_sensitivity
+from quoron_privacy.noise.streams import SecureNoise, SeededNoise
+from quoron_privacy.prefix.noise import LONGEST, PrefixNoise
 from quoron_privacy.robust import above_threshold, laplace_test, lottery, robust_mean, subsampled_lottery
 from quoron_privacy.robust import outlier_mean as outliers
 from quoron_privacy.robust.above_threshold import AboveThreshold
 from quoron_privacy.robust.coordinate_median import trimmed_mean
 from quoron_privacy.robust.filter import concentration, outlier_filter
-from quoron_privacy.robust.filter.decisions import decide
+from quoron_privacy.robust.filter.concentration import decide
 from quoron_privacy.robust.filter.soft_filter import suspicions
 from quoron_privacy.robust.filter.thresholds import LaplaceThreshold
-from quoron_privacy.robust.neighbour_counts import neighbour_counts
+from quoron_privacy.robust.outlier_mean import neighbour_counts
 from quoron_privacy.selection.price import Selection
 from quoron_privacy.selection.trials import Trials
-from quoron_privacy.two_servers import seals, sheet
-from quoron_privacy.two_servers.sheet import Block, RoundSheet, Sheet
+from quoron_privacy.two_servers import seals, specification
+from quoron_privacy.two_servers.specification import Block, RoundSheet, Sheet
 from sums import moment_mean
 
 NAN, STREAM = math.nan, SeededNoise(1).stream("refused")
@@ -65,7 +61,7 @@ def bought(**given: object) -> Bought:
 
 def items(**given: object) -> float:
     usual = {"rate": 0.1, "items": 4, "rounds": 2, "z": 3.0, "delta": 1e-6, "adjacency": "zero-out"}
-    return item_sampling.epsilon(**(usual | given))  # type: ignore[arg-type]
+    return subsampling.epsilon(**(usual | given))  # type: ignore[arg-type]
 
 
 def robust(**given: object) -> robust_mean.RobustMean:
@@ -127,10 +123,13 @@ CONFIG: list[tuple[str, Callable[[], object]]] = [
     ("items", lambda: items(items=0)),
     ("adjacency", lambda: items(adjacency="add")),
     ("min_cohort_epsilon=1 of epsilon=1", lambda: min_cohort.rest(1.0, 1e-6, 1.0)),
-    ("held as integers", lambda: votes.release_items_per_user(np.ones(9), epsilon=1.0, stream=STREAM)),
-    ("a share of users", lambda: votes.users_for_items(epsilon=1.0, most_below=0.0)),
-    ("epsilon in", lambda: votes.users_for_items(epsilon=0.0)),
-    ("one owner", lambda: votes.release_categories(["a"], np.zeros(2, int), epsilon=1.0, delta=1e-6, stream=STREAM)),
+    ("held as integers", lambda: user_histograms.release_items_per_user(np.ones(9), epsilon=1.0, stream=STREAM)),
+    ("a share of users", lambda: user_histograms.users_for_items(epsilon=1.0, most_below=0.0)),
+    ("epsilon in", lambda: user_histograms.users_for_items(epsilon=0.0)),
+    (
+        "one owner",
+        lambda: user_histograms.release_categories(["a"], np.zeros(2, int), epsilon=1.0, delta=1e-6, stream=STREAM),
+    ),
     *several("Expected", bought, {"users": 0}, {"columns": -1}, {"names": 1.5}, {"share": 1.1}),
     ("Expected", lambda: bought(columns=0, names=0)),
     ("Expected", lambda: bought(adjacency="none")),
@@ -231,15 +230,15 @@ CONFIG: list[tuple[str, Callable[[], object]]] = [
     ("correlate", lambda: Sheet((RoundSheet((Block("moment", 1, 1, "moment"),)),), "blt")),
     ("a key of", lambda: seals.seal(b"", bytes(32), b"")),
     ("bytes that are none", lambda: seals.seal(b"\xff" * seals.PUBLIC, b"s" * 32, b"")),
-    ("odd", lambda: sheet.noise_factor(4)),
-    *several("means", sheet.median, (np.zeros((0, 2)),), (np.zeros(3),), (np.array([[NAN]]),)),
+    ("odd", lambda: specification.noise_factor(4)),
+    *several("means", specification.median, (np.zeros((0, 2)),), (np.zeros(3),), (np.array([[NAN]]),)),
 ]  # fmt: skip
 INFEASIBLE: list[tuple[str, Callable[[], object]]] = [
     ("delta=1e-60", lambda: gdp.mu_for(1.0, 1e-60, gaussians=10)),
     (r"\w", lambda: Spread.for_mu(users=10, groups=1, cells=1, mu=1e-12)),
     ("resolution", lambda: HeldOut.calibrate(users=10, classes=2, epsilon=15.0, delta=1e-50)),
     ("private ranges", lambda: boxed(users=10, mu=0.1)),
-    ("below the resolution", lambda: truncated_mean.calibrate(
+    ("below the resolution", lambda: private_range.calibrate(
         "none", users=20_000, dimension=10, bound=1.0, spread=1e-4, mu=1e-9
     )),
     ("mu=1e-09", lambda: PrefixNoise.for_mu(rounds=8, sensitivity=1.0, mu=1e-9, dimension=10)),

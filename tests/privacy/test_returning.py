@@ -13,12 +13,10 @@ from hypothesis import strategies as st
 
 from audits.harness import epsilon_lower_bound
 from quoron_privacy.accounts import gdp
-from quoron_privacy.noise.sources import SeededNoise
-from quoron_privacy.prefix import played
-from quoron_privacy.prefix.factorisations import factorise, sqrt_coefficients
-from quoron_privacy.prefix.noise import PrefixNoise
-from quoron_privacy.prefix.returning import loudness, together
-from quoron_privacy.prefix.ways import combine
+from quoron_privacy.noise.streams import SeededNoise
+from quoron_privacy.prefix import noise as played
+from quoron_privacy.prefix.noise import PrefixNoise, factorise, sqrt_coefficients
+from quoron_privacy.prefix.strategies import combine, loudness, together
 
 fast = settings(derandomize=True, deadline=None, max_examples=60)
 

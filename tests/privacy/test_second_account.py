@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from scipy.stats import binom, norm
 
-from quoron_privacy.accounts import composed, item_sampling, losses, mixtures, moved, pair, stages, subsampling
+from quoron_privacy.accounts import losses, pair, sensitivity_recount, stages, subsampling
 from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.release import Adjacency
 
-SECOND = (pair, composed, stages, losses, losses, mixtures, moved)
+SECOND = (pair, losses, stages, losses, losses, losses, sensitivity_recount)
 # (rate, rounds, μ per round) at δ = 1e-6: ε from an independent implementation
 TABLE = {
     (0.01, 1000, 0.5): 0.827,
@@ -130,13 +130,13 @@ def agrees() -> bool:
 def forget() -> None:
     """No account remembers anything."""
     for remembered in (
-        composed.exactly,
+        losses.exactly,
         subsampling.wor_epsilon,
         subsampling.wor_round_mu,
         subsampling.poisson_epsilon,
         subsampling.poisson_round_mu,
-        item_sampling.epsilon,
-        item_sampling.multiplier,
+        subsampling.epsilon,
+        subsampling.multiplier,
     ):
         remembered.cache_clear()
 
@@ -154,7 +154,7 @@ def test_everything_known_by_other_means_is_found() -> None:
 
 def test_tails_are_as_exact_as_is_said_of_them() -> None:
     t = np.concatenate([np.linspace(0, 3, 60), np.linspace(3, 37, 90)])
-    found, wrong = mixtures._tail(t)
+    found, wrong = losses._normal_tail(t)
     with mpmath.workdps(40):
         exact = [mpmath.erfc(mpmath.mpf(float(each)) / mpmath.sqrt(2)) / 2 for each in t]
         assert all(abs(mpmath.mpf(float(a)) - b) <= float(off) for a, b, off in zip(found, exact, wrong, strict=True))
@@ -165,7 +165,7 @@ WRONG = {
     "a third of the rate of items": (
         stages, "binomial", lambda was: lambda most, rate: was(most, rate / 3)
     ),
-    "one order": (composed, "_both_ways", lambda was: lambda own, lost=0.0: (was(own, lost)[1],) * 2),
+    "one order": (losses, "_both_ways", lambda was: lambda own, lost=0.0: (was(own, lost)[1],) * 2),
     "one round fewer": (losses, "_raised", lambda was: lambda values, exponent: was(values, exponent - 1)),
     "half of δ": (losses, "most", lambda was: lambda *given: was(*given) / 2),
     "all of a cell at its lower end": (
@@ -179,8 +179,8 @@ WRONG = {
             places, masses, gap, -lost, off, 1e-2
         )
     ),
-    "tails a tenth too small": (mixtures, "_tail", lambda was: lambda t: tuple(0.9 * each for each in was(t))),
-    "a loss of nine tenths": (mixtures, "loss", lambda was: lambda one, x: (0.9 * was(one, x)[0], *was(one, x)[1:])),
+    "tails a tenth too small": (losses, "_normal_tail", lambda was: lambda t: tuple(0.9 * each for each in was(t))),
+    "a loss of nine tenths": (losses, "loss", lambda was: lambda one, x: (0.9 * was(one, x)[0], *was(one, x)[1:])),
     "a window that ends early": (
         losses,
         "window",
@@ -244,7 +244,7 @@ def test_noise_that_the_first_account_finds_is_worth_its_epsilon_to_the_second(c
         coins = subsampling.poisson_round_mu(rate, rounds, epsilon, delta, "zero-out")
         present = 1 / subsampling.poisson_round_mu(rate, rounds, epsilon, delta, "replace-one")
         items, adjacency = 1 + 7 * (index % 13), ADJACENCIES[index % 2]
-        z = item_sampling.multiplier(rate, items, rounds, epsilon, delta, adjacency)
+        z = subsampling.multiplier(rate, items, rounds, epsilon, delta, adjacency)
         for share in (1.0, 0.99):
             at = share * epsilon
             found = (

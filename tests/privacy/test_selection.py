@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from quoron_privacy.accounts import gdp
 from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.errors import VerificationError
-from quoron_privacy.noise.sources import SeededNoise
+from quoron_privacy.noise.streams import SeededNoise
 from quoron_privacy.selection import verified
 from quoron_privacy.selection.price import Profile, Selection, at, calibrate, sticks
 from quoron_privacy.selection.trials import Trials

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from audits.harness import epsilon_lower_bound
 from quoron_privacy.accounts import gdp
-from quoron_privacy.noise.sources import SeededNoise
-from quoron_privacy.prefix.factorisations import factorise
-from quoron_privacy.prefix.noise import PrefixNoise
+from quoron_privacy.noise.streams import SeededNoise
+from quoron_privacy.prefix.noise import PrefixNoise, factorise
 
 NAMES = ["banded", "blt", "independent", "sqrt-toeplitz"]
 fast = settings(derandomize=True, deadline=None, max_examples=60)

@@ -8,9 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quoron_privacy.means.clipping import ChangeSum, ClippedSum
-from quoron_privacy.means.contrasts import Contrasts, ContrastSum
-from quoron_privacy.means.free_presence import LengthSum, ShapedMomentSum, VectorLengthSum
-from quoron_privacy.means.free_presence_columns import WEIGHTS, ColumnSum
+from quoron_privacy.means.free_presence import COLUMN_WEIGHTS as WEIGHTS
+from quoron_privacy.means.free_presence import (
+    ColumnSum,
+    Contrasts,
+    ContrastSum,
+    LengthSum,
+    ShapedMomentSum,
+    VectorLengthSum,
+)
 from quoron_privacy.means.moment import MomentSum
 from quoron_privacy.means.norm_counts import NormCountSum
 from quoron_privacy.means.silo_sums import longest, objection

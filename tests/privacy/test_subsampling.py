@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binom, norm
 
-from quoron_privacy.accounts import composition, gdp, item_sampling, subsampling
+from quoron_privacy.accounts import composition, gdp, subsampling
 from quoron_privacy.accounts.composition import SAFETY
 from quoron_privacy.accounts.gdp import delta_for, epsilon_for, mu_for
 from quoron_privacy.accounts.subsampling import (
@@ -39,7 +39,7 @@ def test_the_page_prints_what_cohorts_by_coins_need_where_a_user_is_replaced(cas
     k1, k3, k2 = NOISE[case]
     assert wor_epsilon(rate, rounds, 2 / k1, 1e-6) == pytest.approx(epsilon, rel=0.015)
     assert poisson_epsilon(rate, rounds, 1 / k3, 1e-6, "replace-one") == pytest.approx(epsilon, rel=0.015)
-    assert item_sampling.epsilon(rate, 1, rounds, k3, 1e-6, "replace-one") == pytest.approx(epsilon, rel=0.015)
+    assert subsampling.epsilon(rate, 1, rounds, k3, 1e-6, "replace-one") == pytest.approx(epsilon, rel=0.015)
     assert poisson_epsilon(rate, rounds, 1 / k2, 1e-6) == pytest.approx(epsilon, rel=0.015)
 
 
@@ -95,7 +95,7 @@ def test_the_account_is_that_of_an_accountant_of_others(rate, items, rounds, z):
         z, shifts, list(binom.pmf(shifts, items, rate)), value_discretization_interval=5e-3
     )
     expected = once.self_compose(rounds).get_epsilon_for_delta(1e-5)
-    ours = item_sampling.epsilon(rate, items, rounds, z, 1e-5 / SAFETY, "zero-out")
+    ours = subsampling.epsilon(rate, items, rounds, z, 1e-5 / SAFETY, "zero-out")
     assert ours == pytest.approx(expected, rel=2e-3)
 
 
@@ -116,7 +116,7 @@ def test_the_profile_is_the_integral_of_what_one_side_has_more(adjacency, own_le
     if not own_left:
         left, right = right, left
     expected = np.trapezoid(np.maximum(left - math.exp(epsilon) * right, 0), x)
-    [found] = item_sampling.profile(rate, items, z, adjacency, np.array([epsilon]), own_left=own_left)
+    [found] = subsampling.profile(rate, items, z, adjacency, np.array([epsilon]), own_left=own_left)
     assert found == pytest.approx(expected, abs=1e-7)
 
 
@@ -141,7 +141,7 @@ def test_vectors_in_any_direction_stay_below_the_pair():
     absent = np.exp(-np.sum(points**2, axis=-1) / (2 * z**2)) * cell
     for epsilon in (0.0, 0.3, 1.0):
         most = {
-            (adjacency, left): item_sampling.profile(rate, 3, z, adjacency, np.array([epsilon]), own_left=left)[0]
+            (adjacency, left): subsampling.profile(rate, 3, z, adjacency, np.array([epsilon]), own_left=left)[0]
             for adjacency in ("zero-out", "replace-one")
             for left in (True, False)
         }
@@ -154,8 +154,8 @@ def test_vectors_in_any_direction_stay_below_the_pair():
 
 
 def test_all_items_in_every_round_is_plain_composition():
-    assert item_sampling.epsilon(1.0, 5, 9, 60.0, 1e-6, "zero-out") == pytest.approx(epsilon_for(0.25, 1e-6))
-    assert item_sampling.epsilon(1.0, 5, 9, 60.0, 1e-6, "replace-one") == pytest.approx(epsilon_for(0.5, 1e-6))
+    assert subsampling.epsilon(1.0, 5, 9, 60.0, 1e-6, "zero-out") == pytest.approx(epsilon_for(0.25, 1e-6))
+    assert subsampling.epsilon(1.0, 5, 9, 60.0, 1e-6, "replace-one") == pytest.approx(epsilon_for(0.5, 1e-6))
 
 
 @pytest.mark.parametrize("rate", [0.01, 0.3])
@@ -206,10 +206,10 @@ def test_vectors_of_a_replaced_user_in_any_direction_stay_below_the_pair_of_coin
         two = world((mu * other * math.cos(angle), mu * other * math.sin(angle)))
         for p, q in ((one, two), (two, one)):
             for epsilon in (0.0, 0.1, 0.4, 1.0):
-                claimed = item_sampling.profile(rate, 1, 1 / mu, "replace-one", np.array([epsilon]))[0]
+                claimed = subsampling.profile(rate, 1, 1 / mu, "replace-one", np.array([epsilon]))[0]
                 found = float(np.maximum(p - math.exp(epsilon) * q, 0).sum())
                 assert found <= claimed * (1 + 1e-3)  # of the grid
-                zero_out = item_sampling.profile(rate, 1, 1 / mu, "zero-out", np.array([epsilon]))[0]
+                zero_out = subsampling.profile(rate, 1, 1 / mu, "zero-out", np.array([epsilon]))[0]
                 if (length, other, angle) == (1.0, 1.0, math.pi):  # the worst, beyond subsampling#k2's pair
                     assert found == pytest.approx(claimed, rel=1e-3)
                     assert epsilon > 0.1 or found > 1.3 * zero_out

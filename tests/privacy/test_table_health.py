@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quoron_privacy.accounts import gdp
-from quoron_privacy.counts import table_health
-from quoron_privacy.counts.table_health import FALSE_ALARM, MOST, TableHealth
+from quoron_privacy.counts import data_quality
+from quoron_privacy.counts.data_quality import FALSE_ALARM, MOST, TableHealth
 from quoron_privacy.errors import VerificationError
-from quoron_privacy.noise.sources import SeededNoise
+from quoron_privacy.noise.streams import SeededNoise
 
 anything = st.floats(allow_nan=True, allow_infinity=True) | st.sampled_from([0.0, 1.0, 0.5, 1e-300, 1 - 2.0**-53])
 
@@ -85,9 +85,9 @@ WHOLE = {"epsilon": 1.0, "delta": 1e-6}
 def paid(share: float = 0.05, **sizes):
     """A look with its share of a promise, and what the rest keeps."""
     given = {"users": 1000, "columns": 21, "labels": 2, "adjacency": "replace-one"} | sizes
-    left = table_health.rest(*WHOLE.values(), share)
+    left = data_quality.rest(*WHOLE.values(), share)
     own = (gdp.mu_for(*left) * (1 - 1e-9), 1e-40)
-    health = table_health.calibrate(**WHOLE, share=share, own=own, **given)
+    health = data_quality.calibrate(**WHOLE, share=share, own=own, **given)
     assert health is not None
     return health, own, given
 
@@ -115,8 +115,8 @@ def test_a_look_with_too_little_noise_or_other_numbers_is_refused(broken):
 
 
 def test_of_very_many_users_enough_are_looked_at_and_the_check_knows(monkeypatch):
-    monkeypatch.setattr(table_health, "ENOUGH", 400)
-    assert [table_health.looked_at(users) for users in (399, 400, 10**9)] == [399, 400, 400]
+    monkeypatch.setattr(data_quality, "ENOUGH", 400)
+    assert [data_quality.looked_at(users) for users in (399, 400, 10**9)] == [399, 400, 400]
     health, own, _ = paid(users=400)
     for users in (400, 1000):
         verify(health, own, users=users)
@@ -126,7 +126,7 @@ def test_of_very_many_users_enough_are_looked_at_and_the_check_knows(monkeypatch
 
 
 def test_a_promise_that_the_rest_has_taken_leaves_no_look():
-    health = table_health.calibrate(
+    health = data_quality.calibrate(
         **WHOLE, share=0.05, own=(gdp.mu_for(**WHOLE), 0.0), users=10, columns=2, labels=0, adjacency="replace-one"
     )
     assert health is None
@@ -145,7 +145,7 @@ def released(none: np.ndarray, columns: np.ndarray, seed: int):
 
 def test_half_of_a_thousand_users_without_a_usable_row_are_said_in_ninety_nine_of_a_hundred_runs():
     """The chance of a miss is below 1e-14; that one of these hundred misses has probability below 1e-12."""
-    assert table_health.share_for(users=1000, columns=21, labels=2, mu=gdp.mu_for(1.0, 1e-6)) == MOST
+    assert data_quality.share_for(users=1000, columns=21, labels=2, mu=gdp.mu_for(1.0, 1e-6)) == MOST
     assert MARK.said(0.5) > 1 - 1e-13
     lost = (np.arange(1000) < 500).astype(float)
     unfit = np.outer(lost, np.eye(21)[3])

@@ -1,7 +1,7 @@
 """The truncated mean: what it promises in all, that one user moves it no further, that it finds the mean."""
 
 from quoron_privacy.accounts import gdp
-from quoron_privacy.means.truncated_mean import calibrate
+from quoron_privacy.means.private_range import calibrate
 
 KNOWN = {"users": 20_000, "dimension": 10, "bound": 1.0, "spread": 1e-4, "mu": 0.2367}
 

@@ -11,10 +11,11 @@ from scipy import stats
 from quoron_privacy.errors import ConfigError, WireError
 from quoron_privacy.noise.streams import RandomStream
 from quoron_privacy.prefix.noise import PrefixNoise
-from quoron_privacy.two_servers import ring, seals
+from quoron_privacy.two_servers import rows as ring
+from quoron_privacy.two_servers import seals
 from quoron_privacy.two_servers.noise import FIRST, Entry, ServerNoise, next_chain, outsiders_mu, server_mu, unit_for
-from quoron_privacy.two_servers.ring import added, fits, less, mask, seed_for, signed, sum_of_squares
-from quoron_privacy.two_servers.sheet import KINDS, Block, RoundSheet, Sheet, median
+from quoron_privacy.two_servers.rows import added, fits, less, mask, seed_for, signed, sum_of_squares
+from quoron_privacy.two_servers.specification import KINDS, Block, RoundSheet, Sheet, median
 
 KEY, OWN, PLAN = b"k" * 32, b"o" * 32, b"p" * 32
 numbers = st.integers(-(2**63), 2**63 - 1)

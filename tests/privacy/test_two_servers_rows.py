@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from quoron_privacy.errors import ConfigError, RunError
 from quoron_privacy.means.norm_counts import weights_of
-from quoron_privacy.two_servers.ring import fits, sum_of_squares
 from quoron_privacy.two_servers.rows import (
     ClippedRows,
     LengthRows,
@@ -18,8 +17,10 @@ from quoron_privacy.two_servers.rows import (
     NormCountRows,
     RingSums,
     ShapedMomentRows,
+    fits,
+    sum_of_squares,
 )
-from quoron_privacy.two_servers.sheet import ADJACENCIES, KINDS, Block, RoundSheet
+from quoron_privacy.two_servers.specification import ADJACENCIES, KINDS, Block, RoundSheet
 
 UNIT = (1 << 29) + 12_345
 WIDE = 3 * UNIT  # of shares

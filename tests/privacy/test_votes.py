@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 from scipy.special import ndtr
 
 from quoron_privacy.accounts.lifetime import Charge
-from quoron_privacy.counts import votes as votes_module
-from quoron_privacy.counts.votes import NOISES, HiddenBins, KnownBins, Noise, counted_votes, verify
+from quoron_privacy.counts import user_histograms as votes_module
+from quoron_privacy.counts.user_histograms import NOISES, HiddenBins, KnownBins, Noise, counted_votes, verify
 from quoron_privacy.errors import VerificationError
-from quoron_privacy.noise.sources import SecureNoise, SeededNoise
-from quoron_privacy.noise.streams import LAPLACE_SLACK, RandomStream
+from quoron_privacy.noise.streams import LAPLACE_SLACK, RandomStream, SecureNoise, SeededNoise
 
 fast = settings(derandomize=True, deadline=None, max_examples=60)
 BINS = 4

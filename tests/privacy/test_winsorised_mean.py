@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from quoron_privacy.means.private_range import PrivateRange
-from quoron_privacy.means.winsorised_mean import WinsorisedMean, box_sensitivity, choices_mu
+from quoron_privacy.means.private_range import PrivateRange, WinsorisedMean, box_sensitivity, choices_mu
 
 
 class Silent:

@@ -14,7 +14,7 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from federation.two_servers import wanted
-from quoron_privacy.two_servers import ring, seals
+from quoron_privacy.two_servers import rows, seals
 from quoron_privacy.two_servers.noise import FIRST, Entry, next_chain
 from quoron_protos.v1 import helper_pb2 as pb
 from quoron_server.books.database import Database
@@ -85,8 +85,8 @@ class Leader:
         name = hashlib.sha256(f"{user}/{round_}".encode()).digest()
         seed = secrets.token_bytes(32)
         info = seals.info(seals.SUITE, said["run"], said["plan"], said["round"], name, said["who"])
-        words = ring.mask(seed, self.sheet.rounds[round_].length)
-        values = words if row is None else ring.added(row, words)
+        words = rows.mask(seed, self.sheet.rounds[round_].length)
+        values = words if row is None else rows.added(row, words)
         return Entry(key_of(user), name, seals.seal(self.consent.run_key, seed, info)), values
 
     def head(self, round_: int, entries: Sequence[Entry], previous: bytes | None = None, **more: Any) -> pb.HelperList:

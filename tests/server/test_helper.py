@@ -19,7 +19,7 @@ from quoron_privacy.errors import (
     QuoronError,
     VerificationError,
 )
-from quoron_privacy.two_servers import ring
+from quoron_privacy.two_servers import rows
 from quoron_privacy.two_servers.noise import FIRST, next_chain
 from quoron_protos.v1 import helper_pb2 as pb
 from quoron_server.algorithms.two_servers.method import HELPER, noise_of
@@ -58,10 +58,10 @@ class TestOneList:
             sent = [leader.masked(user, 0, row) for user in range(3)]
             reply = leader.ask(0, [entry for entry, _ in sent])
             check_signature(reply, reply.signature, SIGNING.public_key())
-            total = ring.less(ring.added(*(values for _, values in sent)), words_of(reply))
+            total = rows.less(rows.added(*(values for _, values in sent)), words_of(reply))
             noise = noise_in(leader, tmp_path, 0, [leader.chain])
-            np.testing.assert_array_equal(ring.signed(ring.less(total, noise)), 3 * row)
-            assert np.abs(ring.signed(noise)).max() > 2**20, "the noise of one server is there"
+            np.testing.assert_array_equal(rows.signed(rows.less(total, noise)), 3 * row)
+            assert np.abs(rows.signed(noise)).max() > 2**20, "the noise of one server is there"
 
     def test_the_same_list_has_the_same_bytes_also_after_a_restart(self, tmp_path: Path) -> None:
         with opened(tmp_path) as helped:
@@ -102,7 +102,7 @@ class TestOneList:
                 helped.sum(leader.head(0, elsewhere), elsewhere, LEADER)
             reply = leader.ask(0, [])
             noise = noise_in(leader, tmp_path, 0, [leader.chain])
-            np.testing.assert_array_equal(ring.less(np.zeros_like(noise), noise), words_of(reply))
+            np.testing.assert_array_equal(rows.less(np.zeros_like(noise), noise), words_of(reply))
             leader.ask(1, [])
 
     def test_a_list_that_is_none_is_refused_and_answers_nothing(self, tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ class TestReplay:
             reply = leader.ask(0, entries)
             assert reply.left_out == key_of(1)
             noise = noise_in(leader, tmp_path, 0, [leader.chain])
-            np.testing.assert_array_equal(ring.less(good[1], noise), words_of(reply))
+            np.testing.assert_array_equal(rows.less(good[1], noise), words_of(reply))
 
     def test_so_is_one_under_another_question_or_another_users_name(self, tmp_path: Path) -> None:
         with opened(tmp_path) as helped:
@@ -350,7 +350,7 @@ class TestBooksPutBack:
             row = np.full(leader.sheet.rounds[0].length, 1 << 20, np.int64)
             sent = [leader.masked(user, 0, row if user else None) for user in range(3)]
             first = leader.ask(0, [entry for entry, _ in sent])
-            one = ring.less(ring.added(*(values for _, values in sent)), words_of(first))
+            one = rows.less(rows.added(*(values for _, values in sent)), words_of(first))
         shutil.copy(kept / "helper.sqlite", tmp_path)
         with pytest.raises(LedgerError, match="acknowledged"), opened(tmp_path):
             pass
@@ -363,8 +363,8 @@ class TestBooksPutBack:
             assert leader.helped.go_on("trial") == 2
             again = leader.ask(0, [entry for entry, _ in sent[1:]])
             assert again.copies == 2
-            other = ring.less(ring.added(*(values for _, values in sent[1:])), words_of(again))
-        difference = ring.signed(ring.less(one, other))
+            other = rows.less(rows.added(*(values for _, values in sent[1:])), words_of(again))
+        difference = rows.signed(rows.less(one, other))
         assert np.abs(difference).max() > 2**20, "of two releases noise is left, not one user's row (which is zero)"
 
     def test_noise_after_another_first_list_is_another_in_every_later_round(self, tmp_path: Path) -> None:

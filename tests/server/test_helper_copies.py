@@ -17,16 +17,15 @@ from quoron_client.protocol.masked import check_signature
 from quoron_privacy.errors import LedgerError, LedgerUnavailable
 from quoron_privacy.two_servers.noise import FIRST
 from quoron_protos.v1 import helper_pb2 as pb
+from quoron_server.books.backup import charge_helped, copies_of, together
 from quoron_server.books.database import Database
 from quoron_server.books.lifetime_ledger import PopulationLedger
-from quoron_server.books.restoring import charge_helped, copies_of, together
 from quoron_server.helper.desk import listed
 from quoron_server.helper.keys import Keys
 from quoron_server.helper.runs import Refused, Uncharged
 from quoron_server.runs import charge_of
 from quoron_server.service import helping
-from quoron_server.service.helping import Helping
-from quoron_server.service.masked_sums import HelperAway, HelperDisagrees
+from quoron_server.service.helping import HelperAway, HelperDisagrees, Helping
 from quoron_server.service.records import Records
 from quoron_server.wording import plan_json
 from server.helper_scene import LEADER, SIGNING, Leader, opened, plan_of, real, request

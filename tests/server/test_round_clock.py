@@ -5,7 +5,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quoron_server.round_clock import PAUSE, due_at, opening
+from quoron_server.rounds import PAUSE, due_at, opening
 
 times = st.floats(0, 1e6)
 lengths = st.floats(0.1, 1e5)

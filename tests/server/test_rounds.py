@@ -6,12 +6,11 @@ import pytest
 from contracts.scenes import Quadratic, execute, make
 from quoron_client.protocol.questions import Answers, Status
 from quoron_privacy.errors import BudgetExceeded, ConfigError, LedgerError, RunError
-from quoron_privacy.noise.ahead import StartedNoise
-from quoron_privacy.noise.sources import SecureNoise, SeededNoise
+from quoron_privacy.noise.streams import SecureNoise, SeededNoise, StartedNoise
 from quoron_server import rounds
 from quoron_server.algorithms.slots import partition
 from quoron_server.books.ledger import Ledger, digest
-from quoron_server.budget import Budget
+from quoron_server.plan import Budget
 from quoron_server.rounds import run
 
 NAME = "one-pass-dp-sgd"

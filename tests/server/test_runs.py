@@ -12,7 +12,7 @@ import pytest
 
 from contracts.scenes import Quadratic, make_plan
 from quoron_privacy.errors import BudgetExceeded, OtherVersion
-from quoron_privacy.noise.sources import SeededNoise
+from quoron_privacy.noise.streams import SeededNoise
 from quoron_server import runs, serial
 from quoron_server.algorithm import names_of
 from quoron_server.books.database import Database

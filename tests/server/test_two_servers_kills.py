@@ -17,7 +17,7 @@ import sqlalchemy as sa
 
 from quoron_client.protocol.questions import Answers, Question, Status
 from quoron_privacy.errors import LedgerUnavailable
-from quoron_privacy.noise.sources import SecureNoise
+from quoron_privacy.noise.streams import SecureNoise
 from quoron_privacy.two_servers.noise import Entry, next_chain
 from quoron_protos.v1 import helper_pb2 as pb
 from quoron_server.books.database import Database
@@ -28,9 +28,17 @@ from quoron_server.helper.runs import Helped, UnknownRun
 from quoron_server.plan import RunPlan
 from quoron_server.runs import Run
 from quoron_server.service import helping
-from quoron_server.service.asking import Sealed
-from quoron_server.service.helping import Forgetting, HelpedEngine, Helping
-from quoron_server.service.masked_sums import SUMS, Held, HelperAway, HelperDisagrees, MaskedSums
+from quoron_server.service.helping import (
+    SUMS,
+    Forgetting,
+    Held,
+    HelpedEngine,
+    HelperAway,
+    HelperDisagrees,
+    Helping,
+    MaskedSums,
+)
+from quoron_server.service.sessions import Sealed
 from quoron_server.specification import RunSpecification
 from server.helper_scene import LEADER, PLANNED, SIGNING, Leader, key_of, opened, plan_of, real, request
 

@@ -28,7 +28,7 @@ from quoron_client.data.encoding import (
     Numeric,
 )
 from quoron_client.losses import make_loss
-from quoron_privacy.counts.table_health import TableHealth
+from quoron_privacy.counts.data_quality import TableHealth
 from quoron_privacy.errors import ConfigError, QuoronError, UsageError
 from quoron_server.books.ledger import Ledger
 

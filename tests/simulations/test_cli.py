@@ -24,7 +24,7 @@ from quoron.run_folder import RunFolder
 from quoron_privacy.accounts import exports
 from quoron_privacy.errors import ConfigError
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.algorithms.refused import REFUSED
+from quoron_server.algorithms.references import REFUSED
 from quoron_server.rounds import RoundEvent
 from small_run import TOML
 

@@ -28,7 +28,7 @@ from quoron_client.losses import make_loss
 from quoron_privacy.counts import held_out
 from quoron_privacy.counts.held_out import HeldOut
 from quoron_privacy.errors import BudgetExceeded, ConfigError, DataError, Infeasible, RunError
-from quoron_privacy.noise.sources import SeededNoise
+from quoron_privacy.noise.streams import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.books.ledger import Ledger
 from quoron_server.plan import EVALUATED

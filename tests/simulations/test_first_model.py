@@ -11,7 +11,7 @@ import pytest
 import quoron
 from quoron.cli.app import invoke
 from quoron.training import lifetime, start
-from quoron_privacy.noise.sources import SecureNoise
+from quoron_privacy.noise.streams import SecureNoise
 
 PAGE = (Path(__file__).parents[2] / "docs/train.md").read_text(encoding="utf-8")
 BLOCKS = [block.replace("\\\n", " ") for block in re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)]

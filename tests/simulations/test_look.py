@@ -24,9 +24,9 @@ from quoron.training.table import hold
 from quoron_client.data.encoding import Encoding, Numeric, Range, Signs
 from quoron_client.data.fused import Tally, declared_columns, declared_labels
 from quoron_privacy.accounts import gdp
-from quoron_privacy.counts import table_health
-from quoron_privacy.counts.table_health import Shares, TableHealth
-from quoron_privacy.noise.sources import SecureNoise
+from quoron_privacy.counts import data_quality
+from quoron_privacy.counts.data_quality import Shares, TableHealth
+from quoron_privacy.noise.streams import SecureNoise
 from quoron_server.books.ledger import Ledger
 
 USERS = 1000
@@ -199,7 +199,7 @@ def test_of_one_user_the_first_rows_alone_are_looked_at(laid, adjacency, people,
 def test_of_many_users_some_are_drawn_in_secret_and_nobody_else_is_looked_at(
     kind, people, ledger, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(table_health, "ENOUGH", 400)
+    monkeypatch.setattr(data_quality, "ENOUGH", 400)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     real, seen = Tally.add, []
 

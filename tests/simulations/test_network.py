@@ -21,7 +21,7 @@ from quoron.simulation.inline import InlineEngine
 from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.questions import AverageGradient, Question, Status
 from quoron_privacy.errors import ConfigError
-from quoron_server.round_clock import PAUSE
+from quoron_server.rounds import PAUSE
 from small_run import TOML
 
 

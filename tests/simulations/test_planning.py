@@ -23,12 +23,10 @@ from quoron.reports.summary import Summary
 from quoron.simulation.scene import setup
 from quoron_privacy.errors import ConfigError, Infeasible
 from quoron_server.algorithms import ALGORITHMS, Registered
-from quoron_server.algorithms.forecast import Factor
-from quoron_server.algorithms.info import Choosing, Chosen, Promises
+from quoron_server.algorithms.info import Choosing, Chosen, Factor, Promises
 from quoron_server.algorithms.references import ours
-from quoron_server.budget import Allowance
 from quoron_server.parameters import Parameters, PlannedRelease
-from quoron_server.plan import Cost, RunPlan
+from quoron_server.plan import Allowance, Cost, RunPlan
 from quoron_server.problem import Problem
 from quoron_server.silos import Silos, in_silos
 from quoron_server.specification import make_plan

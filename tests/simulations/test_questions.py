@@ -24,7 +24,7 @@ from quoron.planning.questions import enough, least
 from quoron.simulation.scene import setup
 from quoron_privacy.errors import BudgetExceeded, ConfigError, Infeasible
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.algorithms.forecast import start_risk
+from quoron_server.algorithms.info import start_risk
 from quoron_server.algorithms.search import within_rounds
 from quoron_server.plan import Cost
 from small_run import TOML

@@ -12,7 +12,7 @@ from quoron.training import lifetime
 from quoron_privacy.accounts import gdp
 from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.errors import BudgetExceeded, Infeasible, VerificationError
-from quoron_privacy.noise.sources import SecureNoise, SeededNoise
+from quoron_privacy.noise.streams import SecureNoise, SeededNoise
 from quoron_server.wording import ReleaseGuarantee
 
 PROMISE = ReleaseGuarantee.central(1.0, 1e-6, "figures", "docs/privacy/statistics.md#st1")

@@ -32,8 +32,7 @@ from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.questions import AverageGradient, LocalSGD, PlacedGradient, Question, SecondMoment
 from quoron_privacy.errors import ConfigError, DataError, RunError
 from quoron_privacy.means.clipping import ClippedSum
-from quoron_privacy.noise.ahead import StartedNoise
-from quoron_privacy.noise.sources import SecureNoise
+from quoron_privacy.noise.streams import SecureNoise, StartedNoise
 from quoron_privacy.release import Sums
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.slots import partition

@@ -18,7 +18,7 @@ from quoron.simulation.inline import InSilos
 from quoron.training.examples import write_hospitals
 from quoron_client.protocol.questions import Answers, Question
 from quoron_privacy.errors import ConfigError
-from quoron_privacy.noise.sources import SeededNoise
+from quoron_privacy.noise.streams import SeededNoise
 from quoron_privacy.release import Sums
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.whitened.parameters import PARTS

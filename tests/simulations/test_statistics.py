@@ -25,7 +25,7 @@ from quoron_privacy import local
 from quoron_privacy.accounts import gdp
 from quoron_privacy.errors import BudgetExceeded, DataError, Infeasible, NothingReleased
 from quoron_privacy.means import private_range
-from quoron_privacy.noise.sources import SecureNoise
+from quoron_privacy.noise.streams import SecureNoise
 from quoron_server.books.database import Database
 from quoron_server.books.lifetime_ledger import PopulationLedger
 

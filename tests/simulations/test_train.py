@@ -30,8 +30,7 @@ from quoron_client import L2Ball, make_loss
 from quoron_client.data.items import ItemBatch
 from quoron_client.protocol.questions import AverageGradient, Question
 from quoron_privacy.errors import BudgetExceeded, ConfigError, DataError, LedgerError, RunError
-from quoron_privacy.noise.ahead import StartedNoise
-from quoron_privacy.noise.sources import SecureNoise, SeededNoise
+from quoron_privacy.noise.streams import SecureNoise, SeededNoise, StartedNoise
 from quoron_server.books import lifetime_ledger
 from quoron_server.books.database import Database
 from quoron_server.books.ledger import Ledger

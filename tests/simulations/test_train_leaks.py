@@ -25,8 +25,8 @@ from quoron.cli.app import invoke
 from quoron.training import lifetime, run, table
 from quoron.training import start as preparing
 from quoron_client.protocol.questions import Answers, Question
-from quoron_privacy.counts.table_health import TableHealth
-from quoron_privacy.noise.sources import SecureNoise
+from quoron_privacy.counts.data_quality import TableHealth
+from quoron_privacy.noise.streams import SecureNoise
 from quoron_privacy.release import Sums
 
 USERS, ITEMS = 60, 4

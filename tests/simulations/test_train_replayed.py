@@ -16,7 +16,7 @@ import pytest
 
 from cover import by_default
 from quoron.training import run
-from quoron_privacy.counts.bought import Bought
+from quoron_privacy.counts.private_bounds import Bought
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_server.algorithms.whitened.method import WhitenedTracking
 from simulations.test_train_leaks import MORE, hold_chance, honest, left_behind

@@ -24,7 +24,7 @@ from quoron_client.data.items import ItemBatch
 from quoron_client.protocol.questions import AverageGradient, Question
 from quoron_privacy.errors import BudgetExceeded, ConfigError, LedgerError, RunError
 from quoron_privacy.means.clipping import ClippedSum
-from quoron_privacy.noise.sources import SecureNoise, SeededNoise
+from quoron_privacy.noise.streams import SecureNoise, SeededNoise
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.books.ledger import Ledger
 from quoron_server.parameters import Kind

@@ -12,10 +12,9 @@ from flower.plugged import Killed
 from quoron.training import lifetime, room
 from quoron.training.rows import RowsEngine, Setting, TrainedRows, problem_of
 from quoron_privacy.errors import ConfigError, RunError
-from quoron_privacy.noise.sources import SeededNoise
+from quoron_privacy.noise.streams import SeededNoise
 from quoron_privacy.robust import outlier_mean
-from quoron_privacy.robust.neighbour_counts import neighbour_counts
-from quoron_privacy.robust.outlier_mean import OutlierMean
+from quoron_privacy.robust.outlier_mean import OutlierMean, neighbour_counts
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.plan import Privacy
 

@@ -34,8 +34,7 @@ from quoron_client.data.items import ItemBatch
 from quoron_client.losses import make_loss
 from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.errors import ConfigError, Infeasible, NothingReleased, OtherVersion
-from quoron_privacy.noise.sources import SecureNoise, SeededNoise
-from quoron_privacy.noise.streams import NoiseSource
+from quoron_privacy.noise.streams import NoiseSource, SecureNoise, SeededNoise
 from quoron_privacy.selection.price import Selection
 from quoron_privacy.selection.trials import Trials
 from quoron_server.books.ledger import Ledger

@@ -26,10 +26,9 @@ from quoron_client.data import row_kinds, tables
 from quoron_client.losses import Linear
 from quoron_client.losses.own import Declaration, declared_loss
 from quoron_client.protocol.domains import L2Ball, is_free
-from quoron_privacy.counts.bought import Bought
-from quoron_privacy.counts.marks import KINDS
+from quoron_privacy.counts.private_bounds import KINDS, Bought
 from quoron_privacy.errors import ConfigError, DataError, Infeasible, NothingReleased
-from quoron_privacy.noise.sources import SeededNoise
+from quoron_privacy.noise.streams import SeededNoise
 from quoron_server.wording import domain_words
 from undeclared import QUICK, USERS, charges, crowd, train
 

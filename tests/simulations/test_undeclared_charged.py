@@ -21,8 +21,8 @@ from quoron.run_folder import RunFolder
 from quoron.training import evaluated, look, run, votes
 from quoron.training.found import MOST_CLASSES, Declarations
 from quoron_client.data.users import Numbering
-from quoron_privacy.counts.bought import Bought
 from quoron_privacy.counts.held_out import HeldOut
+from quoron_privacy.counts.private_bounds import Bought
 from quoron_privacy.errors import ConfigError, DataError, NothingReleased, OtherVersion, RunError
 from quoron_server.books.ledger import Ledger
 from quoron_server.books.lifetime_ledger import PopulationLedger

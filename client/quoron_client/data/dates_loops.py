@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from quoron_client.data import columns, features
 from quoron_privacy.errors import ConfigError, DataError
-from quoron_privacy.kernels.compiled import read_only, writable
-from quoron_privacy.kernels.shipped import njit
+from quoron_privacy.kernels.compiled import njit, read_only, writable
 
 NONE = -(2**62)  # no day, no time, no offset
 # What stands at a place of a declared format; a sign that stands for itself is its own number.

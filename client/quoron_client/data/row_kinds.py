@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from quoron_client.data import columns
 from quoron_client.data.features import DateNumber
-from quoron_privacy.counts.marks import KINDS
+from quoron_privacy.counts.private_bounds import KINDS
 from quoron_privacy.errors import CONTROL
 
 _NOTHING = frozenset({"na", "n/a", "nan", "null", "none", "nil", "?", "-", ".", "unknown", "missing"})

@@ -23,8 +23,7 @@ from typing import Any
 import numpy as np
 from numba import int64, types, uint8, uint64, void
 
-from quoron_privacy.kernels.compiled import SUMS, helper, read_only, run, writable
-from quoron_privacy.kernels.shipped import cfunc, njit
+from quoron_privacy.kernels.compiled import SUMS, cfunc, helper, njit, read_only, run, writable
 
 LEAST, MOST = -342, 308  # powers of ten that there are
 _DIGITS = 19  # of a number below 2^64

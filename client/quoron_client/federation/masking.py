@@ -24,9 +24,10 @@ from quoron_client.federation.terms import Terms
 from quoron_client.protocol import masked
 from quoron_client.protocol.identity import fingerprint, load
 from quoron_privacy.errors import ConfigError, WireError
-from quoron_privacy.two_servers import ring, seals
+from quoron_privacy.two_servers import rows as ring
+from quoron_privacy.two_servers import seals
 from quoron_privacy.two_servers.rows import RingReduction
-from quoron_privacy.two_servers.sheet import RoundSheet, Sheet
+from quoron_privacy.two_servers.specification import RoundSheet, Sheet
 from quoron_protos.v1 import federation_pb2 as federation
 
 _LOG = logging.getLogger("quoron.client")

@@ -24,7 +24,7 @@ from quoron_privacy.errors import ConfigError, IdentityError, WireError
 from quoron_privacy.two_servers import rows as kinds
 from quoron_privacy.two_servers.rows import RingReduction
 from quoron_privacy.two_servers.seals import SEALED
-from quoron_privacy.two_servers.sheet import RoundSheet
+from quoron_privacy.two_servers.specification import RoundSheet
 from quoron_protos.v1 import federation_pb2 as federation
 from quoron_protos.v1 import helper_pb2 as helper
 

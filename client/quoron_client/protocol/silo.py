@@ -19,9 +19,14 @@ from quoron_client.protocol.wire import MAX_NUMBERS, array_from_wire, array_to_w
 from quoron_privacy.errors import QuoronError, WireError
 from quoron_privacy.means import silo_sums
 from quoron_privacy.means.clipping import ChangeSum, ClippedSum
-from quoron_privacy.means.contrasts import Contrasts, ContrastSum
-from quoron_privacy.means.free_presence import LengthSum, ShapedMomentSum, VectorLengthSum
-from quoron_privacy.means.free_presence_columns import ColumnSum
+from quoron_privacy.means.free_presence import (
+    ColumnSum,
+    Contrasts,
+    ContrastSum,
+    LengthSum,
+    ShapedMomentSum,
+    VectorLengthSum,
+)
 from quoron_privacy.means.moment import MomentSum
 from quoron_privacy.means.norm_counts import NormCountSum
 from quoron_privacy.release import Reduction, Sums

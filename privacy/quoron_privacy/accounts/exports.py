@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from quoron_privacy.accounts import composed, losses
-from quoron_privacy.accounts.mixtures import Vector
+from quoron_privacy.accounts import losses
+from quoron_privacy.accounts.losses import Vector
 from quoron_privacy.accounts.pair import NEAR, Pair
 from quoron_privacy.errors import ConfigError, probability
 
@@ -115,7 +115,7 @@ def lattice(pair: Pair, *, near: float = NEAR, direction: Direction = "pessimist
         raise ConfigError(f"Expected direction pessimistic or optimistic, got direction={direction!r}.")
     if not pair.mu and not pair.stages:
         return Lattice(direction, _ANY, (Law(0, np.ones(1), 0.0),), pair.lack)
-    orders = composed.orders(pair.mu, pair.stages)
+    orders = losses.orders(pair.mu, pair.stages)
     rounds = max(sum(times for _, times in parts) for parts in orders)
     cut, epsilon = losses.CUT * near / rounds, Pair(pair.mu, pair.stages).epsilon(near)
     tilts = [losses.tilted(parts, min(epsilon, 1e3), cut) for parts in orders]

@@ -8,18 +8,173 @@ The sum of many independent losses, by a tilted Fourier transform: as exact far 
 
 What is asked is E (1 - e^{ε - sum})_+ , which is δ at ε. Everything that is cut off, rounded or goes around the corner
 of the transform is bounded, added from above and taken off from below. Statement and proof: docs/privacy/pairs.md#pl2.
+
+Pairs of mixtures on the line: where their loss is what, how much mass lies there, and δ of one release at ε.
+
+    >>> least, most = gaussian(0.2367, np.array([1.0]))
+    >>> bool(0.99e-6 < least[0] <= most[0] <= 1e-6)
+    True
+
+Every number comes with a bound on what rounding did to it. `losses` cuts such pairs into cells, `pair` composes them.
+Statement and proof: docs/privacy/pairs.md.
+
+The stages of a pair, composed: each as a law of losses, and δ at ε of all of them, in closed form or on a lattice.
+
+`pair` is what is asked; it brings this when it is. Statement and proof: docs/privacy/pairs.md#pl2.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from quoron_privacy.accounts import mixtures
-from quoron_privacy.accounts.mixtures import STEP, UNIT, Mixtures, Vector
+from quoron_privacy.accounts import stages
+from quoron_privacy.accounts.stages import Items, Response, Sampled, Stage
+from quoron_privacy.errors import positive
+
+Vector = NDArray[np.float64]
+
+UNIT = 2.0**-53
+_BELOW = 8.5  # and below so many, 1e-17, a loss counts as that of the edge
+STEP = 2e-3  # of x, between two points of a table, in standard deviations
+FARTHEST = 100.0  # standard deviations between shifts, beyond which everything counts as told
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Mixtures:
+    """Two mixtures of unit Gaussians on the line, the left one nowhere to the left of the right one.
+
+    Their loss, the logarithm of left over right, does not fall with x. `lost` of the left law is not in the mixture and
+    counts as infinite loss; what lacks of the right law makes losses larger.
+    """
+
+    left: tuple[Vector, Vector]  # chances, shifts
+    right: tuple[Vector, Vector]
+    lost: float = 0.0
+    folded: bool = False  # the losses above 0 of both laws, their mirror images, and what is left over at 0
+
+    @property
+    def too_far(self) -> bool:
+        """Whether everything counts as told."""
+        return bool(np.ptp(np.concatenate([self.left[1], self.right[1]])) > FARTHEST)
+
+
+def gaussian(mu: float, epsilons: Vector) -> tuple[Vector, Vector]:
+    """δ at each ε (k,), of any sign, of a μ-GDP release: never above the truth, never below it, and hardly either."""
+    positive(mu=mu)
+    if mu > FARTHEST:
+        return np.maximum(-np.expm1(np.minimum(epsilons, 0.0)), 0.0), np.ones(len(epsilons))
+    at = epsilons / mu + mu / 2  # where the loss is ε, in standard deviations from the right law
+    near = epsilons / mu - mu / 2
+    own, off = _above(near)
+    # e^ε times the right law's tail by the left law's density: neither factor is ever too large.
+    size = np.maximum(at, 0.0)
+    density = np.exp(-0.5 * near * near)
+    with np.errstate(over="ignore", invalid="ignore"):
+        far = 0.5 * scipy.special.erfcx(size / math.sqrt(2)) * density
+        right = np.where(at >= 0, far, np.exp(np.minimum(epsilons, 0.0)) * _above(np.minimum(at, 0.0))[0])
+    wrong = off + (64 + 8 * np.abs(epsilons) + 4 * near * near + 4 * np.minimum(at * at, 1e4)) * UNIT * (own + right)
+    found = own - right
+    least = np.maximum(found - wrong, np.maximum(-np.expm1(np.minimum(epsilons, 0.0)) * (1 - 4 * UNIT), 0.0))
+    return least, np.clip(found + wrong + 1e-300, 0.0, 1.0)
+
+
+def _above(t: Vector) -> tuple[Vector, Vector]:
+    """P(N(0, 1) > t), and what rounding did to it at most."""
+    tail, off = _normal_tail(t)
+    return np.where(t >= 0, tail, 1 - tail), off + np.where(t >= 0, 0.0, UNIT)
+
+
+def loss(pair: Mixtures, x: Vector) -> tuple[Vector, Vector, float]:
+    """The logarithm of left over right at each x (k,), its slope, and a bound on the rounding of the former."""
+    (left, left_slope, one), (right, right_slope, other) = (_log_density(law, x) for law in (pair.left, pair.right))
+    return left - right, left_slope - right_slope, one + other
+
+
+def _log_density(law: tuple[Vector, Vector], x: Vector) -> tuple[Vector, Vector, float]:
+    """ln Σ w_j exp(s_j x - s_j²/2), its slope and its rounding, by one component after the other."""
+    logs = np.log(law[0])
+    top = np.full(len(x), -np.inf)
+    for weight, shift in zip(logs, law[1], strict=True):
+        np.maximum(top, weight + shift * (x - shift / 2), out=top)
+    total, slope = np.zeros(len(x)), np.zeros(len(x))
+    for weight, shift in zip(logs, law[1], strict=True):
+        term = np.exp(weight + shift * (x - shift / 2) - top)
+        total += term
+        slope += shift * term
+    largest = float(np.abs(logs).max() + np.abs(law[1]).max() * (np.abs(x).max() + np.abs(law[1]).max()))
+    return top + np.log(total), slope / total, (8 + 8 * len(logs) + 4 * largest) * UNIT
+
+
+def _normal_tail(t: Vector) -> tuple[Vector, Vector]:
+    """P(N(0, 1) > |t|), and a bound on what rounding did to it: a share of (16 + t²) 2⁻⁵³."""
+    size = np.minimum(np.abs(t), 38.0)  # beyond, the chance is below 1e-315
+    found = 0.5 * scipy.special.erfcx(size / math.sqrt(2)) * np.exp(-0.5 * size * size)
+    return found, (16 + size * size) * UNIT * found
+
+
+def masses(law: tuple[Vector, Vector], edges: Vector) -> tuple[Vector, Vector]:
+    """Mass of a law between neighbouring edges (k,), which may be infinite at the ends, and what rounding did to it."""
+    mass, wrong = np.zeros(len(edges) - 1), np.zeros(len(edges) - 1)
+    for chance, shift in zip(*law, strict=True):
+        t = edges - shift
+        tail, off = _normal_tail(t)
+        first, last = tail[:-1], tail[1:]
+        inside = np.where(t[:-1] >= 0, first - last, np.where(t[1:] <= 0, last - first, 1 - first - last))
+        mass += chance * np.maximum(inside, 0.0)
+        wrong += chance * (off[:-1] + off[1:] + 4 * UNIT * np.maximum(inside, 0.0))
+    return mass, wrong + 8 * len(law[0]) * UNIT * mass
+
+
+def once(pair: Mixtures, epsilon: float) -> tuple[float, float]:
+    """δ at ε >= 0 of one release, never above, never below the truth: left less e^ε right, where losses are above."""
+    x, known = table(pair, 12.0)
+    if epsilon >= known[-1]:
+        most = float(masses(pair.left, np.array([x[-1], np.inf]))[0][0]) + pair.lost + 1e-300
+        return 0.0, min(1.0, most)
+    at, off = where(pair, np.array([epsilon]), x, known)
+    before = at[0] - 2 * STEP
+    edges = np.array([before, at[0], np.inf])
+    (left, more), (right, less) = masses(pair.left, edges), masses(pair.right, edges)
+    # Between `at` and where the loss is ε it is within `off` of ε: what is counted wrongly there is a share of left.
+    doubtful = left.sum() if loss(pair, edges[:1])[0][0] <= epsilon else 1.0
+    rounded = float(more[1] + math.exp(epsilon) * (less[1] + 4 * UNIT * (1 + epsilon) * right[1]))
+    found = float(left[1] - math.exp(epsilon) * right[1])
+    most = max(0.0, found) + rounded + 2 * off * float(doubtful) + pair.lost + 1e-300
+    return max(0.0, found - rounded), min(1.0, most)
+
+
+def table(pair: Mixtures, reach: float) -> tuple[Vector, Vector]:
+    """Points on the line, up to `reach` beyond all shifts, and the losses there."""
+    low = min(float(pair.left[1].min()), float(pair.right[1].min())) - _BELOW
+    x = np.arange(low, float(pair.left[1].max()) + reach, STEP)
+    losses, _, _ = loss(pair, x)
+    return x, np.maximum.accumulate(losses)
+
+
+def where(pair: Mixtures, losses: Vector, x: Vector, known: Vector) -> tuple[Vector, float]:
+    """Where the loss is as wished, by Newton's steps from a table, and how far off it is there at most."""
+    at = np.interp(losses, known, x)
+    low, high = at - 2 * STEP, at + 2 * STEP
+    for _ in range(3):
+        found, slope, _ = loss(pair, at)
+        at = np.clip(at + (losses - found) / np.maximum(slope, 1e-300), low, high)
+    at = np.maximum.accumulate(at)
+    found, _, wrong = loss(pair, at)
+    return at, float(np.abs(found - losses).max()) + wrong
+
+
+def limit(pair: Mixtures, *, last: bool) -> float:
+    """What the loss comes near at an end of the line: ±∞ unless both laws have the same outermost shift there."""
+    place = (np.argmax if last else np.argmin)(pair.left[1]), (np.argmax if last else np.argmin)(pair.right[1])
+    if pair.left[1][place[0]] != pair.right[1][place[1]]:
+        return math.inf if last else -math.inf
+    return float(np.log(pair.left[0][place[0]]) - np.log(pair.right[0][place[1]]))
+
 
 Integers = NDArray[np.int64]
 
@@ -106,11 +261,11 @@ def above(law: Mixtures | Atoms, gap: float, cut: float) -> Losses:
         width = np.full(len(masses), gap)
         low, high = _split(losses, width, masses, 4 * UNIT * masses, other, zero, 2 * UNIT)
         return _cut(np.concatenate([first, first + 1]), np.concatenate([low, high]), gap, law.lost, 0.0, cut)
-    x, known = mixtures.table(law, -float(scipy.special.ndtri(cut)))
+    x, known = table(law, -float(scipy.special.ndtri(cut)))
     ends = np.unique(np.append(_next_to(known, gap), 0))  # 0 is between two losses of any pair
     ends = ends[(ends * gap > known[0]) & (ends * gap < known[-1]) & ((ends >= 0) | (not law.folded))]
-    at, off = mixtures.where(law, ends * gap, x, known)
-    least, most = (mixtures.limit(law, last=last) for last in (False, True))
+    at, off = where(law, ends * gap, x, known)
+    least, most = (limit(law, last=last) for last in (False, True))
     lost = law.lost
     if math.isfinite(most):  # the last cell has two ends, too
         (left, more), (right, less) = _cells(law, at)
@@ -143,12 +298,12 @@ def below(law: Mixtures | Atoms, gap: float, cut: float) -> Losses:
     """
     if isinstance(law, Atoms):
         return _gathered(law.losses, law.masses * (1 - 4 * UNIT), gap, lost=law.lost)
-    x, known = mixtures.table(law, -float(scipy.special.ndtri(cut)))
+    x, known = table(law, -float(scipy.special.ndtri(cut)))
     edges: Vector = np.asarray((_ends(known, gap) + 0.5) * gap, dtype=np.float64)
     edges = edges[(edges > known[0]) & (edges < known[-1]) & ((edges > 0) | (not law.folded))]
     if law.folded and not len(edges):
         edges = np.array([gap / 2])
-    at = mixtures.where(law, edges, x, known)[0] if len(edges) else np.empty(0)
+    at = where(law, edges, x, known)[0] if len(edges) else np.empty(0)
     (left, more), (right, less) = _cells(law, at)
     if law.folded:
         least = 1 - float(np.sum((left + more + right + less)[1:])) - 4 * len(left) * UNIT
@@ -173,7 +328,7 @@ def _next_to(known: Vector, gap: float) -> Integers:
 
 def _cells(law: Mixtures, at: Vector) -> tuple[tuple[Vector, Vector], tuple[Vector, Vector]]:
     edges = np.concatenate([[-np.inf], at, [np.inf]])
-    return mixtures.masses(law.left, edges), mixtures.masses(law.right, edges)
+    return masses(law.left, edges), masses(law.right, edges)
 
 
 def _times(places: Integers, gap: float) -> Vector:
@@ -407,7 +562,7 @@ def _rough_gap(law: Mixtures | Atoms, cut: float) -> float:
     """A two-hundredth of a round's typical loss."""
     if isinstance(law, Atoms):
         return max(float(np.sqrt(law.masses @ law.losses**2)) / 200, 1e-12)
-    x, known = mixtures.table(law, -float(scipy.special.ndtri(cut)))
+    x, known = table(law, -float(scipy.special.ndtri(cut)))
     density = sum(chance * np.exp(-0.5 * (x - shift) ** 2) for chance, shift in zip(*law.left, strict=True))
     return float(np.sqrt(STEP / math.sqrt(2 * math.pi) * density @ known**2)) / 200
 
@@ -431,7 +586,7 @@ def _apart(law: Mixtures | Atoms) -> float:
     """The total variation between the two laws, about."""
     if isinstance(law, Atoms):
         return float(law.masses @ -np.expm1(-np.maximum(law.losses, 0.0))) + law.lost
-    return mixtures.once(law, 0.0)[1]
+    return once(law, 0.0)[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -547,3 +702,105 @@ def over(laws: Laws, tilt: float, rare: float) -> float:
         logs = np.log(law.masses) + tilt * law.values - float(law.growth(np.array([tilt]))[0])
         grown += times * log_means(np.outer(speeds, law.over) + logs, np.ones(len(logs)))
     return float(np.min((grown - math.log(rare)) / speeds))
+
+
+Stages = tuple[tuple[Stage, int], ...]  # each with how often it is there
+
+_SHARE = 1e-11  # of δ: rounding of sums over atoms
+_LARGEST = 1e3  # ε beyond which none is looked for
+_NOBODY = np.ones(1), np.zeros(1)
+
+
+def laws(stage: Stage) -> tuple[Mixtures | Atoms, ...]:
+    """Of its loss in both orders of the neighbours; two equal ones are one."""
+    if isinstance(stage, Sampled):
+        own = np.array([1 - stage.rate, stage.rate]), np.array([0.0, stage.mu])
+        return (Mixtures(own, _NOBODY, folded=True),) if stage.adjacency == "replace-one" else _both_ways(own)
+    if isinstance(stage, Items):
+        chances, numbers, lost = stages.binomial(stage.most, stage.rate)
+        own = chances, numbers / stage.z
+        if stage.adjacency == "replace-one":
+            return (Mixtures(own, (chances, -numbers / stage.z), lost),)
+        return _both_ways(own, lost)
+    if isinstance(stage, Response):
+        if stage.epsilon > 700:  # the opposite has a chance below 1e-304
+            return (Atoms(np.array([float(stage.epsilon)]), np.ones(1)),)
+        both = np.array([-stage.epsilon, stage.epsilon])
+        return (Atoms(both, 1 / (1 + np.exp(-both))),)
+    law = (Atoms(np.array(stage.losses), np.array(stage.masses), stage.infinite),)
+    return law if stage.back is None else (*law, *laws(stage.back))
+
+
+def _both_ways(own: tuple[Vector, Vector], lost: float = 0.0) -> tuple[Mixtures, Mixtures]:
+    """Own items against nobody's, and the other order, turned round, so that its loss grows with x, too."""
+    return Mixtures(own, _NOBODY, lost), Mixtures(_NOBODY, (own[0], 0.0 - own[1]))
+
+
+def orders(mu: float, every: Stages) -> tuple[Parts, ...]:
+    """The laws of all stages' losses, each with how often it is there: in one order of the pair, or in both."""
+    ways = [(laws(stage), times) for stage, times in every]
+    gaussian: list[tuple[Mixtures | Atoms, int]] = []
+    if mu:
+        gaussian = [(Mixtures((np.ones(1), np.full(1, mu)), _NOBODY), 1)]
+    found = max((len(each) for each, _ in ways), default=1)
+    return tuple([*((each[order % len(each)], times) for each, times in ways), *gaussian] for order in range(found))
+
+
+@lru_cache(maxsize=1024)
+def exactly(mu: float, every: Stages, epsilon: float, near: float, *, least: bool) -> tuple[tuple[float, float], ...]:
+    """(least, most) δ with exact noise, in each order of the pair; 0 or 1 for whichever is not asked for."""
+    return tuple(_one_order(mu, parts, epsilon, near, least) for parts in orders(mu, every))
+
+
+def _one_order(mu: float, parts: Parts, epsilon: float, near: float, lower: bool) -> tuple[float, float]:
+    own = parts[:-1] if mu else parts
+    if len(parts) == 1 and parts[0][1] == 1 and own and isinstance(law := parts[0][0], Mixtures):
+        # Above 0 a folded pair has the profile of the one that it is made of.
+        return (0.0, 1.0) if law.too_far else once(law, epsilon)
+    pure = [(law, times) for law, times in own if isinstance(law, Atoms)]
+    if len(pure) == len(own) and (sums := all_sums(pure)) is not None:
+        return _each(mu, sums, epsilon)
+    if lower:
+        return least(parts, epsilon, near), 1.0
+    return 0.0, most(parts, epsilon, near)
+
+
+def _each(mu: float, sums: Atoms, epsilon: float) -> tuple[float, float]:
+    """A Gaussian, if there is one, after each sum of losses that are atoms: in closed form."""
+    left = epsilon - sums.losses
+    if mu:
+        least, most = gaussian(mu, left)
+    else:
+        least = most = np.maximum(-np.expm1(np.minimum(left, 0.0)), 0.0)
+    rounding = _SHARE if len(left) > 1 or not mu else 0.0
+    lower, upper = float(sums.masses @ least) * (1 - rounding), float(sums.masses @ most) * (1 + rounding)
+    return max(0.0, lower * (1 - 1e-15) + sums.lost), min(1.0, upper * (1 + 1e-15) + sums.lost)
+
+
+def crossing(delta: Callable[[float], float], wanted: float) -> tuple[float, float]:
+    """Two ε close to each other, the larger one alone with a δ of at most `wanted`: infinite beyond 1,000."""
+    if delta(0.0) <= wanted:
+        return 0.0, 0.0
+
+    def excess(epsilon: float) -> float:
+        found = math.log(max(delta(epsilon), 1e-300) / wanted)
+        return found if found > 0 else min(found, -1e-12)  # 0 may be the value of a whole range: its start is wanted
+
+    low, high = 0.0, 0.01
+    while excess(high) > 0:
+        if high == _LARGEST:
+            return _LARGEST, math.inf
+        low, high = high, min(4 * high, _LARGEST)
+    found = float(scipy.optimize.brentq(excess, low, high, xtol=1e-9, rtol=2e-7))
+    step = near = 1e-9 + 4e-7 * found
+    while found - step > low and excess(found - step) <= 0:
+        high, step = found - step, 2 * step
+    low = max(low, found - step)
+    step = near
+    while found + step < high and excess(found + step) > 0:
+        low, step = found + step, 2 * step
+    high = min(high, found + step)
+    while high - low > 3 * near:
+        middle = (low + high) / 2
+        low, high = (middle, high) if excess(middle) > 0 else (low, middle)
+    return low, high

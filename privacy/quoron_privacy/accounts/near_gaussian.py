@@ -19,8 +19,8 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from quoron_privacy.accounts import mixtures
-from quoron_privacy.accounts.mixtures import FARTHEST
+from quoron_privacy.accounts import losses
+from quoron_privacy.accounts.losses import FARTHEST
 from quoron_privacy.errors import positive, probability
 
 Vector = NDArray[np.float64]
@@ -141,7 +141,7 @@ def holds(known: Profile, mu: float, lost: float) -> bool:
 def _above(threshold: float) -> tuple[float, float]:
     """P(N(0, 1) > threshold), from below and from above."""
     law = np.ones(1), np.zeros(1)
-    mass, wrong = mixtures.masses(law, np.array([threshold, np.inf]))
+    mass, wrong = losses.masses(law, np.array([threshold, np.inf]))
     return float(mass[0] - wrong[0]), float(mass[0] + wrong[0])
 
 

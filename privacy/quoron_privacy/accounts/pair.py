@@ -26,7 +26,7 @@ from quoron_privacy.release import Adjacency
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
 
-composed = OnFirstUse("quoron_privacy.accounts.composed")  # who reads or plans a run needs no transform
+composed = OnFirstUse("quoron_privacy.accounts.losses")  # who reads or plans a run needs no transform
 
 NEAR = 1e-12  # the δ below which nothing is told apart, where nobody says another
 

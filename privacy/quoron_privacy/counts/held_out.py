@@ -17,7 +17,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron_privacy.accounts import gdp, moved
+from quoron_privacy.accounts import gdp, sensitivity_recount
 from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError, count, positive
 from quoron_privacy.gaussian import GaussianNoise, mean_slack
@@ -139,10 +139,10 @@ class HeldOut:
         """What they cost a user who is held out, by their scales and a distance that is written out again."""
         apart = _apart(self.classes, self.cap, self.adjacency, self.cells)
         each = (
-            moved.mu(_over(*far, size, self.users), scale, size)
+            sensitivity_recount.mu(_over(*far, size, self.users), scale, size)
             for far, scale, size in zip(apart, self.scales, self.sizes, strict=True)
         )
-        return Pair.gaussian(moved.together(*each), self.variation)
+        return Pair.gaussian(sensitivity_recount.together(*each), self.variation)
 
     def first_vectors(self, *shares: Matrix) -> Matrix:
         """Users' vectors of the first release (k, D), of shares of their rows in each place, one array (k, B) a block.
@@ -238,8 +238,11 @@ class HeldMeans:
     @property
     def pair(self) -> Pair:
         """What it costs a user who is held out, by its scale alone: two vectors between zero and one of norm one."""
-        size, far = 1 + self.figures, moved.rows(1 + 2.0**-31, self.users, "zero-out")  # cut, none leaves its ends
-        return Pair.gaussian(moved.mu(far, self.scale, size), total_variation(gaussians=size))
+        size, far = (
+            1 + self.figures,
+            sensitivity_recount.rows(1 + 2.0**-31, self.users, "zero-out"),
+        )  # cut, none leaves its ends
+        return Pair.gaussian(sensitivity_recount.mu(far, self.scale, size), total_variation(gaussians=size))
 
     def release(self, values: Matrix, stream: RandomStream) -> Vector:
         """(presence, F sums), each of numbers in [0, 1] and divided by m, of users' values (k, F). Once a run."""

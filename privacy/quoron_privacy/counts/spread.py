@@ -1,6 +1,6 @@
 """Every user spreads one weight over cells, and how much each cell has is released: counts, shares, means, quantiles.
 
-    >>> from quoron_privacy.noise.sources import SeededNoise
+    >>> from quoron_privacy.noise.streams import SeededNoise
     >>> wards = Spread.for_mu(users=1000, groups=2, cells=1, mu=0.2)
     >>> owners, ward = np.repeat(np.arange(1000), 2), np.tile([0, 1], 1000)  # each has been in both
     >>> held = wards.held(owners, ward, wards.weights(owners))
@@ -36,12 +36,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammaln
 
-from quoron_privacy.accounts import moved
+from quoron_privacy.accounts import sensitivity_recount
 from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.errors import ConfigError, VerificationError, count
 from quoron_privacy.gaussian import GaussianNoise, acute_sensitivity, mean_slack
 from quoron_privacy.noise.streams import RandomStream, total_variation
-from quoron_privacy.prefix.factorisations import sqrt_coefficients
+from quoron_privacy.prefix.noise import sqrt_coefficients
 from quoron_privacy.release import Adjacency, Release
 
 Floats = NDArray[np.float64]
@@ -116,9 +116,9 @@ class Spread:
     @property
     def pair(self) -> Pair:
         """What a release costs, by its scale alone and by C written out."""
-        far = moved.acute(_longest_column(self.cells) if self.running else 1.0, 1, self.adjacency)
+        far = sensitivity_recount.acute(_longest_column(self.cells) if self.running else 1.0, 1, self.adjacency)
         far *= 1 + self.cells * (64 * self.users + 4) * 2.0**-51
-        return Pair.gaussian(moved.mu(far, self.scale, self.groups * self.cells), self.variation)
+        return Pair.gaussian(sensitivity_recount.mu(far, self.scale, self.groups * self.cells), self.variation)
 
     def weights(self, owners: Integers) -> Integers:
         """Of each item in steps, (N,), item i being of user owners[i]: those of one user add up to `one` at most."""

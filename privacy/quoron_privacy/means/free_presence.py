@@ -1,6 +1,6 @@
 """Means of rows that say, for nothing, how many users answered: a length, a second moment.
 
-    >>> from quoron_privacy.noise.sources import SeededNoise
+    >>> from quoron_privacy.noise.streams import SeededNoise
     >>> length = LogLength.for_mu(users=1000, mu=0.05)
     >>> logs = np.log(np.full(1000, 0.1))
     >>> length.release(logs, np.ones(1000, bool), 1.0, SeededNoise(1).stream("length")).presence > 0.9
@@ -18,6 +18,25 @@ mechanism's rows are laid out so that two users who answer are as far apart as a
 `norm_counts` does the same for clipped vectors. With zero-out the same coordinates are weighted to a norm of 1, which
 halves the noise. All rows are whole numbers of a grid, rounded in the direction that only brings them nearer.
 Statements and proofs: docs/privacy/free-presence.md#p1 and free-presence#p2.
+
+Gradients of several predictions by their contrasts, of which there is one fewer, and sums of these.
+
+A loss that only differences of its predictions change, such as softmax, has gradients whose parts sum to zero over the
+K predictions. With orthonormal contrasts Q, (K, K - 1), whose columns sum to zero, Qᵀ keeps the length of every such
+gradient and drops a K-th of the coordinates, so of the noise (docs/privacy/whitened-tracking.md#w2).
+
+    >>> Contrasts(1, 3).of(np.array([[0.5, 1.0, -1.5]])).round(3).tolist()
+    [[-0.354, 1.837]]
+
+Where each column lies and how wide it is: a mean over users of a few bounded numbers a column.
+
+A user's moment tells the mean of its items and their root mean square about any place, column by column. Looked at in a
+window about c of half width w, with μ the mean, r the root mean square about c:
+
+    m = clip((μ - c) / w, ±1)    s = min(r / w, 1)    q = s²    z = 1[all items are at -1], 1[at 0], 1[at 1]
+
+|m| <= s <= 1, so the squares of what two users differ by in these, 3/2 of those of s and q and half of those of z, are
+never more than 5 together, where those of m alone may be 4. Statement and proof: docs/privacy/free-presence.md#p6.
 """
 
 from collections.abc import Callable, Iterator
@@ -28,10 +47,10 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron_privacy.errors import VerificationError, count
+from quoron_privacy.errors import ConfigError, VerificationError, count
 from quoron_privacy.gaussian import GaussianNoise, acute_sensitivity, mean_sensitivity
 from quoron_privacy.kernels.on_first_use import OnFirstUse
-from quoron_privacy.means.norm_counts import WEIGHTS, checked
+from quoron_privacy.means.norm_counts import WEIGHTS, NormCountSum, checked
 from quoron_privacy.noise.streams import RandomStream
 from quoron_privacy.release import Adjacency, MaskedBlock, NoisySums, Release, Sums, packed, sum_bits
 
@@ -40,7 +59,7 @@ Vector = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 Integers = NDArray[np.int64]
 
-loops = OnFirstUse("quoron_privacy.means.free_presence_loops")
+loops = OnFirstUse("quoron_privacy.means.clipping_loops")
 
 BLOCK = 1 << 20  # numbers of rows that are looked at together
 SPAN = 4.0  # a logarithm of a length is looked at from the largest down to this far below
@@ -367,3 +386,228 @@ def _require_layout() -> None:
 
 
 _require_layout()  # once, where it is imported
+
+
+@dataclass(frozen=True, slots=True)
+class Contrasts:
+    """Between models of K parts of p numbers, one part after the other, and points of q parts; q = 1 where K is 1."""
+
+    features: int  # p
+    outputs: int  # K
+
+    @property
+    def parts(self) -> int:
+        """q."""
+        return max(1, self.outputs - 1)
+
+    @property
+    def dimension(self) -> int:
+        """Numbers of a point."""
+        return self.parts * self.features
+
+    def of(self, gradients: Matrix) -> Matrix:
+        """Qᵀ G of every user's gradient (n, K p), shape (n, q p), without a product whose order of sums may change."""
+        if self.outputs == 1:
+            return gradients
+        rows = gradients.reshape(len(gradients), self.outputs, self.features)
+        found, total = np.empty((len(rows), self.parts, self.features)), rows[:, 0].copy()
+        with np.errstate(all="ignore"):  # what is not finite is nobody's row
+            for part in range(1, self.outputs):
+                np.multiply(total - part * rows[:, part], (part * (part + 1)) ** -0.5, out=found[:, part - 1])
+                total += rows[:, part]
+        return found.reshape(len(rows), self.dimension)
+
+    def model(self, transform: Matrix, point: Vector) -> Vector:
+        """Of a point θ (q p,) in the metric L (p, p): Q θ Lᵀ, shape (K p,)."""
+        if self.outputs == 1:
+            return transform @ point
+        parts: Vector = (self.matrix() @ point.reshape(self.parts, -1) @ transform.T).ravel()
+        return parts
+
+    def matrix(self) -> Matrix:
+        """Q, (K, K - 1); 1 where K is 1."""
+        if self.outputs == 1:
+            return np.ones((1, 1))
+        return Contrasts(1, self.outputs).of(np.eye(self.outputs))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ContrastSum:
+    """A sum of gradients' contrasts, of which there is one vector fewer than classes."""
+
+    contrasts: Contrasts
+    own: NormCountSum | VectorLengthSum
+
+    def of(self, values: Matrix, answered: NDArray[np.bool_]) -> Sums:
+        """See clipping.Reduction. ConfigError for rows of another length."""
+        numbers = self.contrasts.outputs * self.contrasts.features
+        if values.ndim != 2 or values.shape[1] != numbers:
+            raise ConfigError(f"Expected gradients of {numbers} numbers, got shape {values.shape}.")
+        return self.own.of(self.contrasts.of(values), answered)
+
+
+KINDS = 6  # of numbers a column: m, s, q and z at three places
+COLUMN_PRESENCE = 0.3162277  # below √0.1: what says "here", beside 4.5/5 of a row
+COLUMN_WEIGHTS = sqrt(1 / 5), sqrt(1.5 / 5), sqrt(1.5 / 5), *(sqrt(0.5 / 5),) * 3  # times 1 / √k
+
+
+class Columns(NamedTuple):
+    """A release of `ColumnMean`, (k,) or (3, k); noise included, so any number."""
+
+    mean: Vector  # of m
+    spread: Vector  # of s
+    square: Vector  # of q
+    still: Matrix  # of z, at -1, 0 and 1
+    presence: float
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnMean:
+    """N(0, scale²) on the mean of (m, s, q, z) of k columns, weighted, over √k, and of who is here.
+
+    Formal guarantee: `effective_mu`-GDP with exact noise under either adjacency (free-presence#p6), for every answer of
+    every user. It draws 6k + 1 Gaussian samples.
+
+    | input                                                              | what happens                   |
+    | ------------------------------------------------------------------ | ------------------------------ |
+    | outside its window                                                 | as at its end                  |
+    | non-finite factor, no item beside a constant feature, absent user | the zero row; the divisor stays |
+    """
+
+    columns: int  # k
+    users: int  # n, the divisor
+    scale: float  # of each number of a row of length 1 at most
+
+    def __post_init__(self) -> None:
+        count(columns=self.columns, users=self.users)
+        _ = self._gaussian
+
+    @classmethod
+    def for_mu(cls, *, columns: int, users: int, mu: float) -> "ColumnMean":
+        """The least noise for a μ-GDP release; Infeasible if rounding to the grid alone costs μ."""
+        sensitivity = column_sensitivity(columns, users)
+        noise = GaussianNoise.for_mu(sensitivity=sensitivity, mu=mu, dimension=KINDS * columns + 1)
+        return cls(columns, users, noise.scale)
+
+    @property
+    def effective_mu(self) -> float:
+        """μ of the release."""
+        return self._gaussian.effective_mu(KINDS * self.columns + 1)
+
+    @property
+    def deviations(self) -> tuple[float, float, float, float]:
+        """Of a number of the mean, of the spread, of the square and of the shares at a place."""
+        mean, spread, square, still = (self.scale * sqrt(self.columns) / each for each in COLUMN_WEIGHTS[:4])
+        return mean, spread, square, still
+
+    @property
+    def presence_deviation(self) -> float:
+        """Of the share of users who answer."""
+        return self.scale / COLUMN_PRESENCE
+
+    def release(
+        self, factors: Rows, answered: Mask, windows: Matrix, scale: float, constant: bool, stream: RandomStream
+    ) -> Columns:
+        """From factors (n, d (d + 1) / 2); see `ColumnSum`."""
+        return self.release_sums(ColumnSum(self.users, windows, scale, constant).of(factors, answered), stream)
+
+    def release_sums(self, sums: Sums, stream: RandomStream) -> Columns:
+        """From the sums that `ColumnSum` makes."""
+        row: Vector | NoisySums = sums if isinstance(sums, NoisySums) else self._mean(sums)
+        noised = self._gaussian.release(row, stream)
+        own = noised[:-1].reshape(KINDS, self.columns) * (sqrt(self.columns) / np.array(COLUMN_WEIGHTS))[:, None]
+        return Columns(own[0], own[1], own[2], own[3:], float(noised[-1]) / COLUMN_PRESENCE)
+
+    @property
+    def masked(self) -> tuple[MaskedBlock, ...]:
+        """Of a user: its row."""
+        return (("columns", "columns", KINDS * self.columns + 1, 1 / self.users / self.scale),)
+
+    def _mean(self, sums: Sums) -> Vector:
+        unit = 2.0 ** sum_bits(sums.answered, self.users)
+        return np.append(sums.total / unit, COLUMN_PRESENCE * float(sums.cells[0])) / self.users
+
+    def entry(self) -> Release:
+        """The ledger entry of the release."""
+        parameters = {"sensitivity": self._gaussian.sensitivity, "scale": self.scale, "divisor": self.users}
+        return Release("column-mean", parameters | {"columns": self.columns})
+
+    @property
+    def _gaussian(self) -> GaussianNoise:
+        return GaussianNoise(column_sensitivity(self.columns, self.users), self.scale)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ColumnSum:
+    """Σ ⌊row 2ᵇ⌋ towards zero over factors, row of length 1 at most, and in the first of `cells` who is here.
+
+    Columns are numbers over the constant feature where there is one, the last, else numbers times `scale`.
+    """
+
+    users: int  # n, the divisor
+    windows: Matrix  # (2, k): centres, half widths
+    scale: float
+    constant: bool
+
+    def __post_init__(self) -> None:
+        count(users=self.users)
+        windows = np.asarray(self.windows)
+        sound = windows.ndim == 2 and windows.shape[0] == 2 and windows.shape[1] > 0 and np.isfinite(windows).all()
+        if not (sound and (windows[1] > 0).all() and 0 < self.scale < np.inf):
+            raise ConfigError("Expected windows of shape (2, k), finite, half widths above 0, got others.")
+
+    @property
+    def length(self) -> int:
+        """Of a row, but for who is here."""
+        return KINDS * int(np.shape(self.windows)[1])
+
+    @property
+    def numbers(self) -> int:
+        """Of a factor."""
+        return packed(int(np.shape(self.windows)[1]) + self.constant)
+
+    def weights(self, unit: float) -> Vector:
+        """Of a number of each kind, (KINDS,): what it is at most, in steps of which `unit` are 1."""
+        return np.array(COLUMN_WEIGHTS) / sqrt(np.shape(self.windows)[1]) * unit
+
+    def of(self, factors: Rows, answered: Mask) -> Sums:
+        """See clipping.Reduction. ConfigError for factors of another length."""
+        sums: list[tuple[NDArray[np.int64], int]] = []
+
+        def added(rows: Matrix, own: slice) -> None:
+            total = np.zeros(self.length, np.int64)
+            sums.append((total, self.add(rows, answered[own], 2.0 ** sum_bits(0, self.users), total)))
+
+        each_piece(factors, self.numbers, added)
+        total = sum((each for each, _ in sums), np.zeros(self.length, np.int64))
+        here = sum(each for _, each in sums)
+        return Sums(total, np.array([here, 0, 0, 0], np.int64), 0, int(np.count_nonzero(answered)))
+
+    def add(self, rows: Matrix, answered: Mask, unit: float, total: NDArray[np.int64]) -> int:
+        """Add rows to the total, and say how many there are."""
+        weights = self.weights(unit)
+        windows = np.ascontiguousarray(self.windows, np.float64)
+        return int(loops.sum_columns(rows, answered, windows, self.scale, self.constant, weights, total))
+
+
+def column_sensitivity(columns: int, users: int) -> float:
+    """1 / n, with what the grid adds: see free-presence#p6."""
+    off = 2 * sqrt(KINDS * columns) * (2.0 ** -sum_bits(0, users) + 2.0**-50)
+    return mean_sensitivity(1.0, users, "zero-out") * (1 + off)
+
+
+def _require_column_layout() -> None:
+    """VerificationError unless rows of one column are at most 1 apart, and as far from nobody's: all of a grid."""
+    steps = np.linspace(0.0, 1.0, 5)
+    made = [
+        (part * s, s, s * s, *still) for s in steps for part in (*-steps, *steps) for still in [*np.eye(3), [0] * 3]
+    ]
+    rows = np.array(made) * np.array(COLUMN_WEIGHTS)
+    apart = ((rows[:, None] - rows) ** 2).sum(axis=-1).max()
+    if not (len(COLUMN_WEIGHTS) == KINDS and max(apart, (rows**2).sum(axis=1).max() + COLUMN_PRESENCE**2) <= 1 + 1e-12):
+        raise VerificationError(
+            f"Expected {KINDS} weights of rows that are at most 1 apart, got {COLUMN_WEIGHTS}, {COLUMN_PRESENCE}."
+        )
+
+
+_require_column_layout()  # once, where it is imported

@@ -1,6 +1,6 @@
 """The clipped mean that learns where users are, how far from one another, and how far to clip, from its own releases.
 
-    >>> from quoron_privacy.noise.sources import SeededNoise
+    >>> from quoron_privacy.noise.streams import SeededNoise
     >>> users, noise = np.random.default_rng(0).normal(40.0, 1.0, (10_000, 3)), SeededNoise(1)
     >>> mean = LearntMean(users=10_000, dimension=3, bound=1000.0, mu=0.2)
     >>> found = mean.release(users, np.ones(10_000, bool), noise.stream("mean"), noise.stream("public"))
@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 from quoron_privacy.accounts import gdp
 from quoron_privacy.errors import ConfigError, Infeasible, count, positive
 from quoron_privacy.gaussian import GaussianNoise, acute_sensitivity, mean_sensitivity, mean_slack
-from quoron_privacy.means import learnt_interval, learnt_radii
+from quoron_privacy.means import learnt_radii
 from quoron_privacy.means.clipping import ClippedSum, clip_rows
 from quoron_privacy.means.learnt_radii import (
     BELOW,
@@ -160,38 +160,38 @@ class LearntMean:
     def _of_a_column(self, told: "_Told", public: RandomStream) -> Learnt:
         """The same, of one: where users are by bins of place, and a clip to an interval."""
         strength, top = self.users * self.mu, 2 * min(self.bound, self.spread or self.bound)
-        first, place, around = learnt_interval.shares_of(strength)
+        first, place, around = learnt_radii.interval_shares(strength)
         spend = partial(_spent, self.mu)
         pairs, unit = told.pairs(top, spend(first), public), 1 / strength
         scale = learnt_radii.scale_of(pairs, told.scale, top, self.bound, unit)
-        left, keep = 1.0 - first, place + around + learnt_interval.LEAST_LAST  # keep: for another look and the mean
-        for _ in range(learnt_interval.TRIES):
+        left, keep = 1.0 - first, place + around + learnt_radii.LEAST_LAST  # keep: for another look and the mean
+        for _ in range(learnt_radii.TRIES):
             low, high, near = -self.bound, self.bound, False
             while not near:
-                edges = learnt_interval.places(low, high, scale)
-                centre, width = learnt_interval.place_of(told.shares(edges, spend(place)), edges), edges[1] - edges[0]
+                edges = learnt_radii.places(low, high, scale)
+                centre, width = learnt_radii.place_of(told.shares(edges, spend(place)), edges), edges[1] - edges[0]
                 left -= place
                 low, high = centre - 1.5 * width, centre + 1.5 * width
-                near = learnt_interval.near_enough(width, scale) or left < keep
+                near = learnt_radii.near_enough(width, scale) or left < keep
             scale = max(scale, width / 3)
-            edges = learnt_interval.bins_around(scale, self.bound, strength)
+            edges = learnt_radii.bins_around(scale, self.bound, strength)
             edges = np.clip(edges, -self.bound - centre, self.bound - centre)
             shares, deviation = told.shares(centre + edges, spend(around)), told.scale
             left -= around
-            wider = learnt_interval.missed(shares, edges, scale)
+            wider = learnt_radii.missed(shares, edges, scale)
             if wider is None or left < keep:
                 break
             scale = wider
         deviations = np.full(len(shares), deviation)
         unit = _noise(self.users, 2, spend(left)).scale
-        found = learnt_interval.interval_of(shares, deviations, edges, scale, unit / 2)
-        narrow = learnt_interval.narrow_of(shares, edges, found, self.users, unit)
-        nodes = learnt_interval.nodes_of(found, max(edges[-1] - found.middle, found.middle - edges[0]))
-        rows = partial(learnt_interval.rows_of, found=found, narrow=narrow, nodes=nodes)
+        found = learnt_radii.interval_of(shares, deviations, edges, scale, unit / 2)
+        narrow = learnt_radii.narrow_of(shares, edges, found, self.users, unit)
+        nodes = learnt_radii.nodes_of(found, max(edges[-1] - found.middle, found.middle - edges[0]))
+        rows = partial(learnt_radii.rows_of, found=found, narrow=narrow, nodes=nodes)
         size, more = 2 * len(nodes), 2 * len(nodes) - 2
         mean, unit = told.mean(lambda values: rows(values - centre), size, spend(left), lengths=more)
-        value, own = learnt_interval.combined(mean, found, narrow, unit)
-        far, deviation, reach = learnt_interval.far_of(mean[2:] / _ROOT, unit / _ROOT, nodes, found.groups)
+        value, own = learnt_radii.interval_combined(mean, found, narrow, unit)
+        far, deviation, reach = learnt_radii.interval_far(mean[2:] / _ROOT, unit / _ROOT, nodes, found.groups)
         return Learnt(
             np.array([centre + value + far]),
             np.array([centre + found.middle]),
@@ -295,7 +295,7 @@ def first_share(strength: float) -> float:
 def gaussians(dimension: int) -> int:
     """Samples that a run draws at most: pairs, steps, the middle with lengths, a look, two means and shells at last."""
     if dimension == 1:
-        return BINS + learnt_interval.LOOKS * learnt_interval.MOST_PLACES + 2 * learnt_interval.MOST_NODES
+        return BINS + learnt_radii.LOOKS * learnt_radii.MOST_PLACES + 2 * learnt_radii.MOST_NODES
     return BINS + MOST_LENGTHS + MOST_PARTS + (STEPS + 3) * dimension + MOST_SHELLS * (dimension + 1)
 
 

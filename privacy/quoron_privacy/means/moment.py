@@ -26,7 +26,7 @@ Matrix = NDArray[np.float64]
 Vector = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
-loops = OnFirstUse("quoron_privacy.means.moment_loops")
+loops = OnFirstUse("quoron_privacy.means.clipping_loops")
 
 _ROUNDOFF = 2.0**-53
 
@@ -132,7 +132,7 @@ class MomentSum:
             raise ConfigError(
                 f"Expected factors of {packed(self.dimension)} numbers (dimension={self.dimension}), got {rows.shape}."
             )
-        total = loops.sum_moments(rows, answered, self.norm, 2.0 ** sum_bits(0, self.divisor), self.dimension)
+        total = loops.sum_unit_moments(rows, answered, self.norm, 2.0 ** sum_bits(0, self.divisor), self.dimension)
         return Sums(total, np.zeros(4, np.int64), 0, int(np.count_nonzero(answered)))
 
     def mean(self, sums: Sums) -> Vector:

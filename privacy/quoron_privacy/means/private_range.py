@@ -16,6 +16,37 @@ The last converts exactly and is closed under sampling, so a round of many choic
 and a run of rounds on random cohorts is `subsampling.wor_epsilon` of it.
 
 Source: Bassily & Sun (2023), Algorithm 6, after Feldman & Steinke (2017). Proofs: docs/privacy/private-mean.md.
+
+The truncated mean: where users lie near one point, clip around that point and not around zero.
+
+    centre = crude mean, released privately;     release = centre + (1/n) Σ clip_C(x - centre) + N(0, σ² I)
+
+The noise follows the spread τ of the users and not the bound L on what one may send. The crude mean is a private range
+of every rotated coordinate, or a first Gaussian mean clipped at L, which is cheaper unless τ is very small against L.
+
+Source: Bassily & Sun (2023), Algorithm 1, with the noise added once and the clip around the crude mean. Statement,
+proof and constants: docs/privacy/private-mean.md.
+
+The winsorised mean: each rotated coordinate clamped around a bin that was chosen privately, then the noisy mean.
+
+    y_u = H D x_u;   a_j = a private choice of coordinate j;   z_j = a_j + (1/n) Σ_u clamp(y_uj - a_j, ±h) + N(0, σ²)
+    release = the first d coordinates of D H z
+
+A box in place of the ball of `truncated_mean`: where coordinates are near-Gaussian, h of three of their deviations
+leaves nearly nobody out, and √d₂ h is far below a radius that holds whole rows with a union bound.
+
+A user who is absent, or sends something not finite, is counted in *no* bin and adds zero to the residuals. Then leaving
+a user out lowers every cost by at most one, which is half as wide a bounded range, and moves the mean by h √d₂ / n.
+
+    >>> crude = PrivateRange(epsilon=0.01, bins=40, half_width=1.0)
+    >>> mean = WinsorisedMean.for_mu(users=10_000, crude=crude, half_width=0.1, mu=0.5, dimension=10)
+    >>> round(mean.noise.scale, 7)
+    0.0001602
+    >>> round(mean.mu(10), 3)
+    0.5
+
+Source: Levy, Sun, Amin, Kale, Kulesza, Mohri & Suresh (2021), as Bassily & Sun (2023), Appendix B, has it, with the
+Gaussian for the Laplace noise and half-widths of our own. Statement and proof: docs/privacy/winsorised-erm.md.
 """
 
 import math
@@ -23,17 +54,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import ROUND_FLOOR, ROUND_HALF_EVEN, Context, Decimal, localcontext
 from functools import lru_cache
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from quoron_privacy.accounts import gdp
-from quoron_privacy.errors import ConfigError, count, positive, probability
+from quoron_privacy.errors import ConfigError, Infeasible, count, positive, probability
+from quoron_privacy.gaussian import GaussianNoise, mean_sensitivity, mean_slack
 from quoron_privacy.kernels.on_first_use import OnFirstUse
-from quoron_privacy.means.clipping import clip_rows
-from quoron_privacy.means.rotation import Signs, padded, rotate, rotate_back
+from quoron_privacy.means.clipping import clip_rows, clipped_mean
+from quoron_privacy.means.rotation import Signs, coordinate_bound, padded, random_signs, rotate, rotate_back
 from quoron_privacy.noise.streams import RandomStream
-from quoron_privacy.release import Release
+from quoron_privacy.release import Adjacency, Release, sum_bits
 
 Matrix = NDArray[np.float64]
 Vector = NDArray[np.float64]
@@ -42,7 +75,7 @@ Counts = NDArray[np.int64]
 _MANTISSA = 128  # bits of a weight
 _DIGITS = Context(prec=70, rounding=ROUND_HALF_EVEN)  # 39 for the weight, 10 for the largest exponent, and to spare
 _LN2 = _DIGITS.ln(Decimal(2))
-loops = OnFirstUse("quoron_privacy.means.private_range_loops")
+loops = OnFirstUse("quoron_privacy.means.rotation_loops")
 
 _MOST_COORDINATES = 1 << 22  # numbers of the rotated block in work at a time
 
@@ -182,3 +215,228 @@ def crude_mean_users(
         middle = (low + high) // 2
         low, high = (low, middle) if enough(middle) else (middle, high)
     return high
+
+
+Crude = Literal["none", "gaussian", "range"]
+
+BIN_WIDTH = 0.25  # β_w: half a bin, in units of the largest rotated deviation; narrower bins cost a logarithm only
+_MOST_BINS = 1 << 12  # then bins grow wider and so does the radius
+_SHARES = tuple(share / 40 for share in range(1, 30))  # of μ², tried for the first of two Gaussian means
+
+
+@dataclass(frozen=True, slots=True)
+class TruncatedMean:
+    """Two releases on the same users, the second clipped around the first.
+
+    Formal guarantee: `mu(dimension)`-GDP under replace-one with exact noise, for every dataset; that users lie within
+    τ of one point decides the bias, never the privacy. A run draws `gaussians(dimension)` Gaussian samples.
+
+    | input                       | what happens                                                    |
+    | --------------------------- | --------------------------------------------------------------- |
+    | absent or non-finite row    | adds nothing; the divisor stays `users`                         |
+    | row farther than `radius`   | moved towards the centre                                        |
+    | crude is None               | clipped around zero, one release                                |
+    """
+
+    users: int  # n, the divisor
+    radius: float  # C
+    noise: GaussianNoise  # of the last release
+    crude: PrivateRange | GaussianNoise | None
+    bound: float  # L, the clip of a Gaussian crude mean
+
+    def mu(self, dimension: int) -> float:
+        """GDP parameter of everything released."""
+        last = self.noise.effective_mu(dimension)
+        if self.crude is None:
+            return last
+        first = self.crude.mu(dimension) if isinstance(self.crude, PrivateRange) else self.crude.effective_mu(dimension)
+        return gdp.compose(first, last)
+
+    def gaussians(self, dimension: int) -> int:
+        """Gaussian samples drawn."""
+        return dimension * (1 + isinstance(self.crude, GaussianNoise))
+
+    def release(
+        self, values: Matrix, answered: NDArray[np.bool_], stream: RandomStream, public: RandomStream
+    ) -> Vector:
+        """The private mean, shape (d,); values (n, d), answered (n,). `public` gives the rotation's signs."""
+        if self.crude is None:
+            centre = np.zeros(values.shape[1])
+        elif isinstance(self.crude, PrivateRange):
+            centre = self.crude.release(values, answered, random_signs(values.shape[1], public), stream)
+        else:
+            mean, _ = clipped_mean(values, answered, self.bound, self.users)
+            centre = self.crude.release(mean, stream)
+        with np.errstate(all="ignore"):
+            mean, _ = clipped_mean(values - centre, answered, self.radius, self.users)
+        return centre + self.noise.release(mean, stream)
+
+    def entries(self, dimension: int) -> tuple[Release, ...]:
+        """The ledger entries of one release."""
+        if self.crude is None:
+            return (self.noise.entry(),)
+        first = self.crude.entry(dimension) if isinstance(self.crude, PrivateRange) else self.crude.entry()
+        return (first, self.noise.entry())
+
+
+def calibrate(
+    crude: Crude, *, users: int, dimension: int, bound: float, spread: float | None, mu: float, failure: float = 1e-3
+) -> TruncatedMean:
+    """The least final noise of that kind for μ-GDP in all.
+
+    `bound` is L, the norm to which every row may be trusted to be clipped without harm; `spread` is τ: all rows lie
+    within τ of one point. Nothing is clipped at the radius chosen, but with probability `failure`, if that is so.
+    Raises Infeasible where the crude mean leaves no budget, with the users that it takes.
+    """
+    count(users=users, dimension=dimension)
+    positive(bound=bound, mu=mu)
+    probability(failure=failure)
+    if crude == "none" or spread is None:
+        return _assemble(users, dimension, bound, bound, mu, None)
+    positive(spread=spread)
+    if crude == "gaussian":
+        return min(
+            (_two_gaussians(users, dimension, bound, spread, mu, share, failure) for share in _SHARES),
+            key=lambda mean: mean.noise.scale,
+        )
+    return _ranged(users, dimension, bound, spread, mu, failure)
+
+
+def _two_gaussians(
+    users: int, dimension: int, bound: float, spread: float, mu: float, share: float, failure: float
+) -> TruncatedMean:
+    """A share of μ² for a mean clipped at L; rows are within 2τ of the true mean and that within its noise of it."""
+    sensitivity = mean_sensitivity(bound, users)
+    first = _noise(sensitivity, dimension, mu * math.sqrt(share))
+    radius = min(2 * spread, 2 * bound) + first.scale * (math.sqrt(dimension) + math.sqrt(2 * math.log(1 / failure)))
+    return _assemble(users, dimension, bound, radius, mu * math.sqrt(1 - share), first)
+
+
+def _ranged(users: int, dimension: int, bound: float, spread: float, mu: float, failure: float) -> TruncatedMean:
+    """private-mean#m4: bins of width 2 β_w τ_∞ and the least ε₁ that keeps every choice among the users."""
+    deviation = coordinate_bound(spread, dimension=dimension, rows=users, failure=failure)
+    half_width = min(bound, coordinate_bound(bound, dimension=dimension, rows=users, failure=failure))
+    bins = min(max(2, math.ceil(half_width / (BIN_WIDTH * deviation))), _MOST_BINS)
+    choices = padded(dimension)
+    epsilon = range_epsilon(users=users, bins=bins, choices=choices, failure=failure / 2)
+    crude = PrivateRange(epsilon, bins, half_width)
+    left = mu**2 - crude.mu(dimension) ** 2
+    if left <= 0:
+        needed = crude_mean_users(dimension=dimension, bins=bins, mu=mu, failure=failure)
+        raise Infeasible("private mean", f"{users} users are too few for private ranges", f"users >= {needed}")
+    radius = spread + math.sqrt(choices) * (deviation + crude.width / 2)
+    return _assemble(users, dimension, bound, radius, math.sqrt(left), crude)
+
+
+def _noise(sensitivity: float, dimension: int, mu: float) -> GaussianNoise:
+    """The least noise whose effective μ is at most `mu`."""
+    grid = GaussianNoise(sensitivity, sensitivity).effective_mu(dimension) - 1
+    if mu <= 2 * grid:
+        raise Infeasible("private mean", f"mu={mu:g} is below the resolution of the noise", "a larger epsilon")
+    return GaussianNoise(sensitivity, sensitivity * (1 + 3e-9) / (mu - grid))
+
+
+def _assemble(
+    users: int, dimension: int, bound: float, radius: float, mu: float, crude: PrivateRange | GaussianNoise | None
+) -> TruncatedMean:
+    return TruncatedMean(users, radius, _noise(mean_sensitivity(radius, users), dimension, mu), crude, bound)
+
+
+Integers = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class WinsorisedMean:
+    """A choice for each rotated coordinate, and the noisy mean of what is clamped around them.
+
+    Formal guarantee: `mu(dimension)`-GDP with exact noise under its adjacency, for every dataset, rotation and h; that
+    coordinates lie within h of their choice decides the bias, never the privacy.
+
+    | input                      | what happens                                                       |
+    | -------------------------- | ------------------------------------------------------------------ |
+    | absent or non-finite row   | in no bin, residual zero; the divisor stays `users`                 |
+    | coordinate beyond a_j ± h  | clamped to it                                                      |
+    """
+
+    users: int  # n, the divisor
+    crude: PrivateRange  # of each of d₂ coordinates; its ε is ε₁
+    half_width: float  # h
+    noise: GaussianNoise  # of all d₂ means together
+    adjacency: Adjacency = "replace-one"
+
+    @classmethod
+    def for_mu(
+        cls,
+        *,
+        users: int,
+        crude: PrivateRange,
+        half_width: float,
+        mu: float,
+        dimension: int,
+        adjacency: Adjacency = "replace-one",
+    ) -> "WinsorisedMean":
+        """The least noise for one μ-GDP release of all; Infeasible where the choices alone cost μ."""
+        positive(mu=mu, half_width=half_width)
+        left = mu**2 - choices_mu(crude, dimension, adjacency) ** 2
+        if left <= 0:
+            raise Infeasible("winsorised mean", f"{users:,} users are too few for private ranges", "more users")
+        noise = GaussianNoise.for_mu(
+            sensitivity=box_sensitivity(half_width, users, dimension, adjacency),
+            mu=math.sqrt(left) * (1 - 1e-9),
+            dimension=padded(dimension),
+        )
+        return cls(users, crude, half_width, noise, adjacency)
+
+    def mu(self, dimension: int) -> float:
+        """GDP parameter of everything released: d₂ choices, and one Gaussian in d₂ coordinates."""
+        choices = choices_mu(self.crude, dimension, self.adjacency)
+        return gdp.compose(choices, self.noise.effective_mu(padded(dimension)))
+
+    def release(
+        self, values: Matrix, answered: NDArray[np.bool_], signs: Signs, choosing: RandomStream, noise: RandomStream
+    ) -> tuple[Vector, int]:
+        """(the private mean, shape (d,), how many coordinates were clamped); values (k, d), public signs (d,).
+
+        The second is a function of private data.
+        """
+        if len(values) > self.users:
+            raise ConfigError(f"Expected at most users={self.users:,} rows, got {len(values):,}.")
+        with np.errstate(all="ignore"):
+            usable = answered & np.isfinite(values).all(axis=1)
+        rows = clip_rows(values[usable], 1e100)
+        length = padded(values.shape[1])
+        counts, total, clamped = np.zeros((length, self.crude.bins), np.int64), np.zeros(length, np.int64), 0
+        block = max(1, _MOST_COORDINATES // length)
+        starts = range(0, len(rows), block)
+        for start in starts:
+            loops.tally(rotate(rows[start : start + block], signs), self.crude.half_width, counts)
+        chosen = np.array([self.crude.choose(row, choosing) for row in counts])
+        middles = (chosen + 0.5) * self.crude.width - self.crude.half_width
+        unit = 2.0 ** sum_bits(self.users, self.users)
+        for start in starts:
+            clamped += loops.add_clamped(
+                rotate(rows[start : start + block], signs), middles, self.half_width, unit, total
+            )
+        residual = total.astype(np.float64) * (self.half_width / unit / self.users)
+        noisy = middles + self.noise.release(residual, noise)
+        return rotate_back(noisy, signs)[0], int(clamped)
+
+    def entries(self, dimension: int) -> tuple[Release, ...]:
+        """The ledger entries of one release."""
+        return (self.crude.entry(dimension), self.noise.entry())
+
+
+def choices_mu(crude: PrivateRange, dimension: int, adjacency: Adjacency) -> float:
+    """GDP parameter of d₂ choices. A user left out moves costs one way only: half the bounded range."""
+    share = 2 if adjacency == "zero-out" else 1
+    return math.sqrt(padded(dimension)) * bounded_range_mu(crude.epsilon / share)
+
+
+def box_sensitivity(half_width: float, users: int, dimension: int, adjacency: Adjacency = "replace-one") -> float:
+    """ℓ2 sensitivity of the clamped residuals' mean, rounding included: 2 h √d₂ / n, or half of it for zero-out."""
+    positive(half_width=half_width)
+    count(users=users, dimension=dimension)
+    if adjacency not in ("replace-one", "zero-out"):
+        raise ConfigError(f"Expected adjacency replace-one or zero-out, got adjacency={adjacency!r}.")
+    ends = 2 if adjacency == "replace-one" else 1
+    return ends * half_width * math.sqrt(padded(dimension)) / users * (1 + mean_slack(users))

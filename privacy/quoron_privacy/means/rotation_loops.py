@@ -2,15 +2,18 @@
 
 Three index bits at a time are done in registers, the lowest ones by exchanging the lanes of one register; long rows are
 split until a block fits the first cache. Rows go one after the other: the bits do not depend on how many there are.
+
+The loops of `private_range`, and of `winsorised_mean`, which clamps around what it chooses.
 """
 
 from typing import Any
 
+import numpy as np
 from llvmlite import ir  # type: ignore[import-untyped]
 from numba import types
 from numba.extending import intrinsic
 
-from quoron_privacy.kernels.shipped import njit
+from quoron_privacy.kernels.compiled import njit
 
 _REGISTER = 64  # bytes
 _BLOCK = 4096  # numbers of a row in work at once: 32 KiB of float64
@@ -140,3 +143,33 @@ def rotate(rows, signs, scale, out):  # type: ignore[no-untyped-def]
         for j in range(dimension, length):
             flat[start + j] = 0.0
         _row(flat, start, length, scale)
+
+
+@njit(cache=True)
+def tally(rotated, half_width, counts):  # type: ignore[no-untyped-def]
+    """Adds every row to the bins of its coordinates; counts (d₂, bins)."""
+    bins = counts.shape[1]
+    for i in range(len(rotated)):
+        for j in range(rotated.shape[1]):
+            place = (rotated[i, j] / half_width + 1.0) * (bins / 2)
+            # The comparisons are False for NaN, which an overflow of finite rows could leave.
+            index = np.int64(place) if 0.0 <= place < bins else (bins - 1 if place >= bins else 0)
+            counts[j, index] += 1
+
+
+@njit(cache=True)
+def add_clamped(rotated, middles, half_width, unit, total):  # type: ignore[no-untyped-def]
+    """Adds every row's ⌊clamp((y - a) / h, ±1) · unit⌋ towards zero to `total`; returns how many were clamped."""
+    clamped = 0
+    for i in range(len(rotated)):
+        for j in range(rotated.shape[1]):
+            share = (rotated[i, j] - middles[j]) / half_width
+            if share >= 1.0:
+                clamped += 1
+                total[j] += np.int64(unit)
+            elif share > -1.0:
+                total[j] += np.int64(share * unit)
+            else:  # NaN, which an overflow of finite rows could leave, too
+                clamped += 1
+                total[j] -= np.int64(unit)
+    return clamped

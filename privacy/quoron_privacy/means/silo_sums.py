@@ -18,9 +18,14 @@ from numpy.typing import NDArray
 
 from quoron_privacy.errors import ConfigError
 from quoron_privacy.means.clipping import ChangeSum, ClippedSum
-from quoron_privacy.means.contrasts import ContrastSum
-from quoron_privacy.means.free_presence import LengthSum, ShapedMomentSum, VectorLengthSum
-from quoron_privacy.means.free_presence_columns import KINDS, ColumnSum
+from quoron_privacy.means.free_presence import (
+    KINDS,
+    ColumnSum,
+    ContrastSum,
+    LengthSum,
+    ShapedMomentSum,
+    VectorLengthSum,
+)
 from quoron_privacy.means.moment import MomentSum
 from quoron_privacy.means.norm_counts import NormCountSum
 from quoron_privacy.release import Reduction, Sums, packed, sum_bits

@@ -4,16 +4,43 @@ A stream is a function of (key, labels), and every start of a run has a label of
 what one start draws comes again in no other, but in simulations, whose bits follow from the seed. Samplers return whole
 steps of a grid, never a rounded float: a release is then a post-processing of the exact continuous mechanism.
 Statements, proofs and error budget: docs/privacy/noise.md.
+
+Where a run's random words come from: a seed, for simulations and tests, or a secret key.
+
+    >>> noise = SeededNoise(7)
+    >>> first, again = noise.stream("release", 3), noise.stream("release", 3)
+    >>> bool((first.gaussian_steps(5) == again.gaussian_steps(5)).all())
+    True
+
+Both differ in their words only: samplers are `noise.streams`', so a simulation tests the code that a deployment runs.
+
+Noise of one start of a run, drawn ahead: coming rounds' samples are made on other cores while users compute.
+
+    >>> from quoron_privacy.noise.streams import SeededNoise
+    >>> with NoiseAhead(SeededNoise(7), threads=2) as noise:
+    ...     noise.expect(("release", 3), 5)
+    ...     early = noise.stream("release", 3).gaussian_steps(5)
+    >>> bool((early == SeededNoise(7).stream("release", 3).gaussian_steps(5)).all())
+    True
+
+A stream is a function of its labels, so what is drawn ahead is what would have been drawn: the same bits, once.
 """
 
+import operator
+import secrets
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from hashlib import blake2b
 from math import prod
-from typing import Protocol
+from types import TracebackType
+from typing import Any, Protocol
 
 import numpy as np
+from numpy.random.bit_generator import ISeedSequence
 from numpy.typing import NDArray
 
-from quoron_privacy.errors import ConfigError, count, positive, probability
+from quoron_privacy.errors import ConfigError, RunError, count, positive, probability
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 
 Words = NDArray[np.uint64]
@@ -133,3 +160,216 @@ def total_variation(*, gaussians: int = 0, laplaces: int = 0) -> float:
 def samples_of(shape: int | tuple[int, ...]) -> int:
     """How many there are in an array of this shape."""
     return shape if isinstance(shape, int) else prod(shape)
+
+
+_MOST_WORDS = 1 << 35  # of one ChaCha20 stream: 2³² blocks of 64 bytes
+
+
+class _Key(ISeedSequence):
+    """A key of Philox as it is. `Philox(key=...)` does the same and first asks the system for entropy that it drops."""
+
+    def __init__(self, key: bytes) -> None:
+        self._words = np.frombuffer(key, "<u8").astype(np.uint64)
+
+    def generate_state(self, *_: Any, **__: Any) -> Words:
+        return self._words
+
+
+@dataclass(frozen=True, slots=True)
+class SeededNoise:
+    """Reproducible noise for simulations and tests: Philox, keyed by a hash of the seed and the labels."""
+
+    seed: int
+
+    def stream(self, *labels: str | int) -> RandomStream:
+        """See NoiseSource."""
+        key = blake2b(_encode(self.seed, *labels), digest_size=16, person=b"quoron-seeded").digest()
+        return RandomStream(np.random.Philox(_Key(key)).random_raw)  # type: ignore[arg-type]  # numpy documents it
+
+    def require_deployable(self) -> None:
+        """Always refuses."""
+        raise RunError(
+            "Expected cryptographic noise, got SeededNoise: whoever knows or guesses the seed can subtract the noise. "
+            "Use SecureNoise.fresh() outside simulation."
+        )
+
+    def export_key(self) -> bytes:
+        """The seed, as decimal text."""
+        return str(self.seed).encode()
+
+    def fingerprint(self) -> str:
+        """See NoiseSource."""
+        return blake2b(self.export_key(), digest_size=16, person=b"quoron-name").hexdigest()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SecureNoise:
+    """Cryptographic noise: ChaCha20 under a key for each stream, derived from a 256-bit secret by keyed BLAKE2b.
+
+    >>> SecureNoise.fresh()
+    SecureNoise()
+    """
+
+    key: bytes = field(repr=False)
+
+    def __post_init__(self) -> None:
+        if len(self.key) != 32:
+            raise ConfigError(f"Expected a noise key of 32 bytes, got {len(self.key)}. Use SecureNoise.fresh().")
+        if not any(self.key):
+            raise ConfigError("Expected a secret noise key, got zero bytes. Use SecureNoise.fresh().")
+
+    @classmethod
+    def fresh(cls) -> "SecureNoise":
+        """A source with a new key from the operating system."""
+        return cls(secrets.token_bytes(32))
+
+    def stream(self, *labels: str | int) -> RandomStream:
+        """See NoiseSource. One stream gives at most 2³⁵ words."""
+        # planning and simulation need no cipher
+        from cryptography.hazmat.primitives.ciphers import Cipher
+        from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
+
+        key = blake2b(_encode(*labels), key=self.key, digest_size=32, person=b"quoron-secure").digest()
+        cipher = Cipher(ChaCha20(key, bytes(16)), mode=None).encryptor()  # a key serves one stream: the nonce is fixed
+        left = _MOST_WORDS
+
+        def draw(size: int) -> Words:
+            nonlocal left
+            left -= size
+            if left < 0:
+                raise RunError(f"Expected at most 2**35 words of one stream, got {-left:,} more. Use another label.")
+            stream = bytearray(8 * size)
+            cipher.update_into(bytes(8 * size), stream)
+            return np.frombuffer(stream, "<u8").astype(np.uint64, copy=False)
+
+        return RandomStream(draw)
+
+    def require_deployable(self) -> None:
+        """Accepts."""
+
+    def export_key(self) -> bytes:
+        """The secret. Store it where the ledger lives and nowhere else; destroy it when the run is complete."""
+        return self.key
+
+    def fingerprint(self) -> str:
+        """See NoiseSource."""
+        return blake2b(b"", key=self.key, digest_size=16, person=b"quoron-name").hexdigest()
+
+
+def _encode(*labels: str | int) -> bytes:
+    """Injective: kind, length and text of each label."""
+    texts = [("s", label) if isinstance(label, str) else ("i", str(operator.index(label))) for label in labels]
+    return b"".join(b"%s%d:%s" % (kind.encode(), len(text.encode()), text.encode()) for kind, text in texts)
+
+
+Labels = tuple[str | int, ...]
+_Drawn = Future[tuple[RandomStream, Steps]]
+
+
+class OtherStreams:
+    """What a source of other streams says of itself: as `source`, which they are made of."""
+
+    __slots__ = ()
+    source: NoiseSource
+
+    def require_deployable(self) -> None:
+        """As the source."""
+        self.source.require_deployable()
+
+    def export_key(self) -> bytes:
+        """The source's."""
+        return self.source.export_key()
+
+    def fingerprint(self) -> str:
+        """The source's."""
+        return self.source.fingerprint()
+
+
+@dataclass(frozen=True, slots=True)
+class StartedNoise(OtherStreams):
+    """A source whose streams depend on a secret of one start of a run, which is kept in memory and nowhere else.
+
+    Every start draws independent noise and coins, whatever is answered, so what one drew and did not commit says
+    nothing of what a later one releases, and books that are restored give another run from there, not the noise that
+    was shown. A real run that goes on keeps its privacy and what it has committed; a simulation keeps its bits.
+    Statements and proofs: docs/privacy/restored-books.md.
+    """
+
+    source: NoiseSource
+    nonce: str = field(repr=False)
+
+    @classmethod
+    def fresh(cls, source: NoiseSource) -> "StartedNoise":
+        """Of a start that has not been before."""
+        return cls(source, secrets.token_hex(32))
+
+    @classmethod
+    def simulated(cls, source: NoiseSource) -> "StartedNoise":
+        """Of every start of a simulation: all its bits are functions of the seed."""
+        return cls(source, "simulation")
+
+    def stream(self, *labels: str | int) -> RandomStream:
+        """See NoiseSource."""
+        return self.source.stream(*labels, "start", self.nonce)
+
+
+def of_the_run(noise: NoiseSource) -> NoiseSource:
+    """What all starts of a run draw from alike: for what has to stay when it goes on, and bears no noise."""
+    return noise.source if isinstance(noise, StartedNoise) else noise
+
+
+class NoiseAhead(OtherStreams):
+    """A source like `source`, with threads of its own for what is expected. A context manager, which ends them."""
+
+    def __init__(self, source: NoiseSource, *, threads: int) -> None:
+        count(threads=threads)
+        self.source, self.threads = source, threads
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="quoron-noise")
+        self._drawn: dict[Labels, tuple[int, _Drawn]] = {}
+
+    def __enter__(self) -> "NoiseAhead":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def expect(self, labels: Labels, samples: int) -> None:
+        """Begin with the first `samples` Gaussian steps of the stream of these labels, unless that was said before."""
+        if labels not in self._drawn:
+            self._drawn[labels] = samples, self._pool.submit(_draw, self.source, labels, samples)
+
+    def stream(self, *labels: str | int) -> RandomStream:
+        """See NoiseSource. What was drawn ahead is handed out once; asked again, the stream is drawn anew."""
+        found = self._drawn.pop(labels, None)
+        if found is None:
+            return self.source.stream(*labels)
+        return _Early(lambda: self.source.stream(*labels), *found)
+
+
+def _draw(source: NoiseSource, labels: Labels, samples: int) -> tuple[RandomStream, Steps]:
+    stream = source.stream(*labels)
+    return stream, stream.gaussian_steps(samples)
+
+
+class _Early(RandomStream):
+    """A stream whose first Gaussian samples are there already, if so many are asked for first."""
+
+    __slots__ = ("_early", "_fresh", "_samples")
+
+    def __init__(self, fresh: Callable[[], RandomStream], samples: int, early: _Drawn) -> None:
+        super().__init__(self._begin)
+        self._fresh, self._samples = fresh, samples
+        self._early: _Drawn | None = early
+
+    def _begin(self, size: int):  # type: ignore[no-untyped-def]
+        """Something else is asked for first: the stream from its start."""
+        self._early, self._draw = None, self._fresh().words
+        return self._draw(size)
+
+    def gaussian_steps(self, shape: int | tuple[int, ...]) -> Steps:
+        """See RandomStream."""
+        if self._early is not None and samples_of(shape) == self._samples:
+            after, steps = self._early.result()
+            self._early, self._draw = None, after.words
+            return steps.reshape(shape)
+        return super().gaussian_steps(shape)

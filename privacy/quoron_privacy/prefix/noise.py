@@ -9,20 +9,105 @@
 Round t adds its contribution g_t and noise N_t, the noise chosen so that C N is independent Gaussian noise for a
 factorisation A = B C of prefix sums; the released sums then carry noise B Z. Source: Denisov, McMahan, Rush, Smith &
 Thakurta (2022). Proof, with everything in integers: docs/privacy/prefix-noise.md.
+
+What every strategy, a way to write prefix sums as B C, says of itself, and `factorise`, which finds one by its name.
+
+A is the lower triangular matrix of ones, C is lower triangular with ones on its diagonal and non-negative elsewhere.
+A factorisation streams C: `predict` gives Σ_{j < t} C[t, j] N_j from a memory of the noise N so far, `remember` adds
+N_t to it. Symbols and error bounds: docs/privacy/prefix-noise.md.
+
+>>> for name in FACTORISATIONS:
+...     print(f"{name:13} {factorise(name, 128).max_error:.2f}")
+blt           2.61
+sqrt-toeplitz 2.61
+banded        3.17
+tree          7.48
+independent   11.31
+
+What correlated noise is worth as GDP by what it does: a user's rounds are played through the sampler itself.
+
+Who finds noise takes the column norm that a factorisation says of itself; who verifies a plan asks this. Statement:
+docs/privacy/prefix-noise.md#c2, several-epochs#c3.
 """
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from math import sqrt
 
 import numpy as np
 from numpy.typing import NDArray
 
 from quoron_privacy.errors import ConfigError, Infeasible, RunError, count, positive
+from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_privacy.noise.streams import GRID_BITS, NoiseSource
-from quoron_privacy.prefix.factorisations import Factorisation, factorise
 from quoron_privacy.release import NoisySums, Release
 
 Floats = NDArray[np.float64]
+
+strategies = OnFirstUse("quoron_privacy.prefix.strategies")  # imported where a plan first has correlated noise
+
+FACTORISATIONS = "blt", "sqrt-toeplitz", "banded", "tree", "independent"
+FITTED = "blt", "banded"  # to how often and how soon users come back
+LONGEST = 1 << 20  # rounds; the error budget of docs/privacy/prefix-noise.md is checked up to here
+
+
+@dataclass(frozen=True, slots=True)
+class Factorisation:
+    """The numbers and the two streaming functions of one factorisation over a fixed number of rounds."""
+
+    column_norm: float  # max_t ‖C[:, t]‖₂: how far one unit contribution moves C x
+    row_norms: Floats  # ‖B[t, :]‖₂, shape (rounds,): noise of the t-th prefix sum per unit of seed noise
+    rounding: float  # bound for |rounded prediction as computed - exact prediction| in steps (prefix-noise#c2)
+    slots: int  # vectors in the memory
+    coefficients: Floats | None  # first column of a Toeplitz C, shape (rounds,); None where C is none
+    predict: Callable[[int, Floats], Floats]  # (t, memory) -> Σ_{j < t} C[t, j] N_j, shape (d,)
+    remember: Callable[[int, Floats, Floats], Floats]  # (t, memory, N_t) -> new memory, shape (slots, d)
+
+    def reach(self, participations: int, separation: int) -> float:
+        """max ‖Σ_{i in S} C[:, i]‖₂ over sets S of so many rounds, any two of them `separation` or more apart.
+
+        Attained at rounds 0, b, 2b, ... (several-epochs#c3). ConfigError for several participations where C is no
+        Toeplitz matrix whose coefficients never grow.
+        """
+        norm: float = self.column_norm if participations == 1 else strategies.reach(self, participations, separation)
+        return norm
+
+    @property
+    def max_error(self) -> float:
+        """Largest standard deviation of a prefix sum per unit of sensitivity / μ."""
+        return self.column_norm * float(self.row_norms.max())
+
+
+def sqrt_coefficients(rounds: int) -> tuple[Floats, Floats]:
+    """First columns of the square root of A and of its inverse: coefficients of (1 - x)^(-1/2) and (1 - x)^(1/2)."""
+    k = np.arange(rounds, dtype=np.float64)
+    coefficients = np.cumprod(np.concatenate([[1.0], (2 * k[1:] - 1) / (2 * k[1:])]))
+    return coefficients, coefficients / (1 - 2 * k)
+
+
+@lru_cache(maxsize=32)
+def factorise(
+    name: str, rounds: int, separation: int | None = None, participations: int | None = None
+) -> Factorisation:
+    """The factorisation `name` of prefix sums over `rounds` rounds; ConfigError if there is none.
+
+    `separation` is after how many rounds users may come back, and `participations` how often they take part; None: they
+    do not come back, and as often as they may.
+    """
+    if name not in FACTORISATIONS:
+        raise ConfigError(f"Expected factorisation in {sorted(FACTORISATIONS)}, got factorisation={name!r}.")
+    count(rounds=rounds)
+    if rounds > LONGEST:
+        raise ConfigError(f"Expected rounds <= {LONGEST}, got rounds={rounds}. Use larger cohorts.")
+    apart = separation or rounds
+    times = min(participations or rounds, -(-rounds // apart))
+    fitted = times > 1 and name in FITTED
+    strategy = getattr(strategies, name.replace("-", "_") + ("_repeated" if fitted else ""))
+    made: Factorisation = strategy(rounds, times, apart) if fitted else strategy(rounds)
+    return made
+
 
 DEFAULT = "blt"
 _ARITHMETIC = 1 + 1e-9  # rounding of plans: products and quotients of public floats
@@ -192,3 +277,89 @@ class PrefixNoise:
         return np.rint(np.clip(np.where(np.isnan(scaled), 0.0, scaled), -largest, largest) * 2.0**GRID_BITS).astype(
             np.int64
         )
+
+
+_STEP = 2.0**-30  # of the grid of the noise, in standard deviations
+_PLAYED = 1 << 14  # users' first rounds up to which all are played where no one is known to be the worst: seconds
+
+
+def mu(noise: PrefixNoise, moved: float, dimension: int) -> float:
+    """GDP of all releases for a user who moves each of its rounds so far in ℓ2, at most.
+
+    C times the user's rounds is what the sampler predicts of these, and themselves. Where C is no Toeplitz matrix every
+    first round is played, up to 16,384; where there are more, the column norm is believed. Where it is one, the user of
+    rounds 0, b, 2b, ... is the worst as long as the column of round 0, played beside it, never grows; else inf.
+    """
+    return _worth(noise, _reach(noise), moved, dimension)
+
+
+def mu_with_shares(noise: PrefixNoise, scales: NDArray[np.float64], moved: float, dimension: int) -> float:
+    """The same where each round moves by so much in its vector and in shares with noise of their own `scales`, (T,).
+
+    Of a user in all rounds t ≡ r modulo b the part x_t of each shift that is in its vector counts R_t, and the rest
+    (σ/s_t)², at most: free-presence#p5. Where C is a Toeplitz matrix R_t is that of the column of round 0, played; else
+    users take part once, and R_t is at most what `mu` asks of a column.
+    """
+    rounds, several = noise.rounds, noise.participations > 1
+    apart = noise.separation if several else rounds
+    squares = (noise.scale / scales) ** 2
+    if noise.factors.coefficients is None:
+        squares = np.maximum(squares, _reach(noise) ** 2)
+    else:
+        column = _column(noise)
+        if several and not (np.all(column >= 0) and np.all(np.diff(column) <= 1e-12)):
+            return math.inf
+        squares = np.maximum(squares, _together(column, apart))
+    reach = math.sqrt(float(np.bincount(np.arange(rounds) % apart, weights=squares).max()))
+    return _worth(noise, reach, moved, dimension)
+
+
+def _reach(noise: PrefixNoise) -> float:
+    factors, often, apart = noise.factors, noise.participations, noise.separation
+    toeplitz, falls, last = factors.coefficients is not None, True, math.inf
+    firsts = np.zeros(1 + (often > 1), np.int64) if toeplitz else np.arange(apart if often > 1 else noise.rounds)
+    times = np.array([often, 1][: len(firsts)]) if toeplitz else often
+    if len(firsts) > _PLAYED:
+        reach = noise.column_norm
+    else:
+        memory, square = np.zeros((factors.slots, len(firsts))), np.zeros(len(firsts))
+        for t in range(noise.rounds):
+            since = t - firsts
+            own = ((since >= 0) & (since % apart == 0) & (since // apart < times)).astype(np.float64)
+            now = factors.predict(t, memory) + own
+            memory, square = factors.remember(t, memory, own), square + now**2
+            falls = falls and (not toeplitz or often == 1 or 0 <= now[1] <= last + 1e-12)
+            last = float(now[-1])
+        reach = math.sqrt(float(square.max())) if falls else math.inf
+    return reach
+
+
+def _column(noise: PrefixNoise) -> NDArray[np.float64]:
+    """What the sampler makes of a user of round 0: the first column of C, shape (T,)."""
+    memory, made = np.zeros((noise.factors.slots, 1)), np.empty(noise.rounds)
+    for t in range(noise.rounds):
+        own = np.array([float(t == 0)])
+        made[t] = (noise.factors.predict(t, memory) + own)[0]
+        memory = noise.factors.remember(t, memory, own)
+    return made
+
+
+def _together(column: NDArray[np.float64], apart: int) -> NDArray[np.float64]:
+    """R_t: inner products of each column of a Toeplitz matrix with the sum of all columns t + j·apart; shape (T,).
+
+    From the first row of its class on, that sum is the same for every class. Takes T²/apart steps.
+    """
+    rounds, summed, made = len(column), column.copy(), np.empty(len(column))
+    for first in range(apart, rounds, apart):
+        block = summed[first : first + apart]
+        block += summed[first - apart : first][: len(block)]
+    for first in range(0, rounds, apart):
+        worth = np.cumsum(column[: rounds - first] * summed[first:])
+        own = np.arange(first, min(first + apart, rounds))
+        made[own] = worth[rounds - 1 - own]
+    return made
+
+
+def _worth(noise: PrefixNoise, reach: float, moved: float, dimension: int) -> float:
+    rounding = (2 * reach + 2 * noise.factors.rounding * math.sqrt(noise.rounds)) * math.sqrt(dimension) * _STEP
+    return reach * moved / noise.scale * (1 + 1e-9) + rounding

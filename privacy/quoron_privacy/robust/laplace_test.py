@@ -27,7 +27,7 @@ from quoron_privacy.errors import Infeasible, VerificationError, count, positive
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_privacy.noise.streams import RandomStream
 from quoron_privacy.release import Release
-from quoron_privacy.robust.lottery import RELEASE, pair_divergence
+from quoron_privacy.robust.lottery import RELEASE, cheapest, pair_divergence
 from quoron_privacy.robust.outlier_mean import (
     Kappa,
     Kind,
@@ -41,7 +41,6 @@ from quoron_privacy.robust.outlier_mean import (
     score_step,
     verify_outlier_mean,
 )
-from quoron_privacy.robust.valley import cheapest
 
 loops = OnFirstUse("quoron_privacy.robust.lottery_loops")
 

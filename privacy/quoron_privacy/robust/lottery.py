@@ -18,9 +18,12 @@ Laplace noise, and no floating-point attack on it.
 
 Source: in place of the Laplace tests of Lowy, Liu & Asi (2024), Algorithms 1 and 2. Statement, proof and symbols:
 docs/privacy/outlier-mean.md.
+
+Where a cost that falls and then rises along a list is least. It proposes; theorems decide.
 """
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeVar
@@ -46,7 +49,27 @@ from quoron_privacy.robust.outlier_mean import (
     score_step,
     verify_outlier_mean,
 )
-from quoron_privacy.robust.valley import cheapest
+
+Option = TypeVar("Option")
+
+
+def cheapest(options: Sequence[Option], cost: Callable[[Option], float]) -> tuple[Option, float]:
+    """The cheapest of `options` and its cost, by golden section; each cost is asked for once."""
+    values: dict[int, float] = {}
+
+    def at(place: int) -> float:
+        if place not in values:
+            values[place] = cost(options[place])
+        return values[place]
+
+    low, high = 0, len(options) - 1
+    while high - low > 2:
+        step = max(1, round(0.382 * (high - low)))
+        left, right = low + step, max(low + step + 1, high - step)
+        low, high = (low, right) if at(left) <= at(right) else (left, high)
+    best = min(range(low, high + 1), key=at)
+    return options[best], at(best)
+
 
 Vector = NDArray[np.float64]
 Matrix = NDArray[np.float64]
@@ -68,7 +91,7 @@ class Lottery:
     A rung is as high as one user can move the integer score, so neighbouring cohorts stand on the same rung or on
     adjacent ones. One uniform integer decides: there is no noise to round.
 
-        >>> from quoron_privacy.noise.sources import SeededNoise
+        >>> from quoron_privacy.noise.streams import SeededNoise
         >>> test = Lottery(cohort_size=10, core=8, table=(1e-6, 1.0))
         >>> test.rung(79), test.rung(80), test.rung(100), test.decide(100, SeededNoise(1).stream("test", 0))
         (None, 0, 1, True)

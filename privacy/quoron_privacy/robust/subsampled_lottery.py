@@ -27,7 +27,15 @@ from quoron_privacy.accounts import composition, gdp
 from quoron_privacy.accounts.roots import root
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError, count, positive, probability
 from quoron_privacy.kernels.on_first_use import OnFirstUse
-from quoron_privacy.robust.lottery import RELEASE, Lottery, core_for, ladder_mus, recounted_scores, verify_lottery
+from quoron_privacy.robust.lottery import (
+    RELEASE,
+    Lottery,
+    cheapest,
+    core_for,
+    ladder_mus,
+    recounted_scores,
+    verify_lottery,
+)
 from quoron_privacy.robust.outlier_mean import (
     Kappa,
     Kind,
@@ -37,7 +45,6 @@ from quoron_privacy.robust.outlier_mean import (
     fitting,
     verify_outlier_mean,
 )
-from quoron_privacy.robust.valley import cheapest
 
 if TYPE_CHECKING:
     from quoron_privacy.accounts.pair import Pair

@@ -11,7 +11,7 @@ docs/privacy/two-servers.md#a.
 
 The noise is whole steps for every coordinate, a function of the server's key and of all lists so far:
 
-    >>> from quoron_privacy.two_servers.sheet import Block, RoundSheet
+    >>> from quoron_privacy.two_servers.specification import Block, RoundSheet
     >>> sheet = Sheet((RoundSheet((Block("sum", 4, 1 << 28, "clipped"),)),))
     >>> noise = ServerNoise(b"k" * 32, "run", bytes(32), sheet)
     >>> bool((noise.of(0, [bytes(32)]) == noise.of(0, [bytes(32)])).all())
@@ -43,12 +43,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quoron_privacy.errors import ConfigError, count, positive
-from quoron_privacy.noise.sources import SecureNoise
-from quoron_privacy.noise.streams import GRID_BITS
-from quoron_privacy.prefix.factorisations import Factorisation, factorise
+from quoron_privacy.noise.streams import GRID_BITS, SecureNoise
+from quoron_privacy.prefix.noise import Factorisation, factorise
 from quoron_privacy.release import Adjacency
-from quoron_privacy.two_servers.sheet import ADJACENCIES, COUNTING, KINDS, SUMS, RoundSheet, Sheet
-from quoron_privacy.two_servers.sheet import Block as Block
+from quoron_privacy.two_servers.specification import ADJACENCIES, COUNTING, KINDS, SUMS, RoundSheet, Sheet
+from quoron_privacy.two_servers.specification import Block as Block
 
 Vector = NDArray[np.float64]
 

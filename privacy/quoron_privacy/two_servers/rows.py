@@ -9,10 +9,23 @@
 A row is what one user masks: weights, the root of two of a moment's entries and all else stand *in* it, so that nothing
 but a sum of whole steps is left to do. Everything is cut towards zero; a row that is not finite, or not there, is the
 zero row. What two rows of a kind are apart, and proofs: docs/privacy/two-servers.md#rows.
+
+Arithmetic in ℤ/2⁶⁴: masks, sums that wrap around, and what an admissible row is, decided in whole numbers.
+
+    >>> seed = bytes(range(32))
+    >>> row = np.array([3, -4], np.int64)
+    >>> masked = added(row, mask(seed, 2))
+    >>> signed(masked - mask(seed, 2)).tolist()
+    [3, -4]
+
+np.uint64 throughout: it wraps around, which is the ring; no float and no signed sum is near. On the wire numbers are
+little-endian. Statement and proof: docs/privacy/two-servers.md.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from hashlib import blake2b
+from math import prod
 from threading import Lock
 from typing import Protocol
 
@@ -23,26 +36,122 @@ from quoron_privacy.errors import ConfigError, RunError
 from quoron_privacy.gaussian import check_norm
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_privacy.means.clipping import changes
-from quoron_privacy.means.clipping import loops as clipping
-from quoron_privacy.means.free_presence import HERE, SPAN, moment_logs, vector_logs
-from quoron_privacy.means.free_presence import loops as shaped
-from quoron_privacy.means.free_presence_columns import HERE as COLUMN_HERE
-from quoron_privacy.means.free_presence_columns import ColumnSum
-from quoron_privacy.means.moment import loops as moments
+from quoron_privacy.means.free_presence import COLUMN_PRESENCE as COLUMN_HERE
+from quoron_privacy.means.free_presence import HERE, SPAN, ColumnSum, moment_logs, vector_logs
 from quoron_privacy.means.norm_counts import checked, weights_of
-from quoron_privacy.means.norm_counts import loops as whitening
 from quoron_privacy.release import packed
-from quoron_privacy.two_servers.ring import fits
-from quoron_privacy.two_servers.sheet import Block as Block
-from quoron_privacy.two_servers.sheet import RoundSheet
+from quoron_privacy.two_servers.specification import ADJACENCIES, KINDS, RoundSheet
+from quoron_privacy.two_servers.specification import Block as Block
+
+Words = NDArray[np.uint64]
+Integers = NDArray[np.int64]
+
+_LOW = 17  # bits of a split: |z| <= 2³⁴ is two numbers below 2¹⁸
+
+
+def signed(total: Words) -> Integers:
+    """The integers in [-2⁶³, 2⁶³) that words stand for. Only of a sum that holds this server's own noise."""
+    return words(total).view(np.int64)
+
+
+def words(numbers: Words | Integers) -> Words:
+    """Integers as words of the ring; ConfigError for anything but 64-bit integers."""
+    made = np.ascontiguousarray(numbers)
+    if made.dtype not in (np.dtype(np.uint64), np.dtype(np.int64)):
+        raise ConfigError(f"Expected 64-bit integers, got {made.dtype}. Sums of the ring are never floats.")
+    return made.view(np.uint64)
+
+
+def added(*terms: Words | Integers) -> Words:
+    """Their sum in the ring, each of shape (k,)."""
+    first, *rest = (words(each) for each in terms)
+    total = first.copy()
+    for each in rest:
+        if each.shape != total.shape:
+            raise ConfigError(f"Expected terms of shape {total.shape}, got {each.shape}.")
+        total += each
+    return total
+
+
+def less(total: Words | Integers, *terms: Words | Integers) -> Words:
+    """`total` without them, in the ring."""
+    made = words(total).copy()
+    for each in terms:
+        if each.shape != made.shape:
+            raise ConfigError(f"Expected terms of shape {made.shape}, got {each.shape}.")
+        made -= words(each)
+    return made
+
+
+def mask(seed: bytes, k: int) -> Words:
+    """The first k words of ChaCha20 under a seed of 32 bytes, which serves one mask: uniform in the ring, (k,)."""
+    return np.frombuffer(_stream(seed, 0, 8 * k), "<u8").astype(np.uint64, copy=False)
+
+
+def salt_of(seed: bytes) -> bytes:
+    """Sixteen bytes of the same cipher from elsewhere in its stream: as random as a mask, and no part of any."""
+    return bytes(_stream(seed, 1, 16))
+
+
+def _stream(seed: bytes, part: int, size: int) -> bytearray:
+    # planning and simulation need no cipher
+    from cryptography.hazmat.primitives.ciphers import Cipher
+    from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
+
+    if len(seed) != 32:
+        raise ConfigError(f"Expected a seed of 32 bytes, got {len(seed)}. Use seed_for.")
+    nonce = bytes(8) + part.to_bytes(8, "little")  # behind the counter of blocks
+    stream = bytearray(size)
+    Cipher(ChaCha20(seed, nonce), mode=None).encryptor().update_into(bytes(size), stream)
+    return stream
+
+
+def fits(z: Integers, sheet: RoundSheet) -> bool:
+    """Whether a row is no longer than rows of its kinds are: Σ z² <= s² U² in exact integers, in each block.
+
+    Where two blocks with units U and V are one row, ‖(z/U, w/V)‖² <= s².
+    """
+    row = np.asarray(z)
+    if row.dtype != np.dtype(np.int64) or row.shape != (sheet.length,):
+        return False
+    for parts in sheet.together:
+        most = prod(block.unit**2 for block, _ in parts)
+        found = sum(sum_of_squares(row[at]) * (most // block.unit**2) for block, at in parts)
+        if found > most * KINDS[parts[0][0].kind].square_length[ADJACENCIES.index(sheet.adjacency)]:
+            return False
+    return True
+
+
+def sum_of_squares(z: Integers) -> int:
+    """Σ z², exact, of any 64-bit integers: numbers beyond 2³⁵ are squared as Python's integers."""
+    if not len(z):
+        return 0
+    if int(z.max()) >= 1 << 35 or int(z.min()) <= -(1 << 35):
+        return sum(each * each for each in z.tolist())
+    # |z| = high 2¹⁷ + low, high < 2¹⁸ and low < 2¹⁷: sums of 2²⁶ products are below 2⁶³
+    magnitude = np.abs(z)
+    high, low = magnitude >> _LOW, magnitude & ((1 << _LOW) - 1)
+    squares, products, rest = int(high @ high), int(high @ low), int(low @ low)
+    return (squares << 2 * _LOW) + (products << _LOW + 1) + rest
+
+
+def seed_for(own_randomness: bytes, run: str, round_: int, question_digest: bytes, z: Integers) -> bytes:
+    """A seed of 32 bytes from as many of the operating system's and what is masked.
+
+    A machine that was restored, and whose randomness comes again, repeats a seed for the same row alone.
+    """
+    if len(own_randomness) != 32 or not any(own_randomness):
+        raise ConfigError("Expected 32 bytes of the operating system's randomness, got others.")
+    parts = run.encode(), str(round_).encode(), question_digest, np.asarray(z, "<i8").tobytes()
+    text = b"".join(len(part).to_bytes(8, "little") + part for part in parts)
+    return blake2b(text, key=own_randomness, digest_size=32, person=b"quoron-mask").digest()
+
 
 Matrix = NDArray[np.float64]
 Vector = NDArray[np.float64]
 Mask = NDArray[np.bool_]
-Integers = NDArray[np.int64]
-Words = NDArray[np.uint64]
 
-own = OnFirstUse("quoron_privacy.two_servers.rows_loops")
+loops = OnFirstUse("quoron_privacy.means.clipping_loops")
 
 ROOT = 1.4142135623730949  # below √2
 BLOCK = 1 << 18  # numbers that are looked at together
@@ -107,7 +216,7 @@ class ClippedRows:
 
         def add(rows: Matrix, here: Mask, total: Integers) -> None:
             none = np.zeros(5, np.int64)
-            clipping.added(clipping.clipped_sum().address, rows, centre, here, norm, float(block.unit), total, none)
+            loops.added(loops.clipped_sum().address, rows, centre, here, norm, float(block.unit), total, none)
 
         return summed(add, checked(values, block.length), answered, self.sheet)
 
@@ -145,10 +254,10 @@ class NormCountRows:
             around = centre
             if matrix is not None:
                 made, around = np.empty((len(rows), d)), zero
-                whitening.whitened(rows, matrix, centre, made)
+                loops.whitened(rows, matrix, centre, made)
                 rows = made
             units = norm, float(sums.unit), float(shares.unit)
-            own.sum_norm_counts(rows, around, here, *units, weights, soft, total[:d], total[d:])
+            loops.add_norm_counts(rows, around, here, *units, weights, soft, total[:d], total[d:])
 
         return summed(add, given, answered, self.sheet)
 
@@ -171,7 +280,7 @@ class MomentRows:
         block, norm, d = only(self.sheet, "moment", packed(self.dimension)), radius_of(self.norm), self.dimension
 
         def add(rows: Matrix, here: Mask, total: Integers) -> None:
-            total += moments.sum_moments(rows, here, norm, float(block.unit), d, ROOT)
+            total += loops.sum_unit_moments(rows, here, norm, float(block.unit), d, ROOT)
 
         return summed(add, checked(values, block.length), answered, self.sheet)
 
@@ -196,7 +305,7 @@ class ShapedMomentRows:
         unit, matrix = float(block.unit), square(self.transform)
 
         def add(rows: Matrix, here: Mask, total: Integers) -> None:
-            added, present = shaped.sum_moments(rows, here, matrix, radius, unit * weights[0], ROOT)
+            added, present = loops.sum_moments(rows, here, matrix, radius, unit * weights[0], ROOT)
             total[:-1] += added
             total[-1] += present * int(unit * weights[3])
 
@@ -314,7 +423,7 @@ def summed(
     if len(values) == 1:  # a client's own row
         add(values, here, made)
     else:
-        own.in_pieces(part, len(values), values.shape[1], max(1, BLOCK // max(values.shape[1], 1)))
+        loops.in_pieces(part, len(values), values.shape[1], max(1, BLOCK // max(values.shape[1], 1)))
     return RingSums(made.view(np.uint64), None, int(np.count_nonzero(here)))
 
 

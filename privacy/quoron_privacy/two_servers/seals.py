@@ -19,7 +19,7 @@ from functools import cache, lru_cache
 from typing import Any
 
 from quoron_privacy.errors import ConfigError, RunError
-from quoron_privacy.two_servers.ring import salt_of
+from quoron_privacy.two_servers.rows import salt_of
 
 SUITE = "quoron-two-servers-1 z64 chacha20 mlkem768-x25519 hkdf-sha256 chacha20-poly1305 floor-gauss-30"
 SALT = 16

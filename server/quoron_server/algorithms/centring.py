@@ -16,7 +16,7 @@ from scipy.special import chdtri
 
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_privacy.means.rotation import Signs, random_signs
-from quoron_privacy.noise.sources import SeededNoise
+from quoron_privacy.noise.streams import SeededNoise
 from quoron_server.problem import Problem
 
 Vector = NDArray[np.float64]

@@ -6,6 +6,13 @@ worth in μ.
     algorithm = info.make(plan)          # verifies the plan first
 
 No algorithm knows of this room, nor of the minimum cohort and the look at the table that it puts around one.
+
+What a promise pays for before its first round: a look at the table, and declarations that nobody made, bought.
+
+Each is paid out of any algorithm whose promise is a μ, which is chosen for what is left. What is bought, and with which
+noise, is fixed before any value is looked at, as is the part of μ that is left. Which columns, which algorithm and
+which numbers come after may depend on what was released: every part's μ is fixed beforehand, and so they compose.
+Statements and proofs: docs/privacy/table-health.md, docs/privacy/bought-run.md.
 """
 
 import math
@@ -23,7 +30,7 @@ from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_privacy.noise.streams import total_variation
 from quoron_privacy.release import Adjacency
 from quoron_server.algorithm import Algorithm
-from quoron_server.algorithms import checks, preface
+from quoron_server.algorithms import search
 from quoron_server.algorithms.info import AlgorithmInfo, Chosen
 from quoron_server.algorithms.min_cohort import (
     WithMinCohort,
@@ -47,8 +54,63 @@ from quoron_server.plan import Constants, Cost, Guarantee, Privacy, RunPlan
 from quoron_server.problem import Problem
 from quoron_server.wording import assumption_text
 
+if TYPE_CHECKING:  # a plan holds it, and it verifies itself
+    from quoron_privacy.counts.data_quality import TableHealth
+    from quoron_privacy.counts.private_bounds import Bought
+
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
+
+
+def with_purchases(own: RunPlan, paid: "Bought", epsilon: float, delta: float) -> RunPlan:
+    """The whole plan of (ε, δ) whose rest, made for what the purchases leave, is `own`."""
+    return replace(own, guarantee=replace(own.guarantee, epsilon=epsilon, delta=delta, bought=paid))
+
+
+def verify_look(plan: RunPlan, rest: GaussianPromise | None) -> None:
+    """The look and what comes after it, verified and worth `rest`, are the whole promise together."""
+    _beside("a data quality check", plan, plan.guarantee.health, rest)
+
+
+def verify_purchases(plan: RunPlan, rest: GaussianPromise | None) -> None:
+    """The purchases and what comes after them, verified and worth `rest`, are the whole promise together.
+
+    By the second account: nothing that calibrated is asked.
+    """
+    promise, paid = plan.guarantee, plan.guarantee.bought
+    rest = _beside("purchases", plan, paid, rest)
+    assert paid is not None
+    both = paid.pair.and_(Pair.gaussian(rest.mu, rest.variation))
+    charged = Pair.gaussian(*paid.charged)
+    for what, holds, got in (
+        ("no more than is charged", both.mu <= charged.mu and both.lack <= charged.lack, (both.mu, both.lack)),
+        (
+            f"delta <= {promise.delta} for what is charged",
+            charged.delta(promise.epsilon * (1 + 1e-12), promise.delta) <= promise.delta,
+            paid.charged,
+        ),
+    ):
+        if not holds:
+            raise VerificationError(f"Expected {what} in private bounds, got {got}.")
+
+
+def _beside(
+    what: str, plan: RunPlan, paid: "Bought | TableHealth | None", rest: GaussianPromise | None
+) -> GaussianPromise:
+    """What comes after `what` in its promise, one in μ that pays for both.
+
+    VerificationError beside a minimum cohort.
+    """
+    promise = plan.guarantee
+    if promise.min_cohort is not None:
+        raise VerificationError(f"Expected no minimum cohort beside {what} in a plan of {plan.algorithm}, got one.")
+    if rest is None:
+        raise VerificationError(f"Expected a promise in μ beside {what}, got {plan.algorithm} without one.")
+    assert paid is not None
+    users, own = plan.problem.users, (rest.mu, rest.variation)
+    paid.verify(promise.epsilon, promise.delta, users=users, adjacency=promise.adjacency, own=own)
+    return rest
+
 
 near_gaussians = OnFirstUse("quoron_privacy.accounts.near_gaussian")  # runs on secret samples alone
 two_servers = OnFirstUse("quoron_server.algorithms.two_servers.plan")  # plans of that trust model alone
@@ -101,7 +163,7 @@ class Registered(AlgorithmInfo):
         if privacy.trust_model is not None:
             return resting(two_servers.planned(self, problem, privacy, options, constants, seed))
         given = {name: value for name in ABOVE_ZERO if (value := getattr(options, name, None)) is not None}
-        checks.require_options(options, *given)
+        search.require_options(options, *given)
         problem = problem.settled(wide=self.noise_ignores_domain)
         if privacy.min_cohort is not None:
             return self._with_min_cohort(problem, privacy, options, constants, seed)
@@ -155,7 +217,7 @@ class Registered(AlgorithmInfo):
         Raises ConfigError where the paper has no such algorithm, and for what no paper has: a minimum cohort, two
         servers.
         """
-        checks.require_options(options)
+        search.require_options(options)
         kind = self.options_for("paper")
         if self.printed is None or not isinstance(options, kind):
             raise ConfigError(f"Expected options of kind {kind.__name__} with constants='paper', got {options!r}.")
@@ -208,11 +270,11 @@ class Registered(AlgorithmInfo):
             check_numbers(promise.bought, "bought")
             rest = plan.without_purchases()
             self.verify(rest)
-            preface.verify_purchases(plan, self._gaussian(rest))
+            verify_purchases(plan, self._gaussian(rest))
         elif promise.health is not None:
             check_numbers(promise.health, "health")
             self.verify(plan.without_health())
-            preface.verify_look(plan, self._gaussian(plan.without_health()))
+            verify_look(plan, self._gaussian(plan.without_health()))
         else:
             self._check_promise(plan)
             verify_min_cohort(plan)
@@ -227,8 +289,8 @@ class Registered(AlgorithmInfo):
                 two_servers.verify(plan)
             verify_counts(plan, self.promises.moves)
         if promise.trust_model != "none":
-            checks.require_spent(own, self._pairs(own))
-            checks.require_spent(plan, self._pairs(plan))
+            search.require_spent(own, self._pairs(own))
+            search.require_spent(plan, self._pairs(plan))
 
     def _verify_printed(self, plan: RunPlan) -> None:
         """A plan as printed promises no less than what our accountant finds for its numbers, and nothing beside."""

@@ -22,17 +22,21 @@ from typing import Any, Unpack
 
 from quoron_privacy.accounts.lifetime import Account, Charge, Limit, Promise, Spent, compose, gaussian
 from quoron_privacy.errors import BudgetExceeded, ConfigError, LedgerError, OtherVersion
-from quoron_server.books.chain import (
+from quoron_server.books.store import (
+    OUTSIDE,
     START,
+    Execute,
     Row,
+    Store,
+    Table,
     canonical,
+    now,
     row_hash,
     signed,
     unsigned,
     verify_rows,
     verify_stored,
 )
-from quoron_server.books.store import OUTSIDE, Execute, Store, Table, now
 
 CHAIN = "population"
 _READ = ("charge", "limit", "submit")  # kinds whose payload decides or tells something later

@@ -21,12 +21,11 @@ from numpy.typing import NDArray
 from quoron_privacy.errors import LedgerError, OtherVersion, count
 from quoron_server.books.database import Database
 from quoron_server.books.drawing import Draw, homes
-from quoron_server.books.roster import AWAY_AFTER, Roster
+from quoron_server.books.roster import AWAY_AFTER, USERS, Roster
+from quoron_server.books.roster import SCHEMA as SCHEMA
 from quoron_server.books.roster import OtherGroup as OtherGroup
-from quoron_server.books.roster_tables import SCHEMA as SCHEMA
-from quoron_server.books.roster_tables import USERS
 from quoron_server.books.store import now
-from quoron_server.budget import EVERYONE as EVERYONE
+from quoron_server.plan import EVERYONE as EVERYONE
 
 State = Literal["waiting", "running", "complete", "below-min-cohort", "cancelled", "failed"]
 OPEN = ("waiting", "running")  # states of a run that has not ended

@@ -13,11 +13,21 @@ come back in the middle of a round does not show.
 
 A *silo* is one client of several people, each a user: their numbers follow each other from the one by which the silo is
 known. It is one row here, and what is said of it is said of all of them.
+
+The tables of a roster: users, keys that were theirs, draws, and who was forgotten; and whose keys are used up.
+
+A user's seat goes to another key, or to another user: the roster and the chain in one transaction, or neither.
+
+seats = Seats(roster, population)
+seats.rotate(statement, of=3)  # signed by the old key: the same user, with the same budget
+seats.replace(3, 7)  # another user, with a budget of its own
+seats.forget("3", sure=True)  # it has left: nothing says who it was
 """
 
+import hashlib
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Set
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from itertools import islice
@@ -27,25 +37,106 @@ import numpy as np
 import sqlalchemy as sa
 from numpy.typing import NDArray
 
+from quoron_client.protocol import identity
 from quoron_privacy.errors import ConfigError, LedgerError, count, printable
 from quoron_server.books.database import Database
 from quoron_server.books.drawing import Draw, draw, packed, seed_of, unpacked
-from quoron_server.books.roster_tables import (
-    DRAWS,
-    GONE,
-    KEYS,
-    LATER,
-    NAMES,
-    NOBODYS,
-    SCHEMA,
-    STANDING,
-    USERS,
-    nobodys,
-    require_current,
-    require_unused,
-)
+from quoron_server.books.lifetime_ledger import PopulationLedger
 from quoron_server.books.store import now
-from quoron_server.budget import EVERYONE as EVERYONE
+from quoron_server.plan import EVERYONE as EVERYONE
+
+SCHEMA = sa.MetaData()
+USERS = sa.Table(
+    "users",
+    SCHEMA,
+    sa.Column("user", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("fingerprint", sa.Text, nullable=False, unique=True),
+    sa.Column("group", sa.Text, nullable=False),
+    sa.Column("enrolled_at", sa.Text, nullable=False),
+    sa.Column("name", sa.Text, nullable=False, server_default=""),
+    sa.Column("software", sa.Text, nullable=False, server_default=""),
+    sa.Column("state", sa.Text, nullable=False, server_default="active"),  # as was said; who was not seen is away
+    sa.Column("why", sa.Text, nullable=False, server_default=""),
+    sa.Column("seen", sa.BigInteger, nullable=False, default=lambda: int(time.time())),  # seconds since 1970
+    sa.Column("people", sa.Integer, nullable=False, server_default="1"),  # users from `user` on, of one client
+)
+KEYS = sa.Table(  # that were somebody's: of no use any more, and never another user
+    "rotated",
+    SCHEMA,
+    sa.Column("fingerprint", sa.Text, primary_key=True),
+    sa.Column("user", sa.Integer, nullable=False),
+    sa.Column("statement", sa.Text, nullable=False),  # signed by it and by the key that follows it
+    sa.Column("time", sa.Text, nullable=False),
+)
+DRAWS = sa.Table(
+    "draws",
+    SCHEMA,
+    sa.Column("run", sa.Text, primary_key=True),
+    sa.Column("seed", sa.Text, nullable=False),
+    sa.Column("active", sa.LargeBinary, nullable=False),  # who was: bits by user, compressed
+)
+GONE = sa.Table(  # users of whom nothing is kept but that they were
+    "forgotten",
+    SCHEMA,
+    sa.Column("user", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("time", sa.Text, nullable=False),
+    sa.Column("keys", sa.Integer, nullable=False),  # that were erased
+    sa.Column("agreements", sa.Integer, nullable=False),
+)
+NOBODYS = sa.Table(  # digests of their keys, which say nothing of whose they were: never another user
+    "nobodys",
+    SCHEMA,
+    sa.Column("digest", sa.Text, primary_key=True),
+)
+STANDING = sa.Index("users_standing", USERS.c.group, USERS.c.state, USERS.c.seen)
+NAMES = sa.Index("users_names", USERS.c.name)
+LATER = {  # columns of `users` that earlier versions lack
+    "name": "TEXT NOT NULL DEFAULT ''",
+    "software": "TEXT NOT NULL DEFAULT ''",
+    "state": "TEXT NOT NULL DEFAULT 'active'",
+    "why": "TEXT NOT NULL DEFAULT ''",
+    "seen": "BIGINT NOT NULL DEFAULT 0",
+    "people": "INTEGER NOT NULL DEFAULT 1",
+}
+
+
+class RotatedKey(LedgerError):
+    """A key that its owner has put another one in the place of."""
+
+
+class ForgottenKey(LedgerError):
+    """A key of a user who has left, and was forgotten."""
+
+
+def require_current(connection: sa.Connection, fingerprint: str) -> None:
+    """RotatedKey or ForgottenKey of one that was somebody's."""
+    forgotten = sa.select(NOBODYS).where(NOBODYS.c.digest == nobodys(fingerprint))
+    if connection.execute(forgotten).first() is not None:
+        raise ForgottenKey("Expected a key that is in use, got one of a user who has left and was forgotten.")
+    gone = connection.execute(sa.select(KEYS.c.user).where(KEYS.c.fingerprint == fingerprint)).first()
+    if gone is not None:
+        raise RotatedKey(
+            f"Expected a key that is in use, got one that user {gone.user} has put another in the place of."
+        )
+
+
+def nobodys(fingerprint: str) -> str:
+    """The digest by which a forgotten key is known."""
+    return hashlib.sha256(f"quoron nobody's {fingerprint}".encode()).hexdigest()
+
+
+def require_unused(connection: sa.Connection, other: int, user: int) -> None:
+    """ConfigError if `other` was ever in a run: then it is a user of its own, and what it was promised stands."""
+    people = connection.scalar(sa.select(USERS.c.people).where(USERS.c.user == other)) or 1
+    for name in ("slots", "agreed"):
+        table = sa.table(name, sa.column("user"))
+        any_of = table.c.user.between(other, other + people - 1)
+        if connection.execute(sa.select(table.c.user).where(any_of).limit(1)).first() is not None:
+            raise ConfigError(
+                f"Expected a new key that was in no run, got that of user {other}. It is another user than user {user} "
+                "for ever: replace the one by the other without a rotation, or rotate to a key that is new."
+            )
+
 
 T = TypeVar("T")
 State = Literal["active", "away", "retired"]
@@ -442,3 +533,52 @@ def _batched(values: Iterable[T], most: int) -> Iterator[list[T]]:
 def _next(connection: sa.Connection, column: "sa.ColumnElement[Any]") -> int:
     highest = connection.scalar(sa.select(sa.func.max(column)))
     return 0 if highest is None else int(highest) + 1
+
+
+@dataclass(frozen=True, slots=True)
+class Rotated:
+    """A key that is nobody's any more, and who may be here by it or by the new one: the user first."""
+
+    old: str
+    users: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Seats:
+    """Whose seat is whose. Every method may be repeated, and then changes nothing."""
+
+    roster: Roster
+    population: PopulationLedger
+
+    def rotate(self, statement: str, of: int, revoked: Set[str] = frozenset()) -> Rotated:
+        """Give user `of` the key that its old one has signed. Raises what `rotation.check` and `Roster.rotate` raise;
+        ConfigError for another user's, and if one of both keys is among the `revoked`."""
+        old, new = identity.check(statement)
+        for which, fingerprint in (("old", old), ("new", new)):
+            if fingerprint in revoked:
+                raise ConfigError(
+                    f"Expected keys that were never revoked, got {fingerprint[:16]}…, the {which} one: whoever has a "
+                    "lost key could sign for any other. Replace the user without a rotation; then it is another user."
+                )
+        with self.population.seat({"what": "rotated", "user": of, "old": old, "new": new}):
+            user, joined = self.roster.rotate(old, new, statement)
+            if user != of:
+                raise ConfigError(f"Expected a rotation of user {of}, got one that the key of user {user} has signed.")
+        return Rotated(old, (user,) if joined is None else (user, joined))
+
+    def forget(self, word: str, *, sure: bool) -> dict[str, Any]:
+        """As `Roster.forget`, of a user by number, name or fingerprint, with a row in the chain by which restored books
+        are seen to be older; what was erased. Unless `sure` nothing is done: of whom it would be."""
+        user = self.roster.find(word)
+        if not sure:
+            before = [each["fingerprint"] for each in self.roster.rotations() if each["user"] == user.user]
+            return user.as_json() | {"keys_before": before}
+        with self.population.seat({"what": "forgotten", "user": user.user}):
+            done = self.roster.forget(user.user)
+        self.roster.fold()
+        return {"group": user.group} | asdict(done)
+
+    def replace(self, old: int, new: int) -> None:
+        """As `Roster.replace`."""
+        with self.population.seat({"what": "replaced", "user": old, "by": new}):
+            self.roster.replace(old, new)

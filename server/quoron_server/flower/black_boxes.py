@@ -21,8 +21,7 @@ from quoron_client.protocol.questions import Answers, AverageGradient, Question
 from quoron_privacy.errors import RunError
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_server.flower.engine import Part
-from quoron_server.flower.exchange import Letter, nodes
-from quoron_server.flower.hellos import Hellos
+from quoron_server.flower.exchange import Hellos, Letter, nodes
 from quoron_server.flower.users import announced, asked_of, identity, note, read_answer
 
 Identities = Literal["keys", "partitions"]

@@ -18,11 +18,10 @@ from numpy.typing import NDArray
 
 from quoron_client.protocol.questions import FAR, Answers, Question, Status
 from quoron_privacy.errors import RunError
-from quoron_server.flower.exchange import Clock, Letter, Told, heard, untold
-from quoron_server.flower.pulls import Pulls
+from quoron_server.flower.exchange import Clock, Letter, Pulls, Told, heard, untold
 from quoron_server.problem import Problem
-from quoron_server.round_clock import PAUSE, opening
-from quoron_server.spill import room_for, spill_folder
+from quoron_server.rounds import PAUSE, opening
+from quoron_server.traffic import room_for, spill_folder
 
 _log = logging.getLogger("quoron")
 

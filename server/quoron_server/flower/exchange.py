@@ -6,27 +6,90 @@
 A reply belongs to the message that it names, if it comes from the node that was sent it. What a node's own Flower makes
 of an error is told as that; what the SuperLink does is no reply, nor is what comes too late, and nothing that another
 node sends ends the wait. While the SuperLink is away the clock stands.
+
+Replies pulled one by one, each on a thread of its own, where a node can hold up or break its pull.
+
+Flower's Grid over HTTP claims all replies that it is asked for, then reads one after the other: it waits minutes, even
+hours, for parts that a node has announced and does not send, and what it cannot read is an exception. Either would cost
+whoever is pulled in the same call its answer.
+
+Hellos: who understands us, and why others do not, before anybody's data are asked about.
+
+    hellos = Hellos(grid, "private")
+    for node, values in hellos.say([5, 9], seconds=120).items(): ...
+
+Each node is sent 16 random bytes, and sends them back with its version and its place. A mod of a ClientApp sees every
+message, hellos too: one that expects other records, or changes those of a reply, breaks a hello as it would an answer.
+Our clients look at no data for it, so what comes of hellos is told by name, and may end a run before its first
+question. What comes of questions is neither: that an answer is missing may be a function of the data.
 """
 
 import logging
+import queue
 import secrets
+import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
+from types import MappingProxyType
 from typing import NamedTuple, TypeVar
 
 import httpx
 from flwr.app import Error, Message, RecordDict
-from flwr.common.constant import SUPERLINK_NODE_ID
+from flwr.common.constant import SUPERLINK_NODE_ID, ErrorCode
 from flwr.serverapp import Grid
 from flwr.superlink.grid import InMemoryGrid
 
-from quoron_client.protocol.flower_records import VERSION, Values, record
-from quoron_privacy.errors import RunError
-from quoron_server.flower.pulls import Pulls
+from quoron_client.protocol.flower_records import HELLO, VERSION, Values, record, refusal, values_of
+from quoron_privacy.errors import RunError, WireError
+
+
+@dataclass(frozen=True, slots=True)
+class Pulled:
+    """What came of one message's pull."""
+
+    message_id: str
+    node: int
+    replies: list[Message]
+    error: BaseException | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Pulls:
+    """At most one thread a node, whose pull goes on until Flower gives up; none of them keeps a process from ending."""
+
+    _busy: set[int] = field(default_factory=set)
+    _done: queue.SimpleQueue[Pulled] = field(default_factory=queue.SimpleQueue)
+
+    def busy(self, node: int) -> bool:
+        """Whether nothing has come of the last pull of this node."""
+        return node in self._busy
+
+    def start(self, grid: Grid, message_id: str, node: int) -> None:
+        """Pull the reply to a message that this node was sent."""
+        self._busy.add(node)
+        arguments, name = (grid, message_id, node), f"pull from node {node}"
+        threading.Thread(target=self._pull, args=arguments, name=name, daemon=True).start()
+
+    def next(self, seconds: float) -> Pulled | None:
+        """What has come of a pull, of an earlier exchange perhaps; None if nothing does in time."""
+        try:
+            pulled = self._done.get(timeout=seconds)
+        except queue.Empty:
+            return None
+        self._busy.discard(pulled.node)
+        return pulled
+
+    def _pull(self, grid: Grid, message_id: str, node: int) -> None:
+        try:
+            pulled = Pulled(message_id, node, list(grid.pull_messages([message_id])))
+        except BaseException as error:  # told to who waits: where a run was stopped, Flower raises no mere Exception
+            pulled = Pulled(message_id, node, [], error)
+        self._done.put(pulled)
+
 
 PATIENCE = 600.0  # seconds that a SuperLink may be away
 _AT_ONCE = 8  # messages in one push
@@ -226,3 +289,118 @@ class Clock:
         """What was asked expires PATIENCE after the end of its time."""
         if self._stood + away > PATIENCE:
             raise SuperLinkAway(f"Cannot reach the SuperLink for {self._stood + away:.0f} seconds{why}.") from None
+
+
+QUIET = 15.0  # seconds without a reply, after which those that cannot be used are all that there is
+# Flower's own mods that refuse what is not of its strategies, by the first word of their reason. Nothing else of a
+# reason is read, let alone told: a ClientApp's own code can write what it likes into it.
+MODS = MappingProxyType(
+    {
+        "LocalDpMod": "to clip and noise the arrays of a Strategy",
+        "fixedclipping_mod": "to clip for DifferentialPrivacyClientSideFixedClipping",
+        "adaptiveclipping_mod": "to clip for DifferentialPrivacyClientSideAdaptiveClipping",
+    }
+)
+_FIX = (
+    "Take it out of ClientApp(mods=[...]), or name mods with the functions that need them, as in "
+    "@app.train(mods=[...]): quoron clips and noises by itself"
+)
+_CODES = MappingProxyType(
+    {
+        ErrorCode.LOAD_CLIENT_APP_EXCEPTION: "its ClientApp cannot be loaded. Install quoron, and all that the app "
+        "imports, where it runs; its own log has the error",
+        ErrorCode.CLIENT_APP_RAISED_EXCEPTION: "its ClientApp raised an exception. Give it the action that the server "
+        "asks for, with `answer_with` in it, and no mod that needs other messages; its own log has the error",
+        ErrorCode.INVALID_FAB: "it does not trust this app: Flower could not verify it",
+    }
+)
+
+
+class NobodyUnderstands(RunError):
+    """No node's ClientApp takes our messages. Once it does, the same run can begin, or go on."""
+
+
+@dataclass(slots=True, eq=False)
+class Hellos:
+    """What nodes have said to hellos."""
+
+    grid: Grid
+    action: str = HELLO
+    told: Told = untold
+    reasons: dict[int, str] = field(default_factory=dict)  # why a node takes no part, the latest
+    _pulls: Pulls = field(default_factory=Pulls)
+    _understood: bool = False
+    _silence: Clock | None = None  # since the last reply, while none could be used
+
+    def say(self, nodes: Sequence[int], seconds: float) -> dict[int, Values]:
+        """Values of each node that takes part. Raises NobodyUnderstands, SuperLinkAway.
+
+        It waits at most `seconds`, or QUIET after the last of replies of which none can be used.
+        """
+        nonces = [secrets.token_bytes(16) for _ in nodes]
+        letters = [Letter(node, self.action, {"nonce": nonce}) for node, nonce in zip(nodes, nonces, strict=True)]
+        clock, whole, found = Clock(), 0.0, dict[int, Values]()
+        for index, reply in heard(self.grid, letters, group="hello", seconds=seconds, pulls=self._pulls, clock=clock):
+            node, read, whole = nodes[index], _read(reply, nonces[index]), max(whole, clock.ends)
+            if isinstance(read, str):
+                self._tell(node, read)
+                if not self._understood:
+                    self._silence = Clock()
+                    self._silence.start(QUIET)
+                    clock.ends = min(clock.ends, self._silence.ends)
+            else:
+                self._understood, clock.ends = True, whole
+                if (why := refusal(read)) is None:
+                    found[node] = read
+                    self.reasons.pop(node, None)
+                else:
+                    self._tell(node, why)
+            self.told(len(found), len(nodes))
+        self.require_somebody()
+        return found
+
+    def require_somebody(self, *, late: bool = False) -> None:
+        """NobodyUnderstands if no reply could ever be used, and the last is QUIET seconds old, or it is `late`."""
+        if not self._understood and self._silence is not None and (late or self._silence.over):
+            raise NobodyUnderstands(
+                f"Expected a ClientApp that takes part, got none from {len(self.reasons)} nodes.{self.said()} Nothing "
+                "was asked, and nothing is lost: mend the app, and start the same run again."
+            )
+
+    def said(self) -> str:
+        """Why nodes take no part, in a sentence; empty if none has said so."""
+        if not self.reasons:
+            return ""
+        node, why = next(iter(self.reasons.items()))
+        same = sum(each == why for each in self.reasons.values())
+        return f" Node {node}{f' and {same - 1} more' if same > 1 else ''}: {why}."
+
+    def _tell(self, node: int, why: str) -> None:
+        first = next((each for each, known in self.reasons.items() if known == why), node)
+        self.reasons[node] = why
+        _log.warning("node %d takes no part: %s", node, why if first == node else f"as node {first}")
+
+
+def _read(reply: RecordDict | Error, nonce: bytes) -> Values | str:
+    """What a node says, or why that cannot be used."""
+    if isinstance(reply, Error):
+        return _fault(reply)
+    try:
+        values = values_of(reply)
+    except WireError:
+        return f"its reply is not one of quoron: a mod of its ClientApp has replaced the record. {_FIX}"
+    if refusal(values) is None and values.get("nonce") != nonce:
+        return f"its reply is not what quoron made there: a mod of its ClientApp changes records. {_FIX}"
+    return values
+
+
+def _fault(error: Error) -> str:
+    """Fixed words for an error of Flower's."""
+    if error.code == ErrorCode.MOD_FAILED_PRECONDITION:
+        name = str(error.reason).partition(" ")[0]
+        if name in MODS:
+            return f"{name}, a mod of its ClientApp, is there {MODS[name]}, and refuses all other messages. {_FIX}"
+        return f"a mod of its ClientApp refuses messages that are not those of a Strategy. {_FIX}"
+    return _CODES.get(
+        error.code, f"its ClientApp has ended without an answer (Flower's code {error.code}). See its log"
+    )

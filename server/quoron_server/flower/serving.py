@@ -37,8 +37,7 @@ from quoron_server.books.ledger import Ledger
 from quoron_server.books.registry import EVERYONE, OPEN, State
 from quoron_server.federation import Books, Described
 from quoron_server.flower.engine import FlowerEngine, Part
-from quoron_server.flower.exchange import Letter, SuperLinkAway, exchange, nodes
-from quoron_server.flower.hellos import Hellos, NobodyUnderstands
+from quoron_server.flower.exchange import Hellos, Letter, NobodyUnderstands, SuperLinkAway, exchange, nodes
 from quoron_server.flower.users import Users, declined_are_told, identity
 from quoron_server.plan import RunPlan
 from quoron_server.rounds import Engine, RoundEvent

@@ -20,8 +20,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from quoron_privacy.accounts.lifetime import Charge
 from quoron_privacy.errors import ConfigError, LedgerError, QuoronError
+from quoron_server.books.backup import together
 from quoron_server.books.database import Database, parse
-from quoron_server.books.restoring import together
 from quoron_server.helper.books import OPEN, HelpedRun, HelperBooks
 from quoron_server.helper.keys import Keys
 from quoron_server.helper.runs import Helped, as_consented

@@ -14,13 +14,14 @@ from contextlib import closing, suppress
 from functools import lru_cache
 from pathlib import Path
 
-from quoron_privacy.two_servers.sheet import Sheet
-from quoron_server.books.chain import software
+from quoron_privacy.two_servers.specification import Sheet
 from quoron_server.books.database import Database
+from quoron_server.books.store import software
 from quoron_server.helper.books import CLOSED, EXPIRED, OPEN, HelpedRun
 from quoron_server.helper.runs import Helped
-from quoron_server.service import metrics_port
-from quoron_server.service.metrics import FREE, PATIENCE, Family, Sample, family, text
+from quoron_server.service import metrics as metrics_port
+from quoron_server.service.metrics import DATABASE_TIMEOUT as PATIENCE
+from quoron_server.service.metrics import FREE, Family, Sample, family, text
 
 ALARMS = Path(__file__).with_name("alarms.yml")
 REFUSED = ("unknown certificate", "not one of its coordinators", "refused", "away", "error")

@@ -33,9 +33,9 @@ from numpy.typing import NDArray
 
 from quoron_client.protocol.masked import TWO_SERVERS, signature_of
 from quoron_privacy.errors import ConfigError, LedgerError, RunError, VerificationError
-from quoron_privacy.two_servers import ring, seals
+from quoron_privacy.two_servers import rows, seals
 from quoron_privacy.two_servers.noise import FIRST, Entry, ServerNoise, next_chain, simulated_chain
-from quoron_privacy.two_servers.sheet import Sheet
+from quoron_privacy.two_servers.specification import Sheet
 from quoron_protos.v1 import helper_pb2 as pb
 from quoron_server.algorithms.two_servers.method import HELPER, noise_of, noise_of_groups
 from quoron_server.helper.books import CLOSED, EXPIRED, OPEN, AnsweredList, HelpedRun, HelperBooks
@@ -218,7 +218,7 @@ class Helped:
                 round=head.round,
                 chain=chain,
                 left_out=b"".join(left_out),
-                values=ring.less(total, noise).astype("<u8").tobytes(),
+                values=rows.less(total, noise).astype("<u8").tobytes(),
                 copies=run.copies,
             )
             reply.signature = signature_of(reply, self._signing)
@@ -396,7 +396,7 @@ class Helped:
                 if seed is None:
                     left_out.append(each.fingerprint)
                 else:
-                    total[each.group] += ring.mask(seed, length)
+                    total[each.group] += rows.mask(seed, length)
             return left_out, total
 
         total, left_out = np.zeros((groups, length), np.uint64), []

@@ -28,15 +28,16 @@ from quoron_privacy.errors import ConfigError, LedgerError, LedgerUnavailable, Q
 from quoron_privacy.two_servers.noise import Entry
 from quoron_protos.v1 import helper_pb2 as pb
 from quoron_protos.v1 import helper_pb2_grpc
-from quoron_server.books.chain import software
 from quoron_server.books.database import Database
+from quoron_server.books.store import software
 from quoron_server.helper.books import HelperBooks
 from quoron_server.helper.desk import Desk
 from quoron_server.helper.keys import Keys, public_fingerprint, signing_key
 from quoron_server.helper.metrics import REFUSED, HelperMetrics, Watched
 from quoron_server.helper.runs import KEEP, Helped, Refused, Uncharged, UnknownRun
-from quoron_server.service import metrics_port, security
-from quoron_server.service.trust import Trust
+from quoron_server.service import metrics as metrics_port
+from quoron_server.service import security
+from quoron_server.service.security import Trust
 
 SERVICE = "quoron.v1.Helper"
 LOOK = 5.0  # seconds between two looks for runs whose time is over

@@ -12,10 +12,25 @@ the other way round. Renewal keeps the key, and with it the user that the key st
 
 While an authority is changed for its successor, authority.pem holds both, the one that signs first: whoever has that
 file trusts both, so everybody's certificate can be renewed in its own time, and then the old one is taken out.
+
+Clients whose certificates are no longer good, by the fingerprint of their key: a renewal does not bring them back.
+
+    >>> import tempfile
+    >>> file = Path(tempfile.mkdtemp()) / "revoked.json"
+    >>> make(file)
+    >>> revoked = Revocations(file)
+    >>> add(file, 64 * "a", name="client-7")
+    >>> 64 * "a" in revoked, 64 * "b" in revoked
+    (True, False)
+
+The file is a JSON object, fingerprint to name, and is read again when it changes. While it has changed and cannot be
+read, nobody knows who is revoked: then the door is closed to everybody. Two authorities may have a list each.
 """
 
 import datetime as dt
 import ipaddress
+import json
+import logging
 import re
 from collections.abc import Container, Sequence
 from contextlib import suppress
@@ -32,8 +47,107 @@ from quoron_client.durable import OWN, PRIVATE, PUBLIC, erase, make_folder, repl
 from quoron_client.protocol.identity import SOON, days_left, issued, leads_to
 from quoron_client.protocol.identity import fingerprint as fingerprint
 from quoron_privacy.errors import ConfigError, IdentityError
-from quoron_server.service import revocation
+from quoron_server.service import journal
 from quoron_server.service.folder_lock import locked
+
+FILE = "revoked.json"  # in an authority's folder
+WORDS = "This client's certificate was revoked. Ask whoever issued it."
+MOST_NAMED = 20  # clients, in a line of the log
+CLOSED = "The coordinator cannot tell now who is revoked. Come back later."
+Version = tuple[int, ...] | None  # of a file
+_log = logging.getLogger("quoron")
+
+
+def make(file: Path) -> None:
+    """An empty list, unless there is one."""
+    with locked(file.parent):
+        _make(file)
+
+
+def add(file: Path, fingerprint: str, *, name: str) -> None:
+    """Enter a fingerprint, with a name for people; again is the same. ConfigError for a list that cannot be read.
+
+    Whoever adds takes turns with everybody else: what is reported is on the list, and on the disk.
+    """
+    with locked(file.parent):
+        _make(file)
+        _write_revoked(file, read_revoked(file) | {fingerprint: name})
+
+
+def read_revoked(file: Path) -> dict[str, str]:
+    """Name by fingerprint; ConfigError if there is no such list."""
+    try:
+        entries = json.loads(file.read_text(encoding="utf-8"))
+        well_formed = isinstance(entries, dict) and all(map(_is_fingerprint, entries))
+    except (OSError, ValueError):
+        well_formed = False
+    if not well_formed:
+        raise ConfigError(
+            f"Expected a list of revoked certificates at {file}, got none. `quoron admin certs FOLDER` makes one."
+        )
+    return dict(entries)
+
+
+class Revocations:
+    """The lists in files as they are now. Only what was read counts as seen; what could not be is read again."""
+
+    def __init__(self, *files: Path) -> None:
+        """Raises ConfigError if one of them is no list yet."""
+        self._files, self._seen = files, tuple(map(version, files))
+        self._fingerprints = frozenset(self._read())
+        self._closed = False
+
+    def __contains__(self, fingerprint: str) -> bool:
+        return fingerprint in self.now()
+
+    def now(self) -> frozenset[str]:
+        """Every fingerprint on a list, which is read again if it has changed.
+
+        ConfigError while one cannot be read: then no certificate is known to be good.
+        """
+        found = tuple(map(version, self._files))  # before the reading: what is written meanwhile is another version
+        if None in found or found != self._seen:
+            try:
+                listed = self._read()
+            except ConfigError as error:
+                if not self._closed:
+                    _log.error("%s Until there is one, no client is let in.", error)
+                self._closed = True
+                raise
+            new = sorted(name for each, name in listed.items() if each not in self._fingerprints)
+            if new:
+                journal.revoked(len(listed), ", ".join(new[:MOST_NAMED]) + (", …" if len(new) > MOST_NAMED else ""))
+            self._fingerprints, self._seen = frozenset(listed), found
+        if self._closed:
+            _log.info("the list of revoked certificates at %s can be read again", " and ".join(map(str, self._files)))
+        self._closed = False
+        return self._fingerprints
+
+    def _read(self) -> dict[str, str]:
+        return {each: name for file in self._files for each, name in read_revoked(file).items()}
+
+
+def version(file: Path) -> Version:
+    """Another one whenever the file was written or replaced; None if it is not there."""
+    try:
+        found = file.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+
+
+def _is_fingerprint(text: str) -> bool:
+    return len(text) == 64 and not set(text) - set("0123456789abcdef")
+
+
+def _make(file: Path) -> None:
+    if not file.exists():
+        _write_revoked(file, {})
+
+
+def _write_revoked(file: Path, entries: dict[str, str]) -> None:
+    replace_whole(file, json.dumps(entries, indent=1).encode(), mode=PUBLIC)
+
 
 AUTHORITY, COORDINATOR, FORGOTTEN = "authority", "coordinator", "forgotten"
 CERTIFICATE, KEY, TRUSTED = "certificate.pem", "key.pem", f"{AUTHORITY}.pem"  # in the folder of a holder
@@ -45,7 +159,7 @@ _SLACK = dt.timedelta(minutes=5)  # clocks differ
 def make_authority(folder: Path, *, days: int) -> None:
     """authority.pem, authority.key and an empty revoked.json in `folder`, unless they are there."""
     make_folder(folder)
-    revocation.make(folder / revocation.FILE)
+    make(folder / FILE)
     with locked(folder):
         if not (folder / TRUSTED).exists():
             made = _self_signed(_key(folder / f"{AUTHORITY}.key"), "quoron trial authority", days)
@@ -55,7 +169,7 @@ def make_authority(folder: Path, *, days: int) -> None:
 def _hand_out(folder: Path) -> None:
     """Copy authority.pem to each holder and revoked.json to the coordinator, where these are older."""
     for holder in {path.parent for path in folder.glob(f"*/{CERTIFICATE}")}:
-        for name in (TRUSTED, revocation.FILE) if holder.name == COORDINATOR else (TRUSTED,):
+        for name in (TRUSTED, FILE) if holder.name == COORDINATOR else (TRUSTED,):
             given, content = holder / name, read(folder / name)
             if not given.exists() or given.read_bytes() != content:
                 replace_whole(given, content, mode=PUBLIC)
@@ -157,7 +271,7 @@ class Entry:
 
 def every(folder: Path) -> list[Entry]:
     """Every certificate in the PEM files of a folder, authorities first; IdentityError for one that is damaged."""
-    listed = revocation.read(folder / revocation.FILE) if (folder / revocation.FILE).exists() else {}
+    listed = read_revoked(folder / FILE) if (folder / FILE).exists() else {}
     found = []
     for path in (folder / TRUSTED, *folder.glob(f"*/{CERTIFICATE}")):
         several = parse_authorities(read(path), str(path))
@@ -224,7 +338,7 @@ def _issue(
     names = [_host(host) for host in hosts]
     if path.exists():
         old = load_certificate(path)
-        if (folder / revocation.FILE).exists() and fingerprint(old) in revocation.read(folder / revocation.FILE):
+        if (folder / FILE).exists() and fingerprint(old) in read_revoked(folder / FILE):
             raise ConfigError(f"Expected a certificate that is not revoked, but {path} is. Issue one of another name.")
         unit = group(old) if unit is None else unit
         names = names or _hosts(old)
@@ -274,8 +388,8 @@ def revoke(folder: Path, name: str) -> Path:
 
 def revoke_key(folder: Path, fingerprint: str, *, name: str = FORGOTTEN) -> Path:
     """Enter a key in the list of revoked ones, under a name that says nothing; the path of the list."""
-    file = folder / revocation.FILE
-    revocation.add(file, fingerprint, name=name)
+    file = folder / FILE
+    add(file, fingerprint, name=name)
     with locked(folder):
         _hand_out(folder)
     return file
@@ -283,7 +397,7 @@ def revoke_key(folder: Path, fingerprint: str, *, name: str = FORGOTTEN) -> Path
 
 def erase_forgotten(folder: Path) -> list[str]:
     """Erase every certificate and key of whom `revoke_key` has listed; their files. Again is the same."""
-    gone = {key for key, name in revocation.read(folder / revocation.FILE).items() if name == FORGOTTEN}
+    gone = {key for key, name in read_revoked(folder / FILE).items() if name == FORGOTTEN}
     erased = []
     with locked(folder):
         for each in every(folder):
@@ -302,7 +416,7 @@ def erase_forgotten(folder: Path) -> list[str]:
 def check_name(name: str) -> None:
     """ConfigError for a name that cannot be that of a certificate's files."""
     fits = all(letter.isalnum() or letter in "-_." for letter in name) and not name.startswith(".")
-    if not name or not fits or Path(name).stem == AUTHORITY or _SUCCESSOR(Path(name).stem) or name == revocation.FILE:
+    if not name or not fits or Path(name).stem == AUTHORITY or _SUCCESSOR(Path(name).stem) or name == FILE:
         raise ConfigError(f"Expected a name of letters, digits, '-', '_' and '.', got {name!r}. Choose another.")
 
 

@@ -1,13 +1,47 @@
 """The client plane over gRPC: enrolment, and one long conversation with each client.
 
 Messages are read as bytes and parsed here, so that whatever bytes a client sends meet one code path.
+
+How often one client may do what takes the database: a few times at once, and then once a second.
+
+>>> limit = RateLimit(burst=2, seconds=1.0)
+>>> [limit.wait("ada", now) for now in (10.0, 10.0, 10.25, 11.0)]
+[0.0, 0.0, 0.75, 0.0]
+>>> limit.wait("ben", 10.25)
+0.0
+
+Who may keep a connection to a port: whoever has called with a credential, and a few who have not called yet.
+
+    doorkeeper = Doorkeeper(most=2000)
+    doorkeeper.admit(context.peer(), identity)      # at every call with a good certificate, or a good token
+    await doorkeeper.watch(port)                    # for ever
+
+gRPC limits connections by their number alone. Whoever opens as many, and says nothing or half of a handshake on each,
+would keep everybody else out, and each takes 70 KiB. So the coordinator looks at its own sockets, several times a
+second: when connections that have brought no client's call take half of all places, or seven eighths together with the
+others, the oldest of them are ended. So a client that shakes hands in an ordinary time gets through, as does a crowd
+that comes back at once.
+
+One client has a few connections, of which its oldest make way: two at a look, and all at once where half of the places
+are taken. Whoever is thrown out comes back at once, and a handshake costs more processor time than what is sent on a
+connection that is left alone for a while.
+
+A socket is ended by shutdown(2), as if its other end had closed it: it stays gRPC's, which cleans up after it.
 """
 
 import asyncio
+import ipaddress
 import logging
+import os
+import socket
+import stat
+import time
+from collections import defaultdict
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import unquote
 
 import grpc
 from cryptography.x509 import Certificate
@@ -16,25 +50,141 @@ from google.protobuf.message import DecodeError
 from quoron_client.protocol import wire
 from quoron_privacy.errors import ConfigError, LedgerError, QuoronError, WireError
 from quoron_protos.v1 import federation_pb2 as pb
-from quoron_server.books.roster import OtherGroup, OtherPeople
-from quoron_server.books.roster_tables import ForgottenKey, RotatedKey
-from quoron_server.service import certificates, journal, revocation, security, users
+from quoron_server.books.roster import ForgottenKey, OtherGroup, OtherPeople, RotatedKey
+from quoron_server.service import certificates, journal, security, users
+from quoron_server.service.certificates import Revocations
 from quoron_server.service.conversation import Conversation
-from quoron_server.service.counts import OTHER_PROTOCOL
-from quoron_server.service.doorkeeper import Doorkeeper
 from quoron_server.service.engine import RunStopped
-from quoron_server.service.manager import Manager
-from quoron_server.service.rate_limit import RateLimit
-from quoron_server.service.revocation import Revocations
-from quoron_server.service.security import Caller
-from quoron_server.service.trust import Trust
+from quoron_server.service.manager import OTHER_PROTOCOL, Manager
+from quoron_server.service.security import Caller, Trust
+
+_MOST = 4096  # names, before those are forgotten that have nothing to wait for
+
+
+@dataclass(slots=True)
+class RateLimit:
+    """A bucket for each name, which holds `burst` and gains one in so many `seconds`."""
+
+    burst: int = 10
+    seconds: float = 1.0
+    _full: dict[str, float] = field(default_factory=dict)  # when a bucket will be full again
+
+    def wait(self, name: str, now: float) -> float:
+        """Seconds until it is worth asking again; 0 if it may go on now, which is counted."""
+        if len(self._full) >= _MOST:
+            self._full = {each: full for each, full in self._full.items() if full > now}
+        after = max(self._full.get(name, now), now) + self.seconds
+        early = after - self.burst * self.seconds - now
+        if early > 0:
+            return early
+        self._full[name] = after
+        return 0.0
+
+
+MOST_EACH = 4  # connections of one client: one is used, others may be dying unnoticed
+MOST_BESIDE = 64  # beyond them, which are ended one after another; those beyond all of these at once
+ENDED_EACH = 2  # of one client's in a look
+LOOK = 0.25  # seconds between two looks
+_SHARE = 10.0  # between two looks passes so many times what a look takes
+_FILES = "/dev/fd"  # the files of this process
+Place = tuple[str, int]  # address and port
+
+
+class Doorkeeper:
+    """Remembers who has called from where, in one event loop."""
+
+    def __init__(self, most: int, *, each: int = MOST_EACH) -> None:
+        """For a port that takes `most` connections."""
+        self._most, self._each = most, each
+        self._known: dict[int, Place | None] = {}  # inode: far end, unless it was ended; oldest first
+        self._admitted: dict[Place, str] = {}  # oldest first
+
+    def admit(self, peer: str, identity: str) -> None:
+        """A client has called from where gRPC says; what is no address of a network takes no place of a port's."""
+        if not peer.startswith(("ipv4:", "ipv6:")):
+            return
+        host, _, port = unquote(peer.partition(":")[2]).rpartition(":")
+        self._admitted.setdefault(_place(host.strip("[]"), int(port)), identity)
+
+    async def watch(self, port: int) -> None:
+        """For ever: keep the number of connections to our `port` within bounds, on a system that shows its files."""
+        while os.path.isdir(_FILES):
+            began = time.perf_counter()
+            with suppress(OSError):  # no file is free to look with: the next time, perhaps
+                self.look(port)
+            await asyncio.sleep(max(LOOK, _SHARE * (time.perf_counter() - began)))
+
+    def look(self, port: int) -> int:
+        """Once; how many were ended."""
+        found = {inode: file for name in os.listdir(_FILES) if (inode := _inode(file := int(name))) is not None}
+        known = {inode: place for inode, place in self._known.items() if inode in found}
+        self._known = known | {each: _far_end(found[each], port) for each in found if each not in known}
+        here = {place: inode for inode, place in self._known.items() if place is not None}
+        self._admitted = {place: who for place, who in self._admitted.items() if place in here}
+        strangers = [inode for place, inode in here.items() if place not in self._admitted]
+        places = max(self._most // 8, min(self._most // 2, 7 * self._most // 8 - len(self._admitted)))
+        leaving = strangers[: max(0, len(strangers) - places)]
+        of: dict[str, list[int]] = defaultdict(list)
+        for place, who in self._admitted.items():
+            of[who].append(here[place])
+        crowded = 2 * len(here) > self._most
+        for own in of.values():
+            beyond = max(0, len(own) - self._each)
+            leaving += own[: beyond if crowded else max(min(beyond, ENDED_EACH), beyond - MOST_BESIDE)]
+        self._known |= dict.fromkeys(leaving)  # gRPC may take a while to clean up after them
+        return sum(_end(found[inode], inode) for inode in leaving)
+
+
+def _inode(file: int) -> int | None:
+    """Of a socket."""
+    try:
+        status = os.fstat(file)
+    except OSError:  # it was closed meanwhile
+        return None
+    return status.st_ino if stat.S_ISSOCK(status.st_mode) else None
+
+
+def _far_end(file: int, port: int) -> Place | None:
+    """Of a connection to our port; None for every other socket."""
+    with suppress(OSError), _held(file) as own:
+        if own.family in (socket.AF_INET, socket.AF_INET6) and own.getsockname()[1] == port:
+            return _place(*own.getpeername()[:2])
+    return None
+
+
+def _end(file: int, inode: int) -> bool:
+    """Whether it was still there to be ended."""
+    with suppress(OSError), _held(file) as own:
+        if _inode(own.fileno()) == inode:  # and no other that got the number of a file that was closed
+            own.shutdown(socket.SHUT_RDWR)
+            return True
+    return False
+
+
+def _held(file: int) -> socket.socket:
+    """A second hold of it; OSError for what is no socket any more."""
+    own = os.dup(file)
+    try:
+        return socket.socket(fileno=own)
+    except OSError:
+        os.close(own)
+        raise
+
+
+def _place(host: str, port: int) -> Place:
+    address = ipaddress.ip_address(host.partition("%")[0])
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return str(mapped or address), port
+
 
 SERVICE = "quoron.v1.ClientPlane"
 GREETING_SECONDS = 30.0
 NONSENSE, LEAVING = "Expected a message of this protocol.", "The coordinator is leaving. Come back later."
 _UNREAD = "An earlier conversation with this client ended unread, on a connection that is still open. Close it."
 _SLOW = f"Expected an enrolment within {GREETING_SECONDS:g} seconds, and one a second from one client."
-LOOK = 3.0  # seconds between two looks for those whose certificate is no longer good, and who say nothing
+CERTIFICATE_SECONDS = (
+    3.0  # seconds between two looks for those whose certificate is no longer good, and who say nothing
+)
 _LONGEST_GREETING, _LONGEST_SMALL = 4 << 10, 64 << 10  # bytes of an enrolment or a hello, and of what is no answer
 _log = logging.getLogger("quoron")
 Context = Any  # grpc.aio.ServicerContext[bytes, bytes]
@@ -191,7 +341,7 @@ class ClientPlane:
         """
         closed, trusted = False, None if self._trust is None else self._trust.now()
         while self._trust is not None:
-            await asyncio.sleep(LOOK)
+            await asyncio.sleep(CERTIFICATE_SECONDS)
             earlier, trusted = trusted, self._trust.now()
             if earlier is not trusted:
                 self._recheck(trusted.authorities)
@@ -201,9 +351,9 @@ class ClientPlane:
                 revoked, before, closed = frozenset(), closed, True
             for conversation, caller in list(self._callers.items()):
                 if caller.identity in revoked:
-                    conversation.end(revocation.WORDS, grpc.StatusCode.UNAUTHENTICATED)
+                    conversation.end(certificates.WORDS, grpc.StatusCode.UNAUTHENTICATED)
                 elif before:
-                    conversation.end(revocation.CLOSED, grpc.StatusCode.UNAVAILABLE)
+                    conversation.end(certificates.CLOSED, grpc.StatusCode.UNAVAILABLE)
                 elif not caller.timely():
                     conversation.end(security.EXPIRED, grpc.StatusCode.FAILED_PRECONDITION)
 
@@ -320,9 +470,9 @@ class ClientPlane:
         try:
             revoked = self._revoked is not None and caller.identity in self._revoked
         except ConfigError:
-            raise Refused(grpc.StatusCode.UNAVAILABLE, revocation.CLOSED) from None
+            raise Refused(grpc.StatusCode.UNAVAILABLE, certificates.CLOSED) from None
         if revoked:
-            raise Refused(grpc.StatusCode.UNAUTHENTICATED, revocation.WORDS)
+            raise Refused(grpc.StatusCode.UNAUTHENTICATED, certificates.WORDS)
         if caller.identity in self._manager.users.rotated:  # nor here: the new one may be in its files soon
             raise Refused(grpc.StatusCode.FAILED_PRECONDITION, users.ROTATED)
         if not caller.timely():  # not UNAUTHENTICATED, which ends a client: it will read its certificate again

@@ -23,10 +23,8 @@ from quoron_privacy.errors import ConfigError, LedgerUnavailable, QuoronError, U
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_protos.v1 import federation_pb2_grpc, values_pb2
 from quoron_server.service import journal, security, tokens
-from quoron_server.service.counts import Counts
-from quoron_server.service.doorkeeper import Doorkeeper
-from quoron_server.service.manager import Manager
-from quoron_server.service.rate_limit import RateLimit
+from quoron_server.service.client_plane import Doorkeeper, RateLimit
+from quoron_server.service.manager import Counts, Manager
 from quoron_server.service.records import UnknownRun, outside
 
 LATE = 1.0  # seconds before a call is refused, when there are more than a hundred a second

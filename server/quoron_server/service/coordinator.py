@@ -28,22 +28,21 @@ from quoron_client.protocol.charges import MOST_PEOPLE
 from quoron_privacy.errors import ConfigError
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_protos.v1 import federation_pb2, federation_pb2_grpc
-from quoron_server.books.chain import software
 from quoron_server.books.database import Database
 from quoron_server.books.roster import AWAY_AFTER
+from quoron_server.books.store import software
 from quoron_server.rounds import Evaluate
-from quoron_server.service import clock, journal, metrics_port
+from quoron_server.service import journal, security
+from quoron_server.service import metrics as metrics_port
 from quoron_server.service.client_plane import SERVICE as CLIENT_PLANE
-from quoron_server.service.client_plane import ClientPlane
+from quoron_server.service.client_plane import ClientPlane, Doorkeeper
 from quoron_server.service.control_plane import ControlPlane, TokenGate
-from quoron_server.service.doorkeeper import Doorkeeper
 from quoron_server.service.manager import Manager
 from quoron_server.service.metrics import Metrics
-from quoron_server.service.security import Transport
+from quoron_server.service.security import Transport, Trust
 from quoron_server.service.sessions import Sessions
-from quoron_server.service.trust import Trust
 from quoron_server.specification import LONGEST
-from quoron_server.spill import spill_folder
+from quoron_server.traffic import spill_folder
 
 if TYPE_CHECKING:
     from quoron_server.service import helping as two_servers
@@ -158,7 +157,9 @@ class Coordinator:
                 away_after=config.away_after,
                 most_people=config.max_users_per_client,
                 revoked=config.transport.revoked,
-                put_back=float if config.transport.plaintext else clock.put_back,  # without certificates nothing ends
+                put_back=float
+                if config.transport.plaintext
+                else security.put_back,  # without certificates nothing ends
                 helping=None if config.helper is None else two_servers.Helping(config.helper, self._database),
             )
             try:

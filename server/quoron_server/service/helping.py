@@ -8,6 +8,11 @@ A round's list and sum are durable before the list leaves. The helper answers on
 what the round is, also after a kill on either side. Between its reply and the round's commit nothing of the sum is a
 number; after the commit the books hold neither it nor an answer. A helper that is away is waited for, as a database is;
 one that answers something else than it was asked pauses the run, by name. Source: docs/privacy/two-servers.md.
+
+What the coordinator keeps of a round of two servers until it is committed: its list's chain, and its masked sum.
+
+Durable before the list leaves, so that the helper's reply finds it after a kill. After the round's commit only the
+chain is left: no sum, and not how many were in it. Answers are in no book.
 """
 
 import logging
@@ -25,25 +30,103 @@ from numpy.typing import NDArray
 
 from quoron_client.protocol.masked import check_signature, read_helper_key, row_to_wire
 from quoron_client.protocol.questions import Question, Status
-from quoron_privacy.errors import BudgetExceeded, IdentityError, RunError
-from quoron_privacy.two_servers import ring
+from quoron_privacy.errors import BudgetExceeded, IdentityError, LedgerUnavailable, OtherVersion, RunError
+from quoron_privacy.two_servers import rows
 from quoron_privacy.two_servers.noise import FIRST, Entry, next_chain, simulated_chain
 from quoron_privacy.two_servers.rows import RingReduction, RingSums
 from quoron_protos.v1 import helper_pb2
 from quoron_protos.v1.helper_pb2_grpc import HelperStub
-from quoron_server.books.chain import software
+from quoron_server.books.backup import charge_helped
 from quoron_server.books.database import Database
 from quoron_server.books.registry import OPEN, Registry
-from quoron_server.books.restoring import charge_helped
-from quoron_server.books.roster_tables import USERS
+from quoron_server.books.roster import USERS
+from quoron_server.books.store import software
 from quoron_server.plan import RunPlan
 from quoron_server.rounds import RoundEvent
 from quoron_server.service import certificates
-from quoron_server.service.asking import Sealed
 from quoron_server.service.engine import GrpcEngine
-from quoron_server.service.masked_sums import Held, HelperAway, HelperDisagrees, MaskedSums
+from quoron_server.service.sessions import Sealed
 from quoron_server.specification import RunSpecification
 from quoron_server.wording import digest
+
+Words = NDArray[np.uint64]
+SCHEMA = sa.MetaData()
+SUMS = sa.Table(
+    "masked_rounds",
+    SCHEMA,
+    sa.Column("run", sa.Text, primary_key=True),
+    sa.Column("round", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("chain", sa.LargeBinary, nullable=False),  # of all lists, as they were sent
+    # What follows is erased when the round is committed.
+    sa.Column("used", sa.LargeBinary),  # of all lists without those whom the helper left out, if nobody is now
+    sa.Column("total", sa.LargeBinary),  # of masked answers
+    sa.Column("answered", sa.Integer),
+)
+
+
+class HelperAway(LedgerUnavailable):
+    """The helper cannot be reached now: the run waits for it, and goes on."""
+
+
+class HelperDisagrees(OtherVersion):
+    """The helper does not answer what it was asked: the run is left as it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A round whose list was sent, or was about to be."""
+
+    chain: bytes
+    used: bytes | None
+    total: Words | None
+    answered: int
+
+
+class MaskedSums:
+    """In the coordinator's database. Every method is one transaction and may be repeated."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        database.ensure(SCHEMA)
+
+    def chain_before(self, run: str, round_: int) -> bytes:
+        """After the list of the round before, as it was sent."""
+        query = sa.select(SUMS.c.chain).where(SUMS.c.run == run, SUMS.c.round == round_ - 1)
+        found = self._database.all(query)
+        if not found:
+            raise HelperDisagrees(
+                f"Expected the chain of lists of run {run} up to round {round_} in these books, found none: they were "
+                "put back. Cancel the run."
+            )
+        return bytes(found[0][0])
+
+    def held(self, run: str, round_: int) -> Held | None:
+        """A round that is not committed, if its list was made."""
+        found = self._database.all(sa.select(SUMS).where(SUMS.c.run == run, SUMS.c.round == round_))
+        if not found:
+            return None
+        row = found[0]
+        return Held(
+            row.chain, row.used, None if row.total is None else np.frombuffer(row.total, "<u8"), row.answered or 0
+        )
+
+    def hold(self, run: str, round_: int, held: Held) -> None:
+        """Keep the list and the sum of a round, in place of one that the helper has not heard of."""
+        total = None if held.total is None else held.total.astype("<u8").tobytes()
+        row = {"chain": held.chain, "used": held.used, "total": total, "answered": held.answered}
+        with self._database.writing() as connection:
+            connection.execute(SUMS.delete().where(SUMS.c.run == run, SUMS.c.round == round_))
+            connection.execute(SUMS.insert().values(run=run, round=round_, **row))
+
+    def forget(self, run: str, *, before: int | None = None) -> None:
+        """Erase what is kept of sums, of rounds `before` one that is committed, or of all."""
+        which = sa.and_(SUMS.c.run == run, SUMS.c.answered.is_not(None))
+        if before is not None:
+            which = sa.and_(which, SUMS.c.round < before)
+        with self._database.writing() as connection:
+            connection.execute(SUMS.update().where(which).values(used=None, total=None, answered=None))
+        self._database.checkpoint()
+
 
 PATIENCE = 30.0  # seconds for the helper to be there, and to answer what is short
 EACH = 0.01  # and for each entry of a list
@@ -54,7 +137,6 @@ _DIGEST = 32
 _MOST_COPIES = 100  # of a run: a helper that lies could use up everybody's budget
 _MESSAGE, _LONGEST = 4 << 20, 1 << 30  # bytes of a message of the helper's, and of a reply in many
 _log = logging.getLogger("quoron")
-Words = NDArray[np.uint64]
 _schema = sa.MetaData()
 _helped = sa.Table(
     "helped",
@@ -360,7 +442,7 @@ class HelpedEngine:
         left_out = _split(reply.left_out)
         same = held is not None and held.chain == reply.chain
         if same and held is not None and held.total is not None and held.used is not None and not left_out:
-            total = ring.less(held.total.astype(np.uint64), lifted)
+            total = rows.less(held.total.astype(np.uint64), lifted)
             return RingSums(total, held.used, held.answered, counted)
         listed = sorted(self._gathered if same and self._gathered else set(_split(reply.fingerprints)))
         asked_for = self.helping.fingerprints(self.inner.session.members[question.cohort].tolist())
@@ -381,7 +463,7 @@ class HelpedEngine:
         used = next_chain(self._used(asked), round_, [self._gathered[each].entry for each in kept])
         self.helping.sums.hold(run, round_, Held(reply.chain, None, None, 0))
         total = self._totals(round_, [self._gathered[each] for each in kept])
-        return RingSums(ring.less(total, lifted), used, len(kept), counted)
+        return RingSums(rows.less(total, lifted), used, len(kept), counted)
 
     def _gather_all(self, question: Question, asked: RingReduction, listed: Sequence[bytes]) -> None:
         """Ask until everybody of a list that the helper has answered has sent again what it sent before."""

@@ -4,6 +4,8 @@ A run is entered after its plan was made and verified and the population's budge
 says what is written from then on, in which order. While the database is away a run pauses, then goes on from what the
 ledger holds. A run that this coordinator may not go on with (another version's or configuration's, a simulation where
 none is allowed, one of Flower's) is left as it is, for one that may, or for `cancel`.
+
+What a coordinator counts for those who watch over it, since it started: nothing that follows from anybody's data.
 """
 
 import asyncio
@@ -11,13 +13,24 @@ import json
 import logging
 import math
 import os
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from grpc import StatusCode
+
 from quoron_client.protocol import charges, wire
-from quoron_privacy.errors import BelowMinCohort, LedgerError, LedgerUnavailable, OtherVersion, QuoronError
+from quoron_privacy.errors import (
+    BelowMinCohort,
+    BudgetExceeded,
+    LedgerError,
+    LedgerUnavailable,
+    OtherVersion,
+    QuoronError,
+)
 from quoron_server import specification as specifications
 from quoron_server.books.database import Database
 from quoron_server.books.drawing import homes
@@ -27,21 +40,57 @@ from quoron_server.federation import Books
 from quoron_server.parameters import Kind
 from quoron_server.plan import RunPlan
 from quoron_server.rounds import Evaluate, Observer
-from quoron_server.service import attending, journal
+from quoron_server.service import certificates, journal, security, users
+from quoron_server.service import running as attending
 from quoron_server.service.accounts import Accounts
-from quoron_server.service.counts import Counts
+from quoron_server.service.certificates import Revocations
 from quoron_server.service.engine import GrpcEngine, RunStopped
-from quoron_server.service.feed import Feed
+from quoron_server.service.journal import Feed
 from quoron_server.service.records import Records, outside, retried_once
-from quoron_server.service.revocation import Revocations
 from quoron_server.service.running import FeedObserver, Running, Standing, standing, until_published
 from quoron_server.service.sessions import Sessions
 from quoron_server.service.users import Users
-from quoron_server.specification import RunSpecification
+from quoron_server.specification import OtherPlan, RunSpecification
 from quoron_server.wording import digest
 
 if TYPE_CHECKING:
     from quoron_server.service.helping import Helping
+
+
+WHY = ("limit", "plan", "other")  # a submitted run is refused
+OTHER_PROTOCOL = f"Expected protocol {wire.PROTOCOL}. Use a matching version."
+_NAMED, _OTHERS = 100, "others"  # clients
+CALLS = ("identity", "revoked", "expired", "foreign", "other")  # a call is refused
+
+
+@dataclass(slots=True)
+class Counts:
+    """Each begins at zero with the process."""
+
+    refused: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(WHY, 0)))
+    calls: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(CALLS, 0)))
+    misfits: Counter[str] = field(default_factory=Counter)  # messages of software that does not fit, by client
+    newer_books: int = 0  # enrolments of clients that have seen more of the lifetime ledger than there is
+
+    def refuse(self, error: QuoronError) -> None:
+        """A run was not taken on; that the database was away is no word on the run."""
+        if not isinstance(error, LedgerUnavailable):
+            kinds = {"limit": BudgetExceeded, "plan": OtherPlan}
+            self.refused[next((why for why, kind in kinds.items() if isinstance(error, kind)), "other")] += 1
+
+    def misfit(self, client: str) -> bool:
+        """A client's software does not fit; whether that is new. Of many clients the later ones are counted as one."""
+        name = client if client in self.misfits or len(self.misfits) < _NAMED else _OTHERS
+        self.misfits[name] += 1
+        return self.misfits[name] == 1
+
+    def refuse_call(self, code: StatusCode, words: str) -> None:
+        """A call of a client or an operator ends before it is heard."""
+        known = {certificates.WORDS: "revoked", users.GONE: "revoked", security.EXPIRED: "expired"}
+        known |= {OTHER_PROTOCOL: "foreign"}
+        kinds = {StatusCode.UNAUTHENTICATED: "identity", StatusCode.INVALID_ARGUMENT: "foreign"}
+        self.calls[known.get(words) or kinds.get(code, "other")] += 1
+
 
 MOST_TOLD = 1000  # ended runs that whoever comes back hears of
 _LONGEST_PAUSE = 30.0  # seconds between two tries of a database that is away

@@ -8,6 +8,13 @@
 Nothing follows from an answer, from who gave one or when, or from how many there were: whoever answers, the text is
 the same (docs/federation.md#metrics), unless it is no answer, of a length or type that no data lead to. How far a run
 has come is told when its watchers are told. Sizes are rounded.
+
+A port of plain HTTP for those who watch over a coordinator or a helper: /metrics, /healthz, /alarms.yml with rules.
+
+    server = await listen("127.0.0.1:9464", metrics, serving=lambda: True)
+
+It is off unless asked for, and on loopback unless another address is given. What it tells is public, so it asks for no
+token; it reads one short request a connection, in a few seconds, of a few connections at a time.
 """
 
 import asyncio
@@ -19,22 +26,23 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, Protocol, get_args
 
 from quoron_privacy.errors import ConfigError, LedgerError, LedgerUnavailable
-from quoron_server.books.chain import software
 from quoron_server.books.database import Database
 from quoron_server.books.lifetime_ledger import PopulationLedger
 from quoron_server.books.registry import OPEN, Registry, State
-from quoron_server.budget import EVERYONE
-from quoron_server.service.revocation import Version, version
+from quoron_server.books.store import software
+from quoron_server.plan import EVERYONE
+from quoron_server.service.certificates import Version, version
 
 if TYPE_CHECKING:  # of the coordinator's own metrics alone
     from quoron_server.service.manager import Manager
     from quoron_server.service.running import Standing
     from quoron_server.service.security import Transport
 
-PATIENCE = 3.0  # seconds for the database, before it counts as away
+
+DATABASE_TIMEOUT = 3.0  # seconds for the database, before it counts as away
 _CHAIN_LOOK = 30.0  # seconds between two verifications of the whole chain, at least
 _SHARE = 100.0  # and so many times what one takes
 FREE, _SIZE = 64 << 20, 1 << 20  # bytes to which free room is rounded down and books are rounded up
@@ -173,7 +181,7 @@ class Metrics:
             self._reading = asyncio.ensure_future(asyncio.to_thread(self._read))
             self._reading.add_done_callback(lambda done: done.cancelled() or done.exception())
         reading = self._reading
-        await asyncio.wait({reading}, timeout=PATIENCE)
+        await asyncio.wait({reading}, timeout=DATABASE_TIMEOUT)
         if not reading.done() or reading.cancelled() or reading.exception() is not None:
             return None
         return reading.result()
@@ -263,3 +271,91 @@ def _inode(path: Path | None) -> Version:
 
 def _size(path: Path) -> int:
     return (version(path) or (0, 0, 0))[2]
+
+
+LOOPBACK = "127.0.0.1"
+MOST = 16  # connections at a time; others are hung up on
+LONGEST = 8 << 10  # bytes of a request
+REQUEST_TIMEOUT = 5.0  # seconds for one
+ALARMS = Path(__file__).with_name("alarms.yml")
+_PATHS = "Expected GET /metrics, /healthz or /alarms.yml.\n"
+_KIND = {"/metrics": "text/plain; version=0.0.4; charset=utf-8", "/healthz": "text/plain; charset=utf-8"}
+_WORDS = {200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed", 503: "Service Unavailable"}
+
+
+class Told(Protocol):
+    """What there is to tell."""
+
+    async def text(self) -> str:
+        """All metrics, as they are now."""
+
+
+def place(address: str) -> tuple[str, int]:
+    """Host and port of "[HOST:]PORT"; ConfigError if it is none."""
+    host, _, port = address.rpartition(":")
+    if not port.isdecimal() or not port.isascii() or int(port) > 65535 or address.startswith(":"):
+        raise ConfigError(f"Expected --metrics as PORT or HOST:PORT, such as 9464, got {address!r}.")
+    return host.strip("[]") or LOOPBACK, int(port)
+
+
+async def listen(address: str, metrics: Told, *, serving: Callable[[], bool], alarms: Path = ALARMS) -> asyncio.Server:
+    """A server there; ConfigError if that is no address, or none of this machine's that is free."""
+    host, port = place(address)
+    here = 0
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal here
+        here += 1
+        try:
+            if here <= MOST:
+                with suppress(OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+                    async with asyncio.timeout(REQUEST_TIMEOUT):
+                        head = await reader.readuntil(b"\r\n\r\n")
+                    writer.transport.set_write_buffer_limits(0)  # so that it drains to the last byte
+                    writer.write(await _answered(head, metrics, alarms, serving=serving()))
+                    async with asyncio.timeout(REQUEST_TIMEOUT):
+                        await writer.drain()
+        finally:
+            here -= 1
+            writer.transport.abort()  # whoever does not read keeps no file open here
+
+    try:
+        return await asyncio.start_server(answer, host, port, limit=LONGEST)
+    except OSError as error:
+        raise ConfigError(
+            f"Cannot listen on {address} for --metrics: {error.strerror or error}. Choose another, or end the process "
+            "that listens there."
+        ) from None
+
+
+def address_of(server: asyncio.Server) -> str:
+    """Where it listens, with the port that the system gave."""
+    host, port = server.sockets[0].getsockname()[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+async def _answered(head: bytes, metrics: Told, alarms: Path, *, serving: bool) -> bytes:
+    """The whole answer to a request."""
+    words = head.partition(b"\r\n")[0].decode("latin-1").split(" ")
+    method, path = (words[0], words[1].partition("?")[0]) if len(words) == 3 else ("", "")
+    kind = _KIND.get(path, "text/plain; charset=utf-8")
+    if not path:
+        code, body = 400, _PATHS
+    elif method not in ("GET", "HEAD"):
+        code, body = 405, "Expected GET.\n"
+    elif path == "/metrics":
+        code, body = 200, await metrics.text()
+    elif path == "/alarms.yml":
+        code, body = 200, alarms.read_text(encoding="utf-8")
+    elif path == "/healthz":
+        code, body = (
+            (200, "serving\n")
+            if serving
+            else (503, "not serving: the database does not answer, or cannot be written\n")
+        )
+    else:
+        code, body = 404, _PATHS
+    data = body.encode()
+    lines = [f"HTTP/1.1 {code} {_WORDS[code]}", f"Content-Type: {kind}", f"Content-Length: {len(data)}"]
+    lines += ["Connection: close", "Cache-Control: no-store", "", ""]
+    return "\r\n".join(lines).encode() + (b"" if method == "HEAD" else data)

@@ -20,15 +20,14 @@ from quoron_server.books.ledger import Ledger
 from quoron_server.books.lifetime_ledger import PopulationLedger
 from quoron_server.books.registry import OPEN, Registry, RunRow
 from quoron_server.plan import RunPlan
-from quoron_server.service.feed import Feed, missing_words, named, public
+from quoron_server.service.journal import Feed, missing_words, named, public
 from quoron_server.specification import RunSpecification, make_plan
 from quoron_server.wording import plan_json
 
 if TYPE_CHECKING:
-    from quoron_server.books import backup, restoring
+    from quoron_server.books import backup
 else:  # when somebody asks
     backup = OnFirstUse("quoron_server.books.backup")
-    restoring = OnFirstUse("quoron_server.books.restoring")
 
 _READERS = 4  # threads for everything that is only read
 T = TypeVar("T")
@@ -191,10 +190,10 @@ class Records:
 
     def _copies(self, run: str) -> dict[str, Any]:
         """What is promised now of a run that went on from restored books, ours or the helper's; else nothing."""
-        charges = restoring.copies_of(self._population, run)
+        charges = backup.copies_of(self._population, run)
         if len(charges) < 2:
             return {}
-        now = restoring.together(charges)
+        now = backup.together(charges)
         words = (
             f"It went on from restored books: {len(charges)} copies, which together promise {now.words()} for "
             "replacing one user."

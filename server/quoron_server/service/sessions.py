@@ -7,6 +7,11 @@ A client says hello, hears of its runs, consents, and is then asked what is open
 open question again. A client is known by the number of its user; a silo, which answers for several, by that of its
 first one, and its absence is that of all of them. A verdict depends on who was asked what, and on who has answered;
 never on what an answer holds.
+
+Who is asked in a round, client by client: one question to each, for all of its persons who are in the cohort.
+
+asked = Cohort.of(question, members, silos)     # silos: persons of each, by the number of its first
+asked.rows[7]                                   # rows of the cohort that the client of user 7 answers
 """
 
 import asyncio
@@ -17,23 +22,152 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from grpc import StatusCode
 from numpy.typing import NDArray
 
 from quoron_client.protocol import wire
-from quoron_client.protocol.questions import Answers, Matrix, Question, Status
+from quoron_client.protocol.questions import Answers, Matrix, Question, Status, Task
+from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_privacy.release import Sums
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_protos.v1.helper_pb2 import HelperConsent
-from quoron_server import round_clock
-from quoron_server.books.drawing import homes
-from quoron_server.service.asking import Cohort, Sealed, read_masked, summed
+from quoron_server import rounds
+from quoron_server.books.drawing import by_client, homes
 from quoron_server.service.conversation import Backlog
-from quoron_server.spill import fits, free_disk, room_for, spill_folder
-from quoron_server.traffic import GRPC
+from quoron_server.traffic import GRPC, fits, free_disk, room_for, spill_folder
+
+if TYPE_CHECKING:
+    from quoron_client.protocol import masked, silo
+else:
+    masked = OnFirstUse("quoron_client.protocol.masked")  # of two servers alone
+    silo = OnFirstUse("quoron_client.protocol.silo")  # where one client answers for several users
+
+
+_AT_ONCE = 1 << 20  # bytes of questions that are made between two looks at what has come in
+_READY = 256 << 20  # bytes of them that are made before the first of them leaves
+_EVERYBODY = -1  # in the place of a client: all who are one user, where these are asked the same
+Rows = NDArray[np.intp]
+
+
+@dataclass(frozen=True, slots=True)
+class Sealed:
+    """What came with a masked answer, for the helper."""
+
+    question: bytes  # digest, 32 bytes
+    text: bytes  # the sealed seed of its mask
+
+
+def read_masked(
+    message: pb.MaskedAnswer, length: int, digest: bytes, task: bytes
+) -> tuple[NDArray[np.uint64], Sealed] | None:
+    """Words of a masked answer to a question, and what goes to the helper; None for what is no such answer."""
+    made, question = masked.answer_from_wire(message, length), (message.run, message.round, digest, task)
+    return None if made is None else (made[0], Sealed(masked.question_digest(*question), made[1]))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Cohort:
+    """The clients who are asked, by their first users' numbers, each with its rows in the order of its persons."""
+
+    question: Question
+    rows: dict[int, Rows]
+    persons: dict[int, bytes]  # of each silo, as it is told whom it is asked for
+    sums: pb.Reduction | None = None  # what silos answer with in place of rows
+    row: pb.Row | None = None  # what clients make of answers, with two servers
+    made: dict[int, wire.Body] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        question: Question,
+        members: NDArray[np.int64],
+        silos: Mapping[int, int],
+        *,
+        sums: bool = False,
+        row: pb.Row | None = None,
+    ) -> "Cohort":
+        """`members` is the user of each slot; with `sums` silos answer with those of the question, if it has any."""
+        users = members[question.cohort]
+        rows, persons = by_client(users, silos), {}
+        for client in rows.keys() & silos.keys():
+            persons[client] = silo.bits_of(users[rows[client]] - client, people=silos[client])
+        return cls(question, rows, persons, silo.reduction_to_wire(question.reduction) if sums else None, row)
+
+    @property
+    def apart(self) -> Rows | None:
+        """Rows, in order, of the clients who send them, where silos send sums; None where everybody does."""
+        if self.sums is None:
+            return None
+        rows = [self.rows[client] for client in self.rows.keys() - self.persons.keys()]
+        return np.sort(np.concatenate([np.zeros(0, np.intp), *rows]))
+
+    @property
+    def shared(self) -> bool:
+        """Whether clients of one user are asked the same."""
+        return self.question.task.own is None
+
+    def batches(self, order: Sequence[int]) -> list[Sequence[int]]:
+        """Clients in this order, whose questions are made together: as many as memory is meant for, whoever that is."""
+        most = len(order) if self.shared and not self.persons else max(1, _READY // self._size(order))
+        return [order[start : start + most] for start in range(0, len(order), most)] if order else [order]
+
+    async def make(self, clients: Sequence[int]) -> None:
+        """Make the questions to these, whether they are there or not, in place of those made before; what takes long in
+        a thread, so that others are heard meanwhile."""
+        alone = self.shared and not self.persons
+        if self._size(clients) * (1 if alone else len(clients)) <= _AT_ONCE:
+            made = self._made(clients)
+        else:
+            made = await asyncio.to_thread(self._made, clients)
+        self.made.clear()
+        self.made.update(made)
+
+    def body(self, client: int) -> wire.Body:
+        """What a client is asked; made now, unless it was."""
+        there = self.made.get(client if client in self.persons or not self.shared else _EVERYBODY)
+        return self._body(client) if there is None else there
+
+    def read(self, message: pb.Answer, client: int, shape: tuple[int, ...], length: int) -> Answers | Sums | None:
+        """What a silo has sent: its persons' rows, or sums of so many numbers; None for what cannot be sums of them."""
+        asked, reduction = len(self.rows[client]), self.question.reduction
+        if self.sums is None or reduction is None:
+            return silo.rows_from_wire(message, shape, asked)
+        return silo.sums_from_wire(message, length, asked, reduction)
+
+    @property
+    def parted(self) -> bool:
+        """Whether a question that was made goes in parts."""
+        return any(body.follows is not None for body in self.made.values())
+
+    def _made(self, clients: Sequence[int]) -> dict[int, wire.Body]:
+        apart = [client for client in clients if client in self.persons or not self.shared]
+        made = {client: self._body(client) for client in apart}
+        if len(apart) < len(clients) or not clients:
+            made[_EVERYBODY] = wire.Body.of(self.question.task.part(slice(0, 1)), row=self.row)
+        return made
+
+    def _body(self, client: int) -> wire.Body:
+        persons = self.persons.get(client)
+        task: Task = self.question.task.part(self.rows[client])
+        return wire.Body.of(task, row=self.row) if persons is None else wire.Body.of(task, persons, self.sums)
+
+    def _size(self, clients: Sequence[int]) -> int:
+        """Bytes of the longest question to one of them, as good as all of it; public, and never none."""
+        task = self.question.task
+        one = 8 * task.numbers_down(task.model_size) + 1
+        most = max((len(self.rows[client]) for client in clients), default=1)
+        return one * (1 if self.shared else most) + max(map(len, self.persons.values()), default=0)
+
+
+def summed(question: Question, shape: tuple[int, ...]) -> int:
+    """Numbers in a sum of rows of that shape."""
+    if question.reduction is None:
+        return 0
+    return len(question.reduction.of(np.zeros((0, *shape)), np.zeros(0, np.bool_)).total)
+
 
 _PATIENCE = 0.25  # of a round's time, with those who do not read while others wait to be asked
 _BATCH = 32  # questions between two looks at what has come in
@@ -131,7 +265,7 @@ class RunSession:
 
 def look(seconds: float, *, early_ends: bool) -> float:
     """Seconds between two looks at who is there: when each comes may tell how long its file is."""
-    return _SOON if early_ends else min(_LOOK, round_clock.PAUSE * seconds)
+    return _SOON if early_ends else min(_LOOK, rounds.PAUSE * seconds)
 
 
 class Sessions:
@@ -404,7 +538,7 @@ class Sessions:
         finally:
             session.open, session.moved = None, (current.down, current.up)
             session.summed, session.sealed = tuple(current.sums.values()), current.sealed
-            session.due = -math.inf if early_ends else round_clock.due_at(opened, seconds)
+            session.due = -math.inf if early_ends else rounds.due_at(opened, seconds)
             current.passed.set()
             if cohort.parted:
                 for connection in [
@@ -416,13 +550,13 @@ class Sessions:
     async def _until_due(self, session: RunSession, seconds: float) -> float:
         """When the round opens, once it is that time."""
         loop = asyncio.get_running_loop()
-        opens = round_clock.opening(session.due, loop.time(), seconds)
+        opens = rounds.opening(session.due, loop.time(), seconds)
         if opens > session.due > -math.inf:
             _log.warning(
                 "run %s: a round's own work took longer than %g s, which shows in when the next one opens. Give rounds "
                 "more seconds.",
                 session.run,
-                round_clock.PAUSE * seconds,
+                rounds.PAUSE * seconds,
             )
         while (left := opens - loop.time()) > 0:
             await asyncio.sleep(left)

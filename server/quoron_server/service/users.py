@@ -11,12 +11,11 @@ from dataclasses import asdict
 from typing import Any
 
 from quoron_privacy.errors import ConfigError, QuoronError
-from quoron_server.books.roster import User
-from quoron_server.books.seats import Rotated, Seats
+from quoron_server.books.roster import Rotated, Seats, User
 from quoron_server.federation import Books
 from quoron_server.service import journal
+from quoron_server.service.certificates import Revocations
 from quoron_server.service.records import UnknownRun, retried_once
-from quoron_server.service.revocation import Revocations
 from quoron_server.service.sessions import Sessions
 
 LOOK = 3.0  # seconds between two looks at who is revoked and who is here

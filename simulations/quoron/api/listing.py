@@ -3,7 +3,7 @@
 from typing import Any
 
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.algorithms.refused import REFUSED
+from quoron_server.algorithms.references import REFUSED
 
 
 def algorithms() -> list[dict[str, Any]]:

@@ -51,7 +51,7 @@ def restore(
     database without books. `quoron runs RUN --continue` lets a held run go on later.
     """
     from quoron.training.copies import charge_copy
-    from quoron_server.books import restoring
+    from quoron_server.books import backup
 
     try:
         with source.open("rb") as opened:
@@ -60,14 +60,14 @@ def restore(
         raise ConfigError(f"Expected a backup at {source}, cannot read it: {error.strerror}.") from None
     how: dict[str, Any] = {"continue_open": continue_restored, "head": checkpoint, "lost": lost or ()}
     if not bare:
-        made = restoring.restore(source, database, **how)
+        made = backup.restore(source, database, **how)
     elif click.get_current_context().get_parameter_source("database") is ParameterSource.COMMANDLINE:
         raise ConfigError(
             f"Expected no --database with {source}, a SQLite file that is taken in its place, got one. Back it up "
             "then, and restore the backup there."
         )
     else:
-        made = restoring.accept(source, **how, charge=partial(charge_copy, source.parent))
+        made = backup.accept(source, **how, charge=partial(charge_copy, source.parent))
     print(f"restored as {made.incarnation}")
     for words, runs in (("held", made.held), ("goes on, as one more copy", made.continued)):
         for run in runs:

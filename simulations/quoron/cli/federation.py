@@ -83,10 +83,10 @@ def serve(
     import asyncio
 
     from quoron_server import service
-    from quoron_server.service import revocation
+    from quoron_server.service import certificates
 
     own = Files.found(certs, insecure=insecure)
-    refused = revocation.Revocations(*own.revoked) if own.revoked else None
+    refused = certificates.Revocations(*own.revoked) if own.revoked else None
     transport = service.Transport(own.certificate, own.key, own.authority, insecure, anywhere(insecure), refused)
     config = service.ServeConfig(transport, listen, control, database, token_file, allow_simulation=allow_simulation)
     read = {"gather": 75.0} | keyed("--set", settings, SETTINGS, "QUORON_")

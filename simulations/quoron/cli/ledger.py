@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from quoron.operate import closed_books
     from quoron.operate.control import Control
     from quoron_privacy.accounts import lifetime as accounts
-    from quoron_server.books import chain
     from quoron_server.books import lifetime_ledger as ledgers
+    from quoron_server.books import store as chain
 else:  # when a command is called
     closed_books = OnFirstUse("quoron.operate.closed_books")
     accounts = OnFirstUse("quoron_privacy.accounts.lifetime")
-    chain = OnFirstUse("quoron_server.books.chain")
+    chain = OnFirstUse("quoron_server.books.store")
     ledgers = OnFirstUse("quoron_server.books.lifetime_ledger")
 
 app = typer.Typer(help="Privacy budgets over all runs: show, limit, charge, verify.", no_args_is_help=True)

@@ -17,7 +17,7 @@ from quoron.reports.page import Section, Table
 from quoron.reports.summary import size
 from quoron.reports.terminal import pairs
 from quoron_client.data.encoding import outcomes
-from quoron_server.algorithms.forecast import start_risk
+from quoron_server.algorithms.info import start_risk
 from quoron_server.plan import Guarantee, RunPlan
 from quoron_server.wording import assumption_text
 

@@ -28,7 +28,7 @@ from quoron.simulation.run import SimulatedRun
 from quoron_privacy.errors import Infeasible, UsageError
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.algorithms.forecast import start_risk
+from quoron_server.algorithms.info import start_risk
 from quoron_server.parameters import PrintedParameters
 from quoron_server.serial import dumps
 from quoron_server.wording import domain_words, sentence

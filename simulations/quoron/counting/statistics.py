@@ -34,9 +34,8 @@ from quoron.training.votes import Want
 from quoron_client.data import columns, tables
 from quoron_client.data.row_kinds import is_day
 from quoron_privacy.accounts import gdp
-from quoron_privacy.counts import bought, spread
-from quoron_privacy.counts.bought import Bought
-from quoron_privacy.counts.marks import KINDS, NUMBER
+from quoron_privacy.counts import private_bounds, spread
+from quoron_privacy.counts.private_bounds import KINDS, NUMBER, Bought
 from quoron_privacy.counts.spread import Spread
 from quoron_privacy.errors import ConfigError, Infeasible, count
 from quoron_privacy.noise.streams import NoiseSource, total_variation
@@ -224,7 +223,7 @@ def _found(facts: Facts, found: Mapping[str, Any], paid: Bought) -> tuple[Facts,
     is on one side of it.
     """
     ranges, words, said = dict(facts.ranges), dict(facts.words), []
-    least = bought.HOLDERS * paid.errors(columns=paid.columns, names=1).places if paid.columns else 0.0
+    least = private_bounds.HOLDERS * paid.errors(columns=paid.columns, names=1).places if paid.columns else 0.0
     for name, told in found.items():
         if "range" not in told:
             words[name] = tuple(str(word) for word, _ in told.get("names", ()))

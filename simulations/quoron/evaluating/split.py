@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quoron_privacy.errors import ConfigError, probability
-from quoron_privacy.noise.ahead import of_the_run
-from quoron_privacy.noise.streams import NoiseSource
+from quoron_privacy.noise.streams import NoiseSource, of_the_run
 
 Users = NDArray[np.int64]
 

@@ -40,7 +40,7 @@ from quoron.sources import resolve
 from quoron_client.flower.serving import make_app
 from quoron_client.protocol.flower_records import NOT_SIMULATED, Values, answers_record, question_from_values
 from quoron_server.flower.engine import FlowerEngine, NodeFailed
-from quoron_server.flower.shards import Shards
+from quoron_server.flower.users import Shards
 
 RUN = "simulation"
 SECONDS = 3600.0  # until a round closes: nobody is late in a simulation, but a process may die

@@ -39,11 +39,10 @@ from quoron_privacy.counts.min_cohort import spent_on
 from quoron_privacy.errors import ConfigError, LedgerError, positive
 from quoron_server.books.database import Database
 from quoron_server.books.registry import EVERYONE
-from quoron_server.budget import check_delta
 from quoron_server.federation import Books
 from quoron_server.flower.apps import Training, train
 from quoron_server.flower.black_boxes import Identities
-from quoron_server.plan import Privacy
+from quoron_server.plan import Privacy, check_delta
 from quoron_server.wording import sentence
 
 

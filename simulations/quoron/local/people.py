@@ -27,7 +27,7 @@ from quoron_client.data.users import group
 from quoron_client.durable import OWN, PRIVATE, make_folder, replace_whole
 from quoron_client.protocol.domains import L2Ball
 from quoron_privacy.errors import ConfigError
-from quoron_server.budget import EVERYONE
+from quoron_server.plan import EVERYONE
 from quoron_server.silos import Silos
 
 PERSON = "person"

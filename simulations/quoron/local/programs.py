@@ -47,8 +47,8 @@ from quoron_client.protocol.wire import answer_to_wire, question_from_wire
 from quoron_privacy.errors import QuoronError
 from quoron_protos.v1 import federation_pb2 as federation
 from quoron_server.rounds import Evaluate
+from quoron_server.service.certificates import Revocations
 from quoron_server.service.coordinator import LEAVING, Coordinator, ServeConfig, serve
-from quoron_server.service.revocation import Revocations
 from quoron_server.service.security import Transport
 
 

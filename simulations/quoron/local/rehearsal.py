@@ -20,8 +20,7 @@ from quoron_client.losses import make_loss
 from quoron_client.protocol.questions import Answers, LocalReport, Task, summed
 from quoron_client.protocol.wire import question_from_wire, question_to_wire, task_name
 from quoron_client.randomisers import SeededRandomness
-from quoron_privacy.noise.ahead import StartedNoise
-from quoron_privacy.noise.sources import SeededNoise
+from quoron_privacy.noise.streams import SeededNoise, StartedNoise
 from quoron_protos.v1 import federation_pb2 as federation
 from quoron_server.algorithms import ALGORITHMS
 

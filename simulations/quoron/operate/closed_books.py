@@ -37,7 +37,7 @@ class StoredBooks:
 
     def forget_user(self, user: str, *, sure: bool) -> dict[str, Any]:
         """`Seats.forget` of a user, by number, name or fingerprint."""
-        from quoron_server.books.seats import Seats
+        from quoron_server.books.roster import Seats
 
         books = self._books()
         return Seats(books.registry.roster, books.population).forget(user, sure=sure)

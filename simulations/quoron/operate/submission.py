@@ -19,8 +19,7 @@ from quoron_client.losses import Loss
 from quoron_client.protocol import wire
 from quoron_privacy.errors import ConfigError, DataError
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.budget import check_delta
-from quoron_server.plan import RunPlan
+from quoron_server.plan import RunPlan, check_delta
 from quoron_server.problem import Problem
 from quoron_server.rounds import require_storable
 from quoron_server.silos import Silos

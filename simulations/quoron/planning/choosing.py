@@ -28,8 +28,7 @@ from typing import Any
 
 from quoron_privacy.errors import Infeasible, QuoronError
 from quoron_server.algorithms import Registered
-from quoron_server.budget import Allowance, Verdict
-from quoron_server.plan import RunPlan, TrustModel
+from quoron_server.plan import Allowance, RunPlan, TrustModel, Verdict
 from quoron_server.problem import Problem
 
 RECOMMENDED = "tracking-srgd"

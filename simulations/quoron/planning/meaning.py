@@ -17,7 +17,7 @@ from typing import Any
 
 from quoron.config import Config, TableSection
 from quoron_client.protocol.domains import Vector, is_free, on_boundary
-from quoron_server.algorithms.forecast import constant_risk, start_risk
+from quoron_server.algorithms.info import constant_risk, start_risk
 from quoron_server.plan import RunPlan
 from quoron_server.problem import Problem
 from quoron_server.wording import domain_words, reach_words

@@ -12,7 +12,7 @@ from typing import Any
 from quoron.config import Config
 from quoron.planning.plans import choose, with_epsilon
 from quoron_privacy.errors import ConfigError, Infeasible, QuoronError
-from quoron_server.algorithms.forecast import start_risk
+from quoron_server.algorithms.info import start_risk
 from quoron_server.algorithms.search import two_digits
 from quoron_server.plan import LEAST_EPSILON, MOST_EPSILON, RunPlan
 from quoron_server.problem import Problem

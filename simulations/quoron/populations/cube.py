@@ -24,7 +24,7 @@ from quoron_client.data.items import ItemBatch
 from quoron_client.losses import Loss, make_loss
 from quoron_client.protocol.domains import Box, Domain
 from quoron_privacy.errors import ConfigError, count, non_negative, positive, probability
-from quoron_privacy.kernels.shipped import njit
+from quoron_privacy.kernels.compiled import njit
 
 _VARIANCE = math.sqrt(8 / 15)  # of (s² - μ²)/s², μ uniform on [-s, s]: the root of its mean square
 

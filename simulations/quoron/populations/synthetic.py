@@ -59,8 +59,8 @@ from quoron_client.data.items import ItemBatch
 from quoron_client.losses import Loss, make_loss
 from quoron_client.protocol.domains import Domain, L2Ball, free_ball
 from quoron_privacy.errors import ConfigError, count, non_negative, positive
+from quoron_privacy.kernels.compiled import njit
 from quoron_privacy.kernels.lanes import WIDTH, aligned, alike, fused, keep, lanes, sum_of, sums_of, times
-from quoron_privacy.kernels.shipped import njit
 
 # float32 rounding may lengthen a row by half a unit in the last place; this keeps it within its norm.
 _SHRINK = 1.0 - 2.0**-23

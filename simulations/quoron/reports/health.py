@@ -11,8 +11,8 @@ from typing import Any
 
 from quoron_client.data.encoding import Encoding, Range
 from quoron_client.data.fused import Column, declared_columns, declared_labels
-from quoron_privacy.counts import table_health
-from quoron_privacy.counts.table_health import FALSE_ALARM, MISSED, OFTEN, Errors, Shares, TableHealth
+from quoron_privacy.counts import data_quality
+from quoron_privacy.counts.data_quality import FALSE_ALARM, MISSED, OFTEN, Errors, Shares, TableHealth
 
 LEAST_COMMON = 2 / 3  # of labels, that are sure to be alike where they may well all be
 WIDE = 0.25  # of a column whose range was bought, which leaves its tails at the ends, is spoken of from here on
@@ -116,7 +116,7 @@ def _warnings(
     wider: tuple[float, float] | None,
 ) -> Iterator[str]:
     errors, users = _errors(health), health.users
-    known = f"{users:,} users" + (" that were drawn" if users >= table_health.ENOUGH else "")
+    known = f"{users:,} users" + (" that were drawn" if users >= data_quality.ENOUGH else "")
     lost = shares.unusable >= health.threshold(errors.unusable)
     found = [(share, column) for share, column in zip(shares.columns.tolist(), columns, strict=True)]
     spoken = [(each, WIDE if each[1].name in bought else 0.0) for each in found]
@@ -185,7 +185,7 @@ def _cause(columns: Sequence[Column], encoding: Encoding) -> str:
 
 def _errors(health: TableHealth) -> Errors:
     """With what drawing ENOUGH of more users adds to the noise, at most."""
-    drawn = 0.5 / math.sqrt(health.users) if health.users >= table_health.ENOUGH else 0.0
+    drawn = 0.5 / math.sqrt(health.users) if health.users >= data_quality.ENOUGH else 0.0
     each = (math.hypot(error, drawn) for error in (health.errors.unusable, health.errors.values, health.errors.column))
     return Errors(*each)
 

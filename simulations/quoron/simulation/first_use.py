@@ -25,7 +25,7 @@ from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.questions import AverageGradient, SecondMoment
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_privacy.means.norm_counts import NormCountSum
-from quoron_privacy.noise.sources import SeededNoise
+from quoron_privacy.noise.streams import SeededNoise
 
 moment = OnFirstUse("quoron_privacy.means.moment")  # for whoever compiles
 _CONFIG: Any = numba.config

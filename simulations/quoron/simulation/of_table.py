@@ -25,9 +25,9 @@ from quoron_client.data import fused, tables
 from quoron_client.data.encoding import Balanced, Encoding, Owners, check_types, types_of
 from quoron_client.data.fused import Tally, declared_columns, declared_labels
 from quoron_privacy.accounts import gdp
-from quoron_privacy.counts import table_health
-from quoron_privacy.counts.table_health import TableHealth, looked_at
-from quoron_privacy.noise.sources import SeededNoise
+from quoron_privacy.counts import data_quality
+from quoron_privacy.counts.data_quality import TableHealth, looked_at
+from quoron_privacy.noise.streams import SeededNoise
 from quoron_server.algorithms.slots import partition
 
 
@@ -91,8 +91,8 @@ def _health(config: Config, encoding: Encoding, users: int) -> TableHealth | Non
     privacy, share = config.privacy, config.train.data_quality
     mu, m = gdp.mu_for(privacy.epsilon, privacy.delta), looked_at(users)
     if share is None:
-        share = table_health.share_for(users=m, columns=columns, labels=labels, mu=mu, adjacency=privacy.adjacency)
-    if share < table_health.SMALLEST:
+        share = data_quality.share_for(users=m, columns=columns, labels=labels, mu=mu, adjacency=privacy.adjacency)
+    if share < data_quality.SMALLEST:
         return None
     own = mu * share**0.5
     return TableHealth.for_mu(users=m, columns=columns, labels=labels, mu=own, adjacency=privacy.adjacency)

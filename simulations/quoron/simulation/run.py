@@ -28,8 +28,7 @@ from quoron.simulation.scene import Setup, columns_of, problem_for_real, setup
 from quoron_privacy.errors import ConfigError
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.budget import check_delta
-from quoron_server.plan import RunPlan
+from quoron_server.plan import RunPlan, check_delta
 from quoron_server.rounds import Engine, Observer
 from quoron_server.traffic import once
 

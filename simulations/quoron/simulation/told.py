@@ -14,7 +14,7 @@ from quoron.populations import Population, TablePopulation
 from quoron_client.data.encoding import outcomes
 from quoron_privacy.counts.held_out import HeldOut
 from quoron_privacy.errors import ConfigError
-from quoron_privacy.noise.sources import SeededNoise
+from quoron_privacy.noise.streams import SeededNoise
 from quoron_privacy.release import Adjacency
 from quoron_server.wording import ReleaseGuarantee
 

@@ -25,7 +25,7 @@ from quoron.torch.computing import ModuleRows
 from quoron.torch.modules import Loss, TorchModule
 from quoron.training.items import Array, Data, LocalSGD, ModuleTraining, figures_of, items_of, require_metrics
 from quoron.training.rows import CHUNK, Metric, Setting, TrainedRows, Vector, begun_with, carry_out, items_needed
-from quoron_privacy.noise.sources import SecureNoise
+from quoron_privacy.noise.streams import SecureNoise
 
 
 def answering(

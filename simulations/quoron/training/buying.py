@@ -5,7 +5,7 @@
     config = declared(prepared.config, found)                        # what the run goes on with
 
 Which columns, which method and which numbers come afterwards depend on what was released; what each part may cost does
-not. Statement and proof: docs/privacy/bought-run.md. What is bought, and how: quoron_privacy.counts.bought.
+not. Statement and proof: docs/privacy/bought-run.md. What is bought, and how: quoron_privacy.counts.private_bounds.
 """
 
 from collections.abc import Sequence
@@ -37,16 +37,14 @@ from quoron_client.data import columns, tables
 from quoron_client.data.encoding import Encoding
 from quoron_client.data.tables import Opened
 from quoron_client.data.users import Numbering
-from quoron_privacy.counts.bought import Bought
+from quoron_privacy.counts.private_bounds import Bought
 from quoron_privacy.errors import ConfigError, Infeasible
-from quoron_privacy.noise.sources import SecureNoise
-from quoron_privacy.noise.streams import NoiseSource
+from quoron_privacy.noise.streams import NoiseSource, SecureNoise
 from quoron_privacy.release import Release
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.algorithms.preface import with_purchases
-from quoron_server.budget import check_delta
+from quoron_server.algorithms.registered import with_purchases
 from quoron_server.parameters import Assumption
-from quoron_server.plan import RunPlan
+from quoron_server.plan import RunPlan, check_delta
 from quoron_server.problem import Problem
 
 WIDEST = 32  # categories of one column, at most

@@ -10,7 +10,7 @@ from pathlib import Path
 from quoron.run_folder import RECORD, ROWS, RunFolder
 from quoron.training import lifetime
 from quoron_privacy.errors import LedgerError
-from quoron_server.books import restoring
+from quoron_server.books import backup
 
 
 def charge_copy(path: Path, incarnation: str) -> None:
@@ -31,8 +31,8 @@ def charge_copy(path: Path, incarnation: str) -> None:
                 f"Expected the charge of run {run} in the lifetime ledger {place}, found none: one more copy costs as "
                 "much. Name the ledger that it was charged to (QUORON_LEDGER), or begin a new run."
             )
-        (copy,) = restoring.copies(run, incarnation)
-        restoring.charge_copy(kept, run, copy, asdict(charge))
+        (copy,) = backup.copies(run, incarnation)
+        backup.charge_copy(kept, run, copy, asdict(charge))
 
 
 def _charged(folder: RunFolder) -> tuple[str, str | None] | None:

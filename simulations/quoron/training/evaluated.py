@@ -26,8 +26,7 @@ from quoron.training.table import Curated, file_users
 from quoron_client.data.encoding import Encoding, outcomes
 from quoron_client.data.items import ItemBatch
 from quoron_privacy.counts.held_out import HeldOut
-from quoron_privacy.noise.sources import SecureNoise
-from quoron_privacy.noise.streams import NoiseSource
+from quoron_privacy.noise.streams import NoiseSource, SecureNoise
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.books.ledger import Ledger
 from quoron_server.plan import Guarantee

@@ -28,8 +28,7 @@ from quoron_client.data.encoding import Signs, read_label
 from quoron_client.data.features import is_span
 from quoron_client.data.features import named as spans_named
 from quoron_client.data.tables import Opened
-from quoron_privacy.counts.bought import HOLDERS, Bought, weights
-from quoron_privacy.counts.marks import KINDS
+from quoron_privacy.counts.private_bounds import HOLDERS, KINDS, Bought, weights
 from quoron_privacy.errors import ConfigError, DataError, NothingReleased
 
 

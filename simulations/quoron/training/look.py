@@ -3,7 +3,7 @@
     planned, why = plan(config, problem, encoding)       # a plan that pays for the look; why: nobody looks
     shares = release(prepared, own)                      # committed before anybody sees it, once a run
 
-Statement, and what it costs and sees: docs/privacy/table-health.md. The mechanism: quoron_privacy.counts.table_health.
+Statement, and what it costs and sees: docs/privacy/table-health.md. The mechanism: quoron_privacy.counts.data_quality.
 """
 
 from dataclasses import replace
@@ -22,11 +22,10 @@ from quoron_client.data.encoding import Balanced, ClassWeights, Encoding, outcom
 from quoron_client.data.fused import declared_columns, declared_labels
 from quoron_client.data.items import ItemBatch
 from quoron_privacy.accounts import gdp
-from quoron_privacy.counts import table_health
-from quoron_privacy.counts.table_health import Shares, TableHealth, looked_at
+from quoron_privacy.counts import data_quality
+from quoron_privacy.counts.data_quality import Shares, TableHealth, looked_at
 from quoron_privacy.errors import Infeasible
-from quoron_privacy.noise.sources import SecureNoise
-from quoron_privacy.noise.streams import NoiseSource
+from quoron_privacy.noise.streams import NoiseSource, SecureNoise
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.books.ledger import Ledger
 from quoron_server.plan import LEAST_EPSILON, Privacy, RunPlan
@@ -54,7 +53,7 @@ def plan(
     share, why = _share(config, problem, privacy, sizes)
     if not share:
         return chosen(config, problem), why
-    left, _ = table_health.rest(privacy.epsilon, privacy.delta, share)
+    left, _ = data_quality.rest(privacy.epsilon, privacy.delta, share)
     if left < LEAST_EPSILON:
         return chosen(config, problem), f"epsilon={privacy.epsilon:g} leaves nothing for it"
     rest = config.model_copy(update={"privacy": config.privacy.model_copy(update={"epsilon": left})})
@@ -77,7 +76,7 @@ def with_look(own: RunPlan, privacy: Privacy, *, share: float, columns: int, lab
     promise = ALGORITHMS[own.algorithm].gaussian(own)
     if promise is None or own.guarantee.min_cohort is not None:
         return None
-    health = table_health.calibrate(
+    health = data_quality.calibrate(
         epsilon=privacy.epsilon,
         delta=privacy.delta,
         share=share,
@@ -171,10 +170,10 @@ def _share(config: Config, problem: Problem, privacy: Privacy, sizes: dict[str, 
         return 0.0, _not_gaussian(name)
     if wanted is not None:
         return (
-            (wanted, None) if wanted >= table_health.SMALLEST else (0.0, f"train.data_quality={wanted:g} buys nothing")
+            (wanted, None) if wanted >= data_quality.SMALLEST else (0.0, f"train.data_quality={wanted:g} buys nothing")
         )
     mu, adjacency = gdp.mu_for(privacy.epsilon, privacy.delta), config.privacy.adjacency
-    share = table_health.share_for(users=looked_at(problem.users), mu=mu, adjacency=adjacency, **sizes)
+    share = data_quality.share_for(users=looked_at(problem.users), mu=mu, adjacency=adjacency, **sizes)
     few = f"at epsilon={privacy.epsilon:g} {problem.users:,} users are too few to see even that none of them has a row"
     return share, None if share else f"{few} that can be used"
 

@@ -25,7 +25,7 @@ from quoron.training import lifetime, look
 from quoron.training.table import Curated
 from quoron_client.data.encoding import ClassWeights, Encoding, in_words, outcomes, seen
 from quoron_privacy.accounts.lifetime import Account
-from quoron_privacy.counts.table_health import Shares
+from quoron_privacy.counts.data_quality import Shares
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_server.algorithms.one_round.method import MOST_COLUMNS, OneRoundParameters, Solved
 from quoron_server.plan import RunPlan

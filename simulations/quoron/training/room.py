@@ -13,7 +13,7 @@ from quoron.processors import free_memory
 from quoron.simulation import inline
 from quoron_client.protocol.questions import MomentAndGradient
 from quoron_privacy.errors import RunError
-from quoron_privacy.noise.sources import SeededNoise
+from quoron_privacy.noise.streams import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.plan import RunPlan
 from quoron_server.serial import size

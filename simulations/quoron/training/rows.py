@@ -50,15 +50,12 @@ from quoron_client.protocol.questions import FAR, Answers, Question, Status, com
 from quoron_privacy.counts.held_out import HeldMeans
 from quoron_privacy.errors import ConfigError, OtherVersion, RunError, count, positive
 from quoron_privacy.means.clipping import ClippedSum
-from quoron_privacy.noise.ahead import StartedNoise, of_the_run
-from quoron_privacy.noise.sources import SecureNoise, SeededNoise
-from quoron_privacy.noise.streams import NoiseSource
+from quoron_privacy.noise.streams import NoiseSource, SecureNoise, SeededNoise, StartedNoise, of_the_run
 from quoron_privacy.release import Sums
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.black_box import UNKNOWN_CLIP, Asked
-from quoron_server.budget import EVERYONE, check_delta
 from quoron_server.parameters import Assumption, Kind
-from quoron_server.plan import Guarantee, Privacy, RunPlan
+from quoron_server.plan import EVERYONE, Guarantee, Privacy, RunPlan, check_delta
 from quoron_server.problem import Problem
 from quoron_server.rounds import Last, Observer
 from quoron_server.runs import Run, end

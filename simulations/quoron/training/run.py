@@ -46,8 +46,7 @@ from quoron_client.data.items import ItemBatch
 from quoron_privacy.errors import BudgetExceeded, ConfigError, Infeasible, NothingReleased, VerificationError
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_privacy.kernels.threads import all_threads, at_once
-from quoron_privacy.noise.ahead import StartedNoise
-from quoron_privacy.noise.sources import SeededNoise
+from quoron_privacy.noise.streams import SeededNoise, StartedNoise
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.books.ledger import Ledger
 from quoron_server.parameters import Assumption

@@ -39,11 +39,10 @@ from quoron_client.data.items import ItemBatch
 from quoron_client.data.users import most_rows
 from quoron_client.protocol.questions import Answers, Question
 from quoron_privacy.errors import ConfigError, DataError
-from quoron_privacy.noise.ahead import of_the_run
-from quoron_privacy.noise.streams import NoiseSource
+from quoron_privacy.noise.streams import NoiseSource, of_the_run
 from quoron_privacy.release import Sums
 from quoron_server.algorithms.slots import partition
-from quoron_server.budget import check_delta
+from quoron_server.plan import check_delta
 
 if TYPE_CHECKING:  # only a folder needs the first, and what is bought the second
     from quoron.datasets.population import FileUsers

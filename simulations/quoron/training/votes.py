@@ -3,7 +3,7 @@
     released, entries = release(bought, wants, source, owners, users, noise)
 
 What is released is JSON-compatible, and all that anybody reads afterwards. The mechanism, and the proof that its
-releases may be chosen so: quoron_privacy.counts.bought, docs/privacy/bought-declarations.md.
+releases may be chosen so: quoron_privacy.counts.private_bounds, docs/privacy/bought-declarations.md.
 """
 
 from collections.abc import Sequence
@@ -18,9 +18,18 @@ from quoron_client.data import columns, row_kinds
 from quoron_client.data.features import DateNumber
 from quoron_client.data.tables import Opened
 from quoron_client.data.users import first_rows, most_rows
-from quoron_privacy.counts.bought import Bought, name_counts, released_near, share_for
-from quoron_privacy.counts.marks import KINDS, MARKS, Windows, marks, ranges
-from quoron_privacy.counts.table_health import looked_at
+from quoron_privacy.counts.data_quality import looked_at
+from quoron_privacy.counts.private_bounds import (
+    KINDS,
+    MARKS,
+    Bought,
+    Windows,
+    marks,
+    name_counts,
+    ranges,
+    released_near,
+    share_for,
+)
 from quoron_privacy.errors import DataError, Infeasible
 from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.release import Adjacency, Release

@@ -28,7 +28,7 @@ from quoron.tuning.scoring import score_name
 from quoron.tuning.searching import Best, Books, search
 from quoron.tuning.tables import Table, TableSearch, prepare
 from quoron_privacy.errors import ConfigError
-from quoron_privacy.noise.sources import SeededNoise
+from quoron_privacy.noise.streams import SeededNoise
 from quoron_privacy.release import Release
 from quoron_server.parameters import Assumption
 from quoron_server.plan import RunPlan

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from quoron.evaluating.scores import means, products, usable
 from quoron_client.data.items import ItemBatch
 from quoron_client.losses import Classification, Logistic, Loss, Regression, Softmax
-from quoron_privacy.accounts import gdp, moved
+from quoron_privacy.accounts import gdp, sensitivity_recount
 from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.noise.streams import NoiseSource, total_variation
@@ -63,7 +63,7 @@ def mu_of(mu: float, delta: float) -> float:
 
 def pair_of(noise: GaussianNoise, users: int) -> Pair:
     """What one such mean costs, by what is drawn: the second account's own."""
-    return Pair.gaussian(moved.mu(1 / users, noise.scale, 1), total_variation(gaussians=1))
+    return Pair.gaussian(sensitivity_recount.mu(1 / users, noise.scale, 1), total_variation(gaussians=1))
 
 
 def private_mean(scores: Vector, noise: GaussianNoise, source: NoiseSource) -> float:

@@ -27,9 +27,7 @@ import numpy as np
 from quoron.tuning.private_state import WORST, Known, Outcome, PrivateState, erase
 from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.errors import Infeasible, NothingReleased
-from quoron_privacy.noise.ahead import OtherStreams, StartedNoise
-from quoron_privacy.noise.sources import SecureNoise, SeededNoise
-from quoron_privacy.noise.streams import NoiseSource, RandomStream
+from quoron_privacy.noise.streams import NoiseSource, OtherStreams, RandomStream, SecureNoise, SeededNoise, StartedNoise
 from quoron_privacy.release import Adjacency
 from quoron_privacy.selection import verified
 from quoron_privacy.selection.price import Selection, calibrate, rounded

@@ -40,15 +40,13 @@ from quoron.tuning.searching import THEOREM, Books, Price, within
 from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.errors import ConfigError, UsageError, count
 from quoron_privacy.gaussian import GaussianNoise
-from quoron_privacy.noise.sources import SeededNoise
-from quoron_privacy.noise.streams import NoiseSource
+from quoron_privacy.noise.streams import NoiseSource, SeededNoise
 from quoron_privacy.release import Adjacency
 from quoron_privacy.selection.price import calibrate
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.black_box import Asked
-from quoron_server.budget import EVERYONE, check_delta
 from quoron_server.parameters import Kind
-from quoron_server.plan import Privacy, RunPlan
+from quoron_server.plan import EVERYONE, Privacy, RunPlan, check_delta
 from quoron_server.rounds import other_run
 from quoron_server.wording import TEXTS, guaranteed, simulated
 

@@ -11,8 +11,7 @@ from scipy import stats
 
 from quoron_privacy.accounts.gdp import delta_for
 from quoron_privacy.errors import VerificationError
-from quoron_privacy.noise.sources import SeededNoise
-from quoron_privacy.noise.streams import RandomStream
+from quoron_privacy.noise.streams import RandomStream, SeededNoise
 from quoron_privacy.robust import lottery
 from quoron_privacy.robust.above_threshold import (
     AboveThreshold,

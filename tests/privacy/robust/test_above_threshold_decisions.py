@@ -4,7 +4,7 @@ from math import ceil, exp
 import numpy as np
 import pytest
 
-from quoron_privacy.noise.sources import SeededNoise
+from quoron_privacy.noise.streams import SeededNoise
 from quoron_privacy.robust.above_threshold import AboveThreshold
 from quoron_privacy.robust.laplace_test import LaplaceTest
 from quoron_privacy.robust.outlier_mean import in_score_units, score_scale

@@ -11,10 +11,10 @@ from scipy import stats
 
 from quoron_privacy.accounts.gdp import delta_for
 from quoron_privacy.errors import VerificationError
-from quoron_privacy.noise.sources import SeededNoise
+from quoron_privacy.noise.streams import SeededNoise
 from quoron_privacy.robust.filter import charging
 from quoron_privacy.robust.filter.charging import game_values, recounted_values, truncated_composition
-from quoron_privacy.robust.filter.cutoff import HiddenCutoff, cutoff_law, end_mass
+from quoron_privacy.robust.filter.thresholds import HiddenCutoff, cutoff_law, end_mass
 
 
 def jacobi_game(epsilon: float, each: float, hits: int, mu: float, reach: float = 6.0) -> dict[tuple[int, int], float]:

@@ -5,18 +5,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quoron_privacy.kernels import threads
-from quoron_privacy.robust.filter import concentration, score_bounds
+from quoron_privacy.robust.filter import concentration
 from quoron_privacy.robust.filter.concentration import (
     DECAY_ERROR,
     RESOLUTION,
     cohort_scores,
+    crowd_bounds,
+    decide,
+    decide_by_all_pairs,
+    filtered_mean,
+    lower_bounds,
+    observe,
     score_error,
     scores,
     scores_of,
+    second_view,
+    upper_bounds,
 )
 from quoron_privacy.robust.filter.concentration_loops import decay
-from quoron_privacy.robust.filter.decisions import decide, decide_by_all_pairs, filtered_mean
-from quoron_privacy.robust.filter.score_bounds import crowd_bounds, lower_bounds, observe, second_view, upper_bounds
 from quoron_privacy.robust.filter.soft_filter import soft_mean, soft_weights, suspicions
 
 
@@ -266,7 +272,7 @@ def test_what_is_added_of_a_cohort_does_not_depend_on_the_number_of_threads(monk
     bits = []
     for number in (1, 2, 5):
         monkeypatch.setattr(numba.config, "NUMBA_NUM_THREADS", number)
-        parts = score_bounds.crowd_bounds(rows, 0.2), filtered_mean(rows, kept), concentration.usable(rows, answered)
+        parts = concentration.crowd_bounds(rows, 0.2), filtered_mean(rows, kept), concentration.usable(rows, answered)
         bits.append(b"".join(np.ascontiguousarray(part).tobytes() for part in parts))
     assert len(set(bits)) == 1
     blocks = [(rows[first : first + 512], kept[first : first + 512]) for first in range(0, users, 512)]

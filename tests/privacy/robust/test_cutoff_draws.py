@@ -7,7 +7,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quoron_privacy.robust.filter.cutoff import HiddenCutoff
+from quoron_privacy.robust.filter.thresholds import HiddenCutoff
 
 
 @given(centre=st.integers(1, 60), decay=st.floats(0.01, 5))

@@ -5,15 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quoron_privacy.robust import gram_counts
-from quoron_privacy.robust import neighbour_counts_loops as loops
-from quoron_privacy.robust.neighbour_counts import (
-    distance_slack,
-    neighbour_counts,
-    neighbour_counts_by_all_pairs,
-    score,
-)
-from quoron_privacy.robust.neighbour_counts_loops import CHUNK, ERROR, HEIGHT, WIDTH, squared_distance
+from quoron_privacy.robust import outlier_mean_loops
+from quoron_privacy.robust import outlier_mean_loops as loops
+from quoron_privacy.robust.outlier_mean import distance_slack, neighbour_counts, neighbour_counts_by_all_pairs, score
+from quoron_privacy.robust.outlier_mean_loops import CHUNK, ERROR, HEIGHT, WIDTH, squared_distance
 
 examples = settings(derandomize=True, deadline=None, max_examples=60)
 KINDS = ["normal", "lattice", "copies", "clusters", "strays", "huge", "tiny", "sphere"]
@@ -159,8 +154,8 @@ def test_blocks_of_the_gram_matrix_give_the_counts_of_the_rule(kind, users, dime
     answered = rng.random(users) < 0.9
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(loops, "WIDE", 1)
-        patched.setattr(gram_counts, "HEIGHT", 7)
-        patched.setattr(gram_counts, "DEPTH", 13)
+        patched.setattr(outlier_mean_loops, "HEIGHT", 7)
+        patched.setattr(outlier_mean_loops, "DEPTH", 13)
         found = neighbour_counts(rows, answered, radii)
     np.testing.assert_array_equal(found, neighbour_counts_by_all_pairs(rows, answered, radii))
 
@@ -169,7 +164,7 @@ def test_one_shift_of_a_user_shows_in_every_direction_of_wide_answers():
     """A random projection would have a kernel to hide in; products of all columns have none."""
     rng = np.random.default_rng(1)
     rows = 0.001 * rng.normal(size=(30, loops.WIDE + 5))
-    for column in (0, gram_counts.DEPTH - 1, gram_counts.DEPTH, loops.WIDE + 4):
+    for column in (0, outlier_mean_loops.DEPTH - 1, outlier_mean_loops.DEPTH, loops.WIDE + 4):
         moved = rows.copy()
         moved[7, column] += 3.0
         counts = neighbour_counts(moved, np.ones(30, bool), (1.0,))[0]

@@ -15,8 +15,7 @@ from scipy.stats import binom
 from privacy.robust.means import mean_at
 from quoron_privacy.accounts.gdp import delta_for, mu_for
 from quoron_privacy.errors import Infeasible, VerificationError
-from quoron_privacy.noise.sources import SeededNoise
-from quoron_privacy.noise.streams import total_variation
+from quoron_privacy.noise.streams import SeededNoise, total_variation
 from quoron_privacy.robust.lottery import (
     Lottery,
     OneShot,

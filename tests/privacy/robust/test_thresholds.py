@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from quoron_privacy.noise.sources import SeededNoise
+from quoron_privacy.noise.streams import SeededNoise
 from quoron_privacy.robust.filter.thresholds import LaplaceThreshold
 
 SOURCE = SeededNoise(4)

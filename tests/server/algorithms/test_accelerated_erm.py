@@ -12,7 +12,7 @@ from problems import changed
 from quoron_client.protocol.domains import Box, L2Ball
 from quoron_client.protocol.questions import Answers
 from quoron_client.protocol.smoothing import Convolution
-from quoron_privacy.noise.sources import SeededNoise
+from quoron_privacy.noise.streams import SeededNoise
 from quoron_server.algorithms import ALGORITHMS, acsa
 
 pytestmark = pytest.mark.usefixtures("verified_once")

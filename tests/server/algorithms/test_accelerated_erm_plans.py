@@ -13,17 +13,15 @@ from one_epoch_reference import drive
 from problems import changed
 from quoron_privacy.accounts import subsampling
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
-from quoron_privacy.noise.sources import SeededNoise
-from quoron_privacy.noise.streams import total_variation
+from quoron_privacy.noise.streams import SeededNoise, total_variation
 from quoron_privacy.robust import subsampled_lottery
 from quoron_privacy.robust.above_threshold import calibrate as calibrate_series
 from quoron_privacy.robust.above_threshold import verify_above_threshold
 from quoron_privacy.robust.lottery import ladder_mus
 from quoron_server.algorithms import ALGORITHMS, acsa
-from quoron_server.algorithms.accelerated_erm import search
+from quoron_server.algorithms.accelerated_erm import plan as search
 from quoron_server.algorithms.accelerated_erm.method import AcceleratedERM
-from quoron_server.algorithms.accelerated_erm.plan import forgiving_series, release_chance
-from quoron_server.algorithms.accelerated_erm.search import Scene
+from quoron_server.algorithms.accelerated_erm.plan import Scene, forgiving_series, release_chance
 from quoron_server.parameters import Kind
 from quoron_server.plan import Privacy
 

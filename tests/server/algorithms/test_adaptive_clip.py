@@ -11,9 +11,9 @@ from contracts.scenes import PRIVACY, PROBLEM, make_plan
 from quoron_client.protocol.questions import Answers
 from quoron_privacy.errors import Infeasible, VerificationError
 from quoron_privacy.means.norm_counts import MeanAndCounts, Presence, weighted_row, weights_of
-from quoron_privacy.noise.sources import SeededNoise
+from quoron_privacy.noise.streams import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.algorithms.noisy.clip import REACH, AdaptiveClip
+from quoron_server.algorithms.noisy.method import REACH, AdaptiveClip
 from quoron_server.plan import Privacy, RunPlan
 
 NAMES = ["one-pass-dp-sgd/adaptive", "dp-sgd-wor/adaptive", "dp-sgd-poisson/adaptive"]

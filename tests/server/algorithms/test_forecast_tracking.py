@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from one_epoch_reference import strategy
-from quoron_server.algorithms.tracking.forecast import Assumed, predict
-from quoron_server.algorithms.tracking.schedule import LAG_SHARE, MAIN_FACTOR
+from quoron_server.algorithms.tracking.method import LAG_SHARE, MAIN_FACTOR
+from quoron_server.algorithms.tracking.plan import Assumed, predict
 
 PATHS = 30_000
 ASSUMED = Assumed(

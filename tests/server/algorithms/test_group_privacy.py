@@ -16,7 +16,7 @@ from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.questions import Answers, Status
 from quoron_privacy.accounts.gdp import mu_for
 from quoron_privacy.errors import RunError
-from quoron_privacy.noise.sources import SeededNoise
+from quoron_privacy.noise.streams import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.localised import grouped
 from quoron_server.plan import Privacy

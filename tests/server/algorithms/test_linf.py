@@ -17,10 +17,11 @@ from quoron_client.losses import make_loss
 from quoron_client.protocol.domains import Box, L2Ball
 from quoron_client.protocol.questions import Answers
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
-from quoron_privacy.noise.sources import SeededNoise
+from quoron_privacy.noise.streams import SeededNoise
 from quoron_privacy.robust.filter.concentration import cohort_scores, scores
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.algorithms.localised import filter_plan, geometry
+from quoron_server.algorithms.localised import filtered
+from quoron_server.algorithms.localised import plan as geometry
 from quoron_server.algorithms.localised.filtered import OutlierFilter
 from quoron_server.algorithms.localised.median import CoordinateMedian
 from quoron_server.algorithms.localised.method import LocalisedSGD
@@ -222,7 +223,7 @@ def test_proved_distances_are_shorter_in_l2_than_root_d_times_those_in_linf(dime
     # So ℓ2 needs the less noise on the same box: plans choose it, and ℓ∞ is there for who asks for it.
     problem = linear(100_000, items, dimension)
     here = geometry.coordinatewise("filtered-sgd", problem)
-    assert filter_plan.user_distance(problem) <= here.length
+    assert filtered.user_distance(problem) <= here.length
     assert here.length == pytest.approx(geometry.coordinate_distance(problem) * dimension**0.5)
 
 

@@ -16,9 +16,9 @@ from quoron_client.protocol.questions import RangeReport, VectorReport
 from quoron_client.randomisers import RangeBits, VectorNoise
 from quoron_privacy import local
 from quoron_privacy.accounts import gdp
-from quoron_privacy.noise.sources import SeededNoise
+from quoron_privacy.noise.streams import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.algorithms.local_model.forecast import response
+from quoron_server.algorithms.local_model.plan import response
 
 INFO = ALGORITHMS["local-model"]
 MANY_ITEMS = replace(PROBLEM, items_per_user=400_000)

@@ -7,7 +7,7 @@ from problems import problem_of
 from quoron_client import ItemBatch, SecondMoment, answer, make_loss
 from quoron_client.protocol.domains import L2Ball
 from quoron_privacy.errors import Infeasible
-from quoron_privacy.noise.sources import SeededNoise
+from quoron_privacy.noise.streams import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.one_round.method import Solved
 from quoron_server.plan import Privacy, RunPlan

@@ -16,7 +16,7 @@ from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.questions import Answers, AverageGradient, Question
 from quoron_privacy.accounts.gdp import mu_for
 from quoron_privacy.errors import Infeasible
-from quoron_privacy.noise.sources import SeededNoise
+from quoron_privacy.noise.streams import SeededNoise
 from quoron_privacy.robust.above_threshold import calibrate, smallest_cohort
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.outlier_gd.method import OutlierGD

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from contracts.scenes import PRIVACY, PROBLEM, Quadratic, make, make_plan
 from quoron_client.protocol.questions import Answers, Status
 from quoron_privacy.gaussian import GaussianNoise
-from quoron_privacy.noise.sources import SeededNoise
+from quoron_privacy.noise.streams import SeededNoise
 from quoron_privacy.robust.lottery import Lottery
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.outlier_iterates.method import HALTED

@@ -11,13 +11,16 @@ from scipy import stats
 from contracts.scenes import PROBLEM
 from problems import changed
 from quoron_privacy.errors import Infeasible
-from quoron_privacy.robust import one_release
-from quoron_privacy.robust.one_release import Target
+from quoron_privacy.robust import robust_mean
+from quoron_privacy.robust.robust_mean import Target
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.averaged_sgd import averaging as summed
-from quoron_server.algorithms.outlier_iterates.forecast import Stage, apart, averaging, distance
 from quoron_server.algorithms.outlier_iterates.plan import (
     FAILURE,
+    Stage,
+    apart,
+    averaging,
+    distance,
     expected_score,
     guaranteed_radius,
     smallest,
@@ -45,20 +48,20 @@ def plan_of(problem=ISSUE, privacy=ONE, **options):
 @settings(derandomize=True, deadline=None, max_examples=25)
 def test_a_release_passes_at_the_score_it_is_meant_for_and_is_certified(chains, lost, test, kappa):
     target, score = Target(4.0, 1e-6, test, "weighted", kappa), expected_score(chains, lost)
-    made = one_release.release(target, chains, score)
-    assert one_release.certify(made, 4.0, 1e-6) <= 1e-6
+    made = robust_mean.release(target, chains, score)
+    assert robust_mean.certify(made, 4.0, 1e-6) <= 1e-6
     chance = made.lottery.chance(score) if test == "lottery" else made.test.chance(score)
     assert chance >= 0.999 * (1 - 1e-9)
-    assert made.noise_multiplier == pytest.approx(one_release.noise(target, chains, score), rel=1e-4)
+    assert made.noise_multiplier == pytest.approx(robust_mean.noise(target, chains, score), rel=1e-4)
 
 
 @pytest.mark.parametrize(("test", "kind"), [("lottery", "weighted"), ("laplace", "random")])
 def test_the_smallest_number_of_chains_is_feasible_and_one_less_is_not(test, kind):
     target = Target(4.0, 1e-6, test, kind, None if kind == "weighted" else 2)
     least = smallest(target, 0.02)
-    one_release.release(target, least, expected_score(least, 0.02))
+    robust_mean.release(target, least, expected_score(least, 0.02))
     with pytest.raises(Infeasible):
-        one_release.release(target, least - 1, expected_score(least - 1, 0.02))
+        robust_mean.release(target, least - 1, expected_score(least - 1, 0.02))
 
 
 def test_too_few_users_are_told_the_least_number_of_chains_and_how_many_users_would_do():

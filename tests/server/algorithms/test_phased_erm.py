@@ -15,7 +15,7 @@ from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.questions import Answers, Status
 from quoron_privacy.accounts.gdp import mu_for
 from quoron_privacy.errors import ConfigError
-from quoron_privacy.noise.sources import SeededNoise
+from quoron_privacy.noise.streams import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.phased_erm.method import Phase, PhasedERM, PhasedERMParameters, momentum
 from quoron_server.algorithms.phased_erm.plan import ROUNDING, shift

@@ -12,8 +12,8 @@ from one_epoch_reference import FAMILY, Silent, Users, drive, made, planned, ref
 from quoron_client.protocol.domains import Box, L2Ball
 from quoron_client.protocol.questions import Answers
 from quoron_privacy.errors import VerificationError
-from quoron_privacy.noise.sources import SeededNoise
-from quoron_privacy.prefix.factorisations import Factorisation
+from quoron_privacy.noise.streams import SeededNoise
+from quoron_privacy.prefix.noise import Factorisation
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.one_epoch import plan as planning
 from quoron_server.plan import Privacy

@@ -12,10 +12,9 @@ from one_epoch_reference import drive
 from quoron_client.protocol.domains import Box, L2Ball
 from quoron_client.protocol.questions import Answers, Status
 from quoron_privacy.gaussian import GaussianNoise
-from quoron_privacy.noise.sources import SeededNoise
+from quoron_privacy.noise.streams import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.algorithms.tracking.method import PILOT, TrackingSRGD, TrackingState
-from quoron_server.algorithms.tracking.schedule import Aim
+from quoron_server.algorithms.tracking.method import PILOT, Aim, TrackingSRGD, TrackingState
 from server.algorithms.tracking_reference import Users, run, small_plan
 
 NAME = "tracking-srgd"

@@ -10,15 +10,13 @@ from contracts.scenes import PRIVACY, PROBLEM, PROBLEMS, TWO_SERVERS, Quadratic,
 from quoron_privacy.accounts import gdp
 from quoron_privacy.errors import ConfigError, Infeasible, RunError, VerificationError
 from quoron_privacy.gaussian import GaussianNoise
-from quoron_privacy.noise.ahead import StartedNoise
-from quoron_privacy.noise.sources import SecureNoise, SeededNoise
-from quoron_privacy.noise.streams import RandomStream
+from quoron_privacy.noise.streams import RandomStream, SecureNoise, SeededNoise, StartedNoise
 from quoron_privacy.prefix.noise import PrefixNoise
 from quoron_privacy.release import Adjacency, NoisySums
 from quoron_privacy.two_servers import noise
 from quoron_privacy.two_servers.noise import ServerNoise
 from quoron_privacy.two_servers.rows import RingSums
-from quoron_privacy.two_servers.sheet import Block, RoundSheet, Servers, Sheet
+from quoron_privacy.two_servers.specification import Block, RoundSheet, Servers, Sheet
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.registered import derived
 from quoron_server.algorithms.two_servers import method

@@ -9,9 +9,9 @@ import pytest
 from contracts.scenes import PRIVACY, PROBLEM, PROBLEMS, Quadratic
 from quoron_privacy.accounts import gdp
 from quoron_privacy.errors import Infeasible
-from quoron_privacy.noise.sources import SeededNoise
+from quoron_privacy.noise.streams import SeededNoise
 from quoron_privacy.two_servers import noise
-from quoron_privacy.two_servers.sheet import Block, RoundSheet, Sheet, noise_factor
+from quoron_privacy.two_servers.specification import Block, RoundSheet, Sheet, noise_factor
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.two_servers.method import BothServers
 from quoron_server.algorithms.two_servers.plan import server_mu

@@ -11,11 +11,11 @@ from quoron_client import ItemBatch, answer, average_loss
 from quoron_client.losses import Softmax
 from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.questions import Answers
-from quoron_privacy.noise.sources import SeededNoise
+from quoron_privacy.noise.streams import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.whitened import method
 from quoron_server.algorithms.whitened.estimates import GradientModel
-from quoron_server.algorithms.whitened.law import Contrasts, Law
+from quoron_server.algorithms.whitened.parameters import Contrasts, Law
 from quoron_server.plan import Privacy, RunPlan
 
 INFO = ALGORITHMS["whitened-tracking"]

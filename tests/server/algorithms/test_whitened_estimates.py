@@ -6,12 +6,12 @@ from scipy import integrate, special
 from scipy.stats import norm
 
 from quoron_privacy.means.free_presence import LogLength, Moment
-from quoron_privacy.noise.sources import SeededNoise
+from quoron_privacy.noise.streams import SeededNoise
 from quoron_server.algorithms.whitened.estimates import (
     GradientModel,
     shrunk,
 )
-from quoron_server.algorithms.whitened.law import Law
+from quoron_server.algorithms.whitened.parameters import Law
 from quoron_server.algorithms.whitening import aligned, along, typical_length, whitening, without
 
 

@@ -11,9 +11,9 @@ from tests.server.algorithms.test_whitened_tracking import INFO, plan_of, run, t
 
 from quoron_client import average_loss
 from quoron_privacy.errors import Infeasible
-from quoron_server.algorithms.forecast import start_risk
-from quoron_server.algorithms.whitened.forecast import before, hidden, learnt
-from quoron_server.algorithms.whitened.law import Law
+from quoron_server.algorithms.info import start_risk
+from quoron_server.algorithms.whitened.method import before, hidden, learnt
+from quoron_server.algorithms.whitened.parameters import Law
 from quoron_server.algorithms.whitened.plan import ROUNDS
 from quoron_server.plan import Privacy
 

@@ -10,7 +10,7 @@ from problems import problem_of
 from quoron_client import ItemBatch, answer, average_loss, make_loss
 from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.questions import Answers
-from quoron_privacy.noise.sources import SeededNoise
+from quoron_privacy.noise.streams import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.whitened.estimates import (
     tail_power,

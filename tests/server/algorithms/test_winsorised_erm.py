@@ -12,7 +12,7 @@ from quoron_client.protocol.domains import L2Ball
 from quoron_privacy.accounts.gdp import mu_for
 from quoron_privacy.errors import Infeasible
 from quoron_privacy.means.private_range import crude_mean_users, range_epsilon
-from quoron_privacy.noise.sources import SeededNoise
+from quoron_privacy.noise.streams import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.centring import public_signs
 from quoron_server.algorithms.winsorised.method import WinsorisedERM

@@ -13,15 +13,50 @@ and replacing one user moves every other *computed* score by at most one, withou
 
 Source: Ghazi, Kumar, Liu & Manurangsi, "Nearly linear-time user-level DP-SCO", Algorithm 2. Sensitivities, error bound
 and symbols: docs/privacy/concentration-score.md.
+
+Certified lower and upper bounds of all concentration scores in O(k·d + k·log k), without looking at pairs.
+
+    >>> import numpy as np
+    >>> rows = np.array([[0.0], [0.1], [0.2], [50.0]])
+    >>> view = observe(rows)
+    >>> bool((lower_bounds(rows, view, tau=1.0) <= upper_bounds(view, tau=1.0)).all())
+    True
+
+Three inequalities, for distances r to any centre and any sets J of users:
+
+* Jensen, ℓ2 only:  κ_i >= Σ_J |J| exp(-τ √(‖q_i - mean_J‖² + var_J)), J running over disjoint shells, or with one J
+  alone, the crowd: that needs no order of users, and is enough for nearly everybody in an ordinary cohort;
+* triangle:         κ_i >= exp(-τ r_i) Σ_J exp(-τ r_j);
+* reverse triangle: κ_i <= Σ_j exp(-τ |r_i - r_j|), for all i at once by sorting and two linear recursions.
+
+All of them include the margin for rounding, theirs and that of `concentration.scores`: they hold for the *computed*
+score. Users beyond REACH/τ from the centre never enter a mean, so nothing overflows.
+
+Source: docs/privacy/concentration-score.md, where each bound and its margin is proved.
+
+Which users of a cohort count: those whose noisy concentration score exceeds a threshold, and the mean of the rest.
+
+    >>> import numpy as np
+    >>> answers = np.array([[0.0], [0.1], [np.nan], [1e9]])
+    >>> decide(answers, np.array([True, True, True, True]), tau=1.0, thresholds=np.full(4, 3), step=0.5).kept
+    array([ True,  True, False, False])
+
+User i is kept iff grid(κ_i) > threshold_i, where grid(κ) is κ in units of `step`, rounded to the nearest integer, and
+the thresholds F - ν_i were drawn beforehand, in the same units: comparisons are between integers. Certified bounds
+decide most users and exact scores the others, so decisions are those of all pairs, always.
+
+Source: Ghazi, Kumar, Liu & Manurangsi, Algorithm 2. Proof that the decisions are the same function of data and noise:
+docs/privacy/concentration-score.md.
 """
 
 import math
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from quoron_privacy.errors import ConfigError, count
+from quoron_privacy.errors import ConfigError, count, positive
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 
 Vector = NDArray[np.float64]
@@ -128,3 +163,244 @@ def recounted_error(cohort_size: int, dimension: int) -> float:
     """The bound again as it is derived, without slack: of every entry but the own, grid, exponential and distance."""
     entry = math.fsum((2.0**-35, DECAY_ERROR, (dimension / 2 + 3) * math.exp(-1) * 2.0**-53))
     return cohort_size * entry - entry
+
+
+REACH = 1e6  # in units of 1/τ: farther users count as one far-away crowd
+SHARES = (0.5, 0.8, 0.95)  # of all users, nearest first: where shells end
+CROWD = 2.0  # and one ends at this many median radii, where far users begin
+LEAST_DECAYS = 4e-11  # above 2·exp(-25), what `decay` adds to products of far decays
+SAMPLE = 101  # rows whose coordinatewise median is the centre; any centre is valid, a robust one is tight
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class View:
+    """All users as seen from one centre, in one norm."""
+
+    blocks: Vector  # the rows, packed: (blocks, d, rows of a block)
+    centre: Vector  # (d,)
+    radii: Vector  # (k,) computed distances to the centre; inf where they overflow
+    order: NDArray[np.int64]  # (k,) users by increasing radius
+    norm: Norm
+
+
+def observe(gradients: Matrix, norm: Norm = "l2") -> View:
+    """The view from a coordinatewise median of SAMPLE evenly spaced rows of `gradients` (k, d), k >= 1, finite."""
+    return _seen_from(_centre(gradients), loops.pack(gradients), len(gradients), norm)
+
+
+def _centre(gradients: Matrix) -> Vector:
+    sample = gradients[np.linspace(0, len(gradients) - 1, min(SAMPLE, len(gradients))).astype(np.int64)]
+    middle = (len(sample) - 1) // 2  # a middle order statistic: averaging two could overflow
+    return np.ascontiguousarray(np.partition(sample, middle, axis=0)[middle])
+
+
+def second_view(gradients: Matrix, view: View, tau: float) -> View:
+    """The view from the farthest user still in reach: it tells clusters apart that lie around the first centre."""
+    inside = _within_reach(view, tau)
+    return _seen_from(gradients[view.order[max(inside - 1, 0)]], view.blocks, len(gradients), view.norm)
+
+
+def _seen_from(centre: Vector, blocks: Vector, users: int, norm: Norm) -> View:
+    radii = loops.distances(blocks, centre, users, norm)
+    return View(blocks, centre, radii, np.argsort(radii), norm)
+
+
+def lower_bounds(gradients: Matrix, view: View, tau: float) -> Vector:
+    """For every user a number no larger than its computed score, and at least 1; shape (k,)."""
+    inside = _within_reach(view, tau)
+    if inside == 0:
+        return np.ones(len(gradients))
+    scale, margin = _margins(*gradients.shape)
+    with np.errstate(over="ignore"):
+        near = loops.decays(tau * view.radii * (1 + scale))
+        found = near * near[view.order[:inside]].sum()  # triangle: any norm
+        if view.norm == "l2":
+            found = np.maximum(found, _jensen(gradients, view, tau, inside, scale))
+    bounds: Vector = np.maximum(found - margin, 1.0)
+    return bounds
+
+
+def crowd_bounds(gradients: Matrix, tau: float) -> Vector:
+    """The same from one set of users, all that are near a middle one: two reads of `gradients` (k, d), ℓ2 only.
+
+    On all threads: each piece of the users has sums of its own, so the bits do not depend on how many there are.
+    """
+    users, dimension = gradients.shape
+    centre, near, squares = _centre(gradients), np.empty(users, np.bool_), np.empty(users)
+    pieces = -(-users // loops.PIECE)
+    totals, largest, spreads = np.empty((pieces, dimension)), np.empty(pieces), np.empty(pieces)
+    scale, margin = _margins(users, dimension)
+    loops.crowd(gradients, centre, REACH / tau, near, totals, largest)
+    members = int(np.count_nonzero(near))
+    if members == 0:
+        return np.ones(users)
+    with np.errstate(over="ignore"):
+        offset = totals.sum(axis=0) / members
+        mean = centre + offset
+        loops.squares(gradients, mean, near, squares, spreads)
+        slack, spread = scale * largest.max() + 2 * _drift(mean, offset), spreads.sum() / members
+    loops.jensen_of(squares, spread, tau, scale, slack, members, dimension)
+    bounds: Vector = np.maximum(squares - margin, 1.0)
+    return bounds
+
+
+def _margins(users: int, dimension: int) -> tuple[float, float]:
+    """Relative error of a distance and of a sum of decays; what a lower bound is lowered by."""
+    scale = 4 * (users + dimension + 16) * UNIT_ROUNDOFF
+    return scale, score_error(users, dimension) + users * (LEAST_DECAYS + 4 * DECAY_ERROR + scale)
+
+
+def _drift(mean: Vector, offset: Vector) -> float:
+    """How far `mean` may be from the mean of its set: rounding of the sum, and of its addition to the centre."""
+    return float(min(UNIT_ROUNDOFF * np.abs(mean).sum(), np.abs(offset).sum()))
+
+
+def _jensen(gradients: Matrix, view: View, tau: float, inside: int, scale: float) -> Vector:
+    """Σ_J |J| exp(-τ √(‖q_i - mean_J‖² + var_J)) over shells: the mean square distance is this in ℓ2 alone."""
+    ends, jensen, first = _shell_ends(view, inside), np.zeros(len(gradients)), 0
+    for end, offset in zip(ends, loops.offset_means(gradients, view.centre, view.order, ends), strict=True):
+        members, mean = view.order[first:end], view.centre + offset
+        squares = loops.distances(view.blocks, mean, len(gradients)) ** 2
+        spread = squares[members].mean()
+        slack = scale * view.radii[members[-1]] + 2 * _drift(mean, offset)
+        jensen += len(members) * loops.decays(tau * (np.sqrt(squares + spread) * (1 + scale) + slack))
+        first = end
+    return jensen
+
+
+def upper_bounds(view: View, tau: float) -> Vector:
+    """For every user a number no smaller than its computed score; shape (k,)."""
+    users, dimension = len(view.radii), len(view.centre)
+    with np.errstate(over="ignore"):
+        reach = np.minimum(tau * view.radii[view.order], REACH)  # 1-Lipschitz, so the inequality survives
+    relative = users * 2 * DECAY_ERROR + REACH * (2 * dimension + 32) * UNIT_ROUNDOFF
+    bounds = np.empty(users)
+    bounds[view.order] = loops.neighbour_sums(np.diff(reach)) * (1 + relative) + score_error(users, dimension)
+    return np.minimum(bounds, users)
+
+
+def _shell_ends(view: View, inside: int) -> NDArray[np.int64]:
+    """Where each shell of users ends, nearest first: far users must not spoil the bound of the many."""
+    radii = view.radii[view.order[:inside]]
+    crowd = int(np.searchsorted(radii, CROWD * radii[inside // 2], side="right"))
+    return np.unique([*(max(1, int(share * inside)) for share in SHARES), crowd, inside]).astype(np.int64)
+
+
+def _within_reach(view: View, tau: float) -> int:
+    return int(np.searchsorted(view.radii[view.order], REACH / tau))
+
+
+Mask = NDArray[np.bool_]
+Integers = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Decisions:
+    """Outcome of one round's test. All fields are functions of private data: never shown outside simulation."""
+
+    kept: Mask  # (k,), one entry a slot
+    undecided: int  # users whose score had to be computed exactly
+    score_bounds: Vector  # certified lower bound of each present slot's score, exact where undecided
+
+
+def grid(scores: Vector, step: float) -> Integers:
+    """Scores in units of `step`, rounded to the nearest integer and capped at 2⁵²; nondecreasing, shape kept."""
+    with np.errstate(over="ignore"):
+        return np.rint(np.minimum(scores / step, 2.0**52)).astype(np.int64)
+
+
+def decide(
+    gradients: ArrayLike, answered: Mask, tau: float, thresholds: Integers, *, step: float, norm: Norm = "l2"
+) -> Decisions:
+    """Kept users of one cohort, by bounds where they suffice.
+
+    | input                                  | what happens                                         |
+    | -------------------------------------- | ---------------------------------------------------- |
+    | slot not answered, or row not finite   | isolated: filtered, and adds 0 to every other score  |
+    | finite row of any magnitude            | takes part; distances that overflow are infinite     |
+    | score exactly at the threshold         | filtered                                             |
+
+    Running time depends on the data; where time can be observed use `decide_by_all_pairs`, which gives the same result.
+
+    Args:
+        gradients: answers (k, d), one row a slot.
+        answered: slots with a usable answer, (k,).
+        tau: inverse length τ of the kernel.
+        thresholds: F - ν_i in units of `step`, (k,) integers, drawn independently of the answers.
+        step: grid of scores and thresholds (`LaplaceThreshold.grid`).
+        norm: of the kernel.
+
+    Raises:
+        ConfigError: wrong shapes, or `tau` or `step` out of range; never because of a value in `gradients`.
+    """
+    rows, present = _present(gradients, answered, tau, thresholds, step)
+    limits = thresholds[present]
+    if not len(rows):
+        return Decisions(np.zeros(len(present), dtype=np.bool_), 0, np.zeros(0))
+    chosen, undecided, lower = _by_bounds(rows, tau, limits, step, norm)
+    return Decisions(_spread(chosen, present), undecided, lower)
+
+
+def decide_by_all_pairs(
+    gradients: ArrayLike, answered: Mask, tau: float, thresholds: Integers, *, step: float, norm: Norm = "l2"
+) -> Decisions:
+    """The same decisions as `decide`, from all exact scores: running time depends on k, d and who answered only."""
+    rows, present = _present(gradients, answered, tau, thresholds, step)
+    exact = scores(rows, tau, norm=norm)
+    return Decisions(_spread(grid(exact, step) > thresholds[present], present), len(rows), exact)
+
+
+def _present(
+    gradients: ArrayLike, answered: Mask, tau: float, thresholds: Integers, step: float
+) -> tuple[Matrix, Mask]:
+    rows = checked_rows(gradients, tau)
+    positive(step=step)
+    if thresholds.shape != (len(rows),) or thresholds.dtype.kind != "i":
+        raise ConfigError(
+            f"Expected integer thresholds of shape ({len(rows)},), got {thresholds.dtype} {thresholds.shape}."
+        )
+    present = usable(rows, answered)
+    return (rows if present.all() else rows[present]), present
+
+
+def _spread(chosen: Mask, present: Mask) -> Mask:
+    kept = np.zeros(len(present), dtype=np.bool_)
+    kept[present] = chosen
+    return kept
+
+
+def _by_bounds(rows: Matrix, tau: float, limits: Integers, step: float, norm: Norm) -> tuple[Mask, int, Vector]:
+    lower = crowd_bounds(rows, tau) if norm == "l2" else np.ones(len(rows))
+    kept = grid(lower, step) > limits
+    if kept.all():
+        return kept, 0, lower
+    view = observe(rows, norm)
+    lower = np.maximum(lower, lower_bounds(rows, view, tau))
+    kept = grid(lower, step) > limits
+    open_ = ~kept
+    for seen in (view, None):
+        if open_.any():
+            seen = seen or second_view(rows, view, tau)
+            open_ &= grid(upper_bounds(seen, tau), step) > limits
+    indices = np.flatnonzero(open_)
+    if 2 * len(indices) > len(rows):  # from here on all pairs, each computed once, are cheaper
+        lower = scores(rows, tau, norm=norm)
+        kept[indices] = grid(lower[indices], step) > limits[indices]
+    elif len(indices):
+        lower[indices] = scores_of(rows, indices, tau, norm=norm)
+        kept[indices] = grid(lower[indices], step) > limits[indices]
+    return kept, len(indices), lower
+
+
+def filtered_mean(gradients: ArrayLike, kept: Mask) -> Vector:
+    """Mean of the kept rows, (k, d) -> (d,); zeros when nobody is kept, which leaves the iterate unchanged.
+
+    Rows are selected, never multiplied by zero, so what a filtered user sent has no effect at all.
+    """
+    rows = np.ascontiguousarray(gradients, dtype=np.float64)
+    users = int(kept.sum())
+    if users == 0:
+        return np.zeros(rows.shape[1])
+    scale = 2.0 ** -users.bit_length()  # exact, and keeps sums of huge finite rows finite
+    total: Vector = loops.selected_sum(rows, kept, scale)
+    return total / (users * scale)

@@ -26,8 +26,8 @@ from quoron_privacy.accounts import gdp
 from quoron_privacy.errors import Infeasible, VerificationError, count, non_negative, positive, probability
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_privacy.release import Adjacency
-from quoron_privacy.robust.filter.curves import cutoff_curves, looked_up, mu_grid, recounted
-from quoron_privacy.robust.filter.cutoff import cutoff_law, end_mass
+from quoron_privacy.robust.filter.charging import cutoff_curves, looked_up, mu_grid, recounted
+from quoron_privacy.robust.filter.thresholds import cutoff_law, end_mass
 
 Vector = NDArray[np.float64]
 Integers = NDArray[np.int64]

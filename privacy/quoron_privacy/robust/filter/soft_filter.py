@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtri
 
-from quoron_privacy.accounts import gdp, moved
+from quoron_privacy.accounts import gdp, sensitivity_recount
 from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError, count, non_negative, positive, probability
 from quoron_privacy.kernels.on_first_use import OnFirstUse
@@ -129,7 +129,7 @@ def verify(parameters: SoftFilterParameters, epsilon: float, delta: float, *, de
     room = p.softness_limit - sensitivity - p.test_threshold
     passed = 0.5 * math.erfc(room / p.test_noise / math.sqrt(2))  # of a phase whose other world reached Vmax
     _require(passed <= p.test_failure * (1 + 1e-9), f"a test that passes with chance δ_u (got {passed:.4g})", p)
-    mu = moved.together(shift / p.noise_multiplier, sensitivity / p.test_noise) * (1 + 1e-12)
+    mu = sensitivity_recount.together(shift / p.noise_multiplier, sensitivity / p.test_noise) * (1 + 1e-12)
     certified = max(Pair.gaussian(mu).delta(epsilon, delta), p.test_failure) + (1 + math.exp(epsilon)) * delta_slack
     _require(certified <= delta, f"a certified delta <= {delta:g} at epsilon={epsilon:g} (got {certified:.4g})", p)
     return certified

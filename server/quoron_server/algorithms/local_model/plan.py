@@ -2,11 +2,20 @@
 
 Every user sends one report at the full (ε, δ), or two at parts of it, so a plan has one thing to prove: each report.
 docs/privacy/local-model.md#r5.
+
+Predicted excess risk of accelerated steps with fresh users, from public facts; it ranks plans and never sets noise.
+
+On a quadratic of one curvature the steps are linear, so the error of the model is a sum of responses: to the start
+point and to the error of every gradient estimate. Where the curvature is unknown the proved bound ranks plans instead:
+docs/privacy/local-model.md#r6.
+
+`local-model` in the registry.
 """
 
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import product
 from typing import Literal
 
@@ -14,23 +23,55 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quoron_privacy import local
-from quoron_privacy.accounts import moved
+from quoron_privacy.accounts import sensitivity_recount
 from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
+from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_privacy.means.rotation import coordinate_bound, padded
 from quoron_privacy.noise.streams import total_variation
-from quoron_server.algorithms import centring, checks
+from quoron_server.algorithms import centring, search
 from quoron_server.algorithms.averaged_sgd import default_clip, smoothings
-from quoron_server.algorithms.forecast import no_better, statistical_floor, trivial_risk
-from quoron_server.algorithms.info import Chosen
-from quoron_server.algorithms.local_model.forecast import accelerated_risk, response
-from quoron_server.algorithms.local_model.parameters import Estimator, LocalModelParameters, Reports
+from quoron_server.algorithms.info import (
+    AlgorithmInfo,
+    Chosen,
+    Factor,
+    NoBlackBoxes,
+    Promises,
+    no_better,
+    statistical_floor,
+    trivial_risk,
+)
+from quoron_server.algorithms.local_model.method import Estimator, LocalModel, LocalModelParameters, Reports
 from quoron_server.algorithms.local_reports import vector_scale
+from quoron_server.algorithms.printed import bassily_sun
+from quoron_server.algorithms.references import BASSILY_SUN_2023, repaired
 from quoron_server.algorithms.search import Candidate, best, round_grid, too_few
 from quoron_server.plan import Cost, Privacy, RunPlan
 from quoron_server.problem import Problem
 
 Vector = NDArray[np.float64]
+
+loops = OnFirstUse("quoron_server.algorithms.local_model.plan_loops")
+
+
+def accelerated_risk(problem: Problem, steps: int, beta: float, smoothness: float, variances: Vector) -> float:
+    """Predicted excess risk, exact for a quadratic of one curvature, else local-model#r6; variances of ĝ_t (T,)."""
+    if (curvature := problem.beliefs.isotropic) is not None:
+        bias, _, _ = response(steps, beta, problem.beliefs.least_curvature or curvature)
+        _, weights, _ = response(steps, beta, curvature)
+        slow = (problem.beliefs.least_curvature or curvature) * (bias * problem.radius) ** 2
+        return float(slow + curvature * np.sum(weights**2 * variances)) / 2
+    t = np.arange(1, steps + 1)
+    local_noise = float(np.sum(t**2 * variances)) / (4 * (beta - smoothness))
+    return (beta * problem.radius**2 + local_noise) / (steps * (steps + 1) / 2)
+
+
+@lru_cache(maxsize=8192)
+def response(steps: int, beta: float, curvature: float) -> tuple[float, Vector, Vector]:
+    """Of accelerated steps on a quadratic: a_T per unit of start distance, per unit of error of each ĝ_t, and y_t."""
+    weights, path = np.empty(steps), np.empty(steps)
+    return float(loops.response(beta, curvature, weights, path)), weights, path
+
 
 NAME = "local-model"
 THEOREM = "docs/privacy/local-model.md#r5"
@@ -127,7 +168,7 @@ def verify(plan: RunPlan) -> None:
     promise, ranged = plan.guarantee, p.estimator == "range"
     rough = plan.problem.smoothness is None
     slots = p.steps * p.users_a_step + p.warm_ups * p.warm_users
-    checks.require(
+    search.require(
         NAME,
         ("estimator clip, tracking or range", p.estimator in ESTIMATORS, p.estimator),
         ("reports disjoint or split", p.reports in ("disjoint", "split"), p.reports),
@@ -173,7 +214,7 @@ def _binned(p: LocalModelParameters) -> bool:
 
 def _spent(p: LocalModelParameters, dimension: int, epsilon: float) -> float:
     """δ at `epsilon` of everything that one user sends; a range report is purely private."""
-    vector = Pair.gaussian(moved.mu(2.0, p.noise_scale, dimension), total_variation(gaussians=dimension))
+    vector = Pair.gaussian(sensitivity_recount.mu(2.0, p.noise_scale, dimension), total_variation(gaussians=dimension))
     if p.estimator == "range":
         report = Pair.response(p.range_epsilon)
         if p.reports == "split":
@@ -189,9 +230,9 @@ def _scale_as_computed(p: LocalModelParameters, dimension: int) -> bool:
 
 
 def _require(problem: Problem, options: LocalModelOptions) -> None:
-    checks.require_choice(options, estimator=("auto", *ESTIMATORS), reports=("disjoint", "split"))
-    checks.require_options(options, "smoothing", "clip_norm", least=1e-80, most=1e80)
-    checks.require_rough(problem, options.smoothing)
+    search.require_choice(options, estimator=("auto", *ESTIMATORS), reports=("disjoint", "split"))
+    search.require_options(options, "smoothing", "clip_norm", least=1e-80, most=1e80)
+    search.require_rough(problem, options.smoothing)
     if options.reports == "split" and options.estimator != "range":
         raise ConfigError(f"Expected estimator 'range' with reports='split', got estimator={options.estimator!r}.")
 
@@ -364,3 +405,23 @@ def _infeasible(
 
     fix = "a larger epsilon, fewer features or a trusted coordinator"
     return too_few(NAME, condition, enough, problem.users, within=1.05, most=10**12, otherwise=fix)
+
+
+INFO = AlgorithmInfo(
+    name=NAME,
+    summary="One report a user, private before it leaves the client: protects against the coordinator too",
+    origin=repaired(
+        BASSILY_SUN_2023.at("Algorithms 2, 3 and 5"), note="steps start from another point and are projected"
+    ),
+    promises=Promises(
+        ("local",), ("replace-one",), THEOREM, one_server="it needs neither server: clients add the noise"
+    ),
+    options=LocalModelOptions,
+    parameters=LocalModelParameters,
+    planner=plan,
+    verifier=verify,
+    maker=LocalModel,
+    factor=Factor(known=None, unknown=2.0),
+    printed=bassily_sun.LOCAL,
+    no_black_boxes=NoBlackBoxes("its clients add noise of their own, which only clients of ours are known to do"),
+)

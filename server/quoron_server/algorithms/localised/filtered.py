@@ -8,32 +8,270 @@ smooth losses.
 
 Changed from print, with docs/privacy/outlier-filter.md#f1: integer cutoff apart from λ, halting that does not
 show when, projected releases, explicit constants. As printed: `printed.ghazi.Filter`.
+
+Choosing the numbers of filtered SGD: the distance between ordinary users, cohort size, phases, steps.
+
+Everything here bears on utility alone; the guarantee is what the filter's `verify` certifies for the result.
 """
 
 import math
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import chdtri
+
+from quoron_client.protocol.domains import Box
 from quoron_client.protocol.questions import Answers
 from quoron_privacy.errors import Infeasible, Needs
-from quoron_privacy.noise.streams import NoiseSource
-from quoron_privacy.robust.filter import decisions
+from quoron_privacy.noise.streams import NoiseSource, total_variation
+from quoron_privacy.robust.filter import concentration
 from quoron_privacy.robust.filter import outlier_filter as theorem
-from quoron_privacy.robust.filter.concentration import score_error, score_summary
-from quoron_privacy.robust.filter.cutoff import HiddenCutoff
+from quoron_privacy.robust.filter.concentration import LARGEST_COHORT, Norm, score_error, score_summary
 from quoron_privacy.robust.filter.outlier_filter import FilterParameters
-from quoron_privacy.robust.filter.thresholds import LaplaceThreshold
-from quoron_server.algorithms import checks
-from quoron_server.algorithms.forecast import UNMEASURED
-from quoron_server.algorithms.info import ITERATES, AlgorithmInfo, Choosing, Chosen, Promises
-from quoron_server.algorithms.localised import filter_plan as planning
-from quoron_server.algorithms.localised.filtering import FilteringParameters
-from quoron_server.algorithms.localised.geometry import require_of_phases
+from quoron_privacy.robust.filter.thresholds import HiddenCutoff, LaplaceThreshold
+from quoron_server.algorithms import search
+from quoron_server.algorithms.info import (
+    ITERATES,
+    UNMEASURED,
+    AlgorithmInfo,
+    Choosing,
+    Chosen,
+    Promises,
+    told,
+    trivial_risk,
+)
 from quoron_server.algorithms.localised.method import Aggregate, LocalisedSGD
+from quoron_server.algorithms.localised.plan import (
+    FAILURE,
+    Filter,
+    FilteringParameters,
+    Geometry,
+    Schedule,
+    SizedOptions,
+    against_mean,
+    behind_filter,
+    best_schedule,
+    cohorts,
+    coordinatewise,
+    release_scale,
+    require_of_phases,
+)
 from quoron_server.algorithms.printed import ghazi
 from quoron_server.algorithms.references import GHAZI_2026, repaired
+from quoron_server.algorithms.search import round_grid
 from quoron_server.plan import Privacy, RunPlan
 from quoron_server.problem import Problem
+
+Vector = NDArray[np.float64]
+
+FEWEST_ROUNDS = 10  # with fewer steps SGD gets nowhere, so a plan would be pointless
+RATIOS = (1.2, 1.35, 2.0, 4.0, 12.0, 40.0)  # multiples of the smallest feasible cohort at which noise is calibrated
+STEEP_RATIOS = (1.2, 1.4, 2.0)  # and at which what curvature adds to it is
+FREE_RATIO = 4.0  # from here on curvature is taken to add nothing
+EDGES = (0.02, 0.2, 0.6, 1.0, 1.4, 2.0)  # step · smoothness at which the smallest feasible cohort is searched
+
+
+@dataclass(frozen=True, slots=True)
+class FilterOptions(SizedOptions):
+    """Planning options."""
+
+    distance: float | None = None  # typical distance of users' average gradients, from public knowledge
+    norm: Norm | None = None  # that distances are measured in; linf needs a box and diagonally dominant Hessians
+
+
+F = TypeVar("F", bound=Filter)
+
+
+def lengths(problem: Problem, options: FilterOptions) -> Geometry:
+    """ℓ2, with the distance that is given or predicted."""
+    return Geometry("l2", problem.beta or 0.0, options.distance or user_distance(problem), 1.0)
+
+
+def geometries(name: str, problem: Problem, options: FilterOptions) -> list[Geometry]:
+    """The norms that are asked for, or all whose conditions hold. Raises Infeasible for `linf` where they do not."""
+    if options.norm == "linf":
+        return [coordinatewise(name, problem, options.distance)]
+    found = [lengths(problem, options)]
+    if options.norm is None and options.distance is None:  # a distance that is given is one of ℓ2
+        with suppress(Infeasible):
+            found.append(coordinatewise(name, problem))
+    return found
+
+
+def user_distance(problem: Problem) -> float:
+    """d such that ordinary users score at least B · exp(-τd): public knowledge, utility only.
+
+    κ_i/B ≥ exp(-τ √(r_i² + v)), r_i user i's distance from the mean and v the mean square (Jensen). With known
+    curvature r_i is taken to be that of a d-dimensional Gaussian, for all but about three of the n users; otherwise
+    McDiarmid's inequality bounds it for every user at once, at several times the length.
+    """
+    users = problem.users
+    spread = math.hypot(_path_deviation(problem) / math.sqrt(problem.items_per_user), problem.beliefs.heterogeneity)
+    if problem.beliefs.curvature == "isotropic":
+        farthest = spread * math.sqrt(chdtri(problem.dimension, min(0.5, 3 / users)) / problem.dimension)
+    else:
+        items = math.sqrt(2 * math.log(3 * users / FAILURE) / problem.items_per_user)
+        farthest = spread + problem.lipschitz * items
+    return min(math.hypot(farthest, spread), 2 * problem.lipschitz)  # no two are farther apart
+
+
+def _path_deviation(problem: Problem) -> float:
+    """Item gradients' standard deviation anywhere between start and optimum: users differ by their Hessians, too."""
+    start = problem.start
+    if problem.beliefs.typical_curvature is None or problem.smoothness is None:
+        return problem.deviation
+    far = problem.beliefs.typical_curvature * problem.smoothness * problem.radius**2
+    return min(math.sqrt(problem.deviation**2 + far), max(problem.deviation, start))
+
+
+def sampler_slack(problem: Problem) -> float:
+    """Total variation between the noise drawn and the ideal laws, over all rounds and the release.
+
+    Of the hidden cutoff it is its centre · 2⁻⁹⁵ (`HiddenCutoff`), and a centre is smaller than a cohort.
+    """
+    return total_variation(gaussians=problem.dimension, laplaces=problem.users) + problem.users * 2.0**-95
+
+
+def remarks(plan: RunPlan) -> tuple[str, ...]:
+    """On a box, with its choice of norms: the noise beside a plain mean's, and the other norm's."""
+    p = plan.parameters_of(FilteringParameters)
+    if not isinstance(plan.problem.domain, Box):
+        return ()
+    said = against_mean(plan)
+    both = geometries(plan.algorithm, plan.problem, FilterOptions())
+    if len(both) == 1:
+        return said
+    here, there = both[:: -1 if p.norm == "linf" else 1]
+    if not math.isclose(p.distance, here.distance, rel_tol=1e-9):
+        return said
+    times = f"{there.length / here.length:.3g} times the noise"
+    return (*said, f"Distances are measured in {p.norm}: in {there.norm} the same filter would have {times}.")
+
+
+def search_filtered(
+    name: str,
+    kind: Callable[..., FilteringParameters],
+    problem: Problem,
+    options: FilterOptions,
+    smallest: Callable[[float], int],
+    calibrate: Callable[[int, float], F],
+) -> Chosen:
+    """The norm, cohort size, phases and steps of least predicted risk whose release the filter's theorem allows.
+
+    `smallest(eta_beta)` is the least feasible cohort, `calibrate(cohort, eta_beta)` the filter. Candidates are ranked
+    by curves that are calibrated at a few points and interpolated; the winner is calibrated exactly. Infeasible if no
+    cohort is large enough.
+    """
+    allowed = geometries(name, problem, options)
+    edge_for = _edge_curve(smallest)
+    longest = (2.0 if problem.beliefs.curvature == "isotropic" else 1.0) if problem.beta else 0.0  # of `step_grid`
+    noise = _noise_curve(smallest, calibrate, problem.dimension, longest)
+
+    grid = round_grid(4096, smallest=FEWEST_ROUNDS)
+    tried = cohorts(name, problem, options, grid, most=LARGEST_COHORT)  # as far as scores can be added up exactly
+    best: tuple[float, Schedule, Geometry] | None = None
+    for geometry in allowed:
+
+        def scale(sizes: Vector, first_steps: Vector, geometry: Geometry = geometry) -> Vector:
+            steep = first_steps * geometry.beta
+            edges = edge_for(steep)
+            near = np.where(edges > edge_for(np.zeros(1)), sizes / edges, np.inf)  # of an edge that curvature moves
+            possible = (sizes >= edges) & (steep <= 2)
+            return np.where(possible, geometry.length * noise(sizes, near) / sizes, np.inf)
+
+        found = best_schedule(problem, tried, scale, rounds=options.rounds, step_size=options.step_size)
+        if found is not None and math.isfinite(found[0]) and (best is None or found[0] < best[0]):
+            best = (*found, geometry)
+    if best is None:
+        beta = allowed[0].beta
+        gentlest = min(options.step_size * beta if options.step_size else EDGES[0], 2.0) if beta else 0.0
+        raise _infeasible(name, problem, options, smallest(gentlest))
+    _, schedule, geometry = best
+    filter_ = calibrate(schedule.cohort_size, min(2.0, schedule.largest_step * geometry.beta * (1 + 1e-12)))
+    chosen = behind_filter(kind, problem, schedule, filter_, geometry, filter=filter_, norm=geometry.norm)
+    if chosen.risk is not None and chosen.risk >= trivial_risk(problem):
+        start = 20 * math.ceil(1.5 * smallest(1.0))
+        raise Infeasible(
+            name,
+            f"n={problem.users:,} predict a risk of {told(chosen.risk, problem)}, no better than not training",
+            f"n >= {start:,}",
+            users=start,
+        )
+    return chosen
+
+
+def _edge_curve(smallest: Callable[[float], int]) -> Callable[[Vector], Vector]:
+    """Smallest feasible cohort against step · smoothness, log-log interpolated from a few searches."""
+    logs = np.log(EDGES), np.log([smallest(product) for product in EDGES])
+    return lambda products: np.exp(np.interp(np.log(np.maximum(products, EDGES[0])), *logs))
+
+
+def _noise_curve(
+    smallest: Callable[[float], int], calibrate: Callable[[int, float], Filter], dimension: int, longest: float
+) -> Callable[[Vector, Vector], Vector]:
+    """Noise factor Ξ of cohort sizes and of their ratios to the smallest feasible one at their step, interpolated.
+
+    Ξ without curvature, of the size alone, times what curvature adds, of the ratio alone: it is calibrated for few, at
+    the `longest` step · smoothness.
+    """
+
+    def curve(product: float, tried: Iterable[float]) -> tuple[Vector, Vector]:
+        """(sizes, logarithms of Ξ) at multiples of the smallest size that is feasible at this step · smoothness."""
+        edge, known = smallest(max(product, EDGES[0])), []
+        for ratio in tried:
+            size = math.ceil(edge * ratio)
+            with suppress(Infeasible):  # close to the edge, long phases would filter too many ordinary users
+                noise = release_scale(calibrate(size, product), 1.0, 1.0, dimension) * size
+                known.append((size, math.log(noise)))
+        sizes, logs = np.array(known, np.float64).reshape(-1, 2).T
+        return sizes, logs
+
+    sizes, logs = curve(0.0, RATIOS)
+    edge = smallest(EDGES[0])
+
+    def level(tried: Vector) -> Vector:
+        if not len(sizes):
+            return np.full_like(tried, np.inf)
+        return np.where(tried >= sizes[0], np.interp(_beyond(tried / edge), _beyond(sizes / edge), logs), np.inf)
+
+    if not longest:
+        return lambda tried, _: np.exp(level(tried))
+    steep, own = curve(longest, STEEP_RATIOS)
+    ratios, added = np.append(steep / smallest(longest), FREE_RATIO), np.append(own - level(steep), 0.0)
+    return lambda tried, near: np.where(
+        near >= ratios[0], np.exp(level(tried) + np.interp(_beyond(near), _beyond(ratios), added)), np.inf
+    )
+
+
+def _beyond(ratios: Vector) -> Vector:
+    """Where interpolation is good: noise has its pole about at the edge."""
+    return np.log(np.maximum(ratios, 1.0) - 0.95)
+
+
+def _infeasible(name: str, problem: Problem, options: FilterOptions, edge: int) -> Infeasible:
+    if options.cohort_size and options.cohort_size < edge:
+        return Infeasible(
+            name, f"cohort_size={options.cohort_size:,} is too small for the test", f"cohort_size >= {edge:,}"
+        )
+    least = math.ceil(RATIOS[0] * edge)
+    if options.rounds:
+        size, fewer, enough = problem.users // options.rounds, problem.users // least, options.rounds * least
+        return Infeasible(
+            name,
+            f"n={problem.users:,} users fill {options.rounds:,} cohorts of {size:,}, and the test needs {least:,}",
+            Needs(f"at most {fewer:,} rounds, or n >= {enough:,}", enough, rounds=fewer),
+        )
+    return Infeasible.too_few(
+        name,
+        f"n={problem.users:,} users fill {problem.users // least} cohorts of {least:,}, the least that the test needs",
+        FEWEST_ROUNDS * least,
+    )
+
 
 NAME = "filtered-sgd"
 GRID_ERROR = 3e-4  # at least one step of the score grid for λ up to 300; more for small ε, where λ is larger
@@ -58,7 +296,7 @@ class OutlierFilter:
     def aggregate(self, answers: Answers, noise: NoiseSource, round_: int) -> Aggregate:
         """Mean of the kept users; whoever did not answer is isolated and counts as filtered."""
         limits = self.test.limits(len(answers.status), noise.stream("filter", round_))
-        decided = decisions.decide(
+        decided = concentration.decide(
             answers.values,
             answers.answered,
             self.parameters.temperature,
@@ -69,7 +307,7 @@ class OutlierFilter:
         filtered = len(decided.kept) - int(decided.kept.sum())
         diagnostics = {"filtered": filtered, "undecided": decided.undecided, "threshold": self.test.threshold}
         diagnostics |= score_summary(decided.score_bounds)
-        return Aggregate(decisions.filtered_mean(answers.values, decided.kept), float(filtered), diagnostics)
+        return Aggregate(concentration.filtered_mean(answers.values, decided.kept), float(filtered), diagnostics)
 
     def combine(self, tally: float, more: float) -> float:
         """Their sum."""
@@ -80,10 +318,10 @@ class OutlierFilter:
         return tally < self.cutoff.draw(noise.stream("cutoff", phase))
 
 
-def plan(problem: Problem, privacy: Privacy, options: planning.FilterOptions) -> Chosen:
+def plan(problem: Problem, privacy: Privacy, options: FilterOptions) -> Chosen:
     """The plan with the least predicted excess risk. Raises Infeasible, saying how many users would do."""
-    checks.require_smooth(NAME, problem)
-    epsilon, delta, slack = privacy.epsilon, privacy.delta, planning.sampler_slack(problem)
+    search.require_smooth(NAME, problem)
+    epsilon, delta, slack = privacy.epsilon, privacy.delta, sampler_slack(problem)
     if epsilon < SMALLEST_EPSILON:
         enough = Needs(f"epsilon >= {SMALLEST_EPSILON:g}", epsilon=SMALLEST_EPSILON)
         raise Infeasible(NAME, f"epsilon={epsilon:g} is too small to tabulate", enough)
@@ -96,7 +334,7 @@ def plan(problem: Problem, privacy: Privacy, options: planning.FilterOptions) ->
         return theorem.calibrate(epsilon, delta, cohort, eta_beta, problem.users, score_error=error, delta_slack=slack)
 
     smallest = partial(theorem.smallest_cohort, epsilon, delta)
-    return planning.search(NAME, FilteredParameters, problem, options, smallest, calibrate)
+    return search_filtered(NAME, FilteredParameters, problem, options, smallest, calibrate)
 
 
 def verify(plan: RunPlan) -> None:
@@ -106,7 +344,7 @@ def verify(plan: RunPlan) -> None:
     grid = p.filter.laplace_scale * 2.0**-20
     require_of_phases(plan, p.filter, p.norm, p.distance, p.temperature, weight, grid)
     users = plan.problem.users
-    slack = checks.lacks(gaussians=plan.problem.dimension, laplaces=users) + math.ldexp(users, -95)
+    slack = search.lacks(gaussians=plan.problem.dimension, laplaces=users) + math.ldexp(users, -95)
     theorem.verify(p.filter, promise.epsilon, promise.delta, delta_slack=slack)
 
 
@@ -127,7 +365,7 @@ INFO = AlgorithmInfo(
         "docs/privacy/outlier-filter.md",
         one_server="its filter looks at single answers: take tracking-srgd",
     ),
-    options=planning.FilterOptions,
+    options=FilterOptions,
     parameters=FilteredParameters,
     planner=plan,
     printed=ghazi.FILTER_AS_PRINTED,
@@ -135,5 +373,5 @@ INFO = AlgorithmInfo(
     maker=make,
     factor=UNMEASURED,  # no table has users enough
     no_black_boxes=ITERATES,
-    choosing=Choosing(removes_outliers=True, remarks=planning.remarks),
+    choosing=Choosing(removes_outliers=True, remarks=remarks),
 )

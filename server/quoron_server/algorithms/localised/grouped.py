@@ -20,7 +20,7 @@ from typing import Literal
 import numpy as np
 
 from quoron_client.protocol.questions import PlacedGradient, Question
-from quoron_privacy.accounts import moved
+from quoron_privacy.accounts import sensitivity_recount
 from quoron_privacy.accounts.gdp import mu_for
 from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.errors import Infeasible, VerificationError
@@ -28,10 +28,9 @@ from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.noise.streams import total_variation
 from quoron_privacy.release import Adjacency
 from quoron_server.algorithm import Vector
-from quoron_server.algorithms import checks
+from quoron_server.algorithms import search
 from quoron_server.algorithms.averaged_sgd import PhaseModels, excess_risks, step_grid, suffix_shares
-from quoron_server.algorithms.forecast import Factor
-from quoron_server.algorithms.info import ITERATES, AlgorithmInfo, Choosing, Chosen, Promises
+from quoron_server.algorithms.info import ITERATES, AlgorithmInfo, Choosing, Chosen, Factor, Promises
 from quoron_server.algorithms.localised.method import LocalisedSGD, Phase
 from quoron_server.algorithms.localised.plain import GroupedParameters, PlainMeans, Share
 from quoron_server.algorithms.localised.plan import Shape, shapes
@@ -69,7 +68,7 @@ class _Laid:
 
 def plan(problem: Problem, privacy: Privacy, options: GroupedOptions) -> Chosen:
     """The plan with the smallest predicted excess risk. Raises Infeasible for losses that are not convex and smooth."""
-    checks.require_smooth(NAME, problem)
+    search.require_smooth(NAME, problem)
     if problem.smoothness is None:
         raise Infeasible(NAME, "items' losses are not smooth", "a smooth loss, such as logistic or huber")
     if options.layout not in ("spread", "disjoint"):
@@ -173,7 +172,7 @@ def _together(layout: str, drifts: Sequence[float]) -> float:
 
 def _noise(problem: Problem, privacy: Privacy, releases: int) -> float:
     """σ_s/η_s, per unit of Δ/η, at which the releases that one user is in cost the promise together."""
-    left = checks.left_of_delta(NAME, privacy, gaussians=releases * problem.dimension)
+    left = search.left_of_delta(NAME, privacy, gaussians=releases * problem.dimension)
     mu = mu_for(privacy.epsilon, left * (1 - 1e-9)) * (1 - 1e-9)
     # the grid of each release costs a little of its own: leave that aside for all of them
     grid = GaussianNoise(1.0, 1.0).effective_mu(problem.dimension) - 1.0
@@ -210,7 +209,7 @@ def verify(plan: RunPlan) -> None:
     """Contraction for items, disjoint places, each phase's sensitivity from its integers, and a μ that gives (ε, δ)."""
     p = plan.parameters_of(GroupedParameters)
     problem = plan.problem
-    checks.require_smooth(NAME, problem)
+    search.require_smooth(NAME, problem)
     if not (len(p.phases) == len(p.shares) == len(p.mus) >= 1 and p.layout in ("spread", "disjoint")):
         raise VerificationError(f"Expected phases with their shares and mus, got {p}.")
     _check_places(problem, p)
@@ -226,14 +225,14 @@ def verify(plan: RunPlan) -> None:
     for claimed, mu in zip(p.mus, recounted_mus(p, problem), strict=True):
         if not claimed >= mu * (1 - 1e-12):
             raise VerificationError(f"Expected mu >= {mu} of a phase, got {claimed}.")
-    checks.require_gaussian(plan, pairs(p, problem, plan.guarantee.adjacency), p.mu)
+    search.require_gaussian(plan, pairs(p, problem, plan.guarantee.adjacency), p.mu)
 
 
 def pairs(p: GroupedParameters, problem: Problem, adjacency: Adjacency) -> tuple[Pair, ...]:
     """Of the releases that a user is in: all of them, or one; the noise of these has to be exact."""
     del adjacency
     mus = recounted_mus(p, problem)
-    mu, releases = (moved.together(*mus), len(mus)) if p.layout == "spread" else (max(mus), 1)
+    mu, releases = (sensitivity_recount.together(*mus), len(mus)) if p.layout == "spread" else (max(mus), 1)
     return (Pair.gaussian(mu, total_variation(gaussians=releases * problem.dimension)),)
 
 
@@ -243,7 +242,7 @@ def recounted_mus(p: GroupedParameters, problem: Problem) -> list[float]:
     for phase, share in zip(p.phases, p.shares, strict=True):
         batch = share.cohort_size * (share.places // share.questions)
         far = 2 * problem.lipschitz * share.places / batch * phase.step_size * (1 + 1e-6)
-        mus.append(moved.mu(far, phase.release_scale, problem.dimension))
+        mus.append(sensitivity_recount.mu(far, phase.release_scale, problem.dimension))
     return mus
 
 

@@ -29,16 +29,8 @@ from quoron_privacy.robust.filter.concentration import (
     score_summary,
     usable,
 )
-from quoron_server.algorithms import checks
-from quoron_server.algorithms.forecast import UNMEASURED
-from quoron_server.algorithms.info import ITERATES, AlgorithmInfo, Choosing, Chosen, Promises
-from quoron_server.algorithms.localised.geometry import (
-    Geometry,
-    against_mean,
-    behind_filter,
-    coordinatewise,
-    require_of_phases,
-)
+from quoron_server.algorithms import search
+from quoron_server.algorithms.info import ITERATES, UNMEASURED, AlgorithmInfo, Choosing, Chosen, Promises
 from quoron_server.algorithms.localised.method import (
     Aggregate,
     LocalisedParameters,
@@ -46,10 +38,15 @@ from quoron_server.algorithms.localised.method import (
     phase_releases,
 )
 from quoron_server.algorithms.localised.plan import (
+    Geometry,
     SizedOptions,
+    against_mean,
+    behind_filter,
     best_schedule,
     cohorts,
+    coordinatewise,
     require_conditions,
+    require_of_phases,
 )
 from quoron_server.algorithms.printed import ghazi
 from quoron_server.algorithms.references import GHAZI_2026, repaired
@@ -130,7 +127,7 @@ class MedianOptions(SizedOptions):
 def plan(problem: Problem, privacy: Privacy, options: MedianOptions) -> Chosen:
     """The plan with the least predicted excess risk. Raises Infeasible off a box and without dominance, and if no
     cohort and step suffice."""
-    checks.require_smooth(NAME, problem)
+    search.require_smooth(NAME, problem)
     geometry, slack = coordinatewise(NAME, problem, options.distance), sampler_slack(problem, privacy)
     clip = clip_bound(problem)
 
@@ -181,7 +178,7 @@ def verify(plan: RunPlan) -> None:
         "clip_bound >= the bound on coordinates": p.clip_bound >= problem.coordinate_bound,
     }
     require_conditions(NAME, conditions)
-    slack = checks.lacks(gaussians=problem.dimension, laplaces=1)
+    slack = search.lacks(gaussians=problem.dimension, laplaces=1)
     slack += 1e-5 * promise.delta / (1 + math.exp(promise.epsilon))
     theorem.verify(median, promise.epsilon, promise.delta, delta_slack=slack)
 

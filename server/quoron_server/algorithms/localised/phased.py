@@ -11,15 +11,14 @@ Source: Feldman, Koren & Talwar (2020), Algorithm 2. Statement and proof: docs/p
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron_privacy.accounts import moved
+from quoron_privacy.accounts import sensitivity_recount
 from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.errors import Infeasible, VerificationError
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.noise.streams import total_variation
 from quoron_privacy.release import Adjacency
-from quoron_server.algorithms import checks
-from quoron_server.algorithms.forecast import Factor
-from quoron_server.algorithms.info import ITERATES, AlgorithmInfo, Chosen, Promises
+from quoron_server.algorithms import search
+from quoron_server.algorithms.info import ITERATES, AlgorithmInfo, Chosen, Factor, Promises
 from quoron_server.algorithms.localised.method import LocalisedSGD
 from quoron_server.algorithms.localised.plain import PhasedParameters, PlainMean
 from quoron_server.algorithms.localised.plan import (
@@ -45,7 +44,7 @@ LARGEST_ROUNDS = 2048
 
 def plan(problem: Problem, privacy: Privacy, options: SizedOptions) -> Chosen:
     """The plan with the smallest predicted excess risk. Raises Infeasible for losses that are not convex and smooth."""
-    checks.require_smooth(NAME, problem)
+    search.require_smooth(NAME, problem)
     largest = max(1, min(problem.users, LARGEST_ROUNDS))
     sizes = cohorts(NAME, problem, options, round_grid(largest))
 
@@ -73,7 +72,7 @@ def shift_per_step(problem: Problem, cohort_size: int) -> float:
 def verify(plan: RunPlan) -> None:
     """Contraction, sensitivity 2Lη/B in every phase, and a μ that gives (ε, δ)."""
     p = plan.parameters_of(PhasedParameters)
-    checks.require_smooth(NAME, plan.problem)
+    search.require_smooth(NAME, plan.problem)
     require_contraction(plan)
     for phase in p.phases:
         needed = shift_per_step(plan.problem, p.cohort_size) * phase.step_size
@@ -81,14 +80,14 @@ def verify(plan: RunPlan) -> None:
             raise VerificationError(f"Expected noise in every phase of {NAME}, got {phase}.")
         if not phase.sensitivity >= needed * (1 - 1e-12):
             raise VerificationError(f"Expected sensitivity >= {needed}, got {phase.sensitivity}.")
-    checks.require_gaussian(plan, pairs(p, plan.problem, plan.guarantee.adjacency), p.mu)
+    search.require_gaussian(plan, pairs(p, plan.problem, plan.guarantee.adjacency), p.mu)
 
 
 def pairs(p: PhasedParameters, problem: Problem, adjacency: Adjacency) -> tuple[Pair, ...]:
     """A run is as private as its least private phase; only the release of the own user's phase has to be exact."""
     del adjacency
     far = 2 * problem.lipschitz / p.cohort_size * (1 + 2e-6)  # room for long rows, and for sums and iterates
-    mus = (moved.mu(far * each.step_size, each.release_scale, problem.dimension) for each in p.phases)
+    mus = (sensitivity_recount.mu(far * each.step_size, each.release_scale, problem.dimension) for each in p.phases)
     return (Pair.gaussian(max(mus), total_variation(gaussians=problem.dimension)),)
 
 

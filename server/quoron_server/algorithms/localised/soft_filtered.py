@@ -19,13 +19,11 @@ from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.robust.filter import soft_filter
 from quoron_privacy.robust.filter import soft_filter as theorem
 from quoron_privacy.robust.filter.concentration import cohort_scores, score_error, score_summary
-from quoron_server.algorithms import checks
-from quoron_server.algorithms.forecast import UNMEASURED
-from quoron_server.algorithms.info import ITERATES, AlgorithmInfo, Choosing, Chosen, Promises
-from quoron_server.algorithms.localised import filter_plan as planning
-from quoron_server.algorithms.localised.filtering import FilteringParameters
-from quoron_server.algorithms.localised.geometry import require_of_phases
+from quoron_server.algorithms import search
+from quoron_server.algorithms.info import ITERATES, UNMEASURED, AlgorithmInfo, Choosing, Chosen, Promises
+from quoron_server.algorithms.localised import filtered as planning
 from quoron_server.algorithms.localised.method import Aggregate, LocalisedSGD
+from quoron_server.algorithms.localised.plan import FilteringParameters, require_of_phases
 from quoron_server.algorithms.references import GHAZI_2026, ours
 from quoron_server.plan import Privacy, RunPlan
 from quoron_server.problem import Problem
@@ -75,7 +73,7 @@ class SoftFilter:
 
 def plan(problem: Problem, privacy: Privacy, options: planning.FilterOptions) -> Chosen:
     """The plan with the least predicted excess risk. Raises Infeasible, saying how many users would do."""
-    checks.require_smooth(NAME, problem)
+    search.require_smooth(NAME, problem)
     epsilon, delta, slack = privacy.epsilon, privacy.delta, _slack(problem, privacy.delta, privacy.epsilon)
 
     def calibrate(cohort: int, eta_beta: float) -> theorem.SoftFilterParameters:
@@ -83,7 +81,7 @@ def plan(problem: Problem, privacy: Privacy, options: planning.FilterOptions) ->
         return theorem.calibrate(epsilon, delta, cohort, eta_beta, problem.users, score_error=error, delta_slack=slack)
 
     smallest = partial(theorem.smallest_cohort, epsilon, delta)
-    return planning.search(NAME, SoftFilteredParameters, problem, options, smallest, calibrate)
+    return planning.search_filtered(NAME, SoftFilteredParameters, problem, options, smallest, calibrate)
 
 
 def verify(plan: RunPlan) -> None:
@@ -91,7 +89,7 @@ def verify(plan: RunPlan) -> None:
     p, promise = plan.parameters_of(SoftFilteredParameters), plan.guarantee
     weight = p.filter.cohort_size - p.filter.softness_limit
     require_of_phases(plan, p.filter, p.norm, p.distance, p.temperature, weight)
-    slack = checks.lacks(gaussians=plan.problem.dimension) + 1e-5 * promise.delta / (1 + math.exp(promise.epsilon))
+    slack = search.lacks(gaussians=plan.problem.dimension) + 1e-5 * promise.delta / (1 + math.exp(promise.epsilon))
     theorem.verify(p.filter, promise.epsilon, promise.delta, delta_slack=slack)
 
 

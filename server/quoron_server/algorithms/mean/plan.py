@@ -3,6 +3,8 @@
 A round, given its cohort and the past, is μ-GDP with μ² = d₂ μ_BR(ε₁)² + μ_g²; T of them on uniform cohorts cost
 `wor_epsilon`, on cohorts by coins, without a range, `poisson_epsilon`. docs/privacy/mean-sgd.md#ms1. A central limit
 ranks candidates and sets no noise.
+
+`mean-sgd` and `recentred-sgd` in the registry: one loop and one theorem, two centres.
 """
 
 import math
@@ -14,15 +16,15 @@ from typing import Literal
 
 import numpy as np
 
-from quoron_privacy.accounts import gdp, moved
+from quoron_privacy.accounts import gdp, sensitivity_recount
 from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
 from quoron_privacy.gaussian import GaussianNoise, mean_sensitivity
-from quoron_privacy.means import private_range, truncated_mean
+from quoron_privacy.means import private_range
 from quoron_privacy.means.private_range import PrivateRange
 from quoron_privacy.means.rotation import coordinate_bound
 from quoron_privacy.release import Adjacency
-from quoron_server.algorithms import centring, checks
+from quoron_server.algorithms import centring, search
 from quoron_server.algorithms.averaged_sgd import (
     RATES,
     Integers,
@@ -35,12 +37,22 @@ from quoron_server.algorithms.averaged_sgd import (
     smoothed,
     smoothings,
 )
-from quoron_server.algorithms.forecast import statistical_floor
-from quoron_server.algorithms.info import Chosen
-from quoron_server.algorithms.mean.parameters import Estimator, MeanSGDParameters
-from quoron_server.algorithms.noisy import worth
-from quoron_server.algorithms.noisy.draws import DRAWS, room_for_counts
-from quoron_server.algorithms.noisy.sampled import Sampling
+from quoron_server.algorithms.info import (
+    UNMEASURED,
+    AlgorithmInfo,
+    Choosing,
+    Chosen,
+    Counting,
+    Factor,
+    Promises,
+    statistical_floor,
+)
+from quoron_server.algorithms.mean.method import Estimator, MeanSGD, MeanSGDParameters
+from quoron_server.algorithms.noisy import plan as worth
+from quoron_server.algorithms.noisy.method import Sampling
+from quoron_server.algorithms.noisy.plan import DRAWS, room_for_counts
+from quoron_server.algorithms.printed import bassily_sun
+from quoron_server.algorithms.references import BASSILY_SUN_2023, ours, repaired
 from quoron_server.algorithms.search import NEAR, Candidate, best, round_grid
 from quoron_server.parameters import Moves
 from quoron_server.plan import Privacy, RunPlan
@@ -114,7 +126,7 @@ def verify(plan: RunPlan) -> None:
     users = plan.problem.users
     rough, promise = plan.problem.smoothness is None, plan.guarantee
     drawn = p.sampling in DRAWS and DRAWS[p.sampling].adjacency == promise.adjacency
-    checks.require(
+    search.require(
         name,
         ("cohorts drawn for the adjacency promised", drawn, p.sampling),
         ("no range of cohorts by coins", not (p.poisson_sampling and p.estimator == "range"), p.sampling),
@@ -146,16 +158,18 @@ def verify(plan: RunPlan) -> None:
 def pairs(p: MeanSGDParameters, problem: Problem, adjacency: Adjacency) -> tuple[Pair, ...]:
     """Of drawn cohorts, or of everybody in every round."""
     mu = recounted_mu(p, problem.dimension)
-    return worth.pairs(p.sampling, adjacency, problem.users, p.cohort_size, p.rounds, mu, problem.dimension)
+    return worth.pairs_of_rounds(p.sampling, adjacency, problem.users, p.cohort_size, p.rounds, mu, problem.dimension)
 
 
 def recounted_mu(p: MeanSGDParameters, dimension: int) -> float:
     """GDP of a round given its cohort, by its scales: a mean of unit rows, and the choices of a range."""
     how: Adjacency = "zero-out" if p.poisson_sampling else "replace-one"
-    mean = moved.mu(moved.rows(1.0, p.cohort_size, how), p.noise_scale, dimension)
+    mean = sensitivity_recount.mu(sensitivity_recount.rows(1.0, p.cohort_size, how), p.noise_scale, dimension)
     if not p.range_epsilon:
         return mean
-    return moved.together(mean, math.sqrt(moved.rotated(dimension)) * moved.choice(p.range_epsilon))
+    return sensitivity_recount.together(
+        mean, math.sqrt(sensitivity_recount.rotated(dimension)) * sensitivity_recount.choice(p.range_epsilon)
+    )
 
 
 def moves(p: MeanSGDParameters, problem: Problem) -> list[Moves]:
@@ -164,7 +178,7 @@ def moves(p: MeanSGDParameters, problem: Problem) -> list[Moves]:
     The choices of a range are charged beside it, whoever is there.
     """
     del problem
-    return [Moves.of(lambda how: moved.rows(1.0, p.cohort_size, how) / p.noise_scale)] * p.rounds
+    return [Moves.of(lambda how: sensitivity_recount.rows(1.0, p.cohort_size, how) / p.noise_scale)] * p.rounds
 
 
 def room(p: MeanSGDParameters, problem: Problem, epsilon: float, delta: float) -> float:
@@ -182,9 +196,9 @@ def beside(p: MeanSGDParameters, mu: float) -> MeanSGDParameters | None:
 
 
 def _require(problem: Problem, privacy: Privacy, options: Options) -> None:
-    checks.require_choice(options, sampling=("auto", "coins", "uniform"))
+    search.require_choice(options, sampling=("auto", "coins", "uniform"))
     if isinstance(options, MeanSGDOptions):
-        checks.require_choice(options, estimator=("auto", *ESTIMATORS[NAME]))
+        search.require_choice(options, estimator=("auto", *ESTIMATORS[NAME]))
     zero_out, ranges = privacy.adjacency == "zero-out", _wanted(options) == ("range",)
     if zero_out and ranges:
         needs = "privacy.adjacency=replace-one, or algorithm.options.estimator=clip"
@@ -195,8 +209,8 @@ def _require(problem: Problem, privacy: Privacy, options: Options) -> None:
     ):
         if wrong:
             raise ConfigError(f"Expected {why}, got {options} under {privacy.adjacency}: nothing else is proved.")
-    checks.require_options(options, "smoothing", "clip_norm", "step_size")
-    checks.require_rough(problem, options.smoothing)
+    search.require_options(options, "smoothing", "clip_norm", "step_size")
+    search.require_rough(problem, options.smoothing)
     require_cohorts(_name(options), problem, 1)
 
 
@@ -366,7 +380,7 @@ def _range(
     found: list[tuple[float, tuple[PrivateRange, float, float]]] = []
     for factor in WIDER:
         with suppress(Infeasible):
-            mean = truncated_mean.calibrate(
+            mean = private_range.calibrate(
                 "range",
                 users=cohort,
                 dimension=problem.dimension,
@@ -385,7 +399,7 @@ def _range(
 
 def _calibrated(problem: Problem, privacy: Privacy, options: Options, run: _Run, reason: str) -> Chosen:
     rounds, cohort = run.phase.rounds, _cohort(problem, run.rate)
-    delta = checks.left_of_delta(_name(options), privacy, gaussians=rounds * problem.dimension)
+    delta = search.left_of_delta(_name(options), privacy, gaussians=rounds * problem.dimension)
     draws = DRAWS[run.sampling]
     mu = draws.round_mu(draws.rate(cohort, problem.users), rounds, privacy.epsilon, delta)
     fixed = replace(options, smoothing=run.smoothing or None)
@@ -457,4 +471,41 @@ def _bins(bound: float, reach: float, dimension: int, users: int, failure: float
     deviation, largest = (
         coordinate_bound(norm, dimension=dimension, rows=users, failure=failure) for norm in (reach, bound)
     )
-    return max(2, math.ceil(min(bound, largest) / (truncated_mean.BIN_WIDTH * deviation)))
+    return max(2, math.ceil(min(bound, largest) / (private_range.BIN_WIDTH * deviation)))
+
+
+RECENTRED_INFO = AlgorithmInfo(
+    name=RECENTRED,
+    summary="Several passes, secret cohorts, a private mean clipped around the last release",
+    origin=ours(BASSILY_SUN_2023.at("Algorithm 4"), note="the last release is the centre, and the radius follows it"),
+    promises=Promises(
+        ("central-broadcast",),
+        ("replace-one", "zero-out"),
+        THEOREM,
+        pairs,
+        Counting(room, beside),
+        moves,
+        one_server=None,
+    ),
+    options=RecentredSGDOptions,
+    parameters=MeanSGDParameters,
+    planner=plan,
+    verifier=verify,
+    maker=MeanSGD,
+    factor=Factor(known=8.0, unknown=12.0),
+    noise_ignores_domain=True,
+    choosing=Choosing(many_passes=True, curve_step=4),
+)
+MEAN = replace(
+    RECENTRED_INFO,
+    name=NAME,
+    summary="Several passes, secret cohorts, a private mean clipped around a private range",
+    origin=repaired(BASSILY_SUN_2023.at("Algorithms 1, 4 and 6"), note="noise once, around a centre that is released"),
+    promises=replace(
+        RECENTRED_INFO.promises,
+        one_server="its private range reads whole histograms without noise: take recentred-sgd or tracking-srgd",
+    ),
+    options=MeanSGDOptions,
+    factor=UNMEASURED,  # of ranges
+    printed=bassily_sun.CENTRAL,
+)

@@ -17,17 +17,13 @@ from quoron_privacy.accounts.gdp import mu_for
 from quoron_privacy.errors import VerificationError
 from quoron_privacy.gaussian import mean_sensitivity
 from quoron_privacy.release import Adjacency
-from quoron_server.algorithms import checks
+from quoron_server.algorithms import search
 from quoron_server.algorithms.averaged_sgd import RATES, PhaseModel, default_clip, require_cohorts
-from quoron_server.algorithms.forecast import Factor
-from quoron_server.algorithms.info import AlgorithmInfo, Choosing, Chosen, Counting, Promises
+from quoron_server.algorithms.info import AlgorithmInfo, Choosing, Chosen, Counting, Factor, Promises
 from quoron_server.algorithms.noisy import plan as noisy
-from quoron_server.algorithms.noisy.draws import DRAWS, Draws, room_for_counts
-from quoron_server.algorithms.noisy.method import NoisySGD, NoisySGDParameters
+from quoron_server.algorithms.noisy.method import NoisySGD, NoisySGDParameters, Sampling
 from quoron_server.algorithms.noisy.method import drawn as samples
-from quoron_server.algorithms.noisy.sampled import Sampling
-from quoron_server.algorithms.noisy.verify import moves, pairs, verify_round
-from quoron_server.algorithms.noisy.worth import with_count
+from quoron_server.algorithms.noisy.plan import DRAWS, Draws, moves, pairs, room_for_counts, verify_round, with_count
 from quoron_server.algorithms.optimisers import OptimiserOptions
 from quoron_server.algorithms.references import MCMAHAN_2018, WANG_2019, Origin, theirs
 from quoron_server.algorithms.search import Candidate, best, round_grid
@@ -68,7 +64,7 @@ def _plan(name: str, schemes: _Schemes, problem: Problem, privacy: Privacy, opti
     cohort = max(1, round(rate * problem.users))
     rate = cohort / problem.users
     drawn = phase.rounds * samples(problem, options.adaptive)
-    delta = checks.left_of_delta(name, privacy, gaussians=drawn)
+    delta = search.left_of_delta(name, privacy, gaussians=drawn)
     mu = draws.round_mu(draws.rate(cohort, problem.users), phase.rounds, privacy.epsilon, delta)
     [exact] = _candidates(draws, problem, options, clip, [(rate, phase.rounds, mu)])
     _, phase = exact.of

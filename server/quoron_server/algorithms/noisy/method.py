@@ -11,11 +11,23 @@ units of it, and noisy shares that say for nothing how far they reach set the ne
 The state machine of every baseline in this family; what differs is how cohorts are drawn and what that costs:
 disjoint (one pass), a fresh uniform subset each round, or Poisson. Whoever is absent contributes exactly zero and the
 divisor stays B. Everything sent out is private: trust model `central-broadcast`.
+
+How cohorts are drawn, and what a promise of runs on such cohorts rests on.
+
+How a clip norm follows the users: by the noisy shares that a mean of clipped rows tells for nothing.
+
+    >>> import numpy as np
+    >>> clip = AdaptiveClip(0.5, "replace-one")
+    >>> told = MeanAndCounts(np.zeros(1), 0.9, 1.0, 1.0, 0)  # rows a tenth as long as the clip norm
+    >>> clip.following(1.0, told, 0.05, Presence(), 1.0)[0]
+    0.35
+
+Statement and proof: docs/privacy/adaptive-clip.md.
 """
 
 from dataclasses import dataclass, field
-from math import isinf
-from typing import Any
+from math import exp, isfinite, isinf
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,18 +35,87 @@ from numpy.typing import NDArray
 from quoron_client.protocol.questions import Answers, AverageGradient, Question, summed
 from quoron_privacy.gaussian import SPARE, GaussianNoise
 from quoron_privacy.means.clipping import ClippedSum, clipped_mean
-from quoron_privacy.means.norm_counts import SHARES, NormCountMean, Presence
+from quoron_privacy.means.norm_counts import SHARES, MeanAndCounts, NormCountMean, Presence, weights_of
 from quoron_privacy.noise.streams import NoiseSource
-from quoron_privacy.release import NoisySums, Release, Sums
+from quoron_privacy.release import Adjacency, NoisySums, Release, Sums
 from quoron_server.algorithm import Update, Vector
-from quoron_server.algorithms.noisy import sampled
-from quoron_server.algorithms.noisy.clip import AdaptiveClip
-from quoron_server.algorithms.noisy.sampled import COINS, Sampling
 from quoron_server.algorithms.optimisers import SGD, Moments, Optimiser
 from quoron_server.algorithms.slots import partition
-from quoron_server.parameters import Assumption, Attendance, MaskedRounds, Parameters, PlannedRelease
+from quoron_server.parameters import Assumption, Attendance, Kind, MaskedRounds, Parameters, PlannedRelease
 from quoron_server.plan import RunPlan
 from quoron_server.problem import Problem
+
+# Users join by coins of their own in the last two: against users who are left out, and who are replaced.
+Sampling = Literal["disjoint", "without-replacement", "poisson", "poisson-replaced"]
+COINS: tuple[Sampling, ...] = ("poisson", "poisson-replaced")
+SECRET = (Assumption(Kind.SECRET_COHORTS),)  # of users asked by coins of their own
+SECRET_AND_FORGOTTEN = (*SECRET, Assumption(Kind.FORGETFUL_CLIENTS))  # of uniform cohorts of a fixed size
+
+
+def assumptions_of(sampling: Sampling, users: int, cohort: int) -> tuple[Assumption, ...]:
+    """Secret cohorts, unless they are everybody; and that clients forget, where draws tie them."""
+    if cohort == users:
+        return ()
+    return SECRET_AND_FORGOTTEN if sampling == "without-replacement" else SECRET
+
+
+def adjacency_of(sampling: Sampling) -> Adjacency:
+    """What is promised of cohorts that are drawn so."""
+    return "zero-out" if sampling == "poisson" else "replace-one"
+
+
+def answer_mu(sampling: Sampling, mu: float) -> float:
+    """GDP of a round whose cohort is known: of a user who is replaced by coins, from its row to none and on."""
+    return 2 * mu if sampling == "poisson-replaced" else mu
+
+
+REACH = 2.0**20  # a clip norm stays within this factor of the first one, both ways
+QUANTILES = 0.4, 0.95
+LEAST_FACTOR, MOST_FACTOR = 0.35, 2.0  # of one round, where users are far
+GAIN = 0.15  # of the logarithm in one round, where they are near
+
+
+@dataclass(frozen=True, slots=True)
+class AdaptiveClip:
+    """How the clip norm follows the users.
+
+    With a = min(1, ‖v‖ / C) of a row, its soft share h = min(1, √((1 - a)(1 + 3a))) is 1 up to a = ⅔ and 0 where it is
+    clipped: C goes to where the mean of h over those who answer is `quantile`.
+    """
+
+    quantile: float  # γ
+    adjacency: Adjacency  # of the rows
+
+    def deviation(self, scale: float) -> float:
+        """Of the mean of h, for noise `scale` of a weighted share."""
+        return scale / weights_of(self.adjacency, soft=True)[2]
+
+    def following(
+        self, radius: float, told: MeanAndCounts, scale: float, presence: Presence, first: float
+    ) -> tuple[float, Presence]:
+        """The next round's clip norm, from what a round with clip norm `radius` told; and the share of users there.
+
+        `scale` is the noise of a weighted share. By Markov's inequality a share γ of the users is within E a / (1 - γ)
+        of C: where that says that C is far too large, it shrinks so far. Where hardly anybody is within, it doubles.
+        Else it moves geometrically. All of it is a function of what was released; non-finite gives the largest norm.
+        """
+        weights = weights_of(self.adjacency, soft=True)
+        length, near = scale / weights[1], scale / weights[2]
+        if weights[3]:
+            presence = presence.seen(told.presence, scale / weights[3])
+        there = presence.share if weights[3] else 1.0
+        beyond, within = told.beyond / there, told.within / there
+        if not all(isfinite(each) for each in (radius, beyond, within)):
+            return first * REACH, presence
+        far = (1 - beyond + length) / (1 - self.quantile)
+        if far < exp(-GAIN):
+            factor = max(far, LEAST_FACTOR)
+        elif within < 0.4 * self.quantile - 1.25 * near:
+            factor = MOST_FACTOR
+        else:
+            over = (within - self.quantile) / (1 - self.quantile)
+            factor = exp(-GAIN * min(max(over, -1.0), 1.0))
+        return min(max(radius * factor, first / REACH), first * REACH), presence
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +165,7 @@ class NoisySGDParameters(Parameters):
         made = self.shares(problem.dimension)
         clipped = ("row", "clipped", problem.dimension, self.clip_norm / self.cohort_size / self.noise_scale)
         rows = (clipped,) if made is None else made.masked
-        return MaskedRounds(sampled.adjacency_of(self.sampling), ((self.rounds, rows),))
+        return MaskedRounds(adjacency_of(self.sampling), ((self.rounds, rows),))
 
     def cohorts(self) -> tuple[int, ...]:
         """As many users in every round."""
@@ -98,7 +179,7 @@ class NoisySGDParameters(Parameters):
     @property
     def answer_mu(self) -> float:
         """GDP of a round whose cohort is known."""
-        return sampled.answer_mu(self.sampling, self.round_mu)
+        return answer_mu(self.sampling, self.round_mu)
 
     def reads_sums(self) -> bool:
         """Where rows are clipped."""
@@ -119,7 +200,7 @@ class NoisySGDParameters(Parameters):
         """Secret cohorts, where they are drawn."""
         if self.sampling == "disjoint":
             return ()
-        return sampled.assumptions_of(self.sampling, problem.users, self.cohort_size)
+        return assumptions_of(self.sampling, problem.users, self.cohort_size)
 
 
 def drawn(problem: Problem, adaptive: bool) -> int:

@@ -12,14 +12,13 @@ from dataclasses import dataclass, replace
 from quoron_privacy.accounts.gdp import mu_for
 from quoron_privacy.errors import VerificationError
 from quoron_privacy.gaussian import GaussianNoise, mean_sensitivity
-from quoron_server.algorithms import checks
+from quoron_server.algorithms import search
 from quoron_server.algorithms.averaged_sgd import default_clip
-from quoron_server.algorithms.forecast import Factor
-from quoron_server.algorithms.info import AlgorithmInfo, Chosen, Promises
+from quoron_server.algorithms.info import AlgorithmInfo, Chosen, Factor, Promises
 from quoron_server.algorithms.noisy import plan as noisy
 from quoron_server.algorithms.noisy.method import NoisySGD, NoisySGDParameters
 from quoron_server.algorithms.noisy.method import drawn as samples
-from quoron_server.algorithms.noisy.verify import moves, pairs, verify_round
+from quoron_server.algorithms.noisy.plan import moves, pairs, verify_round
 from quoron_server.algorithms.optimisers import OptimiserOptions
 from quoron_server.algorithms.references import ABADI_2016, ours
 from quoron_server.plan import Privacy, RunPlan
@@ -50,7 +49,7 @@ def plan(problem: Problem, privacy: Privacy, options: OnePassOptions) -> Chosen:
     made = noisy.Clipped(clip, mechanism.sensitivity, mechanism.scale, mechanism.effective_mu(problem.dimension), None)
     if options.adaptive:
         kept = replace(privacy, delta=privacy.delta * (1 - 1e-9))
-        mu = mu_for(kept.epsilon, checks.left_of_delta(NAME, kept, gaussians=samples(problem, adaptive=True)))
+        mu = mu_for(kept.epsilon, search.left_of_delta(NAME, kept, gaussians=samples(problem, adaptive=True)))
         made = noisy.clipped(NAME, problem, options, clip, cohort, "replace-one", mu)
     phase = replace(phase, suffix=options.averaged(phase.suffix, phase.rounds))
     return noisy.chosen("disjoint", cohort, phase, chosen.risk, made, optimiser)

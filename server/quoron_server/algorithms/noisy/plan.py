@@ -1,27 +1,166 @@
-"""What the planners of noisy SGD share: clip, smoothing, and the noise for a promise."""
+"""What the planners of noisy SGD share: clip, smoothing, and the noise for a promise.
+
+What rounds of Gaussian sums on drawn cohorts cost, by how these are drawn: for planners.
+
+Statements and proofs: docs/privacy/subsampling.md.
+
+What T Gaussian rounds are worth whose cohorts are everybody, or drawn in secret: for those who verify.
+
+By the scales of a run and the second account; nothing here is asked by who finds noise.
+
+What a run of noisy SGD costs by its scales, and the re-check of one round: for those who verify.
+"""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import numpy as np
 
-from quoron_privacy.accounts import gdp
-from quoron_privacy.errors import ConfigError, Infeasible
+from quoron_privacy.accounts import gdp, sensitivity_recount, subsampling
+from quoron_privacy.accounts.pair import Pair
+from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
 from quoron_privacy.gaussian import GaussianNoise, mean_sensitivity
-from quoron_privacy.means.norm_counts import NormCountMean
+from quoron_privacy.means.norm_counts import SHARES, NormCountMean
+from quoron_privacy.noise.streams import total_variation
 from quoron_privacy.release import Adjacency
-from quoron_server.algorithms.averaged_sgd import PhaseModel, Vector, best_phases, require_cohorts
-from quoron_server.algorithms.forecast import statistical_floor
-from quoron_server.algorithms.info import Chosen
-from quoron_server.algorithms.noisy.clip import QUANTILES, AdaptiveClip
-from quoron_server.algorithms.noisy.method import NoisySGDParameters
-from quoron_server.algorithms.noisy.sampled import Sampling
+from quoron_server.algorithms.averaged_sgd import (
+    PhaseModel,
+    Vector,
+    best_phases,
+    ranking_mu,
+    replaced_ranking_mu,
+    require_cohorts,
+)
+from quoron_server.algorithms.info import Chosen, statistical_floor
+from quoron_server.algorithms.noisy.method import COINS, QUANTILES, AdaptiveClip, NoisySGDParameters, Sampling, drawn
 from quoron_server.algorithms.optimisers import SGD, Optimiser
 from quoron_server.algorithms.search import Candidate, best, round_grid
-from quoron_server.plan import Privacy
+from quoron_server.parameters import Moves
+from quoron_server.plan import Privacy, RunPlan
 from quoron_server.problem import Problem
+
+
+@dataclass(frozen=True, slots=True)
+class Draws:
+    """One way of drawing; a round's μ is about a row that `moved`: replaced in its cohort, or left out."""
+
+    adjacency: Adjacency  # that is promised
+    moved: Adjacency
+    ranking_mu: Callable[[float, int, float], float]  # about the μ of a round, to rank candidates by
+    round_mu: Callable[[float, int, float, float], float]  # the largest for (rate, rounds, ε, δ)
+    known: int  # users of whom somebody knows that they were not drawn, which tells something of the others
+
+    def rate(self, cohort: int, users: int) -> float:
+        """The chance that a user is in a round's cohort, for whoever is curious."""
+        return min(1.0, cohort / (users - self.known)) if cohort < users else 1.0
+
+
+DRAWS: Mapping[Sampling, Draws] = {
+    "without-replacement": Draws("replace-one", "replace-one", ranking_mu, subsampling.wor_round_mu, known=1),
+    "poisson": Draws("zero-out", "zero-out", ranking_mu, subsampling.poisson_round_mu, known=0),
+    "poisson-replaced": Draws(
+        "replace-one",
+        "zero-out",
+        replaced_ranking_mu,
+        partial(subsampling.poisson_round_mu, adjacency="replace-one"),
+        known=0,
+    ),
+}
+
+
+def room_for_counts(
+    sampling: Sampling, rate: float, rounds: int, mu: float, epsilon: float, delta: float, drawn: int
+) -> float:
+    """μ of a count within (ε, δ) in each of T rounds by coins that are μ-GDP without, by the first account; else 0."""
+    left = delta - (1 + math.exp(epsilon)) * total_variation(gaussians=rounds * drawn)
+    if sampling not in COINS or left <= 0:
+        return 0.0
+    whole = DRAWS[sampling].round_mu(rate, rounds, epsilon, left)
+    return math.sqrt(max((whole * (1 - 1e-7)) ** 2 - mu**2, 0.0))
+
+
+def fixed_size(users: int, cohort: int, rounds: int, mu: float, drawn: int) -> tuple[Pair]:
+    """T rounds of secret uniform cohorts, each μ-GDP given its cohort and drawing so many samples; replace-one.
+
+    Given that a curious client is not in a cohort, another user is with chance B/(n - 1).
+    """
+    rate = cohort / (users - 1) if cohort < users else 1.0
+    return (Pair.sampled(min(1.0, rate), mu, rounds, "replace-one").lacking(total_variation(gaussians=rounds * drawn)),)
+
+
+def pairs_of_rounds(
+    sampling: Sampling, adjacency: Adjacency, users: int, cohort: int, rounds: int, mu: float, drawn: int
+) -> tuple[Pair]:
+    """T rounds whose cohorts are drawn so, each of so many samples; with coins μ is that of a user who is left out."""
+    if sampling not in COINS:
+        return fixed_size(users, cohort, rounds, mu, drawn)
+    lack, rate = total_variation(gaussians=rounds * drawn), cohort / users
+    if adjacency == "replace-one":  # one place for one item: there in both worlds, and moved apart
+        return (Pair.items(rate, 1, rounds, 1 / mu, adjacency).lacking(lack),)
+    return (Pair.sampled(rate, mu, rounds, "zero-out").lacking(lack),)
+
+
+def with_count(noise: GaussianNoise, round_mu: float, mu: float) -> tuple[float, float]:
+    """(noise, GDP) of a round that is worth as much as one with this noise and a μ-GDP count of its cohort."""
+    return noise.sensitivity / math.hypot(noise.sensitivity / noise.scale, mu), math.hypot(round_mu, mu) * (1 + 1e-8)
+
+
+def require_clip(
+    clip_norm: float, sensitivity: float, divisor: int, adaptive: AdaptiveClip | None, adjacency: Adjacency
+) -> None:
+    """One round's clip, fixed divisor, sensitivity and shares agree: VerificationError if not."""
+    if divisor < 1:
+        raise VerificationError(f"Expected a clip over at least one user, got {divisor}.")
+    needed = sensitivity_recount.rows(1.0 if adaptive else clip_norm, divisor, adjacency)
+    if not sensitivity >= needed * (1 - 1e-12):
+        raise VerificationError(f"Expected sensitivity >= {needed} of a clip over {divisor} users, got {sensitivity}.")
+    if adaptive is None:
+        return
+    if adaptive.adjacency != adjacency:
+        raise VerificationError(f"Expected rows with shares for {adjacency}, got {adaptive}.")
+    if not 1e-12 <= clip_norm <= 1e12:
+        raise VerificationError(f"Expected a first clip norm in [1e-12, 1e12], got {clip_norm}.")
+
+
+def verify_round(plan: RunPlan, adjacency: Adjacency) -> None:
+    """One round's clip, sensitivity and noise agree with its claimed GDP parameter; VerificationError otherwise."""
+    p = plan.parameters_of(NoisySGDParameters)
+    require_clip(p.clip_norm, p.sensitivity, p.cohort_size, p.adaptive, adjacency)
+    if not p.noise_scale > 0:
+        raise VerificationError(f"Expected noise in a plan of {plan.algorithm}, got noise_scale={p.noise_scale}.")
+    truth = recounted_mu(p, plan.problem.dimension)
+    if not p.round_mu >= truth * (1 - 1e-12):
+        raise VerificationError(f"Expected round_mu >= {truth}, got {p.round_mu}: too little noise for the claim.")
+
+
+def pairs(p: NoisySGDParameters, problem: Problem, adjacency: Adjacency) -> tuple[Pair, ...]:
+    """Of disjoint cohorts that of the own round, whose noise alone has to be exact; else that of all rounds."""
+    once, mu = drawn(problem, p.adaptive is not None), recounted_mu(p, problem.dimension)
+    if p.sampling == "disjoint":
+        return (Pair.gaussian(mu, total_variation(gaussians=once)),)
+    return pairs_of_rounds(p.sampling, adjacency, problem.users, p.cohort_size, p.rounds, mu, once)
+
+
+def moves(p: NoisySGDParameters, problem: Problem) -> list[Moves]:
+    """min-cohort-free#q4: of a mean of rows that are cut to a fixed length."""
+    del problem
+    if p.adaptive is not None or not p.noise_scale > 0:
+        return []
+    return [Moves.of(lambda how: sensitivity_recount.rows(p.clip_norm, p.cohort_size, how) / p.noise_scale)] * p.rounds
+
+
+def recounted_mu(p: NoisySGDParameters, dimension: int) -> float:
+    """GDP of a round for one who is replaced in its cohort, with coins for one who is left out; by its scales."""
+    how: Adjacency = "zero-out" if p.poisson_sampling else "replace-one"
+    if p.adaptive is None:
+        return sensitivity_recount.mu(
+            sensitivity_recount.rows(p.clip_norm, p.cohort_size, how), p.noise_scale, dimension
+        )
+    return sensitivity_recount.mu(sensitivity_recount.rows(1.0, p.cohort_size, how), p.noise_scale, dimension + SHARES)
+
 
 LARGEST_ROUNDS = 4096  # of one pass
 LOUDEST_SHARE = 0.2  # noise of the share within a clip norm beyond which it tells nothing of it

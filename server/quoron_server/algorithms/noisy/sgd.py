@@ -3,8 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from quoron_server.algorithms.forecast import UNMEASURED
-from quoron_server.algorithms.info import AlgorithmInfo, Chosen, NoBlackBoxes, Promises
+from quoron_server.algorithms.info import UNMEASURED, AlgorithmInfo, Chosen, NoBlackBoxes, Promises
 from quoron_server.algorithms.noisy import plan as noisy
 from quoron_server.algorithms.noisy.method import NoisySGD, NoisySGDParameters
 from quoron_server.algorithms.references import POLYAK_1992, theirs

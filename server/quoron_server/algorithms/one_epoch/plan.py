@@ -1,38 +1,235 @@
-"""Choosing rounds, step and clip for the one-epoch family, and the re-check of its guarantee."""
+"""Choosing rounds, step and clip for the one-epoch family, and the re-check of its guarantee.
+
+Predicted excess risk of the one-epoch family, from public facts; it ranks plans and never sets noise.
+
+On a quadratic with one curvature h all these methods are linear, so the error of the model is a sum of responses: to
+the start point, to each cohort's sampling noise, and to each draw of privacy noise. `Response` holds how far the model
+moves for a unit added to Ŝ_t in round t alone; a sampling error of round s stays in every later sum, correlated noise
+enters by the rows of its factor. Where the curvature is unknown the proved bounds rank plans instead
+(docs/privacy/srgd-utility.md): upper bounds, often far above what is measured.
+
+The registry entries of the one-epoch family: five ways to spend one answer a user in few rounds.
+"""
 
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron_privacy.accounts import moved
+from quoron_privacy.accounts import sensitivity_recount
 from quoron_privacy.accounts.gdp import mu_for
 from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
 from quoron_privacy.gaussian import GaussianNoise, mean_sensitivity
+from quoron_privacy.kernels.compiled import njit
 from quoron_privacy.means.norm_counts import SHARES
 from quoron_privacy.noise.streams import total_variation
-from quoron_privacy.prefix import played
-from quoron_privacy.prefix.factorisations import factorise
-from quoron_privacy.prefix.noise import PrefixNoise
+from quoron_privacy.prefix import noise as played
+from quoron_privacy.prefix.noise import PrefixNoise, factorise
 from quoron_privacy.release import Adjacency
 from quoron_server.algorithm import MOST_STATE
-from quoron_server.algorithms import checks
+from quoron_server.algorithms import search
 from quoron_server.algorithms.averaged_sgd import step_grid, suffix_grid
-from quoron_server.algorithms.info import Chosen
+from quoron_server.algorithms.info import AlgorithmInfo, Chosen, Factor, Promises
 from quoron_server.algorithms.noisy import plan as noisy
 from quoron_server.algorithms.noisy.method import drawn as samples
-from quoron_server.algorithms.noisy.verify import require_clip
-from quoron_server.algorithms.one_epoch.base import Gradients, Method, OneEpochParameters
-from quoron_server.algorithms.one_epoch.forecast import bounded_risk, drift, isotropic_risk, response
+from quoron_server.algorithms.noisy.plan import require_clip
+from quoron_server.algorithms.one_epoch.method import (
+    DPFTRL,
+    AcceleratedSGD,
+    AcceleratedSRGD,
+    Gradients,
+    Method,
+    OneEpochParameters,
+    OnlineToBatch,
+)
+from quoron_server.algorithms.one_epoch.method import SRGD as PlainSRGD
 from quoron_server.algorithms.optimisers import OptimiserOptions
+from quoron_server.algorithms.printed import choquette_choo
+from quoron_server.algorithms.references import (
+    CHOQUETTE_CHOO_2023,
+    CHOQUETTE_CHOO_2025,
+    KAIROUZ_2021,
+    ZHANG_ONLINE_2022,
+    ours,
+    repaired,
+    theirs,
+)
 from quoron_server.algorithms.search import Candidate, best, round_grid
 from quoron_server.parameters import Moves
 from quoron_server.plan import Cost, Privacy, RunPlan
 from quoron_server.problem import Problem
+
+Vector = NDArray[np.float64]
+Integers = NDArray[np.int64]
+METHODS = {"accelerated": 0, "plain": 1, "ftrl": 2, "anytime": 3}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Response:
+    """Linear responses of the final models of C candidates, per unit of start distance and of perturbations of Ŝ_t."""
+
+    bias: Vector  # (model - x*) / (x_0 - x*), shape (C,)
+    sums: Vector  # d model / d Ŝ_t, shape (C, T)
+    path: Vector  # (x_t - x*) / (x_0 - x*), shape (C, T)
+
+
+def response(method: str, rounds: int, inverse_steps: Vector, curvature: float, suffixes: Integers) -> Response:
+    """Follow the recursion of `srgd` forwards for the bias and backwards for the perturbations.
+
+    `inverse_steps` and `suffixes` are those of the candidates, shape (C,).
+    """
+    count = len(inverse_steps)
+    bias, sums, path = np.empty(count), np.empty((count, rounds)), np.empty((count, rounds))
+    _response(METHODS[method], inverse_steps, curvature, suffixes, bias, sums, path)
+    return Response(bias, sums, path)
+
+
+@njit(cache=True)
+def _response(method, betas, h, suffixes, bias, sums, path):  # type: ignore[no-untyped-def]
+    """Fills `bias` (C,), `sums` and `path` (C, T)."""
+    rounds = path.shape[1]
+    for c in range(len(betas)):
+        beta, suffix = betas[c], suffixes[c]
+        x = z = 1.0
+        total = 0.0
+        # Forwards: where the noiseless path goes from distance 1, which is the bias.
+        for t in range(rounds):
+            path[c, t] = x
+            if method == 0:
+                z -= (t + 1) * h * x / (2 * beta)
+                total = x - h * x / beta  # y, the model if this is the last round
+                x = (1 - 2 / (t + 3)) * total + 2 / (t + 3) * z
+            elif method == 3:
+                z -= (t + 1) * h * x / (2 * beta)
+                total = x = (1 - 2 / (t + 3)) * x + 2 / (t + 3) * z
+            else:  # without projections ftrl takes the same steps as plain SGD
+                x -= h * x / beta
+                total += x / suffix if rounds - t <= suffix else 0.0
+        # Then backwards: how much of a unit added to Ŝ_t alone is in the model, the a_t of srgd-utility#u6.
+        bias[c] = total
+        if method == 0:
+            sums[c, rounds - 1] = -1 / (beta * rounds)
+            to_x, to_z = 1 - h / beta, 0.0
+            for t in range(rounds - 2, -1, -1):
+                momentum = 2 / (t + 3)
+                through_z = to_z + to_x * momentum
+                through_y = to_x * (1 - momentum)
+                sums[c, t] = -through_y / (beta * (t + 1)) - through_z / (2 * beta)
+                to_x = through_y * (1 - h / beta) - through_z * (t + 1) * h / (2 * beta)
+                to_z = through_z
+        elif method == 3:
+            to_x, to_z = 1.0, 0.0  # how much x_T holds of a unit added to x_{t+1}, to z_{t+1}
+            for t in range(rounds - 1, -1, -1):
+                momentum = 2 / (t + 3)
+                to_z += to_x * momentum
+                sums[c, t] = -to_z / (2 * beta)
+                to_x = to_x * (1 - momentum) + (t + 1) * h * sums[c, t]
+        else:
+            decay, reach = 1 - h / beta, 0.0  # reach: how much the model holds of a unit added to x_{t+1}
+            for t in range(rounds - 1, -1, -1):
+                later = reach
+                reach = (1 / suffix if rounds - t <= suffix else 0.0) + decay * later
+                sums[c, t] = -reach / (beta * (t + 1)) if method == 1 else -(reach - later) / beta
+
+
+def drift(problem: Problem, gradients: str, moved: Response, curvature: float) -> Vector:
+    """Predicted ‖E Δ_t‖ in each round, shape (C, T): curvature times how far its points lie from the optimum."""
+    path = np.abs(moved.path)
+    if gradients == "recursive":
+        weighted = np.arange(1, path.shape[1] + 1) * moved.path
+        path = np.abs(np.diff(weighted, prepend=0.0))
+    return curvature * problem.radius * path
+
+
+def isotropic_risk(
+    problem: Problem,
+    gradients: str,
+    method: str,
+    inverse_steps: Vector,
+    suffixes: Integers,
+    cohort: int,
+    clips: Vector,
+    kernel: Vector,
+) -> Vector:
+    """Predicted excess risk of each candidate, shape (C,).
+
+    One seed draw adds, per coordinate, clip · kernel[k] to the sum k rounds later; `kernel` has shape (T,).
+    """
+    curvature = problem.beliefs.typical_curvature or 0.0
+    slowest = problem.beliefs.least_curvature or curvature
+    rounds = len(kernel)
+    moved = response(method, rounds, inverse_steps, curvature, suffixes)
+    lag = moved if slowest == curvature else response(method, rounds, inverse_steps, slowest, suffixes)
+    # Users differ by their gradients at the optimum and, away from it, by their Hessians.
+    far = drift(problem, gradients, moved, curvature) / max(curvature, 1e-300)
+    steep = problem.smoothness or 0.0
+    each = problem.user_deviation**2 + curvature * steep / problem.items_per_user * far**2
+    if gradients == "independent":
+        weights = moved.sums * np.arange(1, rounds + 1)
+        noise = problem.dimension * (clips[:, None] * kernel[0]) ** 2
+        error = np.sum(weights**2 * (each / cohort + noise), axis=1)
+    else:
+        backwards = moved.sums[:, ::-1]
+        lasting = np.cumsum(backwards, axis=1)[:, ::-1]
+        seeds = _convolution(backwards, kernel)  # Σ_{t ≥ j} response_t · kernel_{t-j}, j backwards
+        error = np.sum(lasting**2 * each, axis=1) / cohort
+        error += problem.dimension * clips**2 * np.sum(seeds**2, axis=1)
+    risk: Vector = (slowest * (lag.bias * problem.radius) ** 2 + curvature * error) / 2
+    return risk
+
+
+def _convolution(rows: Vector, kernel: Vector) -> Vector:
+    """The first T terms of each row's convolution with `kernel`; shapes (C, T) and (T,)."""
+    rounds = len(kernel)
+    length = 1 << (2 * rounds - 1).bit_length()  # so that nothing wraps around
+    product = np.fft.rfft(rows, length) * np.fft.rfft(kernel, length)
+    return np.fft.irfft(product, length)[:, :rounds]
+
+
+def bounded_risk(
+    problem: Problem, gradients: str, method: str, inverse_step: float, clip: float, cohort: int, stds: Vector
+) -> float:
+    """Upper bounds: srgd-utility#u2 (recursive), #u3 (independent), #u4 (plain), #u5 (ftrl), #u7 (anytime).
+
+    `stds[t]` is the noise per coordinate of Ŝ_t, or of the mean when gradients are independent; shape (T,). A β at or
+    below the smoothness M has no bound: it gets that of β - M = M/1000, so that it ranks last.
+    """
+    radius, rounds = problem.radius, len(stds)
+    t = np.arange(rounds)
+    noise = math.sqrt(problem.dimension) * stds
+    if problem.beta is None:  # ftrl only: srgd-utility#u5 for losses that are not smooth
+        moved = clip**2 * (rounds + 1) / 2 + clip * float(np.sum(noise))
+        return (inverse_step * radius**2 / 2 + moved / inverse_step) / rounds
+    gap = max(inverse_step - problem.beta, 1e-3 * problem.beta)
+    if gradients == "recursive":  # an item's Δ within the clip, users' expectations spread as their gradients are
+        spread = min(clip, math.hypot(clip / math.sqrt(problem.items_per_user), problem.beliefs.heterogeneity))
+    else:
+        spread = problem.user_deviation
+    if method == "ftrl":
+        earlier = float(np.sum(noise[:-1] ** 2))  # noise of the last sum meets no later step
+        local = (rounds * spread**2 / cohort + earlier) / (2 * gap)
+        return (inverse_step * radius**2 / 2 + local + radius * float(noise[-1])) / rounds
+    if gradients == "independent":
+        variance = spread**2 / cohort + float(noise[0] ** 2)
+        return 2 * inverse_step * radius**2 / (rounds * (rounds + 1)) + variance * (rounds + 2) / (6 * gap)
+    # the error of Ŝ_t/η_t: cohorts' sampling errors add up to a martingale, whose last members reach later points
+    square = spread**2 / (cohort * (t + 1)) + noise**2 / (t + 1) ** 2
+    linear = spread / np.sqrt(cohort * (t + 1)) + noise / (t + 1)
+    if method == "anytime":
+        lengths = (t + 1) * (problem.lipschitz + linear)
+        moved = (float(np.sum(lengths**2)) + ((rounds + 1) * problem.lipschitz) ** 2) / (4 * inverse_step)
+        wrong = radius * float(np.sum((t + 1) * linear))
+        return (inverse_step * radius**2 + moved + wrong) / ((rounds + 1) * (rounds + 2) / 2)
+    if method == "plain":
+        return inverse_step * radius**2 / (2 * rounds) + float(np.mean(square / (2 * gap) + radius * linear))
+    local = float(np.sum((t + 1) * (t + 2) / 2 * square)) / (2 * gap)
+    return (inverse_step * radius**2 + local + radius * float(np.sum((t + 1) * linear))) / (rounds * (rounds + 1) / 2)
+
 
 THEOREM = "docs/privacy/srgd.md"
 _BESIDE = 80  # bytes of a state for each column, beside what is kept of earlier noise, at most
@@ -168,7 +365,7 @@ def verify(plan: RunPlan) -> None:
     require_clip(p.clip_norm, p.sensitivity, p.divisor, p.adaptive, adjacency)
     if p.adaptive is not None and p.gradients != "ftrl":
         raise VerificationError(f"Expected a fixed clip of {plan.algorithm}, got {p.adaptive}.")
-    checks.require_gaussian(plan, pairs(p, plan.problem, adjacency), p.mu)
+    search.require_gaussian(plan, pairs(p, plan.problem, adjacency), p.mu)
 
 
 def pairs(p: OneEpochParameters, problem: Problem, adjacency: Adjacency) -> tuple[Pair, ...]:
@@ -188,16 +385,18 @@ def moves(p: OneEpochParameters, problem: Problem) -> list[Moves]:
         return []
     noise = p.noise
     reach = played.mu(noise, p.noise_scale, 0) if isinstance(noise, PrefixNoise) and p.epochs == 1 else 1.0
-    once = Moves.of(lambda how: reach * moved.rows(p.clip_norm, p.divisor, how) / p.noise_scale, p.divisor)
+    once = Moves.of(
+        lambda how: reach * sensitivity_recount.rows(p.clip_norm, p.divisor, how) / p.noise_scale, p.divisor
+    )
     return [once] * p.rounds
 
 
 def recounted_mu(p: OneEpochParameters, dimension: int, adjacency: Adjacency) -> float:
     """GDP of the transcript by its scales: of the sums, and of what an adaptive clip is told with them."""
-    once = moved.rows(p.clip_norm if p.adaptive is None else 1.0, p.divisor, adjacency)
+    once = sensitivity_recount.rows(p.clip_norm if p.adaptive is None else 1.0, p.divisor, adjacency)
     noise, shares = p.noise, p.shares(dimension)
     if isinstance(noise, GaussianNoise):
-        return moved.mu(once, p.noise_scale, dimension)
+        return sensitivity_recount.mu(once, p.noise_scale, dimension)
     if shares is None:
         return played.mu(noise, once, dimension)
     scales = np.array([shares.shares(t).scale for t in range(p.rounds)])
@@ -309,7 +508,7 @@ def _calibrated(scene: _Scene, rounds: int, sensitivity: float) -> tuple[float, 
     gradients, problem, privacy = scene.gradients, scene.problem, scene.privacy
     at_once = samples(problem, scene.adaptive)
     gaussians = at_once * (1 if gradients == "independent" else rounds)
-    left = checks.left_of_delta(scene.name, privacy, gaussians=gaussians)
+    left = search.left_of_delta(scene.name, privacy, gaussians=gaussians)
     rounding = 1e-9 if privacy.epsilon < 0.25 else 0.0  # by which the two accounts of δ differ near ε = 0, and more
     mu = mu_for(privacy.epsilon, left * (1 - rounding))
     unit = _unit_scale(gradients, at_once, mu, rounds, scene.factorisation(rounds), scene.epochs)
@@ -334,3 +533,77 @@ def _require(name: str, method: Method, problem: Problem, options: OneEpochOptio
         options.made(options.inverse_step, "inverse_step")
     if options.factorisation not in (None, "blt", "sqrt-toeplitz", "banded", "tree", "independent"):
         raise Infeasible(name, f"factorisation={options.factorisation!r} is unknown", "blt, tree or another known one")
+
+
+HALVED = "half the step of z, and every answer is clipped"
+
+
+def _info(name: str, gradients: Gradients, method: Method, **more: Any) -> AlgorithmInfo:
+    return AlgorithmInfo(
+        name=name,
+        promises=Promises(
+            ("central-broadcast",),
+            ("replace-one",),
+            THEOREM,
+            pairs,
+            moves=moves,
+            one_server=None,
+        ),
+        options=FTRLOptions if gradients == "ftrl" else OneEpochOptions,
+        parameters=OneEpochParameters,
+        planner=partial(plan, name, gradients, method),
+        verifier=verify,
+        **more,
+    )
+
+
+ACCELERATED_SRGD = _info(
+    "accelerated-srgd",
+    "recursive",
+    "accelerated",
+    maker=AcceleratedSRGD,
+    factor=Factor(known=5.0, unknown=7.0),
+    summary="Accelerated SGD on recursive gradients with correlated noise; one epoch, about √n rounds or fewer",
+    origin=repaired(CHOQUETTE_CHOO_2025.at("Algorithm 1"), note=HALVED),
+    printed=choquette_choo.SRGD,
+)
+ACCELERATED_SGD = _info(
+    "accelerated-sgd",
+    "independent",
+    "accelerated",
+    maker=AcceleratedSGD,
+    factor=Factor(known=7.0, unknown=11.0),
+    summary="Accelerated SGD on fresh gradients, independent noise; one epoch, very few rounds",
+    origin=repaired(CHOQUETTE_CHOO_2025.at("section 5.5"), note=HALVED),
+)
+SRGD = _info(
+    "srgd",
+    "recursive",
+    "plain",
+    maker=PlainSRGD,
+    factor=Factor(known=6.0, unknown=4.0),
+    summary="The same without acceleration",
+    origin=repaired(CHOQUETTE_CHOO_2025.at("section 4.3"), note="a sketch there; every answer is clipped"),
+)
+ONLINE_TO_BATCH = _info(
+    "online-to-batch",
+    "recursive",
+    "anytime",
+    maker=OnlineToBatch,
+    factor=Factor(known=8.0, unknown=2.0),
+    summary="Online descent on recursive gradients at averaged points; one epoch, many rounds",
+    origin=ours(ZHANG_ONLINE_2022.at(), note="the model is one point later; their text was not at hand"),
+)
+DP_FTRL = _info(
+    "dp-ftrl",
+    "ftrl",
+    "ftrl",
+    maker=DPFTRL,
+    factor=Factor(known=3.0, unknown=7.0),
+    summary="Follow the regularised leader on noised prefix sums; one epoch, or several in the same order",
+    origin=theirs(
+        KAIROUZ_2021.at("Algorithm 1"),
+        CHOQUETTE_CHOO_2023.at(),
+        note="noise of any factorisation, of which the tree is theirs; several epochs after Choquette-Choo et al.",
+    ),
+)

@@ -1,20 +1,23 @@
-"""Plans of `one-round-least-squares`: one Gaussian release, so all of μ goes into it."""
+"""Plans of `one-round-least-squares`: one Gaussian release, so all of μ goes into it.
+
+`one-round-least-squares` in the registry.
+"""
 
 import math
 from dataclasses import dataclass
 
-from quoron_privacy.accounts import gdp, moved
+from quoron_privacy.accounts import gdp, sensitivity_recount
 from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.errors import Infeasible
 from quoron_privacy.means.moment import SecondMomentNoise
 from quoron_privacy.noise.streams import total_variation
 from quoron_privacy.release import Adjacency, packed
-from quoron_server.algorithms import checks
-from quoron_server.algorithms.forecast import loss_scale
-from quoron_server.algorithms.info import Chosen
-from quoron_server.algorithms.one_round.method import LABEL_WEIGHT, OneRoundParameters
+from quoron_server.algorithms import search
+from quoron_server.algorithms.info import AlgorithmInfo, Choosing, Chosen, Factor, NoBlackBoxes, Promises, loss_scale
+from quoron_server.algorithms.one_round.method import LABEL_WEIGHT, OneRoundLeastSquares, OneRoundParameters
+from quoron_server.algorithms.references import WANG_2018, ours
 from quoron_server.algorithms.search import too_few
-from quoron_server.plan import Cost, Privacy, RunPlan
+from quoron_server.plan import Allowance, Cost, Privacy, RunPlan, Verdict
 from quoron_server.problem import Problem
 
 NAME = "one-round-least-squares"
@@ -35,7 +38,7 @@ def plan(problem: Problem, privacy: Privacy, options: OneRoundOptions) -> Chosen
     """The one plan for these numbers; Infeasible where noise would leave nothing of the signal."""
     _require(problem, options)
     users, d = problem.users, problem.dimension
-    mu = gdp.mu_for(privacy.epsilon, checks.left_of_delta(NAME, privacy, gaussians=packed(d + 1)) * (1 - 1e-9))
+    mu = gdp.mu_for(privacy.epsilon, search.left_of_delta(NAME, privacy, gaussians=packed(d + 1)) * (1 - 1e-9))
     resolution = users * mu / math.sqrt(d)
     if resolution < LEAST_RESOLUTION:
         condition = f"n={users:,} users give one moment a resolution of nμ/√d = {resolution:.3g} < {LEAST_RESOLUTION:g}"
@@ -77,7 +80,7 @@ def verify(plan: RunPlan) -> None:
     """Everybody once with divisor n, and docs/privacy/second-moment.md#sm2 for features and label."""
     p = plan.parameters_of(OneRoundParameters)
     promise = plan.guarantee
-    checks.require(
+    search.require(
         NAME,
         (f"a cohort of all {plan.problem.users} users", p.cohort_size == plan.problem.users, p.cohort_size),
         ("one round", p.rounds == 1, p.rounds),
@@ -85,14 +88,16 @@ def verify(plan: RunPlan) -> None:
         ("the promised adjacency", p.adjacency == promise.adjacency, p.adjacency),
         ("positive scales", min(p.label_scale, p.label_bound, p.moment_norm, p.target) > 0, p.label_scale),
     )
-    checks.require_gaussian(plan, pairs(p, plan.problem, promise.adjacency), p.mu)
+    search.require_gaussian(plan, pairs(p, plan.problem, promise.adjacency), p.mu)
 
 
 def pairs(p: OneRoundParameters, problem: Problem, adjacency: Adjacency) -> tuple[Pair, ...]:
     """Of the one release, by its scale."""
     d = problem.dimension + 1
-    far = moved.moment(d, p.moment_norm, p.cohort_size, adjacency)
-    return (Pair.gaussian(moved.mu(far, p.moment_scale, packed(d)), total_variation(gaussians=packed(d))),)
+    far = sensitivity_recount.moment(d, p.moment_norm, p.cohort_size, adjacency)
+    return (
+        Pair.gaussian(sensitivity_recount.mu(far, p.moment_scale, packed(d)), total_variation(gaussians=packed(d))),
+    )
 
 
 def _require(problem: Problem, options: OneRoundOptions) -> None:
@@ -112,3 +117,33 @@ def _require(problem: Problem, options: OneRoundOptions) -> None:
     if problem.dimension > LARGEST_DIMENSION:
         condition = f"d={problem.dimension} features make {packed(problem.dimension):,} numbers of a second moment"
         raise Infeasible(NAME, condition, f"d <= {LARGEST_DIMENSION}")
+
+
+MOST_ROUNDS = 3  # that a budget allows for it to be taken: whitened tracking needs four, and fewer are worth no more
+ONE = "three rounds or fewer are allowed, and it needs one"
+
+
+def _rule(_plan: RunPlan, allowed: Allowance) -> Verdict:
+    if allowed.budget.max_rounds is not None:
+        return Verdict(True, "no more of the rounds that are allowed would leave less, and it needs one")
+    taken = (allowed.budget.rounds or math.inf) <= MOST_ROUNDS
+    return Verdict(taken, ONE if taken else "")
+
+
+INFO = AlgorithmInfo(
+    name=NAME,
+    summary="One round: a private second moment of features and label, and the ridge that its noise asks for",
+    origin=ours(WANG_2018.at(), note="AdaSSP for users, with one release and a ridge by public numbers"),
+    promises=Promises(("central-broadcast",), ("replace-one", "zero-out"), THEOREM, pairs, one_server=None),
+    options=OneRoundOptions,
+    parameters=OneRoundParameters,
+    planner=plan,
+    verifier=verify,
+    maker=OneRoundLeastSquares,
+    factor=Factor(known=1.0, unknown=2.0),  # it predicts a bound
+    noise_ignores_domain=True,
+    no_black_boxes=NoBlackBoxes(
+        "it asks for the second moment of a user's features and labels, which no gradient tells"
+    ),
+    choosing=Choosing(rule=_rule, fewer_rounds=(1,)),
+)

@@ -28,7 +28,7 @@ from quoron_privacy.robust.combinations import Aggregate, Test
 from quoron_privacy.robust.lottery import Lottery
 from quoron_privacy.robust.subsampled_lottery import SubsampledLottery
 from quoron_server.algorithm import Update, Vector
-from quoron_server.algorithms.accelerated_erm.tested import decision, released_gradient
+from quoron_server.algorithms.accelerated_erm.method import decision, released_gradient
 from quoron_server.algorithms.slots import partition
 from quoron_server.parameters import Assumption, Kind, Parameters, PlannedRelease
 from quoron_server.plan import RunPlan

@@ -1,6 +1,8 @@
 """Plans of `outlier-gd`: rounds, step, radius and test together by predicted risk, the noise by exact accounting.
 
 Noise and its re-check are those of `accelerated-erm` with one phase that asks everybody (docs/privacy/outlier-gd.md).
+
+`outlier-gd` in the registry.
 """
 
 import math
@@ -17,15 +19,23 @@ from quoron_privacy.errors import Infeasible
 from quoron_privacy.robust.combinations import Aggregate, Test, theorem_for
 from quoron_privacy.robust.outlier_mean import LARGEST_COHORT, RADII
 from quoron_privacy.robust.subsampled_lottery import SubsampledLottery
-from quoron_server.algorithms import checks
+from quoron_server.algorithms import search
+from quoron_server.algorithms.accelerated_erm.method import Clipped
 from quoron_server.algorithms.accelerated_erm.noise import lottery_noise, removing, threshold_noise
-from quoron_server.algorithms.accelerated_erm.parameters import Clipped
-from quoron_server.algorithms.accelerated_erm.plan import account, tested_noise_scale, verify_privacy
-from quoron_server.algorithms.accelerated_erm.search import FARTHER, forgiven
+from quoron_server.algorithms.accelerated_erm.plan import FARTHER, account, forgiven, tested_noise_scale, verify_privacy
 from quoron_server.algorithms.averaged_sgd import PhaseModel, best_phases, smoothed, smoothings
-from quoron_server.algorithms.forecast import statistical_floor, trivial_risk
-from quoron_server.algorithms.info import Chosen
-from quoron_server.algorithms.outlier_gd.method import OutlierGDParameters
+from quoron_server.algorithms.info import (
+    AlgorithmInfo,
+    Choosing,
+    Chosen,
+    Factor,
+    NoBlackBoxes,
+    Promises,
+    statistical_floor,
+    trivial_risk,
+)
+from quoron_server.algorithms.outlier_gd.method import OutlierGD, OutlierGDParameters
+from quoron_server.algorithms.references import ASI_LIU_2024, LOWY_2024, repaired
 from quoron_server.algorithms.search import Candidate, exactly, ranked, round_grid, too_few
 from quoron_server.plan import Privacy, RunPlan
 from quoron_server.problem import Problem
@@ -87,7 +97,7 @@ def verify(plan: RunPlan) -> None:
     p = plan.parameters_of(OutlierGDParameters)
     mean = p.accounting.mean
     theorem_for(p.test, p.aggregate, "everybody", kappa=mean.kappa)
-    checks.require_of(
+    search.require_of(
         NAME,
         p,
         (f"4 <= cohort_size <= {plan.problem.users}", 4 <= p.cohort_size <= plan.problem.users),
@@ -101,7 +111,7 @@ def verify(plan: RunPlan) -> None:
         ("smoothing >= 0", p.smoothing >= 0),
     )
     verify_privacy(plan, "everybody", p)
-    checks.require_usual_cost(plan)
+    search.require_usual_cost(plan)
 
 
 def beyond(problem: Problem, radius: float) -> float:
@@ -215,10 +225,10 @@ def _aggregate(options: OutlierGDOptions) -> Aggregate:
 
 def _require(options: OutlierGDOptions, problem: Problem) -> None:
     """ConfigError for options that cannot be; UnsoundCombination for a test and an aggregate without a proof."""
-    checks.require_options(options, "rounds", "suffix", least=1, above=False)
-    checks.require_options(options, "step_size", "radius")
-    checks.require_options(options, "smoothing", above=False)
-    checks.require_rough(problem, options.smoothing)
+    search.require_options(options, "rounds", "suffix", least=1, above=False)
+    search.require_options(options, "step_size", "radius")
+    search.require_options(options, "smoothing", above=False)
+    search.require_rough(problem, options.smoothing)
     if options.test != "auto":
         theorem_for(options.test, _aggregate(options), "everybody", kappa=options.kappa or 2)
 
@@ -238,3 +248,31 @@ def _infeasible(problem: Problem, privacy: Privacy, options: OutlierGDOptions) -
         condition += f" with hostile_share={problem.beliefs.hostile_share:g}"
     fix = "fewer features, more items a user, or a larger radius or epsilon"
     return too_few(NAME, condition, enough, problem.users, otherwise=fix)
+
+
+INFO = AlgorithmInfo(
+    name=NAME,
+    summary="Gradient descent on all users, each step tested, outlier gradients left out",
+    origin=repaired(
+        ASI_LIU_2024.at(),
+        LOWY_2024.at("Algorithm 2"),
+        note="the text of Asi & Liu was not at hand: the step is the one that Lowy, Liu & Asi print after it, "
+        "with another ramp of weights and one draw of the test's noise",
+    ),
+    promises=Promises(
+        ("central-broadcast",),
+        ("replace-one",),
+        THEOREM,
+        one_server="its test and its filter look at single answers: take tracking-srgd",
+    ),
+    options=OutlierGDOptions,
+    parameters=OutlierGDParameters,
+    planner=plan,
+    verifier=verify,
+    maker=OutlierGD,
+    factor=Factor(known=8.0, unknown=21.0),
+    no_black_boxes=NoBlackBoxes(
+        "it has no clip; it leaves out answers that are far from the others", even_curated=False
+    ),
+    choosing=Choosing(many_passes=True, curve_step=4, removes_outliers=True),
+)

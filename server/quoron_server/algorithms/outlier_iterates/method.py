@@ -14,6 +14,8 @@ iterates without noise (trust model `central-release`), unless every chain is on
 
 Changed from print, with proofs in docs/privacy/outlier-iterates.md: lottery and weighted mean in place of Laplace test
 and random inclusion (both of which remain as options), our ramp, exact calibration, projected releases, free sizes.
+
+Public numbers of `outlier-iterates`.
 """
 
 from dataclasses import dataclass, replace
@@ -25,10 +27,37 @@ from quoron_client.protocol.questions import Answers, LocalSGD, Question
 from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.robust.outlier_mean import Observation
 from quoron_server.algorithm import Update, Vector
-from quoron_server.algorithms.chains import ChainPhase, Chains, handed_on, largest
-from quoron_server.algorithms.outlier_iterates.parameters import OutlierIterateParameters
+from quoron_server.algorithms.chains import ChainPhase, Chains, handed_on, largest, releases_of
 from quoron_server.algorithms.slots import partition
+from quoron_server.parameters import Parameters, PlannedRelease
 from quoron_server.plan import RunPlan
+from quoron_server.problem import Problem
+
+
+@dataclass(frozen=True, slots=True)
+class OutlierIterateParameters(Parameters):
+    """Public numbers of one run."""
+
+    cohort_size: int  # C: chains side by side, so users asked in a round
+    phases: tuple[ChainPhase, ...]
+
+    def releases(self, dimension: int) -> tuple[PlannedRelease, ...]:
+        """One noisy mean a phase, behind its test."""
+        del dimension
+        return releases_of(self.phases)
+
+    def cohorts(self) -> tuple[int, ...]:
+        """A user of every chain."""
+        return (self.cohort_size,) * sum(phase.users for phase in self.phases)
+
+    def asks(self, problem: Problem) -> LocalSGD:
+        """A local pass."""
+        return LocalSGD(np.zeros((1, problem.dimension)), self.phases[0].step_size, problem.domain)
+
+    def answer_length(self, problem: Problem) -> int:
+        """The last iterate of a local pass, and their mean."""
+        return 2 * problem.dimension
+
 
 RELEASED, HALTED, PENDING = 1, 0, -1
 

@@ -1,6 +1,17 @@
 """Plans of `phased-erm`: phases, λ, steps and their number by predicted risk, the noise by the theorem.
 
 Every phase may spend all of (ε, δ), because phases share no user (docs/privacy/phased-erm.md#pe1).
+
+Predicted excess risk of phased ERM, from public facts only; it ranks plans and never sets noise.
+
+Where F is about a quadratic of curvature h, all is linear. A phase of J steps at step η takes its start's error e to
+
+    b e - r ζ,    b = a^J + (1 - a^J) λ/(h + λ),    r = (1 - a^J)/(h + λ),    a = 1 - η (h + λ),
+
+ζ the error of its users' average gradient, and adds the noise of its release. Where the curvature is unknown, the
+stability of regularised minimisers, the gap that J steps leave and the distance between phases are added up.
+
+`phased-erm` in the registry.
 """
 
 import math
@@ -11,21 +22,70 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron_privacy.accounts import moved
+from quoron_privacy.accounts import sensitivity_recount
 from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
 from quoron_privacy.noise.streams import total_variation
 from quoron_privacy.release import Adjacency
-from quoron_server.algorithms import checks
-from quoron_server.algorithms.info import Chosen
+from quoron_server.algorithms import search
+from quoron_server.algorithms.averaged_sgd import Number
+from quoron_server.algorithms.info import ITERATES, AlgorithmInfo, Choosing, Chosen, Factor, Promises
 from quoron_server.algorithms.noisy import plan as noisy
-from quoron_server.algorithms.phased_erm.forecast import PhaseModel, predicted
-from quoron_server.algorithms.phased_erm.method import Phase, PhasedERMParameters, Solver, apart, momentum
+from quoron_server.algorithms.phased_erm.method import Phase, PhasedERM, PhasedERMParameters, Solver, apart, momentum
+from quoron_server.algorithms.references import ZHANG_BYO_2022, ours
 from quoron_server.algorithms.search import Candidate, best, halves, round_grid
 from quoron_server.plan import Privacy, RunPlan
 from quoron_server.problem import Problem
 
 Vector = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseModel:
+    """What is known of a phase; each a number, or an array with one for each of many candidates."""
+
+    users: float  # n_k
+    left: Number  # (1 - ηλ)^J of gd or (1 - α)^J of agd at h = 0: what J steps leave of the gap
+    decay: Number  # a^J at h
+    slow_decay: Number  # a^J at the least curvature
+    regularisation: Number  # λ
+    release_scale: Number  # σ
+
+
+def predicted(problem: Problem, phases: list[PhaseModel]) -> Vector:
+    """Predicted E F(x) - F* after `phases`, in the units of the loss."""
+    curvature = problem.beliefs.isotropic
+    return _bounded(problem, phases) if curvature is None else _isotropic(problem, curvature, phases)
+
+
+def _isotropic(problem: Problem, curvature: float, phases: list[PhaseModel]) -> Vector:
+    slowest = problem.beliefs.least_curvature or curvature
+    remaining, spread = np.array(problem.distance), np.array(0.0)  # distance along the slowest; the rest, squared
+    for phase in phases:
+        pull = np.asarray(phase.regularisation)
+        bias = phase.decay + (1 - phase.decay) * pull / (curvature + pull)
+        slow = phase.slow_decay + (1 - phase.slow_decay) * pull / (slowest + pull)
+        sampled = (1 - phase.decay) / (curvature + pull)
+        remaining = remaining * np.abs(slow)
+        spread = (
+            bias**2 * spread
+            + sampled**2 * problem.user_deviation**2 / phase.users
+            + problem.dimension * np.asarray(phase.release_scale) ** 2
+        )
+    return np.asarray((slowest * remaining**2 + curvature * spread) / 2)
+
+
+def _bounded(problem: Problem, phases: list[PhaseModel]) -> Vector:
+    steep, away, total, rest = problem.lipschitz, np.array(problem.distance**2), np.array(0.0), np.array(0.0)
+    for phase in phases:
+        pull = np.asarray(phase.regularisation)
+        gap = steep**2 / pull * np.asarray(phase.left)  # of the phase's objective, from its start
+        noise = problem.dimension * np.asarray(phase.release_scale) ** 2
+        total = total + pull * away / 2 + 2 * problem.user_deviation**2 / (pull * phase.users)
+        away = 2 * (2 * gap / pull + noise)
+        rest = np.minimum(steep * np.sqrt(away), steep * np.sqrt(2 * gap / pull) + (problem.beta or 0.0) * noise / 2)
+    return np.asarray(total + rest)
+
 
 NAME = "phased-erm"
 THEOREM = "docs/privacy/phased-erm.md#pe1"
@@ -84,10 +144,10 @@ def verify(plan: RunPlan) -> None:
     """Disjoint phases, steps that contract, Δ added up step by step, and a μ that gives (ε, δ)."""
     p = plan.parameters_of(PhasedERMParameters)
     problem, last = plan.problem, 0
-    checks.require_smooth(NAME, problem)
+    search.require_smooth(NAME, problem)
     beta = problem.beta or 0.0
     for phase in p.phases:
-        checks.require_of(
+        search.require_of(
             NAME,
             phase,
             ("solver gd or agd", p.solver in ("gd", "agd")),
@@ -102,24 +162,27 @@ def verify(plan: RunPlan) -> None:
         far = apart(problem, p.solver, phase)
         if not phase.sensitivity >= far * (1 - 1e-12):
             raise VerificationError(f"Expected sensitivity >= {far}, got {phase.sensitivity}.")
-    checks.require_usual_cost(plan)
-    checks.require_gaussian(plan, pairs(p, problem, plan.guarantee.adjacency), p.mu)
+    search.require_usual_cost(plan)
+    search.require_gaussian(plan, pairs(p, problem, plan.guarantee.adjacency), p.mu)
 
 
 def pairs(p: PhasedERMParameters, problem: Problem, adjacency: Adjacency) -> tuple[Pair, ...]:
     """A run is as private as its least private phase; only the release of the own user's phase has to be exact."""
     del adjacency
-    mu = max(moved.mu(apart(problem, p.solver, each), each.release_scale, problem.dimension) for each in p.phases)
+    mu = max(
+        sensitivity_recount.mu(apart(problem, p.solver, each), each.release_scale, problem.dimension)
+        for each in p.phases
+    )
     return (Pair.gaussian(mu, total_variation(gaussians=problem.dimension)),)
 
 
 def _require(problem: Problem, options: PhasedERMOptions) -> None:
-    checks.require_smooth(NAME, problem)
-    checks.require_options(options, "rounds", "phases", least=1, above=False)
-    checks.require_options(options, "step_size")
-    checks.require_options(options, "regularisation", above=False)
+    search.require_smooth(NAME, problem)
+    search.require_options(options, "rounds", "phases", least=1, above=False)
+    search.require_options(options, "step_size")
+    search.require_options(options, "regularisation", above=False)
     pull, step, beta = options.regularisation or 0.0, options.step_size, problem.beta or 0.0
-    checks.require_choice(options, solver=("gd", "agd"))
+    search.require_choice(options, solver=("gd", "agd"))
     if options.solver == "agd" and (step is not None or options.regularisation == 0):
         raise ConfigError("Expected no step_size and a regularisation > 0 with solver=agd, got others.")
     if step is not None and not step * (beta + 2 * pull) <= 2:
@@ -225,3 +288,26 @@ def _risks(problem: Problem, solver: Solver, tried: Sequence[tuple[Phase, ...]])
     bounded = np.all([np.asarray(each.regularisation) > 0 for each in models], axis=0)
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(bounded, predicted(problem, models), np.inf)
+
+
+INFO = AlgorithmInfo(
+    name=NAME,
+    summary="Phases of regularised ERM on fresh users by full-batch steps, one noisy release a phase",
+    origin=ours(ZHANG_BYO_2022.at(), note="users, and a solver of fixed length; their text was not at hand"),
+    promises=Promises(
+        ("central-release",),
+        ("replace-one",),
+        THEOREM,
+        pairs,
+        one_server="its iterates have no noise within a phase, and the coordinator would see them: take "
+        "accelerated-srgd or tracking-srgd",
+    ),
+    options=PhasedERMOptions,
+    parameters=PhasedERMParameters,
+    planner=plan,
+    verifier=verify,
+    maker=PhasedERM,
+    factor=Factor(known=2.0, unknown=4.0),
+    no_black_boxes=ITERATES,
+    choosing=Choosing(many_passes=True),
+)

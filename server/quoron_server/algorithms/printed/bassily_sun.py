@@ -19,22 +19,22 @@ from numpy.typing import NDArray
 from quoron_client.protocol.questions import Answers, AverageGradient, Question, RangeReport, VectorReport
 from quoron_client.protocol.smoothing import Moreau
 from quoron_privacy import local
-from quoron_privacy.accounts import gdp, moved
+from quoron_privacy.accounts import gdp, sensitivity_recount
 from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.errors import Infeasible
 from quoron_privacy.gaussian import GaussianNoise, mean_sensitivity
 from quoron_privacy.means.clipping import ClippedSum
 from quoron_privacy.means.private_range import PrivateRange
 from quoron_privacy.means.rotation import padded
-from quoron_privacy.noise.sources import SeededNoise
-from quoron_privacy.noise.streams import GRID_BITS, NoiseSource, total_variation
+from quoron_privacy.noise.streams import GRID_BITS, NoiseSource, SeededNoise, total_variation
 from quoron_privacy.release import Release
 from quoron_server.algorithm import Update, Vector
-from quoron_server.algorithms import checks
+from quoron_server.algorithms import search
 from quoron_server.algorithms.centring import public_signs
 from quoron_server.algorithms.info import Chosen, Printed
 from quoron_server.algorithms.local_reports import RangeReports, VectorReports, vector_scale
-from quoron_server.algorithms.noisy import sampled, worth
+from quoron_server.algorithms.noisy import method
+from quoron_server.algorithms.noisy import plan as worth
 from quoron_server.algorithms.slots import partition
 from quoron_server.parameters import Assumption, Kind, PlannedRelease, PrintedParameters
 from quoron_server.plan import MOST_ROUNDS, Cost, Privacy, RunPlan
@@ -105,10 +105,14 @@ class PrintedMeanSGD(PrintedParameters):
 
     def round_mu(self, dimension: int) -> float:
         """GDP of a round given its cohort and the past, by its scales (docs/privacy/mean-sgd.md#ms1)."""
-        mean = moved.mu(moved.rows(self.radius, self.cohort_size, "replace-one"), self.noise_scale, dimension)
+        mean = sensitivity_recount.mu(
+            sensitivity_recount.rows(self.radius, self.cohort_size, "replace-one"), self.noise_scale, dimension
+        )
         if self.crude is None:
             return mean
-        return moved.together(mean, math.sqrt(moved.rotated(dimension)) * moved.choice(self.range_epsilon))
+        return sensitivity_recount.together(
+            mean, math.sqrt(sensitivity_recount.rotated(dimension)) * sensitivity_recount.choice(self.range_epsilon)
+        )
 
     def releases(self, dimension: int) -> tuple[PlannedRelease, ...]:
         """A mean in every round, behind a crude mean."""
@@ -128,12 +132,12 @@ class PrintedMeanSGD(PrintedParameters):
 
     def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
         """Secret cohorts, unless they are everybody."""
-        return sampled.assumptions_of("without-replacement", problem.users, self.cohort_size)
+        return method.assumptions_of("without-replacement", problem.users, self.cohort_size)
 
 
 def plan_central(problem: Problem, privacy: Privacy, options: CentralOptions) -> Chosen:
     """Line 2 of Algorithm 4 and the mean of Theorem 4.1; Infeasible where a cohort or T is larger than can be."""
-    checks.require_options(options, "rounds_factor", "noise_factor", "range_share")
+    search.require_options(options, "rounds_factor", "noise_factor", "range_share")
     n, m, d, length = problem.users, problem.items_per_user, problem.dimension, padded(problem.dimension)
     epsilon, delta, lipschitz = privacy.epsilon, privacy.delta, problem.lipschitz
     c = options.rounds_factor * math.log(n) * math.log(1 / delta)  # c_{n,δ}
@@ -383,7 +387,7 @@ class PrintedLocalModel(PrintedParameters):
 
 def plan_local(problem: Problem, privacy: Privacy, options: LocalOptions) -> Chosen:
     """Line 2 of Algorithm 5 and the reports of Theorem 4.3; Infeasible where clients cannot be asked for its noise."""
-    checks.require_options(options, "step_factor")
+    search.require_options(options, "step_factor")
     n, m, d, length = problem.users, problem.items_per_user, problem.dimension, padded(problem.dimension)
     epsilon, delta, lipschitz, far = privacy.epsilon, privacy.delta, problem.lipschitz, problem.radius
     steps = min(max(1, math.floor(n * epsilon**2 / d)), n)  # T = nε²/d
@@ -481,7 +485,7 @@ def local_epsilon(p: PrintedLocalModel, problem: Problem, delta: float) -> float
     """By docs/privacy/local-model.md, "Two reports": one user's bits and vector, with the noise that clients add."""
     d = problem.dimension
     added = min(p.noise_scale, p.radius * vector_scale(p.vector_epsilon, p.vector_delta, d))
-    vector = Pair.gaussian(moved.mu(2 * p.radius, added, d), total_variation(gaussians=d))
+    vector = Pair.gaussian(sensitivity_recount.mu(2 * p.radius, added, d), total_variation(gaussians=d))
     return (vector if p.interactions == 1 else vector.and_(Pair.response(p.range_epsilon))).epsilon(delta)
 
 

@@ -33,7 +33,7 @@ from quoron_privacy.noise.streams import NoiseSource, total_variation
 from quoron_privacy.prefix.noise import PrefixNoise, PrefixState
 from quoron_privacy.release import Release
 from quoron_server.algorithm import Update, Vector
-from quoron_server.algorithms import checks
+from quoron_server.algorithms import search
 from quoron_server.algorithms.info import Chosen, Printed
 from quoron_server.algorithms.slots import partition
 from quoron_server.parameters import Assumption, Kind, PlannedRelease, PrintedParameters
@@ -155,8 +155,8 @@ class AcceleratedDPSRGD:
 
 def plan(problem: Problem, privacy: Privacy, options: PrintedSRGDOptions) -> Chosen:
     """Sizes and noise of equation (19) and Corollary 9, or of Theorem 14. Infeasible where T steps cannot be taken."""
-    checks.require_options(options, "smoothness_ratio", "batch_size", "polylog")
-    checks.require_choice(options, size_logarithm=tuple(LOG), noise_logarithm=tuple(LOG))
+    search.require_options(options, "smoothness_ratio", "batch_size", "polylog")
+    search.require_choice(options, size_logarithm=tuple(LOG), noise_logarithm=tuple(LOG))
     sizes = (_realizable if options.realizable else _theorem_14)(problem, privacy, options)
     logs = LOG[options.noise_logarithm](sizes.rounds) * math.log(2.5 / privacy.delta)
     numbers = PrintedSRGD(

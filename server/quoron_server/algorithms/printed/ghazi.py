@@ -26,7 +26,7 @@ from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.noise.streams import GRID_BITS, NoiseSource, total_variation
 from quoron_privacy.release import Release
 from quoron_privacy.robust.coordinate_median import MedianParameters, debiased_mean, median_trim
-from quoron_privacy.robust.filter import decisions
+from quoron_privacy.robust.filter import concentration
 from quoron_privacy.robust.filter.concentration import (
     LARGEST_COHORT,
     cohort_scores,
@@ -36,7 +36,7 @@ from quoron_privacy.robust.filter.concentration import (
 )
 from quoron_privacy.robust.filter.thresholds import LaplaceThreshold
 from quoron_server.algorithm import Update, Vector
-from quoron_server.algorithms import checks
+from quoron_server.algorithms import search
 from quoron_server.algorithms.averaged_sgd import PhaseModel, excess_risk
 from quoron_server.algorithms.info import Chosen, Printed
 from quoron_server.algorithms.slots import partition
@@ -204,13 +204,13 @@ class Filter:
             return replace(state, round=state.round + 1, halted=True), {}
         test = LaplaceThreshold(p.laplace_scale * math.sqrt(cutoff), p.threshold)  # Lap(2σ)
         limits = test.limits(len(answers.status), noise.stream("filter", state.round))
-        decided = decisions.decide(answers.values, answers.answered, p.temperature, limits, step=test.grid)
+        decided = concentration.decide(answers.values, answers.answered, p.temperature, limits, step=test.grid)
         filtered = len(decided.kept) - int(decided.kept.sum())
         seen = {"filtered": filtered, "undecided": decided.undecided, "threshold": p.threshold}
         after = replace(state, round=state.round + 1, count=state.count + filtered)
         if after.count >= cutoff or not decided.kept.any():  # which only grows, or shrinks, within a batch
             return replace(after, halted=True), seen | score_summary(decided.score_bounds)
-        gradient = decisions.filtered_mean(answers.values, decided.kept)
+        gradient = concentration.filtered_mean(answers.values, decided.kept)
         x = self.domain.project(state.iterate - step_size * gradient)
         return replace(after, iterate=x, total=state.total + x), seen | score_summary(decided.score_bounds)
 
@@ -243,7 +243,7 @@ class Medians:
         test = LaplaceThreshold(self.p.query_scale, self.p.threshold)
         shared = noise.stream("threshold", s).laplace_steps(self.p.threshold_scale / test.grid, 1)
         limit = test.limits(1, noise.stream("query", round_)) - shared
-        return bool((decisions.grid(np.array([score]), test.grid) > limit)[0])
+        return bool((concentration.grid(np.array([score]), test.grid) > limit)[0])
 
     def result(self, state: State, rounds: int) -> Vector:
         """x̄ = (1/T) Σ_t x_t if a_t = ⊤ for all t, else the phase's initial point."""
@@ -329,9 +329,9 @@ FILLED_IN = (
 
 def plan_filter(problem: Problem, privacy: Privacy, options: FilterOpen) -> Chosen:
     """Algorithms 1 and 2 with section 3's numbers. Raises Infeasible where no phase has a batch of B users."""
-    checks.require_smooth(FILTERED, problem)
-    checks.require_options(options, "release_constant")
-    checks.require_options(options, "cohort_size", least=2, most=LARGEST_COHORT + 1)
+    search.require_smooth(FILTERED, problem)
+    search.require_options(options, "release_constant")
+    search.require_options(options, "cohort_size", least=2, most=LARGEST_COHORT + 1)
     epsilon, delta = _pair(privacy)
     n, m, d, lipschitz = problem.users, problem.items_per_user, problem.dimension, problem.lipschitz
     size = _sized(FILTERED, problem, privacy, options.cohort_size, _filter_cohort, 2 / 3)
@@ -391,11 +391,11 @@ def plan_filter(problem: Problem, privacy: Privacy, options: FilterOpen) -> Chos
 
 def plan_medians(problem: Problem, privacy: Privacy, options: MediansOpen) -> Chosen:
     """Algorithms 5 to 8 with Appendix C's numbers. Raises Infeasible off a box, and where no phase has a batch."""
-    checks.require_smooth(MEDIAN, problem)
-    checks.require_box(MEDIAN, problem)
-    checks.require_options(options, "release_constant", "temperature_constant")
-    checks.require_options(options, "trim_rate", most=0.5)
-    checks.require_options(options, "cohort_size", least=2, most=LARGEST_COHORT + 1)
+    search.require_smooth(MEDIAN, problem)
+    search.require_box(MEDIAN, problem)
+    search.require_options(options, "release_constant", "temperature_constant")
+    search.require_options(options, "trim_rate", most=0.5)
+    search.require_options(options, "cohort_size", least=2, most=LARGEST_COHORT + 1)
     assert isinstance(problem.domain, Box)
     epsilon, delta = _pair(privacy)
     n, m, d, bound = problem.users, problem.items_per_user, problem.dimension, problem.coordinate_bound

@@ -28,7 +28,7 @@ from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.noise.streams import NoiseSource, RandomStream
 from quoron_privacy.robust.above_threshold import AboveThreshold
 from quoron_server.algorithm import Update, Vector
-from quoron_server.algorithms import acsa, checks
+from quoron_server.algorithms import acsa, search
 from quoron_server.algorithms.info import Chosen, Printed
 from quoron_server.algorithms.printed.lowy import diameter, phase_share, phase_users, phases_of, usual_void
 from quoron_server.algorithms.slots import partition
@@ -118,9 +118,9 @@ class PrintedERMParameters(PrintedParameters):
 
 def planner(problem: Problem, privacy: Privacy, options: PrintedERMOptions) -> Chosen:
     """Every number of Algorithm 3, and of Theorem D.3 where the loss is not smooth. Raises Infeasible."""
-    checks.require_options(options, "shrink", most=2.0)
-    checks.require_options(options, "growth", most=10.0)
-    checks.require_options(options, "radius_factor", "rounds_factor", "stages", most=1e6)
+    search.require_options(options, "shrink", most=2.0)
+    search.require_options(options, "growth", most=10.0)
+    search.require_options(options, "radius_factor", "rounds_factor", "stages", most=1e6)
     n, m, d = problem.users, problem.items_per_user, problem.dimension
     epsilon, delta = privacy.epsilon, privacy.delta
     lipschitz, width, q, last = problem.lipschitz, diameter(problem), options.shrink, phases_of(n)  # L, R, q, l

@@ -19,14 +19,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quoron_client.protocol.questions import Answers, LocalSGD, Question
-from quoron_privacy.accounts import moved
+from quoron_privacy.accounts import sensitivity_recount
 from quoron_privacy.errors import Infeasible
 from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.robust.laplace_test import LaplaceOneShot, LaplaceTest, certified_epsilon
-from quoron_privacy.robust.one_release import verify_scale
 from quoron_privacy.robust.outlier_mean import LARGEST_COHORT, random_inclusion, recounted_slack, score_step
+from quoron_privacy.robust.robust_mean import verify_scale
 from quoron_server.algorithm import Update, Vector
-from quoron_server.algorithms import checks
+from quoron_server.algorithms import search
 from quoron_server.algorithms.chains import ChainPhase, Chains, handed_on, releases_of
 from quoron_server.algorithms.info import Chosen, Printed
 from quoron_server.algorithms.printed.lowy import diameter, phase_share, phase_users, phases_of, usual_void
@@ -80,8 +80,8 @@ def chains_of(problem: Problem, privacy: Privacy) -> int:
 
 def planner(problem: Problem, privacy: Privacy, options: PrintedIterateOptions) -> Chosen:
     """Every number of lines 2 to 22. Raises Infeasible where a phase has fewer users than chains."""
-    checks.require_options(options, "shrink", most=2.0)
-    checks.require_options(options, "power", most=5.0)
+    search.require_options(options, "shrink", most=2.0)
+    search.require_options(options, "power", most=5.0)
     n, m, d = problem.users, problem.items_per_user, problem.dimension
     epsilon, delta = privacy.epsilon, privacy.delta
     chains, lipschitz, last = chains_of(problem, privacy), problem.lipschitz, phases_of(n)  # C, L, l
@@ -129,7 +129,7 @@ def epsilon_of(parameters: PrintedIterateParameters, problem: Problem, delta: fl
     """ε of outlier-mean#o5 for the phase that costs most, as they share no user. VerificationError for other noise."""
     for phase in parameters.phases:
         verify_scale(phase.release, phase.release_scale, phase.radius, problem.dimension)
-    lacking = checks.lacks(gaussians=problem.dimension, laplaces=1)
+    lacking = search.lacks(gaussians=problem.dimension, laplaces=1)
     releases = {phase.release for phase in parameters.phases}
     return max(certified_epsilon(release, delta, lacking) for release in releases)
 
@@ -146,7 +146,9 @@ def _release(chains: int, epsilon: float, delta: float, noises: list[float], dim
     mean = random_inclusion(chains, core, ramp_high)
     slack, least = recounted_slack(mean, dimension), 2 * mean.kappa / chains
     multiplier = min(
-        shift / moved.mu(shift * (1 + slack), noise, dimension) for noise in noises for shift in (least, *mean.shifts)
+        shift / sensitivity_recount.mu(shift * (1 + slack), noise, dimension)
+        for noise in noises
+        for shift in (least, *mean.shifts)
     )
     return LaplaceOneShot(mean, LaplaceTest(chains, mean.core, scale, threshold), multiplier * (1 - 1e-12))
 

@@ -14,6 +14,31 @@ transcript is μ-GDP. Variant `independent` keeps warm-up rounds to the end and 
 
 Ours; after Bassily & Sun (2023), centred means, and Choquette-Choo, Ganesh & Thakurta, recursive gradients.
 Statement and proof: docs/privacy/tracking-srgd.md.
+
+The metric of a private curvature model: steps, lengths and projections in it. Everything here is public.
+
+    >>> metric = Metric.of(np.diag([2.0, 0.5]), np.zeros(2), curvature=0.25, ridge=0.0)
+    >>> metric.eigenvalues.round(3).tolist()  # features of variance 1/4 and 4, times 0.25
+    [0.062, 1.0]
+    >>> metric.step(np.array([1.0, 0.0])).round(3).tolist()
+    [16.0, 0.0]
+
+A pilot releases L such that LᵀSL is about the identity, S the second moment of the features. With H = φ₂ (LLᵀ)⁻¹ one
+step x - (H + λ I)⁻¹ g needs no step size: every direction contracts at once (docs/privacy/tracking-srgd.md#t3). With
+several outputs the model has a part for each, and the metric is H in every part (docs/privacy/losses.md#l1).
+Gradients are as long as their dual norm √(gᵀ H⁻¹ g), in which noise is as large as the data in every direction.
+
+Where the users of a round of `tracking-srgd` are expected: centre and radius, from released values and constants.
+
+    warm-up                c = g + χ H dx      C = min(C_0, κ √(s² (1 + 1/B) + e) + lag)
+    main round j >= 1      c = g + j χ H dx    the same with 3 C_0, from j = 2 with s² + ¼ j² p dxᵀ H dx / m
+    after a round          s² from the mean length of rows less e, κ from the share of them beyond ⅔ C
+
+dx is the step just made, H the private curvature model, g the last gradient estimate and e about its variance,
+s the private spread of users' averages, κ how far they reach, lag = τ ‖dx‖_H (times j) how wrong χ may be, p the number
+of features. Lengths of gradients are those of the dual norm √(gᵀ H⁻¹ g). Nothing here
+sees un-noised data, so nothing here can cost privacy (docs/privacy/tracking-srgd.md#t1); the values only
+decide the utility.
 """
 
 import math
@@ -23,21 +48,206 @@ from typing import Any, Literal
 
 import numpy as np
 
+from quoron_client.protocol.domains import Domain, L2Ball
 from quoron_client.protocol.questions import Answers, AverageGradient, Question, SecondMoment, summed
+from quoron_privacy.accounts.roots import root
 from quoron_privacy.means.free_presence import LengthSum, LogLength, MomentMean, ShapedMomentSum
-from quoron_privacy.means.norm_counts import NormCountMean, NormCountSum, Presence
-from quoron_privacy.means.prefix_norm_counts import PrefixNormCounts
+from quoron_privacy.means.norm_counts import MeanAndCounts, NormCountMean, NormCountSum, PrefixNormCounts, Presence
 from quoron_privacy.noise.streams import NoiseSource
-from quoron_privacy.prefix.noise import PrefixState
+from quoron_privacy.prefix.noise import PrefixState, sqrt_coefficients
 from quoron_privacy.release import Adjacency, Sums, packed
 from quoron_server.algorithm import Update, Vector
 from quoron_server.algorithms.slots import partition
-from quoron_server.algorithms.tracking import schedule
-from quoron_server.algorithms.tracking.metric import Metric
-from quoron_server.algorithms.whitening import curvature_share, mean_chance, typical_length, whitening
+from quoron_server.algorithms.whitening import curvature_share, eigen, mean_chance, typical_length, whitening
 from quoron_server.parameters import Attendance, MaskedRounds, Parameters, PlannedRelease
 from quoron_server.plan import RunPlan
 from quoron_server.problem import Problem
+
+LEAST = 1e-12  # of the largest eigenvalue
+_BOX_STEPS = 400, 20_000  # of accelerated projected gradient, at least and at most
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Metric:
+    """H = Q diag(eigenvalues) Qᵀ in each part of d numbers of a model, and a public regulariser (λ/2) ‖x‖² besides."""
+
+    eigenvalues: Vector  # (d,), of H, ascending and positive
+    basis: Vector  # Q, (d, d), eigenvectors as columns
+    ridge: float  # λ
+
+    @classmethod
+    def of(cls, transform: Vector, doubt: Vector, *, curvature: float, ridge: float) -> "Metric":
+        """H = curvature · L⁻ᵀ (1 + q) L⁻¹ for a transform L (d, d), q (d,) noise's edge over each eigenvalue."""
+        back = np.linalg.inv(transform)
+        values, basis = eigen((back.T * (curvature * (1 + doubt))) @ back)
+        return cls(np.maximum(values, LEAST * values[-1]), basis, ridge)
+
+    def flatter(self, share: float) -> "Metric":
+        """That of `share` times H."""
+        return replace(self, eigenvalues=share * self.eigenvalues)
+
+    def whiten(self, gradient: Vector) -> Vector:
+        """Coordinates in which the dual norm is Euclidean: √H⁻¹ Qᵀ g, shape of g."""
+        return self._along(gradient) / np.sqrt(self._scales(gradient, self.eigenvalues))
+
+    def colour(self, whitened: Vector) -> Vector:
+        """The inverse of `whiten`."""
+        return self._back(whitened * np.sqrt(self._scales(whitened, self.eigenvalues)))
+
+    @property
+    def transform(self) -> Vector:
+        """What each part of a gradient is multiplied by, from the left transposed, to be whitened: (d, d)."""
+        return np.asarray(self.basis / np.sqrt(self.eigenvalues), np.float64)
+
+    def apply(self, vector: Vector) -> Vector:
+        """H v, shape of v: (d,), or any multiple."""
+        return self._back(self._scales(vector, self.eigenvalues) * self._along(vector))
+
+    def step(self, gradient: Vector) -> Vector:
+        """(H + λ I)⁻¹ g, shape of g."""
+        return self._back(self._along(gradient) / self._scales(gradient, self.eigenvalues + self.ridge))
+
+    def length(self, vector: Vector) -> float:
+        """√(vᵀ H v)."""
+        return float(np.sqrt(np.sum(self._scales(vector, self.eigenvalues) * self._along(vector) ** 2)))
+
+    def _along(self, vector: Vector) -> Vector:
+        """Coordinates of each part in the basis."""
+        return np.concatenate([self.basis.T @ part for part in vector.reshape(-1, len(self.basis))])
+
+    def _back(self, coordinates: Vector) -> Vector:
+        return np.concatenate([self.basis @ part for part in coordinates.reshape(-1, len(self.basis))])
+
+    def _scales(self, like: Vector, scales: Vector) -> Vector:
+        return np.tile(scales, like.size // scales.size)
+
+    def project(self, domain: Domain, point: Vector) -> Vector:
+        """The point of `domain` nearest to `point` in the metric H + λ I; Euclidean for points of the domain."""
+        if np.array_equal(domain.project(point), point):
+            return point
+        if isinstance(domain, L2Ball):
+            return domain.project(self._onto_ball(domain.radius, point))
+        return self._onto_box(domain, point)
+
+    def _onto_ball(self, radius: float, point: Vector) -> Vector:
+        """(M + ν I)⁻¹ M z with M = H + λ I, and ν >= 0 such that its norm is the radius."""
+        scales, inside = self._scales(point, self.eigenvalues + self.ridge), self._along(point)
+
+        def beyond(level: float) -> float:
+            return float(np.linalg.norm(scales * inside / (scales + level))) - radius
+
+        largest = float(scales.max()) * float(np.linalg.norm(inside)) / radius * 2  # there the norm is below half of it
+        level = root(beyond, 0.0, largest, xtol=1e-15 * largest) if beyond(0.0) > 0 else 0.0
+        return self._back(scales * inside / (scales + level))
+
+    def _onto_box(self, domain: Domain, point: Vector) -> Vector:
+        """Accelerated projected gradient on ½ ‖x - z‖² of the metric."""
+        scales, largest = self._scales(point, self.eigenvalues + self.ridge), self.eigenvalues[-1] + self.ridge
+        ratio = float(np.sqrt(scales[0] / largest))
+        momentum = (1 - ratio) / (1 + ratio)
+        x = ahead = domain.project(point)
+        for _ in range(round(min(_BOX_STEPS[1], max(_BOX_STEPS[0], 20 / ratio)))):
+            slope = self._back(scales * self._along(ahead - point))
+            following = domain.project(ahead - slope / largest)
+            ahead = following + momentum * (following - x)
+            x = following
+        return x
+
+
+CENTRE_SHARE = 0.7  # χ: how much of H dx the gradient is taken to change
+LAG_SHARE = 0.5  # τ
+MAIN_FACTOR = 3.0  # a main round's largest radius over C_0: its rows are differences weighted by the round
+CROWDED = 0.93  # a mean length over the radius from which most users are beyond it
+SPREAD_GAIN = 0.7  # of what the last round says of s
+MARGIN_GAIN = 0.5  # how fast κ moves, at most, as a logarithm
+MARGINS = 1.0, 6.0  # κ is between them
+SMALLEST = 1e-6  # a radius is at least this share of C_0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Aim:
+    """One round's centre and radii, all public."""
+
+    centre: Vector  # c, (d,), without ridge
+    radius: float  # C: rows are clipped to it, and noise is scaled by it
+    known: float  # mean square distance of users that is not their spread: the centre's error, and what a step changes
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Progress:
+    """What is public between two rounds."""
+
+    moved: Vector  # dx, (d,)
+    gradient: Vector  # g: the last estimate, without ridge, (d,)
+    error: float  # e
+    spread: float  # s
+
+
+def first_aim(dimension: int, first_radius: float) -> Aim:
+    """Before anything is known: around zero, as far as public constants allow."""
+    return Aim(np.zeros(dimension), first_radius, 0.0)
+
+
+def aim(
+    known: Progress,
+    metric: Metric,
+    *,
+    weight: int,
+    divisor: int,
+    items: int,
+    features: int,
+    first_radius: float,
+    margin: float,
+    main: bool,
+) -> Aim:
+    """The aim of a round whose rows are gradients (weight 1) or differences weighted by j = `weight` >= 2."""
+    ahead, far = metric.apply(known.moved), metric.length(known.moved)
+    change = 0.25 * weight**2 * features * far**2 / items if weight > 1 else 0.0
+    spread = known.spread**2 + change
+    expected = margin * float(np.sqrt(spread * (1 + 1 / divisor) + known.error))
+    lag = weight * LAG_SHARE * far
+    largest = first_radius * (MAIN_FACTOR if main else 1.0)
+    radius = expected + lag
+    radius = largest if not np.isfinite(radius) else min(largest, max(radius, SMALLEST * first_radius))
+    return Aim(known.gradient + weight * CENTRE_SHARE * ahead, radius, change + known.error)
+
+
+def learnt(
+    spread: float,
+    margin: float,
+    released: MeanAndCounts,
+    *,
+    radius: float,
+    known: float,
+    present: float,
+    deviation: float,
+    target: float,
+    largest: float,
+) -> tuple[float, float]:
+    """(s, κ) after a round, from what its release told of users' distances from the centre, shares of the divisor.
+
+    The mean length over the radius says how far users were; less what is `known` of that it is their spread. κ moves
+    until a share `target` of those `present` is beyond ⅔ of the radius. s is in [SMALLEST · largest, largest].
+    """
+    reached, beyond = 1 - released.beyond / present, 1 - released.within / present
+    distance = radius * max(reached, 0.1) if reached < CROWDED else 1.5 * radius
+    own = max(distance**2 - known, 0.2 * distance**2)
+    spread = spread ** (1 - SPREAD_GAIN) * float(np.sqrt(own)) ** SPREAD_GAIN
+    surprise = min(max((beyond - target) / max(target, deviation), -1.0), 1.0)
+    margin = margin * float(np.exp(MARGIN_GAIN * surprise))
+    return min(max(spread, SMALLEST * largest), largest), min(max(margin, MARGINS[0]), MARGINS[1])
+
+
+def prefix_variance(radii: Vector, seed_scale: float, dimension: int) -> float:
+    """E ‖noise‖² of the last sum when round i's row noise was scaled by radii[i]: d σ² Σ_k (Σ_i C_i a_{i-k})².
+
+    `a` is the first column of the inverse square root; other factorisations are near enough for a radius.
+    """
+    rounds = len(radii)
+    inverse = sqrt_coefficients(rounds)[1]
+    left = [float(radii[k:] @ inverse[: rounds - k]) for k in range(rounds)]
+    return dimension * seed_scale**2 * float(np.sum(np.square(left)))
+
 
 Variant = Literal["recursive", "independent"]
 PASSES = 4  # of the pilot
@@ -138,7 +348,7 @@ class TrackingParameters(Parameters):
 
     def outgrown(self, last: Mapping[str, Any]) -> bool:
         """Where the radius was held at its cap to the end: it never came down to the users."""
-        most = self.first_radius * (schedule.MAIN_FACTOR if self.variant == "recursive" else 1.0)
+        most = self.first_radius * (MAIN_FACTOR if self.variant == "recursive" else 1.0)
         return bool(last.get("phase") == "main" and last["radius"] >= most)
 
     def cohort(self, round_: int) -> tuple[int, int]:
@@ -296,7 +506,7 @@ class TrackingSRGD:
             total, radii = state.sum + aim.centre + whole.colour(aim.radius * released.mean), state.radii.copy()
             radii[weight - 1] = aim.radius
             sampling += state.sampling
-            error = schedule.prefix_variance(radii[:weight], mechanism.seed_scale, d) + sampling
+            error = prefix_variance(radii[:weight], mechanism.seed_scale, d) + sampling
             after = replace(state, sum=total, radii=radii, sampling=sampling, prefix=sums)
             after = replace(after, gradient=total / weight, error=error / weight**2)
         else:
@@ -306,7 +516,7 @@ class TrackingSRGD:
             after = replace(state, gradient=gradient, error=error)
         presence = state.presence.seen(released.presence, mechanism.presence_deviation)
         far = float(np.sum(whole.whiten(after.gradient) ** 2))  # a centre of zero is as far from the users' mean
-        spread, margin = schedule.learnt(
+        spread, margin = learnt(
             state.spread,
             state.margin,
             released,
@@ -377,13 +587,13 @@ class TrackingSRGD:
             level = float(ahead @ x) / math.sqrt(p.link_curvature * float(ahead[-1]))
         return level, max(square - level**2, 0.0)
 
-    def _aim(self, state: TrackingState) -> schedule.Aim:
+    def _aim(self, state: TrackingState) -> Aim:
         p = self.parameters
         if state.round == PILOT:
-            return schedule.first_aim(self.plan.problem.dimension, p.first_radius)
+            return first_aim(self.plan.problem.dimension, p.first_radius)
         main = self._in_main(state)
-        return schedule.aim(
-            schedule.Progress(state.x - state.previous, state.gradient, state.error, state.spread),
+        return aim(
+            Progress(state.x - state.previous, state.gradient, state.error, state.spread),
             self._metric(state),
             weight=self._weight(state),
             divisor=p.main_divisor if main else p.warmup_divisor,

@@ -2,6 +2,16 @@
 
 Every user is in exactly one cohort, so every cohort may spend all of μ: the pilot on its second moment, a round on its
 gradient, which tells how far users were for nothing. docs/privacy/tracking-srgd.md#t1.
+
+Predicted excess risk of `tracking-srgd`, from public facts; it ranks plans and never sets noise.
+
+On a quadratic whose curvature is about h in every direction, and a metric of about `metric` in every direction, each
+step multiplies the distance to the optimum by ρ = 1 - (h + λ)/(metric + λ). The error of the model is then a sum of
+exact linear responses: to the start point, to each cohort's sampling noise, and to each draw of privacy noise, which
+in a main round is scaled by that round's radius. The radius follows the schedule of the run, with the lengths of the
+predicted steps in place of the real ones. An isotropic curvature is an assumption; the result is no bound.
+
+`tracking-srgd` in the registry.
 """
 
 import math
@@ -11,30 +21,32 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import chdtri
 
-from quoron_privacy.accounts import moved
+from quoron_privacy.accounts import sensitivity_recount
 from quoron_privacy.accounts.gdp import mu_for
 from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.errors import ConfigError, Infeasible, Needs, VerificationError
+from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_privacy.means.free_presence import LogLength, MomentMean
-from quoron_privacy.means.norm_counts import WEIGHTS, NormCountMean
-from quoron_privacy.means.prefix_norm_counts import PrefixNormCounts
+from quoron_privacy.means.norm_counts import WEIGHTS, NormCountMean, PrefixNormCounts
 from quoron_privacy.noise.streams import total_variation
-from quoron_privacy.prefix import played
-from quoron_privacy.prefix.factorisations import sqrt_coefficients
-from quoron_privacy.prefix.noise import DEFAULT
+from quoron_privacy.prefix import noise as played
+from quoron_privacy.prefix.noise import DEFAULT, sqrt_coefficients
 from quoron_privacy.release import Adjacency, packed
-from quoron_server.algorithms import checks
-from quoron_server.algorithms.forecast import no_better, trivial_risk
-from quoron_server.algorithms.info import Chosen
+from quoron_server.algorithms import search
+from quoron_server.algorithms.info import AlgorithmInfo, Chosen, Factor, NoBlackBoxes, Promises, no_better, trivial_risk
+from quoron_server.algorithms.references import BASSILY_SUN_2023, CHOQUETTE_CHOO_2025, ours
 from quoron_server.algorithms.search import Candidate, best, too_few
-from quoron_server.algorithms.tracking.forecast import Assumed, Prediction, predict
 from quoron_server.algorithms.tracking.method import (
+    LAG_SHARE,
     LEAST_SHARE,
+    MAIN_FACTOR,
     PASSES,
     PILOT,
     TrackingParameters,
+    TrackingSRGD,
     Variant,
     drawn,
     mechanisms,
@@ -43,6 +55,61 @@ from quoron_server.algorithms.whitening import curvature_share
 from quoron_server.parameters import Assumption, Kind, Moves
 from quoron_server.plan import Cost, Privacy, RunPlan
 from quoron_server.problem import Problem
+
+Vector = NDArray[np.float64]
+Number = float | Vector  # one, or one for each of C candidates
+Whole = int | NDArray[np.int64]
+
+loops = OnFirstUse("quoron_server.algorithms.tracking.plan_loops")
+
+
+class Assumed(NamedTuple):
+    """Public facts and pessimistic guesses."""
+
+    dimension: int  # d
+    distance: float  # ‖x_0 - x*‖
+    curvature: float  # h: typical eigenvalue of the Hessian without ridge
+    least_curvature: float
+    ridge: float  # λ
+    spread: float  # s: of users' average gradients around their mean
+    first_radius: float  # C_0
+    margin: float  # κ
+    gradient_spread: Number  # spread of the *change* of a user's average gradient, per unit of step
+
+
+class Prediction(NamedTuple):
+    """Parts of the excess risk."""
+
+    optimisation: Number
+    sampling: Number
+    noise: Number
+
+    @property
+    def total(self) -> Number:
+        """Their sum."""
+        return self.optimisation + self.sampling + self.noise
+
+
+def predict(
+    known: Assumed,
+    *,
+    metric: Number,
+    warmup: tuple[Whole, Whole, Number],
+    main: tuple[Whole, Whole, Number],
+    inverse: Vector,
+) -> Prediction:
+    """Predictions for (rounds, divisor, noise per unit of radius and per coordinate) of both phases.
+
+    `inverse` is the first column of C⁻¹ of the prefix factorisation, at least as long as the most main rounds, which
+    then have recursive gradients; of shape (0,) they are independent, and their iterates are averaged.
+    """
+    given = np.broadcast_arrays(metric, known.gradient_spread, *warmup, *main)
+    candidates = np.stack([each.ravel() for each in given], axis=1).astype(np.float64)
+    parts, scratch = np.empty((3, len(candidates))), np.zeros((2, len(inverse)))
+    facts = *known[:-1], LAG_SHARE, MAIN_FACTOR
+    loops.risks(facts, candidates, np.ascontiguousarray(inverse[::-1]), scratch[0], scratch[1], parts)
+    return Prediction(*parts.reshape(3, *given[0].shape))
+
 
 NAME = "tracking-srgd"
 PHASES = "lengths", "second moments", "warm-up", "main"
@@ -127,7 +194,7 @@ def verify(plan: RunPlan) -> None:
     for name, spent in zip(PHASES, recounted_mus(p, plan.problem, p.adjacency), strict=True):
         if not spent <= p.mu * (1 + 1e-12):
             raise VerificationError(f"Expected mu >= {spent} for the {name} cohorts, got {p.mu}: too little noise.")
-    checks.require_gaussian(plan, pairs(p, plan.problem, p.adjacency), p.mu)
+    search.require_gaussian(plan, pairs(p, plan.problem, p.adjacency), p.mu)
 
 
 def pairs(p: TrackingParameters, problem: Problem, adjacency: Adjacency) -> tuple[Pair, ...]:
@@ -145,19 +212,19 @@ def moves(p: TrackingParameters, problem: Problem) -> list[Moves | None]:
 def recounted_mus(p: TrackingParameters, problem: Problem, adjacency: Adjacency) -> tuple[float, float, float, float]:
     """GDP of a length, a second moment, a warm-up round and all main rounds, by their scales."""
     features, weight, numbers = problem.features, WEIGHTS[adjacency][0], problem.dimension + 3
-    length = moved.rows(1.0, p.length_divisor, "zero-out")
-    moment = moved.unit_moment(features, p.moment_divisor, adjacency)
-    warmup, main = (moved.rows(1.0, each, adjacency) for each in (p.warmup_divisor, p.main_divisor))
+    length = sensitivity_recount.rows(1.0, p.length_divisor, "zero-out")
+    moment = sensitivity_recount.unit_moment(features, p.moment_divisor, adjacency)
+    warmup, main = (sensitivity_recount.rows(1.0, each, adjacency) for each in (p.warmup_divisor, p.main_divisor))
     if p.variant == "recursive":
         sums = mechanisms(p, features, problem.dimension).main
         assert isinstance(sums, PrefixNormCounts)
         last = played.mu(sums.prefix, main, numbers)
     else:
-        last = moved.mu(main, p.main_scale * weight, numbers)
+        last = sensitivity_recount.mu(main, p.main_scale * weight, numbers)
     return (
-        moved.mu(length, p.length_scale, 2),
-        moved.mu(moment, p.moment_scale * weight, packed(features) + 1),
-        moved.mu(warmup, p.warmup_scale * weight, numbers),
+        sensitivity_recount.mu(length, p.length_scale, 2),
+        sensitivity_recount.mu(moment, p.moment_scale * weight, packed(features) + 1),
+        sensitivity_recount.mu(warmup, p.warmup_scale * weight, numbers),
         last,
     )
 
@@ -166,7 +233,7 @@ def _verify_shape(problem: Problem, p: TrackingParameters) -> None:
     """Slots, divisors and everything that a round divides by; VerificationError naming the first that is wrong."""
     cohorts = (p.length_cohort, p.moment_cohort, p.warmup_cohort, p.main_cohort)
     divisors = (p.length_divisor, p.moment_divisor, p.warmup_divisor, p.main_divisor)
-    checks.require(
+    search.require(
         NAME,
         ("positive cohorts and rounds", min(*cohorts, p.warmup_rounds, p.main_rounds) >= 1, cohorts),
         (f"at most {problem.users} users with a slot", p.asked <= problem.users, p.asked),
@@ -368,7 +435,7 @@ def _calibrated(
     problem: Problem, privacy: Privacy, options: TrackingOptions, sizes: _Sizes, beyond: float
 ) -> TrackingParameters:
     d, adjacency = problem.dimension, privacy.adjacency or "replace-one"
-    left = checks.left_of_delta(NAME, privacy, gaussians=drawn(problem, sizes.total))
+    left = search.left_of_delta(NAME, privacy, gaussians=drawn(problem, sizes.total))
     mu = mu_for(privacy.epsilon, left * (1 - 1e-9))
     target = mu * (1 - 1e-8)  # a plan is re-checked by other arithmetic
     length, moment, warm, main = (
@@ -448,3 +515,26 @@ def _participation(options: TrackingOptions) -> Assumption:
     if options.participation == 1:
         return Assumption(Kind.ABSENT_IS_ZERO_ROW)
     return Assumption(Kind.DECLARED_PARTICIPATION, (options.participation,))
+
+
+INFO = AlgorithmInfo(
+    name=NAME,
+    summary="One pass, private broadcasts: private metric, warm-up, recursive gradients, private radius (recommended)",
+    origin=ours(BASSILY_SUN_2023.at("Algorithm 1"), CHOQUETTE_CHOO_2025.at("Algorithm 1")),
+    promises=Promises(
+        ("central-broadcast",),
+        ("replace-one", "zero-out"),
+        THEOREM,
+        pairs,
+        moves=moves,
+        one_server=None,
+    ),
+    options=TrackingOptions,
+    parameters=TrackingParameters,
+    planner=plan,
+    verifier=verify,
+    maker=TrackingSRGD,
+    factor=Factor(known=2.0, unknown=8.0),
+    noise_ignores_domain=True,
+    no_black_boxes=NoBlackBoxes("it asks for the second moment of a user's features, which no gradient tells"),
+)

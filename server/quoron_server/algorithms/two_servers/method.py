@@ -21,18 +21,15 @@ from numpy.typing import NDArray
 from quoron_client.protocol.questions import Answers, Question, summed
 from quoron_privacy.errors import RunError, VerificationError
 from quoron_privacy.means.clipping import ChangeSum, ClippedSum
-from quoron_privacy.means.contrasts import ContrastSum
-from quoron_privacy.means.free_presence import LengthSum, ShapedMomentSum, VectorLengthSum
-from quoron_privacy.means.free_presence_columns import ColumnSum
+from quoron_privacy.means.free_presence import ColumnSum, ContrastSum, LengthSum, ShapedMomentSum, VectorLengthSum
 from quoron_privacy.means.moment import MomentSum
 from quoron_privacy.means.norm_counts import NormCountSum
 from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.release import NoisySums, Sums
 from quoron_privacy.two_servers import rows as made
 from quoron_privacy.two_servers.noise import ServerNoise, simulated_chain
-from quoron_privacy.two_servers.ring import added, signed
-from quoron_privacy.two_servers.rows import RingReduction, RingSums
-from quoron_privacy.two_servers.sheet import SUMS, RoundSheet, louder, median
+from quoron_privacy.two_servers.rows import RingReduction, RingSums, added, signed
+from quoron_privacy.two_servers.specification import SUMS, RoundSheet, louder, median
 from quoron_server.algorithm import Algorithm, Update, Vector
 from quoron_server.algorithms.slots import first_answered
 from quoron_server.plan import RunPlan

@@ -14,12 +14,12 @@ from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.counts import min_cohort as min_cohorts
 from quoron_privacy.errors import ConfigError, Infeasible, Needs, VerificationError
 from quoron_privacy.noise.streams import GRID_BITS, total_variation
-from quoron_privacy.prefix import played
+from quoron_privacy.prefix import noise as played
 from quoron_privacy.prefix.noise import PrefixNoise
 from quoron_privacy.two_servers import noise
-from quoron_privacy.two_servers.sheet import SUMS, RoundSheet, Servers, Sheet, louder
-from quoron_server.algorithms import checks
-from quoron_server.algorithms.options import summed
+from quoron_privacy.two_servers.specification import SUMS, RoundSheet, Servers, Sheet, louder
+from quoron_server.algorithms import search
+from quoron_server.algorithms.info import summed
 from quoron_server.algorithms.search import two_digits
 from quoron_server.parameters import Kind
 from quoron_server.plan import LEAST_EPSILON, Privacy, RunPlan
@@ -193,7 +193,7 @@ def verify(plan: RunPlan) -> None:
         raise VerificationError(f"Expected two servers and clients of their own in a plan of {plan.algorithm}.")
     beside = (promise.health, promise.bought, promise.held_out)
     masked = plan.parameters.masked(plan.problem)
-    checks.require(
+    search.require(
         plan.algorithm,
         ("no look at the table, purchase or held-out users with two servers", beside == (None,) * 3, beside),
         ("rows that two servers may sum", masked is not None, plan.parameters),
@@ -201,7 +201,7 @@ def verify(plan: RunPlan) -> None:
     )
     sheet = plan.sheet
     adjacency = {each.adjacency for each in sheet.rounds}
-    checks.require(
+    search.require(
         plan.algorithm,
         ("rows of the promised adjacency", adjacency == {promise.adjacency}, adjacency),
         ("a round of the sheet for each planned", len(sheet.rounds) == plan.cost.rounds, len(sheet.rounds)),
@@ -214,4 +214,4 @@ def verify(plan: RunPlan) -> None:
     )
     (against,) = pairs(plan)
     both = replace(against, mu=spent_by(sheet)[1], lack=2 * against.lack)  # of either server's sampler
-    checks.require_spent(own.without_servers(), (both,))
+    search.require_spent(own.without_servers(), (both,))

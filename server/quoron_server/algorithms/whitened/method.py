@@ -16,40 +16,344 @@ With K classes L is of the features alone and θ has a part for each of the K - 
 are one vector where they are clipped (docs/privacy/whitened-tracking.md#w2).
 
 Ours. Statement and proof: docs/privacy/whitened-tracking.md.
+
+What `whitened-tracking` leaves at most: by public numbers, in nine of ten tables like those measured; by releases.
+
+Powers of public, or of released, numbers, fixed on made tables and real ones (docs/privacy/whitened-tracking.md,
+"Forecast"; benchmarks/whitened_bound.py fits them anew): no theorem. A bound on the excess risk itself and not on a
+share of the start's, which nobody knows before: noise leaves what it leaves, however much there is to learn. They rank
+plans and inform people; no noise and nothing that a run does depends on them.
+
+Before a run nobody knows whether columns fill their ranges and whether labels stay in doubt, and the bound takes that
+for granted: of odd tables about one in four leaves more. Releases tell: directions that the metric could not see, and
+predictions that still want to grow.
+
+Whitened tracking whose first message is thirteen questions, each for one release, and whose answers are only summed.
+
+    columns, three times        as the first message's factor
+    length, moment, four times       the same, of the features as whitened so far
+    length, round 0                   of the gradient at 0, then its mean
+    rounds 1 to T - 1, vote           as `method`
+
+Each question is clipped by what the one before released, as the releases of one message are; so the transcript, and
+what it costs, is that of docs/privacy/whitened-tracking.md#w1, in T + 13 rounds. Two servers need it, and silos that
+send sums: nobody sees a row.
 """
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cache
+from statistics import NormalDist
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from quoron_client.protocol.questions import Answers, AverageGradient, AverageLoss, MomentAndGradient, Question
+from quoron_client.protocol.questions import (
+    Answers,
+    AverageGradient,
+    AverageLoss,
+    MomentAndGradient,
+    Question,
+    SecondMoment,
+    summed,
+)
 from quoron_client.protocol.smoothing import Moreau
 from quoron_privacy.means.clipping import ChangeSum, ClippedSum
-from quoron_privacy.means.contrasts import Contrasts
-from quoron_privacy.means.free_presence import Leading
-from quoron_privacy.means.norm_counts import MeanAndCounts, Presence
-from quoron_privacy.noise.streams import NoiseSource
-from quoron_privacy.release import Release, packed
-from quoron_server.algorithm import Update, Vector
-from quoron_server.algorithms.whitened import looks
-from quoron_server.algorithms.whitened.columns import Windows
+from quoron_privacy.means.free_presence import (
+    ColumnSum,
+    Contrasts,
+    ContrastSum,
+    Leading,
+    LengthSum,
+    ShapedMomentSum,
+    VectorLengthSum,
+)
+from quoron_privacy.means.norm_counts import MeanAndCounts, NormCountSum, Presence
+from quoron_privacy.noise.streams import NoiseSource, RandomStream
+from quoron_privacy.release import NoisySums, Release, Sums, packed
+from quoron_server.algorithm import Algorithm, Update, Vector
+from quoron_server.algorithms.info import constant_risk, loss_scale, start_risk
+from quoron_server.algorithms.whitened import estimates
 from quoron_server.algorithms.whitened.estimates import (
     DOUBT,
     LEARNT,
     WALK,
     GradientModel,
     WhitenedState,
+    Windows,
     fitting,
     shrunk,
     tail_power,
     within,
 )
-from quoron_server.algorithms.whitened.forecast import Seen, hidden
-from quoron_server.algorithms.whitened.forecast import after as bound_after
-from quoron_server.algorithms.whitened.parameters import WhitenedParameters
+from quoron_server.algorithms.whitened.parameters import COLUMNS, PARTS, Law, WhitenedParameters
 from quoron_server.algorithms.whitening import along
 from quoron_server.plan import RunPlan
+from quoron_server.problem import Problem
+
+LEAST_RESOLUTION = 10.0  # ν = nμ_g / √d below which nothing is learnt
+FORECAST_FROM = 9  # rounds: with fewer the way may be too long, as the model at most about doubles in each
+LEARNT_AT_MOST = 1.2  # times the root of what was learnt and of the most: what noise leaves is less
+LOST = 0.5  # of the most: where noise may leave so much it may be why little was learnt, and nothing is sure
+RISING = 4.0  # times what longer predictions would gain, where all is learnt; by the square of the share that is
+HIDDEN, SMALL = 0.25, 0.36  # share of directions that may be copies of others; of the mean eigenvalue: a hidden one
+NOISE, FAINT = 1.5, 0.4  # or one of which noise is so many times as large, and it at most that of the largest
+QUANTILES = 512  # of predictions, by which means over them are taken
+
+
+class Powers(NamedTuple):
+    """The logarithm of a bound: a constant, exponents of D = d(K - 1), of ν = nμ_g / √D and of m, and of what is known.
+
+    For squares in units of twice the start's loss, the squared label bound.
+    """
+
+    constant: float
+    dimension: float
+    resolution: float
+    items: float
+    noise: float = 0.0  # released: of what the noise in the gradient is worth
+    radius: float = 0.0  # C that the last release left
+    rarity: float = 0.0  # of 4p(1 - p), p a known label rate
+    alone: float = 0.0  # added where users have one row each: few of them hold a rare column
+
+    def of(self, problem: Problem, resolution: float, seen: "Seen | None" = None) -> float:
+        """The bound, whatever there is to learn."""
+        rate = problem.beliefs.label_rate or 0.5
+        parts = Contrasts(problem.features, problem.outputs).dimension
+        public = (parts, resolution, problem.items_per_user)
+        unit = loss_scale(problem)
+        released = (1.0, 1.0) if seen is None else (seen.noise / unit, seen.radius / unit**0.5)
+        facts = (*public, *released, 4 * rate * (1 - rate), math.e if problem.items_per_user == 1 else 1.0)
+        powers = zip(self[1:], facts, strict=True)
+        logarithm = self.constant + sum(power * math.log(fact) for power, fact in powers if power)
+        return unit * math.exp(min(logarithm, 100.0))
+
+
+class Seen(NamedTuple):
+    """What a run released about how far its model is off."""
+
+    noise: float  # ½ Σ P/h: the excess risk of the noise, one step from the model
+    radius: float  # C
+    learnt: float = 0.0  # less doubt of labels than at the start, where predictions are right about it
+    rising: float = 0.0  # what longer predictions gain by the last gradient, less half a deviation of its noise
+    hidden: float = 0.0  # share of directions in which columns vary too little to be seen
+
+    @classmethod
+    def of(cls, error: float, bends: Vector, radius: float) -> "Seen":
+        """From P⁺, the curvatures that a step goes by, and C."""
+        return cls(0.5 * error * float(np.sum(1 / bends)), radius)
+
+    def sure(self, law: Law, point: Vector, gradient: Vector, error: float) -> "Seen":
+        """With what a logistic model at that point is sure of, and whether the gradient there wants it surer."""
+        noise = 0.5 * math.sqrt(error) * float(np.linalg.norm(point))
+        return self._replace(learnt=learnt(law, point), rising=max(0.0, -float(point @ gradient) - noise))
+
+    def growth(self, problem: Problem) -> float:
+        """What predictions that are still to grow may be worth: of labels that can be told exactly, about all of it."""
+        return RISING * (self.learnt / start_risk(problem)) ** 2 * self.rising if problem.beliefs.sigmoid else 0.0
+
+    @property
+    def unseen(self) -> bool:
+        """Whether more directions are hidden than those of columns that others make up."""
+        return self.hidden > HIDDEN
+
+
+def hidden(doubt: Vector, *, constant: bool) -> float:
+    """Share of directions with far smaller eigenvalues than others once whitened; `doubt` is the noise over each.
+
+    Where all that columns vary by was resolved, all are alike. Directions far below, or lost in noise where others are
+    not, are copies of others, or of columns that fill next to nothing of their ranges.
+    """
+    doubt = np.maximum(doubt[: len(doubt) - constant], 1e-9)
+    if not len(doubt):
+        return 0.0
+    values = 1 / doubt
+    lost = (doubt > NOISE) & (values < FAINT * values.max())
+    return float(np.mean((values < SMALL * values.mean()) | lost))
+
+
+def learnt(law: Law, point: Vector) -> float:
+    """By how much labels are less in doubt than at the start, in nats, if the law is right and predictions are."""
+    if law.outputs == 1:
+        level = float(point[-1]) if law.intercept else 0.0
+        deviation = math.sqrt(max(float(point @ point) - level**2, 0.0))
+        scores = np.abs(level + deviation * _quantiles())
+        chances = np.stack([1 / (1 + np.exp(-scores)), np.exp(-scores) / (1 + np.exp(-scores))], axis=1)
+    else:
+        parts = point.reshape(law.parts, -1)
+        others = parts[:, :-1] if law.intercept else parts
+        chances = law.chances(parts[:, -1] if law.intercept else np.zeros(law.parts), others @ others.T)
+    doubt = -np.sum(chances * np.log(np.maximum(chances, 1e-300)), axis=1).mean()
+    return max(0.0, math.log(max(2, law.outputs)) - float(doubt))
+
+
+@cache
+def _quantiles() -> Vector:
+    normal = NormalDist()
+    return np.array([normal.inv_cdf((k + 0.5) / QUANTILES) for k in range(QUANTILES)])
+
+
+BEFORE = {
+    "logistic": Powers(1.05, 0.7, -1.37, -0.2, rarity=-0.86, alone=1.3),
+    "squares": Powers(1.1, 0.2, -1.63, -0.268),
+}
+AFTER = {
+    "logistic": Powers(2.7, 0.15, 0.0, -0.5, noise=0.95, radius=-1.0, alone=0.69),
+    "squares": Powers(3.4, -0.3, 0.0, -0.15, noise=1.0),
+}
+
+
+def before(problem: Problem, rounds: int, resolution: float) -> float | None:
+    """Of a plan, by ν = nμ_g / √d; with few rounds a share 2⁻ᵀ of the start's risk more. None of an unmeasured loss."""
+    if not _measured(problem):
+        return None
+    most, constant = start_risk(problem), constant_risk(problem)
+    unreached = 0.0 if rounds >= FORECAST_FROM else 0.5 ** (rounds - 1) * most  # measured from four rounds on
+    told = min(BEFORE[_kind(problem)].of(problem, resolution), most if constant is None else constant)
+    return min(max(told + unreached, _way(problem, rounds)), most)
+
+
+def _way(problem: Problem, rounds: int) -> float:
+    """What rounds that each halve what is left, as they do where features are far from Gaussian, leave of the most."""
+    return 0.5**rounds * start_risk(problem) if problem.beliefs.sigmoid else 0.0
+
+
+def after(problem: Problem, rounds: int, seen: Seen) -> float | None:
+    """Of a run that kept its model, by what it released; None with few rounds, too."""
+    if rounds < FORECAST_FROM or not _measured(problem):
+        return None
+    most, found = start_risk(problem), AFTER[_kind(problem)].of(problem, 1.0, seen)
+    if problem.beliefs.sigmoid:
+        top = LEARNT_AT_MOST * math.sqrt(
+            seen.learnt * most
+        )  # noise leaves no more than there is, and most of that is learnt
+        found = most if found > LOST * most else found * top / (found + top) if top > 0 else 0.0
+    found += seen.growth(problem) + max(0.0, seen.hidden - HIDDEN) * most
+    return min(max(found, _way(problem, rounds)), most)
+
+
+def _measured(problem: Problem) -> bool:
+    """Logistic losses, of several classes too, squares and Huber's; no other loss."""
+    return problem.beliefs.sigmoid or problem.beliefs.label_bound is not None
+
+
+def _kind(problem: Problem) -> str:
+    return "logistic" if problem.beliefs.sigmoid else "squares"
+
+
+VECTOR = PARTS - 1  # the part that asks for the length of a gradient
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PartsState:
+    """Between two questions."""
+
+    part: int  # questions so far
+    typical: float  # length of second moments, between two parts
+    inner: WhitenedState
+
+
+def made(plan: RunPlan) -> Algorithm[Any]:
+    """Of a plan with WhitenedParameters."""
+    return WhitenedInParts(plan) if plan.parameters_of(WhitenedParameters).parts else WhitenedTracking(plan)
+
+
+class WhitenedInParts:
+    """Algorithm object for a plan with WhitenedParameters in parts."""
+
+    def __init__(self, plan: RunPlan) -> None:
+        self.plan, self.inner = plan, WhitenedTracking(plan)
+        self.parameters = self.inner.parameters
+        self._contrasts = Contrasts(plan.problem.features, plan.problem.outputs)
+
+    def init(self) -> PartsState:
+        """Start at zero."""
+        return PartsState(0, 0.0, self.inner.init())
+
+    def request(self, state: PartsState, noise: NoiseSource) -> Question | None:
+        """Of everybody, with what is read of it."""
+        part, own = state.part, state.inner
+        question = self.inner.request(own, noise)
+        if question is None:
+            return None
+        if part < VECTOR:
+            task: SecondMoment | AverageGradient = SecondMoment(self._contrasts.features)
+            return Question(part, question.cohort, task, reduction=self._reduction(state))
+        if own.round == 0:  # whose task is a moment as well
+            at = self.inner.iterate(own)
+            return Question(
+                part, question.cohort, AverageGradient(at[None, :], (1.0,)), reduction=self._reduction(state)
+            )
+        return replace(question, round=part, reduction=self._reduction(state))
+
+    def update(self, state: PartsState, answers: Answers | Sums, noise: NoiseSource) -> Update[PartsState]:
+        """Release, and whiten or step."""
+        p, part, own, dimension = self.parameters, state.part, state.inner, self.plan.problem.dimension
+        sums, stream, typical = summed(answers, self._reduction(state)), self._stream(state, noise), state.typical
+        if part >= PARTS:
+            if own.round == p.gradients:
+                mean = sums if isinstance(sums, NoisySums) else self.inner.voting(own).unit_mean(sums)
+                update = self.inner.voted(own, float(p.vote.release(mean, stream)[0]), sums.answered)
+            else:
+                released = p.gradient(dimension, own.round).release_sums(sums, stream)
+                update = self.inner.stepped(own, released, sums.answered)
+            after, seen = PartsState(part + 1, 0.0, update.state), (update.public, update.diagnostics)
+            return Update(after, update.releases, *seen, update.present)
+        entry, present = p.length().entry(), None
+        stage, whole = divmod(part - COLUMNS, 2)
+        if part < COLUMNS:
+            columns = p.columns(self._contrasts.features)
+            found = columns.release_sums(sums, stream)
+            own, entry = estimates.looked(self.plan, own, found, part), columns.entry()
+        elif part == VECTOR:
+            own = estimates.begun(self.plan, own, p.length().release_sums(sums, stream))
+        elif not whole:
+            typical = estimates.typical(self.plan, p.length().release_sums(sums, stream))
+        else:
+            mechanism = p.moment(dimension, stage)
+            moment = mechanism.release_sums(sums, estimates.radius(self.plan, own, stage, typical), stream)
+            own, entry = estimates.whitened(self.plan, own, moment, stage, typical), mechanism.entry()
+            present = moment.presence * p.cohort_size
+        return Update(PartsState(part + 1, typical, own), (entry,), {}, {"answered": sums.answered}, present)
+
+    def _stream(self, state: PartsState, noise: NoiseSource) -> RandomStream:
+        """As of the same release of one message: so a run by sums has the bits of one by rows."""
+        part, round_ = state.part, state.inner.round
+        if part < COLUMNS:
+            return noise.stream("columns", part)
+        if part < PARTS:
+            stage, whole = divmod(part - COLUMNS, 2)
+            return noise.stream("moment" if whole else "length", stage)
+        return noise.stream("vote" if round_ == self.parameters.gradients else "release", round_)
+
+    def _reduction(self, state: PartsState) -> Any:
+        """All that a round reads of its answers."""
+        p, own, users = self.parameters, state.inner, self.parameters.cohort_size
+        features = self._contrasts.features
+        if state.part < COLUMNS:
+            return ColumnSum(users, own.windows.both, estimates.unit(self.plan), p.constant(features))
+        if state.part == VECTOR:
+            return self._of_gradients(VectorLengthSum(users, own.transform, self.inner.bound))
+        stage, whole = divmod(state.part - COLUMNS, 2)
+        if state.part < VECTOR and not whole:
+            return LengthSum(users, own.transform, float(features))
+        if state.part < VECTOR:
+            return ShapedMomentSum(users, own.transform, estimates.radius(self.plan, own, stage, state.typical))
+        if own.round == p.gradients:
+            return ChangeSum(self.inner.voting(own))
+        return self._of_gradients(NormCountSum(own.radius, users, own.transform, own.centre))
+
+    def _of_gradients(self, own: NormCountSum | VectorLengthSum) -> NormCountSum | VectorLengthSum | ContrastSum:
+        return own if self.plan.problem.outputs == 1 else ContrastSum(self._contrasts, own)
+
+    def model(self, state: PartsState) -> Vector:
+        """See method."""
+        return self.inner.model(state.inner)
+
+    def iterate(self, state: PartsState) -> Vector:
+        """See method."""
+        return self.inner.iterate(state.inner)
+
 
 FACTORS_FROM = 0.7
 MOST_BEYOND = 0.6, 1 / 3  # share of users meant beyond the radius, and what it is less than that, times √D
@@ -90,7 +394,7 @@ class WhitenedTracking:
         return WhitenedState(
             round=0,
             presence=Presence(),
-            transform=np.eye(d) * looks.unit(self.plan),
+            transform=np.eye(d) * estimates.unit(self.plan),
             doubt=np.zeros(d),
             heard=0.0,
             windows=Windows.declared(d - p.constant(d)),
@@ -102,7 +406,7 @@ class WhitenedTracking:
             centre=zero,
             radius=self.bound,
             start_length=self.bound,
-            factor=looks.FIRST_FACTOR,
+            factor=estimates.FIRST_FACTOR,
             spread=self.bound**2,
             target=self._target(0.25),
             error=0.0,
@@ -144,7 +448,7 @@ class WhitenedTracking:
             factors = Leading(answers.values, numbers)
             rows = answers.values[:, numbers:].copy()  # no row stays for its end
             answers = Answers(self._contrasts.of(rows), answers.status)
-            state, entries = looks.at_features(self.plan, state, factors, answers, noise)
+            state, entries = estimates.at_features(self.plan, state, factors, answers, noise)
         else:
             answers = Answers(self._contrasts.of(answers.values), answers.status)
         update = self._step(state, answers, noise)
@@ -181,12 +485,12 @@ class WhitenedTracking:
         model = GradientModel.of(*so_far, law=self._law, learnt=LEARNT * self._farther(flattest))
         if state.alike:
             following, walk, centre = self._strode(state, points, gradients), state.walk, c
-            following = looks.known(self.plan, state, model, following)
+            following = estimates.known(self.plan, state, model, following)
             after = replace(state, error=1 / float(np.sum(1 / variances[: t + 1])))
         else:
             gradient, error = model.at(theta, state.walk)
             following, moved = self._moved(state, gradient, error, model)
-            following = looks.known(self.plan, state, model, following)
+            following = estimates.known(self.plan, state, model, following)
             walk = state.walk + WALK**2 * moved / d
             after = self._aimed(state, released, share, tail, gradient, error, following, moved)
             centre = model.at(following, walk)[0]
@@ -357,7 +661,7 @@ class WhitenedTracking:
         little but how many labels there are.
         """
         seen, heard = self.seen(state), state.heard >= HEARD
-        left = bound_after(self.plan.problem, self.parameters.rounds, seen) if heard and accepted else None
+        left = after(self.plan.problem, self.parameters.rounds, seen) if heard and accepted else None
         grows = left is not None and 2 * seen.growth(self.plan.problem) > left
         return {"left": left, "heard": heard, "unseen": seen.unseen, "grows": grows}
 
@@ -397,7 +701,7 @@ class WhitenedTracking:
     @property
     def bound(self) -> float:
         """C₀: of a whitened gradient at 0, for a metric that has learnt nothing."""
-        return looks.bound(self.plan)
+        return estimates.bound(self.plan)
 
     @property
     def _common(self) -> float:

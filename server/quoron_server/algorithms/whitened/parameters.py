@@ -1,17 +1,206 @@
-"""The public numbers of a run of `whitened-tracking`, and the mechanisms that they make."""
+"""The public numbers of a run of `whitened-tracking`, and the mechanisms that they make.
 
+What is known of a loss before anybody answers: which of its predictions count, and mean curvatures of Gaussian ones.
+
+Of several predictions all is along their contrasts (`quoron_privacy.means.free_presence`).
+"""
+
+import math
 from dataclasses import dataclass
+from functools import cache
+from statistics import NormalDist
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtr
 
 from quoron_privacy.accounts import gdp
 from quoron_privacy.gaussian import SPARE, GaussianNoise, mean_sensitivity
-from quoron_privacy.means.contrasts import Contrasts
-from quoron_privacy.means.free_presence import LogLength, MomentMean
-from quoron_privacy.means.free_presence_columns import KINDS, ColumnMean
+from quoron_privacy.means.free_presence import KINDS, ColumnMean, Contrasts, LogLength, MomentMean
 from quoron_privacy.means.norm_counts import NormCountMean
 from quoron_privacy.release import Adjacency, Release, packed
-from quoron_server.algorithms.whitened.law import Law
+from quoron_server.algorithms.whitening import WIDTH, eigen, mean_chance
 from quoron_server.parameters import Attendance, MaskedRounds, Parameters, PlannedRelease
 from quoron_server.problem import Problem
+
+Vector = NDArray[np.float64]
+Matrix = NDArray[np.float64]
+
+DRAWS = 512  # of predictions of several classes, by which means over Gaussian ones are taken
+STEPS, HALVINGS = 6, 40  # by which predictions are found
+LEAST_CURVATURE = 0.4  # of a contrast, over that of even chances
+PASSES, A_PASS = (3, 12), 100.0  # of `approached`, and the ν that one takes
+DAMPED = 0.5, 0.25  # share of a pass that is gone, as γ may be twice as steep as its mean curvature; after one too far
+_NORMAL, _LEAST, _ONE = NormalDist(), 1e-9, np.ones((1, 1))
+
+
+@cache
+def _widths() -> tuple[Vector, Vector]:
+    """Widths (24,) and weights of the normal laws of which the logistic one is a mixture.
+
+    The logistic law is that of 2K Z, K of Kolmogorov's law and Z normal: Andrews & Mallows (1974), Scale mixtures of
+    normal distributions. Midpoints of the range of K beyond which less than 10⁻¹⁰ lies.
+    """
+    k, j = np.linspace(0.25, 3.6, 49)[1::2], np.arange(1, 40)[:, None]
+    weights = np.sum((-1.0) ** (j + 1) * j**2 * np.exp(-2 * j**2 * k**2), axis=0) * k
+    return 2 * k, weights / weights.sum()
+
+
+def mean_slope(mean: float, variance: float) -> tuple[float, float]:
+    """Means of the logistic function and of its derivative over predictions N(mean, variance), to 10⁻⁴.
+
+    >>> chance, slope = mean_slope(-3.0, 4.0)
+    >>> round(chance, 4), round(slope, 4)
+    (0.1296, 0.0779)
+    """
+    widths, weights = _widths()
+    whole = np.sqrt(widths**2 + variance)
+    ratio = mean / whole
+    slope = np.exp(-0.5 * ratio**2) / (whole * math.sqrt(2 * math.pi))
+    return float(weights @ ndtr(ratio)), float(weights @ slope)
+
+
+def predictions(chance: float, covariance: float, limit: float) -> tuple[float, float]:
+    """(m, s) of the predictions m + s x, x normal, whose mean chance is that, and whose chances' covariance with x.
+
+    s is at most `limit`. The covariance grows with s while the mean chance stays, up to φ(Φ⁻¹(chance)).
+    """
+    odds, mean = math.log(chance / (1 - chance)), 0.0
+
+    def found(deviation: float) -> tuple[float, float]:
+        mean = odds * math.sqrt(1 + (deviation / WIDTH) ** 2)
+        for _ in range(STEPS):
+            share, slope = mean_slope(mean, deviation**2)
+            share = min(max(share, 1e-300), 1 - 1e-16)
+            mean -= (math.log(share / (1 - share)) - odds) * share * (1 - share) / max(slope, 1e-300)
+        return mean, deviation * slope
+
+    low, high = 0.0, limit
+    for _ in range(HALVINGS):
+        middle = 0.5 * (low + high)
+        low, high = (middle, high) if found(middle)[1] < covariance else (low, middle)
+    mean, _ = found(high)
+    return mean, high
+
+
+@cache
+def _draws(parts: int) -> Matrix:
+    """Standard normal vectors (DRAWS, q), each with its opposite, the same ones every time."""
+    half = np.random.Generator(np.random.Philox(0)).standard_normal((DRAWS // 2, parts))
+    return np.concatenate([half, -half])
+
+
+@dataclass(frozen=True, slots=True)
+class Law:
+    """The mean curvature at a point of q parts; of K classes it is a matrix among their K - 1 contrasts."""
+
+    curvature: float  # φ₂, of one prediction; of several 1 / K, at even chances
+    sigmoid: bool  # whether curvature falls as predictions grow
+    outputs: int = 1  # K
+    intercept: bool = False  # whether the last coordinate of a part is of the feature that is the same for every item
+    resolution: float = 0.0  # ν
+
+    @property
+    def parts(self) -> int:
+        """q."""
+        return max(1, self.outputs - 1)
+
+    def at(self, x: Vector) -> tuple[Vector, Matrix]:
+        """Mean curvatures (q,) at x (q d,), and the directions (q, q) among parts, as columns, that they are of."""
+        if self.outputs == 1:
+            return np.array([4 * self.curvature * self._even(x)[1] if self.sigmoid else self.curvature]), _ONE
+        values, basis = np.linalg.eigh(self._mean(x)[0])
+        return np.maximum(values, LEAST_CURVATURE * self.curvature), basis
+
+    def gradient(self, x: Vector) -> Vector:
+        """γ(x), (q d,): exact where features are Gaussian in the metric and labels told nothing."""
+        if self.outputs == 1:
+            if not self.sigmoid:
+                return self.curvature * x
+            chance, bend = self._even(x)
+            found = bend * x
+            if self.intercept:
+                found[-1] = chance - 0.5
+            return 4 * self.curvature * found
+        spread, shares = self._mean(x)
+        found = spread @ x.reshape(self.parts, -1)
+        if self.intercept:
+            found[:, -1] = shares
+        return found.ravel()
+
+    def solved(self, gradient: Vector, deviation: float, limit: float) -> Vector:
+        """x of at most the length `limit` with γ(x) = gradient (d,), a coordinate of which has noise of `deviation`.
+
+        For one logistic prediction: γ is bounded, and what is nearer to its bounds than noise is taken for that near.
+        """
+        wanted, near = gradient / (4 * self.curvature), max(deviation / (4 * self.curvature), _LEAST)
+        far = near * math.sqrt(len(wanted))  # how long the noise of all coordinates is
+        share = 0.5 - min(near, 0.2)
+        ratio = _NORMAL.inv_cdf(0.5 + min(max(float(wanted[-1]), -share), share)) if self.intercept else 0.0
+        density, others = _NORMAL.pdf(ratio), wanted.copy()
+        if self.intercept:
+            others[-1] = 0.0
+        length = float(np.linalg.norm(others))
+        mean, deviation = predictions(_NORMAL.cdf(ratio), min(length, max(density - far, 0.5 * density)), limit)
+        found = others * (deviation / max(length, 1e-300))
+        if self.intercept:
+            found[-1] = mean
+        return found * min(1.0, limit / max(float(np.linalg.norm(found)), 1e-300))
+
+    def approached(self, gradient: Vector, deviation: float, limit: float, start: Vector, pull: Matrix) -> Vector:
+        """Of several classes: x of at most the length `limit` with γ(x) + x pull = gradient, nearly, (q d,).
+
+        By a few passes from `start`, each by the mean curvature where it is: with a small ν little of the way is gone
+        where γ is flat. No class is taken to be rarer than the `deviation` of a coordinate.
+        """
+        wanted, x = gradient.reshape(self.parts, -1).copy(), start.reshape(self.parts, -1)
+        if self.intercept:
+            contrasts, even = Contrasts(1, self.outputs).matrix(), 1 / self.outputs
+            shares = np.maximum(even + contrasts @ wanted[:, -1], min(deviation, 0.5 * even))
+            wanted[:, -1] = contrasts.T @ (shares / shares.sum())
+        bends, turn = np.linalg.eigh(pull)
+        share, last = DAMPED[0], math.inf
+        for _ in range(int(min(max(self.resolution / A_PASS, PASSES[0]), PASSES[1]))):
+            values, basis = self.at(x.ravel())
+            rest = wanted - self.gradient(x.ravel()).reshape(x.shape) - x @ pull
+            length = float(np.linalg.norm(rest))
+            share, last = share if length <= last else DAMPED[1], length
+            x = x + share * basis @ ((basis.T @ rest @ turn) / (values[:, None] + bends)) @ turn.T
+            x = x * min(1.0, limit / max(float(np.linalg.norm(x)), 1e-300))
+        return x.ravel()
+
+    def _even(self, x: Vector) -> tuple[float, float]:
+        """Mean chance and mean slope of it at x."""
+        mean = float(x[-1]) if self.intercept else 0.0
+        return mean_slope(mean, max(float(x @ x) - mean**2, 0.0))
+
+    def _mean(self, x: Vector) -> tuple[Matrix, Vector]:
+        """E Qᵀ (diag(p) - p pᵀ) Q and E Qᵀ p over the predictions at x: docs/privacy/whitened-tracking.md#w3."""
+        points = x.reshape(self.parts, -1)
+        level = points[:, -1] if self.intercept else np.zeros(self.parts)
+        others = points[:, :-1] if self.intercept else points
+        chances = self.chances(level, others @ others.T)
+        contrasts = Contrasts(1, self.outputs).matrix()
+        spread = np.diag(chances.mean(axis=0)) - chances.T @ chances / len(chances)
+        return contrasts.T @ spread @ contrasts, contrasts.T @ chances.mean(axis=0)
+
+    def chances(self, level: Vector, covariance: Matrix) -> Matrix:
+        """Of every class, for some predictions Q u, u of N(level, covariance), (draws, K)."""
+        values, basis = eigen(covariance)
+        drawn = level + _draws(self.parts) @ (basis * np.sqrt(np.maximum(values, 0.0))).T
+        scores = drawn @ Contrasts(1, self.outputs).matrix().T
+        shares = np.exp(scores - scores.max(axis=1, keepdims=True))
+        found: Matrix = shares / shares.sum(axis=1, keepdims=True)
+        return found
+
+    def variety(self, levels: Vector, rest: float) -> float:
+        """p̄ (1 - p̄) of the mean chance p̄ at predictions N(level, rest), a label that is rare having little."""
+        if self.outputs == 1:
+            chance = mean_chance(float(levels[0]), rest)
+            return chance * (1 - chance)
+        shares = self.chances(levels, max(rest, 0.0) / self.parts * np.eye(self.parts)).mean(axis=0)
+        return 0.25 * (1 - float(shares @ shares)) * self.outputs / self.parts
+
 
 MOST_CONTRASTED = 512  # numbers of a model of several classes, of which a client is told a whole matrix
 COLUMNS = 3  # looks at columns

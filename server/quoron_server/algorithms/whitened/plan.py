@@ -2,29 +2,29 @@
 
 Everybody answers every round, so a user pays for all releases: Σ μ_i² <= μ². Proof:
 docs/privacy/whitened-tracking.md#w1.
+
+`whitened-tracking` in the registry.
 """
 
 import math
 from dataclasses import dataclass
 
-from quoron_privacy.accounts import gdp, moved
+from quoron_privacy.accounts import gdp, sensitivity_recount
 from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.errors import ConfigError, Infeasible, Needs
 from quoron_privacy.gaussian import GaussianNoise, mean_sensitivity
-from quoron_privacy.means.contrasts import Contrasts
-from quoron_privacy.means.free_presence import LogLength, MomentMean
-from quoron_privacy.means.free_presence_columns import ColumnMean
+from quoron_privacy.means.free_presence import ColumnMean, Contrasts, LogLength, MomentMean
 from quoron_privacy.means.norm_counts import WEIGHTS, NormCountMean
 from quoron_privacy.noise.streams import total_variation
 from quoron_privacy.release import Adjacency, packed
-from quoron_server.algorithms import checks
-from quoron_server.algorithms.info import Chosen
+from quoron_server.algorithms import search
+from quoron_server.algorithms.info import AlgorithmInfo, Choosing, Chosen, Factor, NoBlackBoxes, Promises
+from quoron_server.algorithms.references import BASSILY_SUN_2023, DWORK_2014, ours
 from quoron_server.algorithms.search import too_few as refused
-from quoron_server.algorithms.whitened.forecast import LEAST_RESOLUTION, before
+from quoron_server.algorithms.whitened.method import LEAST_RESOLUTION, before, made
 from quoron_server.algorithms.whitened.parameters import COLUMNS, PARTS, STAGES, WhitenedParameters, drawn
-from quoron_server.budget import Allowance, Verdict
 from quoron_server.parameters import Moves
-from quoron_server.plan import Cost, Privacy, RunPlan
+from quoron_server.plan import Allowance, Cost, Privacy, RunPlan, Verdict
 from quoron_server.problem import Problem
 
 NAME = "whitened-tracking"
@@ -105,7 +105,7 @@ def verify(plan: RunPlan) -> None:
     """Everybody in every round with divisor n, the sensitivities of free-presence (p1 to p3, p6), and Σ μ_i² <= μ²."""
     p = plan.parameters_of(WhitenedParameters)
     promise = plan.guarantee
-    checks.require(
+    search.require(
         NAME,
         (f"cohorts of all {plan.problem.users} users", p.cohort_size == plan.problem.users, p.cohort_size),
         ("the promised adjacency", p.adjacency == promise.adjacency, p.adjacency),
@@ -119,30 +119,31 @@ def verify(plan: RunPlan) -> None:
         ("the problem's ridge", p.ridge == plan.problem.ridge, p.ridge),
         ("positive bounds", min(p.vote_bound, p.start_slope, p.resolution, p.mean_curvature) > 0, p.vote_bound),
     )
-    checks.require_gaussian(plan, pairs(p, plan.problem, promise.adjacency), p.mu)
+    search.require_gaussian(plan, pairs(p, plan.problem, promise.adjacency), p.mu)
 
 
 def pairs(p: WhitenedParameters, problem: Problem, adjacency: Adjacency) -> tuple[Pair, ...]:
     """whitened-tracking#w1: of the transcript, by its scales."""
     d, users, weight = problem.features, p.cohort_size, WEIGHTS[adjacency][0]
     numbers = Contrasts(d, problem.outputs).dimension
-    length = moved.mu(moved.rows(1.0, users, "zero-out"), p.length_scale, 2)
+    length = sensitivity_recount.mu(sensitivity_recount.rows(1.0, users, "zero-out"), p.length_scale, 2)
     own = d - (p.intercept and d > 1)
-    columns = moved.mu(moved.columns(own, users), p.column_scale, 6 * own + 1)
+    columns = sensitivity_recount.mu(sensitivity_recount.columns(own, users), p.column_scale, 6 * own + 1)
     moments = [
-        moved.mu(moved.unit_moment(d, users, adjacency), scale * weight, packed(d) + 1) for scale in p.moment_scales
+        sensitivity_recount.mu(sensitivity_recount.unit_moment(d, users, adjacency), scale * weight, packed(d) + 1)
+        for scale in p.moment_scales
     ]
-    mean = moved.rows(1.0, users, adjacency)
-    means = [moved.mu(mean, scale * weight, numbers + 3) for scale in p.gradient_scales]
-    vote = moved.mu(moved.rows(1.0, users, adjacency), p.vote_scale, 1)
-    mu = moved.together(*(columns,) * COLUMNS, *(length,) * (STAGES + 1), *moments, *means, vote)
+    mean = sensitivity_recount.rows(1.0, users, adjacency)
+    means = [sensitivity_recount.mu(mean, scale * weight, numbers + 3) for scale in p.gradient_scales]
+    vote = sensitivity_recount.mu(sensitivity_recount.rows(1.0, users, adjacency), p.vote_scale, 1)
+    mu = sensitivity_recount.together(*(columns,) * COLUMNS, *(length,) * (STAGES + 1), *moments, *means, vote)
     return (Pair.gaussian(mu, total_variation(gaussians=drawn(problem, p.rounds))),)
 
 
 def moves(p: WhitenedParameters, problem: Problem) -> list[Moves | None]:
     """min-cohort-free#q4: of the vote. Gradients tell their counts themselves."""
     del problem
-    vote = Moves.of(lambda how: moved.rows(1.0, p.cohort_size, how) / p.vote_scale)
+    vote = Moves.of(lambda how: sensitivity_recount.rows(1.0, p.cohort_size, how) / p.vote_scale)
     return [*[None] * (p.first + p.gradients), vote]
 
 
@@ -206,7 +207,7 @@ def resolution(problem: Problem, mu: float, options: WhitenedOptions, users: int
 
 def _mu(problem: Problem, privacy: Privacy, rounds: int) -> float:
     """μ of a run; Infeasible where the samplers leave nothing of δ."""
-    left = checks.left_of_delta(NAME, privacy, gaussians=drawn(problem, rounds))
+    left = search.left_of_delta(NAME, privacy, gaussians=drawn(problem, rounds))
     return gdp.mu_for(privacy.epsilon, left * (1 - 1e-9))
 
 
@@ -326,3 +327,35 @@ def _unlearnable(problem: Problem, mu: float, options: WhitenedOptions) -> Infea
     )
     fix = "fewer features or a larger epsilon"
     return refused(NAME, condition, enough, problem.users, within=1.001, otherwise=fix)
+
+
+INFO = AlgorithmInfo(
+    name=NAME,
+    summary="For tables and few users: whiten by a private metric, then everybody answers every round (private radius)",
+    origin=ours(DWORK_2014.at(), BASSILY_SUN_2023.at("Algorithm 1")),
+    promises=Promises(
+        ("central-broadcast",),
+        ("replace-one", "zero-out"),
+        THEOREM,
+        pairs,
+        moves=moves,
+        one_server=None,
+    ),
+    options=WhitenedOptions,
+    parameters=WhitenedParameters,
+    planner=plan,
+    verifier=verify,
+    maker=made,
+    factor=Factor(known=1.0, unknown=1.0),  # it predicts a bound
+    noise_ignores_domain=True,
+    no_black_boxes=NoBlackBoxes(
+        "it asks for the second moment of a user's features and for losses, which no gradient tells"
+    ),
+    choosing=Choosing(
+        many_passes=True,
+        rule=taken,
+        too_few=too_few,
+        fewer_rounds=FEWER_ROUNDS,
+        remarks=remarks,
+    ),
+)

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from quoron_client.protocol.questions import Answers, AverageGradient, Question
-from quoron_privacy.means.winsorised_mean import WinsorisedMean
+from quoron_privacy.means.private_range import WinsorisedMean
 from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.release import Adjacency
 from quoron_server.algorithm import Update, Vector

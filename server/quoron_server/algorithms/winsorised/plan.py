@@ -2,6 +2,8 @@
 
 A round is μ_r-GDP with μ_r² = d₂ μ_BR² + (2h√d₂/(nσ))², a phase √K μ_r; phases share no user, and each may spend
 everything (docs/privacy/winsorised-erm.md#we1).
+
+`winsorised-erm` in the registry.
 """
 
 import math
@@ -13,21 +15,29 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron_privacy.accounts import gdp, moved
+from quoron_privacy.accounts import gdp, sensitivity_recount
 from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
-from quoron_privacy.means.private_range import PrivateRange, bounded_range_mu, range_epsilon
+from quoron_privacy.means.private_range import PrivateRange, WinsorisedMean, bounded_range_mu, range_epsilon
 from quoron_privacy.means.rotation import coordinate_bound, padded
-from quoron_privacy.means.winsorised_mean import WinsorisedMean
 from quoron_privacy.noise.streams import total_variation
 from quoron_privacy.release import Adjacency
-from quoron_server.algorithms import checks
+from quoron_server.algorithms import search
 from quoron_server.algorithms.averaged_sgd import PhaseModels, averaging, excess_risks, step_grid, suffix_shares
-from quoron_server.algorithms.forecast import statistical_floor, trivial_risk
-from quoron_server.algorithms.info import Chosen
-from quoron_server.algorithms.phased_erm import forecast as regularised
+from quoron_server.algorithms.info import (
+    AlgorithmInfo,
+    Choosing,
+    Chosen,
+    Factor,
+    NoBlackBoxes,
+    Promises,
+    statistical_floor,
+    trivial_risk,
+)
+from quoron_server.algorithms.phased_erm import plan as regularised
+from quoron_server.algorithms.references import BASSILY_SUN_2023, LEVY_2021, repaired
 from quoron_server.algorithms.search import Candidate, best, round_grid, too_few
-from quoron_server.algorithms.winsorised.method import Phase, WinsorisedERMParameters
+from quoron_server.algorithms.winsorised.method import Phase, WinsorisedERM, WinsorisedERMParameters
 from quoron_server.plan import Privacy, RunPlan
 from quoron_server.problem import Problem
 
@@ -83,10 +93,10 @@ def verify(plan: RunPlan) -> None:
     """Disjoint phases, each round's choices and box paid for, and a μ that gives (ε, δ)."""
     p = plan.parameters_of(WinsorisedERMParameters)
     problem, last, promise = plan.problem, 0, plan.guarantee
-    length = moved.rotated(problem.dimension)
+    length = sensitivity_recount.rotated(problem.dimension)
     for phase in p.phases:
         mean = phase.mean
-        checks.require_of(
+        search.require_of(
             NAME,
             phase,
             ("phases on disjoint users", last <= phase.first and phase.first + phase.users <= problem.users),
@@ -107,12 +117,12 @@ def verify(plan: RunPlan) -> None:
             raise VerificationError(f"Expected round_mu >= {truth}, got {phase.round_mu}: too little noise.")
         if not p.mu >= math.sqrt(phase.rounds) * phase.round_mu:
             raise VerificationError(f"Expected mu >= that of {phase.rounds} rounds of {phase.round_mu}, got {p.mu}.")
-    checks.require_usual_cost(plan)
+    search.require_usual_cost(plan)
 
 
 def pairs(p: WinsorisedERMParameters, problem: Problem, adjacency: Adjacency) -> tuple[Pair, ...]:
     """A run is as private as its least private phase; only the own user's phase has to be exact."""
-    length = moved.rotated(problem.dimension)
+    length = sensitivity_recount.rotated(problem.dimension)
     mu = max(math.sqrt(phase.rounds) * recounted_mu(phase, length, adjacency) for phase in p.phases)
     return (Pair.gaussian(mu, total_variation(gaussians=p.participations() * length)),)
 
@@ -120,9 +130,11 @@ def pairs(p: WinsorisedERMParameters, problem: Problem, adjacency: Adjacency) ->
 def recounted_mu(phase: Phase, length: int, adjacency: Adjacency) -> float:
     """GDP of a round: every coordinate's choice, and the box's diagonal, for zero-out from its middle."""
     ends = 2 if adjacency == "replace-one" else 1
-    choice = moved.choice(phase.mean.crude.epsilon * ends / 2)
+    choice = sensitivity_recount.choice(phase.mean.crude.epsilon * ends / 2)
     far = ends * math.sqrt(length) * phase.mean.half_width / phase.users
-    return moved.together(math.sqrt(length) * choice, moved.mu(far, phase.mean.noise.scale, length))
+    return sensitivity_recount.together(
+        math.sqrt(length) * choice, sensitivity_recount.mu(far, phase.mean.noise.scale, length)
+    )
 
 
 def box(problem: Problem, radius: Radius | float, users: int, rounds: int) -> Box:
@@ -159,9 +171,9 @@ def concentration(problem: Problem, radius: Radius, users: int, rounds: int) -> 
 
 
 def _require(problem: Problem, options: WinsorisedERMOptions) -> None:
-    checks.require_options(options, "rounds", "phases", least=1, above=False)
-    checks.require_options(options, "step_size", "radius", least=1e-100)
-    checks.require_options(options, "regularisation", above=False)
+    search.require_options(options, "rounds", "phases", least=1, above=False)
+    search.require_options(options, "step_size", "radius", least=1e-100)
+    search.require_options(options, "regularisation", above=False)
     if options.radius == "uniform":
         concentration(problem, "uniform", problem.users, 1)
 
@@ -193,7 +205,7 @@ def _mean(problem: Problem, options: WinsorisedERMOptions, users: int, rounds: i
 
 def _total_mu(problem: Problem, privacy: Privacy, rounds: int) -> float:
     """μ of a whole phase of at most so many rounds; 0 where the samplers leave nothing."""
-    delta = privacy.delta * (1 - 1e-9) - checks.slack(privacy.epsilon, gaussians=_drawn(problem, rounds))
+    delta = privacy.delta * (1 - 1e-9) - search.slack(privacy.epsilon, gaussians=_drawn(problem, rounds))
     return gdp.mu_for(privacy.epsilon, delta) if delta > 0 else 0.0
 
 
@@ -282,3 +294,31 @@ def _infeasible(problem: Problem, privacy: Privacy, options: WinsorisedERMOption
     condition = f"{problem.users:,} users are too few for a private range of {padded(problem.dimension)} coordinates"
     condition += f" in each of {rounds:,} rounds at epsilon={privacy.epsilon:g}, or for noise that is worth running"
     return too_few(NAME, condition, enough, max(problem.users, 2), otherwise="fewer features or a larger epsilon")
+
+
+INFO = AlgorithmInfo(
+    name=NAME,
+    summary="Full-batch noisy gradient descent on means whose rotated coordinates are clamped in a private box",
+    origin=repaired(
+        LEVY_2021.at(),
+        BASSILY_SUN_2023.at("Algorithm 6"),
+        note="the text of Levy et al. was not at hand: the mean is as Bassily & Sun reprint it, "
+        "in a box that is wider by half a bin",
+    ),
+    promises=Promises(
+        ("central-broadcast",),
+        ("replace-one", "zero-out"),
+        THEOREM,
+        pairs,
+        one_server="it chooses quantiles by whole histograms with an exponential mechanism, which is no sum with "
+        "noise: take tracking-srgd",
+    ),
+    options=WinsorisedERMOptions,
+    parameters=WinsorisedERMParameters,
+    planner=plan,
+    verifier=verify,
+    maker=WinsorisedERM,
+    factor=Factor(known=5.0, unknown=20.0),
+    no_black_boxes=NoBlackBoxes("it has no clip norm: where its boxes lie follows from what is known of a loss"),
+    choosing=Choosing(many_passes=True),
+)

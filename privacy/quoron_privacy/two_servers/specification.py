@@ -41,7 +41,7 @@ from scipy import integrate, stats
 
 from quoron_privacy.errors import ConfigError, WireError, count
 from quoron_privacy.noise.streams import GRID_BITS
-from quoron_privacy.prefix.factorisations import FACTORISATIONS, LONGEST
+from quoron_privacy.prefix.noise import FACTORISATIONS, LONGEST
 from quoron_privacy.release import Adjacency, MaskedBlock
 
 MOST_UNIT = 1 << 34  # 16 standard deviations: a longer row is protected by nothing

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
-from quoron_privacy.accounts import gdp, moved
+from quoron_privacy.accounts import gdp, sensitivity_recount
 from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.errors import ConfigError, VerificationError, count, positive, probability
 from quoron_privacy.gaussian import GaussianNoise, acute_sensitivity
@@ -125,8 +125,8 @@ class TableHealth:
     @property
     def pair(self) -> Pair:
         """What the release costs, by its scale alone: two vectors of norm one at right angles."""
-        far = moved.acute(1.0, self.users, self.adjacency)
-        return Pair.gaussian(moved.mu(far, self.scale, self.dimension), self.variation)
+        far = sensitivity_recount.acute(1.0, self.users, self.adjacency)
+        return Pair.gaussian(sensitivity_recount.mu(far, self.scale, self.dimension), self.variation)
 
     @property
     def errors(self) -> Errors:

@@ -16,7 +16,7 @@ beforehand. Statement, proof and symbols: docs/privacy/votes.md.
 
 Facts about a table that nobody declared, each released for its own ε: items per user, categories.
 
-    >>> from quoron_privacy.noise.sources import SeededNoise
+    >>> from quoron_privacy.noise.streams import SeededNoise
     >>> held = np.repeat([5, 6, 7, 90], 500)
     >>> release_items_per_user(held, epsilon=0.2, stream=SeededNoise(1).stream("items")).value
     6

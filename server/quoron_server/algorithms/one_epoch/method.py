@@ -3,9 +3,47 @@
 A public order of the users is cut into disjoint cohorts. The users of cohort t are asked for their gradient at x_t, or
 for its weighted difference from the one at x_{t-1}; the server clips each answer to norm C, and the divisor B stays B
 whoever answers. Proof of what the released sums promise: docs/privacy/srgd.md#s1.
+
+Accelerated SRGD: Nesterov's steps along private sums of recursive gradients; each user is asked once.
+
+With weights η_t = t + 1 (η_{-1} = 0), momentum τ_t = 2/(t + 2), x_0 = z_0 = 0 and fixed disjoint cohorts of B users:
+
+    Δ_t      = (1/B) Σ_{u in cohort t} clip_C(η_t ∇F_u(x_t) - η_{t-1} ∇F_u(x_{t-1}))
+    Ŝ_t      = Δ_0 + ... + Δ_t + N_0 + ... + N_t, with noise N that is correlated over rounds
+    z_{t+1}  = Proj(z_t - Ŝ_t/(2β))
+    y_{t+1}  = Proj(x_t - Ŝ_t/(β η_t))
+    x_{t+1}  = (1 - τ_{t+1}) y_{t+1} + τ_{t+1} z_{t+1};                              model: y_T
+
+Ŝ_t is the paper's η_t ∇_t with the noise of b_t: the cohorts' differences add up to about η_t ∇F(x_t), so that its
+noise grows like log t where the gradient it stands for grows like t.
+
+Source: Choquette-Choo, Ganesh & Thakurta, Algorithm 1, with three repairs: answers are clipped, since no bound on their
+length holds for every dataset; the z-step is halved, as the potential of the proof needs; noise comes from a Toeplitz
+factorisation (`blt`), quieter than the binary tree. As printed: printed.choquette_choo. Every difference, and why:
+docs/papers/choquette_choo.md. Privacy: docs/privacy/srgd.md#s1. Utility: docs/privacy/srgd-utility.md#u2.
+
+Three relatives of accelerated SRGD: without acceleration, on fresh gradients, and online to batch.
+
+With η_t = t + 1, τ_t = 2/(t + 2), x_0 = z_0 = 0 and the recursive sums Ŝ_t of `accelerated_srgd`:
+
+    srgd             x_{t+1} = Proj(x_t - Ŝ_t/(β η_t));                     model: mean of the last iterates
+    online-to-batch  z_{t+1} = Proj(z_t - Ŝ_t/(2β)),  x_{t+1} = (1 - τ_{t+1}) x_t + τ_{t+1} z_{t+1};    model: x_T
+    accelerated-sgd  the steps of accelerated SRGD along Ŝ_t = η_t ((1/B) Σ_u clip_C(∇F_u(x_t)) + Gaussian noise)
+
+Source: Choquette-Choo, Ganesh & Thakurta, section 4.3 (srgd) and 5.5 (accelerated-sgd); Zhang, Tran & Cutkosky (2022)
+for online to batch. Proof: docs/privacy/srgd.md#s1.
+
+DP-FTRL: follow the regularised leader on noised prefix sums; one epoch, or several in the same order.
+
+    Δ_t(u) = ∇F_u(x_t),  clipped to C;   Ŝ_t = noised sum of the cohorts' means
+    x_{t+1} = Proj(-Ŝ_t/β); with another optimiser or an adaptive clip steps along Ŝ_t - Ŝ_{t-1}
+    model: mean of the last iterates
+
+Source: Kairouz et al. (2021); Choquette-Choo et al. (2023), Algorithm 1, for several epochs. Proof:
+docs/privacy/srgd.md#s1, docs/privacy/several-epochs.md; of an adaptive clip: docs/privacy/free-presence.md.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, TypeVar
 
 import numpy as np
@@ -13,13 +51,13 @@ import numpy as np
 from quoron_client.protocol.questions import Answers, AverageGradient, Question
 from quoron_privacy.gaussian import SPARE, GaussianNoise
 from quoron_privacy.means.clipping import ClippedSum
-from quoron_privacy.means.prefix_norm_counts import PrefixNormCounts
+from quoron_privacy.means.norm_counts import PrefixNormCounts, Presence
 from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.prefix.noise import PrefixNoise, PrefixState
 from quoron_privacy.release import NoisySums, Release, Sums
 from quoron_server.algorithm import Update, Vector
-from quoron_server.algorithms.noisy.clip import AdaptiveClip
-from quoron_server.algorithms.optimisers import SGD, Optimiser
+from quoron_server.algorithms.noisy.method import AdaptiveClip
+from quoron_server.algorithms.optimisers import SGD, Moments, Optimiser
 from quoron_server.algorithms.slots import first_answered, partition
 from quoron_server.parameters import Assumption, Attendance, Kind, MaskedRounds, Parameters, PlannedRelease
 from quoron_server.plan import RunPlan
@@ -228,3 +266,118 @@ class OneEpoch:
     def noise_label(self, round_: int) -> tuple[str | int, ...]:
         """The stream of a round's noise."""
         return "release" if self.parameters.gradients == "independent" else "prefix", round_
+
+
+class AcceleratedSRGD(OneEpoch):
+    """Algorithm object for a plan with OneEpochParameters."""
+
+    def request(self, state: Iterates, noise: NoiseSource) -> Question | None:
+        """Each user's η_t ∇F_u(x_t) - η_{t-1} ∇F_u(x_{t-1})."""
+        del noise
+        return self.ask(state, recursive(state.round))
+
+    def update(self, state: Iterates, answers: Answers | Sums, noise: NoiseSource) -> Update[Iterates]:
+        """Release Ŝ_t, and step twice along it."""
+        gradient_sum, sums, diagnostics = self.prefix_sum(state, answers, noise)
+        x, y, z = nesterov(self, state, gradient_sum)
+        return self.moved(state, x, y, z, sums, diagnostics)
+
+    def model(self, state: Iterates) -> Vector:
+        """y_T; before the end y_t."""
+        return state.y
+
+
+def nesterov(algorithm: OneEpoch, state: Iterates, gradient_sum: Vector) -> tuple[Vector, Vector, Vector]:
+    """x_{t+1}, y_{t+1} and z_{t+1}: a short step from x_t, a long one from z_t, and the average of both."""
+    eta, tau, beta = state.round + 1.0, 2 / (state.round + 3), algorithm.parameters.beta
+    z = algorithm.project(state.z - gradient_sum / (2 * beta))
+    y = algorithm.project(state.x - gradient_sum / (beta * eta))
+    return (1 - tau) * y + tau * z, y, z
+
+
+class SRGD(OneEpoch):
+    """Algorithm object for a plan of method `plain`."""
+
+    def update(self, state: Iterates, answers: Answers | Sums, noise: NoiseSource) -> Update[Iterates]:
+        """Release Ŝ_t, and step along it."""
+        gradient_sum, sums, diagnostics = self.prefix_sum(state, answers, noise)
+        x = self.project(state.x - gradient_sum / (self.parameters.beta * (state.round + 1.0)))
+        return self.moved(state, x, x, x, sums, diagnostics)
+
+
+class OnlineToBatch(OneEpoch):
+    """Algorithm object for a plan of method `anytime`."""
+
+    def update(self, state: Iterates, answers: Answers | Sums, noise: NoiseSource) -> Update[Iterates]:
+        """Release Ŝ_t, and average the online learner's next point into x."""
+        gradient_sum, sums, diagnostics = self.prefix_sum(state, answers, noise)
+        tau, z = 2 / (state.round + 3), self.project(state.z - gradient_sum / (2 * self.parameters.beta))
+        x = (1 - tau) * state.x + tau * z
+        return self.moved(state, x, x, z, sums, diagnostics)
+
+
+class AcceleratedSGD(OneEpoch):
+    """Algorithm object for a plan of method `accelerated` on `independent` gradients."""
+
+    def update(self, state: Iterates, answers: Answers | Sums, noise: NoiseSource) -> Update[Iterates]:
+        """Release the mean, and step twice along it."""
+        t = state.round
+        mean, _, diagnostics = self.mean(state, answers)
+        assert isinstance(self.noise, GaussianNoise)
+        gradient = self.noise.release(mean, noise.stream("release", t))
+        x, y, z = nesterov(self, state, (t + 1.0) * gradient)
+        return self.moved(state, x, y, z, None, diagnostics)
+
+    def model(self, state: Iterates) -> Vector:
+        """y_T; before the end y_t."""
+        return state.y
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FTRLState(Iterates):
+    """Everything between two rounds; y and z are x."""
+
+    radius: float  # C_t
+    moments: Moments  # of the optimiser
+    presence: Presence = field(default_factory=Presence)  # of those who are asked, as an adaptive clip is told
+
+
+class DPFTRL(OneEpoch):
+    """Algorithm object for a plan of method `ftrl`."""
+
+    def __init__(self, plan: RunPlan) -> None:
+        super().__init__(plan)
+        self._shares = self.parameters.shares(plan.problem.dimension)
+
+    def init(self) -> FTRLState:
+        """Start at zero, with the first clip norm."""
+        p, start = self.parameters, super().init()
+        own = {item.name: getattr(start, item.name) for item in fields(start)}
+        return FTRLState(**own, radius=p.clip_norm, moments=p.optimiser.start(len(start.x)))
+
+    def reduction(self, state: Any) -> ClippedSum:
+        """At C_t, which an adaptive clip moves."""
+        return ClippedSum(state.radius, self.parameters.divisor)
+
+    def update(self, state: FTRLState, answers: Answers | Sums, noise: NoiseSource) -> Update[FTRLState]:
+        """Release the noised sum, and step along it, or along what this round added to it."""
+        p, t = self.parameters, state.round
+        mean, counted, diagnostics = self.mean(state, answers)
+        assert isinstance(self.noise, PrefixNoise)
+        assert state.sums is not None
+        entry, public, radius, presence, moments = p.entry(), {}, state.radius, state.presence, state.moments
+        if p.adaptive is not None and self._shares is not None:
+            told, sums = self._shares.release(state.sums, counted, noise)
+            gradient, entry, public = radius * told.mean, self._shares.entry().scaled(radius), {"radius": radius}
+            loud = self._shares.shares(t).scale
+            radius, presence = p.adaptive.following(radius, told, loud, presence, p.clip_norm)
+        else:
+            total, sums = self.noise.release(state.sums, mean, noise)
+            gradient = self.noise.added(state.sums, sums, mean)
+        if p.adaptive is None and p.optimiser.plain:
+            x = self.project(-total / p.beta)
+        else:
+            wanted, moments = p.optimiser.step(state.x, gradient, moments, step_size=1 / p.beta, t=t)
+            x = self.project(wanted)
+        own = replace(state, radius=radius, moments=moments, presence=presence)
+        return replace(self.moved(own, x, x, x, sums, diagnostics), releases=(entry,), public=public)
