@@ -5,7 +5,7 @@
 #     docker build --build-arg REQUIREMENTS=image-ray .             # with Flower's simulation, another 500 MB
 #     docker build --build-arg PYTHON=python:3.12-slim@sha256:... .   # on a base image of which you know the digest
 #
-# What is installed is pinned by hash: requirements/, docs/supply.md.
+# What is installed is pinned by hash: requirements/, docs/testing.md.
 
 ARG PYTHON=python:3.12-slim
 FROM ${PYTHON} AS build

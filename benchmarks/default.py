@@ -2,7 +2,7 @@
 
     python benchmarks/default.py > lines.jsonl         # all parts but the large cells, draw 1: within the hour
     python benchmarks/default.py --large --into large.jsonl      # thirty named large cells: hours, and 16 GB
-    python benchmarks/default.py --summary lines.jsonl large.jsonl       # the table of docs/few-users.md
+    python benchmarks/default.py --summary lines.jsonl large.jsonl       # the table of docs/results.md
     python benchmarks/default.py --part growth
     python benchmarks/default.py --part epsilon --algorithm auto --shape plain --shape rare --columns 5
     python benchmarks/default.py --shape rare --users 3000 --columns 15 --epsilon 1 --draw 0

@@ -1,4 +1,4 @@
-"""The table of docs/few-users.md, from the lines that `default.py` prints."""
+"""The table of docs/results.md, from the lines that `default.py` prints."""
 
 import math
 from collections.abc import Iterable

@@ -4,7 +4,7 @@
     python benchmarks/forecasts.py made > made.jsonl         # every algorithm on made problems of known curvature
     python benchmarks/forecasts.py tables > shapes.jsonl     # every algorithm on made tables, of one row a user too
     python benchmarks/forecasts.py fit cells.jsonl made.jsonl shapes.jsonl
-    python benchmarks/forecasts.py factors                   # the table of docs/comparing.md, of what is registered
+    python benchmarks/forecasts.py factors                   # the table of docs/results.md, of what is registered
 
 `fit` prints, for each algorithm and for known and unknown curvature, the factor fixed on some problems (tables `fixed`
 and `shipped`, made problems FIXED), and how often the bound that it makes held there and on the others. A factor

@@ -5,7 +5,7 @@
 The table is the Scorecard's that ships. Every fifth college is set apart before anything, and asked in the end how far
 off predictions really are: that is outside of all promises, and possible because the table is no secret. Beside it what
 the same sum buys when all of it is spent on training, with bounds that somebody knew (as in scorecard.toml) or bought
-in the same run. Noise is secret: figures differ from run to run. Pasted into docs/price-of-everything.md.
+in the same run. Noise is secret: figures differ from run to run. Pasted into docs/results.md.
 """
 
 import argparse

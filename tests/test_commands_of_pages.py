@@ -18,7 +18,7 @@ ROOT = Path(__file__).parent.parent
 APART = ["unshare", "--mount", "--net", "--pid", "--fork", "--kill-child=KILL", "--mount-proc"]
 if os.geteuid():
     APART[1:1] = ["--map-root-user"]
-ALL = ("federation.md", "local.md", "silos.md", "two-servers.md", "flower.md")
+ALL = ("federation.md", "identity.md", "local.md", "silos.md", "two-servers.md", "flower.md")
 
 # What is not carried out, by its first words, and why.
 LEFT_OUT = {
@@ -39,13 +39,13 @@ HELPED = "--coordinator 127.0.0.1:7443 " + CLIENT.format("client-1")
 # What stands for something of the reader's own, by page: a pattern, and what it is here. Several: once with each.
 GIVEN: dict[str, list[tuple[str, list[str]]]] = {
     "federation.md": [
-        (r"(?<=300 )…(?= +#)", [BASE + "silos.sqlite"]),
-        (r"(?<=300 )…$", [CLIENT.format("hospital")]),
-        (r"(?<=trial/coordinator )\.\.\.", ["--tokens tokens.json --database sqlite:///coordinator.sqlite"]),
         (r"client-1(?=\.csv --state|\.sqlite| --limit)", ["client-1", "client-2", "client-3"]),
         (r"(?<=set ada )17", ["2"]),
         (r"(?<=users drawn )summer", ["example"]),
         (r"(ada|ada-2)(?=/key)", [r"trial/\1"]),
+    ],
+    "identity.md": [
+        (r"(?<=trial/coordinator )\.\.\.", ["--tokens tokens.json --database sqlite:///coordinator.sqlite"]),
     ],
     "silos.md": [
         (
@@ -63,14 +63,10 @@ GIVEN: dict[str, list[tuple[str, list[str]]]] = {
 }
 # What is there before a line, by its first words.
 BEFORE = {
-    "quoron client --data patients.parquet --user patient_id --check": [
-        'python -c "import pyarrow as pa, pyarrow.parquet as pq; '
-        "pq.write_table(pa.table({'patient_id': [n // 3 for n in range(900)]}), 'patients.parquet')\""
+    "quoron admin certs trial --list": [
+        "quoron admin certs trial --clients 3",
+        "quoron admin tokens ada --role operator --file tokens.json --out ada.token",
     ],
-    "quoron client --data patients.parquet --user patient_id --set users": [
-        "quoron admin certs trial --client hospital"
-    ],
-    "quoron admin certs trial --change-authority end": ["quoron admin certs trial --client hospital --renew"],
     "quoron admin users list": [
         "quoron admin certs trial --client ada --client ada-2 --client ben --client cem --client cem-2",
         *(f"{DIARY} {CLIENT.format(name)}" for name in ("ada", "ben", "cem", "cem-2")),

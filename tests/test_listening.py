@@ -1,4 +1,4 @@
-"""Which commands listen, where, and whom they let in: docs/federation.md#what-listens. The list is of all commands.
+"""Which commands listen, where, and whom they let in: docs/operate.md#what-listens. The list is of all commands.
 
 Ray: tests/simulations/test_sharding_ray.py. Flower's simulation: tests/flower/test_simulation_ray.py.
 """
@@ -129,7 +129,7 @@ def test_every_command_is_in_the_list() -> None:
     commands = dict(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
     known = {*commands, *commands.pop("admin").commands} - {"admin"}
     assert known == {name.partition(" ")[0] for name in QUIET} | LONG_LIVED
-    page = (ROOT / "docs" / "federation.md").read_text(encoding="utf-8").partition("### What listens")[2]
+    page = (ROOT / "docs" / "operate.md").read_text(encoding="utf-8").partition("### What listens")[2]
     for name in LISTENS:
         assert f"`{name}" in page or f"{name}`" in page, name
 

@@ -148,7 +148,7 @@ class ProblemSection(Section):
     hostile_share: Annotated[float, Field(ge=0, lt=0.5)] | None = Field(
         default=None,
         description="declared share of users that may send anything, which makes some methods clip more and so learn "
-        "less (docs/few-users.md); default: of synthetic users the share of outliers, else 0",
+        "less (docs/results.md); default: of synthetic users the share of outliers, else 0",
     )
     label_rate: Annotated[float, Field(gt=0, lt=1)] | None = Field(
         default=None,

@@ -148,7 +148,7 @@ class TableSection(Simulated):
         "file; `package:NAME.parquet` is one that ships with quoron: `storms`, `scorecard` or `flights`; a folder of "
         "Parquet files, or a URL such as `s3://bucket/visits`, is read piece by piece (docs/large-data.md)"
     )
-    csv: Csv = Field(default=Csv(), description="how a file of text is written, by its keys (docs/tables.md)")
+    csv: Csv = Field(default=Csv(), description="how a file of text is written, by its keys (docs/table-files.md)")
     user: str = Field(description="column that says whose item a row is")
     label: str | None = Field(
         default=None,

@@ -298,8 +298,6 @@ async def test_all_of_it_passes_prometheus_own_linter_and_stands_on_the_page(tmp
         await at.leave()
     done = subprocess.run(["promtool", "check", "metrics"], input=found, capture_output=True, text=True)
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
-    page = (
-        (Path(__file__).parents[2] / "docs" / "federation.md").read_text(encoding="utf-8").partition("\n## Metrics")[2]
-    )
+    page = (Path(__file__).parents[2] / "docs" / "operate.md").read_text(encoding="utf-8").partition("\n## Metrics")[2]
     for name in set(re.findall(r"^quoron_(\w+)", found, flags=re.MULTILINE)):
         assert f"quoron_{name}" in page or f"_{name.removeprefix('run_')}`" in page, name

@@ -40,7 +40,7 @@ def test_every_line_has_a_rehearsal_and_an_alarm_of_its_own() -> None:
 
 
 def test_every_alarm_reads_metrics_that_the_page_lists() -> None:
-    page = (ROOT / "docs" / "federation.md").read_text(encoding="utf-8").partition("\n## Metrics")[2]
+    page = (ROOT / "docs" / "operate.md").read_text(encoding="utf-8").partition("\n## Metrics")[2]
     known = set(re.findall(r"`(?:quoron)?_?(\w+)", page))
     for rule in RULES:
         for name in re.findall(r"quoron_(\w+)", rule["expr"]):

@@ -20,7 +20,7 @@ promised for the hospital, and for none of its patients. A table looks like that
 | there are many more rows than a person holds | more than ten times `items_per_user`, if the owner declared it       |
 
 It is a question, not a finding: the rows of one person's orders look so too, and shuffled rows of people of whom some
-have many and others few, whose column is called `x`, do not. docs/federation.md says how often either was seen.
+have many and others few, whose column is called `x`, do not.
 
 A silo's own table as the items of its persons, by a run's public rules.
 

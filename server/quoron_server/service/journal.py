@@ -3,7 +3,7 @@
     journal.cancelled("summer", by="ada")    # "run summer was cancelled by ada", event "cancelled", run, by
 
 Everything noted is planned or public: nothing of who answered, when, or what, nor of how many. What is noted here is
-said in docs/federation.md#logs.
+said in docs/operate.md#logs.
 
 Public events of one run: everything from the first, then as they happen, to any number of watchers.
 """

@@ -6,7 +6,7 @@
     quoron_runs{state="running"} 2
 
 Nothing follows from an answer, from who gave one or when, or from how many there were: whoever answers, the text is
-the same (docs/federation.md#metrics), unless it is no answer, of a length or type that no data lead to. How far a run
+the same (docs/operate.md#metrics), unless it is no answer, of a length or type that no data lead to. How far a run
 has come is told when its watchers are told. Sizes are rounded.
 
 A port of plain HTTP for those who watch over a coordinator or a helper: /metrics, /healthz, /alarms.yml with rules.

@@ -119,7 +119,7 @@ def feature(name: str) -> str:
 
 
 def seconds(plan: RunPlan) -> float:
-    """About what the rounds compute on two processors, as measured in docs/speed.md: by users and by numbers."""
+    """About what the rounds compute on two processors, as measured in docs/results.md: by users and by numbers."""
     rows, answer = plan.problem.users * plan.problem.items_per_user, plan.parameters.answer_length(plan.problem)
     return 250e-9 * plan.cost.messages + 0.5e-9 * (
         plan.cost.gradient_evaluations * plan.problem.dimension + rows * answer

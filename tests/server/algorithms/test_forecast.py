@@ -146,7 +146,7 @@ class TestBounds:
         assert unknown == {*nothing, "dp-sgd-poisson"}
 
     def test_the_page_tells_the_registered_factors(self):
-        page = (Path(__file__).parents[3] / "docs" / "comparing.md").read_text(encoding="utf-8")
+        page = (Path(__file__).parents[3] / "docs" / "results.md").read_text(encoding="utf-8")
         told = {name: rest for name, *rest in re.findall(r"^\| `([a-z-]+)` \| ([\d.]*) \| ([\d.]*) \|$", page, re.M)}
         registered = {name: (info.factor.unknown, info.factor.known) for name, info in ALGORITHMS.items()}
         measured = {name: factors for name, factors in registered.items() if any(factors)}
