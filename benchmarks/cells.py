@@ -61,12 +61,18 @@ def plan_of(
     """As a person gets it who declares no radius, but for the algorithms that need one."""
     radius = NARROW.get(algorithm) if radius is None else radius
     tree: dict[str, Any] = {
-        "population": {"kind": "table", "path": "-", "user": "-", "label": "- > 0", "numeric": {"-": [0, 1]}},
+        "population": {
+            "kind": "table",
+            "path": "-",
+            "user": "-",
+            "label": "- > 0",
+            "columns": {"numeric": {"-": [0, 1]}},
+        },
         "algorithm": {"name": algorithm, **({"options": dict(options)} if options else {})},
         "privacy": {"epsilon": epsilon, "delta": DELTA},
         "domain": {} if radius is None else {"radius": radius},
         "budget": {} if rounds is None else {"rounds": rounds},
-        "problem": {"hostile_share": hostile_share} if hostile_share else {},
+        "problem": {"adversarial_share": hostile_share} if hostile_share else {},
     }
     config = from_tree(tree)
     narrow = L2Ball(3.0 / people.loss.feature_norm if radius is None else radius)

@@ -36,7 +36,7 @@ class Task:
         return from_table(
             frame,
             user=self.user,
-            label=read_label(self.label, label_range=self.label_range),
+            label=read_label(self.label, range=self.label_range),
             features=self.features,
             loss=loss,
             domain=FAR,

@@ -215,7 +215,7 @@ def table(cell: Cell) -> TablePopulation:
     else:
         noise = draw.standard_t(3, len(owners)) if cell.flipped else draw.standard_normal(len(owners))
         frame["y"] = scores[:, 0] + min(1 / cell.strength, 2.0) * noise
-        meant = read_label("y", label_range=(-6.0, 8.0))
+        meant = read_label("y", range=(-6.0, 8.0))
         loss = Huber(threshold=0.15) if cell.loss == "huber" else LeastSquares()
     ends = middle + cell.wide * (low - middle), middle + cell.wide * (high - middle)
     return from_table(

@@ -33,7 +33,7 @@ items_per_user = 10
 path = "{path}"
 user = "user"
 label = "y"
-numeric = {{ {numeric} }}
+columns.numeric = {{ {numeric} }}
 [privacy]
 trust_model = "central-release"
 epsilon = 1.0

@@ -212,13 +212,13 @@ mess("three classes, declared", figure=ACCURACY, says=("ill",), declared={"class
 mess("three classes, two declared", figure=ACCURACY, says=("ill",), declared={"classes": [0, 1]})(three("012"))
 
 
-@mess("regression in thousands", figure="r2", says=("amount",), label="amount", declared={"label_range": (0.0, 80.0)})
+@mess("regression in thousands", figure="r2", says=("amount",), label="amount", declared={"range": (0.0, 80.0)})
 def _(sheet: Sheet, draw: Draw) -> None:
     sheet.columns["amount"] = [f"{each:.0f}" for each in sheet.amount]
     del sheet.columns["ill"]
 
 
-@mess("regression, range declared", figure="r2", label="amount", declared={"label_range": (0.0, 80_000.0)})
+@mess("regression, range declared", figure="r2", label="amount", declared={"range": (0.0, 80_000.0)})
 def _(sheet: Sheet, draw: Draw) -> None:
     sheet.columns["amount"] = [f"{each:.0f}" for each in sheet.amount]
     del sheet.columns["ill"]
@@ -230,7 +230,7 @@ def _(sheet: Sheet, draw: Draw) -> None:
     del sheet.columns["ill"]
 
 
-HEAVY: dict[str, Any] = {"label": "amount", "declared": {"label_range": (0.0, 1e8)}, "clear": 0.05}  # a line fits badly
+HEAVY: dict[str, Any] = {"label": "amount", "declared": {"range": (0.0, 1e8)}, "clear": 0.05}  # a line fits badly
 
 
 @mess("regression, heavy tail", figure="r2", says=("amount",), **HEAVY)

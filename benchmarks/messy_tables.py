@@ -139,13 +139,18 @@ def without_users(spoil: Spoil) -> Spoil:
     return spoilt
 
 
+MEANING = "classes", "positive", "range"
+
+
 def asked(each: Mess, way: Way) -> dict[str, Any] | None:
     """What is typed."""
     usual: dict[str, Any] = {"user": "who", "label": each.label}
     if way == "undeclared":
         return None if each.undeclared is None else usual | each.undeclared
     columns: dict[str, Any] = {"numeric": RANGES, "categorical": {"ward": WARDS}}
-    return usual | {"columns": columns | each.declared}
+    meaning = {key: said for key, said in each.declared.items() if key in MEANING}
+    columns |= {key: said for key, said in each.declared.items() if key not in meaning}
+    return usual | {"label": {"column": each.label, **meaning}, "columns": columns}
 
 
 def figure_of(each: Mess, model: Any, sheet: Sheet, source: Any) -> float:

@@ -99,7 +99,9 @@ def train(folder: Path, door: str, quality: float | None) -> Took:
     columns: dict[str, Any] = {"numeric": dict.fromkeys(COLUMNS, (-4.0, 4.0))}
     source: Any = frame if door == "frame" else str(folder / f"table.{door}")
     if door == "folder":  # its place is said by a configuration
-        source = from_tree({"population": {"kind": "table", "path": str(folder / "folder"), **given, **columns}})
+        source = from_tree(
+            {"population": {"kind": "table", "path": str(folder / "folder"), **given, "columns": columns}}
+        )
         given = {}
     else:
         given |= {"columns": columns}

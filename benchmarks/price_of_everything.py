@@ -24,8 +24,8 @@ from quoron.training.lifetime import opened
 TABLE = Path(__file__).parent.parent / "simulations" / "quoron" / "data" / "scorecard.parquet"
 USER, LABEL, DEGREE, STATE = "unitid", "earnings_med", "pred_degree_awarded_ipeds", "state_abbr"
 NUMBERS = ("year", "count_working", "count_not_working")
+KNOWN_LABEL = {"column": LABEL, "range": [0, 80_000]}
 KNOWN = {  # as scorecard.toml declares them, from public knowledge
-    "label_range": [0, 80_000],
     "numeric": {"year": [2007, 2016], "count_working": [0, 10_000], "count_not_working": [0, 2_000]},
     "categorical": {DEGREE: [1, 2, 3]},
     "missing": "midpoint",
@@ -96,7 +96,10 @@ def steps(rows: pd.DataFrame, folder: Path, off: Any, others: pd.DataFrame) -> N
     told.and_truth("that model", off(trained.model.predict(others)))
     total = told.total(ledger)
     for name, given in (
-        ("all of it on training, bounds known", {"user": USER, "label": LABEL, "columns": KNOWN, "items_per_user": 4}),
+        (
+            "all of it on training, bounds known",
+            {"user": USER, "label": KNOWN_LABEL, "columns": KNOWN, "items_per_user": 4},
+        ),
         ("all of it on one run that buys its bounds", {"user": USER, "label": LABEL}),
     ):
         model: Model = quoron.train(
@@ -119,12 +122,11 @@ def columns(found: PrivateBounds) -> dict[str, Any]:
         if line.value is not None:
             by_kind.setdefault(line.kind, {})[line.name] = line.value
     numeric = by_kind["numeric"]
-    label_range = numeric.pop(LABEL)
+    ends = numeric.pop(LABEL)
     return {
         "user": USER,
-        "label": LABEL,
+        "label": {"column": LABEL, "range": ends},
         "columns": {
-            "label_range": label_range,
             "numeric": numeric,
             "categorical": by_kind.get("categorical", {}),
             "missing": "midpoint",

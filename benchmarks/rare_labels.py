@@ -100,7 +100,7 @@ def _figures(
     lines: dict[str, list[tuple[float, float]]] = {}
     for seed in range(seeds):
         for arm, weights in (("", {}), ("balanced, ", {"class_weight": "balanced"})):
-            model = _trained(frame[~held], section | weights, epsilon, seed)
+            model = _trained(frame[~held], section | {"columns": section["columns"] | weights}, epsilon, seed)
             usable = fused.encoded(model.encoding, tables.read(frame[held], model.encoding.columns)).kept
             test, answers = frame[held][usable], truth[held.to_numpy()][usable]
             scores = model.decision_function(test)
@@ -127,10 +127,10 @@ def made() -> Iterator[dict[str, Any]]:
         scores = values @ [1.5, -1.0, 0.5] + draw.logistic(size=users * items)
         truth = scores > np.quantile(scores, 0.95)
         frame = pd.DataFrame(values, columns=["a", "b", "c"]).assign(who=np.repeat(np.arange(users), items), ill=truth)
-        section = {"user": "who", "label": "ill", "numeric": {name: [-4, 4] for name in "abc"}}
+        section = {"user": "who", "label": "ill", "columns": {"numeric": {name: [-4, 4] for name in "abc"}}}
         found = {}
         for arm, weights in (("", {}), ("balanced, ", {"class_weight": "balanced"})):
-            model = _trained(frame, section | weights, epsilon, 1)
+            model = _trained(frame, section | {"columns": section["columns"] | weights}, epsilon, 1)
             said = model.decision_function(frame)
             for word in (0.5, "share"):
                 found[f"{arm}{word}"] = round(figures(truth, model.places(said, word) == 1)[0], 2)

@@ -86,7 +86,7 @@ def _rows(shape: str, users: int, columns: int, draw: int) -> tuple[pd.DataFrame
     amounts = shape == "amounts"
     return pd.DataFrame(values | labels | {"who": owners}), {
         "user": "who",
-        "label": read_label("y", label_range=(-8, 8) if amounts else None),
+        "label": read_label("y", range=(-8, 8) if amounts else None),
         "features": _features(shape, values),
         "loss": LeastSquares() if amounts else Logistic(),
         "domain": FAR,

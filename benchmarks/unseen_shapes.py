@@ -275,7 +275,7 @@ def table(pool: str, name: str, users: int, columns: int, draw: int = 0) -> Tabl
     return from_table(
         pd.DataFrame(numbers, columns=names).assign(who=owners, y=labels),
         user="who",
-        label=read_label("y", label_range=ends),
+        label=read_label("y", range=ends),
         features=tuple(Numeric(*each) for each in zip(names, lows, highs, strict=True)),
         loss=LeastSquares() if shape.squares else Logistic(),
         domain=FAR,

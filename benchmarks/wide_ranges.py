@@ -39,7 +39,7 @@ def left(people: TablePopulation, epsilon: float, method: str, radius: float | N
     """Per cent, or None where it is declined."""
     domain = {} if radius is None else {"radius": radius}
     people = people if radius is None else replace(people, domain=L2Ball(radius))
-    table = {"kind": "table", "path": "-", "user": "-", "label": "- > 0", "numeric": {"-": [0, 1]}}
+    table = {"kind": "table", "path": "-", "user": "-", "label": "- > 0", "columns": {"numeric": {"-": [0, 1]}}}
     privacy = {"epsilon": epsilon, "delta": 1e-6}
     config = from_tree({"population": table, "privacy": privacy, "domain": domain, "algorithm": {"name": method}})
     try:

@@ -2,21 +2,23 @@
 
 import re
 import sys
+from collections.abc import Iterator
 from dataclasses import fields
 from inspect import cleandoc
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
 import typer
 import written
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from quoron._explain import models
 from quoron.arguments import KEYS
 from quoron.cli.app import app
 from quoron.config import Config, CubeSection, FlightsSection, SyntheticSection, TableSection
 from quoron.engines import ENGINES
-from quoron.table_columns import WORDS, Columns
+from quoron.table_columns import SHORT, WORDS
 from quoron_server.algorithms import ALGORITHMS
 
 PAGE = Path(__file__).parent.parent / "docs" / "config-reference.md"
@@ -54,9 +56,10 @@ def _arguments() -> str:
     rows = ["| in Python | in a file | in a shell |", "| --- | --- | --- |"]
     grammar = {name: word.metavar.replace("|", "\\|") for name, word in WORDS.items()}
     for name, (section, key) in (KEYS | {name: ("population", name) for name in WORDS}).items():
-        option, value = f"--{name.replace('_', '-')}", grammar.get(name, "...")
+        option, value = f"--{name.rpartition('.')[2].replace('_', '-')}", grammar.get(name, "...")
         shell = f"`{option}`" if option in typed else f"`--set {section}.{key}={value}`"
-        python = f"Columns({name}=...)" if name in Columns.__annotations__ else f"{name}="
+        argument, _, word = name.partition(".")
+        python = f"{argument}={{'{word}': ...}}" if word else f"{name}="
         rows.append(f"| `{python}` | `{section}.{key}` | {shell} |")
     return "\n".join(["## Arguments, keys and options", "", *rows, "", TYPED, *_engines(), ""])
 
@@ -74,14 +77,22 @@ def _keys(kind: Any) -> str:
 def _section(title: str, section: type[BaseModel]) -> str:
     # A section's own keys first, then those that it shares. A population's kind is its title.
     own = sorted(section.model_fields.items(), key=lambda item: item[0] not in section.__annotations__)
-    rows = [_row(name, field) for name, field in own if name != "kind" or field.description]
+    within = next((name for name, field in Config.model_fields.items() if field.annotation is section), "population")
+    rows = [row for name, field in own if name != "kind" or field.description for row in _rows(within, name, field)]
     table = "\n".join(["| key | type | default | meaning |", "| --- | --- | --- | --- |", *rows])
     return f"## {title}\n\n{cleandoc(section.__doc__ or '')}\n\n{table}\n"
 
 
-def _row(name: str, field: FieldInfo) -> str:
+def _rows(section: str, name: str, field: FieldInfo) -> Iterator[str]:
+    """Of a key, and where it is a table of the keys within."""
+    tables = [kind for kind in models(field.annotation) if "dict" not in str(field.annotation)]
     default = "required" if field.is_required() else _code(field.get_default(call_default_factory=True))
-    return f"| `{name}` | {_type(field)} | {default} | {field.description} |"
+    short = next((f", or its `{within}` alone" for above, key, within in SHORT if (above, key) == (section, name)), "")
+    kind = f"table{short}" if tables else _type(field)
+    yield f"| `{name}` | {kind} | {'as below' if tables and default != 'none' else default} | {field.description} |"
+    for table in tables:
+        for key, inner in table.model_fields.items():
+            yield from _rows(section, f"{name}.{key}", inner)
 
 
 def _code(value: object) -> str:
@@ -93,14 +104,15 @@ def _code(value: object) -> str:
 
 def _type(field: FieldInfo) -> str:
     text = str(field.annotation)
-    choices = re.findall(r"Literal\[(.*?)\]", text)
-    if choices:
-        return " or ".join(f"`{choice.strip()[1:-1]}`" for choice in choices[0].split(","))
+    kinds = [field.annotation, *(get_args(field.annotation) if get_origin(field.annotation) is not dict else ())]
+    choices = [f"`{choice}`" for kind in kinds if get_origin(kind) is Literal for choice in get_args(kind)]
+    if choices and "float" not in text:
+        return " or ".join(choices)
     for sign, word in (
-        ("Weighted", "table"),
-        ("bool | int | str", "text, integer or true or false"),
         ("dict", "table"),
+        ("bool | int | str", "text, integer or true or false"),
         ("Union[typing.Annotated[tuple", "integer or list"),
+        ("typing.Literal['none']", "number > 0 and < 1, or `none`"),
         ("tuple", "list"),
         ("str | float", "text or number"),
         ("bool", "true or false"),

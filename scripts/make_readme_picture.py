@@ -31,9 +31,8 @@ def predicted(rows: pd.DataFrame, others: pd.DataFrame, epsilon: float, seed: in
         run = quoron.simulate(
             rows,
             user="unitid",
-            label="earnings_med",
+            label={"column": "earnings_med", "range": [0, MOST]},
             columns={
-                "label_range": [0, MOST],
                 "numeric": {"year": [2007, 2016]} | {name: [0, most] for name, most in COUNTS.items()},
                 "categorical": {"pred_degree_awarded_ipeds": [1, 2, 3]},
                 "missing": "midpoint",

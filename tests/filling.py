@@ -124,7 +124,8 @@ def quick(folder: Path) -> tuple[Any, Callable[[], None]]:
     rows = "\n".join(f"{who},{10 * who % 97},{who % 2}" for who in range(60))
     (folder / "people.csv").write_text(f"who,age,ill\n{rows}\n", encoding="utf-8")
     (folder / "people.toml").write_text(
-        '[population]\nkind = "table"\npath = "people.csv"\nuser = "who"\nlabel = "ill"\nnumeric = { age = [0, 100] }\n'
+        '[population]\nkind = "table"\npath = "people.csv"\nuser = "who"\nlabel = "ill"\n'
+        "columns.numeric = { age = [0, 100] }\n"
         '[privacy]\nepsilon = 8.0\ndelta = 1e-3\n[train]\ndata_quality = 0\n[algorithm]\nname = "one-pass-dp-sgd"\n'
         "[algorithm.options]\nrounds = 1\n",
         encoding="utf-8",

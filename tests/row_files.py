@@ -69,9 +69,9 @@ kind = "table"
 path = "{path}"
 user = "who"
 label = "sick"
-numeric = {{ a = [0, 100], b = [0, 5] }}
-categorical = {{ ward = ["x", "y"] }}
-weight = {{ column = "w", most = 0.8 }}
+columns.numeric = {{ a = [0, 100], b = [0, 5] }}
+columns.categorical = {{ ward = ["x", "y"] }}
+columns.weight = {{ column = "w", most = 0.8 }}
 test_fraction = 0.1
 [privacy]
 trust_model = "central-release"

@@ -70,7 +70,8 @@ def scene(folder: Path, kind: str, algorithm: str) -> Scene:
     people.to_csv(folder / "people.csv", index=False)
     options = "\n".join(f"{key} = {json.dumps(value)}" for key, value in ALGORITHMS[algorithm].items())
     (folder / "people.toml").write_text(
-        '[population]\nkind = "table"\npath = "people.csv"\nuser = "who"\nlabel = "ill"\nnumeric = { age = [0, 100] }\n'
+        '[population]\nkind = "table"\npath = "people.csv"\nuser = "who"\nlabel = "ill"\n'
+        "columns.numeric = { age = [0, 100] }\n"
         f'[privacy]\nepsilon = 8.0\ndelta = 1e-3\n[algorithm]\nname = "{algorithm}"\n[algorithm.options]\n{options}\n',
         encoding="utf-8",
     )

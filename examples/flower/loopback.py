@@ -47,7 +47,7 @@ path = "each-user-has-its-own.csv"
 user = "person"
 label = "sick"
 items_per_user = 20
-numeric = { age = [0.0, 100.0], weight = [0.0, 200.0] }
+columns.numeric = { age = [0.0, 100.0], weight = [0.0, 200.0] }
 
 [privacy]
 epsilon = 8.0

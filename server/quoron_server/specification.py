@@ -261,7 +261,7 @@ def require_private_participation(specification: RunSpecification) -> None:
     if specification.participation == "public":
         raise ConfigError(
             "Expected participation='private' through Flower, got 'public': its clients answer when they have "
-            "computed, which their data move. Leave out privacy.participation, or submit to `quoron serve`."
+            "computed, which their data move. Leave out privacy.min_cohort.participation, or submit to `quoron serve`."
         )
 
 

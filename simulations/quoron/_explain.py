@@ -1,6 +1,6 @@
 """Validation errors of pydantic, retold: the dotted key, the value, and the fix."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Any
 
@@ -57,21 +57,23 @@ def explain(error: ValidationError, model: type[BaseModel]) -> str:
     return "\n".join(told.values())
 
 
-def unknown(key: Path, known: Iterable[str]) -> str:
-    """The sentence for a key that does not exist, with the closest one that does."""
-    dotted, parent = ".".join(key), ".".join(key[:-1])
-    listed = sorted(known)
-    close = get_close_matches(key[-1], listed, n=1, cutoff=0.5)
-    hint = f"; did you mean {'.'.join((*key[:-1], close[0]))}?" if close else "."
+def _unknown(key: Path, owner: type[BaseModel] | None) -> str:
+    """The sentence for a key that does not exist, with the one of that name in a table or the closest, else all."""
+    parent, fields = ".".join(key[:-1]), owner.model_fields if owner else {}
+    tables = ((name, table) for name, field in fields.items() for table in models(field.annotation))
+    close = [f"{name}.{key[-1]}" for name, table in tables if key[-1] in table.model_fields]
+    close = close or get_close_matches(key[-1], fields, n=1, cutoff=0.5)
+    if close:
+        return f"Unknown key {'.'.join(key)}; did you mean {'.'.join((*key[:-1], close[0]))}?"
     where = f"[{parent}]" if parent else "a configuration"
-    return f"Unknown key {dotted}{hint} Known in {where}: {', '.join(listed) or 'nothing'}."
+    return f"Unknown key {'.'.join(key)}. Known in {where}: {', '.join(sorted(fields)) or 'nothing'}."
 
 
 def _sentence(detail: Mapping[str, Any], model: type[BaseModel]) -> str:
     key, owner = _locate(detail["loc"], model)
     dotted, kind, value, context = ".".join(key), detail["type"], detail["input"], detail.get("ctx", {})
     if kind == "extra_forbidden":
-        return unknown(key, owner.model_fields if owner else ())
+        return _unknown(key, owner)
     if kind == "missing" and isinstance(detail["loc"][-1], int):
         whole, many = ".".join(key[:-1]), detail["loc"][-1] + 1
         return f"Expected {whole} to have {many} entries, got {whole}={list(value)!r}."
@@ -115,17 +117,15 @@ def _locate(location: tuple[str | int, ...], model: type[BaseModel]) -> tuple[Pa
         key.append(str(part))
         owner = sections[0] if len(sections) == 1 else None
         if position + 1 < len(location):
-            sections = (
-                _sections(owner.model_fields[str(part)].annotation) if owner and part in owner.model_fields else ()
-            )
+            sections = models(owner.model_fields[str(part)].annotation) if owner and part in owner.model_fields else ()
     return tuple(key), owner
 
 
-def _sections(annotation: Any) -> tuple[type[BaseModel], ...]:
+def models(annotation: Any) -> tuple[type[BaseModel], ...]:
     """The model classes an annotation mentions."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return (annotation,)
-    return tuple(section for part in getattr(annotation, "__args__", ()) for section in _sections(part))
+    return tuple(section for part in getattr(annotation, "__args__", ()) for section in models(part))
 
 
 def _tag(section: type[BaseModel]) -> object:

@@ -16,7 +16,7 @@ from pathlib import Path, PurePath
 from typing import Any, ParamSpec, TypedDict, TypeVar, get_args, get_origin, get_type_hints
 
 from quoron import toml_text
-from quoron.table_columns import WORDS, Columns, read
+from quoron.table_columns import WORDS, Columns, Label, read, written_out
 from quoron_privacy.errors import ConfigError, nearest
 from quoron_privacy.release import Adjacency
 
@@ -115,21 +115,22 @@ def _difference(below: Mapping[str, Any], above: Mapping[str, Any]) -> tuple[str
 def layers_of(settings: Sequence[Setting]) -> list[tuple[str, dict[str, Any]]]:
     """Each setting as sections, and where it was given."""
     return [
-        ("settings, --set", _assigned(each))
+        ("settings, --set", written_out(_assigned(each)))
         if isinstance(each, str)
-        else ("arguments, options", dict(plain(each, "settings")))
+        else ("arguments, options", written_out(plain(each, "settings")))
         for each in settings
     ]
 
 
 def _assigned(text: str) -> dict[str, Any]:
     """The sections that a setting means; what is no TOML of a table's word is read as its option is typed."""
-    tree, typed = toml_text.assignment(text), text.partition("=")[2].strip()
-    said = tree.get("population")
-    if isinstance(said, dict):
-        tree["population"] = {
-            name: read(name, [typed]) if name in WORDS and value == typed else value for name, value in said.items()
-        }
+    tree, (key, _, typed) = toml_text.assignment(text), text.partition("=")
+    word, place = key.strip().removeprefix("population."), tree
+    if word in WORDS:
+        *tables, last = key.strip().split(".")
+        for table in tables:
+            place = place[table]
+        place[last] = read(word, [typed.strip()]) if place[last] == typed.strip() else place[last]
     return tree
 
 
@@ -139,7 +140,7 @@ def overlay(tree: Mapping[str, Any], settings: Sequence[Setting]) -> dict[str, A
     Names of algorithms are laid first, so options given beside a name count wherever they stand. ConfigError for
     settings that differ.
     """
-    merged, named = dict(tree), layers_of(settings)
+    merged, named = written_out(tree), layers_of(settings)
     one_value(*named)
     layers = [each for _, each in named]
     for above in layers:
@@ -233,8 +234,11 @@ def _call(name: str, signature: inspect.Signature) -> str:
 
 
 def _unknown(door: str, name: str, known: Sequence[str]) -> ConfigError:
-    if "columns" in known and name in Columns.__annotations__:
-        return ConfigError(f"Expected columns={{{name!r}: ...}} for {door}, got {name}=.... Write it in columns.")
+    for argument, keys in (("columns", Columns), ("label", Label)):
+        if argument in known and name in keys.__annotations__:
+            return ConfigError(
+                f"Expected {argument}={{{name!r}: ...}} for {door}, got {name}=.... Write it in {argument}."
+            )
     return ConfigError(f"Expected an argument of {door}, got {name!r}. {nearest(name, known, f'See help({door}).')}")
 
 
@@ -285,7 +289,7 @@ _NUMBERS = (
 )
 _WHOLE = ("items_per_user", "chunk", "dimension", "most_votes")
 _SWITCHES = ("allow_large_delta", "dry_run", "compiled", "compare", "epsilons", "items", "progress")
-_TEXTS = ("user", "label", "adjacency", "algorithm", "run")
+_TEXTS = ("user", "adjacency", "algorithm", "run")
 _KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {  # of every word that means the same everywhere
     **dict.fromkeys(_NUMBERS, ("a number", _is_number)),
     **dict.fromkeys(_WHOLE, ("a whole number", _is_whole)),
@@ -308,6 +312,7 @@ _KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {  # of every word that m
         lambda value: _is_text(value) and bool(POPULATION.match(value)),
     ),
     **dict.fromkeys(("columns", "options"), ("a mapping", lambda value: isinstance(value, Mapping))),
+    "label": ("a text or a mapping", lambda value: isinstance(value, str | Mapping)),
     "observers": (
         "a list of observers, with `started`, `told` and `finished`",
         lambda value: _is_list(value) and all(hasattr(each, "started") for each in value),

@@ -22,7 +22,8 @@ from quoron._explain import explain
 from quoron.arguments import Setting, overlay
 from quoron.network import Network, several
 from quoron.paths import PACKAGED, is_url
-from quoron.table_section import Count, NonNegative, Positive, Section, Seed, Simulated, with_columns_listed
+from quoron.table_columns import written_out
+from quoron.table_section import Count, NonNegative, Positive, Section, Seed, Simulated
 from quoron.table_section import TableSection as TableSection
 from quoron_client.data.features import values
 from quoron_client.losses import loss_names
@@ -92,7 +93,7 @@ class LossSection(Section):
         default="auto",
         description="which loss: logistic, least_squares, huber, smoothed_hinge, hinge, absolute, linear, softmax, "
         "quadratic (of the synthetic family), or one that an installed package brings (docs/losses.md); auto: that of "
-        "a synthetic family; of a table least_squares with a label_range, softmax with three classes or more, else "
+        "a synthetic family; of a table least_squares with a label's range, softmax with three classes or more, else "
         "logistic",
     )
     feature_norm: Positive = Field(default=1.0, description="features are scaled down to this Euclidean norm R")
@@ -145,7 +146,7 @@ class ProblemSection(Section):
         description="standard deviation of an item's gradient, to predict risk; default: the Lipschitz bound",
     )
 
-    hostile_share: Annotated[float, Field(ge=0, lt=0.5)] | None = Field(
+    adversarial_share: Annotated[float, Field(ge=0, lt=0.5)] | None = Field(
         default=None,
         description="declared share of users that may send anything, which makes some methods clip more and so learn "
         "less (docs/results.md); default: of synthetic users the share of outliers, else 0",
@@ -171,6 +172,40 @@ class ProblemSection(Section):
         return value
 
 
+class MinCohortSection(Section):
+    """A minimum cohort (docs/federation.md)."""
+
+    share: Annotated[float, Field(gt=0, lt=1)] | Literal["none"] | None = Field(
+        default=None,
+        description="share of those asked who must answer, by a noisy count; 'none' declares that nobody checks. "
+        "Default: none, but 0.5 with `quoron submit`",
+    )
+    epsilon: Positive | None = Field(
+        default=None,
+        description="of privacy.epsilon, for a minimum cohort that costs something, at most; default: a twentieth",
+    )
+    participation: Literal["private", "public"] = Field(
+        default="private",
+        description="whether who answers may be told: public counts answers exactly, at any number of users, and names "
+        "who is missing; under replace-one, and where cohorts are public (docs/federation.md)",
+    )
+
+
+class TwoServersSection(Section):
+    """What two servers promise (docs/two-servers.md)."""
+
+    epsilon: Positive | None = Field(
+        default=None,
+        description="ε against each of the servers, privacy.epsilon being that against everybody else; default: "
+        "privacy.epsilon against each, and less against everybody else",
+    )
+    groups: Literal[1, 3, 5, 7, 9] = Field(
+        default=1,
+        description="public groups of users whose means' median is taken: fewer than half as many adversarial users "
+        "move it no further than honest ones do, for 2.0 (three groups) to 3.7 times the noise",
+    )
+
+
 class PrivacySection(Section):
     """The promise wanted for one whole user."""
 
@@ -182,19 +217,10 @@ class PrivacySection(Section):
     adjacency: Literal["replace-one", "zero-out"] = Field(
         default="replace-one", description="the adjacency to promise: a user's data replaced, or only left out (weaker)"
     )
-    min_cohort: Annotated[float, Field(gt=0, lt=1)] | Literal["none"] | None = Field(
-        default=None,
-        description="share of those asked who must answer in every round, by a noisy count, or the run ends without a "
-        "model; 'none' declares that nobody checks. Default: none, but 0.5 with `quoron submit`",
-    )
-    min_cohort_epsilon: Positive | None = Field(
-        default=None,
-        description="of epsilon, for a minimum cohort that costs something, at most; default: a twentieth of epsilon",
-    )
-    participation: Literal["private", "public"] = Field(
-        default="private",
-        description="whether who answers may be told: public counts answers exactly, at any number of users, and names "
-        "who is missing; under replace-one, and where cohorts are public (docs/federation.md)",
+    min_cohort: MinCohortSection = Field(
+        default=MinCohortSection(),
+        description="how many of those asked must answer in every round, or the run ends without a model: "
+        "`min_cohort = 0.5` is short for { share = 0.5 }",
     )
     trust_model: Literal["central-release", "central-broadcast", "two-servers", "local"] | None = Field(
         default=None,
@@ -203,18 +229,8 @@ class PrivacySection(Section):
         "collude; `local`, nobody. A stricter one may be chosen. Default: what the algorithm usually has; a federation "
         "needs `central-release` said where an algorithm has only that",
     )
-    server_epsilon: Positive | None = Field(
-        default=None,
-        description="with two-servers, ε against each of the servers, epsilon being that against everybody "
-        "else; default: epsilon against each, and less against everybody else",
-    )
-    groups: int = Field(
-        default=1,
-        ge=1,
-        le=9,
-        description="with two-servers, public groups of users, an odd number, whose means' median is taken: "
-        "fewer than half as many hostile users move it no further than honest ones do, for 2.0 (three groups) to 3.7 "
-        "times the noise",
+    two_servers: TwoServersSection = Field(
+        default=TwoServersSection(), description="what two servers promise beside epsilon, with that trust model"
     )
 
     @property
@@ -316,10 +332,6 @@ class TrainSection(Section):
         default=None,
         description="share of the users that are not trained on, but tell how good the model is (docs/evaluation.md)",
     )
-    estimate_share: Annotated[float, Field(gt=0, le=0.9)] | None = Field(
-        default=None,
-        description="share of μ² for what is estimated of the table; default: by the number of users and of columns",
-    )
 
 
 class Config(Section):
@@ -350,7 +362,7 @@ class Config(Section):
 def from_tree(tree: Mapping[str, Any]) -> Config:
     """The checked configuration of nested tables; raises ConfigError naming each wrong key, its value and the fix."""
     try:
-        config = Config.model_validate_json(json.dumps(_with_loss(_with_columns(_with_kind(tree))), default=str))
+        config = Config.model_validate_json(json.dumps(_completed(written_out(tree)), default=str))
     except ValidationError as error:
         raise ConfigError(explain(error, Config)) from None
     adjacency = config.privacy.adjacency  # by default an option decides
@@ -400,14 +412,15 @@ def is_wanted(config: Config, *, simulated: bool = False) -> bool:
     section = config.population
     if not isinstance(section, TableSection):
         return False
-    return bool(bought_of(section).keys() - (section.categorical.keys() if simulated else ()))
+    return bool(bought_of(section).keys() - (section.columns.categorical.keys() if simulated else ()))
 
 
 def bought_of(section: TableSection) -> dict[str, str]:
     """Columns and patterns of which something is bought, each with its kind."""
-    if not (section.estimate or section.numeric or section.categorical or section.hashed or section.dates):
+    columns = section.columns
+    if not (columns.estimate or columns.numeric or columns.categorical or columns.hashed or columns.dates):
         return {ALL: "any"} if section.label is not None else {}
-    return {**section.estimate, **{name: "category" for name, values in section.categorical.items() if not values}}
+    return {**columns.estimate, **{name: "category" for name, values in columns.categorical.items() if not values}}
 
 
 def located(config: Config, folder: Path) -> Config:
@@ -423,25 +436,13 @@ def located(config: Config, folder: Path) -> Config:
     return config.model_copy(update={"population": config.population.model_copy(update={"path": path})})
 
 
-def _with_kind(tree: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A population without a kind is synthetic, as the default is."""
-    population = tree.get("population")
-    if isinstance(population, Mapping) and "kind" not in population:
-        return {**tree, "population": {"kind": "synthetic", **population}}
-    return tree
-
-
-def _with_columns(tree: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A table's columns as they are checked."""
-    population = tree.get("population")
-    return {**tree, "population": with_columns_listed(population)} if isinstance(population, Mapping) else tree
-
-
-def _with_loss(tree: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A loss that is left to us follows from what a table's label is declared to be."""
+def _completed(tree: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A population without a kind is synthetic, and a loss left to us follows from what a table's label is."""
     population, loss = tree.get("population"), tree.get("loss", {})
-    if not (isinstance(population, Mapping) and isinstance(loss, Mapping)):
+    if not isinstance(population, Mapping):
         return tree
-    many = len(values(population.get("classes")))
-    chosen = "least_squares" if population.get("label_range") else "softmax" if many > 2 else None
-    return {**tree, "loss": {**loss, "name": chosen}} if chosen and loss.get("name", "auto") == "auto" else tree
+    label, found = population.get("label"), {**tree, "population": {"kind": "synthetic", **population}}
+    if not (isinstance(label, Mapping) and isinstance(loss, Mapping) and loss.get("name", "auto") == "auto"):
+        return found
+    chosen = "least_squares" if label.get("range") else "softmax" if len(values(label.get("classes"))) > 2 else "auto"
+    return {**found, "loss": {**loss, "name": chosen}}

@@ -462,7 +462,7 @@ class Model(Printed):
             bad = np.flatnonzero(~encoded.kept)
             raise DataError(
                 f"Expected a usable value in every column of every row, got {len(bad)} rows without, the first is row "
-                f"{bad[0]}. Fill or drop them, or train with population.missing='midpoint'."
+                f"{bad[0]}. Fill or drop them, or train with population.columns.missing='midpoint'."
             )
         return encoded.features.astype(np.float64)
 
@@ -470,8 +470,8 @@ class Model(Printed):
         """Coefficients and intercept in raw units."""
         if self.encoding.normalize:
             raise UsageError(
-                "Expected rows that were all divided by the same number, got population.normalize=true: there are no "
-                "coefficients in the columns' units. `weights` are those of encoded rows."
+                "Expected rows that were all divided by the same number, got population.columns.normalize=true: there "
+                "are no coefficients in the columns' units. `weights` are those of encoded rows."
             )
         weights, place = self._blocks * self.encoding.scale, 0
         coefficients, shift = [], np.zeros(len(weights))

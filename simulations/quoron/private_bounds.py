@@ -12,7 +12,7 @@
     user = "who"
     items_per_user = 3 # epsilon = 1
     <BLANKLINE>
-    [population.categorical]
+    [population.columns.categorical]
     ward = ["C", "B", "A"] # epsilon = 1, delta = 1e-06
     <BLANKLINE>
 
@@ -59,7 +59,7 @@ from quoron_privacy.release import Release
 from quoron_server.wording import ReleaseGuarantee
 
 VARIATION = 2.0**-60  # ranks are drawn exactly; the ledger wants a bound above zero
-SECTIONS = {"numeric": "population.numeric", "dates": "population.dates", "categorical": "population.categorical"}
+KINDS = ("numeric", "dates", "categorical")
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,13 +110,15 @@ class PrivateBounds(results.Release):
         """Sections for a configuration file, each line with its cost."""
         head = [f"# {self.statement}"]
         head += [f"# Categories with fewer than {self.votes:,} users' votes may be missing."] if self.votes else []
-        table = {"kind": "table", "path": self.path, "user": self.user, "csv": self.dialect.declared() or None}
+        table = {"kind": "table", "path": self.path, "user": self.user}
         items = [each.line() for each in self.declared if each.kind == "items"]
+        if dialect := self.dialect.declared():
+            items.append(f"columns.csv = {toml_text.literal(dialect)}")
         parts = ["\n".join([*head, toml_text.dumps({"population": table}), *items])]
-        for kind, section in SECTIONS.items():
+        for kind in KINDS:
             lines = [each.line() for each in self.declared if each.kind == kind]
             if lines:
-                parts.append("\n".join([f"[{section}]", *lines]))
+                parts.append("\n".join([f"[population.columns.{kind}]", *lines]))
         return "\n\n".join(parts)
 
 

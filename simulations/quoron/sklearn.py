@@ -135,7 +135,7 @@ class _PrivateLinear(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn 
         label = self._label(labels, taken)
         weights = self._weights(sample_weight, len(features), taken)
         table, section = arrays.table_of(features, names, label, users, bounds, weights)
-        section |= {"intercept": bool(self.fit_intercept), "missing": self.missing}
+        section["columns"] |= {"intercept": bool(self.fit_intercept), "missing": self.missing}
         if taken:
             said = "; ".join(map(assumption_text, taken))
             message = f"Not declared, and so not private: {said}. Give them to the constructor."
@@ -300,7 +300,7 @@ class _PrivateClassifier(ClassifierMixin, _PrivateLinear):  # type: ignore[misc]
         self.classes_ = arrays.classes_of(found)
         label = arrays.labels_of_classes(labels, self.classes_)
         weights = arrays.class_weights(self.class_weight, self.classes_, label)
-        return replace(label, declared=label.declared | weights)
+        return replace(label, columns=weights)
 
     def _publish(self, model: Model) -> None:
         self.coef_ = np.atleast_2d(model.coef_)
@@ -378,7 +378,7 @@ class PrivateLogisticRegression(_PrivateClassifier):
         return self.model_.places(scores, cast(Threshold, self.threshold))
 
     def _loss(self, section: Mapping[str, Any]) -> dict[str, Any]:
-        name = "logistic" if len(section["classes"]) == 2 else "softmax"
+        name = "logistic" if len(section["label"]["classes"]) == 2 else "softmax"
         return {"name": name, "ridge": self.alpha}
 
     def predict_proba(self, X: Any) -> Vector:
@@ -452,6 +452,6 @@ class PrivateHuberRegressor(_PrivateRegressor):
     threshold: float | None = None  # residual from which the loss is linear, in y's units; None: 0.1 of its range
 
     def _loss(self, section: Mapping[str, Any]) -> dict[str, Any]:
-        low, high = section["label_range"]
+        low, high = section["label"]["range"]
         threshold = 0.1 * (high - low) if self.threshold is None else self.threshold
         return {"name": "huber", "width": 2 * threshold / (high - low), "ridge": self.alpha}

@@ -13,10 +13,10 @@ from quoron.presets import preset, presets
 from quoron.run_folder import FRAME
 from quoron.simulation.patterns import with_columns
 from quoron.simulation.scene import encoding_of, loss_of
-from quoron.table_columns import WORDS, Columns
+from quoron.table_columns import written_out
 from quoron_client.data.encoding import check_types, types_of
 from quoron_client.data.formats import SAID, format_of, is_table
-from quoron_privacy.errors import ConfigError, DataError, nearest
+from quoron_privacy.errors import ConfigError, DataError
 
 if TYPE_CHECKING:  # planning needs no table
     import pyarrow as pa
@@ -28,14 +28,19 @@ STAND = {"privacy": ("epsilon", "delta"), "train": ("population",)}  # of a file
 
 
 def described(
-    source: Source, user: str | None, label: str | None, arguments: Mapping[str, Any], *, secret: bool = False
+    source: Source,
+    user: str | None,
+    label: str | Mapping[str, Any] | None,
+    arguments: Mapping[str, Any],
+    *,
+    secret: bool = False,
 ) -> tuple[Config, str, Frame]:
     """Return the configuration, a name and the DataFrame, if any, of a source and what else a function is given.
 
     A simulation may be of a source with other settings. Where noise is `secret` they may not change the ε and the δ of
     a file or whom it charges, only those of a preset. ConfigError for two values of one thing.
     """
-    said, columns = sections(arguments), {"user": user, "label": label, **_checked(arguments.get("columns") or {})}
+    said, columns = sections(arguments), {"user": user, "label": label, "columns": arguments.get("columns") or None}
     settings = arguments.get("settings", ())
     tree, name, base, frame = _found(source, columns)
     layers = (*((settings,) if isinstance(settings, Mapping) else settings), said)
@@ -50,16 +55,6 @@ def described(
     if base is None:
         return with_columns(config, Path.cwd(), frame), name, frame
     return configs.located(config, base), name, frame
-
-
-def _checked(columns: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What `columns=` says; ConfigError for a key that it does not have."""
-    for name in columns:
-        if name not in Columns.__annotations__:
-            fix = f"Write {name}= beside columns=." if name in WORDS else "See help(quoron.Columns)."
-            fix = nearest(str(name), Columns.__annotations__, fix)
-            raise ConfigError(f"Expected a key of columns, got {name!r}. {fix}")
-    return columns
 
 
 def resolve(source: str | Path, settings: Settings = (), *, secret: bool = False) -> tuple[Config, str]:
@@ -124,6 +119,7 @@ def _check_index(frame: Frame, columns: Mapping[str, Any]) -> None:
     levels = getattr(getattr(frame, "index", None), "names", None) or ()
     for role in ("user", "label"):
         name = columns.get(role)
+        name = name.get("column") if isinstance(name, Mapping) else name
         if isinstance(name, str) and name in levels and name not in frame.columns:
             raise DataError(
                 f"Expected {role} {name!r} as a column, got it in the DataFrame's index. Pass frame.reset_index()."
@@ -149,9 +145,7 @@ def _of_table(columns: Mapping[str, Any], path: str = FRAME) -> dict[str, Any]:
             f"Expected user and label with a table, the columns that say whose a row is and what is predicted, got "
             f"user={user!r} and label={label!r}."
         )
-    for name, value in (said := plain(given, "columns")).items():
-        if isinstance(value, list) and any(isinstance(each, list | dict) for each in value):
-            raise ConfigError(f"Expected {name} as a list of names or values, or as a mapping, got {shortened(value)}.")
+    said = written_out({"population": plain(given, "columns")})["population"]
     kind = TableSection.model_fields["kind"].default
     return {"population": {**said, "kind": kind, "path": path}}
 
@@ -168,7 +162,7 @@ def needed(frame: Frame | None, config: Config) -> "tuple[pa.Table | None, Confi
     section = config.population
     if not isinstance(section, TableSection):
         raise ConfigError(f"Expected population.kind='table' with a DataFrame, got {section.kind!r}.")
-    encoding = encoding_of(section, loss_of(config))
+    encoding, columns = encoding_of(section, loss_of(config)), section.columns.model_copy(update={"exclude": ()})
     table = tables.read(frame, (*encoding.columns, section.user), dialect=section.dialect)
     check_types(encoding, types_of(frame, table.schema))
-    return table, config.model_copy(update={"population": section.model_copy(update={"exclude": ()})})
+    return table, config.model_copy(update={"population": section.model_copy(update={"columns": columns})})

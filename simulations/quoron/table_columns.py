@@ -1,14 +1,16 @@
-"""How the rows of a table become items: the keys of `columns=`, and the options of the commands: one list, `Columns`.
+"""How the rows of a table become items: the keys of `columns=` and `label=`, and how a shell types them.
 
-    >>> read("numeric", ["age=0:100,dose=-1:1"])
+    >>> read("columns.numeric", ["age=0:100,dose=-1:1"])
     {'age': (0.0, 100.0), 'dose': (-1.0, 1.0)}
-    >>> read("categorical", ["ward=north,south", "grade=1,2,3"])
+    >>> read("columns.categorical", ["ward=north,south", "grade=1,2,3"])
     {'ward': ['north', 'south'], 'grade': [1, 2, 3]}
+    >>> written_out({"population": {"label": "ill", "columns": {"numeric": ["dose"]}}})
+    {'population': {'label': {'column': 'ill'}, 'columns': {'numeric': {}, 'estimate': {'dose': 'number'}}}}
 
-**A new word is one line here**, and the field of that name of `config.TableSection`, which checks it and says in the
-reference what it means, and a line of the docstring of `Columns`. From these come the key of `columns=`, and how it is
-typed in a shell: as an option of the commands where it is an `option`, and behind `--set population.WORD=`. What is
-given is passed to the field as it is: lists of columns, ranges and values are understood there.
+**A new word is one line here**, and the field of that name of `ColumnsSection` or `LabelSection`, which checks it and
+says in the reference what it means, and a line of the docstring of `Columns` or `Label`. From these come the key of the
+argument, and how it is typed in a shell: as an option of the commands where it is an `option`, and behind
+`--set population.columns.WORD=`. What is given is passed to the field as it is.
 """
 
 import csv
@@ -18,6 +20,12 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal, TypedDict, get_args, get_type_hints
 
 from quoron_privacy.errors import ConfigError
+
+SHORT = (  # tables that one value may stand for, and its key within
+    ("population", "label", "column"),
+    ("population", "silos", "sizes"),
+    ("privacy", "min_cohort", "share"),
+)
 
 
 def _text(typed: str) -> str:
@@ -116,7 +124,7 @@ class Word:
 
     metavar: str = "TEXT"
     read: Callable[[str], Any] = _text  # ValueError for what cannot be meant
-    option: bool = False  # of the commands; else reached by --set population.WORD
+    option: bool = False  # of the commands; else reached by --set population.columns.WORD
     means: str = ""  # as the docstring below says
 
 
@@ -142,9 +150,6 @@ class Columns(TypedDict, total=False):
         exclude: columns that patterns and estimates leave out.
         estimate: columns whose range or values are estimated privately, for a part of ε; by default all, where no
             feature is declared.
-        positive: the label's value that counts as positive.
-        classes: public values of the label.
-        label_range: public range of a label that is a number.
         weight: what a row counts: a column, and the most that it says.
         class_weight: what a row counts by its class: a weight for each, or 'balanced:5', within a factor of 5.
         missing: what becomes of a row where a number is missing.
@@ -163,9 +168,6 @@ class Columns(TypedDict, total=False):
     dates: Annotated[Mapping[str, Sequence[str] | Mapping[str, Any]] | Sequence[str], Word("COLUMN=PART,...", _dates)]
     exclude: Annotated[Sequence[str], Word("COLUMN,...", _parts)]
     estimate: Annotated[Mapping[str, Literal["number", "category", "any"]], Word("COLUMN=KIND,...", _estimated)]
-    positive: Annotated[str | int | bool, Word("VALUE", _value)]
-    classes: Annotated[Sequence[str | int | bool], Word("VALUE,VALUE,...", _values)]
-    label_range: Annotated[tuple[float, float], Word("LOW:HIGH", _ends)]
     weight: Annotated[Mapping[str, str | float], Word("COLUMN=MOST", _most)]
     class_weight: Annotated[
         str | Mapping[str | int | bool, float], Word("balanced|balanced:CAP|CLASS=NUMBER,...", _by_class)
@@ -174,6 +176,22 @@ class Columns(TypedDict, total=False):
     csv: Annotated[Mapping[str, str], Word("KEY=VALUE", _written)]
     intercept: Annotated[bool, Word("true|false")]
     normalize: Annotated[bool, Word("true|false")]
+
+
+class Label(TypedDict, total=False):
+    """What is predicted, and what its values mean: what `label=` takes, beside the name of a column alone.
+
+    Args:
+        column: column to predict, or a comparison such as 'delay > 15'; needed.
+        positive: the label's value that counts as positive.
+        classes: public values of the label.
+        range: public range of a label that is a number.
+    """
+
+    column: Annotated[str, Word("COLUMN")]
+    positive: Annotated[str | int | bool, Word("VALUE", _value)]
+    classes: Annotated[Sequence[str | int | bool], Word("VALUE,VALUE,...", _values)]
+    range: Annotated[tuple[float, float], Word("LOW:HIGH", _ends)]
 
 
 class DescribedTable(TypedDict, total=False):
@@ -185,13 +203,13 @@ class DescribedTable(TypedDict, total=False):
     """
 
     user: Annotated[str, Word("COLUMN", option=True)]
-    label: Annotated[str, Word("COLUMN", option=True)]
+    label: Annotated[str | Label, Word("COLUMN", option=True)]
     columns: Columns
 
 
-WORDS: dict[str, Word] = {
-    name: replace(get_args(hint)[-1], means=_meaning(kind, name))
-    for kind in (DescribedTable, Columns)
+WORDS: dict[str, Word] = {  # by their keys within [population]
+    f"{table}{name}": replace(get_args(hint)[-1], means=_meaning(kind, name))
+    for table, kind in (("", DescribedTable), ("label.", Label), ("columns.", Columns))
     for name, hint in get_type_hints(kind, include_extras=True).items()
     if name != "columns"
 }
@@ -200,7 +218,7 @@ WORDS: dict[str, Word] = {
 def read(name: str, typed: Sequence[str]) -> Any:
     """The value of a word that was typed so, once or several times. ConfigError for what cannot be meant."""
     word = WORDS[name]
-    option = f"--{name.replace('_', '-')}" if word.option else f"--set population.{name}"
+    option = f"--{name.rpartition('.')[2]}" if word.option else f"--set population.{name}"
     found: list[Any] = []
     for each in typed:
         try:
@@ -224,3 +242,40 @@ def read(name: str, typed: Sequence[str]) -> Any:
 def _as_columns(given: Mapping[str, Any] | Sequence[str]) -> Mapping[str, Any]:
     """Columns whose range or values nobody says, beside those of others."""
     return given if isinstance(given, Mapping) else dict.fromkeys(given)
+
+
+def written_out(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """Return sections, not yet checked, with what is written short as it is checked.
+
+    `label = "ill"` is `label = { column = "ill" }`, and so on; columns that are listed are a mapping; and numeric
+    columns without a range are columns to estimate.
+    """
+    found = dict(tree)
+    for section, key, inner in SHORT:
+        given = found.get(section)
+        if isinstance(given, Mapping) and isinstance(given.get(key), str | int | float | list | tuple):
+            found[section] = {**given, key: {inner: given[key]}}
+    population = found.get("population")
+    if isinstance(population, Mapping) and isinstance(population.get("columns"), Mapping):
+        found["population"] = {**population, "columns": _columns_written_out(population["columns"])}
+    return found
+
+
+def _columns_written_out(given: Mapping[str, Any]) -> dict[str, Any]:
+    columns = dict(given)
+    for key, meant in (("numeric", None), ("categorical", []), ("dates", ["month", "weekday"])):
+        named = [columns[key]] if isinstance(columns.get(key), str) else columns.get(key)
+        if isinstance(named, list | tuple) and all(isinstance(column, str) for column in named):
+            named = dict.fromkeys(named)
+        if isinstance(named, Mapping):
+            columns[key] = {column: meant if said is None else said for column, said in named.items()}
+    numeric, dates, estimate = columns.get("numeric"), columns.get("dates"), columns.get("estimate", {})
+    if isinstance(dates, Mapping):
+        columns["dates"] = {
+            name: {"parts": said} if isinstance(said, list | tuple) else said for name, said in dates.items()
+        }
+    if isinstance(numeric, Mapping) and None in numeric.values() and isinstance(estimate, Mapping):
+        estimated = {column: "number" for column, ends in numeric.items() if ends is None}
+        columns["numeric"] = {column: ends for column, ends in numeric.items() if ends is not None}
+        columns["estimate"] = {**estimate, **estimated}
+    return columns

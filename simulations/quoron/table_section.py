@@ -1,15 +1,10 @@
-"""Sections of a configuration: what all are, and the one that says what the rows of a table are and what they mean.
+"""Sections of a configuration: what all are, and the one that says what the rows of a table are and what they mean."""
 
->>> with_columns_listed({"numeric": {"age": [0, 100], "dose": None}})
-{'numeric': {'age': [0, 100]}, 'estimate': {'dose': 'number'}}
-"""
+from typing import Annotated, Literal, Self
 
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
-
-from quoron_client.data.encoding import ByClass
+from quoron_client.data.encoding import AnyLabel, ByClass, read_label
 from quoron_client.data.features import MAX_COLUMNS as MOST
 from quoron_client.data.features import Vocabulary
 from quoron_client.data.formats import Dialect, can_separate
@@ -54,12 +49,6 @@ class SiloSection(Section):
     )
 
 
-def _sized(given: object) -> object:
-    plain = isinstance(given, int | list | tuple) and not isinstance(given, bool)
-    said = {"sizes": given} if plain else given
-    return _tuples(said) if isinstance(said, dict) else said
-
-
 class Simulated(Section):
     """What every simulated population has."""
 
@@ -67,13 +56,13 @@ class Simulated(Section):
         default=None, description="nominal number m of items of a user, public; default: the population's, of a table 1"
     )
     outliers: OutlierSection = Field(
-        default=OutlierSection(), description="of a simulation: users who do not answer honestly, { share, send }"
+        default=OutlierSection(), description="of a simulation: users who do not answer honestly"
     )
     seed: Seed = Field(default=0, description="seed of the users (and which are held out), apart from the run's seed")
-    silos: Annotated[SiloSection | None, BeforeValidator(_sized)] = Field(
+    silos: SiloSection | None = Field(
         default=None,
-        description="clients that hold many users each (docs/silos.md), { sizes, sums, away, hostile }; "
-        "`silos = 3` is short for { sizes = 3 }. Default: every user has a client of its own",
+        description="clients that hold many users each (docs/silos.md); `silos = 3` is short for "
+        "{ sizes = 3 }. Default: every user has a client of its own",
     )
 
 
@@ -134,26 +123,12 @@ class Csv(Section):
         return separator
 
 
-class TableSection(Simulated):
-    """A file, or a folder of Parquet files, with one item a row and a column that names the user."""
+class LabelSection(Section):
+    """What is predicted, and what its values mean: `label = "ill"` is short for `label = { column = "ill" }`."""
 
-    kind: Literal["table"] = "table"
-    users: Count | None = Field(
-        default=None,
-        description="declared number of users, for `quoron train` with adjacency zero-out: slots without rows hold "
-        "nobody. With replace-one the number of users in the table is public",
-    )
-    path: str = Field(
-        description="a file (.csv, .tsv, .jsonl, these with .gz, .parquet, .feather), relative to the configuration "
-        "file; `package:NAME.parquet` is one that ships with quoron: `storms`, `scorecard` or `flights`; a folder of "
-        "Parquet files, or a URL such as `s3://bucket/visits`, is read piece by piece (docs/large-data.md)"
-    )
-    csv: Csv = Field(default=Csv(), description="how a file of text is written, by its keys (docs/table-files.md)")
-    user: str = Field(description="column that says whose item a row is")
-    label: str | None = Field(
-        default=None,
+    column: str = Field(
         description="a column of true/false, 0/1 or -1/+1, or a comparison such as 'arr_delay > 15', or a column that "
-        "`positive`, `classes` or `label_range` speaks of; none for the linear loss only",
+        "`positive`, `classes` or `range` speaks of"
     )
     positive: bool | int | str | None = Field(
         default=None, description="the label's value that counts as positive: a text, an integer or true; others do not"
@@ -161,11 +136,22 @@ class TableSection(Simulated):
     classes: Vocabulary = Field(
         default=(), description="public values of the label: two, the first of them negative, or more for softmax"
     )
-    label_range: tuple[float, float] | None = Field(
+    range: tuple[float, float] | None = Field(
         default=None,
         description="public range [low, high] of a regression's label in its own units; values outside are held at "
         "the ends",
     )
+
+    def read(self, bound: float = 1.0) -> AnyLabel:
+        """Return what is meant, a regression's label scaled to [-bound, bound]. ConfigError as `read_label`."""
+        return read_label(
+            self.column, positive=self.positive, classes=tuple(self.classes), range=self.range, bound=bound
+        )
+
+
+class ColumnsSection(Section):
+    """How the columns of a row become an item; in Python `columns=Columns(...)`."""
+
     numeric: dict[str, tuple[float, float]] = Field(
         default_factory=dict,
         description="numeric features, { column = [low, high] }, public; also by `x[0:9]`, which is x0 to x8, and by "
@@ -214,39 +200,7 @@ class TableSection(Simulated):
     )
     intercept: bool = Field(default=True, description="add a constant feature")
     normalize: bool = Field(default=False, description="scale each row to the feature norm by its own length")
-    test_fraction: Fraction = Field(default=0.2, description="share of users held out to measure the model")
-
-    @property
-    def dialect(self) -> Dialect:
-        """How its text is written, as far as that is declared."""
-        return Dialect(**self.csv.model_dump())
-
-    @field_validator("numeric", mode="before")
-    @classmethod
-    def _with_ranges(cls, given: object) -> object:
-        named = _as_mapping(given)
-        if not isinstance(named, dict):
-            return named
-        if None in named.values():
-            raise ValueError(
-                "to have a range for every column, as { column = [low, high] }, or released by `quoron bounds`"
-            )
-        return {column: tuple(ends) if isinstance(ends, list) else ends for column, ends in named.items()}
-
-    @field_validator("categorical", mode="before")
-    @classmethod
-    def _by_name(cls, given: object) -> object:
-        named = _as_mapping([given] if isinstance(given, str) else given)
-        return {k: () if v is None else v for k, v in named.items()} if isinstance(named, dict) else named
-
-    @field_validator("dates", mode="before")
-    @classmethod
-    def _by_part(cls, given: object) -> object:
-        named = _as_mapping(given, ("month", "weekday"))
-        if not isinstance(named, dict):
-            return named
-        said = {column: {"parts": each} if isinstance(each, list | tuple) else each for column, each in named.items()}
-        return {column: _tuples(each) if isinstance(each, dict) else each for column, each in said.items()}
+    csv: Csv = Field(default=Csv(), description="how a file of text is written, by its keys (docs/table-files.md)")
 
     @field_validator("numeric")
     @classmethod
@@ -260,26 +214,29 @@ class TableSection(Simulated):
         return ranges
 
 
-def _as_mapping(given: object, meant: object = None) -> object:
-    """Columns that are listed, each with what is meant; anything else as it is."""
-    listed = isinstance(given, list) and all(isinstance(each, str) for each in given)
-    return dict.fromkeys(given, meant) if listed else given  # type: ignore[call-overload]
+class TableSection(Simulated):
+    """A file, or a folder of Parquet files, with one item a row and a column that names the user."""
 
+    kind: Literal["table"] = "table"
+    users: Count | None = Field(
+        default=None,
+        description="declared number of users, for `quoron train` with adjacency zero-out: slots without rows hold "
+        "nobody. With replace-one the number of users in the table is public",
+    )
+    path: str = Field(
+        description="a file (.csv, .tsv, .jsonl, these with .gz, .parquet, .feather), relative to the configuration "
+        "file; `package:NAME.parquet` is one that ships with quoron: `storms`, `scorecard` or `flights`; a folder of "
+        "Parquet files, or a URL such as `s3://bucket/visits`, is read piece by piece (docs/large-data.md)"
+    )
+    user: str = Field(description="column that says whose item a row is")
+    label: LabelSection | None = Field(default=None, description="what is predicted; none for the linear loss only")
+    columns: ColumnsSection = Field(
+        default=ColumnsSection(),
+        description="what the others mean; default: estimated within ε by `quoron train`",
+    )
+    test_fraction: Fraction = Field(default=0.2, description="share of users held out to measure the model")
 
-def with_columns_listed(population: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a section not yet checked in which numeric columns without a range are columns to estimate."""
-    numeric = population.get("numeric")
-    listed = [numeric] if isinstance(numeric, str) else numeric
-    if isinstance(listed, list | tuple) and all(isinstance(column, str) for column in listed):
-        listed = dict.fromkeys(listed)
-    if not isinstance(listed, Mapping):
-        return population
-    declared = {column: ends for column, ends in listed.items() if ends is not None}
-    estimated = {column: "number" for column, ends in listed.items() if ends is None}
-    kinds = {"estimate": {**population.get("estimate", {}), **estimated}} if estimated else {}
-    return {**population, "numeric": declared, **kinds}
-
-
-def _tuples(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """What a validator was given as lists, as fields take them."""
-    return {key: tuple(value) if isinstance(value, list) else value for key, value in tree.items()}
+    @property
+    def dialect(self) -> Dialect:
+        """How its text is written, as far as that is declared."""
+        return Dialect(**self.columns.csv.model_dump())

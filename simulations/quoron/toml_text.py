@@ -84,12 +84,19 @@ def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> Tree:
 
 
 def dumps(tree: Mapping[str, Any]) -> str:
-    """TOML text of nested tables; None is left out. Tables below the first level are written inline."""
+    """TOML text of nested tables; None is left out. Tables below the first level are inline, unless they hold some."""
     sections = []
     for name, table in tree.items():
-        lines = [f"{_key(key)} = {literal(value)}" for key, value in table.items() if value is not None]
-        sections.append("\n".join([f"[{_key(name)}]", *lines]))
+        held = {f"{_key(name)}.{_key(key)}": value for key, value in table.items() if _holds_tables(value)}
+        own = {key: value for key, value in table.items() if not _holds_tables(value)}
+        for title, keys in ({_key(name): own} | held).items():
+            lines = [f"{_key(key)} = {literal(value)}" for key, value in keys.items() if value is not None]
+            sections.append("\n".join([f"[{title}]", *lines]))
     return "\n\n".join(sections)
+
+
+def _holds_tables(value: Any) -> bool:
+    return isinstance(value, Mapping) and any(isinstance(inner, Mapping) for inner in value.values())
 
 
 def comment(text: str) -> str:

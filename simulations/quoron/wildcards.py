@@ -3,11 +3,9 @@
     >>> resolved(["x*", "age"], ["who", "x1", "age", "x2"], roles={"who"})
     [('x1', 'x2'), ('age',)]
 
-Those that are named themselves are left out, and `*` is all the others. A header is looked up once, and what is told
-from then on are the columns themselves.
+Those that are named themselves are left out, and `*` is all the others.
 """
 
-from bisect import bisect_left
 from collections.abc import Collection, Sequence
 
 from quoron_client.data.features import MAX_COLUMNS as MOST
@@ -35,15 +33,15 @@ def resolved(
             f"Expected a header with {', '.join(map(repr, sorted(roles)))} to find patterns of columns in, got "
             "another, which may be somebody's row and is not shown. Write the names of the columns above the rows."
         )
-    columns = _Header(header)
-    left_out = {*roles, *_left_out(declared, columns, without)}
+    columns = tuple(dict.fromkeys(header))
+    excluded = {*roles, *left_out(declared, columns, without)}
     wild = [place for place, each in enumerate(declared) if WILD in each]
     named_so = {name for each in declared if WILD not in each for name in named(each)}
     found: dict[int, tuple[str, ...]] = {}
     entry: dict[str, int] = {}
     for place in sorted(wild, key=lambda each: (declared[each] == WILD, each)):
         last = declared[place] == WILD
-        some = _matched(declared[place], columns, left_out)
+        some = _matched(declared[place], columns, excluded)
         found[place] = tuple(name for name in some if name not in named_so and not (last and name in entry))
         for name in found[place]:
             if entry.setdefault(name, place) != place:
@@ -63,60 +61,35 @@ def meant(declared: Sequence[str], header: Sequence[str], *, roles: Collection[s
     return [some if WILD in given else named(given) for given, some in found]
 
 
-class _Header:
-    """Names of columns, in order, and sorted so that those that begin, or end, alike are found at once."""
-
-    def __init__(self, names: Sequence[str]) -> None:
-        self.names = tuple(dict.fromkeys(names))
-        self._place = {name: place for place, name in enumerate(self.names)}
-        self._forward = sorted(self.names)
-        self._backward = sorted(name[::-1] for name in self.names)
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._place
-
-    def fitting(self, pattern: str) -> list[str]:
-        """Those that are the pattern with some text in place of each `*`, in order."""
-        first, *_, last = pattern.split(WILD)
-        some = self._beginning(self._forward, first)
-        if last and not first:
-            some = [each[::-1] for each in self._beginning(self._backward, last[::-1])]
-        return sorted((each for each in some if _fits(each, pattern)), key=self._place.__getitem__)
-
-    @staticmethod
-    def _beginning(names: list[str], text: str) -> list[str]:
-        begin = bisect_left(names, text)
-        return names[begin : bisect_left(names, True, begin, key=lambda name: not name.startswith(text))]
-
-
 def left_out(declared: Sequence[str], header: Sequence[str], without: Sequence[str]) -> set[str]:
-    """The columns that names, spans and patterns in `without` leave out. ConfigError as of `resolved`."""
-    return _left_out(declared, _Header(header), without)
-
-
-def _left_out(declared: Sequence[str], header: _Header, without: Sequence[str]) -> set[str]:
     """Columns that are left out by name or by a pattern. ConfigError for one that is declared, and for no column."""
+    names = {*header} if without else set[str]()
     found: set[str] = set()
     for each in without:
         if each in declared:
             raise ConfigError(f"Expected columns to exclude that nobody declares, got {each!r}. Leave it out of one.")
-        said = (each,) if each in header or WILD in each else named(each)
-        some = header.fitting(each) if WILD in each else [name for name in said if name in header]
+        said = (each,) if each in names else named(each)
+        some = _fitting(each, header) if WILD in each else [name for name in said if name in names]
         if not some:
             raise ConfigError(f"Expected columns that {each!r} excludes, got none in the table. Leave it out.")
         found |= {*some}
     return found
 
 
-def _matched(pattern: str, header: _Header, left_out: Collection[str]) -> tuple[str, ...]:
+def _fitting(pattern: str, header: Sequence[str]) -> list[str]:
+    first = pattern.partition(WILD)[0]
+    return [name for name in header if name.startswith(first) and _fits(name, pattern)]
+
+
+def _matched(pattern: str, header: Sequence[str], without: Collection[str]) -> tuple[str, ...]:
     if is_span(pattern):
         raise ConfigError(f"Expected a pattern such as 'x*' or a span such as 'x[0:9]', got {pattern!r}: both in one.")
-    some = [name for name in header.fitting(pattern) if name not in left_out]
+    some = [name for name in _fitting(pattern, header) if name not in without]
     if some == [pattern]:
         return (pattern,)  # a column whose own name it is
     if not some:
         raise ConfigError(
-            f"Expected columns that {pattern!r} stands for, got none among the {len(header.names):,} of the table. "
+            f"Expected columns that {pattern!r} stands for, got none among the {len(header):,} of the table. "
             "Letters count as they are written; '*' is any of them, also none."
         )
     odd = next((name for name in some if WILD in name or is_span(name)), None)

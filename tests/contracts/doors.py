@@ -27,14 +27,14 @@ RULES = """
 kind = "table"
 path = "{path}"
 user = "who"
-label = "sick"
-classes = ["no", "yes"]
-numeric = {{ age = [0, 100], size = [-1, 1] }}
-categorical = {{ ward = ["A", "7", "true"], code = [1, 2, 3] }}
-hashed = {{ note = 8 }}
-dates = {{ day = {{ parts = ["weekday", "hour"], days = ["2024-01-01", "2024-12-31"], zone = "Europe/Berlin" }} }}
-weight = {{ column = "count", most = 4 }}
-missing = "{missing}"
+label = {{ column = "sick", classes = ["no", "yes"] }}
+columns.numeric = {{ age = [0, 100], size = [-1, 1] }}
+columns.categorical = {{ ward = ["A", "7", "true"], code = [1, 2, 3] }}
+columns.hashed = {{ note = 8 }}
+columns.weight = {{ column = "count", most = 4 }}
+columns.missing = "{missing}"
+[population.columns.dates]
+day = {{ parts = ["weekday", "hour"], days = ["2024-01-01", "2024-12-31"], zone = "Europe/Berlin" }}
 """
 USERS, ROWS = 8, 3
 Table = dict[str, list[Any]]

@@ -57,8 +57,9 @@ def table(own: Rows) -> pa.Table:
 
 @cache
 def prepared(name: str) -> Prepared[Any]:
-    section = {"kind": "table", "path": "frame", "user": "who", "label": "ill", "classes": ["a", "b"]}
-    section |= {"numeric": {"u": [-3, 3], "v": [-3, 3]}, "items_per_user": ROWS, "class_weight": "balanced:1000"}
+    section: dict[str, Any] = {"kind": "table", "path": "frame", "user": "who", "items_per_user": ROWS}
+    section["label"] = {"column": "ill", "classes": ["a", "b"]}
+    section["columns"] = {"numeric": {"u": [-3, 3], "v": [-3, 3]}, "class_weight": "balanced:1000"}
     tree = {"population": section, "privacy": {"epsilon": 8.0, "delta": 1e-4}, "domain": {"radius": 2.0}}
     tree |= {"algorithm": {"name": name, "options": METHODS[name]}}
     return run.prepare(from_tree(tree), Path.cwd(), name="replayed", frame=table([(0.0, 0.0, "a")]))

@@ -38,7 +38,7 @@ items_per_user = 1
 path = "visits.csv"
 user = "who"
 label = "ill"
-numeric = { age = [0, 100] }
+columns.numeric = { age = [0, 100] }
 """
 COMMANDS = {
     "train": ["visits.csv", "--user", "who", "--label", "ill"],

@@ -54,8 +54,8 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         r"budget\.rounds=5 and algorithm\.options\.rounds=4",
     ),
     "a column's range": (
-        lambda: quoron.plan(ROWS, **TABLE, settings=["population.numeric.age=[0, 10]"]),
-        r"population\.numeric\.age, got \[0, 100\] .* and \[0, 10\]",
+        lambda: quoron.plan(ROWS, **TABLE, settings=["population.columns.numeric.age=[0, 10]"]),
+        r"population\.columns\.numeric\.age, got \[0, 100\] .* and \[0, 10\]",
     ),
     "a table's user": (
         lambda: quoron.train(ROWS, **TABLE, epsilon=1.0, settings=["population.user=age"]),
@@ -95,12 +95,12 @@ TYPED = {
     ),
     "an option twice": (["plan", "--epsilon", "1", "--epsilon=5"], r"--epsilon, got --epsilon 1 and --epsilon=5"),
     "a switch both ways": (
-        [*TABLED, "--set", "population.intercept=true", "--set", "population.intercept=false"],
-        r"population\.intercept, got True .* and False",
+        [*TABLED, "--set", "population.columns.intercept=true", "--set", "population.columns.intercept=false"],
+        r"population\.columns\.intercept, got True .* and False",
     ),
     "a list in both grammars": (
-        [*TABLED, "--set", "population.exclude=a,b", "--set", 'population.exclude=["a"]'],
-        r"population\.exclude, got \['a', 'b'\] .* and \['a'\]",
+        [*TABLED, "--set", "population.columns.exclude=a,b", "--set", 'population.columns.exclude=["a"]'],
+        r"population\.columns\.exclude, got \['a', 'b'\] .* and \['a'\]",
     ),
     "--csv twice": (
         ["bounds", "visits.csv", "--user", "who", "--epsilon", "1", "--csv", "separator=;", "--csv", "separator=,"],

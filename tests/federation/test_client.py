@@ -417,7 +417,7 @@ def columns(features=None, label="sick", bound=None, **changes):
         made["features"] = [{"column": name, "low": low, "high": high} for name, (low, high) in numeric.items()]
         made["features"] += [{"column": name, "categories": list(values)} for name, values in categorical.items()]
     if label != "sick":
-        read = None if label is None else read_label(label, label_range=bound and (-bound, bound), bound=bound or 1.0)
+        read = None if label is None else read_label(label, range=bound and (-bound, bound), bound=bound or 1.0)
         made["label"] = Encoding((), read).as_json()["label"]
     return {"columns": made}
 
@@ -455,7 +455,7 @@ class TestTheItems:
     def test_are_those_of_the_population(self, tmp_path, suffix, loss, label, normalize, intercept):
         frame = visits()
         bound = getattr(loss, "label_bound", None)
-        label_of = read_label(label, label_range=bound and (-bound, bound), bound=bound or 1.0)
+        label_of = read_label(label, range=bound and (-bound, bound), bound=bound or 1.0)
         everyone = from_table(
             frame, user="who", label=label_of, features=(Numeric("age", 0, 100), Categorical("ward", ("A", "1"))),
             loss=loss, normalize=normalize, intercept=intercept, test_fraction=0.0,

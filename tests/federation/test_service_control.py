@@ -336,8 +336,8 @@ items_per_user = 50
 path = "nobody-reads-this.parquet"
 user = "who"
 label = "sick"
-numeric = {{ {", ".join(f"x{j} = [-1.0, 1.0]" for j in range(DIMENSION))} }}
-categorical = {{ ward = ["A", "B"] }}
+columns.numeric = {{ {", ".join(f"x{j} = [-1.0, 1.0]" for j in range(DIMENSION))} }}
+columns.categorical = {{ ward = ["A", "B"] }}
 
 [privacy]
 epsilon = 4.0

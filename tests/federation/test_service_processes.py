@@ -50,8 +50,8 @@ items_per_user = 4
 path = "nobody-reads-this.parquet"
 user = "who"
 label = "sick"
-numeric = {{ {", ".join(f"x{j} = [-1.0, 1.0]" for j in range(DIMENSION))} }}
-intercept = false
+columns.numeric = {{ {", ".join(f"x{j} = [-1.0, 1.0]" for j in range(DIMENSION))} }}
+columns.intercept = false
 test_fraction = 0.0
 
 [domain]

@@ -13,10 +13,17 @@ from golden.plain import plain
 from golden.releases import visits
 from quoron.cli.app import invoke
 
-COLUMNS = "--numeric", "age=0:100", "--categorical", "ward=north,south,west", "--set", "population.missing=midpoint"
-TABLE = ("visits.csv", "--user", "who", "--label", "ill", "--set", "population.classes=no,yes", *COLUMNS)
+COLUMNS = (
+    "--numeric",
+    "age=0:100",
+    "--categorical",
+    "ward=north,south,west",
+    "--set",
+    "population.columns.missing=midpoint",
+)
+TABLE = ("visits.csv", "--user", "who", "--label", "ill", "--set", "population.label.classes=no,yes", *COLUMNS)
 OF_WARDS = ("visits.csv", "--user", "who", "--label", "ward", *COLUMNS[:2])
-OF_WARDS += ("--set", "population.classes=north,south,west")
+OF_WARDS += ("--set", "population.label.classes=north,south,west")
 RUN = "--epsilon", "8", "--out", "run", "--seed", "3"
 COMMANDS: Mapping[str, Sequence[Sequence[str]]] = {
     "algorithms": (("show", "algorithms"), ("show", "presets")),

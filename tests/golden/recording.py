@@ -109,7 +109,7 @@ PROBLEMS: Mapping[str, Sequence[str]] = {
     "ten silos": ("population.silos=10", "population.users=40_000", "population.items_per_user=10"),
     "two servers, groups of three": (
         'privacy.trust_model="two-servers"',
-        "privacy.groups=3",
+        "privacy.two_servers.groups=3",
         "population.users=40_000",
         "population.items_per_user=10",
     ),

@@ -22,7 +22,8 @@ from patients import patients
 from quoron.private_bounds import find_bounds
 
 ASKED = ("histogram of age", "count by ward", "mean of dose by ward", "quantiles of dose at 0.1, 0.9", "median of age")
-DECLARED: Mapping[str, Any] = {"columns": {"numeric": {"age": (0, 100), "dose": (0, 5)}, "classes": ["no", "yes"]}}
+ILL: Mapping[str, Any] = {"column": "ill", "classes": ["no", "yes"]}
+DECLARED: Mapping[str, Any] = {"label": ILL, "columns": {"numeric": {"age": (0, 100), "dose": (0, 5)}}}
 
 
 def visits(users: int) -> pd.DataFrame:
@@ -49,7 +50,7 @@ def _trained(users: int = 6000, **given: Any) -> dict[str, Any]:
 
 
 def _evaluated() -> Any:
-    simulated = quoron.simulate(visits(6000), user="who", label="ill", epsilon=8.0, seed=3, **DECLARED)
+    simulated = quoron.simulate(visits(6000), user="who", epsilon=8.0, seed=3, **DECLARED)
     model = simulated.directory
     return _figures(quoron.evaluate(model, visits(5000), user="who", epsilon=4.0, delta=1e-5))
 
@@ -72,7 +73,7 @@ def _mean(**given: Any) -> Any:
 
 def _tuned() -> Any:
     tried: dict[str, Any] = {"loss.ridge": [0, 0.1]}
-    run = quoron.tune(visits(6000), user="who", label="ill", epsilon=8.0, delta=1e-5, vary=tried, **DECLARED)
+    run = quoron.tune(visits(6000), user="who", epsilon=8.0, delta=1e-5, vary=tried, **DECLARED)
     return plain({"weights": run.model.weights, "statement": run.statement})
 
 
@@ -102,12 +103,12 @@ RELEASES: Mapping[str, Callable[[], Any]] = {
     "train zero-out": lambda: _trained(adjacency="zero-out", settings=["population.users=7000"], **DECLARED),
     "train a number": lambda: _trained(
         8_000,
-        label="dose",
-        columns={"label_range": (0, 5), "numeric": {"age": (0, 100)}},
+        label={"column": "dose", "range": (0, 5)},
+        columns={"numeric": {"age": (0, 100)}},
         settings=["algorithm.name=one-round-least-squares"],
     ),
     "train a rare label": lambda: _trained(
-        20_000, label="ward", columns={"classes": ["north", "south", "west"]}, holdout=0.2
+        20_000, label={"column": "ward", "classes": ["north", "south", "west"]}, holdout=0.2
     ),
     "train a comparison": lambda: _trained(12_000, label="age > 79", columns={"numeric": {"dose": (0, 5)}}),
     "train without a look": lambda: _trained(data_quality=0, **DECLARED),

@@ -35,8 +35,8 @@ from quoron_server.books.ledger import Ledger
 pytestmark = pytest.mark.usefixtures("ledger")
 
 USERS = 1500
-ROLES: dict[str, Any] = {"user": "who", "label": "ill"}
-COLUMNS: dict[str, Any] = {"numeric": {"age": (0, 100), "dose": (0, 5)}, "classes": ["no", "yes"]}
+ROLES: dict[str, Any] = {"user": "who", "label": {"column": "ill", "classes": ["no", "yes"]}}
+COLUMNS: dict[str, Any] = {"numeric": {"age": (0, 100), "dose": (0, 5)}}
 BALANCED = {"columns": COLUMNS | {"class_weight": "balanced"}}
 QUICK: dict[str, Any] = {"epsilon": 2.0, "algorithm": "one-pass-dp-sgd", "settings": ["algorithm.options.rounds=3"]}
 
@@ -207,7 +207,16 @@ def test_what_class_weights_cost_is_said_where_it_is_much():
 
 def test_the_command_line_takes_class_weights(people, tmp_path, capsys):
     people.to_csv(tmp_path / "people.csv", index=False)
-    words = ["--user", "who", "--label", "ill", "--set", "population.classes=no,yes", "--numeric", "age=0:100,dose=0:5"]
+    words = [
+        "--user",
+        "who",
+        "--label",
+        "ill",
+        "--set",
+        "population.label.classes=no,yes",
+        "--numeric",
+        "age=0:100,dose=0:5",
+    ]
     command = [
         "--quiet",
         "train",
@@ -216,7 +225,9 @@ def test_the_command_line_takes_class_weights(people, tmp_path, capsys):
         "--epsilon",
         "2",
     ]
-    assert invoke([*command, "--set", "population.class_weight=balanced:4", "--out", str(tmp_path / "run")]) == 0
+    assert (
+        invoke([*command, "--set", "population.columns.class_weight=balanced:4", "--out", str(tmp_path / "run")]) == 0
+    )
     assert "a row counts" in capsys.readouterr().out
     assert min(quoron.load(tmp_path / "run").encoding.class_weight.counts) == 0.25
 
@@ -272,8 +283,9 @@ def test_classes_that_are_bought_are_balanced_and_take_no_declared_weights(peopl
 
 
 def config(path: str = "frame", **more: Any) -> configs.Config:
-    table = {"kind": "table", "path": path, "user": "who", "label": "ill", "classes": ["no", "yes"]}
-    table |= {"numeric": {"age": [0, 100], "dose": [0, 5]}, "class_weight": "balanced"} | more
+    table: dict[str, Any] = {"kind": "table", "path": path, "user": "who"}
+    table["label"] = {"column": "ill", "classes": ["no", "yes"]}
+    table["columns"] = {"numeric": {"age": [0, 100], "dose": [0, 5]}, "class_weight": "balanced"} | more
     method = {"name": "one-pass-dp-sgd", "options": {"rounds": 3}}
     return configs.from_tree({"population": table, "privacy": {"epsilon": 2.0}, "algorithm": method})
 

@@ -25,7 +25,7 @@ items_per_user = 1
 path = "people.csv"
 user = "who"
 label = "ill > 0"
-numeric = {{ {", ".join(f"{name} = [-3, 3]" for name in NAMES)} }}
+columns.numeric = {{ {", ".join(f"{name} = [-3, 3]" for name in NAMES)} }}
 
 [privacy]
 epsilon = 1.0

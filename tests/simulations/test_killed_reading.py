@@ -27,7 +27,7 @@ kind = "table"
 path = "{path}"
 user = "who"
 label = "ill"
-numeric = {{ age = [0, 100], dose = [0, 5] }}
+columns.numeric = {{ age = [0, 100], dose = [0, 5] }}
 [privacy]
 epsilon = 1.0
 [algorithm]

@@ -370,8 +370,8 @@ items_per_user = 4
 path = "people.parquet"
 user = "who"
 label = "sick"
-numeric = {{ {", ".join(f"x{j} = [-1.0, 1.0]" for j in range(DIMENSION))} }}
-intercept = false
+columns.numeric = {{ {", ".join(f"x{j} = [-1.0, 1.0]" for j in range(DIMENSION))} }}
+columns.intercept = false
 test_fraction = 0.25
 
 [domain]

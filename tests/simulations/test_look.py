@@ -38,7 +38,7 @@ kind = "table"
 path = "people.csv"
 user = "who"
 label = "ill"
-numeric = { age = [0, 100], dose = [0, 5] }
+columns.numeric = { age = [0, 100], dose = [0, 5] }
 [privacy]
 epsilon = 1.0
 [algorithm]
@@ -144,7 +144,7 @@ def fitting(config: configs.Config, folder: Path, frame: Any = None) -> list[np.
 
 def described(path: str, slots: int | None = None, **more: Any) -> configs.Config:
     table = {"kind": "table", "path": path, "user": "who", "label": "ill", "users": slots}
-    table |= {"numeric": {"age": [0, 100], "dose": [0, 5]}}
+    table |= {"columns": {"numeric": {"age": [0, 100], "dose": [0, 5]}}}
     return configs.from_tree({"population": table, "privacy": {"epsilon": 1.0}, **more})
 
 
@@ -287,9 +287,9 @@ PRICE = Encoding((Numeric("age", 0, 100),), label=Range("price", 0, 10))
 
 def test_labels_beyond_a_range_that_was_bought_are_told_a_range_that_would_do_as_far_as_it_is_released():
     (said,) = a_report({"labels": np.array([0.0, 0.7])}, PRICE).warnings
-    assert said.endswith("Declare a wider label_range.")
+    assert said.endswith("Declare a wider range.")
     (said,) = a_report({"labels": np.array([0.0, 0.7])}, PRICE, wider=(0.0, 64.0)).warnings
-    assert said.endswith("Declare a wider label_range: [0, 64] had nearly all labels when it was bought, coarsely.")
+    assert said.endswith("Declare a wider range: [0, 64] had nearly all labels when it was bought, coarsely.")
 
 
 def test_with_many_unfit_columns_some_are_named_together_and_all_are_in_the_table():

@@ -34,7 +34,7 @@ from quoron_server.specification import RunSpecification, describe, make_plan
 USERS, ITEMS = 3000, 4
 MANY = {"soft-filtered-sgd": 30_000, "local-model": 8_000}  # users that these need
 RANGES = {"a": (-1.0, 1.0), "b": (-1.0, 1.0)}
-SOFTMAX = ("population.classes=[0, 1, 2]", "loss.feature_norm=2.0", "domain.radius=4.0")
+SOFTMAX = ("population.label.classes=[0, 1, 2]", "loss.feature_norm=2.0", "domain.radius=4.0")
 
 
 def frame(users=USERS):
@@ -186,9 +186,8 @@ kind = "table"
 items_per_user = 4
 path = "mine.csv"
 user = "who"
-label = "kind"
-classes = [0, 1, 2]
-numeric = { a = [-1, 1], b = [-1, 1] }
+label = { column = "kind", classes = [0, 1, 2] }
+columns.numeric = { a = [-1, 1], b = [-1, 1] }
 [privacy]
 trust_model = "central-release"
 epsilon = 15.0

@@ -93,7 +93,7 @@ PROMISE = models.Promise("protects every user", 1.0, 1e-6, "replace-one", "track
 def written() -> Model:
     loss = make_loss("huber", threshold=0.5)
     features = (Numeric("age", 20, 80), Categorical("ward", ("north", "south")))
-    encoding = Encoding(features, label=read_label("cost", label_range=(0, 9)), feature_norm=loss.feature_norm)
+    encoding = Encoding(features, label=read_label("cost", range=(0, 9)), feature_norm=loss.feature_norm)
     return Model(np.arange(2, encoding.dimension + 2) / 4, encoding, loss, PROMISE)
 
 
@@ -349,8 +349,14 @@ def frame(seed: int = 1) -> pd.DataFrame:
 
 
 def trained(tmp_path: Path, columns=None, **words):
-    known = {"numeric": {"age": (20, 80)}, "categorical": {"ward": ["north", "south"]}, "label_range": (50, 400)}
-    asked = {"user": "who", "label": "cost", "epsilon": 8.0, **ONE, "out": tmp_path / "run"}
+    known = {"numeric": {"age": (20, 80)}, "categorical": {"ward": ["north", "south"]}}
+    asked = {
+        "user": "who",
+        "label": {"column": "cost", "range": (50, 400)},
+        "epsilon": 8.0,
+        **ONE,
+        "out": tmp_path / "run",
+    }
     return quoron.train(frame(), columns=known | (columns or {}), **asked | words)
 
 
@@ -379,7 +385,7 @@ def test_values_of_a_category_beside_a_constant_are_not_determined_and_all_else_
     [
         ({"algorithm": None}, "no interval: whitened-tracking clips"),
         ({"algorithm": "tracking-srgd"}, "no interval: tracking-srgd releases no second moment"),
-        ({"label": "ill", "columns": {"label_range": None}}, "not the best model of a logistic loss"),
+        ({"label": "ill"}, "not the best model of a logistic loss"),
         ({"columns": {"normalize": True}}, "divided by their own length"),
     ],
 )
@@ -398,7 +404,7 @@ AGE, WARD = Numeric("age", 20, 80), Categorical("ward", ("north", "south"))
         model(read_label("ill")),
         model(read_label("cost > 15"), normalize=True),
         model(read_label("r2", positive="Y"), missing="midpoint"),
-        model(read_label("cost", label_range=(0, 9)), make_loss("huber", threshold=0.5)),
+        model(read_label("cost", range=(0, 9)), make_loss("huber", threshold=0.5)),
         model(read_label("state", classes=("a", "b")), features=(Numeric("age", 0, 9, (3.0, 5.0)),)),
     ],
 )

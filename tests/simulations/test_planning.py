@@ -195,7 +195,7 @@ MORE = (300, 1_000, 3_000, 9_999, 10_001, 20_000, 100_000, 1_000_000)  # users
 
 def on_a_table(users: int, dimension: int = 8, *settings: str, federated: bool = False, **constants: Any) -> Plan:
     """What `auto` takes where one machine holds all rows, or of users who have machines of their own."""
-    config = configs.from_tree(configs.overlay({}, (*TABLE, "population.numeric={x = [0, 1]}", *settings)))
+    config = configs.from_tree(configs.overlay({}, (*TABLE, "population.columns.numeric={x = [0, 1]}", *settings)))
     known = changed(small(users), **{**REAL, "dimension": dimension, **constants})
     algorithms = {name: ALGORITHMS[name] for name in FEW if name != "recentred-sgd"}  # that takes half a second to plan
     return choose(config, known, algorithms=algorithms, federated=federated)
@@ -243,7 +243,7 @@ items_per_user = 3
 path = "people.csv"
 user = "who"
 label = "ill > 0"
-numeric = { age = [0, 100], dose = [0, 5] }
+columns.numeric = { age = [0, 100], dose = [0, 5] }
 
 [problem]
 participation = 0.5
@@ -272,8 +272,8 @@ UNTRUSTED = ("privacy.trust_model=two-servers",)
 
 
 FEDERATED = """
-population = { kind = "table", path = "nobody-reads-this.parquet", user = "who", label = "sick", items_per_user = 50, numeric = { x = [-1.0, 1.0] } }
-privacy = { epsilon = 1.0, server_epsilon = 4.0, trust_model = "two-servers", delta = 1e-6, min_cohort = 0.5 }
+population = { kind = "table", path = "nobody-reads-this.parquet", user = "who", label = "sick", items_per_user = 50, columns.numeric = { x = [-1.0, 1.0] } }
+privacy = { epsilon = 1.0, two_servers.epsilon = 4.0, trust_model = "two-servers", delta = 1e-6, min_cohort = 0.5 }
 algorithm = { name = "recentred-sgd" }
 """  # noqa: E501
 

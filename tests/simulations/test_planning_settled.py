@@ -34,7 +34,7 @@ TABLE = ("population.kind=table", "population.path=-", "population.user=-", "pop
 
 def on_a_table(users: int, dimension: int = 8, *settings: str, federated: bool = False, **constants: Any) -> Plan:
     """What `auto` takes where one machine holds all rows, or of users who have machines of their own."""
-    config = configs.from_tree(configs.overlay({}, (*TABLE, "population.numeric={x = [0, 1]}", *settings)))
+    config = configs.from_tree(configs.overlay({}, (*TABLE, "population.columns.numeric={x = [0, 1]}", *settings)))
     known = changed(small(users), **{**REAL, "dimension": dimension, **constants})
     algorithms = {name: ALGORITHMS[name] for name in FEW if name != "recentred-sgd"}  # that takes half a second to plan
     return choose(config, known, algorithms=algorithms, federated=federated)

@@ -290,10 +290,10 @@ def test_a_header_with_control_characters_reaches_no_terminal(
         [population]
         kind = "table"
         path = "visits.csv"
-        csv = { separator = "," }
+        columns.csv = { separator = "," }
         user = "nobody"
         label = "ill"
-        numeric = { age = [0, 100] }
+        columns.numeric = { age = [0, 100] }
 
         [privacy]
         epsilon = 1.0

@@ -77,7 +77,7 @@ items_per_user = 4
 path = "nobody-reads-this.parquet"
 user = "who"
 label = "sick"
-numeric = { x = [-1.0, 1.0] }
+columns.numeric = { x = [-1.0, 1.0] }
 [domain]
 radius = 2.0
 [privacy]

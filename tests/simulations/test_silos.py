@@ -187,7 +187,7 @@ items_per_user = 3
 path = "hospital.csv"
 user = "patient"
 label = "again"
-numeric = { age = [0, 100] }
+columns.numeric = { age = [0, 100] }
 SILOS
 [privacy]
 epsilon = 2.0
@@ -231,7 +231,7 @@ def test_the_command_writes_a_run_that_learns_something(
     assert said.out.split()[-1] == "trial/run.toml"
     text = (tmp_path / "trial" / "run.toml").read_text()
     assert "MADE UP" in text
-    assert configs.parse(text).privacy.min_cohort is None, "`quoron train` takes none"
+    assert configs.parse(text).privacy.min_cohort.share is None, "`quoron train` takes none"
     result = quoron.simulate("trial/run.toml", out=tmp_path / "run", settings=["algorithm.name=whitened-tracking"])
     assert result.summary.silos["silos"] == 3
     assert result.summary.excess_risk is not None

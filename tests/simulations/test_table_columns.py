@@ -27,7 +27,8 @@ from quoron.private_bounds import find_bounds
 from quoron.simulation.patterns import with_columns
 from quoron.simulation.scene import encoding_of, loss_of
 from quoron.sources import described
-from quoron.table_columns import WORDS, read
+from quoron.table_columns import WORDS, Label, read
+from quoron.table_section import ColumnsSection, LabelSection
 from quoron_client.data.encoding import Encoding
 from quoron_privacy.errors import ConfigError, DataError
 from quoron_server.serial import dumps
@@ -38,7 +39,13 @@ COMMANDS = ("train", "simulate", "compare", "plan")
 
 def test_every_word_is_a_key_of_the_configuration_and_every_key_of_a_table_a_word() -> None:
     shared = {*Simulated.model_fields, "kind", "path", "users", "test_fraction"}  # of simulations, or the source itself
-    assert set(WORDS) == {"user", "label", *quoron.Columns.__annotations__} == set(TableSection.model_fields) - shared
+    assert {"user", "label", "columns"} == set(TableSection.model_fields) - shared
+    assert set(LabelSection.model_fields) == set(Label.__annotations__)
+    assert set(ColumnsSection.model_fields) == set(quoron.Columns.__annotations__)
+    inner = [f"columns.{key}" for key in quoron.Columns.__annotations__] + [
+        f"label.{key}" for key in Label.__annotations__
+    ]
+    assert set(WORDS) == {"user", "label", *inner}
 
 
 @pytest.mark.parametrize("name", DOORS)
@@ -54,18 +61,18 @@ def test_a_door_takes_columns_as_one_argument(name: str) -> None:
 def test_columns_say_what_every_key_means_and_so_do_the_options() -> None:
     said = " ".join((quoron.Columns.__doc__ or "").split())
     for word in quoron.Columns.__annotations__:
-        assert WORDS[word].means
-        assert f" {word}: {WORDS[word].means}." in said
+        assert WORDS[f"columns.{word}"].means
+        assert f" {word}: {WORDS[f'columns.{word}'].means}." in said
 
 
 def test_columns_are_a_plain_mapping_and_a_section_of_toml(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text(ROWS)
     text = 'csv = { separator = ";" }\nnumeric = { age = [0, 90], dose = [0, 5] }\n'
-    text += "classes = [0, 1]\nhashed = { code = 64 }"
+    text += "hashed = { code = 64 }"
     numeric = {"age": (0, 90), "dose": (0, 5)}
     given = [
-        quoron.Columns(csv={"separator": ";"}, numeric=numeric, classes=[0, 1], hashed={"code": 64}),
-        {"csv": {"separator": ";"}, "numeric": numeric, "classes": [0, 1], "hashed": {"code": 64}},
+        quoron.Columns(csv={"separator": ";"}, numeric=numeric, hashed={"code": 64}),
+        {"csv": {"separator": ";"}, "numeric": numeric, "hashed": {"code": 64}},
         tomllib.loads(text),
     ]
     found = [described(tmp_path / "a.csv", "who", "ill", {"columns": columns})[0] for columns in given]
@@ -77,28 +84,29 @@ def test_a_command_has_an_option_for_every_word_that_is_one(name: str) -> None:
     command = typer.main.get_command(app)
     assert isinstance(command, click.Group)
     options = {option for each in command.commands[name].params for option in each.opts}
-    typed = {word: f"--{word.replace('_', '-')}" for word in WORDS}
-    assert {typed[word] for word in WORDS if WORDS[word].option} | {"--set"} < options
-    assert not {typed[word] for word in WORDS if not WORDS[word].option} & options
+    typed = {word: f"--{word.rpartition('.')[2]}" for word in WORDS if word != "label.column"}
+    assert {typed[word] for word in typed if WORDS[word].option} | {"--set"} < options
+    assert not {typed[word] for word in typed if not WORDS[word].option} & options
 
 
 ROWS = "who;age;dose;code;id;w;ill\n" + "".join(
     f"{row // 4};{row % 90};0,5;c{row % 30};{row};1;{row % 2}\n" for row in range(4_000)
 )
 BESIDE: dict[str, tuple[str, Any]] = {  # every word that is no option: how it is typed, and its Python value
-    "dates": ("came=month,weekday", {"came": {"parts": ["month", "weekday"]}}),
-    "positive": ("1", 1),
-    "label_range": ("0:1", (0, 1)),
-    "hashed": ("code=64", {"code": 64}),
-    "exclude": ("id,w*", ["id", "w*"]),
-    "estimate": ("code=category", {"code": "category"}),
-    "classes": ("0,1", [0, 1]),
-    "weight": ("w=2", {"column": "w", "most": 2}),
-    "class_weight": ("0=1,1=2", {0: 1, 1: 2}),
-    "csv": ("separator=;", {"separator": ";"}),
-    "missing": ("midpoint", "midpoint"),
-    "intercept": ("false", False),
-    "normalize": ("true", True),
+    "columns.dates": ("came=month,weekday", {"came": {"parts": ["month", "weekday"]}}),
+    "label.column": ("ill", "ill"),
+    "label.positive": ("1", 1),
+    "label.range": ("0:1", (0, 1)),
+    "columns.hashed": ("code=64", {"code": 64}),
+    "columns.exclude": ("id,w*", ["id", "w*"]),
+    "columns.estimate": ("code=category", {"code": "category"}),
+    "label.classes": ("0,1", [0, 1]),
+    "columns.weight": ("w=2", {"column": "w", "most": 2}),
+    "columns.class_weight": ("0=1,1=2", {0: 1, 1: 2}),
+    "columns.csv": ("separator=;", {"separator": ";"}),
+    "columns.missing": ("midpoint", "midpoint"),
+    "columns.intercept": ("false", False),
+    "columns.normalize": ("true", True),
 }
 
 
@@ -107,17 +115,25 @@ def test_what_is_no_option_is_set_beside_a_plain_table_in_the_grammar_of_the_she
     assert set(BESIDE) == {word for word in WORDS if not WORDS[word].option}
     given: dict[str, Any] = {"numeric": {"age": (0, 9), "dose": (0, 9)}, "csv": {"separator": ";"}}
     for word, (typed, value) in BESIDE.items():
-        meant = described(tmp_path / "a.csv", "who", "ill", {"columns": given | {word: value}})[0]
+        table, _, key = word.rpartition(".")
+        label = {"column": "ill", key: value} if table == "label" else "ill"
+        columns = given | {key: value} if table == "columns" else given
+        meant = described(tmp_path / "a.csv", "who", label, {"columns": columns})[0]
         for text in (typed, toml_text.literal(plain(value, word))):
             settings = [f"population.{word}={text}"]
             asked = {"columns": given, "settings": settings}
             assert described(tmp_path / "a.csv", "who", "ill", asked)[0] == meant
-    nested = [*(f"population.numeric.{each}=[0, 9]" for each in ("age", "dose")), "population.hashed.code=64"]
+    nested = [
+        *(f"population.columns.numeric.{each}=[0, 9]" for each in ("age", "dose")),
+        "population.columns.hashed.code=64",
+    ]
     found = described(tmp_path / "a.csv", "who", "ill", {"columns": given, "settings": nested})[0].population
     assert isinstance(found, TableSection)
-    assert (found.hashed, found.numeric) == ({"code": 64}, {"age": (0, 9), "dose": (0, 9)})
-    with pytest.raises(ConfigError, match=r"Expected --set population\.hashed=COLUMN=BUCKETS,.* got .*hashed='code=x'"):
-        described(tmp_path / "a.csv", "who", "ill", {"columns": given, "settings": ["population.hashed=code=x"]})
+    assert (found.columns.hashed, found.columns.numeric) == ({"code": 64}, {"age": (0, 9), "dose": (0, 9)})
+    with pytest.raises(ConfigError, match=r"--set population\.columns\.hashed=COLUMN=BUCKETS,.* got .*hashed='code=x'"):
+        described(
+            tmp_path / "a.csv", "who", "ill", {"columns": given, "settings": ["population.columns.hashed=code=x"]}
+        )
 
 
 def test_a_command_takes_everything_of_a_table_by_options_and_set(
@@ -128,11 +144,11 @@ def test_a_command_takes_everything_of_a_table_by_options_and_set(
     words = ["--user", "who", "--label", "ill", "--numeric", "age=0:90,dose=0:5", "--epsilon", "8"]
     words += [
         "--set",
-        "population.csv.separator=;",
+        "population.columns.csv.separator=;",
         "--set",
-        "population.csv.decimal=,",
+        "population.columns.csv.decimal=,",
         "--set",
-        "population.hashed.code=64",
+        "population.columns.hashed.code=64",
     ]
     words += ["--set", "population.items_per_user=4", "--set", "privacy.allow_large_delta=true"]
     columns = {
@@ -146,8 +162,8 @@ def test_a_command_takes_everything_of_a_table_by_options_and_set(
     said = json.loads(capsys.readouterr().out)
     assert said["problem"] == json.loads(dumps(planned.as_json()))["problem"]
     for wrong, message in (
-        ("csv.seperator=;", "did you mean population.csv.separator?"),
-        ("csv.decimal=x", "decimal"),
+        ("columns.csv.seperator=;", "did you mean population.columns.csv.separator?"),
+        ("columns.csv.decimal=x", "decimal"),
     ):
         assert invoke(["plan", "a.csv", *words[:8], "--set", f"population.{wrong}"]) == 2
         assert message in " ".join(capsys.readouterr().err.split())
@@ -166,15 +182,15 @@ if TYPE_CHECKING:  # a type checker knows the words: it reports an ignore that i
     ("word", "typed", "value"),
     [
         ("user", ["patient"], "patient"),
-        ("numeric", ["age=0:100", "dose=-1.5:1e3"], {"age": (0, 100), "dose": (-1.5, 1000)}),
-        ("numeric", ["age=0:100,dose"], {"age": (0, 100), "dose": None}),
-        ("categorical", ["ward=1,2", "zip=01,2"], {"ward": [1, 2], "zip": ["01", "2"]}),
-        ("categorical", ["ward,clinic"], ["ward", "clinic"]),
-        ("categorical", ['drug="a,b",c', "ward"], {"drug": ["a,b", "c"], "ward": None}),
-        ("classes", ["0,1"], [0, 1]),
-        ("positive", ["true"], True),
-        ("label_range", ["0:80000"], (0, 80000)),
-        ("weight", ["nights=14"], {"column": "nights", "most": 14}),
+        ("columns.numeric", ["age=0:100", "dose=-1.5:1e3"], {"age": (0, 100), "dose": (-1.5, 1000)}),
+        ("columns.numeric", ["age=0:100,dose"], {"age": (0, 100), "dose": None}),
+        ("columns.categorical", ["ward=1,2", "zip=01,2"], {"ward": [1, 2], "zip": ["01", "2"]}),
+        ("columns.categorical", ["ward,clinic"], ["ward", "clinic"]),
+        ("columns.categorical", ['drug="a,b",c', "ward"], {"drug": ["a,b", "c"], "ward": None}),
+        ("label.classes", ["0,1"], [0, 1]),
+        ("label.positive", ["true"], True),
+        ("label.range", ["0:80000"], (0, 80000)),
+        ("columns.weight", ["nights=14"], {"column": "nights", "most": 14}),
     ],
 )
 def test_what_is_typed_is_read_as_it_is_meant(word: str, typed: list[str], value: Any) -> None:
@@ -212,7 +228,7 @@ class TestAPattern:
         def found(*patterns: str) -> Any:
             ranges = {each: (0, place) for place, each in enumerate(patterns, 1)}
             config = described(tmp_path / "a.csv", "who", "ill", {"columns": {"numeric": ranges}})[0]
-            return with_columns(config, tmp_path).population.numeric
+            return with_columns(config, tmp_path).population.columns.numeric
 
         assert found("x1", "x*", "*") == {"x1": (0, 1), "x2": (0, 2), "age": (0, 3), "dose": (0, 3)}
         with pytest.raises(ConfigError, match=r"every column to be declared once, got 'x1' as 'x\*' and as '\*1'"):
@@ -244,6 +260,7 @@ TOML = """
     path = "{path}"
     user = "who"
     label = "sick"
+    [population.columns]
     numeric = {{ age = [0, 100], "x*" = [0, 1] }}
     hashed = {{ code = 8 }}
     dates.admitted = {{ parts = ["weekday", "hour"], year = [2020, 2025], days = [2020-01-01, 2025-12-31] }}
@@ -305,8 +322,8 @@ class TestAConfiguration:
                 r"the range or the values of every column that is a feature, got none of age, x",
             ),
             ("age = [0, 100],", "age = [100, 0],", "low < high for numeric column 'age'"),
-            ("code = 8", "code = 1", r"population\.hashed\.code >= 2"),
-            ('["weekday", "hour"]', '["weekday", "minute"]', r"population\.dates\.admitted\.parts.* 'hour'"),
+            ("code = 8", "code = 1", r"population\.columns\.hashed\.code >= 2"),
+            ('["weekday", "hour"]', '["weekday", "minute"]', r"population\.columns\.dates\.admitted\.parts.* 'hour'"),
             ("year = [2020, 2025]", "year = [2025, 2020]", "range low < high of the year of date 'admitted'"),
             ('dates.born = ["month"]', "dates.born = { parts = ['month'], zone = 'Mars' }", "a time zone such as"),
             ('"x_id*"', '"q*"', r"columns that 'q\*' excludes, got none in the table"),
@@ -329,7 +346,7 @@ class TestWhatNobodyDeclared:
         assert [each.kind for each in found.declared] == ["numeric", "dates", "dates"]
         low, high = lines["admitted"].value["year"]
         assert 2010 <= low <= 2020 < 2025 <= high <= 2035
-        assert "[population.dates]" in found.toml()
+        assert "[population.columns.dates]" in found.toml()
         section = configs.parse(found.toml().replace("[population]", '[population]\nlabel = "sick"\npath = "v.csv"', 1))
         assert rules(section).names[1:3] == ("admitted month=January", "admitted month=February")
         with pytest.raises(DataError, match="Expected column 'size' to hold dates, times or text, got type list"):
@@ -357,15 +374,15 @@ class TestTheCommandLine:
         ],
     )  # fmt: skip
     def test_says_the_same(self, word: str, typed: list[str], value: Any) -> None:
-        assert read(word, typed) == value
+        assert read(f"columns.{word}", typed) == value
 
     @pytest.mark.parametrize(
         ("word", "typed"), [("hashed", "code"), ("hashed", "code=x"), ("dates", "a=year:x:y"), ("numeric", "a=1")]
     )
     def test_is_refused_with_its_option(self, word: str, typed: str) -> None:
-        said = f"--{word} " if WORDS[word].option else f"--set population.{word}="
+        said = f"--{word} " if WORDS[f"columns.{word}"].option else f"--set population.columns.{word}="
         with pytest.raises(ConfigError, match=f"Expected {said}.*, got {said}'{typed}'"):
-            read(word, [typed])
+            read(f"columns.{word}", [typed])
 
 
 WIDE = 150
@@ -379,7 +396,7 @@ def toml(path: str, numeric: str = '"x*" = [0, 1], age = [0, 100]', more: str = 
         path = "{path}"
         user = "who"
         label = "sick"
-        numeric = {{ {numeric} }}
+        columns.numeric = {{ {numeric} }}
         {more}
         [privacy]
         epsilon = 8.0
@@ -401,7 +418,7 @@ def test_columns_are_those_of_the_header_and_no_row_is_read(kind: str, place: Pa
     given = configs.parse(toml(str(path.parent if kind == "folder" else path)))
     found = with_columns(given, place).population
     assert isinstance(found, configs.TableSection)
-    assert found.numeric == {f"x[0:{WIDE}]": (0.0, 1.0), "age": (0.0, 100.0)}
+    assert found.columns.numeric == {f"x[0:{WIDE}]": (0.0, 1.0), "age": (0.0, 100.0)}
     assert with_columns(configs.parse(with_columns(given, place).as_toml()), place).population == found
 
 
@@ -413,7 +430,7 @@ def test_a_federation_without_a_header_is_refused_with_the_fix(place: Path) -> N
 
 def test_categories_that_count_up_are_one_text_at_every_door(place: Path) -> None:
     """A list of 50,000 would be 300,000 characters of the 2²⁰ that a run may be told in."""
-    text = toml("x.csv", "age = [0, 100]", 'categorical = { code = "0:50000", ward = "-1:2" }')
+    text = toml("x.csv", "age = [0, 100]", 'columns.categorical = { code = "0:50000", ward = "-1:2" }')
     config = configs.parse(text)
     assert 'code = "0:50000"' in config.as_toml()
     assert configs.parse(config.as_toml()) == config
@@ -433,8 +450,8 @@ kind = "table"
 path = "{path}"
 user = "who"
 label = "sick"
-numeric = {{ age = [0, 100] }}
-categorical = {{ ward = ["Süd", "Nord"] }}
+columns.numeric = {{ age = [0, 100] }}
+columns.categorical = {{ ward = ["Süd", "Nord"] }}
 {more}
 [privacy]
 epsilon = 2.0

@@ -366,7 +366,12 @@ def arrow(patients_of: pd.DataFrame, **columns: pa.Array) -> pa.Table:
         ({}, {"delta": 1e-2}, ConfigError, r"delta <= 1/n = 0\.001\d* for n="),
         ({}, {"settings": ["loss.name=least_squares"]}, ConfigError, "public range of label"),
         ({"ill": pa.array(["no", "yes"] * PATIENTS)}, {}, DataError, "what the texts of label 'ill'"),
-        ({"ill": pa.array([1, 2] * PATIENTS)}, {"columns": AGE | {"classes": ["no", "yes"]}}, DataError, "can hold"),
+        (
+            {"ill": pa.array([1, 2] * PATIENTS)},
+            {"label": {"column": "ill", "classes": ["no", "yes"]}},
+            DataError,
+            "can hold",
+        ),
         (
             {"age": pa.array([0, 1] * PATIENTS, pa.uint8())},
             {"columns": {"numeric": {"age": (300, 400)}}},

@@ -36,8 +36,8 @@ kind = "table"
 path = "people.csv"
 user = "who"
 label = "ill"
-numeric = { age = [0, 100], dose = [0, 5] }
-categorical = { ward = ["north", "south"] }
+columns.numeric = { age = [0, 100], dose = [0, 5] }
+columns.categorical = { ward = ["north", "south"] }
 [privacy]
 epsilon = 4.0
 delta = 1e-5

@@ -25,7 +25,7 @@ items_per_user = 4
 path = "people.csv"
 user = "who"
 label = "ill"
-numeric = { age = [0, 100], dose = [0, 5] }
+columns.numeric = { age = [0, 100], dose = [0, 5] }
 [domain]
 radius = 2.0
 [privacy]
@@ -39,7 +39,7 @@ OPTIONS: dict[str, dict[str, Any]] = {name: SMALL.get(name, {}) for name in ALGO
 def rules_for(name: str) -> str:
     rules = LARGE
     if name == "one-round-least-squares":
-        rules = rules.replace('label = "ill"', 'label = "ill"\nlabel_range = [-1, 1]')
+        rules = rules.replace('label = "ill"', 'label = { column = "ill", range = [-1, 1] }')
     if name == "median-sgd":
         rules = rules.replace("radius = 2.0", 'kind = "box"\nradius = 1.0\n[loss]\nactive_features = 1')
     if ALGORITHMS[name].promises.adjacency == ("zero-out",):

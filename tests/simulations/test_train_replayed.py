@@ -37,7 +37,9 @@ holdout = 0.3
 ZERO_OUT = UNDECLARED.replace("1e-5", '1e-5\nadjacency = "zero-out"').replace(
     "[train]", f"[train]\nusers = {USERS + 9}"
 )
-CLASSES = UNDECLARED.replace('"ill"', '"ward"\nclasses = ["north", "south"]\nnumeric = { age = [0, 100] }')
+CLASSES = UNDECLARED.replace(
+    '"ill"', '{ column = "ward", classes = ["north", "south"] }\ncolumns.numeric = { age = [0, 100] }'
+)
 # Under these the same secret draw holds out other users, or others' rows add up in another order. Under zero-out none
 # of all leaves a user out.
 OTHERS_TOO = ("another name", "sorted first")

@@ -127,7 +127,7 @@ class TestASearchOverATable:
             quoron.tune(table().assign(a=0.5), **asked(tmp_path))
 
     def test_a_column_that_is_another_under_any_setting_is_another_table(self, tmp_path: Path) -> None:
-        swept = {"vary": {"population.numeric": [{"b": (-9, -8)}, {"b": (-1, 1)}]}}
+        swept = {"vary": {"population.columns.numeric": [{"b": (-9, -8)}, {"b": (-1, 1)}]}}
         with pytest.raises(Killed), ending(PrivateState, "write", "after", 1):
             quoron.tune(table(), **asked(tmp_path, **swept))
         with pytest.raises(OtherVersion, match="same table"):

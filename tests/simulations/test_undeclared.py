@@ -44,7 +44,13 @@ def test_a_label_is_bought_beside_declared_features_where_it_is_named(people, le
     assert [(line.column, line.value) for line in trained.estimated] == [("ill", "classes = no, yes")]
     assert trained.model.feature_names_in_ == ("age", "dose")
     with pytest.raises(ConfigError, match="label 'ill' to be declared or bought, got both"):
-        train(people, tmp_path / "both", columns=known | {"classes": ["no", "yes"]}, items_per_user=1)
+        train(
+            people,
+            tmp_path / "both",
+            columns=known,
+            label={"column": "ill", "classes": ["no", "yes"]},
+            items_per_user=1,
+        )
     assert len(charges(ledger)) == 1
 
 
@@ -172,7 +178,7 @@ def test_a_simulation_buys_as_the_real_run_would_the_same_for_the_same_seed(peop
     assert "ill: classes = no, yes" in remark
     written = (tmp_path / "a" / "config.toml").read_text()
     assert written.startswith("# SIMULATED estimates")  # or they would be declared to a real run as if they were public
-    assert configs.parse(written).population.classes == ("no", "yes")
+    assert configs.parse(written).population.label.classes == ("no", "yes")
     assert runs[0].config.privacy.epsilon < 4.0
     assert set(runs[0].model.classes_) == {"no", "yes"}
     assert quoron.plan(tmp_path / "people.csv", **given).plan.guarantee.bought is not None
@@ -217,7 +223,8 @@ def test_types_that_a_schema_declares_are_bought_nothing_for(people):
     ]
     assert found.label is None
     assert found.left_out[0].startswith("Column 'visits' is left out: Expected column 'visits' to hold numbers or text")
-    asked = {"kind": "table", "path": "-", "user": "who", "label": "smokes", "estimate": {"visits": "number"}}
+    asked: dict[str, Any] = {"kind": "table", "path": "-", "user": "who", "label": "smokes"}
+    asked["columns"] = {"estimate": {"visits": "number"}}
     with pytest.raises(DataError, match="visits"):
         wanted(configs.from_tree({"population": asked}), Path(), tables.opened(table))
 
@@ -346,7 +353,7 @@ def careful(widest: float = 40.0) -> TablePopulation:
 
 
 def configured(epsilon: float = 4.0, *, algorithm: str = "auto", **domain: Any) -> Config:
-    section = {"kind": "table", "path": "-", "user": "-", "label": "- > 0", "numeric": {"-": [0, 1]}}
+    section = {"kind": "table", "path": "-", "user": "-", "label": "- > 0", "columns": {"numeric": {"-": [0, 1]}}}
     privacy = {"epsilon": epsilon, "delta": 1e-6}
     tree = {"population": section, "privacy": privacy, "domain": domain, "algorithm": {"name": algorithm}}
     return from_tree(tree)

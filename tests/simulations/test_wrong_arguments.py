@@ -22,6 +22,7 @@ from quoron.engines import Flower, Inline, Ray, Service, from_spec
 from quoron.flower import train_privately
 from quoron.model import Model
 from quoron.sklearn import PrivateLogisticRegression
+from quoron.table_columns import Label
 from quoron.training.items import items_of
 from quoron_client.data.encoding import Encoding, Signs, read_label
 from quoron_client.data.features import Categorical, Numeric
@@ -78,9 +79,10 @@ WRONG: dict[str, tuple[Any, ...]] = {
         *(5, True, THING, ";", [";"], {"sep": ";"}, *({"separator": each} for each in (5, "", "ab", [";"], "\n", '"'))),
         *(*({"decimal": each} for each in (5, ";")), {"encoding": "klingon"}, {"quoting": "maybe"}),
     ),
-    "positive": (1.5, [1], THING, {}, ("a",), NAN, b"a"),
-    "classes": ("yes", 3, ["a"], ["a", "a"], {"a", "b"}, [1.5, 2.5], [None, "a"], THING, [["a"], ["b"]]),
-    "label_range": NO_RANGE,
+    "label.column": (3, ["a"], THING),
+    "label.positive": (1.5, [1], THING, {}, ("a",), NAN, b"a"),
+    "label.classes": ("yes", 3, ["a"], ["a", "a"], {"a", "b"}, [1.5, 2.5], [None, "a"], THING, [["a"], ["b"]]),
+    "label.range": NO_RANGE,
     "weight": ("age", True, THING, {"column": "age"}, {"column": "age", "most": 0}, {"column": 3, "most": 3}),
     "missing": ("keep", 3, True, [], THING),
     "intercept": NO_SWITCH,
@@ -121,6 +123,7 @@ OWN = {
     "plan": ("risk", "accuracy", "epsilons"),
 }
 COLUMNS = (*quoron.Columns.__annotations__,)
+LABEL = tuple(f"label.{key}" for key in Label.__annotations__)
 SHARED = (
     "settings",
     "columns",
@@ -137,8 +140,8 @@ def calls() -> Iterator[tuple[str, str, Any]]:
     """A door, the argument that is wrong, and its value: all of them at one door, at others what is read there."""
     for door in ("train", "simulate", "compare", "plan"):
         known = inspect.signature(getattr(quoron, door)).parameters
-        for name in [*known, *COLUMNS] if door == "train" else [*SHARED, *OWN.get(door, ())]:
-            yield from ((door, name, value) for value in WRONG[name] if name in known or name in COLUMNS)
+        for name in [*known, *COLUMNS, *LABEL] if door == "train" else [*SHARED, *OWN.get(door, ())]:
+            yield from ((door, name, value) for value in WRONG[name] if name in known or name in (*COLUMNS, *LABEL))
 
 
 def refused(call: Any, *given: Any, **said: Any) -> str:
@@ -170,6 +173,8 @@ def test_every_wrong_argument_of_a_door_is_refused_by_name() -> None:
     told: dict[str, str] = {}
     for door, name, value in calls():
         given = {"columns": GOOD["columns"] | {name: value}} if name in COLUMNS else {name: value}
+        if name in LABEL:
+            given = {"label": {"column": "ill", name.removeprefix("label."): value}}
         said = GOOD | {"epsilon": 1.0} | given
         told[f"{door}({name}={value!r})"] = refused(getattr(quoron, door), said.pop("source", FRAME), **said)
     assert len(told) > 250
@@ -362,7 +367,8 @@ def headerless(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "t.csv").write_text("\n".join(rows) + "\n")
     (tmp_path / "t.tsv").write_text("\n".join(rows).replace(",", "\t") + "\n")
     (tmp_path / "t.toml").write_text(
-        '[population]\nkind = "table"\npath = "t.csv"\nuser = "who"\nlabel = "ill"\nnumeric = { "*" = [0, 1] }\n'
+        '[population]\nkind = "table"\npath = "t.csv"\nuser = "who"\nlabel = "ill"\n'
+        'columns.numeric = { "*" = [0, 1] }\n'
     )
     encoding = Encoding((Numeric("age", 0, 100), Categorical("ward", ("north",))), label=read_label("ill"))
     Model(np.zeros(encoding.dimension), encoding, make_loss("logistic"), None).save(tmp_path / "model.json")
@@ -376,7 +382,7 @@ def headerless(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         f"train t.tsv {ASKED} {FEATURES} {PRIVATE} --dry-run",
         f"train t.csv {ASKED} {PRIVATE}",
         f"train t.csv {ASKED} --numeric *=0:1 {PRIVATE}",
-        f"train t.csv {ASKED} --numeric age=0:1 --set population.exclude=A* {PRIVATE}",
+        f"train t.csv {ASKED} --numeric age=0:1 --set population.columns.exclude=A* {PRIVATE}",
         f"train t.toml {PRIVATE} --dry-run",
         f"plan t.csv {ASKED} {FEATURES} --epsilon 8",
         "plan t.toml",
@@ -441,9 +447,8 @@ def test_a_wrong_key_of_columns_is_answered_with_one_suggestion() -> None:
     def said(**columns: Any) -> str:
         return refused(quoron.plan, FRAME, "who", "ill", columns=columns)
 
-    assert said(categorial=["ward"]) == "Expected a key of columns, got 'categorial'. Did you mean 'categorical'?"
-    assert said(user="who") == "Expected a key of columns, got 'user'. Write user= beside columns=."
-    assert said(xyzzy=1) == "Expected a key of columns, got 'xyzzy'. See help(quoron.Columns)."
+    assert "population.columns.categorial; did you mean population.columns.categorical?" in said(categorial=["ward"])
+    assert "population.columns.xyzzy. Known in [population.columns]: categorical, class_weight" in said(xyzzy=1)
 
 
 def test_a_misspelt_argument_is_answered_with_one_suggestion_and_no_list() -> None:

@@ -15,7 +15,8 @@ import quoron as package
 from patients import patients
 from stories.conftest import DECLARED, ILL, PRIVATE, QUICK, Command
 
-KNOWN = {"numeric": {"age": (0, 100), "dose": (0, 5)}, "classes": ["no", "yes"]}
+KNOWN = {"numeric": {"age": (0, 100), "dose": (0, 5)}}
+LABEL = {"column": "ill", "classes": ["no", "yes"]}
 
 
 def visits() -> pd.DataFrame:
@@ -85,7 +86,7 @@ def test_a_model_file_is_enough_elsewhere(
 
 def test_python_trains_the_same_kind_of_model(place: Path) -> None:
     run = package.train(
-        visits(), user="who", label="ill", columns=KNOWN, epsilon=8.0, delta=1e-4, settings=list(QUICK[1::2])
+        visits(), user="who", label=LABEL, columns=KNOWN, epsilon=8.0, delta=1e-4, settings=list(QUICK[1::2])
     )
     assert accuracy(pd.Series(run.model.predict(visits()))) > 0.75
     assert "differential privacy" in run.statement
@@ -112,7 +113,7 @@ def test_every_kind_of_table_is_simulated_to_the_same_model(kind: str, place: Pa
         source = rows if kind == "frame" else pa.Table.from_pandas(rows)
     asked = {
         "user": "who",
-        "label": "ill",
+        "label": LABEL,
         "columns": KNOWN,
         "epsilon": 8.0,
         "delta": 1e-4,
@@ -188,7 +189,7 @@ def test_people_with_many_rows_and_with_few_are_protected_alike(place: Path) -> 
     rows = visits()
     uneven = pd.concat([rows, *[rows[rows.who.astype(int) < 50]] * 20])
     run = package.train(
-        uneven, user="who", label="ill", columns=KNOWN, epsilon=8.0, delta=1e-4, settings=list(QUICK[1::2])
+        uneven, user="who", label=LABEL, columns=KNOWN, epsilon=8.0, delta=1e-4, settings=list(QUICK[1::2])
     )
     assert accuracy(pd.Series(run.model.predict(visits()))) > 0.75
 

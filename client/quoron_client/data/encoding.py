@@ -228,25 +228,23 @@ def read_label(
     *,
     positive: str | int | bool | None = None,
     classes: tuple[str | int | bool, ...] = (),
-    label_range: tuple[float, float] | None = None,
+    range: tuple[float, float] | None = None,
     bound: float = 1.0,
 ) -> AnyLabel:
     """The label that a configuration means: `text` is a column, or alone a comparison such as 'delay > 15'.
 
     Raises ConfigError for a comparison without a finite number, and where two of the others are given.
     """
-    given = {"positive": positive is not None, "classes": bool(classes), "label_range": label_range is not None}
+    given = {"positive": positive is not None, "classes": bool(classes), "range": range is not None}
     said = [name for name, is_given in given.items() if is_given]
     if len(said) > 1:
-        raise ConfigError(
-            f"Expected one of positive, classes and label_range for label {text!r}, got {' and '.join(said)}."
-        )
+        raise ConfigError(f"Expected one of positive, classes and range for label {text!r}, got {' and '.join(said)}.")
     if positive is not None:
         return Positive(text, positive)
     if classes:
         return Classes(text, tuple(classes))
-    if label_range is not None:
-        return Range(text, *label_range, bound)
+    if range is not None:
+        return Range(text, *range, bound)
     parts = _COMPARISON.fullmatch(text)
     if parts is None:
         return Signs(text)
@@ -406,7 +404,7 @@ def check_class_weight(weights: ClassWeights | Balanced | None, label: AnyLabel 
     if weights is not None and not (classes if isinstance(weights, Balanced) else len(weights.counts) == classes):
         raise ConfigError(
             f"Expected class_weight with a label of classes, one weight for each, got {classes or 'none'}. Let a "
-            "column weigh rows: population.weight."
+            "column weigh rows: population.columns.weight."
         )
     if isinstance(weights, Balanced) and not looked:
         raise ConfigError(
@@ -547,8 +545,8 @@ class Encoding:
         words that no model's file may hold."""
         if not self.features:
             raise ConfigError(
-                "Expected features, got none: the model would be a constant. Declare population.numeric, "
-                "population.categorical, population.hashed or population.dates."
+                "Expected features, got none: the model would be a constant. Declare numeric, "
+                "categorical, hashed or dates in population.columns."
             )
         listed = [getattr(each, "categories", ()) for each in self.features] + [getattr(self.label, "values", ())]
         words = [self.label and self.label.column, getattr(self.label, "value", ""), *(f.column for f in self.features)]
@@ -603,7 +601,7 @@ class Encoding:
         if bound is not None and isinstance(label, Signs):
             raise ConfigError(
                 f"Expected the public range of label {label.column!r} for the {loss.name} loss, got none. Declare "
-                "label_range = [low, high], in the label's own units."
+                "range = [low, high], in the label's own units."
             )
         if isinstance(label, Range) and (classes > 2 or isinstance(loss, Classification)):
             raise ConfigError(
@@ -692,7 +690,7 @@ def check_types(rules: Encoding, types: Types) -> None:
     elif isinstance(label, Positive):
         _check_values(what, kind, (label.value,), 1, "positive")
     elif isinstance(label, Range):
-        _check_range(what, *_reach(kind), label.low, label.high, "label_range")
+        _check_range(what, *_reach(kind), label.low, label.high, "range")
     elif isinstance(label, Comparison):
         _check_comparison(what, kind, label)
 

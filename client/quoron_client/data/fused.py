@@ -395,7 +395,7 @@ def _label(label: Classes | Comparison | Positive | Range | Signs) -> tuple[str,
     """What a row without a label holds there, and the fix."""
     if isinstance(label, Signs):
         return "no true/false, 0/1 or -1/+1", (
-            "Declare what it means: positive = value, classes = [values], label_range = [low, high], or a comparison "
+            "Declare what it means: positive = value, classes = [values], range = [low, high], or a comparison "
             "such as 'delay > 15'."
         )
     if isinstance(label, Classes):

@@ -204,7 +204,7 @@ def with_public_participation(own: RunPlan, privacy: Privacy) -> RunPlan:
         raise Infeasible(
             f"{own.algorithm} with public participation",
             why,
-            "participation='private' (privacy.participation), or another one",
+            "participation='private' (privacy.min_cohort.participation), or another one",
         )
     return plan
 

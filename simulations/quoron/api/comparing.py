@@ -13,13 +13,14 @@ from quoron.engines import Engine, Inline, Ray, inline_or_ray
 from quoron.reports import progress as bars
 from quoron.run_folder import FRAME, RunFolder, as_parquet, write
 from quoron.sources import Source, described, needed
+from quoron.table_columns import Label
 
 
 @entry_point
 def compare(
     source: Source = "quickstart",
     user: str | None = None,
-    label: str | None = None,
+    label: str | Label | None = None,
     *,
     algorithms: Sequence[str] | None = None,
     vary: Mapping[str, Sequence[Any]] | None = None,

@@ -22,6 +22,7 @@ from quoron.simulation.patterns import unread_of
 from quoron.simulation.run import SimulatedRun
 from quoron.simulation.scene import Setup
 from quoron.sources import Frame, Source, described, needed
+from quoron.table_columns import Label
 from quoron_privacy.errors import ConfigError, Infeasible
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_server.rounds import Observer
@@ -38,7 +39,7 @@ else:
 def simulate(
     source: Source = "quickstart",
     user: str | None = None,
-    label: str | None = None,
+    label: str | Label | None = None,
     *,
     progress: bool | None = None,
     observers: Sequence[Observer] = (),
@@ -115,7 +116,7 @@ def carry_out(
 def plan(
     source: Source = "quickstart",
     user: str | None = None,
-    label: str | None = None,
+    label: str | Label | None = None,
     *,
     risk: str | float | None = None,
     accuracy: float | None = None,

@@ -15,6 +15,7 @@ from quoron.planning.plans import Plan
 from quoron.reports import progress as bars
 from quoron.run_folder import claim
 from quoron.sources import Source, described
+from quoron.table_columns import Label
 from quoron.training import run as training
 from quoron.training.result import TrainedTable
 from quoron_server.rounds import Observer
@@ -24,7 +25,7 @@ from quoron_server.rounds import Observer
 def train(
     source: Source,
     user: str | None = ...,
-    label: str | None = ...,
+    label: str | Label | None = ...,
     *,
     holdout: float | None = ...,
     dry_run: Literal[True],
@@ -34,7 +35,7 @@ def train(
 def train(
     source: Source,
     user: str | None = ...,
-    label: str | None = ...,
+    label: str | Label | None = ...,
     *,
     holdout: float | None = ...,
     observers: Sequence[Observer] = ...,
@@ -47,7 +48,7 @@ def train(
 def train(
     source: Source,
     user: str | None = None,
-    label: str | None = None,
+    label: str | Label | None = None,
     *,
     holdout: float | None = None,
     observers: Sequence[Observer] = (),
@@ -62,7 +63,8 @@ def train(
         source: a DataFrame with one item a row, or the path of such a table; or a TOML file's path, a preset's name, a
             `Config`, which describe one.
         user: column that says whose item a row is.
-        label: column to predict, or a comparison such as 'delay > 15'.
+        label: column to predict, or a comparison such as 'delay > 15'; or {'column': ..., 'classes': [...]}, with the
+            meaning of its values: classes, a positive value, or a range.
         columns: how rows become items: `quoron.Columns` or a mapping with its keys. What is not declared is estimated
             privately, for a part of ε (docs/train.md).
         epsilon, delta: the guarantee of the whole run. ε is needed, here, in `settings` or in a file; δ is 1e-6 unless
@@ -104,7 +106,7 @@ def train(
 def plan_training(
     source: Source,
     user: str | None = None,
-    label: str | None = None,
+    label: str | Label | None = None,
     *,
     holdout: float | None = None,
     compare: bool = False,

@@ -7,6 +7,7 @@ from typing import Any, Literal, Unpack, overload
 from quoron.arguments import TrainingArguments, entry_point
 from quoron.run_folder import RunFolder, claim
 from quoron.sources import Source, described
+from quoron.table_columns import Label
 from quoron.tuning import run
 from quoron.tuning.effort import Effort
 from quoron.tuning.run import Tuned
@@ -32,7 +33,7 @@ _CONFIGURED = {*TrainingArguments.__annotations__, "seed"}  # the configuration'
 def tune(
     source: Source,
     user: str | None = ...,
-    label: str | None = ...,
+    label: str | Label | None = ...,
     *,
     dry_run: Literal[True],
     **arguments: Unpack[TuningArguments],
@@ -41,7 +42,7 @@ def tune(
 def tune(
     source: Source,
     user: str | None = ...,
-    label: str | None = ...,
+    label: str | Label | None = ...,
     *,
     dry_run: Literal[False] = ...,
     **arguments: Unpack[TuningArguments],
@@ -50,7 +51,7 @@ def tune(
 def tune(
     source: Source,
     user: str | None = None,
-    label: str | None = None,
+    label: str | Label | None = None,
     *,
     dry_run: bool = False,
     **arguments: Unpack[TuningArguments],

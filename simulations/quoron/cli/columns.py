@@ -11,7 +11,7 @@ import quoron
 from quoron.table_columns import WORDS, Columns, DescribedTable, read
 from quoron_privacy.errors import QuoronError
 
-OPTIONS = [name for name, word in WORDS.items() if word.option]
+OPTIONS = {name.rpartition(".")[2]: name for name, word in WORDS.items() if word.option}
 _EITHER = inspect.Parameter.POSITIONAL_OR_KEYWORD
 
 
@@ -24,7 +24,7 @@ def table_options(command: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(command)
     def given(**options: Any) -> None:
         said = {name: options.pop(name) for name in OPTIONS}
-        columns = {name: read(name, typed) for name, typed in said.items() if typed}
+        columns = {name: read(OPTIONS[name], typed) for name, typed in said.items() if typed}
         roles = {name: columns.pop(name) for name in ("user", "label") if name in columns}
         command(columns=DescribedTable(**roles, columns=Columns(**columns)), **options)  # type: ignore[typeddict-item]
 
@@ -33,7 +33,7 @@ def table_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _option(name: str) -> inspect.Parameter:
-    word = WORDS[name]
+    word = WORDS[OPTIONS[name]]
     means, complete = f"{word.means[:1].upper()}{word.means[1:]}.", _columns if "COLUMN" in word.metavar else None
     option = typer.Option(metavar=word.metavar, help=means, autocompletion=complete)
     return inspect.Parameter(name, _EITHER, default=None, annotation=Annotated[list[str] | None, option])

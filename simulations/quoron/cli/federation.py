@@ -138,8 +138,8 @@ def submit(
 
     given = tuple(settings or ())
     resolved, _ = sources.resolve(config, given, secret=True)
-    if resolved.privacy.min_cohort is None:
-        resolved, _ = sources.resolve(config, (*given, f"privacy.min_cohort={MIN_COHORT}"), secret=True)
+    if resolved.privacy.min_cohort.share is None:
+        resolved, _ = sources.resolve(config, (*given, f"privacy.min_cohort.share={MIN_COHORT}"), secret=True)
     if dry:
         with few(resolved, users, _warn):
             looked = dry_run(resolved, users, whole=superlink is not None)

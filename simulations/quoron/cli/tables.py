@@ -78,11 +78,12 @@ def stats(
     epsilon: Annotated[float, typer.Option(help="What all of it costs together.")],
     delta: Annotated[float, typer.Option(help="δ of all of it together.")] = 1e-6,
     numeric: Annotated[
-        Listed, typer.Option(metavar=WORDS["numeric"].metavar, help="Public ranges; estimated privately without.")
+        Listed,
+        typer.Option(metavar=WORDS["columns.numeric"].metavar, help="Public ranges; estimated privately without."),
     ] = None,
     categorical: Annotated[
         Listed,
-        typer.Option(metavar=WORDS["categorical"].metavar, help="Public groups; estimated privately without."),
+        typer.Option(metavar=WORDS["columns.categorical"].metavar, help="Public groups; estimated privately without."),
     ] = None,
     items_per_user: Annotated[
         int | None, typer.Option(metavar="K", help="Let items weigh one each, up to K of a user; else users do.")
@@ -126,7 +127,7 @@ def _dates(typed: Sequence[str]) -> dict[str, tuple[str, ...] | None]:
 
 def _said(word: str, typed: Listed) -> dict[str, Any]:
     """What is declared by column; columns of which nothing is said are as if they were left out."""
-    found = read(word, typed) if typed else {}
+    found = read(f"columns.{word}", typed) if typed else {}
     return {name: said for name, said in found.items() if said} if isinstance(found, dict) else {}
 
 

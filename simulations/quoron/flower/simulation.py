@@ -56,9 +56,9 @@ def simulate(
     quoron, their --node-config says partition-id and num-partitions, and the ServerApp sees the run folder. Raises
     ConfigError without Ray or that folder; RunError, with the run as its ledger holds it, if Flower or a node fails.
     """
-    if prepared.config.privacy.participation == "public":
+    if prepared.config.privacy.min_cohort.participation == "public":
         raise errors.ConfigError(
-            "Expected privacy.participation='private' on Flower, got 'public': its nodes answer when they have "
+            "Expected privacy.min_cohort.participation='private' on Flower, got 'public': nodes answer when they have "
             "computed. Use engine inline or service."
         )
     if connection is None:

@@ -116,7 +116,7 @@ def simulate(
 def specification(prepared: Prepared[Setup]) -> RunSpecification:
     """The run as an operator would submit it; rounds end once everybody has answered."""
     config, plan, population = prepared.config, prepared.planned.plan, prepared.scene.population
-    seconds = ATTENDED if config.privacy.participation == "public" else SECONDS
+    seconds = ATTENDED if config.privacy.min_cohort.participation == "public" else SECONDS
     return specification_of(
         config,
         replace(plan, guarantee=replace(plan.guarantee, seeded=False)),

@@ -20,6 +20,7 @@ from quoron.run_folder import FRAME as OF_FRAME
 from quoron.simulation.patterns import with_columns
 from quoron.simulation.scene import LABEL, Setup, encoding_of, loss_of, setup
 from quoron.sources import resolve
+from quoron.table_section import ColumnsSection, LabelSection
 from quoron_client.compute.enforcement import bounded
 from quoron_client.data import fused, tables
 from quoron_client.data.items import ItemBatch
@@ -281,10 +282,10 @@ def _declared(config: Config, population: Population) -> Config:
         user=PERSON,
         silos=config.population.silos,
         items_per_user=population.items_per_user,
-        label=None if loss.name == "linear" else LABEL,
-        label_range=None if bound is None else (-bound, bound),
-        numeric={f"x[0:{population.dimension // loss.outputs}]": (-norm, norm)},
-        intercept=False,
+        label=None if loss.name == "linear" else LabelSection(column=LABEL, range=bound and (-bound, bound)),
+        columns=ColumnsSection(
+            numeric={f"x[0:{population.dimension // loss.outputs}]": (-norm, norm)}, intercept=False
+        ),
     )
     bounds = {} if bound is None else {"label_bound": bound}
     problem: dict[str, object] = {}

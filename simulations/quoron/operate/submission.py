@@ -111,10 +111,10 @@ def specification_of(
         min_cohort=privacy_of(config).min_cohort,
         min_cohort_epsilon=privacy_of(config).min_cohort_epsilon,
         adjacency=config.privacy.adjacency,
-        participation=config.privacy.participation,
+        participation=config.privacy.min_cohort.participation,
         trust_model=None if plan.guarantee.servers is None else "two-servers",
-        server_epsilon=config.privacy.server_epsilon,
-        groups=config.privacy.groups,
+        server_epsilon=config.privacy.two_servers.epsilon,
+        groups=config.privacy.two_servers.groups,
         allow_large_delta=config.privacy.allow_large_delta,
         silos=None if silos is None else silos.sizes,
         silo_sums=silos is not None and silos.sums,
@@ -188,11 +188,11 @@ def _encoding(config: Config, loss: Loss) -> Encoding:
         )
     if table.outliers.share:
         raise ConfigError("Expected no population.outliers in a federation, got some: its users are real.")
-    for column, values in table.categorical.items():
+    for column, values in table.columns.categorical.items():
         if not values:
             raise ConfigError(
-                f"Expected the public values of population.categorical.{column} for a federation, got none: values "
-                "taken from the data would become public."
+                f"Expected the public values of population.columns.categorical.{column} for a federation, got none: "
+                "values taken from the data would become public."
             )
     rules = encoding_of(table, loss)
     rules.check_meant(table.user)

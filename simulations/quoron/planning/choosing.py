@@ -235,9 +235,9 @@ def unbearable(problem: Problem, info: Registered) -> tuple[str, ...]:
     if problem.beliefs.hostile_share <= BEARABLE or info.choosing.removes_outliers:
         return ()
     return (
-        f"Of {100 * problem.beliefs.hostile_share:.3g} % hostile users the forecast knows nothing, and nothing here is "
-        "good against so many: at 10 % the worst of three attacks left a quarter of the start's excess risk at least, "
-        "and up to 13 times it.",
+        f"Of {100 * problem.beliefs.hostile_share:.3g} % hostile users the forecast knows nothing, and nothing "
+        "here is good against so many: at 10 % the worst of three attacks left a quarter of the start's excess risk at "
+        "least, and up to 13 times it.",
     )
 
 

@@ -56,8 +56,8 @@ def capped(events: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
     lost = "what it would gain beyond is lost"
     if told[-1]["feared"]:
         return (
-            f"{held}, in fear of hostile users (problem.hostile_share, or algorithm.options.robust): {lost}, whatever "
-            "the noise. Declare none where users can be trusted.",
+            f"{held}, in fear of hostile users (problem.adversarial_share, or algorithm.options.robust): {lost}, "
+            "whatever the noise. Declare none where users can be trusted.",
         )
     return (f"{held}, as noise might carry them on: {lost}. It rises with the users and with epsilon.",)
 

@@ -12,7 +12,7 @@ from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
-from quoron.config import BudgetSection, Config, FlightsSection, TableSection
+from quoron.config import BudgetSection, Config, FlightsSection, TableSection, TwoServersSection
 from quoron.network import Network
 from quoron.planning import meaning as bounds
 from quoron.planning.choosing import LIKELY, STRICTER, TRUSTED, UNSEEN, automatic, ruled, unbearable
@@ -364,23 +364,15 @@ def rounds_curve(
 def privacy_of(config: Config, trust_model: Literal["two-servers"] | None = None) -> Privacy:
     """(ε, δ), with the minimum cohort where one is declared, against each of two servers if that is the trust model."""
     wanted = config.privacy
-    share = None if wanted.min_cohort == "none" else wanted.min_cohort
-    spent = spent_on(share, wanted.epsilon, wanted.min_cohort_epsilon)
-    participation = wanted.participation
-    if participation == "public" and share is None:
+    cohort, servers = wanted.min_cohort, wanted.two_servers
+    share = None if cohort.share == "none" else cohort.share
+    spent = spent_on(share, wanted.epsilon, cohort.epsilon)
+    if servers != TwoServersSection() and wanted.trust_model != "two-servers":
         raise ConfigError(
-            "Expected privacy.min_cohort, the share of those asked who must answer, with "
-            "privacy.participation='public', got none."
+            f"Expected privacy.trust_model='two-servers' with privacy.two_servers, got {wanted.trust_model!r}."
         )
-    apart = wanted.server_epsilon
-    if apart is not None and wanted.trust_model != "two-servers":
-        raise ConfigError(f"Expected privacy.trust_model='two-servers' with privacy.server_epsilon={apart:g}.")
-    if wanted.groups % 2 == 0:
-        raise ConfigError(f"Expected privacy.groups in 1, 3, 5, 7, 9, got {wanted.groups}: a median has a middle.")
-    if wanted.groups != 1 and wanted.trust_model != "two-servers":
-        raise ConfigError(f"Expected privacy.trust_model='two-servers' with privacy.groups={wanted.groups}.")
-    own = (trust_model, apart if trust_model else None, wanted.groups if trust_model else 1)
-    return Privacy(wanted.epsilon, wanted.delta, share, spent, wanted.adjacency, participation, *own)
+    own = (trust_model, servers.epsilon, servers.groups) if trust_model else ()
+    return Privacy(wanted.epsilon, wanted.delta, share, spent, wanted.adjacency, cohort.participation, *own)
 
 
 def _automatic(config: Config, problem: Problem, algorithms: Registry, *, alternatives: bool, federated: bool) -> Plan:
@@ -550,7 +542,7 @@ def budget_of(config: Config) -> Budget:
 def _keeps_answers(info: Registered, config: Config) -> bool:
     """Return whether the algorithm has a trust model that is asked for, or a stricter one."""
     asked, wanted = config.privacy, {*STRICTER[config.privacy.trust_model]}
-    if asked.server_epsilon is not None or asked.groups != 1:  # which only two servers have
+    if asked.two_servers != TwoServersSection():  # which only two servers have
         wanted &= {"two-servers"}
     return not wanted.isdisjoint(info.trust_models)
 

@@ -124,8 +124,8 @@ class Fit:
         for name, count in self.counts.labels_clipped.items():
             if count > OFTEN * rows:
                 yield (
-                    f"{_share(count, rows)} of the labels {name!r} lie outside label_range and are held at the ends: "
-                    "the model cannot learn them. Declare a wider label_range."
+                    f"{_share(count, rows)} of the labels {name!r} lie outside its range and are held at the ends: "
+                    "the model cannot learn them. Declare a wider range."
                 )
         for name, (count, kinds) in self.counts.unknown.items():
             # One value left out loses nothing beside an intercept, which then stands for it.
@@ -169,7 +169,7 @@ def _cure(counts: "Counts", encoding: Encoding) -> str:
         if isinstance(label, Signs):
             return (
                 f"Most labels are no true/false, 0/1 or -1/+1: declare what {label.column!r} means, by positive = "
-                "value, classes = [values] or a comparison such as 'delay > 15'; or of a number label_range."
+                "value, classes = [values] or a comparison such as 'delay > 15'; or of a number its range."
             )
         if isinstance(label, Classes):
             return "Most labels are none of the declared classes, or missing. Declare all classes."

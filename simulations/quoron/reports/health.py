@@ -73,7 +73,7 @@ def read(
 ) -> Health:
     """What the released shares of a table with this encoding say; of these columns the range or values were bought.
 
-    `wider`: a label_range that was not taken, in which a coarser release saw nearly all labels.
+    `wider`: a label's range that was not taken, in which a coarser release saw nearly all labels.
     """
     errors, columns, labels = _errors(health), declared_columns(encoding), declared_labels(encoding)
     lines = [ShareLine("users without a row that can be used", shares.unusable, errors.unusable)]
@@ -160,7 +160,7 @@ def _warnings(
             if share >= health.threshold(errors.unusable):
                 yield (
                     f"about {_percent(share)} (± {_width(errors.unusable)}) of the labels are {name}, the end of "
-                    f"label_range, and held there: the model cannot learn them. Declare a wider label_range{than}."
+                    f"their range, and held there: the model cannot learn them. Declare a wider range{than}."
                 )
         return
     always = 1 - (health.visible - health.threshold(health.errors.unusable))  # but with MISSED, if everybody's

@@ -46,7 +46,7 @@ def users_of(
         "test_fraction": section.test_fraction,
         "items_per_user": section.items_per_user,
         "seed": section.seed,
-        "weighing": weighing(config) if isinstance(section.class_weight, str) else None,
+        "weighing": weighing(config) if isinstance(section.columns.class_weight, str) else None,
     }
     source = dataset(section.path, folder) if table is None else None
     if source is not None:

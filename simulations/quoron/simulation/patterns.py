@@ -14,7 +14,6 @@ from quoron.config import ALL, Config, TableSection, bought_of
 from quoron.paths import PACKAGED, dataset, table_file
 from quoron.wildcards import WILD, left_out, resolved
 from quoron_client.data import features
-from quoron_client.data.encoding import read_label
 from quoron_client.data.formats import Dialect
 from quoron_privacy.errors import ConfigError
 
@@ -34,23 +33,24 @@ def with_columns(config: Config, base: Path, frame: Any = None) -> Config:
         return config
     if frame is None and table.dialect != Dialect():
         _check_written(table, base)
-    entries = {kind: getattr(table, kind) for kind in KINDS}
+    entries = {kind: getattr(table.columns, kind) for kind in KINDS}
     declared = [name for some in entries.values() for name in some]
-    if not table.exclude and not any(WILD in name for name in declared):
+    if not table.columns.exclude and not any(WILD in name for name in declared):
         return config
     header = _header(table, base, frame)
-    found = iter(resolved(declared, header, roles=roles(table), without=table.exclude))
+    found = iter(resolved(declared, header, roles=roles(table), without=table.columns.exclude))
     changes: dict[str, Any] = {
         kind: {name: meant for given, meant in some.items() for name in _spanned(given, next(found))}
         for kind, some in entries.items()
     }
-    return config.model_copy(update={"population": table.model_copy(update=changes)})
+    columns = table.columns.model_copy(update=changes)
+    return config.model_copy(update={"population": table.model_copy(update={"columns": columns})})
 
 
 def _check_written(table: TableSection, base: Path) -> None:
     if dataset(table.path, base) is not None:
         raise ConfigError(
-            f"Expected no population.csv of the Parquet files {table.path!r}, which are no text, got "
+            f"Expected no population.columns.csv of the Parquet files {table.path!r}, which are no text, got "
             f"{toml_text.literal(table.dialect.declared())}. Leave it out."
         )
 
@@ -61,14 +61,9 @@ def _spanned(given: str, names: tuple[str, ...]) -> list[str]:
 
 def roles(table: TableSection) -> set[str]:
     """The columns that say whose a row is, what is predicted and what a row counts."""
-    others = {table.user} if table.weight is None else {table.user, table.weight.column}
-    if table.label is None:
-        return others
-    classes = tuple(table.classes)
-    return {
-        *others,
-        read_label(table.label, positive=table.positive, classes=classes, label_range=table.label_range).column,
-    }
+    weight, label = table.columns.weight, table.label
+    others = {table.user} if weight is None else {table.user, weight.column}
+    return others if label is None else {*others, label.read().column}
 
 
 def unread(table: TableSection, names: Sequence[str]) -> tuple[str, ...]:
@@ -80,7 +75,7 @@ def unread(table: TableSection, names: Sequence[str]) -> tuple[str, ...]:
     bought = bought_of(table)
     if roles(table).isdisjoint(names) or table.path.startswith(PACKAGED) or ALL in bought:
         return ()
-    spoken = {name for kind in KINDS for name in getattr(table, kind)} | {*bought, *table.exclude}
+    spoken = {name for kind in KINDS for name in getattr(table.columns, kind)} | {*bought, *table.columns.exclude}
     said = roles(table) | left_out((), names, sorted(spoken))
     left = [textwrap.shorten(name, NAME, placeholder="...") for name in dict.fromkeys(names) if name not in said]
     if not left:
@@ -88,7 +83,7 @@ def unread(table: TableSection, names: Sequence[str]) -> tuple[str, ...]:
     more = f" and {len(left) - NAMED:,} more" if len(left) > NAMED else ""
     return (
         f"Not read, as nothing is said of them: {', '.join(left[:NAMED])}{more}. Declare them, estimate what they are "
-        "(--set 'population.estimate=*=any'), or exclude them.",
+        "(--set 'population.columns.estimate=*=any'), or exclude them.",
     )
 
 

@@ -272,7 +272,7 @@ def _once(prepared: Prepared[Setup]) -> tuple[int, int]:
         loss={"name": loss.name, **loss.bounds},
         columns=columns_of(config, prepared.scene.population),
         seconds=DEADLINE,
-        participation=config.privacy.participation,
+        participation=config.privacy.min_cohort.participation,
         silos=None if (silos := silos_of(config, plan.problem.users)) is None else silos.sizes,
         simulation=True,
     )

@@ -26,7 +26,6 @@ from quoron_client.data.encoding import (
     Range,
     Signs,
     Weight,
-    read_label,
 )
 from quoron_client.data.features import DateNumber, DatePart, Hashed, day_number
 from quoron_client.losses import (
@@ -145,7 +144,7 @@ def problem(config: Config, population: Known) -> Problem:
             curvature="unknown" if curvature is None else "isotropic",
             typical_curvature=curvature,
             least_curvature=known.least_curvature,
-            hostile_share=section.hostile_share if section.hostile_share is not None else known.hostile_share,
+            hostile_share=section.adversarial_share if section.adversarial_share is not None else known.hostile_share,
             sigmoid=isinstance(loss, Logistic | Softmax),
             label_bound=loss.label_bound if isinstance(loss, Regression) else None,
             intercept=known.intercept,
@@ -158,7 +157,8 @@ def problem(config: Config, population: Known) -> Problem:
 
 def _label_rate(config: Config, loss: Loss) -> float | None:
     """Of the labels as rows count: where classes have weights of their own nobody says it."""
-    weighed = getattr(config.population, "class_weight", None) is not None
+    population = config.population
+    weighed = isinstance(population, configs.TableSection) and population.columns.class_weight is not None
     return config.problem.label_rate if isinstance(loss, Classification) and not weighed else None
 
 
@@ -166,10 +166,10 @@ def _label_unit(config: Config, loss: Loss) -> float | None:
     """What one unit of a prediction is in the label's own, for squares: of a table by its label's range."""
     if not isinstance(loss, LeastSquares):
         return None
-    ends = getattr(config.population, "label_range", None)
-    if ends is None:
+    label = getattr(config.population, "label", None)
+    if label is None or label.range is None:
         return 1.0
-    low, high = ends
+    low, high = label.range
     return Range("", low, high, loss.label_bound).unit
 
 
@@ -252,33 +252,26 @@ def _cube(config: Config, section: configs.CubeSection, domain: Domain, outliers
 
 def encoding_of(table: configs.TableSection, loss: Loss) -> Encoding:
     """How the rows of a configured table become items: numeric columns first, each kind in the order given."""
-    if table.estimate:
+    columns = table.columns
+    if columns.estimate:
         raise ConfigError(
             f"Expected the range or the values of every column that is a feature, got none of "
-            f"{', '.join(table.estimate)}. Declare them; `quoron train` estimates them within ε."
+            f"{', '.join(columns.estimate)}. Declare them; `quoron train` estimates them within ε."
         )
-    numeric = [Numeric(column, low, high) for column, (low, high) in table.numeric.items()]
-    categorical = [Categorical(column, values or "from-data") for column, values in table.categorical.items()]
-    hashed = [Hashed(column, buckets) for column, buckets in table.hashed.items()]
-    dates = [part for column, said in table.dates.items() for part in _dates(column, said)]
-    label = None
-    if table.label is not None:
-        label = read_label(
-            table.label,
-            positive=table.positive,
-            classes=tuple(table.classes),
-            label_range=table.label_range,
-            bound=getattr(loss, "label_bound", 1.0),
-        )
+    numeric = [Numeric(column, low, high) for column, (low, high) in columns.numeric.items()]
+    categorical = [Categorical(column, values or "from-data") for column, values in columns.categorical.items()]
+    hashed = [Hashed(column, buckets) for column, buckets in columns.hashed.items()]
+    dates = [part for column, said in columns.dates.items() for part in _dates(column, said)]
+    label = None if table.label is None else table.label.read(getattr(loss, "label_bound", 1.0))
     return Encoding(
         (*numeric, *categorical, *hashed, *dates),
         label=label,
-        intercept=table.intercept,
-        normalize=table.normalize,
+        intercept=columns.intercept,
+        normalize=columns.normalize,
         feature_norm=loss.feature_norm,
-        weight=None if table.weight is None else Weight(table.weight.column, table.weight.most),
-        missing=table.missing,
-        class_weight=_class_weight(table, label),
+        weight=None if columns.weight is None else Weight(columns.weight.column, columns.weight.most),
+        missing=columns.missing,
+        class_weight=_class_weight(columns.class_weight, label),
     )
 
 
@@ -316,8 +309,7 @@ def _dates(column: str, said: Dates) -> Iterator[DatePart | DateNumber]:
         yield DateNumber(column, "days", 0, length, first, said.format, said.zone)
 
 
-def _class_weight(table: configs.TableSection, label: AnyLabel | None) -> ClassWeights | Balanced | None:
-    declared = table.class_weight
+def _class_weight(declared: Any, label: AnyLabel | None) -> ClassWeights | Balanced | None:
     if declared is None:
         return None
     return Balanced.declared(declared) if isinstance(declared, str) else ClassWeights.declared(label, declared)
@@ -339,12 +331,13 @@ def _refuse_other_loss(loss: LossSection, only: str, population: str) -> None:
 
 def loss_of(config: Config) -> Loss:
     """The loss that a configuration names, with the bounds that it knows and the label's number of classes."""
-    section, classes = config.loss, len(getattr(config.population, "classes", ()))
+    section, label = config.loss, getattr(config.population, "label", None)
+    classes = 0 if label is None else len(label.classes)
     name = "logistic" if section.name == "auto" else section.name
     given = {**section.model_dump(exclude={"name"}, exclude_none=True), "threshold": section.width, "classes": classes}
     known = {field.name for field in fields(loss_family(name))}
     if "classes" in known and classes < 2:
-        raise ConfigError(f"Expected population.classes for the {name} loss, got none. List the label's classes.")
+        raise ConfigError(f"Expected population.label.classes for the {name} loss, got none. List the label's classes.")
     return make_loss(name, **{bound: value for bound, value in given.items() if bound in known})
 
 

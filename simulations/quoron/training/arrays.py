@@ -1,8 +1,8 @@
 """Arrays as scikit-learn has them, X, y and whose each row is, as a table with the declarations that training needs.
 
     >>> users, label = owners(["ann", "ann", "bob"], 3), labels_in_range(np.array([1, 2, 9]), (0, 9))
-    >>> table, columns = table_of(np.array([[30.0], [31.0], [60.0]]), ("age",), label, users, (0, 100))
-    >>> columns["numeric"], columns["label_range"]
+    >>> table, section = table_of(np.array([[30.0], [31.0], [60.0]]), ("age",), label, users, (0, 100))
+    >>> section["columns"]["numeric"], section["label"]["range"]
     ({'age': [0.0, 100.0]}, [0.0, 9.0])
 
 Nothing here raises for the value of a row: what is no number, or no declared class, is missing, as in any other table.
@@ -11,7 +11,7 @@ What is taken from the data (`found_*`) is taken by whoever asks for it, and is 
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
@@ -36,10 +36,11 @@ class InputError(UsageError, ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """A label's column, and what the configuration says of it."""
+    """A label's column, and what the configuration says of it and of its classes' weights."""
 
     values: "pa.Array"
     declared: dict[str, Any]
+    columns: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -161,7 +162,7 @@ def labels_in_range(labels: NDArray[Any], label_range: Any) -> Label:
         raise InputError(f"Expected label_range=(low, high), got label_range={label_range!r}.") from None
     if not (low < high and np.isfinite(high - low)):
         raise InputError(f"Expected a finite label_range with low < high, got label_range=({low:g}, {high:g}).")
-    return Label(pa.array(numbers(np.asarray(labels))), {"label_range": [low, high]})
+    return Label(pa.array(numbers(np.asarray(labels))), {"range": [low, high]})
 
 
 def weights(given: Any, rows: int) -> Vector:
@@ -236,11 +237,12 @@ def table_of(
     y, user = _unused("y", names), _unused("user", names)
     columns = {name: pa.array(features[:, place]) for place, name in enumerate(names)}
     numeric = {name: [float(a), float(b)] for name, a, b in zip(names, low, high, strict=True)}
-    section = {"kind": "table", "path": "arrays", "user": user, "label": y, "numeric": numeric, **label.declared}
+    section: dict[str, Any] = {"kind": "table", "path": "arrays", "user": user}
+    section |= {"label": {"column": y, **label.declared}, "columns": {"numeric": numeric, **label.columns}}
     if weights is not None:
         weight = _unused("weight", names)
         columns[weight] = pa.array(weights.values)
-        section["weight"] = {"column": weight, "most": weights.most}
+        section["columns"]["weight"] = {"column": weight, "most": weights.most}
     return pa.table({**columns, y: label.values, user: users}), section
 
 

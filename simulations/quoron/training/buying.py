@@ -136,8 +136,7 @@ def forecast(
 
 def purchases_of(config: Config, asked: Wanted, users: int) -> Bought:
     """What private bounds cost; Infeasible where that tells nothing, or leaves nothing."""
-    share, adjacency = config.train.estimate_share, config.privacy.adjacency
-    return votes.planned(asked.all, users, privacy_of(config), adjacency, share)
+    return votes.planned(asked.all, users, privacy_of(config), config.privacy.adjacency)
 
 
 def any_text(asked: Wanted) -> bool:
@@ -212,7 +211,8 @@ def read(prepared: Prepared[Undeclared], released: Released) -> Declarations:
     """What was released, as declarations, each with its cost. NothingReleased where no model can be made of it."""
     scene, section = prepared.scene, prepared.config.population
     assert isinstance(section, TableSection)
-    said = bool(section.numeric or section.hashed or section.dates or any(map(bool, section.categorical.values())))
+    given = section.columns
+    said = bool(given.numeric or given.hashed or given.dates or any(map(bool, given.categorical.values())))
     paid = paid_by(prepared)
     type_ = scene.source.schema.get(scene.wanted.label.column) if scene.wanted.label is not None else None
     text = type_ is not None and columns.is_text(type_)
@@ -225,21 +225,22 @@ def configured(config: Config, asked: Wanted, found: Found) -> Config:
     section = config.population
     assert isinstance(section, TableSection)
     tree = config.model_dump(mode="json", exclude_none=True)
-    population = tree["population"]
-    words = {name: values for name, values in population["categorical"].items() if values}
-    population |= {
+    given = tree["population"]["columns"]
+    words = {name: values for name, values in given["categorical"].items() if values}
+    given |= {
         "estimate": {},
         "numeric": {
-            **population["numeric"],
+            **given["numeric"],
             **asked.known,
             **{name: list(ends) for name, ends in found.ranges.items()},
         },
         "categorical": {**words, **{name: list(values) for name, values in found.categories.items()}},
-        "dates": {**population["dates"], **found.dates},
-        **found.label,
+        "dates": {**given["dates"], **found.dates},
     }
-    if "missing" not in section.model_fields_set:
-        population["missing"] = "midpoint"
+    if found.label:
+        tree["population"]["label"] |= found.label
+    if "missing" not in section.columns.model_fields_set:
+        given["missing"] = "midpoint"
     if found.items is not None:
         tree["population"]["items_per_user"] = found.items
     if found.rate is not None:

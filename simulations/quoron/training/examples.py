@@ -55,10 +55,10 @@ def write_example(name: str, folder: Path) -> tuple[Path, Path]:
         ) from None
     rows = io.BytesIO()
     shipped = tables.read(table_file(source.path, folder))
-    read = {name for kind in KINDS for name in getattr(source, kind)} | roles(source)
+    read = {name for kind in KINDS for name in getattr(source.columns, kind)} | roles(source)
     fits = shipped.select([name for name in shipped.column_names if name in read])
     checks = [pc.is_valid(column) for column in fits.columns]
-    for column, (low, high) in source.numeric.items():
+    for column, (low, high) in source.columns.numeric.items():
         checks += [pc.greater_equal(fits[column], low), pc.less_equal(fits[column], high)]
     pyarrow.csv.write_csv(shipped.filter(functools.reduce(pc.and_, checks)), rows)
     write(table, rows.getvalue(), advice="Choose another folder with --out.")
@@ -95,14 +95,14 @@ items_per_user = 2                  # a low typical number of visits
 silos = {{ sizes = {silos} }}       # with sums = true in it each hospital sends one sum of clipped rows: fewer methods
 test_fraction = 0.2                 # of a simulation: patients who are held out to measure the model
 
-[population.numeric]                # public ranges, agreed without looking at anybody's visits
+[population.columns.numeric]        # public ranges, agreed without looking at anybody's visits
 age = [0, 100]
 nights = [0, 30]
 medicines = [0, 20]
 earlier_stays = [0, 10]
 emergency = [0, 1]
 
-[population.categorical]
+[population.columns.categorical]
 cases = ["heart", "lung", "kidney", "infection", "injury", "other"]
 
 [privacy]

@@ -19,12 +19,13 @@ import pyarrow as pa
 from quoron import toml_text
 from quoron.config import ALL, Config, TableSection, bought_of
 from quoron.paths import dataset, table_file
+from quoron.simulation.patterns import KINDS as FEATURES
 from quoron.simulation.patterns import roles, with_columns
 from quoron.training.result import BoughtLine
 from quoron.training.votes import Released, Want, spelt
 from quoron.wildcards import WILD, left_out, meant
 from quoron_client.data import columns, row_kinds, tables
-from quoron_client.data.encoding import Signs, read_label
+from quoron_client.data.encoding import Signs
 from quoron_client.data.features import is_span
 from quoron_client.data.features import named as spans_named
 from quoron_client.data.tables import Opened
@@ -70,7 +71,7 @@ def wanted(config: Config, base: Path, source: Opened, frame: Any = None) -> Wan
         if not named and is_identifier(name):
             left.append(
                 f"Column {name!r} is left out: its name is an identifier's. To use it declare it, or estimate it by "
-                f"name (--set 'population.estimate={name}=any')."
+                f"name (--set 'population.columns.estimate={name}=any')."
             )
             continue
         if not named and (WILD in name or is_span(name)):
@@ -95,12 +96,8 @@ def wanted(config: Config, base: Path, source: Opened, frame: Any = None) -> Wan
             features.append(Want(name, "any" if columns.is_text(type_) else "number"))  # text may say numbers and dates
         else:
             features.append(Want(name, kind))
-    said = (
-        section.numeric,
-        section.hashed,
-        section.dates,
-        [name for name, some in section.categorical.items() if some],
-    )
+    given = section.columns
+    said = (given.numeric, given.hashed, given.dates, [name for name, some in given.categorical.items() if some])
     if left and not (features or known or any(said)):
         raise ConfigError(f"Expected features, got none. {' '.join(left)}")
     items = Want("items per user", "items") if config.population.items_per_user is None else None
@@ -134,26 +131,24 @@ def source_of(section: TableSection, base: Path, frame: Any = None) -> Opened:
 def label_of(section: TableSection) -> str:
     """The label's column."""
     assert section.label is not None
-    return str(_read(section).column)
+    return str(section.label.read().column)
 
 
 def _resolved(section: TableSection, declared: TableSection, header: list[str]) -> Iterator[tuple[str, Any, bool]]:
     """(column, kind, whether it is named or by a pattern of its own) in the order of the table."""
-    own = roles(section)
-    said_of = {name: kind for name, kind in bought_of(section).items() if name != section.label}
+    own, given = roles(section), section.columns
+    label = None if section.label is None else section.label.column
+    said_of = {name: kind for name, kind in bought_of(section).items() if name != label}
     named = [each for each in said_of if each != ALL]
-    features = (*declared.numeric, *declared.categorical, *declared.hashed, *declared.dates)
-    said = {name for given in features for name in spans_named(given)} - {*named}
-    said |= left_out(
-        [*section.numeric, *section.hashed, *section.dates, *section.categorical, *section.estimate],
-        header,
-        section.exclude,
-    )
+    features = [name for kind in FEATURES for name in getattr(declared.columns, kind)]
+    said = {name for feature in features for name in spans_named(feature)} - {*named}
+    asked = [name for kind in (*FEATURES, "estimate") for name in getattr(given, kind)]
+    said |= left_out(asked, header, given.exclude)
     found = meant(named, header, roles=own | said)
-    kinds = {name: said_of[given] for given, some in zip(named, found, strict=True) for name in some}
+    kinds = {name: said_of[each] for each, some in zip(named, found, strict=True) for name in some}
     for name in kinds:
         columns.check_name(name, header, own)
-        if name in section.numeric or name in section.hashed or name in section.dates:
+        if name in given.numeric or name in given.hashed or name in given.dates:
             raise ConfigError(f"Expected {name!r} to be declared or bought, got both. Leave it out of one.")
         if name in own:
             raise ConfigError(f"Expected columns other than {', '.join(sorted(own))} as features, got {name!r}.")
@@ -167,27 +162,18 @@ def _resolved(section: TableSection, declared: TableSection, header: list[str]) 
 def _wanted_label(section: TableSection, types: Mapping[str, pa.DataType]) -> Want | None:
     if section.label is None:
         return None
-    type_ = types.get(section.label)
-    if not isinstance(_read(section), Signs) or (type_ is not None and pa.types.is_boolean(type_)):
-        if section.label in section.estimate:
-            raise ConfigError(f"Expected label {section.label!r} to be declared or bought, got both. Leave out one.")
+    label, weights = section.label.column, section.columns.class_weight
+    type_ = types.get(label)
+    if not isinstance(section.label.read(), Signs) or (type_ is not None and pa.types.is_boolean(type_)):
+        if label in section.columns.estimate:
+            raise ConfigError(f"Expected label {label!r} to be declared or bought, got both. Leave out one.")
         return None
-    if isinstance(section.class_weight, dict):
+    if isinstance(weights, dict):
         raise ConfigError(
-            f"Expected the classes of label {section.label!r} beside a weight for each, got class_weight for "
-            f"{', '.join(section.class_weight)}. Declare classes = [...], or say class_weight = 'balanced'."
+            f"Expected the classes of label {label!r} beside a weight for each, got class_weight for "
+            f"{', '.join(weights)}. Declare classes = [...], or say class_weight = 'balanced'."
         )
-    return Want(section.label, "label")
-
-
-def _read(section: TableSection) -> Any:
-    assert section.label is not None
-    return read_label(
-        section.label,
-        positive=section.positive,
-        classes=tuple(section.classes),
-        label_range=section.label_range,
-    )
+    return Want(label, "label")
 
 
 MOST_CLASSES = 20  # of a label; with more it is a number, or nothing
@@ -269,8 +255,8 @@ class Found:
         rate = None if asked.label is None else _rate(released[asked.label.column], paid, own)
         missing += _unread(released)
         wider = None
-        if asked.label is not None and "label_range" in label:
-            wider = _wider(released[asked.label.column], label["label_range"])
+        if asked.label is not None and "range" in label:
+            wider = _wider(released[asked.label.column], label["range"])
         return cls(ends, categories, dates, label, items, rate, tuple(missing), wider, (own[0], own[-1]))
 
 
@@ -309,8 +295,8 @@ class Declarations:
     def toml(self, config: Config) -> str:
         """The sections that say of the table what was found, for a configuration of another run."""
         tree = config.model_dump(mode="json", exclude_none=True)
-        table = {key: value for key, value in tree["population"].items() if value not in ({}, [])}
-        text = toml_text.dumps({"population": table, "problem": tree["problem"]})
+        columns = {key: value for key, value in tree["population"]["columns"].items() if value not in ({}, [])}
+        text = toml_text.dumps({"population": tree["population"] | {"columns": columns}, "problem": tree["problem"]})
         head = [
             f"# Bought with {self.paid.share:.2g} of the μ² of a run, and public since: whoever declares it in "
             "another run pays nothing for it.",
@@ -418,11 +404,11 @@ def _label(
             return {"positive": integers(names)[0]}, [few]
         return {}, [f"{few} If the other value is none of 0, 1, -1, true and false, declare its classes."]
     if is_number and "range" in said and said["range"][0] < said["range"][1]:
-        return {"label_range": list(said["range"])}, []
+        return {"range": list(said["range"])}, []
     many, shared = f"{len(names) or 'no'} value{'s' * (len(names) > 1)}", paid.threshold(len(own), own[0])
     raise NothingReleased(
         f"The label {column!r} has {many} with {shared:,.0f} users' votes or more, where 2 to {MOST_CLASSES} would be "
-        "classes, and is no number. Declare its classes, positive = a value, or a label_range; of numbers also how "
+        "classes, and is no number. Declare its classes, positive = a value, or its range; of numbers also how "
         "they are written (decimal)."
     )
 
@@ -441,7 +427,7 @@ def _numbers(column: str, names: Sequence[str]) -> list[str]:
         return []
     return [
         f"The label {column!r} is taken for {len(values)} classes, as enough users share these numbers: their order "
-        "says nothing to the model, and rows with any other are left out. If it is a quantity, declare label_range = "
+        "says nothing to the model, and rows with any other are left out. If it is a quantity, declare range = "
         f"[{values[0]:g}, {values[-1]:g}], or wider."
     ]
 

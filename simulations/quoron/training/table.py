@@ -321,12 +321,10 @@ def check_section(config: Config) -> configs.TableSection:
     if section.outliers.share > 0:
         raise ConfigError(
             f"Expected population.outliers.share=0 for training, got {section.outliers.share}: "
-            "nobody's answers are made up. To have real outliers removed, declare problem.hostile_share."
+            "nobody's answers are made up. To have real outliers removed, declare problem.adversarial_share."
         )
-    if privacy.min_cohort not in (None, "none"):
-        raise ConfigError(f"Expected no privacy.min_cohort for training, got {privacy.min_cohort}: everybody answers.")
-    if privacy.participation != "private":
-        raise ConfigError("Expected no privacy.participation for training, got public: everybody answers.")
+    if privacy.min_cohort.share not in (None, "none") or privacy.min_cohort.participation != "private":
+        raise ConfigError("Expected no privacy.min_cohort for training, got one: everybody answers.")
     if privacy.trust_model in ("two-servers", "local"):
         raise ConfigError(
             f"Expected no privacy.trust_model for training, got {privacy.trust_model!r}: this machine holds the table."

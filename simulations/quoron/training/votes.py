@@ -59,10 +59,8 @@ class Want:
         return self.what in ("category", "any", "label")
 
 
-def planned(
-    wants: Sequence[Want], users: int, privacy: Privacy, adjacency: Adjacency, share: float | None = None
-) -> Bought:
-    """Calibrate the private bounds of these columns for a share of a promise, by default as much as they need.
+def planned(wants: Sequence[Want], users: int, privacy: Privacy, adjacency: Adjacency) -> Bought:
+    """Calibrate the private bounds of these columns for as large a share of a promise as they need.
 
     Infeasible where that tells nothing, or leaves nothing for what comes after.
     """
@@ -73,8 +71,7 @@ def planned(
         "delta": privacy.delta,
         "adjacency": adjacency,
     }
-    share = share_for(users=users, **sizes) if share is None else share
-    found = Bought.calibrate(users=looked_at(users), share=share, **sizes)
+    found = Bought.calibrate(users=looked_at(users), share=share_for(users=users, **sizes), **sizes)
     if found.rest_epsilon < LEAST_EPSILON:
         condition = f"epsilon={privacy.epsilon:g} leaves nothing beside them"
         raise Infeasible("private bounds", condition, "a larger epsilon")

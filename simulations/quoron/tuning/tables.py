@@ -130,7 +130,8 @@ class TableSearch(Printed):
         first, shown = self.candidates[0], f"± {self.noise.scale:.2g}"
         if not isinstance(first.declared.loss, Regression):
             return shown
-        low, high = cast(TableSection, first.config.population).label_range or (0.0, 0.0)
+        label = cast(TableSection, first.config.population).label
+        low, high = (label and label.range) or (0.0, 0.0)
         units = self.noise.scale * worst(first.declared.loss) * (high - low)
         return f"{shown} ({in_units(units)} of the label's units)" if high > low else shown
 
