@@ -23,7 +23,7 @@ from quoron.config import from_tree
 from quoron.planning.plans import choose
 from quoron.populations import TablePopulation
 from quoron.populations.table import TrainingObjective
-from quoron.simulation.inline import engine_for
+from quoron.simulation.inline import InlineEngine
 from quoron.simulation.scene import problem
 from quoron_client.losses import Softmax
 from quoron_client.protocol.domains import L2Ball
@@ -89,7 +89,7 @@ def ended(
 ) -> tuple[np.ndarray, Mapping[str, Any]]:
     """The model of one run, and what its last round made public."""
     made, noise = ALGORITHMS[plan.algorithm].make(plan), noise_of(people, plan, seed)
-    engine = engine_for(people) if engine is None else engine
+    engine = InlineEngine(people) if engine is None else engine
     state = made.init()
     while (question := made.request(state, noise)) is not None:
         answers = engine.ask(question)

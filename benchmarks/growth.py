@@ -41,7 +41,7 @@ def seconds(shape: dict[str, int], *, kept: bool, repeats: int) -> float:
     """Least processor seconds of a question to everybody."""
     users, items, features = shape.values()
     population = Synthetic(
-        "logistic", users=users, items_per_user=items, dimension=features, domain=L2Ball(5.0), in_memory=kept
+        family="logistic", users=users, items_per_user=items, dimension=features, domain=L2Ball(5.0), in_memory=kept
     )
     engine, task = InlineEngine(population), AverageGradient(np.full((1, features), 0.1), (1.0,))
     question = Question(0, np.arange(users), task, reduction=ClippedSum(0.1, users))

@@ -129,7 +129,7 @@ def shared(users: int) -> dict[str, float]:
     from quoron_client.protocol.questions import AverageGradient, Question
     from quoron_privacy.means.clipping import ClippedSum
 
-    crowd = Synthetic("logistic", users=users, items_per_user=ITEMS, dimension=FEATURES, domain=L2Ball(3.0))
+    crowd = Synthetic(family="logistic", users=users, items_per_user=ITEMS, dimension=FEATURES, domain=L2Ball(3.0))
     task = AverageGradient(np.zeros((1, FEATURES)), (1.0,))
     order = np.random.Generator(np.random.Philox(1)).permutation(users)
     asked = [

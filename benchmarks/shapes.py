@@ -98,7 +98,9 @@ def _rows(shape: str, users: int, columns: int, draw: int) -> tuple[pd.DataFrame
 
 def _family(users: int, columns: int, draw: int) -> TablePopulation:
     form = _drawn("bare", 1, columns, draw)
-    made = Synthetic("logistic", users + HELD_OUT, 1, columns, FAR, seed=draw)
+    made = Synthetic(
+        family="logistic", users=users + HELD_OUT, items_per_user=1, dimension=columns, domain=FAR, seed=draw
+    )
     held = made.items(np.arange(users, made.users))
     tested, training = np.ones(len(held.labels), bool), made.items(np.arange(users))
     return replace(form, training=training, held_out=held, tested=tested, items_per_user=1)

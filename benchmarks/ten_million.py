@@ -46,7 +46,9 @@ def making(users: int, room: int) -> float:
     from quoron.populations import Synthetic
     from quoron_client.protocol.domains import L2Ball
 
-    population = Synthetic("logistic", users, 10, 20, L2Ball(6.0), signal_norm=3.0)
+    population = Synthetic(
+        family="logistic", users=users, items_per_user=10, dimension=20, domain=L2Ball(6.0), signal_norm=3.0
+    )
     sample = np.random.default_rng(0).permutation(users)[:SAMPLE]
     pieces = np.array_split(sample, 1 + len(sample) * 10 * 88 // room)
     taken = []

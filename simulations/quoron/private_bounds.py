@@ -31,9 +31,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from quoron import results, toml_text, wildcards
+from quoron import results, toml_text
 from quoron.arguments import DELTA, entry_point, shortened
 from quoron.release import Planned, release_once, slots_of
+from quoron.simulation import patterns
 from quoron.table_columns import integers
 from quoron.training import votes
 from quoron.training.votes import Want
@@ -227,8 +228,8 @@ def find_bounds(
 def _named(source: Any, user: str, *declared: Sequence[str]) -> list[list[str]]:
     """The columns that names, patterns and spans of each kind stand for."""
     entries = [each for some in declared for each in some]
-    header = tables.names(source) if any(wildcards.WILD in each for each in entries) else []
-    meant = iter(wildcards.meant(entries, header, roles={user}))
+    header = tables.names(source) if any(patterns.WILD in each for each in entries) else []
+    meant = iter(patterns.meant(entries, header, roles={user}))
     return [[name for _ in some for name in next(meant)] for some in declared]
 
 

@@ -5,7 +5,6 @@ import json
 import math
 import struct
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from zoneinfo import ZoneInfo
@@ -20,9 +19,10 @@ from hypothesis import strategies as st
 from contracts.odd_values import OBJECTS
 from quoron_client.compute.enforcement import bounded
 from quoron_client.compute.gradients import average_gradient
-from quoron_client.data import columns, fused, tables, text_loops, users
+from quoron_client.data import columns, fused, hash_loops, tables, users
 from quoron_client.data import features as spans
 from quoron_client.data import users as numbering
+from quoron_client.data.clocks import WORDS
 from quoron_client.data.encoding import (
     _HAIR,
     Categorical,
@@ -38,7 +38,7 @@ from quoron_client.data.encoding import (
     Weight,
     types_of,
 )
-from quoron_client.data.features import WORDS, DateNumber, DatePart, together
+from quoron_client.data.features import DateNumber, DatePart, together
 from quoron_client.data.fused import Gathering, Tally, declared_columns, declared_labels
 from quoron_client.data.items import ItemBatch
 from quoron_client.data.users import group
@@ -532,7 +532,7 @@ def siphash(key: bytes, data: bytes) -> int:
 
 def fast(key: bytes, data: bytes) -> int:
     words = np.frombuffer(key, "<u8")
-    return int(text_loops.sip(np.frombuffer(data, np.uint8), 0, len(data), words[0], words[1]))
+    return int(hash_loops.sip(np.frombuffer(data, np.uint8), 0, len(data), words[0], words[1]))
 
 
 def codes(values, buckets: int = 64, column: str = "a"):
@@ -741,14 +741,7 @@ def bits(numbers: object) -> list[bytes]:
 
 
 class TestNumbersInText:
-    """The compiled loop says what `cells.parsed` says, to the bit, of every text by itself."""
-
-    @pytest.fixture(autouse=True, scope="class")
-    @staticmethod
-    def compiled() -> Iterator[None]:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(columns, "_FEW", 0)
-            yield
+    """Arrow, and `parsed` for the rest, say what `parsed` says, to the bit, of every text by itself."""
 
     @given(texts=st.lists(TEXTS, min_size=1, max_size=20), decimal=st.sampled_from(COMMAS))
     def test_is_what_each_text_says_by_itself(self, texts: list[str], decimal: str) -> None:
@@ -771,5 +764,3 @@ class TestNumbersInText:
             assert bits(columns.parsed_texts(column, ".")) == expected
         assert bits(columns.parsed_texts(column.slice(5, 900), ".")) == expected[5:905]
         assert bits(columns.parsed_texts(column.dictionary_encode().slice(5, 900), ".")) == expected[5:905]
-        monkeypatch.setattr(columns, "_FEW", 10_000)
-        assert bits(columns.parsed_texts(column, ".")) == expected

@@ -68,7 +68,9 @@ BOXED = ("median-sgd",)
 
 
 def people(users: int) -> Synthetic:
-    return Synthetic("logistic", users=users, items_per_user=4, dimension=DIMENSION, domain=L2Ball(2.0), seed=SEED)
+    return Synthetic(
+        family="logistic", users=users, items_per_user=4, dimension=DIMENSION, domain=L2Ball(2.0), seed=SEED
+    )
 
 
 def items(users: int) -> pa.Table:

@@ -286,7 +286,7 @@ def wide() -> RunSpecification:
 async def test_ten_to_the_five_columns_give_the_bits_of_the_inline_engine(tmp_path: Path) -> None:
     wanted = wide()
     users = wanted.problem.users
-    people = Synthetic("logistic", users=users, items_per_user=4, dimension=WIDE, domain=L2Ball(2.0), seed=SEED)
+    people = Synthetic(family="logistic", users=users, items_per_user=4, dimension=WIDE, domain=L2Ball(2.0), seed=SEED)
     async with coordinator(tmp_path) as running, crowd(running.listen, users) as peers:
         honest = Honest(InlineEngine(people, seed=SEED))
         working = [asyncio.create_task(peer.work(honest)) for peer in peers]

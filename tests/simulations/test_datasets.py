@@ -23,7 +23,7 @@ from quoron.populations.table import encoded_table
 from quoron.sharding.engine import Settings, ShardedEngine
 from quoron.sharding.engine import opened as opened_shard
 from quoron.simulation import inline
-from quoron.simulation.inline import InlineEngine, engine_for
+from quoron.simulation.inline import InlineEngine
 from quoron_client.compute.enforcement import bounded
 from quoron_client.data import fused
 from quoron_client.data.encoding import Categorical, Encoding, Numeric, read_label
@@ -388,7 +388,7 @@ def test_second_moments_of_users_on_disk_are_made_again_from_each_chunk_once_a_p
     crowd = ours.read_in(np.arange(ours.users))
     chunks = len(crowd.held._sizes)
     assert chunks > 10
-    for engine in (engine_for(crowd), in_shards(crowd)):
+    for engine in (InlineEngine(crowd), in_shards(crowd)):
         values = engine.ask(question).values
         assert isinstance(values, inline.RowsAgain)
         for _ in range(3):
@@ -397,7 +397,7 @@ def test_second_moments_of_users_on_disk_are_made_again_from_each_chunk_once_a_p
                 np.testing.assert_array_equal(values[first : first + 20], whole[first : first + 20])
             assert len(reads) <= 2 * chunks
     reads.clear()
-    scattered = engine_for(ours.read_in(np.random.Generator(np.random.Philox(2)).permutation(ours.users)))
+    scattered = InlineEngine(ours.read_in(np.random.Generator(np.random.Philox(2)).permutation(ours.users)))
     np.testing.assert_array_equal(scattered.ask(question).values[:], whole)
     assert len(reads) > 10 * chunks
 

@@ -44,7 +44,7 @@ POINT = np.array([[0.3, -0.2, 0.1]])
 
 def crowd(**changes):
     arguments = {"users": 500, "items_per_user": 4, "dimension": D, "domain": L2Ball(2.0), "seed": 3}
-    return Synthetic("logistic", **(arguments | changes))
+    return Synthetic(family="logistic", **(arguments | changes))
 
 
 def gradients(cohort, points=POINT, weights=(1.0,)):
@@ -234,7 +234,9 @@ every_task = pytest.mark.parametrize("kind", list(TASKS))
 
 
 def reporting(**given):
-    return Synthetic("logistic", users=USERS, items_per_user=3, dimension=WIDTH, domain=L2Ball(3.0), seed=4, **given)
+    return Synthetic(
+        family="logistic", users=USERS, items_per_user=3, dimension=WIDTH, domain=L2Ball(3.0), seed=4, **given
+    )
 
 
 @dataclass

@@ -95,7 +95,7 @@ class TestFaults:
         assert (sum(each > 0 for each in delays), max(delays)) == slow
 
     def test_who_is_silent_is_who_drops_out_of_the_inline_engine(self) -> None:
-        people = Synthetic("logistic", users=40, items_per_user=2, dimension=2, domain=L2Ball(1.0))
+        people = Synthetic(family="logistic", users=40, items_per_user=2, dimension=2, domain=L2Ball(1.0))
         faults, engine = Faults.parse(network="dropout=30%"), InlineEngine(people, seed=5, dropout=0.3)
         for round_ in range(5):
             told = engine.rows(Question(round_, np.arange(40), AverageGradient(np.zeros((1, 2)), (1.0,))))

@@ -118,7 +118,7 @@ def test_a_plan_projects_what_the_run_then_counts(small: Path) -> None:
 
 def test_who_drops_out_is_drawn_anew_in_every_round_and_by_public_seed_alone() -> None:
     users, chunk = np.arange(4000), 1 << 14
-    population = Synthetic("logistic", users=4000, dimension=2, items_per_user=2, domain=L2Ball(1.0))
+    population = Synthetic(family="logistic", users=4000, dimension=2, items_per_user=2, domain=L2Ball(1.0))
     task = AverageGradient(np.zeros((1, 2)), (1.0,))
 
     def missing(round_: int, **options: int) -> np.ndarray:

@@ -23,8 +23,7 @@ from quoron.populations import (
     hardest_spread,
     lower_bound,
 )
-from quoron.populations._made_up import divergence
-from quoron.populations.synthetic import exponential
+from quoron.populations.synthetic import divergence, exponential
 from quoron.populations.table import TrainingObjective, auc
 from quoron.populations.users import fill_normals, fill_uniforms, normals, words
 from quoron_client.compute.enforcement import bounded
@@ -48,7 +47,7 @@ def population(family="logistic", **changes):
         "signal_norm": 0.8,
         "seed": 7,
     }
-    return Synthetic(family, **(arguments | changes))
+    return Synthetic(family=family, **(arguments | changes))
 
 
 def same(left, right):
@@ -204,7 +203,7 @@ class TestExcessRisk:
 
 def quadratic(**changes):
     arguments = {"users": 20_000, "items_per_user": 2, "dimension": 5, "domain": L2Ball(2.0), "seed": 7, "flat": 0.05}
-    return Synthetic("quadratic", **(arguments | changes))
+    return Synthetic(family="quadratic", **(arguments | changes))
 
 
 @pytest.mark.parametrize("changes", [{}, {"ridge": 0.1}, {"heterogeneity": 0.2, "steep": 3.0}])

@@ -72,7 +72,7 @@ def here(population, workers: int, *, dies: tuple[int, ...] = (), **settings) ->
 
 def made_up(**changes) -> Synthetic:
     given = {"users": 500, "items_per_user": 4, "dimension": D, "domain": L2Ball(2.0), "seed": 3, **changes}
-    return Synthetic("logistic", outliers=Outliers(0.2, "shifted"), **given)
+    return Synthetic(family="logistic", outliers=Outliers(0.2, "shifted"), **given)
 
 
 @pytest.fixture(scope="module")

@@ -121,7 +121,7 @@ def test_a_cluster_answers_with_the_bits_of_one_process_and_a_node_that_dies_is_
     given: dict[str, Any] = {"user": "who", "loss": Logistic(), "outliers": Outliers(0.2, "shifted")}
     files = from_dataset(tmp_path / "d", RULES, **given)
     files = files.read_in(partition(seed=1, users=files.users))
-    made_up = Synthetic("logistic", users=500, items_per_user=4, dimension=3, domain=L2Ball(2.0), seed=3)
+    made_up = Synthetic(family="logistic", users=500, items_per_user=4, dimension=3, domain=L2Ball(2.0), seed=3)
     start, settings = on_ray.starter(cluster.address), Settings(seed=5, dropout=0.1)
     engines = [ShardedEngine.of(each, 5, start, settings) for each in (files, made_up)]
     for engine, population in zip(engines, (files, made_up), strict=True):

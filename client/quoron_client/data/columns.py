@@ -31,7 +31,6 @@ one category and one user, `1` and `"1"` too, but not `True`.
 import difflib
 import math
 import re
-import sys
 from collections.abc import Collection, Iterable, Sequence
 from decimal import Decimal
 from functools import partial
@@ -44,7 +43,6 @@ from numpy.typing import NDArray
 
 from quoron_client.data.formats import DECIMAL
 from quoron_privacy.errors import DataError
-from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_privacy.kernels.threads import in_pieces
 
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?", re.ASCII)
@@ -52,11 +50,19 @@ _COMMA = re.compile(r"[-+]?((\d+|\d{1,3}(\.\d{3})+)(,\d*)?|,\d+)([eE][-+]?\d+)?"
 UNREAD = "\uf780", "\uf7ff"  # the first and the last sign of a byte that is no UTF-8
 _TRUE, _FALSE = frozenset({"true", "True", "TRUE"}), frozenset({"false", "False", "FALSE"})
 _DIGITS = 400  # a Decimal of more is beyond float64, and can have more digits than memory
-_FEW = 1 << 11  # texts that are read before a compiler is loaded; once it is, those of a wide table's batches are more
-_FEWER = 1 << 5
+_FEW = 64  # texts
+_PERHAPS = r"^[-+.,eE\d]+$|^(?i:true|false)$|[^\x00-\x7f]"  # all that says a number
+_BLANKS = " \t\n\v\f\r\x1c\x1d\x1e\x1f"
+_EXPONENT = r"(?:[eE][-+]?\d{1,2})?$"
+_PLAIN = {  # neither beyond float64 nor below its normal numbers
+    ".": rf"^[-+]?(?:\d{{1,99}}(?:\.\d{{0,99}})?|\.\d{{1,99}}){_EXPONENT}",
+    ",": rf"^[-+]?(?:(?:\d{{1,99}}|\d{{1,3}}(?:\.\d{{3}}){{1,30}})(?:,\d{{0,99}})?|,\d{{1,99}}){_EXPONENT}",
+}
 _PIECE = 1 << 17  # texts that a thread reads at a time
 _WIDTH = 8  # a text takes as long as so many numbers that are read
-_loops = OnFirstUse("quoron_client.data.text_loops")
+
+
+Vector = NDArray[np.float64]
 
 
 def text(value: object) -> str | None:
@@ -105,23 +111,42 @@ def parsed_texts(values: pa.Array, decimal: str) -> NDArray[np.float64]:
     if pa.types.is_dictionary(values.type):
         each = np.append(parsed_texts(values.dictionary, decimal), np.nan)
         return np.asarray(each[codes(values)], np.float64)
-    if len(values) < (_FEWER if "numba" in sys.modules else _FEW):
-        return _read(values, decimal)
-    _, ends, letters = values.buffers()
-    offsets = np.frombuffer(ends, np.int64)[values.offset :][: len(values) + 1]
-    data = np.frombuffer(letters or b"\0", np.uint8)
-    bits, unsure = np.empty(len(values), np.uint64), np.empty(len(values), np.uint8)
-    loop = partial(_loops.numbers, offsets, data, ord(decimal), ord(".") if decimal == "," else -1, bits, unsure)
-    in_pieces(loop, len(values), _WIDTH, _PIECE)
-    found = bits.view(np.float64)
-    if values.null_count:
-        missing = values.is_null().to_numpy(zero_copy_only=False)
-        found[missing], unsure[missing] = np.nan, 0
-    left = np.flatnonzero(unsure)
-    if len(left):
-        coded = values.take(pa.array(left)).dictionary_encode()
-        found[left] = _read(coded.dictionary, decimal)[coded.indices.to_numpy()]
+    found = np.empty(len(values))
+    in_pieces(partial(_parse, values, decimal, found), len(values), _WIDTH, _PIECE)
     return found
+
+
+def _parse(values: pa.Array, decimal: str, found: Vector, first: int, last: int) -> None:
+    """Write the numbers of some texts: Arrow's, of those that are plainly written, else `parsed` of different ones."""
+    texts, left = values.slice(first, last - first), np.empty(0, np.int64)
+    texts = pc.if_else(pc.equal(texts, ""), None, texts)
+    numbers = cast(texts, pa.float64()) if decimal == "." else None
+    if numbers is None:
+        trimmed = pc.ascii_trim(texts, _BLANKS)
+        plain = pc.match_substring_regex(trimmed, _PLAIN[decimal])
+        left = np.flatnonzero(pc.fill_null(pc.invert(plain), False).to_numpy(zero_copy_only=False))
+        perhaps = pc.match_substring_regex(trimmed.take(pa.array(left)), _PERHAPS)
+        left = left[perhaps.to_numpy(zero_copy_only=False)]
+        trimmed = pc.ascii_ltrim(pc.if_else(plain, trimmed, None), "+")
+        if decimal == ",":
+            trimmed = pc.replace_substring(pc.replace_substring(trimmed, ".", ""), ",", ".")
+        numbers = trimmed.cast(pa.float64())
+    piece = np.asarray(numbers.to_numpy(zero_copy_only=False), np.float64)
+    piece = np.where(np.isfinite(piece), piece, np.nan)
+    if len(left):
+        rest = texts.take(pa.array(left)).cast(pa.large_binary()).dictionary_encode()  # it may be no UTF-8
+        others = [parsed(text.decode(errors="replace"), decimal) for text in rest.dictionary.to_pylist()]
+        piece[left] = np.array(others)[codes(rest)]
+    found[first:last] = piece
+
+
+def cast(texts: pa.Array, kind: pa.DataType) -> pa.Array | None:
+    """Texts as Arrow reads them; None where it cannot read one: that takes long of each, so a few are tried first."""
+    try:
+        texts.slice(0, _FEW).cast(kind)
+        return texts.cast(kind)
+    except pa.ArrowInvalid:
+        return None
 
 
 def codes(values: pa.DictionaryArray) -> NDArray[np.int64]:
@@ -157,19 +182,11 @@ def _text(value: object) -> str | None:
     return str(value)
 
 
-def _read(values: pa.Array, decimal: str) -> NDArray[np.float64]:
-    texts = values.cast(pa.large_binary()).to_pylist()
-    numbers = [np.nan if text is None else parsed(text.decode(errors="replace"), decimal) for text in texts]
-    return np.array(numbers, np.float64)
-
-
 NO_ROWS = (
     "Expected a table with rows, got an empty one, or one in which no row has as many cells as the first, which names "
     "the columns. Write it so."
 )
 MANY, LONG = 20, 60  # columns, and letters of a name, in an error
-
-Vector = NDArray[np.float64]
 
 
 def column(table: pa.Table, name: str) -> pa.Array:

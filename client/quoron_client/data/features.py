@@ -28,12 +28,6 @@ Categories that are integers and count up are one text likewise.
     >>> counted("0:50000")
     range(0, 50000)
 
-How text says a date and a time, and what a clock in a zone shows: what declarations of dates name, and reading asks.
-
->>> starts, ahead = clock("+01:00")
->>> ahead.tolist()
-[3600]
-
 Dates and times, by their parts: which month, weekday, day or hour, or how many years or days as a number.
 
     >>> import pyarrow as pa
@@ -60,20 +54,19 @@ nothing but itself, the declaration and the type of its column.
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
-from datetime import UTC, date, datetime, timedelta
-from functools import cache
+from datetime import date
 from hashlib import blake2b
 from itertools import chain, groupby, pairwise
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args
-from zoneinfo import ZoneInfo
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import ConfigDict, GetCoreSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
+from quoron_client.data.clocks import WORDS, check_zone, form, unix
 from quoron_privacy.errors import ConfigError
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 
@@ -81,22 +74,11 @@ if TYPE_CHECKING:  # a coordinator has rules, but no table
     import pyarrow as pa
 
     from quoron_client.data import columns as columns
+    from quoron_client.data import dates, hash_loops
 else:
-    columns = OnFirstUse("quoron_client.data.columns")  # it brings pyarrow: for all declarations, here
-
-if TYPE_CHECKING:  # a coordinator has rules, but no table
-    import pyarrow as pa
-
-    from quoron_client.data import dates_loops as moments
-else:
-    moments = OnFirstUse("quoron_client.data.dates_loops")  # it brings pyarrow
-
-if TYPE_CHECKING:  # a coordinator has rules, but no table
-    import pyarrow as pa
-
-    from quoron_client.data import text_loops as hashed_loops
-else:
-    hashed_loops = OnFirstUse("quoron_client.data.text_loops")  # compiled
+    columns = OnFirstUse("quoron_client.data.columns")  # it brings pyarrow
+    dates = OnFirstUse("quoron_client.data.dates")  # it brings pyarrow
+    hash_loops = OnFirstUse("quoron_client.data.hash_loops")  # compiled
 
 
 Vector = NDArray[np.float64]
@@ -290,94 +272,7 @@ def _digits(number: int, like: str) -> str:
     return f"{number:0{len(like)}}" if like.startswith("0") and len(like) > 1 else str(number)
 
 
-SIGNS = {  # of a declared format, as `strptime` has them; those of `dates_loops`
-    "Y": 256, "y": 257, "m": 258, "d": 259, "j": 260, "H": 261, "I": 262, "M": 263, "S": 264, "f": 265, "z": 266,
-    "p": 267, "B": 268, "b": 269,
-}  # fmt: skip
-_WHOLE = {"F": "%Y-%m-%d", "T": "%H:%M:%S", "R": "%H:%M", "D": "%m/%d/%y"}
-_UNIX = {"unix": 1, "unix-ms": 1000, "unix-us": 1_000_000, "unix-ns": 1_000_000_000}  # in a second
-_OFFSET = re.compile(r"([-+])(\d\d):?(\d\d)", re.ASCII)
-_ZERO = timedelta()
-
-
-@cache
-def form(written: str) -> tuple[int, ...]:
-    """The signs of a format, as the loop reads them; none for ISO 8601. ConfigError for one that says no date."""
-    if written == "iso":
-        return ()
-    text, signs, at = re.sub(r"%([FTRD])", lambda found: _WHOLE[found[1]], written), list[int](), 0
-    while at < len(text):
-        letter = text[at + 1 : at + 2] if text[at] == "%" else ""
-        if text[at] == "%" and letter not in SIGNS and letter != "%":
-            raise ConfigError(
-                f"Expected a format of {', '.join('%' + each for each in (*SIGNS, *_WHOLE))}, or 'iso', "
-                f"{', '.join(map(repr, _UNIX))}, got {written!r}."
-            )
-        signs += [SIGNS[letter]] if letter in SIGNS else [*(letter or text[at]).encode()]
-        at += 1 + bool(letter)
-    return tuple(signs)
-
-
-def unix(written: str) -> int | None:
-    """What a second is in values that count from 1970-01-01T00:00Z; None for text."""
-    return _UNIX.get(written)
-
-
-@cache
-def clock(zone: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Seconds since 1970-01-01T00:00Z from which on a zone is so many seconds ahead of UTC: two arrays, both (k,).
-
-    Before 1800 and from 2200 on it is what it is there. ConfigError for a zone that this machine does not know.
-    """
-    ahead = _ahead(zone)
-    first, last = ((date(year, 1, 1) - date(1970, 1, 1)).days for year in (1800, 2200))
-    starts, offsets = [86_400 * first], [ahead(86_400 * first)]
-    for day in range(first + 1, last):  # no clock is put forward and back again within a day
-        if ahead(86_400 * day) != offsets[-1]:
-            before, after = 86_400 * (day - 1), 86_400 * day
-            while after - before > 1:
-                middle = (before + after) // 2
-                before, after = (middle, after) if ahead(middle) == offsets[-1] else (before, middle)
-            starts.append(after)
-            offsets.append(ahead(86_400 * day))
-    return np.array(starts, np.int64), np.array(offsets, np.int64)
-
-
-def check_zone(zone: str) -> None:
-    """ConfigError for a zone that this machine does not know."""
-    _ahead(zone)
-
-
-def _ahead(zone: str) -> Callable[[int], int]:
-    """Seconds that a zone is ahead of UTC at a second since 1970-01-01T00:00Z."""
-    fixed = _OFFSET.fullmatch(zone)
-    if fixed is not None and int(fixed[2]) < 24 and int(fixed[3]) < 60:
-        seconds = (3600 * int(fixed[2]) + 60 * int(fixed[3])) * (-1 if fixed[1] == "-" else 1)
-        return lambda second: seconds
-    if zone in ("UTC", "Z"):
-        return lambda second: 0
-    try:
-        found = ZoneInfo("" if zone == "localtime" else zone)  # that is another one on another machine
-    except (OSError, ValueError, LookupError):  # no such file; a name that is none; a key that is not there
-        raise ConfigError(
-            f"Expected a time zone such as 'Europe/Berlin', '+01:00' or 'UTC' that this machine knows, got {zone!r}. "
-            "Install tzdata, or write an offset."
-        ) from None
-    begin = datetime(1970, 1, 1, tzinfo=UTC)
-    return lambda second: int(
-        ((begin + timedelta(seconds=second)).astimezone(found).utcoffset() or _ZERO).total_seconds()
-    )
-
-
 Part = Literal["month", "weekday", "day", "hour"]
-WORDS: dict[str, tuple[str, ...]] = {
-    "month": tuple(
-        "January February March April May June July August September October November December".split()  # noqa: SIM905
-    ),
-    "weekday": ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"),
-    "day": tuple(map(str, range(1, 32))),
-    "hour": tuple(map(str, range(24))),
-}
 _YEARS = 9999  # of a range, to either side of the year 0
 _CLOSED: ConfigDict = ConfigDict(extra="forbid")
 
@@ -420,12 +315,12 @@ class DatePart(Kind):
 
     def check(self, table: "pa.Table") -> None:
         """Raises DataError unless the table has the column once, of a type that says this part; looks at no value."""
-        moments.check(table, self.column, self.part)
+        dates.check(table, self.column, self.part)
 
     def read(self, table: "pa.Table") -> Codes:
         """The part of each value, shape (N,), from 0; -1 for none. Raises DataError as `check` does."""
         self.check(table)
-        found = moments.of(table, self.column, self.format, self.zone)
+        found = dates.of(table, self.column, self.format, self.zone)
         if self.part == "hour":
             return found.hours()
         if self.part == "weekday":
@@ -482,12 +377,12 @@ class DateNumber(Kind):
 
     def check(self, table: "pa.Table") -> None:
         """Raises DataError unless the table has the column once, of a type that says this part; looks at no value."""
-        moments.check(table, self.column, self.part)
+        dates.check(table, self.column, self.part)
 
     def read(self, table: "pa.Table") -> Vector:
         """Years, or whole days since the declared one, of all rows, shape (N,); NaN where a value is no date."""
         self.check(table)
-        found = moments.of(table, self.column, self.format, self.zone)
+        found = dates.of(table, self.column, self.format, self.zone)
         return found.years() if self.part == "year" else found.days_since(day_number(self.column, self.since))
 
 
@@ -505,7 +400,7 @@ def _check(column: str, written: str, zone: str, part: str) -> None:
         check_zone(zone)
     if written == "iso" or unix(written) is not None:
         return
-    signs = {letter for letter, sign in SIGNS.items() if sign in form(written)}
+    signs = {sign[1:] for sign in form(written)}
     if part != "hour" and not signs & {"Y", "y"}:
         needed = "a year, %Y or %y"
     elif part == "hour" and not signs & {"H", "I"}:
@@ -698,7 +593,7 @@ class Hashed(Kind):
         values = columns.texts(table, self.column)
         key = np.frombuffer(blake2b(self.column.encode(errors="replace"), digest_size=16).digest(), "<u8")
         found = np.empty(len(values), np.int64)
-        hashed_loops.buckets(*columns.letters(values), int(key[0]), int(key[1]), self.buckets, found)
+        hash_loops.buckets(*columns.letters(values), int(key[0]), int(key[1]), self.buckets, found)
         found[columns.missing(values)] = -1
         return found
 

@@ -28,7 +28,7 @@ from quoron.populations import Population
 from quoron.run_folder import RunFolder
 from quoron.sharding.choice import Sharing, shared
 from quoron.simulation import run as runs
-from quoron.simulation.inline import engine_for
+from quoron.simulation.inline import InlineEngine
 from quoron.simulation.scene import Setup, make_domain
 from quoron_privacy.errors import Infeasible, QuoronError
 from quoron_server.plan import RunPlan
@@ -112,7 +112,7 @@ class Work:
 def reseeded(prepared: Prepared[Setup], config: Config, base: Path) -> Prepared[Setup]:
     """What `prepare` would give for the same configuration with other seeds: only slots and noise know them."""
     dropout = config.run.dropout
-    engine = engine_for(prepared.scene.population, seed=config.run.seed, dropout=dropout)
+    engine = InlineEngine(prepared.scene.population, seed=config.run.seed, dropout=dropout)
     planned = replace(prepared.planned, plan=replace(prepared.planned.plan, seed=config.run.seed))
     scene = replace(prepared.scene, engine=engine)
     digest = runs.fingerprint(config, base)

@@ -34,7 +34,7 @@ from quoron.flower.claim import ClaimObserver
 from quoron.reports.progress import Lines
 from quoron.run_folder import RunFolder, claim
 from quoron.simulation import run as runs
-from quoron.simulation.inline import InlineEngine, Pieces
+from quoron.simulation.inline import InlineEngine
 from quoron.simulation.scene import setup
 from quoron.sources import resolve
 from quoron_client.flower.serving import make_app
@@ -64,11 +64,11 @@ class SimulatedUsers:
 
 
 @lru_cache(maxsize=2)
-def _engine(settings: tuple[tuple[str, Any], ...]) -> tuple[InlineEngine | Pieces, int]:
+def _engine(settings: tuple[tuple[str, Any], ...]) -> tuple[InlineEngine, int]:
     """The same for every message of a process."""
     config, _, base = read(dict(settings))
     engine = setup(config, base).engine
-    assert isinstance(engine, InlineEngine | Pieces)
+    assert isinstance(engine, InlineEngine)
     return engine, config.run.seed
 
 

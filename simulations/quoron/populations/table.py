@@ -739,8 +739,6 @@ def encoded_table(
 
     `weighing` finds class weights that wait for a look.
     """
-    if not 0 <= test_fraction < 1:
-        raise ConfigError(f"Expected test_fraction in [0, 1), got test_fraction={test_fraction}.")
     encoding.check_loss(loss)
     table = tables.read(source, (*encoding.columns, user))
     assumptions, asked = assumed(encoding, items_per_user), encoding

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quoron.populations.users import Answering, Users
-from quoron.simulation.inline import Indices, Told, engine_for, looked_at_again, part_of, together
+from quoron.simulation.inline import Indices, InlineEngine, Told, looked_at_again, part_of, together
 from quoron_client.protocol.questions import Question
 from quoron_client.randomisers import LocalRandomness
 from quoron_privacy import errors
@@ -73,7 +73,7 @@ class Settings:
 
     def engine(self, people: Answering) -> "Engine":
         """The engine of a worker."""
-        return engine_for(people, seed=self.seed, dropout=self.dropout, randomness=self.randomness)
+        return InlineEngine(people, seed=self.seed, dropout=self.dropout, randomness=self.randomness)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -13,12 +13,12 @@ has the same bits every time, and nothing but time tells it from rows in memory.
 + 1) / 2 numbers of every user; the gradients beside them are as long as what other rounds ask for, and held. Blocks are
 of slots: items on disk are read in the order of slots, too, where everybody is asked in every round.
 
-`engine_for` gives users whose items are on disk an engine that asks those who are read together, one piece after the
-other: any pieces put together again are the same bits.
+Of users whose items are on disk those who are read together are asked one piece after the other: any pieces put
+together again are the same bits.
 
 Of users in silos (`InSilos`) each silo is asked once a round, and answers for its persons by rows or by one sum:
 
-    engine = InSilos(engine_for(population), Silos.declared(3, population.users, sums=True))
+    engine = InSilos(InlineEngine(population), Silos.declared(3, population.users, sums=True))
 
 The bits are those of the engine by itself. Silos may be away, or lie as much as their number of persons lets them
 (docs/privacy/silos.md#si3)."""
@@ -31,7 +31,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial, reduce
 from math import prod
 from operator import add
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any
 
 import numba
 import numpy as np
@@ -204,10 +204,28 @@ class InlineEngine:
 
     def ask(self, question: Question) -> Answers | Sums:
         """Sums of the question's reduction, if it has one; else answers of its cohort, in slot order."""
-        reduction = question.reduction
-        if reduction is None:
+        if question.reduction is None:
             return looked_at_again(self.rows, question, self.population.dimension) or self.rows(question)
+        return self._in_pieces(question, self._summed)
+
+    def rows(self, question: Question) -> Answers:
+        """Answers of the question's cohort, in slot order."""
+        found = self._in_pieces(replace(question, reduction=None), self._rows)
+        assert isinstance(found, Answers)
+        return found
+
+    def _in_pieces(self, question: Question, ask: "Callable[[Question], Told]") -> "Told":
+        """What is asked of users whose items are on disk: of those who are read together, one piece after the other."""
+        pieces = getattr(self.population, "pieces", None)
+        if pieces is None or not len(question.cohort):
+            return ask(question)
+        parts = ((own, ask(part_of(question, own))) for own in pieces(question.cohort))
+        return together(question, parts, self.population.dimension)
+
+    def _summed(self, question: Question) -> Sums:
         totals: list[Sums] = []
+        reduction = question.reduction
+        assert reduction is not None
         loop: LoopReduction | None = None
         if isinstance(reduction, ClippedSum | NormCountSum) and self._fuses(question.task):
             loop = None if isinstance(reduction, NormCountSum) and reduction.transform is not None else reduction
@@ -225,8 +243,7 @@ class InlineEngine:
         self._each_chunk(question, summed, rows=loop is None)
         return reduce(add, totals)
 
-    def rows(self, question: Question) -> Answers:
-        """Answers of the question's cohort, in slot order."""
+    def _rows(self, question: Question) -> Answers:
         if not self._makes and len(question.cohort) <= self._chunk(question.task, rows=True):
             return self._part(question, slice(None))
         values, status = _silence(len(question.cohort), self.population.dimension, question.task)
@@ -404,53 +421,6 @@ def _silence(users: int, dimension: int, task: Task) -> tuple[Matrix, NDArray[np
 
 Indices = NDArray[np.int64]
 Told = Answers | Sums
-
-
-@runtime_checkable
-class ReadTogether(Protocol):
-    """Users whose items are on disk."""
-
-    def pieces(self, users: Users) -> Iterator[Indices]:
-        """Indices into `users` (k,) that are read together, in the order of reading."""
-
-
-class Pieces:
-    """The inline engine, asked piece by piece in the order in which items are read."""
-
-    def __init__(self, engine: InlineEngine, people: ReadTogether) -> None:
-        self._engine, self._people = engine, people
-
-    def over(self, population: Any) -> "Pieces":
-        """The same engine for other users."""
-        return Pieces(self._engine.over(population), population)
-
-    @property
-    def item_gradients(self) -> int:
-        """Gradients computed, for simulation only."""
-        return self._engine.item_gradients
-
-    def ask(self, question: Question) -> Told:
-        """Sums of the question's reduction, if it has one; else answers of its cohort, in slot order."""
-        return looked_at_again(self._told, question, self._engine.population.dimension) or self._told(question)
-
-    def _told(self, question: Question) -> Any:
-        if not len(question.cohort):
-            return self._engine.ask(question)
-        ask = self._engine.rows if question.reduction is None else self._engine.ask
-        parts = ((own, ask(part_of(question, own))) for own in self._people.pieces(question.cohort))
-        return together(question, parts, self._engine.population.dimension)
-
-    def rows(self, question: Question) -> Answers:
-        """Answers of the question's cohort, in slot order."""
-        answers = self._told(replace(question, reduction=None))
-        assert isinstance(answers, Answers)
-        return answers
-
-
-def engine_for(population: Answering, **settings: Any) -> InlineEngine | Pieces:
-    """The engine of this process for a population; settings are those of `InlineEngine`."""
-    engine = InlineEngine(population, **settings)
-    return Pieces(engine, population) if isinstance(population, ReadTogether) else engine
 
 
 def part_of(question: Question, own: Indices) -> Question:

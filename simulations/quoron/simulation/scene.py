@@ -13,7 +13,7 @@ from quoron import populations
 from quoron.config import Config, DomainSection, LossSection
 from quoron.populations import Cube, Outliers, Population, Synthetic, hardest_spread
 from quoron.populations.users import Declared, Known
-from quoron.simulation.inline import InlineEngine, Pieces, engine_for
+from quoron.simulation.inline import InlineEngine
 from quoron.simulation.patterns import with_columns
 from quoron.table_section import Dates, Simulated
 from quoron_client.data.encoding import (
@@ -71,7 +71,7 @@ class Setup:
         if plan.asks_everybody and (read_in := getattr(population, "read_in", None)) is not None:
             population = read_in(np.arange(population.users))
         if population is not self.population:
-            engine = engine.over(population) if isinstance(engine, InlineEngine | Pieces) else engine
+            engine = engine.over(population) if isinstance(engine, InlineEngine) else engine
         return Setup(population, problem, engine)
 
     def remembering(self, plan: RunPlan) -> "Setup":
@@ -99,7 +99,7 @@ def setup(config: Config, folder: Path, table: "pa.Table | None" = None, populat
     """
     population = _population(with_columns(config, folder, table), folder, table) if population is None else population
     dropout = config.run.dropout
-    engine = engine_for(population, seed=config.run.seed, dropout=dropout)
+    engine = InlineEngine(population, seed=config.run.seed, dropout=dropout)
     return Setup(population, problem(config, population), engine)
 
 

@@ -20,10 +20,9 @@ from quoron import toml_text
 from quoron.config import ALL, Config, TableSection, bought_of
 from quoron.paths import dataset, table_file
 from quoron.simulation.patterns import KINDS as FEATURES
-from quoron.simulation.patterns import roles, with_columns
+from quoron.simulation.patterns import WILD, left_out, meant, roles, with_columns
 from quoron.training.result import BoughtLine
 from quoron.training.votes import Released, Want, spelt
-from quoron.wildcards import WILD, left_out, meant
 from quoron_client.data import columns, row_kinds, tables
 from quoron_client.data.encoding import Signs
 from quoron_client.data.features import is_span
