@@ -16,6 +16,13 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from quoron_server.plan import BOUGHT, PLANNED, PREFACE
+
+
+def _stage(given: tuple[Any, ...], stage: int) -> int:
+    return 0 if given[1] == stage else -sys.maxsize
+
+
 PLACES = {
     "charge": "quoron_server.books.lifetime_ledger:PopulationLedger.charge",
     "release": "quoron_server.books.lifetime_ledger:PopulationLedger.release",
@@ -25,9 +32,9 @@ PLACES = {
     "set_state": "quoron_server.books.registry:Registry.set_state",
     "settle": "quoron_server.federation:Books.settle",
     "begin": "quoron_server.books.ledger:Ledger.begin",
-    "begin_with": "quoron_server.books.ledger:Ledger.begin_with",
-    "buy": "quoron_server.books.ledger:Ledger.buy",
-    "go_by": "quoron_server.books.ledger:Ledger.go_by",
+    "quality": "quoron_server.books.ledger:Ledger.commit",  # of that stage
+    "bounds": "quoron_server.books.ledger:Ledger.commit",
+    "plan": "quoron_server.books.ledger:Ledger.commit",
     "spend": "quoron_server.books.ledger:Ledger.spend",
     "commit": "quoron_server.books.ledger:Ledger.commit",
     "finish": "quoron_server.books.ledger:Ledger.finish",
@@ -49,6 +56,9 @@ PLACES = {
     "fold": "quoron_server.books.roster:Roster.fold",
 }
 ROUNDS: dict[str, Callable[[tuple[Any, ...]], int]] = {  # of a call that belongs to one
+    "quality": lambda given: _stage(given, PREFACE),
+    "bounds": lambda given: _stage(given, BOUGHT),
+    "plan": lambda given: _stage(given, PLANNED),
     "spend": lambda given: given[1].round,
     "commit": lambda given: given[1],
     "_ask": lambda given: given[2].question.round,

@@ -9,6 +9,7 @@ import pandas as pd
 import quoron
 from quoron.training import lifetime
 from quoron_server.books.ledger import Ledger
+from quoron_server.plan import BOUGHT
 
 USERS = 1500
 QUICK: dict[str, Any] = {"epsilon": 4.0, "algorithm": "one-pass-dp-sgd", "settings": ["algorithm.options.rounds=3"]}
@@ -47,4 +48,4 @@ def charges(ledger: Path) -> list[Any]:
 
 def bought(out: Path) -> Any:
     with Ledger.open(out / "ledger.sqlite") as own:
-        return own.bought()
+        return own.released(BOUGHT)

@@ -191,6 +191,21 @@ def run(
     return _tell(model, observers)
 
 
+def without_ledger(
+    algorithm: Algorithm[Any], engine: Engine, noise: NoiseSource
+) -> tuple[Vector, tuple[dict[str, Any], ...]]:
+    """Return the model of `algorithm`, shape (d,), and each round's public figures; nothing is charged or kept.
+
+    For a trial of a search, which its price covers, and for a rehearsal by whoever holds the data.
+    """
+    state, events = algorithm.init(), []
+    while (question := algorithm.request(state, noise)) is not None:
+        update = algorithm.update(state, engine.ask(question), noise)
+        state = update.state
+        events.append({"round": question.round, "rounds": algorithm.plan.cost.rounds, "public": dict(update.public)})
+    return algorithm.model(state), tuple(events)
+
+
 def _carry_out(
     algorithm: Algorithm[Any],
     engine: Engine,

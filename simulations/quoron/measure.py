@@ -27,9 +27,9 @@ from quoron.populations.users import Declared, PublicKnowledge
 from quoron.release import Planned, check_declared_users, release_once, slots_of
 from quoron.training import evaluated
 from quoron.training.room import ELSEWHERE, UNCHARGED, memory_for
+from quoron.training.table import gather
 from quoron_client.data import tables
-from quoron_client.data.encoding import Encoding, check_types, outcomes, typed
-from quoron_client.data.fused import Gathering
+from quoron_client.data.encoding import Encoding, outcomes
 from quoron_client.data.items import ItemBatch
 from quoron_client.data.users import most_rows
 from quoron_client.protocol.domains import L2Ball
@@ -183,14 +183,6 @@ def _read(
         rows = Rows.opened(folder, user, encoding)
         return rows.users, replace(rows, users=declared or rows.users, zero_rows=zero_rows, most=most)
     with memory_for("the rows of this table", f"{UNCHARGED} {ELSEWHERE}"):
-        given = tables.opened(source)
-        names = (*encoding.columns, user)
-        encoding.check(given.empty(names))
-        check_types(encoding, given.schema)
-        encoding = typed(encoding, given.schema)
-        gathering = Gathering(encoding, user, most, rows=given.rows)
-        for batch in given.batches(names):
-            gathering.add(batch)
-        gathered = gathering.end()
+        gathered = gather(tables.opened(source), encoding, user, most)[1].end()
         slots = declared if declared is not None and declared >= gathered.users else gathered.users
         return gathered.users, gathered.items(slots, zero_rows=zero_rows)

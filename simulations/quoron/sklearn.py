@@ -19,7 +19,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -31,11 +31,11 @@ from quoron.model import Model, Threshold
 from quoron.reports.health import Health
 from quoron.run_folder import RunFolder
 from quoron.training import arrays
+from quoron.training import run as training
 from quoron.training.arrays import InputError, Label, RandomState
 from quoron.training.result import DoubtfulModel
-from quoron.tuning import fitting
-from quoron.tuning.effort import Effort
 from quoron_privacy.errors import RunError
+from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_server.parameters import Assumption, Kind
 from quoron_server.plan import EVERYONE, Guarantee
 from quoron_server.wording import assumption_text
@@ -64,6 +64,13 @@ __all__ = [
     "PrivateRidge",
     "UnfitRows",
 ]
+
+if TYPE_CHECKING:
+    from quoron.tuning import run as tuning
+    from quoron.tuning.run import Choice
+    from quoron.tuning.tables import TableSearch
+else:
+    tuning = OnFirstUse("quoron.tuning.run")  # only a fit that searches needs it
 
 Vector = NDArray[np.float64]
 Bounds = tuple[ArrayLike, ArrayLike] | Mapping[str, tuple[float, float]]
@@ -103,7 +110,9 @@ class _PrivateLinear(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn 
     data_quality: float | None = (
         None  # share of μ² for a private check of how well the rows fit; None: by the plan; 0: none
     )
-    vary: fitting.Vary | None = None  # settings to try in secret, by dotted key; epsilon is of the whole search
+    vary: Mapping[str, Sequence[Any]] | None = (
+        None  # settings to try in secret, by dotted key; epsilon is of the whole search
+    )
     n_trials: float | None = None  # of `vary`, in the mean; None: twice as many as settings (docs/tuning.md)
     settings: Sequence[Setting] = ()  # further keys of the configuration, as in "algorithm.options.rounds=3"
     out: str | Path | None = None  # a folder that keeps a run folder for every fit; None: none is kept
@@ -146,8 +155,13 @@ class _PrivateLinear(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn 
         else:
             message = f"The noise of random_state={self.random_state!r} protects nobody: guarantee_ is None."
             warnings.warn(message, NoiseFromSeed, stacklevel=2)
-            fitted = fitting.rehearse(config, self.vary, Effort(self.n_trials), table, seed)
-            self.model_, self.plan_, self.n_rounds_, self.choice_ = fitted
+            self.choice_: Choice | None = None
+            if self.vary:
+                search = tuning.prepared(config, self.vary, self.n_trials, table, (), seeded=True)
+                self.model_, self.plan_, self.n_rounds_, self.choice_ = tuning.rehearsed(search, seed)
+            else:
+                fitted = training.rehearse(config, simulation_seed=seed, frame=table)
+                self.model_, self.plan_, self.n_rounds_ = fitted
             self.data_quality_: Health | None = None
             self.guarantee_: Guarantee | None = None
             self.folder_: Path | None = None
@@ -156,7 +170,11 @@ class _PrivateLinear(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn 
         return self
 
     def _train(self, config: configs.Config, table: Any, assumptions: Sequence[Assumption]) -> None:
-        prepared = fitting.prepare(config, self.vary, Effort(self.n_trials), table, assumptions)
+        search: TableSearch | None = None
+        if self.vary:
+            search = tuning.prepared(config, self.vary, self.n_trials, table, assumptions, seeded=False)
+        else:
+            prepared = training.prepare(config, Path.cwd(), name="fit", frame=table, assumptions=assumptions)
         try:
             if self.out is not None:
                 Path(self.out).mkdir(parents=True, exist_ok=True)
@@ -166,7 +184,14 @@ class _PrivateLinear(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn 
             raise RunError(f"Cannot make a folder in {place}: {error.strerror}. Choose another with out=.") from None
         keep = False
         try:
-            trained, self.plan_, remarks, self.choice_ = fitting.carry_out(prepared, RunFolder(folder))
+            if search is None:
+                trained, self.choice_ = training.carry_out(prepared, RunFolder(folder)), None
+                self.plan_, remarks = prepared.planned.plan, prepared.planned.remarks
+            else:
+                trained = tuned = tuning.carry_out(search, RunFolder(folder))
+                self.choice_, remarks = tuned.choice, search.remarks
+                chosen = next(each for each in search.candidates if each.name == tuned.choice.name)
+                self.plan_ = search.promised(chosen.planned.plan)
             keep = self.out is not None
         finally:
             if not keep:

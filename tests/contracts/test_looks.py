@@ -135,32 +135,32 @@ def test_the_run_after_a_look_is_the_algorithms_own_and_the_ledger_has_both(tmp_
         (tmp_path / name).write_bytes(empty_ledger())
         with Ledger.open(tmp_path / name) as ledger:
             if look:
-                ledger.begin_with((health.entry(),), {"seen": [0.5]})
+                ledger.commit(PREFACE, None, (health.entry(),), {"seen": [0.5]})
             return run(ALGORITHMS[plan.algorithm].make(plan), Quadratic(), ledger, SeededNoise(11), simulation=True)
 
     np.testing.assert_array_equal(carried_out("with", look=True), carried_out("without", look=False))
     with Ledger.open(tmp_path / "with") as ledger:
-        assert ledger.preface() == {"seen": [0.5]}
+        assert ledger.released(PREFACE) == {"seen": [0.5]}
         announced: dict[Any, int] = {}
         for each in plan.releases():
             announced |= {(number, str(each.entry)): 1 for number in each.rounds}
         assert [(number, str(entry)) for number, entry in ledger.releases()] == sorted(announced)
         assert len(ledger.events()) == plan.cost.rounds
     with Ledger.open(tmp_path / "without") as ledger:
-        assert ledger.preface() is None
+        assert ledger.released(PREFACE) is None
 
 
 def test_a_look_is_written_once_and_before_anything_else(tmp_path: Path) -> None:
     (tmp_path / "l").write_bytes(empty_ledger())
     entry = Release("table-health", {"scale": 1.0})
     with Ledger.open(tmp_path / "l") as ledger:
-        ledger.begin_with((entry,), {"seen": [1]})
+        ledger.commit(PREFACE, None, (entry,), {"seen": [1]})
         assert ledger.resume_point() is None
         assert ledger.events() == []
         with pytest.raises(LedgerError, match="round -2 to be new"):
-            ledger.begin_with((entry,), {"seen": [2]})
+            ledger.commit(PREFACE, None, (entry,), {"seen": [2]})
         ledger.commit(-1, b"state", (), {})
         with pytest.raises(LedgerError, match="round -2 to be new"):
-            ledger.begin_with((entry,), {"seen": [2]})
-        assert ledger.preface() == {"seen": [1]}
+            ledger.commit(PREFACE, None, (entry,), {"seen": [2]})
+        assert ledger.released(PREFACE) == {"seen": [1]}
         assert ledger.releases() == [(PREFACE, entry)]

@@ -21,7 +21,7 @@ from quoron_privacy.errors import LedgerError, VerificationError
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.registered import with_purchases
 from quoron_server.books.ledger import Ledger
-from quoron_server.plan import BOUGHT, PREFACE, Privacy, RunPlan
+from quoron_server.plan import BOUGHT, PLANNED, PREFACE, Privacy, RunPlan
 from quoron_server.runs import charge_of
 from quoron_server.wording import plan_json, sentence
 
@@ -141,20 +141,20 @@ def test_a_ledger_keeps_what_was_bought_once_and_then_the_plan_that_is_made_of_i
     entries = paid().entries()
     with Ledger.open(tmp_path / "ledger.sqlite") as ledger:
         forecast = ledger.plan_json
-        assert ledger.bought() is None
-        ledger.buy(entries, {"bought": {"age": [0.0, 1.0]}})
-        assert ledger.bought() == {"bought": {"age": [0.0, 1.0]}}
-        assert (ledger.planned(), ledger.plan_json, ledger.resume_point()) == (None, forecast, None)
-        ledger.go_by("the plan", {"refused": ""})
-        assert (ledger.planned(), ledger.plan_json) == ({"refused": ""}, "the plan")
+        assert ledger.released(BOUGHT) is None
+        ledger.commit(BOUGHT, None, entries, {"bought": {"age": [0.0, 1.0]}})
+        assert ledger.released(BOUGHT) == {"bought": {"age": [0.0, 1.0]}}
+        assert (ledger.released(PLANNED), ledger.plan_json, ledger.resume_point()) == (None, forecast, None)
+        ledger.commit(PLANNED, None, (), {"refused": ""}, plan="the plan")
+        assert (ledger.released(PLANNED), ledger.plan_json) == ({"refused": ""}, "the plan")
         assert ledger.resume_point() is None
         with pytest.raises(LedgerError, match="to be new"):
-            ledger.buy(entries, {"bought": {"age": [0.0, 2.0]}})
+            ledger.commit(BOUGHT, None, entries, {"bought": {"age": [0.0, 2.0]}})
         with pytest.raises(LedgerError, match="to be new"):
-            ledger.go_by("another", {"refused": ""})
+            ledger.commit(PLANNED, None, (), {"refused": ""}, plan="another")
         assert ledger.plan_json == "the plan"
-        ledger.begin_with(entries[:1], {"table_health": []})
+        ledger.commit(PREFACE, None, entries[:1], {"table_health": []})
         assert [number for number, _ in ledger.releases()] == [BOUGHT] * len(entries) + [PREFACE]
         assert ledger.events() == []
     with Ledger.open(tmp_path / "ledger.sqlite") as again:
-        assert again.bought() == {"bought": {"age": [0.0, 1.0]}}
+        assert again.released(BOUGHT) == {"bought": {"age": [0.0, 1.0]}}

@@ -31,6 +31,7 @@ from quoron_client.losses import make_loss
 from quoron_privacy.counts.data_quality import TableHealth
 from quoron_privacy.errors import ConfigError, QuoronError, UsageError
 from quoron_server.books.ledger import Ledger
+from quoron_server.plan import PREFACE
 
 pytestmark = pytest.mark.usefixtures("ledger")
 
@@ -55,7 +56,7 @@ def train(people: Any, out: Path, **more: Any) -> Any:
 def test_balanced_weights_are_those_of_the_released_shares_and_told(people, tmp_path):
     trained = train(people, tmp_path / "run", **BALANCED)
     with Ledger.open(tmp_path / "run" / "ledger.sqlite") as own:
-        released = np.array(own.preface()["table_health"])
+        released = np.array(own.released(PREFACE)["table_health"])
     health = TableHealth.for_mu(users=USERS, columns=3, labels=2, mu=1.0)
     shares = health.shares(released).labels
     model = trained.model
@@ -83,22 +84,22 @@ def test_a_run_that_is_killed_goes_on_with_the_weights_of_what_was_released(at, 
     monkeypatch.setattr(look, "weigh", noting)
     with monkeypatch.context() as once:
         if at == "preface":
-            begin = Ledger.begin_with
+            commit = Ledger.commit
 
             def dying(self: Ledger, *given: Any) -> None:
-                begin(self, *given)
+                commit(self, *given)
                 raise KeyboardInterrupt
 
-            once.setattr(Ledger, "begin_with", dying)
+            once.setattr(Ledger, "commit", dying)
         with pytest.raises(KeyboardInterrupt):
             train(people, tmp_path / "run", **BALANCED)
     with Ledger.open(tmp_path / "run" / "ledger.sqlite") as own:
-        kept = own.preface()
+        kept = own.released(PREFACE)
     with pytest.raises(QuoronError, match="the same table, but it began with another"):
         train(people.assign(age=people.age / 2), tmp_path / "run", **BALANCED)
     trained = train(people, tmp_path / "run", **BALANCED)
     with Ledger.open(tmp_path / "run" / "ledger.sqlite") as own:
-        assert own.preface() == kept
+        assert own.released(PREFACE) == kept
     assert trained.model.encoding.class_weight == used[-1][0]
     assert len({weights.tobytes() for _, weights in used}) == 1
     assert set(used[-1][1]) == set(used[-1][0].counts)

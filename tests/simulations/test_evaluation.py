@@ -96,14 +96,14 @@ def test_a_kill_between_training_and_evaluation_releases_both_once_and_charges_o
     with pytest.raises(RunError, match="gone"):
         train(people, tmp_path / "run")
     with Ledger.open(tmp_path / "run" / "ledger.sqlite") as own:
-        assert own.evaluated() is None
+        assert own.released(EVALUATED) is None
         assert not own.finished
     trained = train(people, tmp_path / "run")
     (_, _, first), (_, _, second) = calls
     assert first["evaluation"] != second["evaluation"], "what was drawn and not committed is drawn anew"
     np.testing.assert_array_equal(calls[0][0], calls[1][0])
     with Ledger.open(tmp_path / "run" / "ledger.sqlite") as own:
-        assert own.evaluated() == second
+        assert own.released(EVALUATED) == second
         assert len([number for number, _ in own.releases() if number == EVALUATED]) == 2
     assert charges(ledger) == [4.0]
     assert trained.evaluation.users == 400
@@ -297,12 +297,12 @@ def test_a_program_that_is_killed_when_its_model_is_told_goes_on_to_one_evaluati
     killed = subprocess.run(dying.words(Moment("finish", when), "quoron", *command), capture_output=True, timeout=600)
     assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
     with Ledger.open(place) as own:
-        told = own.evaluated()
+        told = own.released(EVALUATED)
     assert (told is None) == (when == "before")
     assert charges(ledger) == [4.0]
     found = quoron.resume(out).evaluation
     with Ledger.open(place) as own:
-        assert told is None or own.evaluated() == told
+        assert told is None or own.released(EVALUATED) == told
         assert len([number for number, _ in own.releases() if number == EVALUATED]) == 2
     assert quoron.resume(out).evaluation == quoron.load(out).evaluation == found
     assert found is not None

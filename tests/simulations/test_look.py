@@ -28,6 +28,7 @@ from quoron_privacy.counts import data_quality
 from quoron_privacy.counts.data_quality import Shares, TableHealth
 from quoron_privacy.noise.streams import SecureNoise
 from quoron_server.books.ledger import Ledger
+from quoron_server.plan import PREFACE
 
 USERS = 1000
 COLUMNS: dict[str, Any] = {"user": "who", "label": "ill", "columns": {"numeric": {"age": (0, 100), "dose": (0, 5)}}}
@@ -96,7 +97,7 @@ def test_nothing_is_looked_at_before_the_charge_and_nothing_told_before_the_comm
     spend = Ledger.spend
 
     def spending(self: Ledger, question: Any, **given: Any) -> None:
-        order.append(f"question {question.round} after a preface: {self.preface() is not None}")
+        order.append(f"question {question.round} after a preface: {self.released(PREFACE) is not None}")
         spend(self, question, **given)
 
     monkeypatch.setattr(Tally, "add", looking)
@@ -108,7 +109,7 @@ def test_nothing_is_looked_at_before_the_charge_and_nothing_told_before_the_comm
 @pytest.mark.parametrize("at", ["before", "after"])
 def test_a_run_that_dies_around_its_look_releases_it_once(at, people, ledger, tmp_path, monkeypatch):
     """Before the commit nobody has seen a draw, and the next one is another; after it, it is what was committed."""
-    drawn, begin_with, release = [], Ledger.begin_with, TableHealth.release
+    drawn, commit, release = [], Ledger.commit, TableHealth.release
 
     def noting(self: TableHealth, *given: Any) -> Any:
         drawn.append(release(self, *given))
@@ -116,17 +117,17 @@ def test_a_run_that_dies_around_its_look_releases_it_once(at, people, ledger, tm
 
     def dying(self: Ledger, *given: Any) -> None:
         if at == "after":
-            begin_with(self, *given)
+            commit(self, *given)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(TableHealth, "release", noting)
     with monkeypatch.context() as once:
-        once.setattr(Ledger, "begin_with", dying)
+        once.setattr(Ledger, "commit", dying)
         with pytest.raises(KeyboardInterrupt):
             train(people, tmp_path / "run")
     train(people, tmp_path / "run")
     with Ledger.open(tmp_path / "run" / "ledger.sqlite") as own:
-        kept = own.preface()
+        kept = own.released(PREFACE)
         assert [entry.mechanism for number, entry in own.releases() if number == -2] == ["table-health"]
     assert len(drawn) == (2 if at == "before" else 1)
     assert kept == {"table_health": drawn[-1].tolist()}
@@ -241,7 +242,7 @@ def test_a_look_has_noise_of_its_start_and_the_runs_key_says_nothing_of_it(peopl
 
 
 @pytest.mark.programs
-@pytest.mark.parametrize(("at", "when"), [("begin_with", "before"), ("begin_with", "after"), ("spend", "after")])
+@pytest.mark.parametrize(("at", "when"), [("quality", "before"), ("quality", "after"), ("spend", "after")])
 def test_a_run_that_is_killed_around_its_look_goes_on_with_one_release_and_one_charge(at, when, people, tmp_path):
     people.to_csv(tmp_path / "people.csv", index=False)
     (tmp_path / "people.toml").write_text(TABLE, encoding="utf-8")
@@ -250,11 +251,11 @@ def test_a_run_that_is_killed_around_its_look_goes_on_with_one_release_and_one_c
     killed = subprocess.run(dying.words(Moment(at, when), "quoron", *command), capture_output=True, timeout=600)
     assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
     with Ledger.open(out / "ledger.sqlite") as own:
-        before = own.preface()
+        before = own.released(PREFACE)
     assert (before is None) == (when == "before")
     assert invoke(command) == 0
     with Ledger.open(out / "ledger.sqlite") as own:
-        assert before in (None, own.preface())
+        assert before in (None, own.released(PREFACE))
         assert [entry.mechanism for number, entry in own.releases() if number < 0] == ["table-health"]
     with lifetime.opened(life) as kept:
         assert len(kept.charges("everyone")) == 1

@@ -25,7 +25,7 @@ from quoron.populations.users import Declared
 from quoron.private_bounds import find_bounds
 from quoron.sharding.engine import KeyedRandomness
 from quoron.training import lifetime
-from quoron.training.table import CuratorEngine, HeldTable
+from quoron.training.table import CuratorEngine, HeldRows
 from quoron_client import L2Ball, make_loss
 from quoron_client.data.items import ItemBatch
 from quoron_client.protocol.questions import AverageGradient, Question
@@ -59,7 +59,7 @@ def charged(ledger: Path, population: str = "everyone") -> list[float]:
 def test_a_run_beyond_the_limit_is_refused_before_a_value_is_looked_at(people, ledger, tmp_path, monkeypatch):
     with lifetime.opened(ledger) as kept:
         kept.limit("everyone", epsilon=7.0, delta=1e-4)
-    monkeypatch.setattr(HeldTable, "items", lambda *_: pytest.fail("the table was looked at"))
+    monkeypatch.setattr(HeldRows, "items", lambda *_: pytest.fail("the table was looked at"))
     with pytest.raises(BudgetExceeded, match="limit of population 'everyone'"):
         train(people, tmp_path / "run")
     assert charged(ledger) == []
@@ -71,7 +71,7 @@ def test_a_run_is_charged_before_anything_is_made_of_items(people, ledger, tmp_p
         assert charged(ledger, "clinic 7") == [8.0]
         raise InterruptedError
 
-    monkeypatch.setattr(HeldTable, "items", looking)
+    monkeypatch.setattr(HeldRows, "items", looking)
     with pytest.raises(InterruptedError):
         train(people, tmp_path / "run", population="clinic 7")
 

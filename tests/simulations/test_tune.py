@@ -187,7 +187,7 @@ MOMENTS: list[tuple[Any, str, int]] = [
     (Ledger, "same_inputs", 1),
     (PrivateState, "write", 1),
     (PrivateState, "write", 2),
-    (Ledger, "begin_with", 1),
+    (Ledger, "commit", 1),
     (Ledger, "finish", 1),
     (searching, "erase", 1),
     (PopulationLedger, "release", 1),
@@ -351,7 +351,7 @@ def test_a_program_that_is_killed_again_and_again_is_charged_once_and_leaves_no_
         *("--out", str(tmp_path / "run")),
     ]
     lives = [("charge", "before"), ("charge", "after"), *[("search", "before"), ("search", "after")] * 2]
-    for at, when in [*lives, ("begin_with", "after"), ("finish", "before"), ("finish", "after"), ("end", "before")]:
+    for at, when in [*lives, ("quality", "after"), ("finish", "before"), ("finish", "after"), ("end", "before")]:
         begun = (tmp_path / "run" / private_state.FOLDER).is_dir()
         resumed = at == "end" or (begun and when == "after")
         words = ["resume", str(tmp_path / "run")] if resumed else command

@@ -19,7 +19,7 @@ Whether a question is the one that was asked before: a ledger keeps a digest of 
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -291,29 +291,21 @@ class Ledger:
                     "Use the same code and configuration that began this run."
                 )
 
-    def preface(self) -> dict[str, Any] | None:
-        """What was released before the first round, as `begin_with` wrote it; None if nothing was."""
-        return self._before(PREFACE)
+    def released(self, stage: int) -> dict[str, Any] | None:
+        """Return the event of a stage: BOUGHT, PLANNED or PREFACE before the first round, EVALUATED with the model."""
+        return next((json.loads(row["event"]) for row in self._committed() if row["round"] == stage), None)
 
-    def begin_with(self, releases: Sequence[Release], event: dict[str, Any]) -> None:
-        """Write what is released before the first round; once, and before `commit` writes the initial state."""
-        self.commit(PREFACE, None, releases, event)
+    def release_once(self, stage: int, draw: Callable[[], tuple[Sequence[Release], dict[str, Any]]]) -> dict[str, Any]:
+        """Return what a charged run released at a stage; if that is nothing yet, draw it now and commit it.
 
-    def bought(self) -> dict[str, Any] | None:
-        """What was released before the run was planned, as `buy` wrote it; None if nothing was."""
-        return self._before(BOUGHT)
-
-    def buy(self, releases: Sequence[Release], event: dict[str, Any]) -> None:
-        """Write what is released before all else; once, and before anything is made of it: a plan, an error, a file."""
-        self.commit(BOUGHT, None, releases, event)
-
-    def planned(self) -> dict[str, Any] | None:
-        """What was said of the plan that is made of what was bought, as `go_by` wrote it; None if none was made yet."""
-        return self._before(PLANNED)
-
-    def go_by(self, plan: str, event: dict[str, Any]) -> None:
-        """Write the `plan` that is made of what was bought, by which the run goes on; once."""
-        self.commit(PLANNED, None, (), event, plan=plan)
+        `draw` gives ledger entries and a JSON-compatible event. Nobody sees what a kill left uncommitted.
+        """
+        found = self.released(stage)
+        if found is None:
+            self.commit(stage, None, *draw())
+            found = self.released(stage)
+            assert found is not None
+        return found
 
     def commit(
         self,
@@ -343,10 +335,6 @@ class Ledger:
             if made is not None:
                 seal = _seal("seal", made)
                 execute("UPDATE run_ledgers SET plan = ?, seal = ? WHERE run = ?", [plan, seal, self.run])
-
-    def evaluated(self) -> dict[str, Any] | None:
-        """What was released of users that were held out, as `finish` wrote it; None if nothing was."""
-        return self._before(EVALUATED)
 
     def finish(
         self, model: NDArray[np.float64], releases: Sequence[Release] = (), event: dict[str, Any] | None = None
@@ -431,9 +419,6 @@ class Ledger:
         if complete is not None and (not rows or rows[-1]["round"] < complete):  # every question had led to a commit
             raise self._changed()
         return rows
-
-    def _before(self, round_: int) -> dict[str, Any] | None:
-        return next((json.loads(row["event"]) for row in self._committed() if row["round"] == round_), None)
 
     def _check_all(self, which: str, rows: Sequence[Row], *, first: int) -> None:
         """LedgerError unless these are all rounds from the first on, as they were written."""

@@ -65,6 +65,7 @@ class Undeclared:
     identity: Identity
     assumptions: tuple[Assumption, ...]
     widest: int  # categories of a column, at most, that still leave a plan
+    paid: Bought  # what the forecast of the run estimates
     warnings: tuple[str, ...] = ()  # none before it is planned
 
 
@@ -80,9 +81,10 @@ def prepared(
         found, owners, people = _whose(section, base, source, frame)
     users = slots(config, found)
     check_delta(config.privacy.delta, users, allowed=config.privacy.allow_large_delta)
-    planned, widest = forecast(config, asked, users, identity.seed, assumptions)
+    planned, widest, paid = forecast(config, asked, users, identity.seed, assumptions)
     planned = replace(planned, remarks=(*planned.remarks, *unread(section, source.names)))
-    return Undeclared(source, owners, users, people, asked, base, frame, identity, tuple(assumptions), widest), planned
+    known = source, owners, users, people, asked, base, frame, identity, tuple(assumptions), widest, paid
+    return Undeclared(*known), planned
 
 
 def undeclared(config: Config, base: Path, frame: Any) -> tuple[Wanted, int]:
@@ -107,8 +109,8 @@ def _whose(section: TableSection, base: Path, source: Opened, frame: Any) -> tup
 
 def forecast(
     config: Config, asked: Wanted, users: int, seed: int, assumptions: Sequence[Assumption]
-) -> tuple[Plan, int]:
-    """The whole plan if every column becomes one number, and the most categories a column that still leave a plan.
+) -> tuple[Plan, int, Bought]:
+    """The whole plan if every column becomes one number, the most categories a column that leave one, what is paid.
 
     `users` are all, those that are held out among them. Raises what `choose` raises, before anything is charged.
     """
@@ -130,8 +132,8 @@ def forecast(
         except Infeasible:
             widest //= 2
         else:
-            return _told(plan, asked, paid, wide), widest
-    return _told(plan, asked, paid, plan), widest
+            return _told(plan, asked, paid, wide), widest, paid
+    return _told(plan, asked, paid, plan), widest, paid
 
 
 def purchases_of(config: Config, asked: Wanted, users: int) -> Bought:
@@ -189,7 +191,7 @@ def within(config: Config, problem: Problem, encoding: Any, paid: Bought) -> tup
 
 
 def release(
-    scene: Undeclared, paid: Bought, noise: NoiseSource | None = None, among: Owners | None = None
+    scene: Undeclared, noise: NoiseSource | None = None, among: Owners | None = None
 ) -> tuple[Released, tuple[Release, ...]]:
     """What is bought `among` users (k,), or of all, with the noise of this start alone, and its entries.
 
@@ -197,14 +199,7 @@ def release(
     """
     source = SecureNoise.fresh() if noise is None else noise
     with memory_for("the rows that are looked at", ONCE):
-        return votes.release(paid, scene.wanted.all, scene.source, scene.owners, scene.users, source, among)
-
-
-def paid_by(prepared: Prepared[Undeclared]) -> Bought:
-    """What the forecast of a run buys."""
-    paid = prepared.planned.plan.guarantee.bought
-    assert paid is not None
-    return paid
+        return votes.release(scene.paid, scene.wanted.all, scene.source, scene.owners, scene.users, source, among)
 
 
 def read(prepared: Prepared[Undeclared], released: Released) -> Declarations:
@@ -213,11 +208,10 @@ def read(prepared: Prepared[Undeclared], released: Released) -> Declarations:
     assert isinstance(section, TableSection)
     given = section.columns
     said = bool(given.numeric or given.hashed or given.dates or any(map(bool, given.categorical.values())))
-    paid = paid_by(prepared)
     type_ = scene.source.schema.get(scene.wanted.label.column) if scene.wanted.label is not None else None
     text = type_ is not None and columns.is_text(type_)
-    found = Found.of(scene.wanted, released, paid=paid, widest=scene.widest, known=said, text=text)
-    return Declarations(paid, found, scene.wanted)
+    found = Found.of(scene.wanted, released, paid=scene.paid, widest=scene.widest, known=said, text=text)
+    return Declarations(scene.paid, found, scene.wanted)
 
 
 def configured(config: Config, asked: Wanted, found: Found) -> Config:

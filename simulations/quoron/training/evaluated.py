@@ -3,7 +3,7 @@
     planned = with_held_out(planned, config, encoding, users)
     trained, apart = split.parts(users, config.train.holdout, run.noise(own))
     model = run.carry_out(own, engine, observers, last=last(prepared, items, apart))
-    evaluation(prepared, own, model)
+    evaluation(promise, loss, encoding, model, own.released(EVALUATED))
 
 Statement and proof: docs/privacy/evaluation.md. The mechanism: quoron_privacy.counts.held_out.
 """
@@ -25,10 +25,10 @@ from quoron.populations.users import Declared
 from quoron.training.table import Curated, file_users
 from quoron_client.data.encoding import Encoding, outcomes
 from quoron_client.data.items import ItemBatch
+from quoron_client.losses import Loss
 from quoron_privacy.counts.held_out import HeldOut
 from quoron_privacy.noise.streams import NoiseSource, SecureNoise
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.books.ledger import Ledger
 from quoron_server.plan import Guarantee
 from quoron_server.rounds import Last
 from quoron_server.wording import ReleaseGuarantee, sentence
@@ -76,10 +76,16 @@ def measured_by(
     return held
 
 
-def last(prepared: Prepared[Curated], encoding: Encoding, items: "ItemBatch | Rows", apart: Users) -> Last | None:
+def last(
+    prepared: Prepared[Curated],
+    encoding: Encoding,
+    items: "ItemBatch | Rows",
+    apart: Users,
+    noise: NoiseSource | None = None,
+) -> Last | None:
     """What the final model is told by held-out users; None where there are none.
 
-    The noise is of this start alone: nobody has seen what is drawn and not committed with the model.
+    The noise is of this start alone, unless given: nobody has seen what is drawn and not committed with the model.
     """
     held = prepared.planned.plan.guarantee.held_out
     if not isinstance(held, HeldOut):
@@ -88,28 +94,11 @@ def last(prepared: Prepared[Curated], encoding: Encoding, items: "ItemBatch | Ro
 
     def ending(weights: Vector) -> tuple[Any, dict[str, Any]]:
         scorer = Scorer(weights, declared.loss, encoding)
-        released = measuring.release(held, scorer, lambda: batches(declared, items, apart), SecureNoise.fresh())
+        source = SecureNoise.fresh() if noise is None else noise
+        released = measuring.release(held, scorer, lambda: batches(declared, items, apart), source)
         return held.entries(), {"evaluation": released}
 
     return ending
-
-
-def rehearsed(
-    prepared: Prepared[Curated],
-    encoding: Encoding,
-    items: "ItemBatch | Rows",
-    apart: Users,
-    weights: Vector,
-    noise: NoiseSource,
-) -> Evaluation | None:
-    """The figures of a rehearsal, with noise from a seed."""
-    promise, declared = prepared.planned.plan.guarantee, prepared.scene.held.declared
-    if not isinstance(promise.held_out, HeldOut):
-        return None
-    scorer = Scorer(weights, declared.loss, encoding)
-    released = measuring.release(promise.held_out, scorer, lambda: batches(declared, items, apart), noise)
-    said = ReleaseGuarantee(promise.epsilon, promise.delta, sentence(promise.simulated()))
-    return figures.read(promise.held_out, scorer, released, said)
 
 
 def batches(declared: Declared, items: "ItemBatch | Rows", users: Users) -> Iterator[ItemBatch]:
@@ -123,11 +112,11 @@ def batches(declared: Declared, items: "ItemBatch | Rows", users: Users) -> Iter
         yield people.items(users[first : first + AT_ONCE])
 
 
-def evaluation(prepared: Prepared[Curated], own: Ledger, encoding: Encoding, weights: Vector) -> Evaluation | None:
-    """What a complete run's ledger says of its held-out users; None where there were none."""
-    promise, told = prepared.planned.plan.guarantee, own.evaluated()
-    if not isinstance(promise.held_out, HeldOut) or told is None:
+def evaluation(
+    promise: Guarantee, loss: Loss, encoding: Encoding, weights: Vector, event: dict[str, Any] | None
+) -> Evaluation | None:
+    """Return what `last` released of held-out users, read with its promise; None where there were none."""
+    if not isinstance(promise.held_out, HeldOut) or event is None:
         return None
-    scorer = Scorer(weights, prepared.scene.held.declared.loss, encoding)
     said = ReleaseGuarantee(promise.epsilon, promise.delta, sentence(promise))
-    return figures.read(promise.held_out, scorer, told["evaluation"], said)
+    return figures.read(promise.held_out, Scorer(weights, loss, encoding), event["evaluation"], said)

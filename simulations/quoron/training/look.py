@@ -9,7 +9,7 @@ Statement, and what it costs and sees: docs/privacy/table-health.md. The mechani
 from dataclasses import replace
 from functools import partial, reduce
 from operator import add
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,9 +26,10 @@ from quoron_privacy.counts import data_quality
 from quoron_privacy.counts.data_quality import Shares, TableHealth, looked_at
 from quoron_privacy.errors import Infeasible
 from quoron_privacy.noise.streams import NoiseSource, SecureNoise
+from quoron_privacy.release import Release
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.books.ledger import Ledger
-from quoron_server.plan import LEAST_EPSILON, Privacy, RunPlan
+from quoron_server.plan import LEAST_EPSILON, PREFACE, Privacy, RunPlan
 from quoron_server.problem import Problem
 
 if TYPE_CHECKING:  # only a folder needs it
@@ -102,10 +103,13 @@ def release(prepared: Prepared[Curated], own: Ledger, among: Users) -> Shares | 
     health = prepared.planned.plan.guarantee.health
     if health is None:
         return None
-    if own.preface() is None:
-        released = drawn(health, prepared.scene.held, SecureNoise.fresh(), among)
-        own.begin_with((health.entry(),), {"table_health": released.tolist()})
-    return shares(own, health)
+
+    def draw() -> tuple[tuple[Release], dict[str, Any]]:
+        return (health.entry(),), {
+            "table_health": drawn(health, prepared.scene.held, SecureNoise.fresh(), among).tolist()
+        }
+
+    return health.shares(np.array(own.release_once(PREFACE, draw)["table_health"], np.float64))
 
 
 def drawn(health: TableHealth, held: HeldRows, noise: NoiseSource, among: Users) -> Vector:
@@ -115,12 +119,6 @@ def drawn(health: TableHealth, held: HeldRows, noise: NoiseSource, among: Users)
     nobody = reduction.of(np.zeros((0, health.dimension)), np.zeros(0, np.bool_))
     sums = reduce(add, (reduction.of(rows, np.ones(len(rows), np.bool_)) for rows in parts), nobody)
     return health.release(sums, noise.stream("table health"))
-
-
-def shares(own: Ledger, health: TableHealth) -> Shares | None:
-    """What was released to a run's ledger; None before."""
-    preface = own.preface()
-    return None if preface is None else health.shares(np.array(preface["table_health"], np.float64))
 
 
 def weighed(encoding: Encoding, health: TableHealth | None, seen: Shares | None) -> Encoding:

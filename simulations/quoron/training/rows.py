@@ -44,7 +44,7 @@ from quoron.results import Run as Released
 from quoron.run_folder import ROWS, RunFolder, claim_rows, flat, public_row
 from quoron.training import lifetime
 from quoron.training.room import make_sure_of_answers
-from quoron.training.start import Identity, Start, has_begun
+from quoron.training.start import FILE, Identity, Start
 from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.questions import FAR, Answers, Question, Status, combined
 from quoron_privacy.counts.held_out import HeldMeans
@@ -55,7 +55,7 @@ from quoron_privacy.release import Sums
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.black_box import UNKNOWN_CLIP, Asked
 from quoron_server.parameters import Assumption, Kind
-from quoron_server.plan import EVERYONE, Guarantee, Privacy, RunPlan, check_delta
+from quoron_server.plan import EVALUATED, EVERYONE, Guarantee, Privacy, RunPlan, check_delta
 from quoron_server.problem import Problem
 from quoron_server.rounds import Last, Observer
 from quoron_server.runs import Run, end
@@ -366,7 +366,7 @@ def train_rows(
 def begun_with(training: Training) -> Start | None:
     """Return the start that the run in `out` began with; None where none has begun, or it began at zero."""
     out = training.get("out")
-    return None if out is None else Start.of_run(RunFolder(Path(out)))
+    return Start.read(Path(out) / FILE) if out is not None and Identity.of_rows(RunFolder(Path(out))) else None
 
 
 def carry_out(
@@ -387,7 +387,7 @@ def carry_out(
     out, chunk = training.get("out"), chunk if training.get("chunk") is None else training.get("chunk")
     if chunk is not None:
         count(chunk=chunk)
-    begun = None if out is None else _begun(RunFolder(Path(out)))
+    begun = None if out is None else Identity.of_rows(RunFolder(Path(out)))
     seed, place = setting.simulation_seed, lifetime.place(training.get("ledger"))
     identity = begun or (Identity.fresh("rows") if seed is None else replace(Identity.fresh("rows"), seed=seed))
     run = Run(
@@ -404,7 +404,7 @@ def carry_out(
         make_sure_of_answers(run.plan)
     folder = claim_rows(out)
     if begun is None:
-        start.keep(folder)
+        start.write(folder.path / FILE)
         folder.write_json(ROWS, {"identity": asdict(identity), "setting": setting.as_text()})
         folder.write_json("plan.json", plan_json(run.plan))
     with _naming_differences(folder.path, setting):
@@ -419,7 +419,7 @@ def carry_out(
             last = _measuring(run.plan, figures, start.weights, np.flatnonzero(apart), seed)
         engine = RowsEngine(compute, run.plan.problem, start.weights, words, chunk, watch, summing, among)
         moved = run.carry_out(own, engine, training.get("observers", ()), last=last)
-        events, told = own.events(), own.evaluated()
+        events, told = own.events(), own.released(EVALUATED)
     model, statement = start.weights + moved, sentence(run.plan.guarantee)
     folder.write_model(model)
     folder.write_rounds([public_row(event) if seed is None else flat(event) for event in events])
@@ -451,13 +451,6 @@ def _said(plan: RunPlan, setting: Setting, told: dict[str, Any], statement: str)
     assert isinstance(held, HeldMeans)
     promise = ReleaseGuarantee(plan.guarantee.epsilon, plan.guarantee.delta, statement)
     return of_means(held, setting.measured, np.array(told["means"], np.float64), promise)
-
-
-def _begun(folder: RunFolder) -> Identity | None:
-    """Which run began in a folder; None if none has."""
-    if not has_begun(folder):
-        return None
-    return Identity(**folder.read_json(ROWS)["identity"])
 
 
 @contextmanager

@@ -47,11 +47,12 @@ from quoron_privacy.errors import BudgetExceeded, ConfigError, Infeasible, Nothi
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_privacy.kernels.threads import all_threads, at_once
 from quoron_privacy.noise.streams import SeededNoise, StartedNoise
+from quoron_privacy.release import Release
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.books.ledger import Ledger
 from quoron_server.parameters import Assumption
-from quoron_server.plan import RunPlan
-from quoron_server.rounds import Observer, other_run
+from quoron_server.plan import BOUGHT, EVALUATED, PLANNED, RunPlan
+from quoron_server.rounds import Observer, other_run, without_ledger
 from quoron_server.runs import end
 
 if TYPE_CHECKING:
@@ -116,16 +117,15 @@ def rehearse(config: Config, *, simulation_seed: int, frame: Any) -> tuple[Model
     items = held.items()
     if encoding is not held.encoding:
         items = look.weigh(items, encoding)
-    algorithm = ALGORITHMS[plan.algorithm].make(plan)
     engine = CuratorEngine(held.declared, items, noise, seed=_read_by(plan), among=among)
-    state, taken = algorithm.init(), 0
-    while (question := algorithm.request(state, noise)) is not None:
-        state, taken = algorithm.update(state, engine.ask(question), noise).state, taken + 1
+    weights, events = without_ledger(ALGORITHMS[plan.algorithm].make(plan), engine, noise)
     shares = look.label_shares(encoding, health, seen)
-    model = Model.released(algorithm.model(state), encoding, held.declared.loss, plan, made=None, shares=shares)
-    if len(apart):
-        model = replace(model, evaluation=evaluated.rehearsed(prepared, encoding, items, apart, model.weights, source))
-    return model, plan, taken
+    model = Model.released(weights, encoding, held.declared.loss, plan, made=None, shares=shares)
+    if len(apart) and (last := evaluated.last(prepared, encoding, items, apart, source)) is not None:
+        promise, told = prepared.planned.plan.guarantee.simulated(), last(model.weights)[1]
+        measured = evaluated.evaluation(promise, held.declared.loss, encoding, model.weights, told)
+        model = replace(model, evaluation=measured)
+    return model, plan, len(events)
 
 
 def forecast(config: Config, base: Path, frame: Any = None) -> Plan:
@@ -142,8 +142,8 @@ def simulated(config: Config, base: Path, frame: Any = None) -> tuple[Config, st
     config = _alone(config)
     scene, planned = buying.prepared(config, base, identity, frame, ())
     prepared = _prepared(config, scene, planned, "", identity)
-    paid = buying.paid_by(prepared)
-    released, _ = buying.release(scene, paid, SeededNoise(config.run.seed))
+    paid = scene.paid
+    released, _ = buying.release(scene, SeededNoise(config.run.seed))
     bought = buying.read(prepared, released)
     found = buying.configured(config, scene.wanted, bought.found)
     left = found.privacy.model_copy(update={"epsilon": paid.rest_epsilon})
@@ -163,7 +163,7 @@ def _rehearsed(config: Config, base: Path, identity: Identity, frame: Any) -> Pr
     prepared = _prepared(config, scene, planned, config.digest(), identity)
     source = SeededNoise(identity.seed)
     trained, _ = parts(scene.users, config.train.holdout, source)
-    released, _ = buying.release(scene, buying.paid_by(prepared), source, trained)
+    released, _ = buying.release(scene, source, trained)
     run, refused = _planned_for(prepared, released)
     if run is None:
         raise NothingReleased(f"Nothing was trained. {refused}")
@@ -231,22 +231,23 @@ def _with_bought(prepared: "Prepared[Undeclared]", folder: RunFolder) -> Prepare
     was found; so again at every start.
     """
     with closing(_books(prepared, folder)) as own:
-        ended = own.finished or (own.planned() or {}).get("refused")
+        ended = own.finished or (own.released(PLANNED) or {}).get("refused")
         if not ended and not own.same_inputs(prepared.scene.people):  # a slot is the same user's to the end
             raise other_run(folder.path, "table")
-        if own.bought() is None:
+
+        def draw() -> tuple[tuple[Release, ...], dict[str, Any]]:
             prepared.run.charge()
             trained, _ = parts(prepared.scene.users, prepared.config.train.holdout, prepared.run.noise(own))
-            released, entries = buying.release(prepared.scene, buying.paid_by(prepared), among=trained)
-            own.buy(entries, {"bought": released})
-        found, said, run = own.bought(), own.planned(), None
-        assert found is not None
+            released, entries = buying.release(prepared.scene, among=trained)
+            return entries, {"bought": released}
+
+        found, said, run = own.release_once(BOUGHT, draw)["bought"], own.released(PLANNED), None
         if said is None:
-            run, refused = _planned_for(prepared, found["bought"])
+            run, refused = _planned_for(prepared, found)
             said = {"refused": refused}
-            own.go_by((prepared if run is None else run).run.text, said)
+            own.commit(PLANNED, None, (), said, plan=(prepared if run is None else run).run.text)
         elif not said["refused"]:  # there is a plan: whatever is wrong now is not with what was found
-            run = _made_of(prepared, found["bought"])
+            run = _made_of(prepared, found)
         if run is None:
             own.abandon()
     if run is None:
@@ -266,7 +267,7 @@ def _books(prepared: "Prepared[Undeclared]", folder: RunFolder) -> Ledger:
         if own.config_digest != prepared.digest:
             own.close()
             raise other_run(folder.path, "configuration")
-        if own.planned() is not None:
+        if own.released(PLANNED) is not None:
             return own
         own.close()
     return prepared.begin(folder, asdict(prepared.scene.identity))
@@ -334,7 +335,10 @@ def carry_out(
             with closing(CuratorEngine(held.declared, items, words, seed=seed, sharing=sharing, among=among)) as engine:
                 model = run.carry_out(own, engine, observers, last=last)
             events = own.events()
-            measured = evaluated.evaluation(prepared, own, encoding, model) if len(apart) else None
+            measured = None
+            if len(apart):
+                of = run.plan.guarantee, held.declared.loss, encoding, model
+                measured = evaluated.evaluation(*of, own.released(EVALUATED))
     scene = replace(prepared.scene, held=held.encoded_by(encoding))
     trained = result.write(replace(prepared, scene=scene), folder, model, events, seen, measured)
     with lifetime.opened(lifetime.place(prepared.config.train.ledger)) as ledger:

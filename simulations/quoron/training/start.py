@@ -39,6 +39,12 @@ class Identity:
         day = datetime.now(UTC).date().isoformat()
         return cls(f"{name}-{secrets.token_hex(6)}", secrets.randbits(62), day)
 
+    @classmethod
+    def of_rows(cls, folder: RunFolder) -> "Identity | None":
+        """Of the run of `quoron.train_rows` that began in a folder, if one did: without its noise key it is another."""
+        begun = (folder.path / ROWS).is_file() and folder.ledger.is_file()
+        return cls(**folder.read_json(ROWS)["identity"]) if begun else None
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Start:
@@ -46,11 +52,6 @@ class Start:
 
     weights: Vector  # (d,)
     fixed: Mapping[str, Bytes] = field(default_factory=dict)  # by name, the bytes of what is not trained
-
-    @classmethod
-    def of_run(cls, folder: RunFolder) -> "Start | None":
-        """That of the run that began in a folder; None if there is none, or it began at zero. LedgerError."""
-        return cls.read(folder.path / FILE) if has_begun(folder) else None
 
     @classmethod
     def read(cls, path: Path) -> "Start | None":
@@ -76,10 +77,6 @@ class Start:
             found.update(f"{name} {len(self.fixed[name])} ".encode() + self.fixed[name].tobytes())
         return found.hexdigest()
 
-    def keep(self, folder: RunFolder) -> None:
-        """Write it into a run's folder."""
-        self.write(folder.path / FILE)
-
     def write(self, path: Path) -> None:
         """Complete or not at all; no file where it is zero, as it is unless told."""
         if not self.fixed and not self.weights.any():
@@ -91,8 +88,3 @@ class Start:
         buffer = io.BytesIO()
         np.savez(buffer, **arrays)
         write(path, buffer.getvalue())
-
-
-def has_begun(folder: RunFolder) -> bool:
-    """Whether a run has: without its noise key it is another."""
-    return (folder.path / ROWS).is_file() and folder.ledger.is_file()

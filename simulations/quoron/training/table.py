@@ -8,7 +8,6 @@ permutation from the run's secret noise. So neither how users are named nor how 
 together, and a promise for a user's data is a promise for its name as well. The order is the run's and stays when a run
 goes on; words of local reports are each start's own."""
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, field, fields, replace
@@ -36,6 +35,7 @@ from quoron_client.data.encoding import Encoding, check_types, typed, types_of
 from quoron_client.data.files import ahead
 from quoron_client.data.fused import Fitting, Gathering, Marks, Tally, declared_columns, declared_labels
 from quoron_client.data.items import ItemBatch
+from quoron_client.data.tables import Opened
 from quoron_client.data.users import most_rows
 from quoron_client.protocol.questions import Answers, Question
 from quoron_privacy.errors import ConfigError, DataError
@@ -113,29 +113,36 @@ UNDECLARED = (
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class HeldRows(ABC):
-    """Rows of users, of which nothing is told but how many users there are."""
+class HeldRows:
+    """Rows of users, of which nothing is told but how many users there are.
+
+    Of a table items and marks are in memory. Of a folder of files rows are put in order within a memory that is fixed,
+    lie on disk, and are marked whenever somebody looks.
+    """
 
     declared: Declared
     encoding: Encoding
     warnings: tuple[str, ...]  # of declarations, never of values
     zero_rows: bool  # whether a user without usable rows has an item of zeros: not under zero-out, where it is nobody
+    _items: "ItemBatch | Rows" = field(repr=False)
+    _marks: list[tuple[NDArray[np.int32], Marks]] = field(default_factory=list, repr=False)  # (N,) owners; (N, B)
 
-    @abstractmethod
     def items(self) -> "ItemBatch | Rows":
         """The items of all slots, or rows to be read when a run begins.
 
         A user whose rows cannot be used has one item of zeros. Under zero-out it has none, like an empty slot: then
         such a user is nobody, and nobody's answer is the zero vector, whatever the ridge.
         """
+        return self._items
 
-    @abstractmethod
     def looked(self) -> None:
         """Let go of what takes memory for a look alone: `fitting` is over, or never comes."""
+        self._marks.clear()
 
     def encoded_by(self, encoding: Encoding) -> "HeldRows":
         """The same rows by other rules for the same columns."""
-        return replace(self, encoding=encoding)
+        own = self._items if isinstance(self._items, ItemBatch) else replace(self._items, encoding=encoding)
+        return replace(self, encoding=encoding, _items=own)
 
     def fitting(self, slots: Slots) -> Iterator[Fitting]:
         """Of those that hold somebody of these slots (m,), some at a time: see `Tally.fitting`.
@@ -143,7 +150,10 @@ class HeldRows(ABC):
         Under zero-out a user without a row is nobody. Only rows of these users are looked at.
         """
         most = max(1, NUMBERS // (len(declared_columns(self.encoding)) + len(declared_labels(self.encoding)) + 2))
-        slots = self._reading(slots)
+        if not isinstance(self._items, ItemBatch):  # in an order in which they are read fast
+            index, chosen = self._items.index, np.zeros(self.declared.users, np.bool_)
+            chosen[slots] = True
+            slots = index.order[chosen[index.order]]
         for first in range(0, len(slots), most):
             some = slots[first : first + most]
             place, tally = np.full(self.declared.users, -1, np.int64), Tally(self.encoding, len(some))
@@ -152,66 +162,17 @@ class HeldRows(ABC):
                 tally.add(owners, marks, place)
             yield tally.fitting(everybody=self.zero_rows)
 
-    @abstractmethod
     def _marked(self, wanted: NDArray[np.bool_]) -> Iterator[tuple[NDArray[Any], Marks]]:
         """Whose each row is, and its marks, of `wanted` users (users,) and perhaps of others."""
-
-    def _reading(self, slots: Slots) -> Slots:
-        """Slots in an order in which they are read fast."""
-        return slots
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class HeldTable(HeldRows):
-    """A table whose items are in memory."""
-
-    _items: ItemBatch = field(repr=False)
-    _looked_at: list[tuple[NDArray[np.int32], Marks]] = field(
-        repr=False
-    )  # whose each row of the table is, (N,); (N, B)
-
-    def items(self) -> ItemBatch:
-        """As it says."""
-        return self._items
-
-    def looked(self) -> None:
-        """As it says."""
-        self._looked_at.clear()
-
-    def _marked(self, wanted: NDArray[np.bool_]) -> Iterator[tuple[NDArray[Any], Marks]]:
-        del wanted
-        assert self._looked_at, "a look at rows that were looked at"
-        yield self._looked_at[0]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class HeldFiles(HeldRows):
-    """A folder of files, whose rows are put in order within a memory that is fixed, and lie on disk."""
-
-    _rows: "Rows" = field(repr=False)
-
-    def encoded_by(self, encoding: Encoding) -> "HeldFiles":
-        """As it says."""
-        return replace(self, encoding=encoding, _rows=replace(self._rows, encoding=encoding))
-
-    def items(self) -> "Rows":
-        """As it says."""
-        return self._rows
-
-    def looked(self) -> None:
-        """Nothing: marks are made anew whenever somebody looks."""
-
-    def _marked(self, wanted: NDArray[np.bool_]) -> Iterator[tuple[NDArray[Any], Marks]]:
-        for owners, table in self._rows.tables(wanted[: self._rows.index.users]):
+        if isinstance(self._items, ItemBatch):
+            assert self._marks, "a look at rows that were looked at"
+            yield self._marks[0]
+            return
+        for owners, table in self._items.tables(wanted[: self._items.index.users]):
             rows = np.flatnonzero(wanted[owners])
             if len(rows) < len(owners):
                 owners, table = owners[rows], table.take(pa.array(rows))
             yield owners, fused.marks_of(self.encoding, table)
-
-    def _reading(self, slots: Slots) -> Slots:
-        index, chosen = self._rows.index, np.zeros(self.declared.users, np.bool_)
-        chosen[slots] = True
-        return index.order[chosen[index.order]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -280,20 +241,13 @@ def hold(
         public = declared(rows.users)
         rows = replace(rows, encoding=encoding, users=public.users, zero_rows=zero_rows, most=most)
         warnings += unread(given or section, rows.index.files.schema.names)
-        return HeldFiles(public, encoding, warnings, zero_rows, rows)
+        return HeldRows(public, encoding, warnings, zero_rows, rows)
     then = ONCE if begun else f"{UNCHARGED} {ELSEWHERE}"
     with memory_for("the rows of this table", then):
         table = tables.opened(table_file(section.path, base) if frame is None else frame, section.dialect)
-        names = (*encoding.columns, section.user)
-        encoding.check(table.empty(names))
         warnings += unread(given or section, table.names)
-        check_types(encoding, table.schema)
-        encoding = typed(encoding, table.schema)
         ask = partial(make_sure_of_items, then, begun=begun)
-        gathering = Gathering(encoding, section.user, most, rows=table.rows, ask=ask)
-        with closing(ahead(table.batches(names))) as batches:
-            for batch in batches:
-                gathering.add(batch)
+        encoding, gathering = gather(table, encoding, section.user, most, ask=ask)
         gathered = gathering.end()
         if people:
             _check_people(people, gathering.people)
@@ -301,7 +255,23 @@ def hold(
         made = gathered.items(public.users, zero_rows=zero_rows)
         again = made.features.nbytes + BESIDE * len(made.labels)  # what a round may make of them
         make_sure_of_items(then, again + made.features.nbytes, again, begun=begun)
-    return HeldTable(public, encoding, warnings, zero_rows, made, [(gathered.owners, gathered.marks)])
+    return HeldRows(public, encoding, warnings, zero_rows, made, [(gathered.owners, gathered.marks)])
+
+
+def gather(table: Opened, encoding: Encoding, user: str, most: int, **more: Any) -> tuple[Encoding, Gathering]:
+    """Read a table's rows, `most` of a user: its encoding by the types of its columns, and what was gathered.
+
+    DataError for a table without the columns, or with columns of other types.
+    """
+    names = (*encoding.columns, user)
+    encoding.check(table.empty(names))
+    check_types(encoding, table.schema)
+    encoding = typed(encoding, table.schema)
+    gathering = Gathering(encoding, user, most, rows=table.rows, **more)
+    with closing(ahead(table.batches(names))) as batches:
+        for batch in batches:
+            gathering.add(batch)
+    return encoding, gathering
 
 
 def _check_people(people: bytes, now: bytes) -> None:

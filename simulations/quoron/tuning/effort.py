@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 from quoron.evaluating.split import held_users
 from quoron_privacy.errors import positive
@@ -35,7 +34,3 @@ class Effort:
         if share is None:
             share = min(max(1 / (mu * USELESS * users), HELD_OUT[0]), HELD_OUT[1])
         return held_users(users, share)
-
-    def as_json(self) -> dict[str, Any]:
-        """Plain values, which `Effort(**...)` takes."""
-        return {name: getattr(self, name) for name in ("trials", "most", "padded", "evaluate")}

@@ -105,10 +105,6 @@ class PrivateState:
         except OSError as error:
             raise RunError(f"Cannot write {self.path}: {error.strerror}. Make room, then continue.") from error
 
-    def erase(self) -> None:
-        """Remove it with its folder, after its key is gone."""
-        erase(self.run)
-
     @property
     def _cipher(self) -> Any:
         from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305  # planning needs none

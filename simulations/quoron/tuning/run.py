@@ -26,7 +26,7 @@ from quoron.training.table import Curated
 from quoron.tuning.effort import Effort
 from quoron.tuning.scoring import score_name
 from quoron.tuning.searching import Best, Books, search
-from quoron.tuning.tables import Table, TableSearch, prepare
+from quoron.tuning.tables import TableSearch, prepare
 from quoron_privacy.errors import ConfigError
 from quoron_privacy.noise.streams import SeededNoise
 from quoron_privacy.release import Release
@@ -76,7 +76,7 @@ class Tuned(TrainedTable):
 def prepared(
     config: Config,
     vary: Mapping[str, Sequence[Any]],
-    effort: Effort | None,
+    n_trials: float | None,
     frame: Any,
     assumptions: Sequence[Assumption],
     *,
@@ -88,7 +88,7 @@ def prepared(
         Path.cwd(),
         vary={key: values for key, values in vary.items() if key != "algorithm.name"},
         algorithms=vary.get("algorithm.name"),
-        effort=effort or Effort(),
+        effort=Effort(n_trials),
         identity=Identity.fresh("fit"),
         frame=frame,
         seeded=seeded,
@@ -98,10 +98,10 @@ def prepared(
 
 def rehearsed(own: TableSearch, simulation_seed: int) -> tuple[Model, RunPlan, int, Choice]:
     """The best of a search with noise from a seed: its model and plan, rounds taken, and what was chosen."""
-    source, table = SeededNoise(simulation_seed), own.table()
-    best = search(own.price, source, lambda place, noise: table.perform(place, noise, source))
+    source = SeededNoise(simulation_seed)
+    best = search(own.price, source, lambda place, noise: own.perform(place, noise, source))
     candidate = own.candidates[best.candidate]
-    held, plan = table.of(candidate), own.promised(candidate.planned.plan)
+    held, plan = own.held_rows(candidate), own.promised(candidate.planned.plan)
     model = Model.released(best.outcome.weights, held.encoding, candidate.declared.loss, plan, made=None)
     return model, plan, len(best.outcome.events), choice_of(own, best)
 
@@ -148,22 +148,20 @@ def carry_out(search: TableSearch, folder: RunFolder) -> Tuned:
             warnings.warn(doubt, DoubtfulModel, stacklevel=2)
         folder.write_text("config.toml", search.config.as_toml())
         folder.write_json(SEARCH, {"identity": asdict(search.identity), **_said(search)})
-    with closing(books.begin()) as own:
-        table = search.table()
-        with memory_for("the rest of this search", ONCE):
-            if own.finished:
-                best = books.carry_out(own, lambda *_: _never(), room=search.room)
-            else:
-                if not own.same_inputs(table.digest()):
-                    raise other_run(folder.path, "table")
-                source = books.noise(own)
-                best = books.carry_out(
-                    own,
-                    lambda place, noise: table.perform(place, noise, source),
-                    room=search.room,
-                    entries=(Release("private-selection", {"mean_trials": search.price.trials.mean}),),
-                )
-            tuned = _kept(search, folder, best, table)
+    with closing(books.begin()) as own, memory_for("the rest of this search", ONCE):
+        if own.finished:
+            best = books.carry_out(own, lambda *_: _never(), room=search.room)
+        else:
+            if not own.same_inputs(search.digest()):
+                raise other_run(folder.path, "table")
+            source = books.noise(own)
+            best = books.carry_out(
+                own,
+                lambda place, noise: search.perform(place, noise, source),
+                room=search.room,
+                entries=(Release("private-selection", {"mean_trials": search.price.trials.mean}),),
+            )
+        tuned = _kept(search, folder, best)
     books.end(model=best.outcome.weights)
     return tuned
 
@@ -226,15 +224,15 @@ def _said(search: TableSearch) -> dict[str, Any]:
         "config": search.config.model_dump(mode="json", exclude_none=True),
         "vary": {key: list(values) for key, values in search.vary},
         "algorithms": None if search.algorithms is None else list(search.algorithms),
-        "effort": search.effort.as_json(),
+        "effort": asdict(search.effort),
         "seeded": search.seeded,
     }
 
 
-def _kept(search: TableSearch, folder: RunFolder, best: Best, table: Table) -> Tuned:
+def _kept(search: TableSearch, folder: RunFolder, best: Best) -> Tuned:
     """The files of the trial that is released; the model last."""
     candidate = search.candidates[best.candidate]
-    held = table.of(candidate)
+    held = search.held_rows(candidate)
     planned = replace(candidate.planned, plan=search.promised(candidate.planned.plan))
     choice = choice_of(search, best)
     remarks = (*planned.remarks, *search.remarks)

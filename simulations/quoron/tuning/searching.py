@@ -28,12 +28,13 @@ from quoron.tuning.private_state import WORST, Known, Outcome, PrivateState, era
 from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.errors import Infeasible, NothingReleased
 from quoron_privacy.noise.streams import NoiseSource, OtherStreams, RandomStream, SecureNoise, SeededNoise, StartedNoise
-from quoron_privacy.release import Adjacency
+from quoron_privacy.release import Adjacency, Release
 from quoron_privacy.selection import verified
 from quoron_privacy.selection.price import Selection, calibrate, rounded
 from quoron_privacy.selection.trials import Trials, drawn
 from quoron_server.books.ledger import Ledger
 from quoron_server.parameters import Kind
+from quoron_server.plan import PREFACE
 from quoron_server.rounds import other_run
 from quoron_server.runs import end
 
@@ -208,22 +209,25 @@ class Books:
         """The source that it began with."""
         return noise_of(own.noise_key, simulated=self.simulation_seed is not None)
 
-    def carry_out(self, own: Ledger, perform: Perform, *, room: int, entries: tuple[Any, ...] = ()) -> Best:
+    def carry_out(self, own: Ledger, perform: Perform, *, room: int, entries: tuple[Release, ...] = ()) -> Best:
         """From wherever it stands to the end: the best trial, kept before it is told. What was secret is erased.
 
         NothingReleased, with all of it charged, where the best of them is no model.
         """
         if not own.finished:
             state = PrivateState(self.folder, own.noise_key, room)
-            if own.preface() is None:
+
+            def draw() -> tuple[tuple[Release, ...], dict[str, Any]]:
                 best = search(self.price, self.noise(own), perform, state)
                 said = {"candidate": best.candidate, "score": best.outcome.score, "events": list(best.outcome.events)}
-                own.begin_with(entries, {"selected": said})
+                return entries, {"selected": said}
+
+            own.release_once(PREFACE, draw)
             kept = state.read().best
             assert kept is not None
             own.finish(kept.weights)
         erase(self.folder)
-        preface = own.preface()
+        preface = own.released(PREFACE)
         assert preface is not None
         said = preface["selected"]
         if said["score"] <= WORST:

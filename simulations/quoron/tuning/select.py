@@ -47,7 +47,7 @@ from quoron_server.algorithms import ALGORITHMS
 from quoron_server.black_box import Asked
 from quoron_server.parameters import Kind
 from quoron_server.plan import EVERYONE, Privacy, RunPlan, check_delta
-from quoron_server.rounds import other_run
+from quoron_server.rounds import other_run, without_ledger
 from quoron_server.wording import TEXTS, guaranteed, simulated
 
 OWN = "tune.json of quoron.select"
@@ -86,11 +86,7 @@ class Trial:
         problem, users = own.plan.problem, self.training
         origin = origin_of(start, problem.dimension)
         engine = RowsEngine(lambda _, some, point, __: rows(users[some], point), problem, origin, self.noise, own.chunk)
-        state = own.algorithm.init()
-        while (question := own.algorithm.request(state, self.noise)) is not None:
-            answers = engine.ask(question)
-            state = own.algorithm.update(state, answers, self.noise).state
-        return np.asarray(origin + own.algorithm.model(state))
+        return np.asarray(origin + without_ledger(own.algorithm, engine, self.noise)[0])
 
     def score(self, scores: Any) -> float:
         """The mean with noise of one number in [0, 1] of each held-out user, (h,), in their order; once a trial.
@@ -206,7 +202,7 @@ def select(
         "names": list(named),
         "price": price.as_json(),
         "users": users,
-        "effort": effort.as_json(),
+        "effort": asdict(effort),
         "dimensions": widths,
         "data": private is not None,
         "methods": None if given is None else given,

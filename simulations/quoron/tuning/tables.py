@@ -8,7 +8,7 @@ every trial. A user is in one of both, so a trial costs the worse of what traini
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -43,6 +43,7 @@ from quoron_privacy.selection.price import calibrate
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.parameters import Assumption
 from quoron_server.plan import LEAST_EPSILON, RunPlan
+from quoron_server.rounds import without_ledger
 from quoron_server.wording import sentence
 
 FIXED = ("privacy.", "run.", "train.", "population.user", "population.path", "population.kind", "population.label")
@@ -84,6 +85,7 @@ class TableSearch(Printed):
     rows_of: "_Rows"
     seeded: bool  # a simulation
     assumptions: tuple[Assumption, ...] = ()  # on the table
+    _algorithms: dict[int, Any] = field(default_factory=dict)  # by the place of their candidate
 
     @property
     def statement(self) -> str:
@@ -135,9 +137,31 @@ class TableSearch(Printed):
         units = self.noise.scale * worst(first.declared.loss) * (high - low)
         return f"{shown} ({in_units(units)} of the label's units)" if high > low else shown
 
-    def table(self) -> "Table":
-        """Its rows, and trials on them."""
-        return Table(self)
+    def held_rows(self, candidate: Candidate) -> HeldRows:
+        """All users, as a setting encodes them."""
+        return self.rows_of.of(candidate.config)
+
+    def digest(self) -> bytes:
+        """Of what trials compute with, under every setting; private, and erased at the end."""
+        others = {self.rows_of.key(each.config): each for each in self.candidates}
+        parts = b"".join(digest_of(self.held_rows(each).items()) for each in others.values())
+        return hashlib.blake2b(parts, digest_size=32, person=b"quoron-tuning").digest()
+
+    def perform(self, place: int, noise: NoiseSource, source: NoiseSource) -> Outcome:
+        """One trial: the candidate at this place, trained and scored with the noise of the trial."""
+        candidate = self.candidates[place]
+        items, plan = self.held_rows(candidate).items(), candidate.planned.plan
+        declared = replace(candidate.declared, users=self.users)
+        apart = held_out(source, self.users, self.held)
+        training, scoring = np.flatnonzero(~apart), np.flatnonzero(apart)
+        order = None if plan.asks_everybody else plan.seed
+        engine = CuratorEngine(declared, items, noise, seed=order, among=training)
+        if place not in self._algorithms:  # which is verified, once
+            self._algorithms[place] = ALGORITHMS[plan.algorithm].make(plan)
+        weights, events = without_ledger(self._algorithms[place], engine, noise)
+        scores = [user_scores(weights, declared.loss, each) for each in batches(declared, items, scoring)]
+        score = private_mean(np.concatenate(scores), self.noise, noise)
+        return Outcome(score, weights, events)
 
     def as_json(self) -> dict[str, Any]:
         """What is fixed before anything is looked at."""
@@ -304,45 +328,3 @@ class _Rows:
         domain, dimension = make_domain(config.domain, config.loss.feature_norm), encoding.dimension * loss.outputs
         declared = replace(held.declared, loss=loss, domain=domain, dimension=dimension)
         return replace(held, declared=declared)
-
-
-class Table:
-    """The rows of a search's table, and trials on them."""
-
-    def __init__(self, search: TableSearch) -> None:
-        self._search, self._algorithms = search, dict[int, Any]()
-
-    def of(self, candidate: Candidate) -> HeldRows:
-        """All users, as a setting encodes them."""
-        return self._search.rows_of.of(candidate.config)
-
-    def digest(self) -> bytes:
-        """Of what trials compute with, under every setting; private, and erased at the end."""
-        others = {self._search.rows_of.key(each.config): each for each in self._search.candidates}
-        return hashlib.blake2b(
-            b"".join(digest_of(self.of(each).items()) for each in others.values()),
-            digest_size=32,
-            person=b"quoron-tuning",
-        ).digest()
-
-    def perform(self, place: int, noise: NoiseSource, source: NoiseSource) -> Outcome:
-        """One trial: the candidate at this place, trained and scored with the noise of the trial."""
-        search, candidate = self._search, self._search.candidates[place]
-        items, plan = self.of(candidate).items(), candidate.planned.plan
-        declared = replace(candidate.declared, users=search.users)
-        apart = held_out(source, search.users, search.held)
-        training, scoring = np.flatnonzero(~apart), np.flatnonzero(apart)
-        if place not in self._algorithms:  # which is verified, once
-            self._algorithms[place] = ALGORITHMS[plan.algorithm].make(plan)
-        algorithm = self._algorithms[place]
-        order = None if plan.asks_everybody else plan.seed
-        engine = CuratorEngine(declared, items, noise, seed=order, among=training)
-        state, events = algorithm.init(), []
-        while (question := algorithm.request(state, noise)) is not None:
-            update = algorithm.update(state, engine.ask(question), noise)
-            state = update.state
-            events.append({"round": question.round, "rounds": plan.cost.rounds, "public": dict(update.public)})
-        weights = algorithm.model(state)
-        scores = [user_scores(weights, declared.loss, each) for each in batches(declared, items, scoring)]
-        score = private_mean(np.concatenate(scores), search.noise, noise)
-        return Outcome(score, np.asarray(weights, np.float64), tuple(events))
