@@ -206,16 +206,7 @@ def test_the_second_server_is_named_with_its_certificates_and_key_or_not_at_all(
     assert "Expected second_server, second_server_certs, second_server_key together, got second_server alone" in said
 
 
-def test_a_change_of_authority_reaches_every_folder_that_is_handed_out(trial: Path) -> None:
-    for change in ("begin", "end-now"):
-        assert invoke(["admin", "certs", str(trial), "--change-authority", change]) == 0
-        stands = (trial / "authority.pem").read_bytes()
-        assert all((trial / name / "authority.pem").read_bytes() == stands for name in ("coordinator", "client-1"))
-
-
-@pytest.mark.parametrize(
-    "name", ["..", ".hidden", "a/b", "authority", "authority.pem", "authority-2.key", "revoked.json"]
-)
+@pytest.mark.parametrize("name", ["..", ".hidden", "a/b", "authority", "authority.pem", "revoked.json"])
 def test_a_name_whose_folder_would_be_another_file_is_refused(name: str, trial: Path) -> None:
     before = sorted(trial.parent.rglob("*"))
     assert invoke(["admin", "certs", str(trial), "--client", name]) == 2

@@ -9,7 +9,6 @@ import sys
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,18 +16,17 @@ import pyarrow.parquet as pq
 import pytest
 
 import quoron
-from federation.crowd import DIMENSION, carried_out, items
+from federation.crowd import DIMENSION, items
 from quoron.config import parse
 from quoron.engines import Service, from_spec, inline_or_ray
-from quoron.local import engine, keeper, launch, people, programs, rehearsal
+from quoron.local import engine, keeper, launch, people, programs
 from quoron.local import folder as folders
 from quoron.local import order as orders
 from quoron.local.folder import ITEMS, MARK, ORDER, PASSING, RUN, RUNNING, Folder, sweep
 from quoron.local.launch import Local
 from quoron.local.order import MOST, Faults, Kill, Order, reached
-from quoron.local.people import give, give_tables, settle, silos_in
-from quoron.local.programs import MADE, Relay, load_items
-from quoron.network import Network
+from quoron.local.people import give, give_tables, silos_in
+from quoron.local.programs import MADE, load_items
 from quoron.operate.submission import declared
 from quoron.populations import Synthetic
 from quoron.run_folder import RunFolder
@@ -104,44 +102,19 @@ class TestFaults:
             ]
 
 
-def test_a_link_brings_everything_in_order_and_ends_with_either_side() -> None:
-    sent = bytes(range(256)) * 1000
-
-    async def scene() -> None:
-        async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            while data := await reader.read(1 << 12):
-                writer.write(data)
-                await writer.drain()
-            writer.close()
-
-        server = await asyncio.start_server(echo, "127.0.0.1", 0)
-        network = Network.parse("rtt=4ms,jitter=1ms,up=100Mbps,down=100Mbps")
-        async with server, Relay(network.links[0], f"127.0.0.1:{server.sockets[0].getsockname()[1]}") as link:
-            host, _, port = link.address.rpartition(":")
-            reader, writer = await asyncio.open_connection(host, int(port))
-            writer.write(sent)
-            assert await reader.readexactly(len(sent)) == sent
-            writer.close()
-            with suppress(OSError):
-                await writer.wait_closed()
-
-    carried_out(scene())
-
-
 def test_only_the_engine_service_has_clients_and_faults() -> None:
     for name in ("inline", "ray", "flower"):
-        for key in ("clients=3", "kills=3@2", "slow=2s", "keep=true"):
+        for key in ("clients=3", "kills=3@2", "slow=2s"):
             with pytest.raises(ConfigError, match="It is a key of service"):
                 from_spec(f"{name}:{key}")
-    service = Service(clients=3, workers=2, kills=["1@1"], slow="1s", keep=True)
+    service = Service(clients=3, workers=2, kills=["1@1"], slow="1s")
     with pytest.raises(ConfigError, match="training and comparisons, got Service"):
         inline_or_ray(service)
 
 
-@pytest.mark.parametrize("choice", [{"clients": 3}, {"keep": True}])
-def test_a_run_that_goes_on_has_the_clients_of_its_beginning(choice: dict[str, Any], tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="neither clients nor keep to resume"):
-        quoron.resume(tmp_path, engine=Service(**choice))
+def test_a_run_that_goes_on_has_the_clients_of_its_beginning(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no clients to resume"):
+        quoron.resume(tmp_path, engine=Service(clients=3))
 
 
 def test_too_little_memory_keeps_nobody_from_a_run_that_began(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,7 +132,7 @@ def test_a_federation_that_cannot_begin_leaves_no_folder(tmp_path: Path, monkeyp
         raise BlockingIOError(11, "Resource temporarily unavailable")
 
     monkeypatch.setattr(launch.subprocess, "Popen", full)
-    order = Order(clients=2, processes=1, listen="127.0.0.1:1", control="127.0.0.1:2", simulation_seed=1, passing=True)
+    order = Order(clients=2, processes=1, listen="127.0.0.1:1", control="127.0.0.1:2", simulation_seed=1)
     with pytest.raises(RunError, match=r"room for another process.*temporarily"), Local(Folder(tmp_path / "f"), order):
         pass
     assert not (tmp_path / "f").exists()
@@ -351,7 +324,7 @@ class TestAClientThatFails:
         monkeypatch.setattr(programs, "run_client", fails)
         monkeypatch.setattr(programs, "LATER", 0.0)
         stop, (hearing, saying) = asyncio.Event(), os.pipe()
-        asyncio.run(programs._client(tmp_path, "127.0.0.1:1", ORDERED, 3, lambda _: None, stop, saying))
+        asyncio.run(programs._client(tmp_path, ORDERED, 3, lambda _: None, stop, saying))
         line = os.read(hearing, 1 << 16).decode()
         assert line.count("\n") == 1
         assert line.startswith(
@@ -488,34 +461,6 @@ class TestItems:
         with pytest.raises(KeyboardInterrupt):
             give_tables(folder, parse(TABLE), table, 2)
         assert not _items(folder)
-
-    @pytest.mark.parametrize(
-        "source", [TABLE, TABLE.replace("test_fraction", "outliers.share = 0.3\ntest_fraction"), TOML]
-    )
-    def test_after_a_simulation_everybody_has_a_table_and_nothing_else_of_it_is_left(
-        self, source: str, table: Path, tmp_path: Path
-    ) -> None:
-        prepared = runs.prepare(parse(source), table)
-        users = prepared.scene.population.users
-        folder = _empty(tmp_path / "f", users)
-        give(folder, prepared, table)
-        rehearsal.write(folder, prepared)
-        with pytest.raises(ConfigError, match="has not ended"):
-            give_tables(folder, None, table, users)
-        settle(folder, prepared, table)
-        assert {path.name for path in folder.path.rglob("*") if path.is_file()} == {ITEMS, RUN}
-        assert len(_items(folder)) == users
-        before = [path.read_bytes() for path in _items(folder)]
-        give_tables(folder, None, table, users)
-        assert [path.read_bytes() for path in _items(folder)] == before
-        if source is not TOML:
-            plain = _empty(tmp_path / "plain", users)
-            give(plain, runs.prepare(parse(TABLE), table), table)
-            assert [path.read_bytes() for path in _items(plain)] == before, "their own rows, whatever was made of them"
-        with pytest.raises(ConfigError, match="Say fewer"):
-            give_tables(folder, None, table, users + 1)
-        with pytest.raises(ConfigError, match="Leave the source away"):
-            give_tables(folder, parse(source), table, users)
 
 
 def _same(one: ItemBatch, other: ItemBatch) -> bool:

@@ -241,8 +241,8 @@ def test_training_with_workers_releases_the_model_of_one_process(path, folder, t
         ("ray:address=auto,workers=8", Ray(address="auto", workers=8)),
         ("ray:address=10.0.0.7:6379", Ray(address="10.0.0.7:6379")),
         (
-            "service:clients=20,slow=10%:2s,kills=3@2,kills=8@3:gone,keep=true",
-            Service(clients=20, slow="10%:2s", kills=["3@2", "8@3:gone"], keep=True),
+            "service:clients=20,slow=10%:2s,kills=3@2,kills=8@3:gone",
+            Service(clients=20, slow="10%:2s", kills=["3@2", "8@3:gone"]),
         ),
         ("flower:nodes=20,cpus=2", Flower(nodes=20, cpus=2)),
         ("flower:superlink=127.0.0.1:9093,insecure=true", Flower(superlink="127.0.0.1:9093", insecure=True)),

@@ -10,8 +10,8 @@ Each NAME has a folder NAME, for its holder: certificate.pem, key.pem and author
 coordinator. Keys are P-256 and readable by their owner alone. A client's certificate cannot pose as a coordinator, nor
 the other way round. Renewal keeps the key, and with it the user that the key stands for.
 
-While an authority is changed for its successor, authority.pem holds both, the one that signs first: whoever has that
-file trusts both, so everybody's certificate can be renewed in its own time, and then the old one is taken out.
+authority.pem may hold several authorities, of which the first signs, with authority.key: whoever has that file trusts
+them all.
 
 Clients whose certificates are no longer good, by the fingerprint of their key: a renewal does not bring them back.
 
@@ -152,18 +152,18 @@ def _write_revoked(file: Path, entries: dict[str, str]) -> None:
 AUTHORITY, COORDINATOR, FORGOTTEN = "authority", "coordinator", "forgotten"
 CERTIFICATE, KEY, TRUSTED = "certificate.pem", "key.pem", f"{AUTHORITY}.pem"  # in the folder of a holder
 _LEAST_RSA, _LEAST_CURVE = 2048, 256  # bits of a client's key
-_SUCCESSOR = re.compile(rf"{AUTHORITY}-(\d+)").fullmatch
 _SLACK = dt.timedelta(minutes=5)  # clocks differ
 
 
 def make_authority(folder: Path, *, days: int) -> None:
-    """authority.pem, authority.key and an empty revoked.json in `folder`, unless they are there."""
+    """authority.pem, authority.key and an empty revoked.json in `folder`, unless they are there; handed to holders."""
     make_folder(folder)
     make(folder / FILE)
     with locked(folder):
         if not (folder / TRUSTED).exists():
             made = _self_signed(_key(folder / f"{AUTHORITY}.key"), "quoron trial authority", days)
             _write(folder / TRUSTED, made)
+        _hand_out(folder)
 
 
 def _hand_out(folder: Path) -> None:
@@ -189,59 +189,12 @@ def _self_signed(key: ec.EllipticCurvePrivateKey, title: str, days: int) -> x509
     return builder.sign(key, hashes.SHA256())
 
 
-def change_authority(folder: Path, *, days: int) -> Path:
-    """Begin a change: a successor, which signs from now on, before the authority that stands in authority.pem.
-
-    Again is the same. It is one write: before it nothing has changed, and after it both are trusted by whoever reads.
-    """
-    path = folder / TRUSTED
-    with locked(folder):
-        stand = parse_authorities(read(path), str(path))
-        if len(stand) == 1:
-            found = _SUCCESSOR(_signer(folder)[1].stem)
-            name = f"{AUTHORITY}-{2 if found is None else int(found[1]) + 1}"
-            made = _self_signed(_key(folder / f"{name}.key"), f"quoron trial {name.replace('-', ' ')}", days)
-            _write(path, made, *stand)
-        _hand_out(folder)
-    return path
-
-
-def end_change(folder: Path, *, at_once: bool = False) -> Path:
-    """End a change: the old authority is taken out of authority.pem, and its key is erased. Again is the same.
-
-    ConfigError, with their names, while certificates that are valid and not revoked come from it, unless `at_once`.
-    """
-    path = folder / TRUSTED
-    with locked(folder):
-        signs, *old = parse_authorities(read(path), str(path))
-        stand = [each for each in every(folder) if each.good and each.kind != AUTHORITY]
-        left = [each.name for each in stand if each.issuer != _title(signs.subject)]
-        if old and left and not at_once:
-            raise ConfigError(
-                f"Expected every certificate in {folder} to come from {_title(signs.subject)!r}, but {', '.join(left)} "
-                f"{'does' if len(left) == 1 else 'do'} not. Renew {'it' if len(left) == 1 else 'them'} (--client NAME "
-                "--renew), or say end-now: then they are not let in any more."
-            )
-        if old:
-            _write(path, signs)
-        _hand_out(folder)
-        for key in _signing_keys(folder):  # also what a change that was interrupted has left
-            if _stored_key(key).public_key() != signs.public_key():
-                key.unlink()
-    return path
-
-
-def _signing_keys(folder: Path) -> list[Path]:
-    return [path for path in folder.glob("*.key") if path.stem == AUTHORITY or _SUCCESSOR(path.stem)]
-
-
-def _signer(folder: Path) -> tuple[x509.Certificate, Path]:
-    """The first authority in authority.pem, and where its key is."""
-    authority = load_certificate(folder / TRUSTED)
-    for path in _signing_keys(folder):
-        if _stored_key(path).public_key() == authority.public_key():
-            return authority, path
-    raise IdentityError(f"Expected the key of {_title(authority.subject)!r} in {folder}, got others. Put it back.")
+def _signer(folder: Path) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
+    """The first authority in authority.pem, and its key."""
+    authority, path = load_certificate(folder / TRUSTED), folder / f"{AUTHORITY}.key"
+    if (key := _stored_key(path)).public_key() != authority.public_key():
+        raise IdentityError(f"Expected the key of {_title(authority.subject)!r} in {path}, got another. Put it back.")
+    return authority, key
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,8 +286,7 @@ def _issue(
     path = folder / name / CERTIFICATE
     if path.exists() and not renew:
         raise ConfigError(f"Expected no certificate {path}, found one: one name, one user. Renew it with --renew.")
-    authority, stored = _signer(folder)
-    signer, own = _stored_key(stored), path.with_name(KEY)
+    (authority, signer), own = _signer(folder), path.with_name(KEY)
     names = [_host(host) for host in hosts]
     if path.exists():
         old = load_certificate(path)
@@ -416,7 +368,7 @@ def erase_forgotten(folder: Path) -> list[str]:
 def check_name(name: str) -> None:
     """ConfigError for a name that cannot be that of a certificate's files."""
     fits = all(letter.isalnum() or letter in "-_." for letter in name) and not name.startswith(".")
-    if not name or not fits or Path(name).stem == AUTHORITY or _SUCCESSOR(Path(name).stem) or name == FILE:
+    if not name or not fits or Path(name).stem == AUTHORITY or name == FILE:
         raise ConfigError(f"Expected a name of letters, digits, '-', '_' and '.', got {name!r}. Choose another.")
 
 
@@ -540,5 +492,5 @@ def _hosts(certificate: x509.Certificate) -> list[x509.GeneralName]:
         return []
 
 
-def _write(path: Path, *several: x509.Certificate) -> None:
-    replace_whole(path, b"".join(each.public_bytes(serialization.Encoding.PEM) for each in several), mode=PUBLIC)
+def _write(path: Path, certificate: x509.Certificate) -> None:
+    replace_whole(path, certificate.public_bytes(serialization.Encoding.PEM), mode=PUBLIC)

@@ -48,8 +48,8 @@ def resume(
     goes on with the same call of `train`, as its table is stored nowhere.
     """
     where = from_spec(engine)
-    if isinstance(where, Service) and (where.clients is not None or where.keep):
-        raise ConfigError("Expected neither clients nor keep to resume a run, got some. Leave them out.")
+    if isinstance(where, Service) and where.clients is not None:
+        raise ConfigError(f"Expected no clients to resume a run, got clients={where.clients}. Leave them out.")
     if comparisons.is_comparison(Path(directory)):
         request = comparisons.stored_request(Path(directory))
         return comparing.carried_out(request, Path(directory), inline_or_ray(where), progress)

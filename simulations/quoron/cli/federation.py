@@ -294,14 +294,6 @@ def certs(
         bool, typer.Option("--list", help="Only this: every certificate, when it ends, and whether it is revoked.")
     ] = False,
     as_json: Json = False,
-    change: Annotated[
-        str | None,
-        typer.Option(
-            "--change-authority",
-            metavar="begin|end|end-now",
-            help="Only this: have a successor sign from now on, both trusted; then take the old one out.",
-        ),
-    ] = None,
 ) -> None:
     """Make a private authority for trials, and folders for `--certs` of coordinator and clients; keep what is there."""
     from quoron_server.service import certificates
@@ -312,14 +304,6 @@ def certs(
         return
     if as_json:
         raise ConfigError("Expected --json with --list, got it alone.")
-    if change is not None:
-        if change not in ("begin", "end", "end-now"):
-            raise ConfigError(f"Expected --change-authority begin, end or end-now, got {change!r}.")
-        if change == "begin":
-            print(certificates.change_authority(folder, days=max(days, 3650)))
-        else:
-            print(certificates.end_change(folder, at_once=change == "end-now"))
-        return
     if revoke:
         for name in revoke:
             if name == "coordinator":

@@ -21,7 +21,7 @@ from quoron.local import rehearsal
 from quoron.local.folder import Folder, passing, sweep
 from quoron.local.launch import Local, Shown
 from quoron.local.order import Order, processes_for
-from quoron.local.people import give, settle
+from quoron.local.people import give
 from quoron.operate.submission import specification_of
 from quoron.planning.plans import Prepared
 from quoron.processors import free_ports, memory_below
@@ -39,7 +39,6 @@ SECONDS = 600.0  # of a round where no network says how long it takes answers: i
 ATTENDED = 4.0  # the same where who answers is public: then it ends after half of that
 NAME = "simulation"  # of the run, in the federation's books
 FIGURES = "federation.json"  # in the run folder: who took part, and what it took
-KEPT = "federation"  # the folder of one that is kept, in the run folder
 LOOK, AWAY = 0.2, 120.0  # seconds between two tries to reach a coordinator, and of them after which it is gone
 _EVENT = {each.name for each in fields(RoundEvent)}
 
@@ -66,7 +65,6 @@ def order_of(service: Service, prepared: Prepared[Setup], *, resumed: bool = Fal
         kills=tuple(service.kills),
         slow=service.slow,
         network=run.network,
-        passing=not service.keep,
     )
     order.faults.check_rounds(prepared.planned.plan.cost.rounds)
     return order
@@ -88,7 +86,7 @@ def simulate(
     if runs.begin(prepared, folder):
         return runs.carry_out(prepared, folder, observers)  # complete: nobody is asked
     sweep(Path(gettempdir()))
-    place = Folder(folder.path / KEPT if service.keep else passing())
+    place = Folder(passing())
     with Local(place, order) as local:
         place.make(order.clients)
         place.enrol(order.clients)
@@ -103,11 +101,6 @@ def simulate(
         folder.write_json(FIGURES, figures | local.stop())
         with Database(place.books) as database, Ledger.within(database, NAME) as ledger:
             result = runs.taken_over(prepared, folder, ledger, memory)
-        if service.keep:
-            settle(place, prepared, base)
-            local.begin(replace(order, simulation_seed=None, corruption=(), kills=(), slow=None, network=None))
-            local.ready()
-            local.keep()
     for observer in observers:
         observer.finished(result.model)
     return result

@@ -7,8 +7,7 @@
 | operator/          | authority.pem, token                                                                     |
 | clients/client-N/  | certificate.pem, key.pem, authority.pem; items.parquet; record.sqlite; client.log        |
 | books/             | the coordinator's books                                                                  |
-| simulated/         | the books of the simulation that it was started for, if it was                           |
-| source.toml        | whose items they are, if it was started for real                                         |
+| source.toml        | whose items they are, of a federation that is operated                                   |
 | run.toml           | the columns of those items, for `quoron submit`                                          |
 | order.json         | what was asked for                                                                       |
 | running.json       | addresses and numbers of the processes, while they run                                   |
@@ -46,9 +45,6 @@ ITEMS, SOURCE, RUN, ORDER, RUNNING, BOOKS = (
     "running.json",
     "books/coordinator.sqlite",
 )
-
-
-SIMULATED = "simulated"
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +134,15 @@ class Folder:
             return dict(json.loads((self.path / name).read_text(encoding="utf-8")))
         except (OSError, ValueError):
             return {}
+
+    def last_words(self, *logs: str) -> str:
+        """The last line of the first log that says something; the folder may be gone by now."""
+        for name in logs:
+            with suppress(OSError):
+                lines = (self.path / name).read_text(encoding="utf-8", errors="replace").strip().splitlines()
+                if lines:
+                    return f"{name} ends with: {lines[-1][:500]}"
+        return "the logs are empty."
 
     @contextmanager
     def held(self) -> Iterator[int | None]:

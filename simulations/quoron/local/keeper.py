@@ -157,12 +157,8 @@ class Keeper:
                 child.short = child.short + 1 if child.by_itself and time.monotonic() - child.began < QUICK else 0
                 child.due = time.monotonic() + AGAIN * 2 ** min(child.short, 6)
                 if child.short == TRIES:
-                    log = (
-                        f"{child.kind}.log"
-                        if not child.numbers
-                        else self.folder.client(child.numbers[0]) / "client.log"
-                    )
-                    self._fail(f"One of the {child.kind} does not live: {_last_words(self.folder.path / log)}")
+                    own = f"clients/client-{child.numbers[0]}/client.log" if child.numbers else "coordinator.log"
+                    self._fail(f"One of the {child.kind} does not live: {self.folder.last_words(own)}")
         self.children = [
             child for child in self.children if not child.numbers or not all(map(self._gone, child.numbers))
         ]
@@ -223,9 +219,7 @@ class Keeper:
             if word == b"begin":
                 rehearsal.carry_out(self.folder)
                 gc.freeze()  # what is there now no child has to look through, nor to copy
-                self.order, self.here = Order.from_json(self.folder.read(ORDER)), 0
-                self.children, self.died, self.figures = [Child()], set(), {}
-                self.killed = []
+                self.children = [Child()]
             elif word == b"stop":
                 self._end()
                 self._tell(stopped=self.figures | {"killed": self.killed})
@@ -271,13 +265,6 @@ class Keeper:
         self.children = []
         with suppress(OSError):
             (self.folder.path / RUNNING).unlink(missing_ok=True)
-
-
-def _last_words(log: Path) -> str:
-    with suppress(OSError):
-        lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-        return lines[-1][:500] if lines else "its log is empty."
-    return "it has no log."
 
 
 def _send(process: int | None, what: signal.Signals) -> None:

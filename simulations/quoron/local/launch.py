@@ -17,7 +17,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -30,20 +29,18 @@ from quoron.local.folder import MARK, ORDER, RUNNING, Folder
 from quoron.local.order import Order, host_of, processes_for, reached
 from quoron.local.people import give_tables, silos_in
 from quoron.operate.control import Address, Control
-from quoron.processors import THREADS
+from quoron.processors import ALONE, forking
 from quoron_client.durable import OWN, make_folder, public
 from quoron_privacy.errors import ConfigError, QuoronError, RunError
 
 LOG = "keeper.log"
+LOGS = "coordinator.log", LOG
 PATIENCE = 300.0  # seconds between two signs of life while a federation starts
-# What forks has one thread: no library's own, of linear algebra or of pyarrow's memory.
-ALONE = dict.fromkeys(THREADS, "1") | {"JE_ARROW_MALLOC_CONF": "background_thread:false"}
 # Completion queues of gRPC look at sockets themselves, with no thread between: an eighth of the coordinator's time.
 # A release that no longer knows these words passes them over.
 POLLING = {
     "GRPC_EXPERIMENTS": "-event_engine_listener,-event_engine_client,-event_engine_for_all_other_endpoints",
 }
-PROGRAM = "import gc; gc.disable(); from quoron.local import keeper; keeper.main()"
 Shown = Callable[[str], None]
 
 
@@ -74,7 +71,7 @@ class Local:
         try:
             with theirs, open(self.folder.path / LOG, "ab", opener=public) as log:
                 self._process = subprocess.Popen(
-                    [sys.executable, "-P", "-c", PROGRAM, str(self.folder.path.resolve()), str(theirs.fileno())],
+                    forking("quoron.local.keeper", str(self.folder.path.resolve()), str(theirs.fileno())),
                     pass_fds=[theirs.fileno(), lock],
                     stdin=subprocess.DEVNULL,
                     stdout=log,
@@ -93,7 +90,7 @@ class Local:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         assert self._ours is not None
         assert self._process is not None
-        lost, said = self._process.poll() is not None, self._last_words()
+        lost, said = self._process.poll() is not None, self.folder.last_words(*LOGS)
         self._ours.close()
         if self._kept:
             self._process.returncode = 0  # nobody waits for it
@@ -110,11 +107,8 @@ class Local:
         assert self._process is not None
         return self._process.pid
 
-    def begin(self, order: Order | None = None) -> None:
-        """Start everybody, now that all is there; or once more, by another order."""
-        if order is not None:
-            self.order = order
-            self.folder.write(ORDER, order.as_json())
+    def begin(self) -> None:
+        """Start everybody, now that all is there."""
         self._say(b"begin\n")
 
     def ready(self, shown: Shown = lambda _: None) -> None:
@@ -145,7 +139,7 @@ class Local:
             if failed := json.loads(line).get("failed"):
                 raise RunError(f"The local federation has ended. {failed}")
         if self._process.poll() is not None:
-            raise RunError(f"The local federation has ended. {self._last_words()}")
+            raise RunError(f"The local federation has ended. {self.folder.last_words(*LOGS)}")
 
     def operator(self) -> Control:
         """A connection to the control plane."""
@@ -178,24 +172,14 @@ class Local:
             except TimeoutError:
                 raise RunError(
                     f"Expected a sign of life of the local federation within {PATIENCE:g} s, got none. {so_far} Its "
-                    f"logs are in {self.folder.path}: {self._last_words()}"
+                    f"logs are in {self.folder.path}: {self.folder.last_words(*LOGS)}"
                 ) from None
             if not data:
-                raise RunError(
-                    f"The local federation has ended. Its logs are in {self.folder.path}: {self._last_words()}"
-                )
+                said = self.folder.last_words(*LOGS)
+                raise RunError(f"The local federation has ended. Its logs are in {self.folder.path}: {said}")
             self._heard += data
         line, _, self._heard = self._heard.partition(b"\n")
         return dict(json.loads(line))
-
-    def _last_words(self) -> str:
-        """The last line of a log that says something: the folder may be gone when it is looked for."""
-        for name in ("coordinator.log", LOG):
-            with suppress(OSError):
-                lines = (self.folder.path / name).read_text(encoding="utf-8", errors="replace").strip().splitlines()
-                if lines:
-                    return f"{name} ends with: {lines[-1][:500]}"
-        return "they are empty."
 
 
 def stop(path: Path, seconds: float = 60.0) -> bool:

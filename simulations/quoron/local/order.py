@@ -1,6 +1,6 @@
 """What a local federation is started with: how many clients in how many processes, where, and what is to go wrong.
 
-What is to go wrong is who is silent, slow or killed, and over which network.
+What is to go wrong is who is silent, slow or killed.
 
     >>> Kill.parse("3@2"), Slow.parse("10%:2s")
     (Kill(client=3, round=2, comes_back=True), Slow(share=0.1, seconds=2.0))
@@ -16,7 +16,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from quoron.network import Link, Network
+from quoron.network import Network
 from quoron.populations.users import Purpose, uniforms, words
 from quoron.processors import free_memory
 from quoron_privacy.errors import ConfigError
@@ -65,7 +65,7 @@ class Faults:
 
     kills: tuple[Kill, ...] = ()
     slow: Slow | None = None
-    network: Network | None = None  # every client's, carried out; who drops out is drawn as by the inline engine
+    network: Network | None = None  # of which dropouts are carried out, drawn as by the inline engine
 
     @classmethod
     def parse(cls, *, kills: tuple[str, ...] = (), slow: str | None = None, network: str | None = None) -> Self:
@@ -112,12 +112,6 @@ class Faults:
         drawn = uniforms(words(seed=seed, purpose=Purpose.DROPOUT, users=users, block=round_)[:, 0])
         return bool(drawn[0] < self.network.dropout)
 
-    def links(self, clients: int) -> tuple[Link, ...]:
-        """How each of `clients` reaches the coordinator, if not at once; otherwise nothing."""
-        links = () if self.network is None else self.network.clients(clients)
-        slow = any(each.rtt > 0 or each.jitter > 0 or each.up < np.inf or each.down < np.inf for each in links)
-        return links if slow else ()
-
 
 EACH, MORE = 18 << 20, 3 << 20  # bytes of a process with a client, beside what all share, and of each client more in it
 BASE = 600 << 20  # bytes of whoever starts it, of the coordinator, and of what clients share
@@ -139,7 +133,6 @@ class Order:
     network: str | None = None
     user: str | None = None  # of silos: the column that says whose each row is
     people: tuple[int, ...] = ()  # of silos: persons of each client; none: every client is one user
-    passing: bool = False  # the folder is gone with whoever started it
 
     def __post_init__(self) -> None:
         if not 1 <= self.clients <= MOST:
@@ -156,6 +149,11 @@ class Order:
         self.faults.check(self.clients)
         for address in (self.listen, self.control):
             host_of(address)
+
+    @property
+    def passing(self) -> bool:
+        """Whether the folder is removed at the end: a simulation's."""
+        return self.simulation_seed is not None
 
     @property
     def faults(self) -> Faults:

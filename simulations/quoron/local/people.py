@@ -9,8 +9,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from quoron.config import Config, CubeSection, SyntheticSection, TableSection, from_tree, located, read
-from quoron.local import rehearsal
-from quoron.local.folder import BOOKS, ITEMS, ORDER, RUN, SIMULATED, SOURCE, Folder
+from quoron.local.folder import ITEMS, ORDER, RUN, SOURCE, Folder
 from quoron.local.programs import FRAME, MADE, POPULATION, save_items
 from quoron.paths import dataset, table_file
 from quoron.planning.plans import Prepared
@@ -25,7 +24,7 @@ from quoron_client.compute.enforcement import bounded
 from quoron_client.data import fused, tables
 from quoron_client.data.items import ItemBatch
 from quoron_client.data.users import group
-from quoron_client.durable import OWN, PRIVATE, make_folder, replace_whole
+from quoron_client.durable import PRIVATE, replace_whole
 from quoron_client.protocol.domains import L2Ball
 from quoron_privacy.errors import ConfigError
 from quoron_server.plan import EVERYONE
@@ -131,7 +130,7 @@ def silos_in(folder: Folder, config: Config | None, base: Path) -> tuple[str, Si
     ConfigError as `give_tables`, and for sizes that do not add up to its users.
     """
     config = _source(folder, config, base)
-    if config is None or (said := config.population.silos) is None:
+    if (said := config.population.silos) is None:
         return None
     settled = (folder.path / SOURCE).exists() and (folder.path / ORDER).exists()
     before = folder.read(ORDER) if settled else {}
@@ -158,11 +157,6 @@ def give_tables(folder: Folder, config: Config | None, base: Path, clients: int,
     lacking = [number for number in range(1, clients + 1) if not (folder.client(number) / ITEMS).exists()]
     if not lacking and (folder.path / RUN).exists():
         return
-    if config is None:
-        raise ConfigError(
-            f"Expected clients of the simulation that {folder.path} is of, got {clients:,}, of whom {len(lacking):,} "
-            "have no items. Say fewer clients."
-        )
     people = config.population
     if isinstance(people, TableSection):
         table = _table(config, base, None)
@@ -185,21 +179,13 @@ def give_tables(folder: Folder, config: Config | None, base: Path, clients: int,
     _give_made(folder, config, population, lacking, silos)
 
 
-def _source(folder: Folder, config: Config | None, base: Path) -> Config | None:
-    """Whose items a folder holds, or is to hold; None for those of a simulation."""
+def _source(folder: Folder, config: Config | None, base: Path) -> Config:
+    """Whose items a folder holds, or is to hold."""
     path = folder.path / SOURCE
-    if path.exists():
-        own = from_tree(read(path))
-    elif (folder.path / POPULATION).exists():
-        raise ConfigError(
-            f"Expected a federation to operate in {folder.path}, got one of a simulation that has not ended. Resume "
-            "that with --engine service:keep=true, or choose another --folder."
-        )
-    elif (folder.path / RUN).exists():
-        own = None
-    else:
+    if not path.exists():
         return resolve("small-federation")[0] if config is None else located(config, base)
-    if config is not None and (own is None or located(config, base).as_toml() != own.as_toml()):
+    own = from_tree(read(path))
+    if config is not None and located(config, base).as_toml() != own.as_toml():
         raise ConfigError(
             f"Expected the configuration that {folder.path} was started with, got another: its clients keep their "
             "items. Leave the source away, or choose another --folder."
@@ -209,32 +195,6 @@ def _source(folder: Folder, config: Config | None, base: Path) -> Config | None:
 
 def _settle_on(folder: Folder, config: Config) -> None:
     replace_whole(folder.path / SOURCE, config.as_toml().encode(), mode=PRIVATE)
-
-
-def settle(folder: Folder, prepared: Prepared[Setup], base: Path) -> None:
-    """After a simulation every client holds what it held, but as a table of its own; and `run.toml`.
-
-    Nothing that was simulated counts for anybody: books and records begin anew, those of the simulation stand aside.
-    What was there for it alone, such as everybody's rows in one file, is removed.
-    """
-    config, population = prepared.config, prepared.scene.population
-    clients = [folder.client(number) for number in range(1, population.users + 1)]
-    if isinstance(config.population, TableSection):
-        if not all((each / ITEMS).exists() for each in clients):  # outliers' items are made up: for real it is the rows
-            _split(folder, config, _table(config, base, None))
-        _tell(folder, with_columns(config, base))
-    else:
-        _give_made(folder, config, population, range(1, population.users + 1))
-    books = folder.path / BOOKS
-    make_folder(folder.path / SIMULATED, mode=OWN)
-    for part in books.parent.glob(f"{books.name}*"):
-        part.rename(folder.path / SIMULATED / part.name)
-    for part in (folder.path / "clients").glob("*/record.sqlite*"):
-        part.unlink()
-    for each in clients:
-        (each / MADE).unlink(missing_ok=True)
-    for name in (*rehearsal.FILES, FRAME, POPULATION):  # the last one says that this is not over
-        (folder.path / name).unlink(missing_ok=True)
 
 
 def _give_made(

@@ -1,12 +1,5 @@
 """What a local federation's processes do once they are there: coordinate, or be clients.
 
-A client's own link is a relay on the loopback interface with a delay each way, jitter, and so many bits a second.
-
-    async with Relay(link, "127.0.0.1:7443") as relay:
-        ...                                       # relay.address leads there, slowly
-
-What passes is TLS, which the relay neither reads nor ends. It holds back at most `WINDOW` bytes in each direction.
-
 A made-up user's items are in a file as they are: no table's rows become these very bits.
 """
 
@@ -14,13 +7,12 @@ import asyncio
 import gc
 import logging
 import os
-import random
 import signal
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -32,7 +24,6 @@ import pyarrow as pa
 from quoron import config as configs
 from quoron.local.folder import ITEMS, Folder
 from quoron.local.order import Faults, Order, reached
-from quoron.network import Link
 from quoron.populations.users import Corruption
 from quoron.simulation import scene
 from quoron_client.data.items import ItemBatch
@@ -62,90 +53,6 @@ def load_items(path: Path) -> ItemBatch:
     """What `save_items` wrote."""
     with np.load(path, allow_pickle=False) as stored:
         return ItemBatch(stored["features"], stored["labels"], stored["offsets"], stored.get("weights"))
-
-
-WINDOW = 1 << 20
-_AT_ONCE = 1 << 14
-
-
-class Relay:
-    """An async context manager; connections that are open when it is left are ended."""
-
-    def __init__(self, link: Link, target: str) -> None:
-        """To `target`, host:port, over a link's rtt, jitter, up and down."""
-        self._link = link
-        self._host, _, self._port = target.rpartition(":")
-        self._server: asyncio.Server | None = None
-        self._open: set[asyncio.Task[None]] = set()
-        self.address = ""
-
-    async def __aenter__(self) -> "Relay":
-        self._server = await asyncio.start_server(self._begin, "127.0.0.1", 0)
-        self.address = f"127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        assert self._server is not None
-        self._server.close()
-        for task in self._open:
-            task.cancel()
-        await asyncio.gather(*self._open, return_exceptions=True)
-
-    def _begin(self, own: asyncio.StreamReader, to_own: asyncio.StreamWriter) -> None:
-        task = asyncio.ensure_future(self._relay(own, to_own))
-        self._open.add(task)
-        task.add_done_callback(self._open.discard)
-
-    async def _relay(self, own: asyncio.StreamReader, to_own: asyncio.StreamWriter) -> None:
-        sinks = [to_own]
-        try:
-            far, to_far = await asyncio.open_connection(self._host, int(self._port))
-            sinks.append(to_far)
-            link = self._link
-            up = asyncio.ensure_future(_carry(own, to_far, link.rtt / 2, link.jitter, link.up))
-            down = asyncio.ensure_future(_carry(far, to_own, link.rtt / 2, 0.0, link.down))
-            try:
-                await asyncio.wait((up, down), return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                up.cancel(), down.cancel()
-                await asyncio.gather(up, down, return_exceptions=True)
-        except OSError:  # nobody is there: the client's connection ends, and it tries again
-            pass
-        finally:
-            for sink in sinks:
-                sink.close()
-
-
-async def _carry(
-    source: asyncio.StreamReader, sink: asyncio.StreamWriter, delay: float, jitter: float, rate: float
-) -> None:
-    """One direction, in order: each piece leaves when the line is free, and comes so much later."""
-    clock = asyncio.get_running_loop().time
-    queue: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(WINDOW // _AT_ONCE)
-
-    async def deliver() -> None:
-        while (piece := await queue.get())[1]:
-            if (left := piece[0] - clock()) > 0:
-                await asyncio.sleep(left)
-            sink.write(piece[1])
-            await sink.drain()
-
-    delivering = asyncio.ensure_future(deliver())
-    free = due = 0.0
-    try:
-        while data := await source.read(_AT_ONCE):
-            free = max(free, clock()) + 8 * len(data) / rate
-            late = delay + (random.expovariate(1 / jitter) if jitter else 0.0)
-            due = max(due, free + late)
-            await queue.put((due, data))
-        await queue.put((0.0, b""))
-        await delivering
-    except OSError:
-        pass
-    finally:
-        delivering.cancel()
-        with suppress(OSError, asyncio.CancelledError):
-            await delivering
 
 
 MADE = "items.npz"  # a made-up user's items, as they are
@@ -246,18 +153,12 @@ async def _clients(folder: Folder, order: Order, numbers: tuple[int, ...], died:
     stop, loop = asyncio.Event(), asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, stop.set)
     loop.set_default_executor(ThreadPoolExecutor(len(numbers) + 2))  # one that is slow keeps nobody waiting
-    faults = order.faults
-    links = faults.links(order.clients)
-    async with AsyncExitStack() as stack:
-        works = []
-        for number in numbers:
-            where = reached(order.listen)
-            if links:
-                where = (await stack.enter_async_context(Relay(links[number - 1], where))).address
-            works.append(
-                _client(folder.client(number), where, order, number, _dies(number, died, status, faults), stop, status)
-            )
-        await asyncio.gather(*works)
+    await asyncio.gather(
+        *(
+            _client(folder.client(number), order, number, _dies(number, died, status, order.faults), stop, status)
+            for number in numbers
+        )
+    )
 
 
 def _dies(number: int, died: frozenset[int], status: int, faults: Faults) -> Callable[[int], None]:
@@ -271,7 +172,6 @@ def _dies(number: int, died: frozenset[int], status: int, faults: Faults) -> Cal
 
 async def _client(
     place: Path,
-    where: str,
     order: Order,
     number: int,
     dies: Callable[[int], None],
@@ -282,7 +182,7 @@ async def _client(
     simulated = order.simulation_seed is not None
     made = simulated and (place / MADE).exists()
     config = ClientConfig(
-        coordinator=where,
+        coordinator=reached(order.listen),
         data=place / (MADE if made else ITEMS),
         record=place / "record.sqlite",
         certificate=place / "certificate.pem",

@@ -24,7 +24,7 @@ from quoron_privacy.noise.streams import SeededNoise, StartedNoise
 from quoron_protos.v1 import federation_pb2 as federation
 from quoron_server.algorithms import ALGORITHMS
 
-FILES = QUESTIONS, ITEMS = "rehearsal.json", "rehearsal.npz"
+QUESTIONS, ITEMS = "rehearsal.json", "rehearsal.npz"
 ROUNDS, MOST = 64, 1 << 24  # looked at; numbers that the answers of one may have
 
 

@@ -11,7 +11,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import threading
 from multiprocessing.connection import Connection
@@ -20,15 +19,11 @@ from typing import Any
 import numpy as np
 
 from quoron.populations.users import Answering
-from quoron.processors import THREADS, processors
+from quoron.processors import ALONE, forking, processors
 from quoron.sharding.engine import Died, Settings, ShardedEngine, Worker, own_error
 from quoron.simulation.inline import Told
 from quoron_client.protocol.questions import Answers, Question
 
-# What forks has one thread: no library's own, of linear algebra or of pyarrow's memory.
-ALONE = dict.fromkeys(THREADS, "1") | {"JE_ARROW_MALLOC_CONF": "background_thread:false"}
-# Looking for garbage among what is imported would take a tenth of the time.
-PROGRAM = "import gc; gc.disable(); from quoron.sharding import worker; worker.main()"
 PATIENCE = 10.0  # seconds that a process has to end by itself
 
 
@@ -71,7 +66,7 @@ class Nursery:
         self._orders, theirs = socket.socketpair()
         with theirs:
             self._program = subprocess.Popen(
-                [sys.executable, "-P", "-c", PROGRAM, str(theirs.fileno())],
+                forking("quoron.sharding.worker", str(theirs.fileno())),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
