@@ -173,9 +173,10 @@ class RunFolder:
         except (*_DAMAGED, zipfile.BadZipFile, zlib.error) as error:
             raise RunError(_unlike(path, type(error).__name__)) from None
 
-    def write_text(self, name: str, text: str) -> None:
-        """Write a text file, complete or not at all."""
+    def write_text(self, name: str, text: str) -> Path:
+        """Write a text file, complete or not at all, and return its path."""
         write(self.path / name, text.encode())
+        return self.path / name
 
     def write_json(self, name: str, value: Mapping[str, Any]) -> None:
         """Write a JSON file, complete or not at all; non-finite numbers become null, and its digest comes last."""

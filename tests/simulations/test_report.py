@@ -64,7 +64,7 @@ RISKS, RADII, USERS, SCORES, TIMES = (
 
 @pytest.fixture
 def page(tmp_path: Path) -> Any:
-    return lambda summary, rows=(): simulated.html(RunFolder(tmp_path), summary, None, rows)
+    return lambda summary, rows=(): simulated.write_simulation(RunFolder(tmp_path), summary, None, rows).read_text()
 
 
 @pytest.fixture(scope="module")

@@ -19,11 +19,15 @@ from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_server.rounds import Observer
 
 if TYPE_CHECKING:
+    from quoron.reports import simulated as simulation_pages
+    from quoron.training import report as report_pages
     from quoron.training import result as results
     from quoron.training import run as training
     from quoron.training.result import TrainedTable
     from quoron.tuning import run as tuning
 else:  # simulations go on without them
+    simulation_pages = OnFirstUse("quoron.reports.simulated")
+    report_pages = OnFirstUse("quoron.training.report")
     results = OnFirstUse("quoron.training.result")
     training = OnFirstUse("quoron.training.run")
     tuning = OnFirstUse("quoron.tuning.run")
@@ -82,7 +86,6 @@ def report(directory: str | Path) -> Path:
         comparisons.write_results(done)
         return folder.path / "report.html"
     if not isinstance(done, Summary):
-        page: Path = results.report.write(folder, done.summary, done.model, folder.rounds())
-        return page
+        return report_pages.write_training(folder, done.summary, done.model, folder.rounds())
     model = load(folder.path) if (folder.path / MODEL).is_file() else None
-    return runs.write_report(folder, done, model, folder.rounds())
+    return simulation_pages.write_simulation(folder, done, model, folder.rounds())

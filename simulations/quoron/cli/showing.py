@@ -62,7 +62,7 @@ def sections_of(result: Any, out: Console, *, details: bool = False) -> list[Sec
         below = infeasible(planned.candidates) if result.config.algorithm.name == "auto" else []
         return [
             doubted(planned.doubts),
-            *simulated.shown(RunFolder(result.directory), result.summary, None),
+            *simulated.simulation_sections(RunFolder(result.directory), result.summary, None),
             Section(warnings=planned.remarks if of_table else (), below=below),
             _files("Run folder", result.directory),
         ]
@@ -72,7 +72,7 @@ def sections_of(result: Any, out: Console, *, details: bool = False) -> list[Sec
     if isinstance(result, Evaluation):
         return sections.evaluation(result)
     if details:
-        shown = report.shown(RunFolder(result.directory), result.summary, result.model, most=None)
+        shown = report.training_sections(RunFolder(result.directory), result.summary, result.model, most=None)
     else:
         choice = getattr(result, "choice", None)  # of a search
         shown = [Section(rows=() if choice is None else choice.rows(), dense=True)]
@@ -91,7 +91,7 @@ def show_stored(done: "Summary | TrainedTable | Comparison", page: Path, *, as_j
         print(dumps(done.as_json() | {"directory": str(page.parent), "report": str(page)}))
         return
     if details:
-        shown = simulated.shown(RunFolder(page.parent), done, None) if isinstance(done, Summary) else None
+        shown = simulated.simulation_sections(RunFolder(page.parent), done, None) if isinstance(done, Summary) else None
         render(out := console(), shown or sections_of(done, out, details=True), details=True)
     else:
         print(done)

@@ -117,11 +117,16 @@ def costs_of(rows: Sequence[Mapping[str, Any]]) -> list[Costs]:
     return [replace(_costs(row), fronts=tuple(row[FRONTS])) for row in with_network]
 
 
+def algorithm(row: Mapping[str, Any]) -> str:
+    """The name of a cell's algorithm; of `auto` also what it took."""
+    return f"auto ({row['taken']})" if row["algorithm"] == "auto" and row["taken"] else str(row["algorithm"])
+
+
 def _costs(row: Mapping[str, Any]) -> Costs:
     names = [key for key in row if key.startswith(PROJECTED)]
     risk, down, up = row["excess_risk"], row.get("wire_down", 0), row.get("wire_up", 0)
     return Costs(
-        algorithm=f"auto ({row['taken']})" if row["algorithm"] == "auto" and row["taken"] else row["algorithm"],
+        algorithm=algorithm(row),
         rounds=row.get("rounds", 0),
         messages=row.get("messages", 0),
         bytes_down=down,

@@ -25,7 +25,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import IO, TYPE_CHECKING, Any, Literal, Protocol
+from typing import IO, TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -51,6 +51,8 @@ from quoron_server.serial import dumps
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from quoron.reports.progress import Runs
+
 TAIL = 2000  # characters of what a worker that died had written
 End = Literal["done", "refused", "failed"]
 
@@ -70,29 +72,13 @@ class Job:
         return f"{self.cell.named} seed {self.config.run.seed}"
 
 
-class Watcher(Protocol):
-    """Is told what workers, numbered from 0, are doing. Calls come one at a time."""
-
-    def planned(self, runs: int) -> None:
-        """How many runs there are to do."""
-
-    def began(self, worker: int, job: Job) -> None:
-        """A run begins, or goes on."""
-
-    def moved(self, worker: int, at: int, of: int) -> None:
-        """Rounds of it."""
-
-    def ended(self, worker: int, job: Job, end: End, why: str | None) -> None:
-        """It is done, was refused by its plan, or failed."""
-
-
 def run_jobs(
     jobs: Sequence[Job],
     base: Path,
     *,
     workers: int | None,
     sharing: Mapping[str, Any] | None = None,
-    watcher: Watcher,
+    watcher: "Runs",
 ) -> dict[Job, tuple[End, str | None]]:
     """What became of each job; relative paths are relative to `base`.
 
@@ -129,7 +115,7 @@ class _State:
     """What the threads share. All of it is touched under the lock."""
 
     base: Path
-    watcher: Watcher
+    watcher: "Runs"
     sharing: Mapping[str, Any] | None = None
     lock: threading.Lock = field(default_factory=threading.Lock)
     stopped: bool = False
@@ -309,7 +295,7 @@ def stored_request(folder: Path) -> Request:
 
 
 def carry_out(
-    request: Request, folder: Path, *, watcher: Watcher, workers: int | None = None, sharing: Sharing | None = None
+    request: Request, folder: Path, *, watcher: "Runs", workers: int | None = None, sharing: Sharing | None = None
 ) -> Comparison:
     """Every run that is not complete yet, in parallel processes; then what came of all of them, written and returned.
 

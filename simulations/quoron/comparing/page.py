@@ -3,8 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from quoron.comparing.cells import costs_of as costs_of
-from quoron.comparing.cells import told_of as told_of
+from quoron.comparing.cells import algorithm, costs_of, told_of
 from quoron.comparing.request import Request, shown
 from quoron.planning.choosing import Candidate, refusals, risk_words
 from quoron.planning.plans import SURE
@@ -144,11 +143,6 @@ def _table(rows: Sequence[Row]) -> Table:
         cells += ["" if row.get(key) is None else f"{row[key]:.4g}" for key in tests]
         lines.append([*cells, *figures[2:]])
     return Table("Every cell, by its excess risk", heads, lines, brief)
-
-
-def algorithm(row: Row) -> str:
-    """The name of a cell's algorithm; of `auto` also what it took."""
-    return f"auto ({row['taken']})" if row["algorithm"] == "auto" and row["taken"] else str(row["algorithm"])
 
 
 def _ranking(rows: Sequence[Row], key: str, title: str, words: Callable[[float], str]) -> Raw:

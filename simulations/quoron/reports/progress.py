@@ -144,7 +144,7 @@ def _figures(event: RoundEvent) -> str:
 
 
 class Runs(Tidy):
-    """A watcher of runs (`quoron.comparing.comparison.Watcher`) that shows nothing."""
+    """Hears what the workers of a comparison, numbered from 0, do, one call at a time, and shows nothing."""
 
     def planned(self, runs: int) -> None:
         """How many runs there are to do."""

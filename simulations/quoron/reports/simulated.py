@@ -1,6 +1,7 @@
 """What a simulation reached, as a page for people; figures that no real run could show are marked."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from quoron.reports import page, sections
@@ -16,13 +17,16 @@ FOOTER = "Made by quoron. What is marked “simulation only” depends on privat
 QUALITY = "excess risk", "that was predicted to be", "of that by the domain's bound", "held-out "  # rows begin so
 
 
-def html(folder: RunFolder, summary: Summary, model: "Model | None", rows: Sequence[Mapping[str, Any]]) -> str:
-    """The page as text; `rows` are those of rounds.parquet."""
-    lead, parts = f"A simulation of {summary.algorithm}.", shown(folder, summary, model, rows)
-    return page.document(folder.path.resolve().name, lead=lead, parts=parts, simulated=True, footer=FOOTER)
+def write_simulation(
+    folder: RunFolder, summary: Summary, model: "Model | None", rows: Sequence[Mapping[str, Any]]
+) -> Path:
+    """Write report.html, and return its path; `rows` are those of rounds.parquet."""
+    lead, parts = f"A simulation of {summary.algorithm}.", simulation_sections(folder, summary, model, rows)
+    name = folder.path.resolve().name
+    return folder.write_text("report.html", page.document(name, lead=lead, parts=parts, simulated=True, footer=FOOTER))
 
 
-def shown(
+def simulation_sections(
     folder: RunFolder, summary: Summary, model: "Model | None", rows: Sequence[Mapping[str, Any]] = ()
 ) -> list[Section]:
     """A simulation's sections."""

@@ -5,7 +5,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -163,14 +163,8 @@ def _written(
         folder.write_text(MODEL, released.as_text())
     folder.write_json("summary.json", summary.as_json())
     if report:
-        write_report(folder, summary, released, rows)
+        simulated.write_simulation(folder, summary, released, rows)
     return _run(prepared, folder, summary, model, released)
-
-
-def write_report(folder: RunFolder, summary: Summary, model: "Model | None", rows: Sequence[Mapping[str, Any]]) -> Path:
-    """Write report.html, and return its path."""
-    folder.write_text("report.html", simulated.html(folder, summary, model, rows))
-    return folder.path / "report.html"
 
 
 def begin(prepared: Prepared[Setup], folder: RunFolder) -> bool:

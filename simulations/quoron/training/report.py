@@ -27,21 +27,18 @@ SECRET_TRIALS = (
 )
 
 
-def write(folder: RunFolder, summary: "TrainingSummary", model: Model, rows: Sequence[Mapping[str, Any]]) -> Path:
-    """Write report.html, and return its path."""
-    folder.write_text("report.html", html(folder, summary, model, rows))
-    return folder.path / "report.html"
-
-
-def html(folder: RunFolder, summary: "TrainingSummary", model: Model, rows: Sequence[Mapping[str, Any]]) -> str:
-    """The page as text; `rows` are those of rounds.parquet."""
+def write_training(
+    folder: RunFolder, summary: "TrainingSummary", model: Model, rows: Sequence[Mapping[str, Any]]
+) -> Path:
+    """Write report.html, and return its path; `rows` are those of rounds.parquet."""
     day = f" on {model.promise.made}" if model.promise is not None and model.promise.made is not None else ""
     lead = f"A model made with privacy for everybody in the table{day}, by {summary.algorithm}."
-    parts = shown(folder, summary, model, rows)
-    return page.document(folder.path.resolve().name, lead=lead, parts=parts, simulated=False, footer=FOOTER)
+    parts = training_sections(folder, summary, model, rows)
+    name = folder.path.resolve().name
+    return folder.write_text("report.html", page.document(name, lead=lead, parts=parts, simulated=False, footer=FOOTER))
 
 
-def shown(
+def training_sections(
     folder: RunFolder,
     summary: "TrainingSummary",
     model: Model,
