@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-Path = tuple[str, ...]
+Key = tuple[str, ...]
 
 _EXPECTED = {
     "int_type": "to be an integer",
@@ -38,7 +38,7 @@ _BOUNDS = {"greater_than": ">", "greater_than_equal": ">=", "less_than": "<", "l
 
 def explain(error: ValidationError, model: type[BaseModel]) -> str:
     """One sentence for each thing wrong, in the order of the configuration."""
-    told: dict[tuple[Path, str], str] = {}
+    told: dict[tuple[Key, str], str] = {}
     for found in error.errors():
         detail: dict[str, Any] = dict(found)
         kind = detail["loc"][-1:]
@@ -57,7 +57,7 @@ def explain(error: ValidationError, model: type[BaseModel]) -> str:
     return "\n".join(told.values())
 
 
-def _unknown(key: Path, owner: type[BaseModel] | None) -> str:
+def _unknown(key: Key, owner: type[BaseModel] | None) -> str:
     """The sentence for a key that does not exist, with the one of that name in a table or the closest, else all."""
     parent, fields = ".".join(key[:-1]), owner.model_fields if owner else {}
     tables = ((name, table) for name, field in fields.items() for table in models(field.annotation))
@@ -102,7 +102,7 @@ def _expected(detail: Mapping[str, Any]) -> str:
     return _EXPECTED.get(kind, f"to be valid ({detail['msg']})")
 
 
-def _locate(location: tuple[str | int, ...], model: type[BaseModel]) -> tuple[Path, type[BaseModel] | None]:
+def _locate(location: tuple[str | int, ...], model: type[BaseModel]) -> tuple[Key, type[BaseModel] | None]:
     """The dotted key without pydantic's union tags, and the section that owns its last part."""
     key: list[str] = []
     sections: tuple[type[BaseModel], ...] = (model,)
