@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import accumulate, pairwise
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -258,6 +259,76 @@ class Parameters(ABC):
     def simulation_only(self) -> str | None:
         """Why a plan with these numbers is not for real clients; None: it is."""
         return None
+
+
+def spans(phases: Iterable[Any]) -> list[range]:
+    """Return the rounds of each of consecutive phases, which have `rounds` each."""
+    ends = accumulate((phase.rounds for phase in phases), initial=0)
+    return [range(first, end) for first, end in pairwise(ends)]
+
+
+class EqualRounds(Parameters):
+    """Numbers of a run that asks `cohort_size` users in each of `rounds` rounds, any user in any round."""
+
+    __slots__ = ()
+    cohort_size: int
+    rounds: int
+
+    def cohorts(self) -> tuple[int, ...]:
+        """As many users in every round."""
+        return (self.cohort_size,) * self.rounds
+
+    def participations(self) -> int:
+        """In every round."""
+        return self.rounds
+
+
+class PhasedRounds(Parameters):
+    """Numbers of a run that asks all users of a phase in each of its rounds; phases share no user."""
+
+    __slots__ = ()
+    phases: Sequence[Any]  # with `users` and `rounds`
+
+    def cohorts(self) -> tuple[int, ...]:
+        """All users of a phase, in each of its rounds."""
+        return tuple(phase.users for phase in self.phases for _ in range(phase.rounds))
+
+    def participations(self) -> int:
+        """Those of the longest phase."""
+        return int(max(phase.rounds for phase in self.phases))
+
+
+class ContractingPhases(Parameters):
+    """Numbers of a run in phases of SGD steps that bring no two iterates farther apart, `cohort_size` users a step."""
+
+    __slots__ = ()
+    phases: Sequence[Any]  # with `rounds`, `noise` and `entry`
+    if TYPE_CHECKING:
+
+        @property
+        def cohort_size(self) -> int:
+            """Users asked in the first round."""
+
+    def mechanism(self, phase: Any) -> object:
+        """Return what the theorem of a phase's release is about."""
+        return phase.noise
+
+    def releases(self, dimension: int) -> tuple[PlannedRelease, ...]:
+        """One noisy average at the end of each phase."""
+        del dimension
+        return tuple(
+            PlannedRelease(self.mechanism(phase), phase.entry(index), 1, rounds, None)
+            for index, (phase, rounds) in enumerate(zip(self.phases, spans(self.phases), strict=True))
+        )
+
+    def cohorts(self) -> tuple[int, ...]:
+        """As many users in every round."""
+        return (self.cohort_size,) * sum(map(len, spans(self.phases)))
+
+    def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
+        """Non-expansive steps, and participation that tells nothing of the iterates."""
+        del problem
+        return CONTRACTION
 
 
 @dataclass(frozen=True, slots=True)

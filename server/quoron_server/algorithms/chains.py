@@ -9,13 +9,13 @@ from itertools import accumulate
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron_client.protocol.questions import Answers
+from quoron_client.protocol.questions import Answers, LocalSGD
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.release import Release
 from quoron_privacy.robust.laplace_test import LaplaceOneShot
 from quoron_privacy.robust.lottery import OneShot
 from quoron_server.algorithm import Vector
-from quoron_server.parameters import PlannedRelease
+from quoron_server.parameters import Parameters, PlannedRelease
 from quoron_server.problem import Problem
 
 Chains = NDArray[np.bool_]  # (C,)
@@ -41,6 +41,26 @@ class ChainPhase:
         """The ledger entry of the phase's release, or of its having none."""
         figures = {"scale": self.release_scale, "radius": self.radius, "core": float(self.release.mean.core)}
         return Release("outlier-mean", {"phase": float(index), **figures})
+
+
+class ChainRounds(Parameters):
+    """Numbers of a run whose rounds ask the next user of each of `cohort_size` chains."""
+
+    __slots__ = ()
+    cohort_size: int
+    phases: tuple[ChainPhase, ...]
+
+    def cohorts(self) -> tuple[int, ...]:
+        """A user of every chain."""
+        return (self.cohort_size,) * sum(phase.users for phase in self.phases)
+
+    def asks(self, problem: Problem) -> LocalSGD:
+        """A local pass."""
+        return LocalSGD(np.zeros((1, problem.dimension)), self.phases[0].step_size, problem.domain)
+
+    def answer_length(self, problem: Problem) -> int:
+        """The last iterate of a local pass, and their mean."""
+        return 2 * problem.dimension
 
 
 def releases_of(phases: tuple[ChainPhase, ...]) -> tuple[PlannedRelease, ...]:

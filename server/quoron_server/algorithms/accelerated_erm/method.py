@@ -48,7 +48,7 @@ from quoron_server.algorithm import Update, Vector
 from quoron_server.algorithms import acsa
 from quoron_server.algorithms.acsa import Shape
 from quoron_server.algorithms.slots import partition
-from quoron_server.parameters import Assumption, Attendance, Kind, Parameters, PlannedRelease
+from quoron_server.parameters import Assumption, Attendance, Kind, Parameters, PlannedRelease, spans
 from quoron_server.plan import RunPlan
 from quoron_server.problem import Problem
 
@@ -155,9 +155,7 @@ class AcceleratedERMParameters(Parameters):
         """A decision in every round, of a noisy threshold up to its first miss, and the noisy step where it passes."""
         del dimension
         found: list[PlannedRelease] = []
-        first = 0
-        for phase in self.phases:
-            rounds = range(first, first := first + phase.rounds)
+        for phase, rounds in zip(self.phases, spans(self.phases), strict=True):
             if isinstance(phase.accounting, Clipped):
                 mu = phase.accounting.answer_mu
                 found.append(PlannedRelease(phase.noise, phase.noise.entry(), phase.rounds, rounds, mu))

@@ -35,7 +35,7 @@ from quoron_server.algorithms.localised.method import (
     Aggregate,
     LocalisedParameters,
     LocalisedSGD,
-    phase_releases,
+    Phase,
 )
 from quoron_server.algorithms.localised.plan import (
     Geometry,
@@ -51,7 +51,7 @@ from quoron_server.algorithms.localised.plan import (
 from quoron_server.algorithms.printed import ghazi
 from quoron_server.algorithms.references import GHAZI_2026, repaired
 from quoron_server.algorithms.search import round_grid
-from quoron_server.parameters import CONTRACTION, DOMINANT, Assumption, PlannedRelease
+from quoron_server.parameters import CONTRACTION, DOMINANT, Assumption
 from quoron_server.plan import Privacy, RunPlan
 from quoron_server.problem import Problem
 
@@ -76,10 +76,10 @@ class CoordinateMedianParameters(LocalisedParameters):
         """ς: how far a mean may lie from the median, a coordinate."""
         return self.median.room / self.temperature
 
-    def releases(self, dimension: int) -> tuple[PlannedRelease, ...]:
-        """One noisy average a phase, behind its test."""
-        del dimension
-        return phase_releases(self.phases, [self.median] * len(self.phases), None)
+    def mechanism(self, phase: Phase) -> object:
+        """Return the median, which every phase has."""
+        del phase
+        return self.median
 
     def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
         """In ℓ∞ steps are non-expansive for dominant Hessians alone."""

@@ -12,23 +12,21 @@ because the coupling bounds every iterate (docs/privacy/outlier-filter.md#f1). A
 users: nothing visible, neither timing nor the schedule, depends on data before the phase's end.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from quoron_client.protocol.questions import Answers, AverageGradient, Question
-from quoron_privacy.errors import VerificationError
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.release import Release
 from quoron_server.algorithm import Update, Vector
 from quoron_server.algorithms.slots import partition
-from quoron_server.parameters import CONTRACTION, Assumption, Parameters, PlannedRelease
+from quoron_server.parameters import ContractingPhases
 from quoron_server.plan import RunPlan
-from quoron_server.problem import Problem
 
 RELEASED, HALTED, PENDING = 1, 0, -1
 
@@ -53,52 +51,12 @@ class Phase:
         return Release("phase", {"phase": index, "scale": self.release_scale, "sensitivity": self.sensitivity})
 
 
-@runtime_checkable
-class InPhases(Protocol):
-    """Parameters of a run in phases."""
-
-    @property
-    def cohort_size(self) -> int:
-        """Users asked in the first round."""
-
-    @property
-    def phases(self) -> tuple[Phase, ...]:
-        """In their order."""
-
-
-def in_phases(plan: RunPlan) -> InPhases:
-    """The parameters of a plan in phases; VerificationError for others."""
-    if not isinstance(plan.parameters, InPhases):
-        raise VerificationError(f"Expected parameters with phases, got {type(plan.parameters).__name__}.")
-    return plan.parameters
-
-
 @dataclass(frozen=True, slots=True)
-class LocalisedParameters(Parameters):
+class LocalisedParameters(ContractingPhases):
     """What all runs in phases of equal cohorts have in common."""
 
     cohort_size: int  # B
     phases: tuple[Phase, ...]
-
-    def cohorts(self) -> tuple[int, ...]:
-        """As many users in every round."""
-        return (self.cohort_size,) * sum(phase.rounds for phase in self.phases)
-
-    def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
-        """Non-expansive steps, and participation that tells nothing of the iterates."""
-        del problem
-        return CONTRACTION
-
-
-def phase_releases(
-    phases: Sequence[Phase], mechanisms: Sequence[object], mu: float | None
-) -> tuple[PlannedRelease, ...]:
-    """One release at the end of each phase; `mechanisms` are what each one's theorem is about."""
-    ends = np.cumsum([0, *(phase.rounds for phase in phases)]).tolist()
-    return tuple(
-        PlannedRelease(mechanism, phase.entry(index), 1, range(ends[index], ends[index + 1]), mu)
-        for index, (phase, mechanism) in enumerate(zip(phases, mechanisms, strict=True))
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +102,7 @@ class LocalisedSGD:
         Without `ask` it is for the average gradients of the next `cohort_size` users.
         """
         self.plan, self.rule = plan, rule
-        parameters = in_phases(plan)
+        parameters = plan.parameters_of(ContractingPhases)
         self.cohort_size, self.phases = parameters.cohort_size, parameters.phases
         self._ask = ask or self._next_users
         self._ends = np.cumsum([phase.rounds for phase in self.phases])

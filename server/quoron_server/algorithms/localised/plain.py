@@ -1,14 +1,14 @@
 """The rule of plain means: the mean of a cohort with a fixed divisor (Feldman, Koren & Talwar 2020, Algorithm 2)."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from quoron_client.protocol.questions import Answers, PlacedGradient
 from quoron_privacy.gaussian import SPARE
 from quoron_privacy.noise.streams import NoiseSource
-from quoron_server.algorithms.localised.method import Aggregate, LocalisedParameters, Phase, phase_releases
-from quoron_server.parameters import CONTRACTION, Assumption, Attendance, Parameters, PlannedRelease
+from quoron_server.algorithms.localised.method import Aggregate, LocalisedParameters, Phase
+from quoron_server.parameters import Attendance, ContractingPhases, PlannedRelease
 from quoron_server.problem import Problem
 
 
@@ -20,8 +20,8 @@ class PhasedParameters(LocalisedParameters):
 
     def releases(self, dimension: int) -> tuple[PlannedRelease, ...]:
         """One noisy average a phase."""
-        del dimension
-        return phase_releases(self.phases, [phase.noise for phase in self.phases], self.mu)
+        alone = ContractingPhases.releases(self, dimension)
+        return tuple(replace(release, mu=self.mu) for release in alone)
 
     def attendance(self, problem: Problem) -> tuple[Attendance, ...]:
         """Beside the average of a phase, which a user moves half as far by staying away as by being another."""
@@ -80,7 +80,7 @@ class Share:
 
 
 @dataclass(frozen=True, slots=True)
-class GroupedParameters(Parameters):
+class GroupedParameters(ContractingPhases):
     """Public numbers of one run on the items of users."""
 
     layout: str  # "spread": a phase uses some places of all users; "disjoint": all places of some users
@@ -104,12 +104,8 @@ class GroupedParameters(Parameters):
 
     def releases(self, dimension: int) -> tuple[PlannedRelease, ...]:
         """One noisy average a phase."""
-        del dimension
-        alone = [
-            phase_releases(self.phases, [phase.noise for phase in self.phases], mu)[index]
-            for index, mu in enumerate(self.mus)
-        ]
-        return tuple(alone)
+        found = ContractingPhases.releases(self, dimension)
+        return tuple(replace(release, mu=mu) for release, mu in zip(found, self.mus, strict=True))
 
     def cohorts(self) -> tuple[int, ...]:
         """Those of each phase's share."""
@@ -125,11 +121,6 @@ class GroupedParameters(Parameters):
         """Those of all phases where they share users, else of one."""
         questions = [share.questions for share in self.shares]
         return sum(questions) if self.layout == "spread" else max(questions)
-
-    def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
-        """Non-expansive steps, and participation that tells nothing of the iterates."""
-        del problem
-        return CONTRACTION
 
 
 class PlainMeans:

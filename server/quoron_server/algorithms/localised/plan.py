@@ -34,8 +34,8 @@ from quoron_server.algorithms.averaged_sgd import (
     suffix_shares,
 )
 from quoron_server.algorithms.info import Chosen
-from quoron_server.algorithms.localised.method import LocalisedParameters, Phase, in_phases, phase_releases
-from quoron_server.parameters import CONTRACTION, DOMINANT, Assumption, PlannedRelease
+from quoron_server.algorithms.localised.method import LocalisedParameters, Phase
+from quoron_server.parameters import CONTRACTION, DOMINANT, Assumption, ContractingPhases
 from quoron_server.plan import MOST_ROUNDS, RunPlan
 from quoron_server.problem import Problem
 
@@ -82,10 +82,10 @@ class FilteringParameters(LocalisedParameters):
     filter: Filter
     norm: Norm = "l2"  # of τ and d
 
-    def releases(self, dimension: int) -> tuple[PlannedRelease, ...]:
-        """One noisy average a phase, behind the filter and its cutoff, or its test."""
-        del dimension
-        return phase_releases(self.phases, [self.filter] * len(self.phases), None)
+    def mechanism(self, phase: Phase) -> object:
+        """Return the filter, which every phase has."""
+        del phase
+        return self.filter
 
     def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
         """In ℓ∞ steps are non-expansive for dominant Hessians alone."""
@@ -294,7 +294,7 @@ def as_phases(schedule: Schedule, shift_per_step: float) -> tuple[Phase, ...]:
 def require_contraction(plan: RunPlan) -> None:
     """Every step satisfies ηβ ≤ 2, and the phases use disjoint users."""
     beta = plan.problem.beta or 0.0
-    p = in_phases(plan)
+    p = plan.parameters_of(ContractingPhases)
     for phase in p.phases:
         if not (phase.step_size > 0 and phase.release_scale >= 0 and 1 <= phase.suffix <= phase.rounds):
             raise VerificationError(f"Expected positive steps and 1 <= suffix <= rounds in every phase, got {phase}.")
@@ -351,7 +351,7 @@ def against_mean(plan: RunPlan) -> tuple[str, ...]:
 
     The plain mean's shift is 2Gη/B (phased-sgd); the other's is in proportion to 1/√m while users are alike.
     """
-    p, promise, items = in_phases(plan), plan.guarantee, plan.problem.items_per_user
+    p, promise, items = plan.parameters_of(ContractingPhases), plan.guarantee, plan.problem.items_per_user
     mean = 2 * plan.problem.lipschitz / p.cohort_size / gdp.mu_for(promise.epsilon, promise.delta)
     times = p.phases[0].release_scale / (p.phases[0].step_size * mean)
     said = f"The release has {times:.3g} times the noise of a plain mean of as large cohorts (phased-sgd)"
@@ -402,7 +402,8 @@ def require_of_phases(
     """
     search.require_smooth(plan.algorithm, plan.problem)
     require_contraction(plan)
-    p, dimension, geometry = in_phases(plan), plan.problem.dimension, _measured_in(plan, norm, distance)
+    p, geometry = plan.parameters_of(ContractingPhases), _measured_in(plan, norm, distance)
+    dimension = plan.problem.dimension
     error = recounted_error(p.cohort_size, dimension) + rounding
     length = distance * math.sqrt(dimension) if norm == "linf" else distance  # in ℓ2
     scale = filter_.noise_multiplier * length / (filter_.theta * weight)  # of a step of 1, and room for two grids

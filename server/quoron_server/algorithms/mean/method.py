@@ -33,7 +33,7 @@ from quoron_server.algorithm import Update, Vector
 from quoron_server.algorithms.centring import margin, next_radius, public_signs
 from quoron_server.algorithms.noisy import method
 from quoron_server.algorithms.noisy.method import COINS, Sampling
-from quoron_server.parameters import Assumption, Attendance, MaskedRounds, Parameters, PlannedRelease
+from quoron_server.parameters import Assumption, Attendance, EqualRounds, MaskedRounds, PlannedRelease
 from quoron_server.plan import RunPlan
 from quoron_server.problem import Problem
 
@@ -41,7 +41,7 @@ Estimator = Literal["clip", "tracking", "range"]
 
 
 @dataclass(frozen=True, slots=True)
-class MeanSGDParameters(Parameters):
+class MeanSGDParameters(EqualRounds):
     """Public numbers of one run."""
 
     estimator: Estimator
@@ -101,14 +101,6 @@ class MeanSGDParameters(Parameters):
         unit = 1 / self.cohort_size / self.noise_scale
         rows = (("row", "clipped", problem.dimension, unit),)
         return None if self.crude else MaskedRounds(method.adjacency_of(self.sampling), ((self.rounds, rows),))
-
-    def cohorts(self) -> tuple[int, ...]:
-        """As many users in every round."""
-        return (self.cohort_size,) * self.rounds
-
-    def participations(self) -> int:
-        """In every round."""
-        return self.rounds
 
     def smooths_loss(self) -> bool:
         """Where its slope jumps."""

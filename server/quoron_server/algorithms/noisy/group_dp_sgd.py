@@ -42,13 +42,13 @@ from quoron_server.algorithms.noisy.method import NoisyState
 from quoron_server.algorithms.optimisers import SGD
 from quoron_server.algorithms.references import ABADI_2016, CHARLES_2024, theirs
 from quoron_server.algorithms.search import Candidate, best, round_grid
-from quoron_server.parameters import Assumption, Kind, Parameters, PlannedRelease
+from quoron_server.parameters import Assumption, EqualRounds, Kind, PlannedRelease
 from quoron_server.plan import Cost, Privacy, RunPlan
 from quoron_server.problem import Problem
 
 
 @dataclass(frozen=True, slots=True)
-class GroupSGDParameters(Parameters):
+class GroupSGDParameters(EqualRounds):
     """Public numbers of one run."""
 
     items: int  # m: places of a user, a cap; items beyond it are never used
@@ -80,18 +80,10 @@ class GroupSGDParameters(Parameters):
         places = np.arange(self.width, dtype=np.int64)[None, :]
         return PlacedGradient(np.zeros((1, problem.dimension)), places, 1.0, self.clip_norm, self.expected)
 
-    def cohorts(self) -> tuple[int, ...]:
-        """As many users in every round, as expected."""
-        return (self.cohort_size,) * self.rounds
-
     @property
     def poisson_sampling(self) -> bool:
         """Whoever has a place chosen is asked."""
         return True
-
-    def participations(self) -> int:
-        """In every round."""
-        return self.rounds
 
     def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
         """Secret items, and as coins for items are coins for users, too, secret cohorts."""

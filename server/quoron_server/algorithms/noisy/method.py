@@ -41,7 +41,7 @@ from quoron_privacy.release import Adjacency, NoisySums, Release, Sums
 from quoron_server.algorithm import Update, Vector
 from quoron_server.algorithms.optimisers import SGD, Moments, Optimiser
 from quoron_server.algorithms.slots import partition
-from quoron_server.parameters import Assumption, Attendance, Kind, MaskedRounds, Parameters, PlannedRelease
+from quoron_server.parameters import Assumption, Attendance, EqualRounds, Kind, MaskedRounds, PlannedRelease
 from quoron_server.plan import RunPlan
 from quoron_server.problem import Problem
 
@@ -119,7 +119,7 @@ class AdaptiveClip:
 
 
 @dataclass(frozen=True, slots=True)
-class NoisySGDParameters(Parameters):
+class NoisySGDParameters(EqualRounds):
     """Public numbers of one run."""
 
     sampling: Sampling
@@ -166,10 +166,6 @@ class NoisySGDParameters(Parameters):
         clipped = ("row", "clipped", problem.dimension, self.clip_norm / self.cohort_size / self.noise_scale)
         rows = (clipped,) if made is None else made.masked
         return MaskedRounds(adjacency_of(self.sampling), ((self.rounds, rows),))
-
-    def cohorts(self) -> tuple[int, ...]:
-        """As many users in every round."""
-        return (self.cohort_size,) * self.rounds
 
     @property
     def poisson_sampling(self) -> bool:

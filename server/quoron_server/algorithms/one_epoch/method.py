@@ -59,7 +59,7 @@ from quoron_server.algorithm import Update, Vector
 from quoron_server.algorithms.noisy.method import AdaptiveClip
 from quoron_server.algorithms.optimisers import SGD, Moments, Optimiser
 from quoron_server.algorithms.slots import first_answered, partition
-from quoron_server.parameters import Assumption, Attendance, Kind, MaskedRounds, Parameters, PlannedRelease
+from quoron_server.parameters import Assumption, Attendance, EqualRounds, Kind, MaskedRounds, PlannedRelease
 from quoron_server.plan import RunPlan
 from quoron_server.problem import Problem
 
@@ -68,7 +68,7 @@ Method = Literal["accelerated", "plain", "ftrl", "anytime"]
 
 
 @dataclass(frozen=True, slots=True)
-class OneEpochParameters(Parameters):
+class OneEpochParameters(EqualRounds):
     """Public numbers of one run."""
 
     gradients: Gradients
@@ -133,10 +133,6 @@ class OneEpochParameters(Parameters):
         rows = (("row" if independent else "sums", "clipped", problem.dimension, unit),)
         rounds = ((self.rounds, rows if made is None else made.masked),)
         return MaskedRounds("replace-one", rounds, None if independent else self.factorisation, self._separation)
-
-    def cohorts(self) -> tuple[int, ...]:
-        """As many users in every round."""
-        return (self.cohort_size,) * self.rounds
 
     def reads_sums(self) -> bool:
         """Where all that come are counted."""

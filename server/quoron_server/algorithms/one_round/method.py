@@ -29,7 +29,7 @@ from quoron_privacy.means.moment import SecondMomentNoise
 from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.release import Adjacency, Sums, packed
 from quoron_server.algorithm import Update, Vector
-from quoron_server.parameters import MaskedRounds, Parameters, PlannedRelease
+from quoron_server.parameters import EqualRounds, MaskedRounds, PlannedRelease
 from quoron_server.plan import RunPlan
 from quoron_server.problem import Problem
 
@@ -38,7 +38,7 @@ LABEL_WEIGHT = 0.4**0.5  # κ: noise of S and of b, in the units of each, is abo
 
 
 @dataclass(frozen=True, slots=True)
-class OneRoundParameters(Parameters):
+class OneRoundParameters(EqualRounds):
     """Public numbers of one run."""
 
     cohort_size: int  # n: everybody
@@ -65,10 +65,6 @@ class OneRoundParameters(Parameters):
     def masked(self, problem: Problem) -> MaskedRounds:
         """The moment."""
         return MaskedRounds(self.adjacency, ((self.rounds, self.moment(problem.dimension).masked),))
-
-    def cohorts(self) -> tuple[int, ...]:
-        """Everybody, once."""
-        return (self.cohort_size,) * self.rounds
 
     def reads_sums(self) -> bool:
         """Always."""

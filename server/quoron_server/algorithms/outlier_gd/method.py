@@ -30,13 +30,13 @@ from quoron_privacy.robust.subsampled_lottery import SubsampledLottery
 from quoron_server.algorithm import Update, Vector
 from quoron_server.algorithms.accelerated_erm.method import decision, released_gradient
 from quoron_server.algorithms.slots import partition
-from quoron_server.parameters import Assumption, Kind, Parameters, PlannedRelease
+from quoron_server.parameters import Assumption, EqualRounds, Kind, PlannedRelease
 from quoron_server.plan import RunPlan
 from quoron_server.problem import Problem
 
 
 @dataclass(frozen=True, slots=True)
-class OutlierGDParameters(Parameters):
+class OutlierGDParameters(EqualRounds):
     """Public numbers of one run."""
 
     test: Test
@@ -74,14 +74,6 @@ class OutlierGDParameters(Parameters):
             PlannedRelease(test, test.entry(), self.rounds, rounds, None, tested=once),
             PlannedRelease(self.accounting, self.noise.entry(), self.rounds, rounds, None, tested=True),
         )
-
-    def cohorts(self) -> tuple[int, ...]:
-        """Everybody, every round."""
-        return (self.cohort_size,) * self.rounds
-
-    def participations(self) -> int:
-        """In every round."""
-        return self.rounds
 
     def smooths_loss(self) -> bool:
         """Where its slope jumps."""

@@ -27,15 +27,14 @@ from quoron_client.protocol.questions import Answers, LocalSGD, Question
 from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.robust.outlier_mean import Observation
 from quoron_server.algorithm import Update, Vector
-from quoron_server.algorithms.chains import ChainPhase, Chains, handed_on, largest, releases_of
+from quoron_server.algorithms.chains import ChainPhase, ChainRounds, Chains, handed_on, largest, releases_of
 from quoron_server.algorithms.slots import partition
-from quoron_server.parameters import Parameters, PlannedRelease
+from quoron_server.parameters import PlannedRelease
 from quoron_server.plan import RunPlan
-from quoron_server.problem import Problem
 
 
 @dataclass(frozen=True, slots=True)
-class OutlierIterateParameters(Parameters):
+class OutlierIterateParameters(ChainRounds):
     """Public numbers of one run."""
 
     cohort_size: int  # C: chains side by side, so users asked in a round
@@ -45,18 +44,6 @@ class OutlierIterateParameters(Parameters):
         """One noisy mean a phase, behind its test."""
         del dimension
         return releases_of(self.phases)
-
-    def cohorts(self) -> tuple[int, ...]:
-        """A user of every chain."""
-        return (self.cohort_size,) * sum(phase.users for phase in self.phases)
-
-    def asks(self, problem: Problem) -> LocalSGD:
-        """A local pass."""
-        return LocalSGD(np.zeros((1, problem.dimension)), self.phases[0].step_size, problem.domain)
-
-    def answer_length(self, problem: Problem) -> int:
-        """The last iterate of a local pass, and their mean."""
-        return 2 * problem.dimension
 
 
 RELEASED, HALTED, PENDING = 1, 0, -1

@@ -24,7 +24,7 @@ from quoron_privacy.noise.streams import NoiseSource
 from quoron_server.algorithm import Update, Vector
 from quoron_server.algorithms.localised.plain import PlainMean
 from quoron_server.algorithms.slots import partition
-from quoron_server.parameters import Assumption, Kind, Parameters, PlannedRelease
+from quoron_server.parameters import Assumption, Kind, PhasedRounds, PlannedRelease, spans
 from quoron_server.plan import RunPlan
 from quoron_server.problem import Problem
 
@@ -69,7 +69,7 @@ def apart(problem: Problem, solver: Solver, phase: Phase) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class PhasedERMParameters(Parameters):
+class PhasedERMParameters(PhasedRounds):
     """Public numbers of one run."""
 
     solver: Solver
@@ -79,19 +79,10 @@ class PhasedERMParameters(Parameters):
     def releases(self, dimension: int) -> tuple[PlannedRelease, ...]:
         """One noisy point a phase."""
         del dimension
-        ends = np.cumsum([0, *(phase.rounds for phase in self.phases)]).tolist()
         return tuple(
-            PlannedRelease(phase.noise, phase.noise.entry(), 1, range(ends[k], ends[k + 1]), self.mu)
-            for k, phase in enumerate(self.phases)
+            PlannedRelease(phase.noise, phase.noise.entry(), 1, rounds, self.mu)
+            for phase, rounds in zip(self.phases, spans(self.phases), strict=True)
         )
-
-    def cohorts(self) -> tuple[int, ...]:
-        """All users of a phase, in each of its steps."""
-        return tuple(phase.users for phase in self.phases for _ in range(phase.rounds))
-
-    def participations(self) -> int:
-        """Those of a phase, as phases share no user."""
-        return max(phase.rounds for phase in self.phases)
 
     def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
         """Contraction, and whatever the solver's bound takes of absences."""

@@ -36,7 +36,7 @@ from quoron_server.algorithms.local_reports import RangeReports, VectorReports, 
 from quoron_server.algorithms.noisy import method
 from quoron_server.algorithms.noisy import plan as worth
 from quoron_server.algorithms.slots import partition
-from quoron_server.parameters import Assumption, Kind, PlannedRelease, PrintedParameters
+from quoron_server.parameters import Assumption, EqualRounds, Kind, PlannedRelease, PrintedParameters
 from quoron_server.plan import MOST_ROUNDS, Cost, Privacy, RunPlan
 from quoron_server.problem import Problem
 
@@ -79,7 +79,7 @@ class CentralOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class PrintedMeanSGD(PrintedParameters):
+class PrintedMeanSGD(PrintedParameters, EqualRounds):
     """Public numbers of one run of Algorithm 4."""
 
     rounds: int  # T
@@ -121,14 +121,6 @@ class PrintedMeanSGD(PrintedParameters):
         if crude is None:
             return (mean,)
         return PlannedRelease(crude, crude.entry(dimension), self.rounds, rounds, mu), mean
-
-    def cohorts(self) -> tuple[int, ...]:
-        """As many users in every round."""
-        return (self.cohort_size,) * self.rounds
-
-    def participations(self) -> int:
-        """In every round."""
-        return self.rounds
 
     def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
         """Secret cohorts, unless they are everybody."""

@@ -40,7 +40,14 @@ from quoron_server.algorithms import search
 from quoron_server.algorithms.averaged_sgd import PhaseModel, excess_risk
 from quoron_server.algorithms.info import Chosen, Printed
 from quoron_server.algorithms.slots import partition
-from quoron_server.parameters import CONTRACTION, DOMINANT, Assumption, PlannedRelease, PrintedParameters
+from quoron_server.parameters import (
+    CONTRACTION,
+    DOMINANT,
+    Assumption,
+    ContractingPhases,
+    PlannedRelease,
+    PrintedParameters,
+)
 from quoron_server.plan import Privacy, RunPlan
 from quoron_server.problem import Problem
 
@@ -69,30 +76,17 @@ class PrintedPhase:
 
 
 @dataclass(frozen=True, slots=True)
-class PhasesAsPrinted(PrintedParameters):
+class PhasesAsPrinted(PrintedParameters, ContractingPhases):
     """What both algorithms have in common."""
 
     cohort_size: int  # B
     temperature: float  # τ
     phases: tuple[PrintedPhase, ...]
 
-    def cohorts(self) -> tuple[int, ...]:
-        """B users in every round."""
-        return (self.cohort_size,) * sum(phase.rounds for phase in self.phases)
-
     def releases(self, dimension: int) -> tuple[PlannedRelease, ...]:
         """One noisy average a phase; a halt ends the run without those that are left."""
-        del dimension
-        ends = np.cumsum([0, *(phase.rounds for phase in self.phases)]).tolist()
-        return tuple(
-            PlannedRelease(phase.noise, phase.entry(s), 1, range(ends[s], ends[s + 1]), None, tested=True)
-            for s, phase in enumerate(self.phases)
-        )
-
-    def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
-        """Lemmas 9 and 33 need contraction."""
-        del problem
-        return CONTRACTION
+        alone = ContractingPhases.releases(self, dimension)
+        return tuple(replace(release, tested=True) for release in alone)
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ from quoron_server.algorithms import acsa, search
 from quoron_server.algorithms.info import Chosen, Printed
 from quoron_server.algorithms.printed.lowy import diameter, phase_share, phase_users, phases_of, usual_void
 from quoron_server.algorithms.slots import partition
-from quoron_server.parameters import Assumption, Kind, PlannedRelease, PrintedParameters
+from quoron_server.parameters import Assumption, Kind, PhasedRounds, PlannedRelease, PrintedParameters, spans
 from quoron_server.plan import MOST_ROUNDS, Privacy, RunPlan
 from quoron_server.problem import Problem
 
@@ -81,7 +81,7 @@ class PrintedPhase:
 
 
 @dataclass(frozen=True, slots=True)
-class PrintedERMParameters(PrintedParameters):
+class PrintedERMParameters(PrintedParameters, PhasedRounds):
     """Public numbers of one run of Algorithm 3."""
 
     radius: float  # τ
@@ -93,9 +93,7 @@ class PrintedERMParameters(PrintedParameters):
         """A decision in every step, up to the first miss, and the noisy gradient where it passes."""
         del dimension
         found: list[PlannedRelease] = []
-        first = 0
-        for phase in self.phases:
-            rounds = range(first, first := first + phase.rounds)
+        for phase, rounds in zip(self.phases, spans(self.phases), strict=True):
             found += [
                 PlannedRelease(made, made.entry(), phase.rounds, rounds, None, tested=True)
                 for made in (phase.test, phase.noise)
@@ -105,10 +103,6 @@ class PrintedERMParameters(PrintedParameters):
     def cohorts(self) -> tuple[int, ...]:
         """Different users of K_i draws, at most."""
         return tuple(min(phase.draws, phase.users) for phase in self.phases for _ in range(phase.rounds))
-
-    def participations(self) -> int:
-        """Any step of a phase; phases share no user."""
-        return max(phase.rounds for phase in self.phases)
 
     def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
         """Who is drawn is secret."""

@@ -27,7 +27,7 @@ from quoron_privacy.robust.outlier_mean import LARGEST_COHORT, random_inclusion,
 from quoron_privacy.robust.robust_mean import verify_scale
 from quoron_server.algorithm import Update, Vector
 from quoron_server.algorithms import search
-from quoron_server.algorithms.chains import ChainPhase, Chains, handed_on, releases_of
+from quoron_server.algorithms.chains import ChainPhase, ChainRounds, Chains, handed_on, releases_of
 from quoron_server.algorithms.info import Chosen, Printed
 from quoron_server.algorithms.printed.lowy import diameter, phase_share, phase_users, phases_of, usual_void
 from quoron_server.algorithms.slots import partition
@@ -48,7 +48,7 @@ class PrintedIterateOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class PrintedIterateParameters(PrintedParameters):
+class PrintedIterateParameters(PrintedParameters, ChainRounds):
     """Public numbers of one run of Algorithm 1."""
 
     cohort_size: int  # C
@@ -58,18 +58,6 @@ class PrintedIterateParameters(PrintedParameters):
         """One noisy mean a phase, behind its test; after a phase that halts, none."""
         del dimension
         return tuple(replace(release, tested=True) for release in releases_of(self.phases))
-
-    def cohorts(self) -> tuple[int, ...]:
-        """A user of every chain."""
-        return (self.cohort_size,) * sum(phase.users for phase in self.phases)
-
-    def asks(self, problem: Problem) -> LocalSGD:
-        """A local pass."""
-        return LocalSGD(np.zeros((1, problem.dimension)), self.phases[0].step_size, problem.domain)
-
-    def answer_length(self, problem: Problem) -> int:
-        """The last iterate of a local pass, and their mean."""
-        return 2 * problem.dimension
 
 
 def chains_of(problem: Problem, privacy: Privacy) -> int:

@@ -23,7 +23,7 @@ from quoron_privacy.release import Adjacency
 from quoron_server.algorithm import Update, Vector
 from quoron_server.algorithms.centring import public_signs
 from quoron_server.algorithms.slots import partition
-from quoron_server.parameters import Parameters, PlannedRelease
+from quoron_server.parameters import PhasedRounds, PlannedRelease, spans
 from quoron_server.plan import RunPlan
 
 
@@ -42,7 +42,7 @@ class Phase:
 
 
 @dataclass(frozen=True, slots=True)
-class WinsorisedERMParameters(Parameters):
+class WinsorisedERMParameters(PhasedRounds):
     """Public numbers of one run."""
 
     radius: str  # which choice of h: usual, fresh, uniform, or given
@@ -52,22 +52,13 @@ class WinsorisedERMParameters(Parameters):
 
     def releases(self, dimension: int) -> tuple[PlannedRelease, ...]:
         """Choices and a mean in every round."""
-        found, first = [], 0
-        for phase in self.phases:
-            rounds = range(first, first := first + phase.rounds)
+        found = []
+        for phase, rounds in zip(self.phases, spans(self.phases), strict=True):
             for mechanism, entry in zip(
                 (phase.mean.crude, phase.mean.noise), phase.mean.entries(dimension), strict=True
             ):
                 found.append(PlannedRelease(mechanism, entry, phase.rounds, rounds, phase.round_mu))
         return tuple(found)
-
-    def cohorts(self) -> tuple[int, ...]:
-        """All users of a phase, in each of its rounds."""
-        return tuple(phase.users for phase in self.phases for _ in range(phase.rounds))
-
-    def participations(self) -> int:
-        """Those of a phase, as phases share no user."""
-        return max(phase.rounds for phase in self.phases)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
