@@ -29,7 +29,7 @@ from torch import nn
 import quoron.torch
 from quoron.torch.computing import ModuleRows
 from quoron.torch.modules import TorchModule
-from quoron.training.items import Items, LocalSGD
+from quoron.training.rows import Items, LocalSGD
 from quoron_privacy.accounts.gdp import mu_for
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.means.clipping import clipped_mean

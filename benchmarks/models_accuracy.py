@@ -17,8 +17,7 @@ from torch import nn
 
 from quoron.torch.computing import ModuleRows
 from quoron.torch.modules import TorchModule
-from quoron.training.items import Items, LocalSGD
-from quoron.training.rows import Method, RowsEngine, Setting, problem_of
+from quoron.training.rows import Items, LocalSGD, Method, RowsEngine, Setting, problem_of
 from quoron_privacy.noise.streams import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.plan import Privacy

@@ -30,7 +30,7 @@ from quoron.sources import described
 from quoron.training.examples import write_example
 from quoron.training.start import Identity
 from quoron.tuning import tables
-from quoron.tuning.effort import Effort
+from quoron.tuning.scoring import Effort
 from quoron.tuning.searching import TrialNoise, search
 from quoron.tuning.tables import Candidate, Table, TableSearch, prepare
 from quoron_privacy.noise.streams import NoiseSource, SeededNoise, StartedNoise

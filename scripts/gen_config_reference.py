@@ -13,10 +13,9 @@ import written
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from quoron._explain import models
 from quoron.arguments import KEYS
 from quoron.cli.app import app
-from quoron.config import Config, CubeSection, FlightsSection, SyntheticSection, TableSection
+from quoron.config import Config, CubeSection, FlightsSection, SyntheticSection, TableSection, models
 from quoron.engines import ENGINES
 from quoron.table_columns import SHORT, WORDS
 from quoron_server.algorithms import ALGORITHMS

@@ -17,7 +17,7 @@ import written
 from quoron import sources
 from quoron.network import PRESETS, Counts, Network, Times, duration
 from quoron.planning.projection import NAME
-from quoron.reports import costs
+from quoron.reports import plots
 from quoron.reports.summary import size
 from quoron.simulation import run as runs
 from quoron_client.protocol.questions import AverageGradient, Question
@@ -72,18 +72,18 @@ def methods() -> str:
     """What `quoron plan` says of all methods."""
     config, folder = sources.resolve(SOURCE, [f"run.network={','.join(PRESETS)!r}"])
     rows = runs.prepare(config, folder, compare=True).planned.costs
-    table = _table(costs.heads(rows), [costs.cells(row) for row in rows])
-    return table + "\n\n" + "\n\n".join(costs.notes(rows))
+    table = _table(plots.heads(rows), [plots.cells(row) for row in rows])
+    return table + "\n\n" + "\n\n".join(plots.notes(rows))
 
 
 def beside() -> str:
     """What is spent once and while nothing happens."""
-    down, up = once(run=NAME, description=costs.DESCRIPTION)
+    down, up = once(run=NAME, description=plots.DESCRIPTION)
     pings = idle(seconds=3600)
     lines = [
         ["a connection: handshake, enrolment, hello", *map(size, CONNECTING)],
         [
-            f"a run: its announcement ({size(costs.DESCRIPTION)}), consent, end",
+            f"a run: its announcement ({size(plots.DESCRIPTION)}), consent, end",
             size(down - CONNECTING[0]),
             size(up - CONNECTING[1]),
         ],

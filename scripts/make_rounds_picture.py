@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 import quoron
-from quoron.reports.curve import rounds_svg
+from quoron.reports.plots import rounds_svg
 
 PICTURE = Path(__file__).parent.parent / "docs" / "images" / "rounds.svg"
 ALGORITHMS = ("accelerated-srgd", "srgd", "accelerated-sgd", "tracking-srgd", "one-pass-dp-sgd", "phased-sgd")

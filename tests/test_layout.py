@@ -171,7 +171,7 @@ def test_versions_agree() -> None:
 # Programs of one thread. Where gRPC is at work, as it may be in any process of the tests or of a coordinator, the child
 # of a fork aborts; `subprocess` forks, too, to run something before the program or to change its user (use setpriv).
 MAY_FORK = {
-    "simulations/quoron/local/keeper.py",
+    "simulations/quoron/local/supervisor.py",
     "simulations/quoron/sharding/worker.py",
     "tests/federation/container.py",
     "tests/federation/store_scenario.py",

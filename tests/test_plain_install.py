@@ -21,7 +21,7 @@ EVERYTHING = """
 import importlib, pkgutil
 extras = (
     "quoron.torch", "quoron.jax", "quoron.sklearn", "quoron.flower", "quoron.local", "quoron.operate",
-    "quoron.__main__", "quoron.cli.health", "quoron_client.federation", "quoron_client.flower",
+    "quoron.__main__", "quoron.cli.admin", "quoron_client.federation", "quoron_client.flower",
     "quoron_client.protocol.flower_records", "quoron_server.federation", "quoron_server.flower", "quoron_server.helper",
     "quoron_server.service", "quoron.training.copies",
     *(f"quoron_server.books.{each}" for each in ("backup", "connections", "database", "re", "ro", "seats")),

@@ -26,7 +26,7 @@ from quoron.paths import dataset
 from quoron.populations.users import Declared, PublicKnowledge
 from quoron.release import Planned, check_declared_users, release_once, slots_of
 from quoron.training import evaluated
-from quoron.training.room import ELSEWHERE, UNCHARGED, memory_for
+from quoron.training.memory import ELSEWHERE, UNCHARGED, memory_for
 from quoron.training.table import gather
 from quoron_client.data import tables
 from quoron_client.data.encoding import Encoding, outcomes

@@ -36,8 +36,8 @@ from quoron.arguments import DELTA, entry_point, shortened
 from quoron.release import Planned, release_once, slots_of
 from quoron.simulation import patterns
 from quoron.table_columns import integers
-from quoron.training import votes
-from quoron.training.votes import Want
+from quoron.training import column_bounds
+from quoron.training.column_bounds import Want
 from quoron_client.data import columns, tables
 from quoron_client.data.features import DateNumber
 from quoron_client.data.formats import Dialect
@@ -202,7 +202,7 @@ def find_bounds(
         declared: list[Line] = []
         if ranges is not None:
             wants = [*(Want(name, "number") for name in numeric), *(Want(name, "year") for name in dates)]
-            found, entries = votes.release(ranges, wants, tables.opened(table), owners, users, noise)
+            found, entries = column_bounds.release(ranges, wants, tables.opened(table), owners, users, noise)
             declared = [_range(want, found[want.column], ranges, each, each_delta, len(ranged)) for want in wants]
             declared[0] = replace(declared[0], entries=entries)  # of all of them together
         for name in categorical:

@@ -66,11 +66,10 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from quoron.tuning import run as tuning
-    from quoron.tuning.run import Choice
-    from quoron.tuning.tables import TableSearch
+    from quoron.tuning import tables as tuning
+    from quoron.tuning.tables import Choice, TableSearch
 else:
-    tuning = OnFirstUse("quoron.tuning.run")  # only a fit that searches needs it
+    tuning = OnFirstUse("quoron.tuning.tables")  # only a fit that searches needs it
 
 Vector = NDArray[np.float64]
 Bounds = tuple[ArrayLike, ArrayLike] | Mapping[str, tuple[float, float]]

@@ -24,7 +24,7 @@ from contracts.forced import FORCED
 from contracts.worlds import Complaint, World, same
 from quoron.config import from_tree
 from quoron.planning.plans import Prepared
-from quoron.training import lifetime, look, run
+from quoron.training import data_quality, lifetime, run
 from quoron.training.table import CuratorEngine, HeldRows, hold
 from quoron_client.compute.enforcement import bounded
 from quoron_client.compute.gradients import average_gradient
@@ -83,7 +83,7 @@ def released(labels: list[float]) -> Weighing:
         del held
         health = prepared("one-pass-dp-sgd").planned.plan.guarantee.health
         assert health is not None
-        return look.weighed(encoding, health, Shares(0.0, np.array(labels), 0.0, np.zeros(3)))
+        return data_quality.weighed(encoding, health, Shares(0.0, np.array(labels), 0.0, np.zeros(3)))
 
     return weighing
 
@@ -99,7 +99,7 @@ def unreleased(held: HeldRows, encoding: Encoding) -> Encoding:
 
 def items(name: str, own: Rows, weighing: Weighing) -> ItemBatch:
     held = hold(prepared(name).config, Path.cwd(), table(own))
-    return look.weigh(held.items(), weighing(held, held.encoding))  # type: ignore[return-value]
+    return data_quality.weigh(held.items(), weighing(held, held.encoding))  # type: ignore[return-value]
 
 
 def shown(name: str, batch: ItemBatch, world: World) -> list[tuple[Any, ...]]:

@@ -13,7 +13,7 @@ from contracts.scenes import PRIVACY, PROBLEM, PROBLEMS, Quadratic, empty_ledger
 from contracts.test_dp_events import event_of, exact, left_of_delta
 from contracts.test_gaussian_promises import EVERYBODY, GAUSSIAN, shrunk
 from cover import by_default
-from quoron.training.look import with_look
+from quoron.training.data_quality import with_look
 from quoron_privacy.accounts.gdp import compose, delta_for
 from quoron_privacy.counts import data_quality
 from quoron_privacy.errors import LedgerError, UsageError, VerificationError

@@ -12,7 +12,7 @@ from contracts.scenes import PRIVACY, PROBLEM, PROBLEMS, empty_ledger, make_plan
 from contracts.test_gaussian_promises import EVERYBODY, GAUSSIAN, shrunk
 from contracts.test_looks import NOISE, OTHERS
 from cover import by_default
-from quoron.training.look import with_look
+from quoron.training.data_quality import with_look
 from quoron_privacy.accounts.lifetime import Charge, Limit
 from quoron_privacy.counts import data_quality
 from quoron_privacy.counts.held_out import HeldOut

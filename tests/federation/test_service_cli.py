@@ -135,7 +135,7 @@ def test_plaintext_elsewhere_needs_the_option_and_the_variable(
     away = ["admin", "health", "192.0.2.1:1"]
     assert "QUORON_INSECURE_ANYWHERE=1" in refusal(capsys, *away, "--insecure")
     monkeypatch.setenv("QUORON_INSECURE_ANYWHERE", "1")
-    monkeypatch.setattr("quoron.cli.health.TIMEOUT", 0.01)
+    monkeypatch.setattr("quoron.cli.admin.TIMEOUT", 0.01)
     assert "Expected --certs FOLDER" in refusal(capsys, *away)
     assert invoke([*away, "--insecure"]) == 1
     monkeypatch.setenv("QUORON_INSECURE_ANYWHERE", "yes")

@@ -31,7 +31,7 @@ from federation.crowd import (
 )
 from operators import reaching
 from postgres_server import PostgresServer
-from quoron.cli import health as cli_health
+from quoron.cli import admin as cli_health
 from quoron.cli.app import invoke
 from quoron.operate import watching
 from quoron_privacy.errors import ConfigError, LedgerError, LedgerUnavailable, RunError

@@ -36,7 +36,7 @@ from federation.crowd import (
 )
 from federation.tls import USERS, channel, client_config, own_authority, refused, transport
 from federation.wires import Wires
-from quoron.cli import health
+from quoron.cli import admin
 from quoron.operate.watching import words
 from quoron_client.federation import ClientConfig, run_client
 from quoron_client.protocol import identity, wire
@@ -532,7 +532,7 @@ def trusting(folder: Path) -> Trust:
 
 async def shown(where: str) -> bytes:
     """The certificate that whoever connects is shown now."""
-    return await asyncio.to_thread(health._shown, where, None, None, 60.0)
+    return await asyncio.to_thread(admin._shown, where, None, None, 60.0)
 
 
 def der(path: Path) -> bytes:

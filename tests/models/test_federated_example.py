@@ -18,7 +18,7 @@ from quoron.torch import LocalSGD, answering, weights, with_weights
 from quoron.torch.computing import ModuleRows
 from quoron.torch.modules import TorchModule
 from quoron.training import lifetime
-from quoron.training.items import Items
+from quoron.training.rows import Items
 from quoron_privacy.noise.streams import SeededNoise
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "models" / "federated"

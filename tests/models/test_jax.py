@@ -13,8 +13,7 @@ import quoron.jax
 from flower.plugged import Killed
 from quoron.jax.training import LossRows
 from quoron.training import lifetime
-from quoron.training.items import Items, LocalSGD, Timetable
-from quoron.training.rows import TrainedRows
+from quoron.training.rows import Items, LocalSGD, Timetable, TrainedRows
 from quoron_privacy.errors import ConfigError
 from quoron_privacy.noise.streams import SeededNoise
 

@@ -20,8 +20,7 @@ from quoron.torch import computing
 from quoron.torch.computing import ModuleRows, sum_clipped
 from quoron.torch.modules import TorchModule
 from quoron.training import lifetime
-from quoron.training.items import Items, LocalSGD
-from quoron.training.rows import RowsEngine, Setting, TrainedRows, problem_of
+from quoron.training.rows import Items, LocalSGD, RowsEngine, Setting, TrainedRows, problem_of
 from quoron_client.protocol.questions import AverageGradient, Question
 from quoron_privacy.errors import ConfigError, DataError, LedgerError
 from quoron_privacy.means.clipping import ClippedSum

@@ -16,7 +16,7 @@ from quoron import config as configs
 from quoron.cli.app import invoke
 from quoron.model import LabelShares, Model
 from quoron.sklearn import PrivateLogisticRegression, PrivateRidge, UnfitRows
-from quoron.training import look
+from quoron.training import data_quality
 from quoron.training import run as training
 from quoron.training.result import one_answer
 from quoron_client.data.encoding import (
@@ -73,7 +73,7 @@ def test_balanced_weights_are_those_of_the_released_shares_and_told(people, tmp_
 
 @pytest.mark.parametrize("at", ["preface", "weights"])
 def test_a_run_that_is_killed_goes_on_with_the_weights_of_what_was_released(at, people, tmp_path, monkeypatch):
-    weigh, used = look.weigh, []
+    weigh, used = data_quality.weigh, []
 
     def noting(items: Any, encoding: Encoding) -> Any:
         used.append((encoding.class_weight, weigh(items, encoding).weights.copy()))
@@ -81,7 +81,7 @@ def test_a_run_that_is_killed_goes_on_with_the_weights_of_what_was_released(at, 
             raise KeyboardInterrupt
         return items
 
-    monkeypatch.setattr(look, "weigh", noting)
+    monkeypatch.setattr(data_quality, "weigh", noting)
     with monkeypatch.context() as once:
         if at == "preface":
             commit = Ledger.commit

@@ -24,13 +24,12 @@ from quoron.cli import showing
 from quoron.cli.app import invoke
 from quoron.comparing import comparison
 from quoron.comparing import comparison as comparisons
-from quoron.comparing import page as report
-from quoron.comparing.cells import Outcome, cell_rows, costs_of, decided, told_of
-from quoron.comparing.request import LOOKS, Request, sweep
+from quoron.comparing import comparison as report
+from quoron.comparing.cells import LOOKS, Outcome, Request, cell_rows, costs_of, decided, sweep, told_of
 from quoron.evaluating import measuring
 from quoron.network import PRESETS
 from quoron.planning.projection import fronts
-from quoron.reports import costs, progress
+from quoron.reports import plots, progress
 from quoron.reports.progress import RunBars, RunLines, Runs, runs_display
 from quoron.reports.summary import Summary
 from quoron.run_folder import RunFolder
@@ -128,7 +127,7 @@ def test_the_page_and_the_terminal_show_what_rounds_cost(
     rows = costs_of(priced.cells)
     assert len(rows) == 4
     for row in rows:
-        for cell in costs.cells(row):
+        for cell in plots.cells(row):
             assert f">{cell}</" in page
             assert cell in terminal
     assert costs_of(compared.cells) == []
@@ -277,7 +276,7 @@ def test_seeds_auto_adds_seeds_until_the_best_two_part_and_goes_on_from_there(tm
 def test_seeds_auto_ends_at_its_limit_and_says_that_no_difference_was_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("quoron.comparing.request.LOOKS", (2, 3))
+    monkeypatch.setattr("quoron.comparing.cells.LOOKS", (2, 3))
     monkeypatch.setattr("quoron.comparing.comparison.decided", lambda cells, keys: False)
     found = quoron.compare(SMALL, algorithms=["recentred-sgd"], seeds="auto", out=tmp_path / "run", progress=False)
     assert [row["runs"] for row in found.cells] == [3]

@@ -20,7 +20,7 @@ from quoron.evaluating import figures, measuring
 from quoron.evaluating.evaluation import Evaluation
 from quoron.evaluating.scores import Scorer
 from quoron.training import evaluated, lifetime
-from quoron.training.items import Items, figures_of
+from quoron.training.rows import Items, figures_of
 from quoron.training.table import CuratorEngine
 from quoron_client.data.encoding import Classes, Encoding, Range, Signs
 from quoron_client.data.items import ItemBatch

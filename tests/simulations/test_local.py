@@ -19,13 +19,26 @@ import quoron
 from federation.crowd import DIMENSION, items
 from quoron.config import parse
 from quoron.engines import Service, from_spec, inline_or_ray
-from quoron.local import engine, keeper, launch, people, programs
+from quoron.local import client_items, engine, launch, programs, supervisor
 from quoron.local import folder as folders
-from quoron.local import order as orders
-from quoron.local.folder import ITEMS, MARK, ORDER, PASSING, RUN, RUNNING, Folder, sweep
+from quoron.local import folder as orders
+from quoron.local.client_items import give, give_tables, silos_in
+from quoron.local.folder import (
+    ITEMS,
+    MARK,
+    MOST,
+    ORDER,
+    PASSING,
+    RUN,
+    RUNNING,
+    Faults,
+    Folder,
+    Kill,
+    Order,
+    reached,
+    sweep,
+)
 from quoron.local.launch import Local
-from quoron.local.order import MOST, Faults, Kill, Order, reached
-from quoron.local.people import give, give_tables, silos_in
 from quoron.local.programs import MADE, load_items
 from quoron.operate.submission import declared
 from quoron.populations import Synthetic
@@ -256,8 +269,8 @@ class TestSweeping:
 
 
 def test_nobody_is_here_while_the_coordinator_is_away(tmp_path: Path) -> None:
-    kept_by, died = keeper.Keeper(Folder(tmp_path), ORDERED, None), subprocess.Popen([sys.executable, "-c", ""])
-    kept_by.children, kept_by.here = [keeper.Child(process=died.pid)], 7
+    kept_by, died = supervisor.Keeper(Folder(tmp_path), ORDERED, None), subprocess.Popen([sys.executable, "-c", ""])
+    kept_by.children, kept_by.here = [supervisor.Child(process=died.pid)], 7
     kept_by.pipes = (-1, -1, os.open(os.devnull, os.O_RDONLY))
     while kept_by.here:
         kept_by._reap()
@@ -296,7 +309,7 @@ class TestAClientThatFails:
     def test_ends_a_simulation_and_no_federation_that_is_kept(self, seed: int | None, tmp_path: Path) -> None:
         ears, hearing, saying = socket.socketpair(), *os.pipe()
         os.set_blocking(hearing, False)
-        kept_by = keeper.Keeper(Folder(tmp_path), replace(ORDERED, simulation_seed=seed), ears[0])
+        kept_by = supervisor.Keeper(Folder(tmp_path), replace(ORDERED, simulation_seed=seed), ears[0])
         kept_by.pipes = (-1, saying, hearing)
         os.write(saying, b"here 6\nfailed 3 Expected a disk, got none.\n")
         kept_by._hear()
@@ -457,7 +470,7 @@ class TestItems:
         self, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         folder = _empty(tmp_path / "f", 2)
-        monkeypatch.setattr(people.pq, "write_table", _half)
+        monkeypatch.setattr(client_items.pq, "write_table", _half)
         with pytest.raises(KeyboardInterrupt):
             give_tables(folder, parse(TABLE), table, 2)
         assert not _items(folder)

@@ -9,8 +9,8 @@ import pytest
 
 from federation.crowd import DIMENSION, items
 from quoron.config import parse
+from quoron.local.client_items import give
 from quoron.local.folder import ITEMS, Folder
-from quoron.local.people import give
 from quoron.local.programs import MADE, load_items
 from quoron.simulation import run as runs
 from quoron_client.data.items import ItemBatch

@@ -23,8 +23,7 @@ from quoron.populations import (
     hardest_spread,
     lower_bound,
 )
-from quoron.populations._made_up import divergence
-from quoron.populations.synthetic import exponential
+from quoron.populations.synthetic import divergence, exponential
 from quoron.populations.table import TrainingObjective, auc
 from quoron.populations.users import fill_normals, fill_uniforms, normals, words
 from quoron_client.compute.enforcement import bounded

@@ -24,7 +24,7 @@ from quoron.errors import ConfigError
 from quoron.network import Times
 from quoron.operate.watching import words
 from quoron.reports import page as parts
-from quoron.reports import simulated
+from quoron.reports import pages
 from quoron.reports.pictures import ranking
 from quoron.reports.progress import Bar, Display, Lines
 from quoron.reports.summary import Summary
@@ -64,7 +64,7 @@ RISKS, RADII, USERS, SCORES, TIMES = (
 
 @pytest.fixture
 def page(tmp_path: Path) -> Any:
-    return lambda summary, rows=(): simulated.write_simulation(RunFolder(tmp_path), summary, None, rows).read_text()
+    return lambda summary, rows=(): pages.write_simulation(RunFolder(tmp_path), summary, None, rows).read_text()
 
 
 @pytest.fixture(scope="module")

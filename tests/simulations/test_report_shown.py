@@ -12,10 +12,10 @@ import pytest
 
 import quoron
 from browser import PROGRAM, Browser, browser
-from quoron.comparing import page as comparing
-from quoron.comparing.request import Request
+from quoron.comparing import comparison as comparing
+from quoron.comparing.cells import Request
 from quoron.evaluating.evaluation import Bin, Evaluation, Figure
-from quoron.reports import alone
+from quoron.reports import pages as alone
 from quoron.run_folder import RunFolder
 from quoron.training import report as training
 from quoron.training import result
@@ -98,7 +98,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     config = RunFolder(place / "simulated").config()
     request = Request.of(config, algorithms=["recentred-sgd"], vary={"privacy.epsilon": [1, 4]}, seeds=2)
     (place / "compared").mkdir()
-    (place / "compared" / "report.html").write_text(comparing.page(rows, request, name="<b>compared"))
+    (place / "compared" / "report.html").write_text(comparing.comparison_page(rows, request, name="<b>compared"))
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("QUORON_LEDGER", str(place / "ledger.sqlite"))
         settings = {"vary": {"loss.ridge": [0.0, 1.0]}, "algorithms": ["one-pass-dp-sgd", "filtered-sgd"]}

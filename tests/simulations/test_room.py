@@ -19,7 +19,7 @@ from quoron.datasets.item_store import ItemStore
 from quoron.datasets.rows import Rows
 from quoron.planning.plans import Prepared
 from quoron.run_folder import RunFolder, claim
-from quoron.training import room, run, table
+from quoron.training import memory, run, table
 from quoron.training.table import Curated
 from quoron_client.data import fused, tables, text_files, users
 from quoron_client.data.items import ItemBatch
@@ -134,8 +134,8 @@ class TestTheFirstRows:
 class TestMemory:
     def test_that_is_not_there_is_told_before_the_charge(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """What the refusal says to do is then enough, with as little memory."""
-        monkeypatch.setattr(room, "FEW", 0)
-        monkeypatch.setattr(room, "_available", lambda: 5000)
+        monkeypatch.setattr(memory, "FEW", 0)
+        monkeypatch.setattr(memory, "_available", lambda: 5000)
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
         monkeypatch.setenv("QUORON_MEMORY", "5000")
         config = charged_in(tmp_path, written(tmp_path, 2000, 5))
@@ -150,13 +150,13 @@ class TestMemory:
 
     def test_is_not_asked_for_again_where_the_run_began(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """Neither for its items nor for answers of a round: it is charged, and may be all that its group can pay."""
-        monkeypatch.setattr(room, "FEW", 0)
+        monkeypatch.setattr(memory, "FEW", 0)
         config = charged_in(tmp_path, written(tmp_path, 2000, 5))
         config = config.model_copy(update={"algorithm": config.algorithm.model_copy(update=PHASED)})
         folder = claim(config, "trial")
         with pytest.raises(KeyboardInterrupt):
             run.carry_out(run.prepare(config, tmp_path, name="trial"), folder, [Interrupting()])
-        monkeypatch.setattr(room, "_available", lambda: 0)
+        monkeypatch.setattr(memory, "_available", lambda: 0)
         prepared = run.prepare(config, tmp_path, name="trial", folder=folder)
         run.carry_out(prepared, folder)
         assert charges(prepared) == 1
@@ -186,7 +186,7 @@ class TestMemory:
     ) -> None:
         """Of a table in memory and of files; where sums are all that is read, none is needed."""
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-        monkeypatch.setattr(room, "_available", lambda: 100_000)
+        monkeypatch.setattr(memory, "_available", lambda: 100_000)
         path = written(tmp_path, 2000, 5)
         summed = charged_in(tmp_path, path.as_uri() if by_url else path)
         kept = summed.model_copy(update={"algorithm": summed.algorithm.model_copy(update=PHASED)})

@@ -21,7 +21,7 @@ from quoron import config as configs
 from quoron import table_columns, toml_text
 from quoron.arguments import plain
 from quoron.cli.app import app, invoke
-from quoron.config import Simulated, TableSection
+from quoron.config import ColumnsSection, LabelSection, Simulated, TableSection
 from quoron.operate.submission import specify
 from quoron.private_bounds import find_bounds
 from quoron.simulation import patterns
@@ -29,7 +29,6 @@ from quoron.simulation.patterns import with_columns
 from quoron.simulation.scene import encoding_of, loss_of
 from quoron.sources import described
 from quoron.table_columns import WORDS, Label, read
-from quoron.table_section import ColumnsSection, LabelSection
 from quoron_client.data.encoding import Encoding
 from quoron_privacy.errors import ConfigError, DataError
 from quoron_server.serial import dumps

@@ -24,11 +24,9 @@ from quoron.cli.app import invoke
 from quoron.evaluating.scores import products
 from quoron.training import lifetime
 from quoron.training.start import Identity
-from quoron.tuning import private_state, searching, tables
-from quoron.tuning.effort import Effort
-from quoron.tuning.private_state import Known, Outcome, PrivateState
-from quoron.tuning.scoring import noise_for, private_mean, user_scores
-from quoron.tuning.searching import Price, search
+from quoron.tuning import searching, tables
+from quoron.tuning.scoring import Effort, noise_for, private_mean, user_scores
+from quoron.tuning.searching import Known, Outcome, Price, PrivateState, search
 from quoron.tuning.select import Trial, select
 from quoron_client.data.items import ItemBatch
 from quoron_client.losses import make_loss
@@ -325,9 +323,9 @@ class TestTheCommand:
     def test_goes_on_after_a_kill(self, files: list[str], tmp_path: Path) -> None:
         with pytest.raises(Killed), ending(PrivateState, "write", "after", 1):
             invoke([*files, "--json"])
-        assert (tmp_path / "run" / private_state.FOLDER).is_dir()
+        assert (tmp_path / "run" / searching.FOLDER).is_dir()
         assert invoke(["resume", "run", "--json"]) == 0
-        assert not (tmp_path / "run" / private_state.FOLDER).exists()
+        assert not (tmp_path / "run" / searching.FOLDER).exists()
         assert charges(tmp_path) == [(4.0, 1e-5)]
 
 
@@ -352,7 +350,7 @@ def test_a_program_that_is_killed_again_and_again_is_charged_once_and_leaves_no_
     ]
     lives = [("charge", "before"), ("charge", "after"), *[("search", "before"), ("search", "after")] * 2]
     for at, when in [*lives, ("quality", "after"), ("finish", "before"), ("finish", "after"), ("end", "before")]:
-        begun = (tmp_path / "run" / private_state.FOLDER).is_dir()
+        begun = (tmp_path / "run" / searching.FOLDER).is_dir()
         resumed = at == "end" or (begun and when == "after")
         words = ["resume", str(tmp_path / "run")] if resumed else command
         life = subprocess.run(dying.words(Moment(at, when), "quoron", *words), capture_output=True, timeout=600)
@@ -361,7 +359,7 @@ def test_a_program_that_is_killed_again_and_again_is_charged_once_and_leaves_no_
     assert last.returncode == 0, last.stderr.decode()
     done = quoron.resume(tmp_path / "run")
     assert charges(tmp_path) == [(4.0, 1e-5)]
-    assert not (tmp_path / "run" / private_state.FOLDER).exists()
+    assert not (tmp_path / "run" / searching.FOLDER).exists()
     assert done.choice.name.startswith("one-pass-dp-sgd")  # type: ignore[union-attr]
 
 

@@ -19,9 +19,9 @@ from quoron.cli.app import invoke
 from quoron.config import Config, from_tree, is_wanted
 from quoron.populations import Numeric, TablePopulation, from_table
 from quoron.simulation.scene import problem
-from quoron.training import buying, lifetime, run, votes
-from quoron.training.found import Declarations, Found, Wanted, wanted
-from quoron.training.votes import Want
+from quoron.training import column_bounds, estimated, lifetime, run
+from quoron.training.column_bounds import Want
+from quoron.training.estimated import Declarations, Found, Wanted, wanted
 from quoron_client.data import row_kinds, tables
 from quoron_client.losses import Linear
 from quoron_client.losses.own import Declaration, declared_loss
@@ -57,7 +57,7 @@ def test_a_label_is_bought_beside_declared_features_where_it_is_named(people, le
 def test_a_plan_says_beforehand_what_is_bought_and_what_is_left_and_looks_at_no_value(
     people, ledger, tmp_path, monkeypatch, capsys
 ):
-    monkeypatch.setattr(votes, "release", lambda *_: pytest.fail("somebody looked"))
+    monkeypatch.setattr(column_bounds, "release", lambda *_: pytest.fail("somebody looked"))
     planned = quoron.train(people, user="who", label="ill", **QUICK, dry_run=True)
     assert any("estimating them takes" in each and "epsilon=" in each for each in planned.remarks)
     assert any("two classes and 4 numbers, the fewest; the most, 97, leave 0." in each for each in planned.remarks)
@@ -247,7 +247,7 @@ def test_whether_anybody_who_is_drawn_is_there_is_told_by_noise_alone(held):
     wants = [Want("x", "number"), Want("w", "label"), Want("items per user", "items")]
     owners = np.arange(table.num_rows)
     for seed in range(8):  # of whom some draw the one that is there, and some do not
-        found, entries = votes.release(paid, wants, tables.opened(table), owners, 300, SeededNoise(seed))
+        found, entries = column_bounds.release(paid, wants, tables.opened(table), owners, 300, SeededNoise(seed))
         assert set(found) == {"x", "w", "items per user"}
         assert len(entries) >= 3
 
@@ -294,7 +294,7 @@ def test_whatever_noise_says_is_a_configuration_or_a_statement(age, ward, ill, i
     paid = Bought.calibrate(users=1500, columns=4, names=3, epsilon=4.0, delta=1e-6, share=0.1)
     try:
         found = Found.of(asked, released, paid=paid, widest=8, known=False)
-        declared = buying.configured(config, asked, found)
+        declared = estimated.configured(config, asked, found)
     except (NothingReleased, ConfigError):
         return
     assert not is_wanted(declared)

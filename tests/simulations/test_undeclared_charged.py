@@ -18,8 +18,8 @@ from quoron.cli.app import invoke
 from quoron.datasets import index
 from quoron.evaluating import figures
 from quoron.run_folder import RunFolder
-from quoron.training import evaluated, look, run, votes
-from quoron.training.found import MOST_CLASSES, Declarations
+from quoron.training import column_bounds, data_quality, evaluated, run
+from quoron.training.estimated import MOST_CLASSES, Declarations
 from quoron_client.data.users import Numbering
 from quoron_privacy.counts.held_out import HeldOut
 from quoron_privacy.counts.private_bounds import Bought
@@ -38,14 +38,14 @@ def people() -> pd.DataFrame:
 def test_all_of_it_is_charged_before_any_value_is_looked_at_and_committed_before_it_is_told(
     people, ledger, tmp_path, monkeypatch
 ):
-    order, release, commit, spend = [], votes.release, Ledger.commit, Ledger.spend
+    order, release, commit, spend = [], column_bounds.release, Ledger.commit, Ledger.spend
 
     def looking(*given: Any) -> Any:
         order.append(f"looked after {len(charges(ledger))}")
         return release(*given)
 
     monkeypatch.setattr(
-        votes, "release", lambda *given: order.append(f"looked after {len(charges(ledger))}") or release(*given)
+        column_bounds, "release", lambda *given: order.append(f"looked after {len(charges(ledger))}") or release(*given)
     )
 
     def buying(self: Ledger, *given: Any, **more: Any) -> None:
@@ -57,7 +57,7 @@ def test_all_of_it_is_charged_before_any_value_is_looked_at_and_committed_before
         order.append("asked")
         spend(self, question, **more)
 
-    monkeypatch.setattr(votes, "release", looking)
+    monkeypatch.setattr(column_bounds, "release", looking)
     monkeypatch.setattr(Ledger, "commit", buying)
     monkeypatch.setattr(Ledger, "spend", spending)
     train(people, tmp_path / "run")
@@ -87,13 +87,13 @@ MOMENTS = [
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_run_that_dies_anywhere_is_charged_once_and_tells_one_story(when, people, ledger, tmp_path, monkeypatch):
     """Before the commit nobody has seen what was drawn, and the next draw is another; after it, it stands."""
-    drawn, release = [], votes.release
+    drawn, release = [], column_bounds.release
 
     def noting(*given: Any) -> Any:
         drawn.append(release(*given))
         return drawn[-1]
 
-    monkeypatch.setattr(votes, "release", noting)
+    monkeypatch.setattr(column_bounds, "release", noting)
     out = tmp_path / "run"
     for kind, name, *stage in MOMENTS:
         real = kind.__dict__[name]
@@ -155,8 +155,8 @@ def test_what_was_bought_by_another_forecast_or_is_in_no_promise_is_not_gone_on_
     def fails(*_: Any, **__: Any) -> None:
         raise RunError("no memory")
 
-    def forgets(*given: Any, released: Any = votes.release) -> Any:
-        monkeypatch.setattr(run.buying, "within", lambda *given: look.plan(*given[:3]))
+    def forgets(*given: Any, released: Any = column_bounds.release) -> Any:
+        monkeypatch.setattr(run.buying, "within", lambda *given: data_quality.plan(*given[:3]))
         return released(*given)
 
     with monkeypatch.context() as once:
@@ -164,11 +164,11 @@ def test_what_was_bought_by_another_forecast_or_is_in_no_promise_is_not_gone_on_
         with pytest.raises(RunError):
             train(people, tmp_path / "run")
     with monkeypatch.context() as once:
-        once.setattr(votes, "share_for", lambda **_: 0.4)
+        once.setattr(column_bounds, "share_for", lambda **_: 0.4)
         with pytest.raises(OtherVersion):
             train(people, tmp_path / "run")
     assert train(people, tmp_path / "run").estimated
-    monkeypatch.setattr(votes, "release", forgets)
+    monkeypatch.setattr(column_bounds, "release", forgets)
     with pytest.raises(NothingReleased, match="a promise of what was bought"):
         train(people, tmp_path / "forgetful")
 
@@ -219,7 +219,7 @@ def test_a_program_that_is_killed_around_a_purchase_goes_on(at, when, people, le
 def test_slots_are_the_same_users_in_what_is_bought_and_in_all_that_follows(people, ledger, tmp_path, monkeypatch):
     """One user of another name between two starts moves the slots of others: of those who are held out now some had
     a part in what was bought. The twin is a run that does not remember whom it bought from."""
-    bought_from, measured, release, batches = [], [], votes.release, evaluated.batches
+    bought_from, measured, release, batches = [], [], column_bounds.release, evaluated.batches
 
     def buying(*given: Any) -> Any:
         bought_from.append(set(names()[given[6]]))
@@ -232,7 +232,7 @@ def test_slots_are_the_same_users_in_what_is_bought_and_in_all_that_follows(peop
     def names() -> Any:
         return np.unique(table["who"].to_numpy())
 
-    monkeypatch.setattr(votes, "release", buying)
+    monkeypatch.setattr(column_bounds, "release", buying)
     monkeypatch.setattr(evaluated, "batches", measuring)
     table, out = people.assign(who=[f"u{each:04}" for each in people["who"]]), tmp_path / "run"
     with monkeypatch.context() as once:
@@ -267,7 +267,7 @@ def test_a_table_that_changes_once_its_run_is_charged_says_how_to_go_on_for_that
         raise DataError("Expected 'people.csv' as it was when it was opened, but it has changed. Begin again.")
 
     with monkeypatch.context() as patched:
-        patched.setattr(votes, "release", grown)
+        patched.setattr(column_bounds, "release", grown)
         assert invoke(words) == DataError.exit_code
     assert "is charged. Go on, for that charge, with: quoron resume run" in " ".join(capsys.readouterr().err.split())
     assert invoke(["--quiet", "resume", "run"]) == 0

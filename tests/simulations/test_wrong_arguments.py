@@ -23,7 +23,7 @@ from quoron.flower import train_privately
 from quoron.model import Model
 from quoron.sklearn import PrivateLogisticRegression
 from quoron.table_columns import Label
-from quoron.training.items import items_of
+from quoron.training.rows import items_of
 from quoron_client.data.encoding import Encoding, Signs, read_label
 from quoron_client.data.features import Categorical, Numeric
 from quoron_client.losses import make_loss

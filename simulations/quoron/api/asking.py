@@ -22,7 +22,7 @@ from quoron.populations.table import binary, classes
 from quoron.populations.users import Vector, held_back
 from quoron.simulation.scene import problem_for_real, setup
 from quoron.sources import Frame, needed
-from quoron.training import buying
+from quoron.training import estimated
 from quoron.training import run as training
 from quoron_client.losses import Classification
 from quoron_privacy.errors import ConfigError, Infeasible, QuoronError, RunError
@@ -67,22 +67,22 @@ def advice_for(
 
 def _before_estimates(config: Config, frame: Frame, *, risk: str | float | None, epsilons: bool) -> Advice:
     """What would do for a table with columns still to be estimated: for the fewest coefficients and the most."""
-    asked, users = buying.undeclared(config, Path.cwd(), frame)
+    asked, users = estimated.undeclared(config, Path.cwd(), frame)
 
     def of(width: int) -> tuple[Problem, Planner]:
         def plan(config: Config, problem: Problem) -> RunPlan | QuoronError:
             try:
-                return buying.plan_of_width(config, asked, problem.users, width)
+                return estimated.plan_of_width(config, asked, problem.users, width)
             except QuoronError as error:
                 return error
 
-        return buying.problem_of_width(config, asked, users, width), plan
+        return estimated.problem_of_width(config, asked, users, width), plan
 
     def would_do(problem: Problem, plan: Planner) -> Enough:
         found = enough(config, problem, wanted_risk(str(risk), problem), plan=plan)
         return replace(found, coefficients=problem.dimension)
 
-    narrow, wide = of(1), of(buying.WIDEST) if buying.any_text(asked) else None
+    narrow, wide = of(1), of(estimated.WIDEST) if estimated.any_text(asked) else None
     return Advice(
         epsilon_curve(config, narrow[0], plan=narrow[1]) if epsilons else None,
         None if risk is None else would_do(*narrow),

@@ -7,8 +7,8 @@ from typing import Any, Literal, Unpack
 from quoron.api.simulating import with_estimates
 from quoron.arguments import PlanArguments, entry_point
 from quoron.comparing import comparison as comparisons
+from quoron.comparing.cells import Request
 from quoron.comparing.comparison import Comparison
-from quoron.comparing.request import Request
 from quoron.engines import Engine, Inline, Ray, inline_or_ray
 from quoron.reports import progress as bars
 from quoron.run_folder import FRAME, RunFolder, as_parquet, write

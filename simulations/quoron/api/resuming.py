@@ -19,18 +19,18 @@ from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_server.rounds import Observer
 
 if TYPE_CHECKING:
-    from quoron.reports import simulated as simulation_pages
+    from quoron.reports import pages as simulation_pages
     from quoron.training import report as report_pages
     from quoron.training import result as results
     from quoron.training import run as training
     from quoron.training.result import TrainedTable
-    from quoron.tuning import run as tuning
+    from quoron.tuning import tables as tuning
 else:  # simulations go on without them
-    simulation_pages = OnFirstUse("quoron.reports.simulated")
+    simulation_pages = OnFirstUse("quoron.reports.pages")
     report_pages = OnFirstUse("quoron.training.report")
     results = OnFirstUse("quoron.training.result")
     training = OnFirstUse("quoron.training.run")
-    tuning = OnFirstUse("quoron.tuning.run")
+    tuning = OnFirstUse("quoron.tuning.tables")
 
 
 @entry_point

@@ -74,7 +74,7 @@ def simulate(
     config, remark = with_estimates(config, frame)
     table, config = needed(frame, config)
     if isinstance(where, Service):
-        from quoron.local.people import cut
+        from quoron.local.client_items import cut
 
         config, table = cut(config, Path.cwd(), table, where.clients)
     with rounds_compiled_meanwhile():

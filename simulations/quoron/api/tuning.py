@@ -8,10 +8,9 @@ from quoron.arguments import TrainingArguments, entry_point
 from quoron.run_folder import RunFolder, claim
 from quoron.sources import Source, described
 from quoron.table_columns import Label
-from quoron.tuning import run
-from quoron.tuning.effort import Effort
-from quoron.tuning.run import Tuned
-from quoron.tuning.tables import TableSearch, prepare
+from quoron.tuning import tables
+from quoron.tuning.scoring import Effort
+from quoron.tuning.tables import TableSearch, Tuned, prepare
 
 
 class TuningArguments(TrainingArguments, total=False):
@@ -83,10 +82,10 @@ def tune(
     config, name, frame = described(source, user, label, configured, secret=not seeded)
     folder = None if config.run.out is None else RunFolder(Path(config.run.out))
     asked: dict[str, Any] = {"vary": given("vary"), "algorithms": given("algorithms"), "seeded": seeded}
-    asked |= {"identity": run.identity_of(folder, name), "frame": frame}
+    asked |= {"identity": tables.identity_of(folder, name), "frame": frame}
     search = prepare(config, Path.cwd(), effort=effort, **asked)
     if dry_run:
         return search
     claimed = claim(search.config, name)
     with claimed.resumable():
-        return run.carry_out(search, claimed)
+        return tables.carry_out(search, claimed)

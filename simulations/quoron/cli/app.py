@@ -25,7 +25,6 @@ from quoron.cli import ledger as cli_ledger
 from quoron.cli import local as cli_local
 from quoron.cli import second_server as cli_second_server
 from quoron.cli import train as cli_train
-from quoron.cli.columns import table_options
 from quoron.cli.common import (
     INTERRUPTED,
     RARE,
@@ -44,11 +43,10 @@ from quoron.cli.common import (
     progress,
     showing,
     shows_progress,
+    table_options,
 )
-from quoron.cli.compare import compare
-from quoron.cli.show import show
 from quoron.cli.tables import bounds, evaluate, index, stats
-from quoron.cli.tune import tune
+from quoron.cli.train import compare, show, tune
 from quoron.table_columns import DescribedTable
 from quoron_privacy.errors import ConfigError, Infeasible, QuoronError, RunError
 

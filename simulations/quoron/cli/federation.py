@@ -15,7 +15,8 @@ import typer
 
 import quoron
 from quoron.cli import second_server
-from quoron.cli.books import backup, restore
+from quoron.cli.admin import backup, health, restore, silo
+from quoron.cli.admin import users as users_of
 from quoron.cli.client import client, leave
 from quoron.cli.common import RARE, keyed, number, say, showing, whole
 from quoron.cli.connection import (
@@ -30,13 +31,10 @@ from quoron.cli.connection import (
     anywhere,
     begin,
     connects,
+    login,
     reached,
 )
-from quoron.cli.health import health
-from quoron.cli.login import login
-from quoron.cli.silo import silo
 from quoron.cli.tokens import Json, bytes_of, seconds_of, tokens
-from quoron.cli.users import users as users_of
 from quoron_privacy.errors import BelowMinCohort, ConfigError, RunError, printable
 
 MIN_COHORT = 0.5  # of those asked, where nothing is declared

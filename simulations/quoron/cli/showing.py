@@ -9,15 +9,15 @@ from rich.console import Console
 
 from quoron.api.listing import algorithms
 from quoron.cli import one_screen
-from quoron.comparing import page as compared
+from quoron.comparing import comparison as compared
 from quoron.comparing.comparison import Comparison
 from quoron.evaluating.evaluation import Evaluation
 from quoron.planning.choosing import Candidate, refusals, risk_sentence, risk_words
 from quoron.planning.plans import SURE, Plan
 from quoron.planning.questions import EPSILONS, MOST_USERS, Advice, Enough
 from quoron.presets import presets
-from quoron.reports import costs, sections, simulated
-from quoron.reports import curve as curve_plot
+from quoron.reports import pages, plots, sections
+from quoron.reports import plots as curve_plot
 from quoron.reports.page import Section, Table
 from quoron.reports.summary import Summary, size, time_rows
 from quoron.reports.terminal import Terminal
@@ -62,12 +62,12 @@ def sections_of(result: Any, out: Console, *, details: bool = False) -> list[Sec
         below = infeasible(planned.candidates) if result.config.algorithm.name == "auto" else []
         return [
             doubted(planned.doubts),
-            *simulated.simulation_sections(RunFolder(result.directory), result.summary, None),
+            *pages.simulation_sections(RunFolder(result.directory), result.summary, None),
             Section(warnings=planned.remarks if of_table else (), below=below),
             _files("Run folder", result.directory),
         ]
     if isinstance(result, Comparison):
-        listed = compared.sections(result.cells, result.request)
+        listed = compared.comparison_sections(result.cells, result.request)
         return [*listed, Section(below=[SURE]), _files("Tables in", result.directory)]
     if isinstance(result, Evaluation):
         return sections.evaluation(result)
@@ -91,7 +91,7 @@ def show_stored(done: "Summary | TrainedTable | Comparison", page: Path, *, as_j
         print(dumps(done.as_json() | {"directory": str(page.parent), "report": str(page)}))
         return
     if details:
-        shown = simulated.simulation_sections(RunFolder(page.parent), done, None) if isinstance(done, Summary) else None
+        shown = pages.simulation_sections(RunFolder(page.parent), done, None) if isinstance(done, Summary) else None
         render(out := console(), shown or sections_of(done, out, details=True), details=True)
     else:
         print(done)
@@ -129,7 +129,7 @@ def _of_plan(planned: Plan, answers: Advice) -> list[Section]:
     return [
         doubted(planned.doubts),
         Section(note=[promised, *choice], rows=plan_rows(planned), warnings=planned.remarks),
-        costs.section(planned.costs),
+        plots.section(planned.costs),
         Section(tables=[Table("Algorithms", heads, others)], below=[SURE, *infeasible(planned.candidates)]),
         curve or Section(),
         *_answers(answers),

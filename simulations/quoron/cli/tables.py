@@ -18,11 +18,11 @@ from quoron_privacy.kernels.on_first_use import OnFirstUse
 if TYPE_CHECKING:
     from quoron import measure, sources
     from quoron.datasets import index as indexing
-    from quoron.reports import alone
+    from quoron.reports import pages as alone
 else:  # when a command is called
     sources = OnFirstUse("quoron.sources")
     indexing = OnFirstUse("quoron.datasets.index")
-    alone = OnFirstUse("quoron.reports.alone")
+    alone = OnFirstUse("quoron.reports.pages")
     measure = OnFirstUse("quoron.measure")
 
 Listed = list[str] | None

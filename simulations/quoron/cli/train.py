@@ -1,14 +1,24 @@
-"""`quoron train` and `quoron predict`: a private model of one's own table, and what it says of new rows."""
+"""`quoron train`, `predict`, `tune`, `compare`, `show`, `example`: models of one's own table, and what came of them.
+
+`quoron train` and `quoron predict`: a private model of one's own table, and what it says of new rows.
+
+`quoron tune`: the best of several settings by a private score, for little more than the price of one run.
+
+`quoron compare`: algorithms and settings side by side, on the same users, with the same budget and seeds.
+
+`quoron show`: a run or a comparison again, the presets, the algorithms.
+"""
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 import quoron
-from quoron.cli.columns import table_options
+from quoron.cli import common
 from quoron.cli.common import (
+    RARE,
     Algorithm,
     Csv,
     Delta,
@@ -18,18 +28,29 @@ from quoron.cli.common import (
     Out,
     Population,
     Settings,
+    Source,
     doubts,
     interruptible,
     keyed,
     natural,
     opened,
     progress,
+    run_folders,
     showing,
+    shows_progress,
     sources,
+    table_options,
     whole,
 )
 from quoron.table_columns import DescribedTable
-from quoron_privacy.errors import ConfigError
+from quoron_privacy.errors import ConfigError, nearest
+from quoron_privacy.kernels.on_first_use import OnFirstUse
+
+if TYPE_CHECKING:
+    from quoron.api import resuming
+else:  # when a command is called
+    resuming = OnFirstUse("quoron.api.resuming")
+
 
 Table = Annotated[
     str,
@@ -143,3 +164,125 @@ def example(
 
     for path in write_example(name, out):
         print(path)
+
+
+@table_options
+def tune(
+    source: Table,
+    columns: DescribedTable,
+    epsilon: Epsilon = None,
+    delta: Delta = None,
+    vary: Annotated[
+        list[str] | None,
+        typer.Option("--vary", metavar="KEY=[V,V]", help="Any key with values to try, such as loss.ridge=[0, 0.01]."),
+    ] = None,
+    algorithms: Annotated[
+        str | None, typer.Option(metavar="NAME,NAME", help="Which, auto among them; the configured one without.")
+    ] = None,
+    trials: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=VALUE",
+            help="mean=N, twice as many as settings without; most=N, five times the mean without; padded=1: always "
+            "carry out the most, so that the clock tells not how many.",
+            rich_help_panel=RARE,
+        ),
+    ] = None,
+    holdout: Annotated[
+        float | None,
+        typer.Option(metavar="SHARE", help="Of users, held out to score every trial; 0.1 to 0.3 without."),
+    ] = None,
+    out: Out = None,
+    settings: Settings = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show settings and price; charge nothing, and look at no value.")
+    ] = False,
+    as_json: Json = False,
+    population: Population = None,
+) -> None:
+    """Train with several settings and release the best by a private score: one price, told before it begins."""
+    from quoron.comparing.cells import sweep
+
+    names = None if algorithms is None else [each.strip() for each in algorithms.split(",") if each.strip()]
+    asked: dict[str, Any] = {"vary": sweep(vary or ()), "algorithms": names, "holdout": holdout}
+    tried = common.keyed("--trials", trials, {"mean": common.number, "most": common.whole, "padded": common.whole})
+    asked |= {"n_trials": tried.get("mean"), "max_trials": tried.get("most"), "padded": "padded" in tried}
+    asked |= {"epsilon": epsilon, "delta": delta, "out": out, "settings": settings or (), **columns}
+    asked["population"] = population
+    if dry_run:
+        showing.show_search(quoron.tune(source, dry_run=True, **asked), as_json=as_json)
+        return
+    with interruptible(), doubts():
+        tuned = quoron.tune(source, **asked)
+    showing.show(tuned, as_json=as_json)
+
+
+@table_options
+def compare(
+    columns: DescribedTable,
+    source: Source = "quickstart",
+    epsilon: Epsilon = None,
+    algorithms: Annotated[
+        str | None, typer.Option(metavar="NAME,NAME", help="Which, auto among them; all that promise privacy without.")
+    ] = None,
+    vary: Annotated[
+        list[str] | None,
+        typer.Option("--vary", metavar="KEY=[V,V]", help="Any key with values to try, such as privacy.epsilon=[1, 4]."),
+    ] = None,
+    seeds: Annotated[
+        str,
+        typer.Option(
+            metavar="NUMBER|auto",
+            help="Runs of each, with seeds from run.seed on; auto: 3, 6, 12, 24, at most 48, "
+            "until the best two are told apart.",
+        ),
+    ] = "5",
+    engine: InlineOrRay = "inline",
+    out: Annotated[Path | None, typer.Option(help="Folder of the comparison; what is complete in it stays.")] = None,
+    settings: Settings = None,
+    as_json: Json = False,
+) -> None:
+    """Simulate algorithms and settings side by side: excess risk with intervals, rounds, gradients, bytes."""
+    from quoron.comparing.cells import number_or_auto, sweep
+
+    names = None if algorithms is None else [each.strip() for each in algorithms.split(",") if each.strip()]
+    asked: dict[str, Any] = {"algorithms": names, "vary": sweep(vary or ()), "seeds": number_or_auto(seeds)}
+    asked |= {"epsilon": epsilon, "out": out, "settings": settings or (), "engine": engine, **columns}
+    with interruptible():
+        comparison = quoron.compare(source, progress=shows_progress(as_json=as_json), **asked)
+    showing.show(comparison, as_json=as_json)
+
+
+LISTS = ("presets", "algorithms")
+
+
+def _things(typed: str) -> list[str]:
+    """Lists and run folders that complete what is typed."""
+    return [*(name for name in LISTS if name.startswith(typed)), *run_folders(typed)]
+
+
+def show(
+    thing: Annotated[
+        str,
+        typer.Argument(metavar="RUN|presets|algorithms", help="A folder of runs/, or a list.", autocompletion=_things),
+    ],
+    details: Annotated[
+        bool, typer.Option("--details", help="Of a run: every number, the theorem, all coefficients.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Show a complete run or comparison, and write its report.html again; or list the presets, or the algorithms.
+
+    Of the algorithms each is theirs (the published steps; sizes, averages and noise are those of the plan), repaired (a
+    published step is changed because a proof needs it) or ours (no paper prints these steps; those that are named come
+    closest).
+    """
+    if thing == "presets":
+        showing.show_presets(as_json=as_json)
+    elif thing == "algorithms":
+        showing.show_algorithms(as_json=as_json)
+    elif Path(thing).is_dir():
+        showing.show_stored(resuming.stored(thing), resuming.report(thing), as_json=as_json, details=details)
+    else:
+        close = nearest(thing, [*LISTS, *run_folders("")], "Runs are listed under runs/.")
+        raise ConfigError(f"Expected the folder of a run, presets or algorithms, got {thing!r}. {close}")

@@ -12,36 +12,291 @@ What is asked is a text, the same in Python and in a shell, and several of them 
 promise. A user weighs one, whatever it holds, and one who is in several groups is shared among them; with
 `items_per_user=K` each of its items weighs one, up to K. Ranges and categories that nobody declares are bought out of
 the same promise. Statement, proof and intervals: docs/privacy/statistics.md.
+
+From the rows of a table to everybody's weights, by group and cell.
+
+What was released, for whoever asked: every figure with its standard error and its interval.
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
-from quoron.arguments import DELTA, entry_point
-from quoron.counting import calendar
-from quoron.counting.questions import Question, asked_of
-from quoron.counting.told import Row, Statistics, rows_of
-from quoron.counting.weighing import Asked, Facts, Integers, declared, held, of_arrays
+from quoron import results
+from quoron.arguments import DELTA, entry_point, shortened
+from quoron.counting import questions
+from quoron.counting import questions as calendar
+from quoron.counting.questions import CELLS, Question, asked_of
 from quoron.private_bounds import read
 from quoron.release import Planned, check_declared_users, release_once, slots_of, verify_gaussian
-from quoron.training import votes
-from quoron.training.votes import Want
+from quoron.results import Axes, axes
+from quoron.training import column_bounds
+from quoron.training.column_bounds import Want
 from quoron_client.data import columns, tables
+from quoron_client.data.features import DateNumber
 from quoron_client.data.row_kinds import is_day
 from quoron_privacy.accounts import gdp
 from quoron_privacy.counts import private_bounds, spread
 from quoron_privacy.counts.private_bounds import KINDS, NUMBER, Bought
-from quoron_privacy.counts.spread import Spread
-from quoron_privacy.errors import ConfigError, Infeasible, count
+from quoron_privacy.counts.spread import Estimate, Spread, thirds
+from quoron_privacy.errors import ConfigError, DataError, Infeasible, count, printable
 from quoron_privacy.noise.streams import NoiseSource, total_variation
 from quoron_privacy.release import Adjacency, Release
 from quoron_server.plan import Privacy
 from quoron_server.wording import BOUGHT_THEOREM, ReleaseGuarantee
+
+Integers = NDArray[np.int64]
+ITEMS = "value"  # the column of users' own arrays
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What is known of columns: declared, or bought."""
+
+    ranges: Mapping[str, tuple[float, float]]
+    words: Mapping[str, Sequence[str | int]]
+    bought: frozenset[str] = frozenset()  # columns whose range was bought: some numbers lie beyond it
+    dates: frozenset[str] = frozenset()  # columns of dates, which are days since 1970-01-01
+
+    def groups(self, question: Question) -> Sequence[str | int | None]:
+        """Of a question; of a column in which enough users have none there is none."""
+        return (None,) if question.by is None else self.words[question.by]
+
+    def cells(self, question: Question) -> int:
+        """Of each group; where no range is known yet as of any."""
+        return question.cells(self.ranges.get(question.of or "", (0.0, 1.0)))
+
+    def spread(self, question: Question, mu: float, asked: "Asked", groups: int | None = None) -> Spread | None:
+        """What answers it, of so many groups, or of those that there are; None where there is none, or no number."""
+        many = len(self.groups(question)) if groups is None else groups
+        if not many or (groups is None and question.of is not None and question.of not in self.ranges):
+            return None
+        return Spread.for_mu(
+            users=asked.users,
+            groups=many,
+            cells=self.cells(question),
+            mu=mu,
+            running=question.what == "quantiles",
+            most=asked.items,
+            adjacency=asked.adjacency,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What all questions share."""
+
+    users: int  # that there are; under zero-out the most that there may be
+    items: int  # K, that weigh as much as one user
+    adjacency: Adjacency
+
+
+def declared(
+    numeric: Mapping[str, Any], categorical: Mapping[str, Any], dates: Mapping[str, Any] | Sequence[str]
+) -> Facts:
+    """What whoever asks says of columns. ConfigError for what cannot be meant."""
+    dates = dates if isinstance(dates, Mapping) else dict.fromkeys([dates] if isinstance(dates, str) else dates)
+    if not (isinstance(numeric, Mapping) and isinstance(categorical, Mapping)):
+        raise ConfigError("Expected numeric and categorical as mappings of columns, got something else.")
+    if twice := set(numeric) & set(dates):
+        raise ConfigError(f"Expected each column as numbers or as dates, got {sorted(twice)[0]!r} as both.")
+    ranges, words = {name: questions.range_of(name, ends) for name, ends in dates.items() if ends is not None}, {}
+    for name, ends in numeric.items():
+        try:
+            low, high = map(float, ends)
+        except (TypeError, ValueError):
+            low, high = 0.0, 0.0
+        if not (low < high and low > -1e100 and high < 1e100):
+            raise ConfigError(f"Expected numeric[{name!r}] as (low, high), got {shortened(ends)}.")
+        ranges[name] = (low, high)
+    for name, values in categorical.items():
+        kinds = {type(each) for each in values} if isinstance(values, list | tuple) else set()
+        if not (kinds <= {str, int} and values and len(set(map(str, values))) == len(values)):
+            raise ConfigError(f"Expected categorical[{name!r}] as a list of words, each once, got {shortened(values)}.")
+        words[name] = tuple(values) if len(kinds) == 1 else tuple(map(str, values))
+    return Facts(ranges, words, dates=frozenset(dates))
+
+
+def of_arrays(source: Any, user: str) -> tuple[Any, str]:
+    """A table of users' own arrays, with the name of its user column; anything else as it is. Raises DataError."""
+    if not isinstance(source, list | tuple | np.ndarray):
+        return source, user
+    try:
+        own = [np.atleast_1d(np.asarray(each)).ravel() for each in source]
+        values = np.concatenate(own) if own else np.zeros(0)
+    except (TypeError, ValueError) as error:
+        raise DataError("Expected an array of items of each user, got something else.") from error
+    if not own or values.dtype.kind not in "biufU":
+        raise DataError(f"Expected users with arrays of numbers or words, got {len(own)} of type {values.dtype}.")
+    width = len(str(len(own)))
+    names = pa.array([f"{place:0{width}}" for place in range(len(own))], pa.large_string())
+    owners = pa.array(np.repeat(np.arange(len(own)), [len(each) for each in own]).astype(np.int32))
+    return pa.table({"user": pa.DictionaryArray.from_arrays(owners, names), ITEMS: pa.array(values)}), "user"
+
+
+def days(table: pa.Table, name: str) -> NDArray[np.float64]:
+    """Days since 1970-01-01 of each row, (N,): NaN where a value is no date. Raises DataError for another type."""
+    return DateNumber(name, "days", 0, 1, since="1970-01-01").read(table)
+
+
+def held(part: Spread, question: Question, facts: Facts, table: pa.Table, owners: Integers) -> NDArray[np.float64]:
+    """Everybody's weights, by cell: private."""
+    groups, cells = np.zeros(len(owners), np.int64), np.zeros(len(owners), np.int64)
+    if question.by is not None:
+        groups = columns.places(table, question.by, facts.words[question.by])
+    counted, place = groups >= 0, np.zeros(len(owners))
+    if question.of is not None:
+        low, high = facts.ranges[question.of]
+        values = days(table, question.of) if question.of in facts.dates else columns.numbers(table, question.of)
+        counted &= ~np.isnan(values)
+        place = (np.clip(values, low, high) - low) / (high - low)  # in [0, 1]
+        cells = np.minimum((np.where(np.isnan(place), 0.0, place) * part.cells).astype(np.int64), part.cells - 1)
+        if question.what == "histogram" and not isinstance(question.bins, int):
+            cells = questions.places(question.bins, low, high, values)
+    own, group = owners[counted], groups[counted]
+    weights = part.weights(own)
+    if question.what != "mean":
+        return part.held(own, group * part.cells + cells[counted], weights)
+    # A user's items of one group count by their mean.
+    key, which, many = np.unique(own * part.groups + group, return_inverse=True, return_counts=True)
+    mean = np.bincount(which, place[counted], len(key)) / many
+    whole = np.zeros(len(key), np.int64)
+    np.add.at(whole, which, weights)
+    three = thirds(whole, np.clip(2 * mean - 1, -1.0, 1.0))
+    return part.held(
+        np.repeat(key // part.groups, 3),
+        np.repeat(key % part.groups * 3, 3) + np.tile(np.arange(3), len(key)),
+        three.ravel(),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One released figure, its standard error, and where it lies with 95 %: noise and sampling of users.
+
+    A quantile that may lie beyond a range that was bought has an infinite end. Of dates a value and its ends are days
+    since 1970-01-01, and the error is in days.
+    """
+
+    question: str
+    group: str | None  # None: everybody
+    cell: str  # of a histogram its bin, of quantiles the level; else empty
+    value: float
+    error: float
+    low: float
+    high: float
+    dated: bool = False  # a date
+
+    def text(self) -> str:
+        """For people, on one line whatever a group is called."""
+        named = printable(" ".join(filter(None, (self.group, self.cell))).replace("\n", "\\n"))
+        value, low, high = (self.shown(each, "{:.6g}".format) for each in (self.value, self.low, self.high))
+        return f"{named or 'all'}: {value}  (95 %: {low} to {high})"
+
+    def shown(self, value: float, number: Callable[[float], str]) -> str:
+        """The value or an end of it, a date as one."""
+        return questions.day(value) if self.dated else number(value)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Statistics(results.Release):
+    """Everything that was released, for one price."""
+
+    figures: tuple[Row, ...]
+    users: int
+    epsilon: float
+    delta: float
+    statement: str  # the promise, in a sentence
+    remarks: tuple[str, ...]  # what was bought, and for what share of the promise
+
+    def rows(self) -> list[tuple[str, str]]:
+        """Return the question and answer of each figure."""
+        return [(row.question, row.text()) for row in self.figures]
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return one mapping a figure, dates in ISO 8601; None for an end that is infinite."""
+        return [_plain(row) for row in self.figures]
+
+    def plot(self, question: str | Question | None = None, *, ax: Axes | None = None) -> Axes:
+        """Return matplotlib Axes with the figures of a question, by default the first histogram, and 95 % intervals."""
+        asked = [*(row.question for row in self.figures), "count"]
+        rows = self.of(question or next((words for words in asked if words.startswith("histogram")), asked[0]))
+        names = [" ".join(filter(None, (row.group, row.cell))) or "all" for row in rows]
+        found = axes(ax, title=rows[0].question)
+        reach = [[row.value - row.low for row in rows], [row.high - row.value for row in rows]]
+        found.bar(names, [row.value for row in rows], yerr=np.maximum(reach, 0.0))
+        found.tick_params("x", rotation=90)
+        return found
+
+    def of(self, question: str | Question) -> tuple[Row, ...]:
+        """The figures of one question. ConfigError for one that was not asked."""
+        words = (question if isinstance(question, Question) else Question.read(question)).words
+        found = tuple(row for row in self.figures if row.question == words)
+        if not found:
+            raise ConfigError(f"Expected a question that was asked and has groups, got {words!r}.")
+        return found
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain numbers and strings, dates in ISO 8601; None for an end that is infinite."""
+        return {"rows": self.records()} | {name: value for name, value in asdict(self).items() if name != "figures"}
+
+    def text(self) -> str:
+        """For people: each question and its figures."""
+        lines = []
+        for words in dict.fromkeys(row.question for row in self.figures):
+            lines += [words, *(f"  {row.text()}" for row in self.figures if row.question == words), ""]
+        return "\n".join([*lines, *self.remarks, self.statement])
+
+
+def _plain(row: Row) -> dict[str, Any]:
+    said, shown = asdict(row), questions.day if row.dated else float
+    del said["dated"]
+    ends = {"value": row.value, "low": row.low, "high": row.high}
+    return said | {name: None if math.isinf(value) else shown(value) for name, value in ends.items()}
+
+
+def rows_of(part: Spread, question: Question, facts: Facts, released: NDArray[np.float64], users: int) -> Iterable[Row]:
+    """The figures of a question, of what was released of each group's cells, (groups, k)."""
+    low, high = facts.ranges[question.of] if question.of is not None else (0.0, 1.0)
+    for group, own in zip(facts.groups(question), released, strict=True):
+        name = None if group is None else str(group)
+        for cell, found in _estimates(part, question, own, users, (low, high), dates=question.of in facts.dates):
+            if question.what == "quantiles" and question.of in facts.bought:
+                found = _open(found, low, high)
+            dated = question.of in facts.dates and question.what in ("quantiles", "mean")
+            yield Row(question.words, name, cell, found.value, found.error, found.low, found.high, dated)
+
+
+def _open(found: Estimate, low: float, high: float) -> Estimate:
+    """Of a quantile that may lie in the first or the last cell of a range beyond which there are more numbers."""
+    cell = 1.5 * (high - low) / CELLS
+    ends = -math.inf if found.low < low + cell else found.low, math.inf if found.high > high - cell else found.high
+    return Estimate(found.value, found.error, *ends)
+
+
+def _estimates(
+    part: Spread, question: Question, own: NDArray[np.float64], users: int, ends: tuple[float, float], *, dates: bool
+) -> Iterable[tuple[str, Estimate]]:
+    low, width = ends[0], ends[1] - ends[0]
+    if question.what == "mean":
+        return [("", spread.mean_of(own, scale=part.scale).in_units(low + width / 2, width / 2))]
+    if question.what == "quantiles":
+        return [(f"{each:g}", spread.quantile_of(own, each, part).in_units(low, width)) for each in question.at]
+    counts = [spread.count_of(each, users=users, scale=part.scale).in_units(0.0, part.most) for each in own.tolist()]
+    if not isinstance(question.bins, int):
+        return zip(questions.names(question.bins, *ends), counts, strict=True)
+    edges = [low + width * place / part.cells for place in range(part.cells + 1)]
+    named = [questions.day(each) if dates else f"{each:g}" for each in edges]
+    bins = [f"{one} to {other}" for one, other in pairwise(named)]
+    return zip(bins if question.what == "histogram" else [""], counts, strict=True)
+
 
 _SAMPLES = 2**40  # that a call may draw: far more than any does
 _DATE = KINDS.index("date")
@@ -123,7 +378,7 @@ def statistics(
     wants += [Want(each, "category") for each in dict.fromkeys(q.by for q in asked if q.by) if each not in facts.words]
     if len({want.column for want in wants}) < len(wants):
         raise ConfigError("Expected a column of numbers or of groups, got one that is asked as both. Declare it.")
-    paid = votes.planned(wants, slots, privacy, adjacency) if wants else None
+    paid = column_bounds.planned(wants, slots, privacy, adjacency) if wants else None
     left = (epsilon, delta) if paid is None else (paid.rest_epsilon, paid.rest_delta)
     mu = gdp.mu_for(*left, gaussians=_SAMPLES) * (1 - 1e-9)
     _check_users(asked, facts, shared, mu)
@@ -144,7 +399,7 @@ def statistics(
         known, remarks = facts, tuple[str, ...]()
         entries: tuple[Release, ...] = ()
         if paid is not None:
-            bought_, entries = votes.release(paid, wants, tables.opened(table), owners, shared.users, noise)
+            bought_, entries = column_bounds.release(paid, wants, tables.opened(table), owners, shared.users, noise)
             known, remarks = _found(facts, bought_, paid)
         parts = _parts(asked, known, shared, mu)
         spread.verify([part for _, part in parts], *left)

@@ -19,6 +19,6 @@ except ModuleNotFoundError as missing:
     raise ModuleNotFoundError("quoron.jax needs jax. Install it: pip install 'quoron[jax]'.", name="jax") from missing
 
 from quoron.jax.training import train
-from quoron.training.items import LocalSGD
+from quoron.training.rows import LocalSGD
 
 __all__ = ["LocalSGD", "train"]

@@ -5,7 +5,7 @@ Rows of users are average gradients or local SGD, a chunk of users in one compil
     compute = LossRows(loss, params, items, items_per_user=50, local=LocalSGD(batch_size=10), chunk=64)
     rows = compute(round, users, point, noise)              # (k, d)
 
-Who takes which of its items when is `quoron.training.items`'s. A chunk that is not full is filled with users who
+Who takes which of its items when is `quoron.training.rows`'s. A chunk that is not full is filled with users who
 hold nothing, so that all have one shape, and nothing is compiled twice. A user without items has the zero row.
 """
 
@@ -20,18 +20,26 @@ from jax.flatten_util import ravel_pytree
 from numpy.typing import NDArray
 
 from quoron.arguments import entry_point
-from quoron.training.items import (
+from quoron.training.rows import (
+    CHUNK,
     Array,
     Data,
     Items,
     LocalSGD,
+    Metric,
     ModuleTraining,
+    Setting,
     Timetable,
+    TrainedRows,
+    Users,
+    Vector,
+    begun_with,
+    carry_out,
     figures_of,
+    items_needed,
     items_of,
     require_metrics,
 )
-from quoron.training.rows import CHUNK, Metric, Setting, TrainedRows, Users, Vector, begun_with, carry_out, items_needed
 from quoron.training.start import Start
 from quoron_privacy.errors import ConfigError, count
 from quoron_privacy.noise.streams import NoiseSource

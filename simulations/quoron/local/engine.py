@@ -17,11 +17,10 @@ from typing import Any
 import numpy as np
 
 from quoron.engines import Service
-from quoron.local import rehearsal
-from quoron.local.folder import Folder, passing, sweep
+from quoron.local import programs
+from quoron.local.client_items import give
+from quoron.local.folder import Folder, Order, passing, processes_for, sweep
 from quoron.local.launch import Local, Shown
-from quoron.local.order import Order, processes_for
-from quoron.local.people import give
 from quoron.operate.submission import specification_of
 from quoron.planning.plans import Prepared
 from quoron.processors import free_ports, memory_below
@@ -91,7 +90,7 @@ def simulate(
         place.make(order.clients)
         place.enrol(order.clients)
         give(place, prepared, base)
-        rehearsal.write(place, prepared)
+        programs.write(place, prepared)
         local.begin()
         local.ready(_shown(observers))
         began = time.monotonic()

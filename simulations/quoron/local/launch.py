@@ -25,9 +25,8 @@ from types import TracebackType
 from typing import Any
 
 from quoron.config import Config
-from quoron.local.folder import MARK, ORDER, RUNNING, Folder
-from quoron.local.order import Order, host_of, processes_for, reached
-from quoron.local.people import give_tables, silos_in
+from quoron.local.client_items import give_tables, silos_in
+from quoron.local.folder import MARK, ORDER, RUNNING, Folder, Order, host_of, processes_for, reached
 from quoron.operate.control import Address, Control
 from quoron.processors import ALONE, forking
 from quoron_client.durable import OWN, make_folder, public
@@ -71,7 +70,7 @@ class Local:
         try:
             with theirs, open(self.folder.path / LOG, "ab", opener=public) as log:
                 self._process = subprocess.Popen(
-                    forking("quoron.local.keeper", str(self.folder.path.resolve()), str(theirs.fileno())),
+                    forking("quoron.local.supervisor", str(self.folder.path.resolve()), str(theirs.fileno())),
                     pass_fds=[theirs.fileno(), lock],
                     stdin=subprocess.DEVNULL,
                     stdout=log,

@@ -12,7 +12,7 @@ from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
-from quoron.config import BudgetSection, Config, FlightsSection, TableSection, TwoServersSection
+from quoron.config import BudgetSection, Config, FlightsSection, SiloSection, TableSection, TwoServersSection
 from quoron.network import Network
 from quoron.planning import meaning as bounds
 from quoron.planning.choosing import LIKELY, STRICTER, TRUSTED, UNSEEN, automatic, ruled, unbearable
@@ -21,7 +21,6 @@ from quoron.planning.meaning import Meaning, meaning, unsure
 from quoron.planning.projection import Costs, Projection, of_candidates, of_plan
 from quoron.results import Axes, Tabular, axes
 from quoron.run_folder import RECORD, RunFolder
-from quoron.table_section import SiloSection
 from quoron.toml_text import comment
 from quoron_privacy.accounts.lifetime import Charge, compose
 from quoron_privacy.counts.min_cohort import spent_on

@@ -39,7 +39,7 @@ if TYPE_CHECKING:  # planning needs neither
     from quoron_server.books.ledger import Ledger
 
 
-simulated = OnFirstUse("quoron.reports.simulated")
+simulated = OnFirstUse("quoron.reports.pages")
 held_out = OnFirstUse("quoron.simulation.told")
 STYLES = {"line": "-", "dashed": "--", "dots": "o"}  # matplotlib's
 LOOK = (

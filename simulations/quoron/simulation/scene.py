@@ -10,12 +10,11 @@ from numpy.typing import NDArray
 
 from quoron import config as configs
 from quoron import populations
-from quoron.config import Config, DomainSection, LossSection
+from quoron.config import Config, Dates, DomainSection, LossSection, Simulated
 from quoron.populations import Cube, Outliers, Population, Synthetic, hardest_spread
 from quoron.populations.users import Declared, Known
 from quoron.simulation.inline import InlineEngine
 from quoron.simulation.patterns import with_columns
-from quoron.table_section import Dates, Simulated
 from quoron_client.data.encoding import (
     AnyLabel,
     Balanced,

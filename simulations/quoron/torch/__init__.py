@@ -22,6 +22,6 @@ except ModuleNotFoundError as missing:
     ) from missing
 
 from quoron.torch.training import answering, train, weights, with_weights
-from quoron.training.items import LocalSGD
+from quoron.training.rows import LocalSGD
 
 __all__ = ["LocalSGD", "answering", "train", "weights", "with_weights"]

@@ -3,7 +3,7 @@
     compute = ModuleRows(network, items, items_per_user=50, local=LocalSGD(batch_size=10))
     rows = compute(round, users, point, noise)              # (k, d)
 
-Who takes which of its items when is `quoron.training.items`'s. A user without items has the zero row.
+Who takes which of its items when is `quoron.training.rows`'s. A user without items has the zero row.
 
 Sums of clipped rows where the rows are: `ClippedSum.of` in torch's float64, on any device that has it.
 
@@ -21,8 +21,7 @@ from numpy.typing import NDArray
 from torch.func import grad, vmap
 
 from quoron.torch.modules import TorchModule, cuda_of
-from quoron.training.items import Items, LocalSGD, Minibatches, Timetable
-from quoron.training.rows import Users, Vector
+from quoron.training.rows import Items, LocalSGD, Minibatches, Timetable, Users, Vector
 from quoron_client.protocol.questions import Question, plain
 from quoron_privacy.means.clipping import ClippedSum
 from quoron_privacy.noise.streams import NoiseSource

@@ -23,8 +23,23 @@ from numpy.typing import NDArray
 from quoron.arguments import entry_point
 from quoron.torch.computing import ModuleRows
 from quoron.torch.modules import Loss, TorchModule
-from quoron.training.items import Array, Data, LocalSGD, ModuleTraining, figures_of, items_of, require_metrics
-from quoron.training.rows import CHUNK, Metric, Setting, TrainedRows, Vector, begun_with, carry_out, items_needed
+from quoron.training.rows import (
+    CHUNK,
+    Array,
+    Data,
+    LocalSGD,
+    Metric,
+    ModuleTraining,
+    Setting,
+    TrainedRows,
+    Vector,
+    begun_with,
+    carry_out,
+    figures_of,
+    items_needed,
+    items_of,
+    require_metrics,
+)
 from quoron_privacy.noise.streams import SecureNoise
 
 

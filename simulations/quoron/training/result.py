@@ -21,7 +21,8 @@ from quoron.planning.plans import Prepared
 from quoron.reports.health import Health, read, unseen
 from quoron.results import Printed, Run
 from quoron.run_folder import MODEL, RunFolder, public_row
-from quoron.training import lifetime, look
+from quoron.training import data_quality as look
+from quoron.training import lifetime
 from quoron.training.table import Curated
 from quoron_client.data.encoding import ClassWeights, Encoding, in_words, outcomes, seen
 from quoron_privacy.accounts.lifetime import Account

@@ -36,9 +36,9 @@ from quoron.run_folder import FRAME, MODEL, RECORD, RunFolder
 from quoron.sharding.choice import Sharing
 from quoron.simulation.patterns import with_columns
 from quoron.simulation.scene import problem as problem_of
-from quoron.training import lifetime, look, result
+from quoron.training import data_quality, lifetime, result
+from quoron.training.memory import ONCE, make_sure_of_answers, memory_for
 from quoron.training.result import DoubtfulModel, TrainedTable
-from quoron.training.room import ONCE, make_sure_of_answers, memory_for
 from quoron.training.start import Identity
 from quoron.training.table import Curated, CuratorEngine, check_section, hold
 from quoron_client.data.encoding import AnyLabel, Signs
@@ -57,12 +57,12 @@ from quoron_server.runs import end
 
 if TYPE_CHECKING:
     from quoron.datasets.rows import Rows  # only a folder needs it
-    from quoron.training import buying, evaluated
-    from quoron.training.buying import Undeclared
-    from quoron.training.found import Declarations
-    from quoron.training.votes import Released
+    from quoron.training import estimated as buying
+    from quoron.training import evaluated
+    from quoron.training.column_bounds import Released
+    from quoron.training.estimated import Declarations, Undeclared
 else:
-    buying = OnFirstUse("quoron.training.buying")  # of a table that nobody declared
+    buying = OnFirstUse("quoron.training.estimated")  # of a table that nobody declared
     evaluated = OnFirstUse("quoron.training.evaluated")  # of users that are held out
 
 AnyPrepared: TypeAlias = "Prepared[Undeclared] | Prepared[Curated]"
@@ -112,14 +112,14 @@ def rehearse(config: Config, *, simulation_seed: int, frame: Any) -> tuple[Model
     plan, held = prepared.planned.plan.without_health().simulated(), prepared.scene.held
     source, health = SeededNoise(simulation_seed), prepared.planned.plan.guarantee.health
     among, apart = parts(held.declared.users, config.train.holdout, source)
-    seen = None if health is None else health.shares(look.drawn(health, held, source, among))
-    encoding, noise = look.weighed(held.encoding, health, seen), StartedNoise.simulated(source)
+    seen = None if health is None else health.shares(data_quality.drawn(health, held, source, among))
+    encoding, noise = data_quality.weighed(held.encoding, health, seen), StartedNoise.simulated(source)
     items = held.items()
     if encoding is not held.encoding:
-        items = look.weigh(items, encoding)
+        items = data_quality.weigh(items, encoding)
     engine = CuratorEngine(held.declared, items, noise, seed=_read_by(plan), among=among)
     weights, events = without_ledger(ALGORITHMS[plan.algorithm].make(plan), engine, noise)
-    shares = look.label_shares(encoding, health, seen)
+    shares = data_quality.label_shares(encoding, health, seen)
     model = Model.released(weights, encoding, held.declared.loss, plan, made=None, shares=shares)
     if len(apart) and (last := evaluated.last(prepared, encoding, items, apart, source)) is not None:
         promise, told = prepared.planned.plan.guarantee.simulated(), last(model.weights)[1]
@@ -196,7 +196,7 @@ def _planned(
     users = held.declared.users
     trained = replace(held.declared, users=trained_users(users, config.train.holdout))
     of = seeded, problem_of(config, trained), held.encoding
-    planned, unlooked = look.plan(*of) if bought is None else buying.within(*of, bought.paid)
+    planned, unlooked = data_quality.plan(*of) if bought is None else buying.within(*of, bought.paid)
     if config.train.holdout is not None:
         planned = evaluated.with_held_out(planned, config, held.encoding, users)
     plan = planned.plan.as_curated(assumptions)
@@ -204,7 +204,7 @@ def _planned(
     remarks = (*planned.remarks, *_taken_for_granted(held.encoding.label)) if bought is None else planned.remarks
     if unlooked is not None:
         remarks += (f"Nobody looks at how well the table fits its declarations: {unlooked}.",)
-        unbalanced = look.unbalanced(held.encoding, unlooked)
+        unbalanced = data_quality.unbalanced(held.encoding, unlooked)
         remarks, held = (*remarks, *unbalanced), replace(held, warnings=(*held.warnings, *unbalanced))
     held = replace(held, declared=replace(held.declared, domain=plan.problem.domain))
     scene = Curated(held, identity, unlooked, bought, people)
@@ -325,11 +325,11 @@ def carry_out(
                 raise other_run(folder.path, "table")
             source = run.noise(own)
             among, apart = parts(held.declared.users, prepared.config.train.holdout, source)
-            seen, words = look.release(prepared, own, among), StartedNoise.fresh(source)
+            seen, words = data_quality.release(prepared, own, among), StartedNoise.fresh(source)
             held.looked()
-            encoding = look.weighed(held.encoding, run.plan.guarantee.health, seen)
+            encoding = data_quality.weighed(held.encoding, run.plan.guarantee.health, seen)
             if encoding is not held.encoding:
-                items = look.weigh(items, encoding)
+                items = data_quality.weigh(items, encoding)
             seed = _read_by(run.plan)
             last = evaluated.last(prepared, encoding, items, apart) if len(apart) else None
             with closing(CuratorEngine(held.declared, items, words, seed=seed, sharing=sharing, among=among)) as engine:

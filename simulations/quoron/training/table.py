@@ -28,7 +28,7 @@ from quoron.sharding.choice import Sharing
 from quoron.sharding.engine import KeyedRandomness, Settings, ShardedEngine
 from quoron.simulation.patterns import unread
 from quoron.simulation.scene import encoding_of, loss_of, make_domain
-from quoron.training.room import BESIDE, ELSEWHERE, ONCE, UNCHARGED, make_sure_of_items, memory_for
+from quoron.training.memory import BESIDE, ELSEWHERE, ONCE, UNCHARGED, make_sure_of_items, memory_for
 from quoron.training.start import Identity
 from quoron_client.data import fused, tables
 from quoron_client.data.encoding import Encoding, check_types, typed, types_of
@@ -47,7 +47,7 @@ from quoron_server.plan import check_delta
 if TYPE_CHECKING:  # only a folder needs the first, and what is bought the second
     from quoron.datasets.population import FileUsers
     from quoron.datasets.rows import Rows
-    from quoron.training.found import Declarations
+    from quoron.training.estimated import Declarations
 
 Users = NDArray[np.int64]
 

@@ -4,19 +4,56 @@ Of classes with chances by the Brier score, half the squared distance between th
 classes how often the model is right; of numbers by |error| over the declared range. Errors are held at what `worst`
 says, twice that of a model that knows nothing: settings differ well below, and the noise of a score is that of its
 whole range. The mean over a user's rows, so that nobody counts by how many there are.
+
+How hard a search tries, as people say it, and the law of the number of trials that this means.
 """
+
+import math
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from quoron.evaluating.scores import means, products, usable
+from quoron.evaluating.split import held_users
 from quoron_client.data.items import ItemBatch
 from quoron_client.losses import Classification, Logistic, Loss, Regression, Softmax
 from quoron_privacy.accounts import gdp, sensitivity_recount
 from quoron_privacy.accounts.pair import Pair
+from quoron_privacy.errors import positive
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.noise.streams import NoiseSource, total_variation
+from quoron_privacy.selection.trials import Trials
 from quoron_server.plan import MOST_EPSILON
+
+TWICE = 2.0  # trials a candidate in the mean, unless told
+HELD_OUT = 0.1, 0.3  # share of users that score, unless told: at least, and at most, where they are few
+USELESS = 0.02  # deviation of a score from which it tells few settings apart
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How many trials a search carries out in the mean, and whether the clock may tell how many there were."""
+
+    trials: float | None = None  # in the mean; None: twice as many as candidates
+    most: int | None = None  # trials; None: five times the mean, three times where `padded`
+    padded: bool = False  # always carry out `most` trials, of which those beyond the secret number count for nothing
+    evaluate: float | None = None  # share of users that are held out, and score; None: by how many there are
+
+    def of(self, candidates: int) -> Trials:
+        """The law for so many candidates. ConfigError for numbers that make none."""
+        mean = max(2.0, TWICE * candidates) if self.trials is None else self.trials
+        positive(trials=mean)
+        most = math.ceil(3 * mean) if self.most is None and self.padded else self.most
+        return Trials.negative_binomial(mean, most=most)
+
+    def held(self, users: int, mu: float) -> int:
+        """How many of so many users score, where a score may cost `mu`: so that its noise is small, if it can be."""
+        share = self.evaluate
+        if share is None:
+            share = min(max(1 / (mu * USELESS * users), HELD_OUT[0]), HELD_OUT[1])
+        return held_users(users, share)
+
 
 Vector = NDArray[np.float64]
 _STEPS = 2.0**40  # of a user's score: their sum is exact

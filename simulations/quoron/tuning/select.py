@@ -33,10 +33,8 @@ from quoron.run_folder import CHOICE, MODEL, SEARCH, RunFolder, numbered
 from quoron.training import lifetime
 from quoron.training.rows import Method, Rows, RowsEngine, Vector, algorithm_of, origin_of, problem_of
 from quoron.training.start import Identity
-from quoron.tuning.effort import Effort
-from quoron.tuning.private_state import Outcome, room_for
-from quoron.tuning.scoring import mu_of, noise_for, pair_of, planned_with, private_mean
-from quoron.tuning.searching import THEOREM, Books, Price, within
+from quoron.tuning.scoring import Effort, mu_of, noise_for, pair_of, planned_with, private_mean
+from quoron.tuning.searching import THEOREM, Books, Outcome, Price, room_for, within
 from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.errors import ConfigError, UsageError, count
 from quoron_privacy.gaussian import GaussianNoise

@@ -35,6 +35,7 @@ from quoron_server.problem import Problem
 if TYPE_CHECKING:  # only a folder needs it
     from quoron.datasets.rows import Rows
 
+
 Vector = NDArray[np.float64]
 Users = NDArray[np.int64]
 OFF = "train.data_quality = 0 says so"

@@ -22,9 +22,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from quoron.local import programs, rehearsal
-from quoron.local.folder import ORDER, RUNNING, Folder
-from quoron.local.order import Order
+from quoron.local import programs
+from quoron.local.folder import ORDER, RUNNING, Folder, Order
 from quoron.processors import largest
 from quoron_server.service.coordinator import allow_many_files
 
@@ -217,7 +216,7 @@ class Keeper:
         *words, self.told = (self.told + data).split(b"\n")
         for word in words:
             if word == b"begin":
-                rehearsal.carry_out(self.folder)
+                programs.carry_out(self.folder)
                 gc.freeze()  # what is there now no child has to look through, nor to copy
                 self.children = [Child()]
             elif word == b"stop":

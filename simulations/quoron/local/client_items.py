@@ -8,7 +8,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from quoron.config import Config, CubeSection, SyntheticSection, TableSection, from_tree, located, read
+from quoron.config import (
+    ColumnsSection,
+    Config,
+    CubeSection,
+    LabelSection,
+    SyntheticSection,
+    TableSection,
+    from_tree,
+    located,
+    read,
+)
 from quoron.local.folder import ITEMS, ORDER, RUN, SOURCE, Folder
 from quoron.local.programs import FRAME, MADE, POPULATION, save_items
 from quoron.paths import dataset, table_file
@@ -19,7 +29,6 @@ from quoron.run_folder import FRAME as OF_FRAME
 from quoron.simulation.patterns import with_columns
 from quoron.simulation.scene import LABEL, Setup, encoding_of, loss_of, setup
 from quoron.sources import resolve
-from quoron.table_section import ColumnsSection, LabelSection
 from quoron_client.compute.enforcement import bounded
 from quoron_client.data import fused, tables
 from quoron_client.data.items import ItemBatch

@@ -1,0 +1,446 @@
+"""`quoron admin`: copies of the database, whether a coordinator serves, a silo's state, the users of a federation.
+
+A copy of the books while they are used, books put back from one, and runs that go on in restored books.
+
+`quoron admin health HOST:PORT`: is a coordinator serving? By the standard health service of gRPC.
+
+`quoron admin silo`: what a silo's state says of its users, to the silo only, and how a user leaves.
+
+`quoron admin users`: who takes part in a federation, leaves, or replaces whom; how members were drawn.
+"""
+
+import json
+import sys
+from contextlib import suppress
+from dataclasses import asdict
+from functools import partial
+from math import inf
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import click
+import typer
+from click.core import ParameterSource
+
+from quoron.cli.client import give_receipt
+from quoron.cli.common import Csv, dialect
+from quoron.cli.connection import CONTROL, Certs, Files, Insecure, anywhere, connects, reached
+from quoron.cli.tokens import Json
+from quoron_privacy.errors import ConfigError, RunError, printable
+from quoron_privacy.kernels.on_first_use import OnFirstUse
+
+if TYPE_CHECKING:  # the other commands start without it
+    import grpc
+
+if TYPE_CHECKING:
+    from quoron.operate import silo_page
+    from quoron_client import durable
+    from quoron_client.federation import account as accounts
+    from quoron_client.federation import own_table as own_people
+    from quoron_client.federation import record as records
+else:  # when a command is called
+    silo_page = OnFirstUse("quoron.operate.silo_page")
+    durable = OnFirstUse("quoron_client.durable")
+    accounts = OnFirstUse("quoron_client.federation.account")
+    own_people = OnFirstUse("quoron_client.federation.own_table")
+    records = OnFirstUse("quoron_client.federation.record")
+
+
+_MAGIC = b"SQLite format 3\0"
+
+
+@connects
+def backup(
+    out: Annotated[Path | None, typer.Argument(help="Of a database: a file that is not there yet.")] = None,
+    with_secrets: Annotated[bool, typer.Option("--with-secrets", help="What open runs need: it undoes noise.")] = False,
+) -> None:
+    """Copy the books in one transaction, also while they are used; print the copy's SHA-256.
+
+    PostgreSQL's are read beside a running coordinator. A SQLite file belongs to one process at a time: the coordinator
+    that has it is asked, and writes the copy beside it; nothing of it leaves that machine.
+    """
+    with reached(books=True).books(sole=False) as books:
+        name, digest = books.backup(out, with_secrets=with_secrets)
+    print(f"{digest}  {name}")
+
+
+def restore(
+    source: Annotated[Path, typer.Argument(help="A backup; or a SQLite file without, or behind, its count.")],
+    database: Annotated[
+        str, typer.Option(envvar="QUORON_DATABASE", help="sqlite:///FILE or postgresql://USER@HOST/NAME.")
+    ] = "sqlite:///coordinator.sqlite",
+    continue_restored: Annotated[
+        bool, typer.Option("--continue", help="Let running runs go on: each is one more copy, charged as one.")
+    ] = False,
+    checkpoint: Annotated[
+        str | None, typer.Option(metavar="HASH", help="Of `ledger verify`: refuse older books.")
+    ] = None,
+    lost: Annotated[
+        list[str] | None,
+        typer.Option("--lost-copy", metavar="WORD", help="Incarnation restored from the same copy, used and lost."),
+    ] = None,
+) -> None:
+    """Put books back, as a new incarnation in which runs that were open are held; cancel them, or say that they go on.
+
+    A SQLite file, of a coordinator or of a run folder, is taken in its place for all that there is; a backup needs a
+    database without books. `quoron runs RUN --continue` lets a held run go on later.
+    """
+    from quoron.training.copies import charge_copy
+    from quoron_server.books import backup
+
+    try:
+        with source.open("rb") as opened:
+            bare = opened.read(len(_MAGIC)) == _MAGIC
+    except OSError as error:
+        raise ConfigError(f"Expected a backup at {source}, cannot read it: {error.strerror}.") from None
+    how: dict[str, Any] = {"continue_open": continue_restored, "head": checkpoint, "lost": lost or ()}
+    if not bare:
+        made = backup.restore(source, database, **how)
+    elif click.get_current_context().get_parameter_source("database") is ParameterSource.COMMANDLINE:
+        raise ConfigError(
+            f"Expected no --database with {source}, a SQLite file that is taken in its place, got one. Back it up "
+            "then, and restore the backup there."
+        )
+    else:
+        made = backup.accept(source, **how, charge=partial(charge_copy, source.parent))
+    print(f"restored as {made.incarnation}")
+    for words, runs in (("held", made.held), ("goes on, as one more copy", made.continued)):
+        for run in runs:
+            print(f"{run}: {words}")
+
+
+TIMEOUT = 5.0  # seconds to wait for an answer
+
+
+def health(
+    address: Annotated[
+        str,
+        typer.Argument(
+            envvar="QUORON_CONTROL_ADDRESS", metavar="HOST:PORT", help="Where a coordinator listens, either port."
+        ),
+    ] = CONTROL,
+    certs: Certs = None,
+    insecure: Insecure = False,
+) -> None:
+    """Exit with 0 if a coordinator serves there, and with 1 if not."""
+    from quoron_client.federation.config import check_plaintext
+
+    own = Files.found(certs, insecure=insecure, needed=())
+    check_plaintext(address, insecure=insecure, anywhere=anywhere(insecure))
+    secure = credentials(own, insecure=insecure)
+    print(check(address, secure, timeout=TIMEOUT))
+    if secure is not None and own.authority is not None:
+        for warning in endings(address, own.authority, own.certificate, own.key, timeout=TIMEOUT):
+            print(f"warning: {warning}", file=sys.stderr)
+
+
+def credentials(own: Files, *, insecure: bool) -> "grpc.ChannelCredentials | None":
+    """None for plaintext; ConfigError for an incomplete set of files, IdentityError for one that cannot be read."""
+    if insecure:
+        return None
+    import grpc
+
+    from quoron_server.service import certificates
+
+    if own.authority is None or (own.certificate is None) != (own.key is None):
+        got = f"certificate={own.certificate}, key={own.key}, authority={own.authority}"
+        raise ConfigError(
+            f"Expected --certs FOLDER, with its certificate and key or neither, or --insecure, got {got}."
+        )
+    root, chain, secret = (
+        None if path is None else certificates.read(path) for path in (own.authority, own.certificate, own.key)
+    )
+    return grpc.ssl_channel_credentials(root_certificates=root, private_key=secret, certificate_chain=chain)
+
+
+def check(address: str, secure: "grpc.ChannelCredentials | None", *, timeout: float) -> str:
+    """The status SERVING; RunError, with the reason, if it is another or nobody answers within `timeout` seconds."""
+    import grpc
+    from grpc_health.v1 import health_pb2
+
+    channel = grpc.insecure_channel(address) if secure is None else grpc.secure_channel(address, secure)
+    with channel:
+        try:
+            ask = channel.unary_unary(
+                "/grpc.health.v1.Health/Check",
+                request_serializer=health_pb2.HealthCheckRequest.SerializeToString,
+                response_deserializer=health_pb2.HealthCheckResponse.FromString,
+            )
+            reply = ask(health_pb2.HealthCheckRequest(), timeout=timeout)
+        except grpc.RpcError as error:
+            code = error.code().name if isinstance(error, grpc.Call) else "UNKNOWN"
+            raise RunError(f"Expected a coordinator that serves at {address}, got {code}. Is it running?") from None
+    status = str(health_pb2.HealthCheckResponse.ServingStatus.Name(reply.status))
+    if status != "SERVING":
+        raise RunError(f"Expected a coordinator that serves at {address}, got status {status}.")
+    return status
+
+
+def endings(address: str, authority: Path, certificate: Path | None, key: Path | None, *, timeout: float) -> list[str]:
+    """Warnings of what ends soon: the certificate that is shown at an address, and the files of one's own."""
+    from cryptography import x509
+
+    from quoron_client.protocol import identity
+
+    said = identity.endings(authority, *(() if certificate is None else (certificate,)))
+    with suppress(OSError, ValueError):  # gRPC has just been there; whatever else is wrong, it would have said
+        shown = x509.load_der_x509_certificate(_shown(address, certificate, key, timeout))
+        days = identity.days_left(shown)
+        said += filter(None, (identity.ending(f"The certificate of the coordinator at {address}", days),))
+    return said
+
+
+def _shown(address: str, certificate: Path | None, key: Path | None, timeout: float) -> bytes:
+    """What an address shows of itself, which gRPC has checked and keeps for itself. OSError if it shows nothing now."""
+    import socket
+    import ssl
+
+    host, _, port = address.rpartition(":")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # only its date is read
+    context.set_alpn_protocols(["h2"])
+    if certificate is not None and key is not None:
+        context.load_cert_chain(certificate, key)
+    with (
+        socket.create_connection((host.strip("[]"), int(port)), timeout) as plain,
+        context.wrap_socket(plain) as secure,
+    ):
+        return secure.getpeercert(binary_form=True) or b""
+
+
+silo = typer.Typer(
+    help="A silo's own state: what each of its users has spent; a user leaves.",
+    no_args_is_help=True,
+)
+
+Kept = Annotated[Path, typer.Option("--state", envvar="QUORON_STATE", help="The state of the silo's client.")]
+
+
+@silo.command()
+def show(
+    record: Kept,
+    person: Annotated[list[str] | None, typer.Argument(metavar="[USER...]", help="Of these, by name.")] = None,
+    data: Annotated[Path | None, typer.Option(help="The silo's table, which has the names.")] = None,
+    user: Annotated[
+        str | None, typer.Option(metavar="COLUMN", help="The column of it that says whose each row is.")
+    ] = None,
+    csv: Csv = None,
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Write it for a data protection officer: HTML, JSON and CSV.")
+    ] = None,
+) -> None:
+    """What each user has spent, by the names in --data or those given; without either, how many have spent what.
+
+    With --out it is a page, a table of runs and JSON of what was promised, without any name. Where names are given,
+    persons.csv has a line for each, too.
+    """
+    with _opened(record) as kept:
+        names = _names(person, data, user, csv)
+        told = accounts.account(kept, record)
+        found = None if names is None else accounts.of_each(kept, names)
+    if out is not None:
+        _write(out, told, found)
+    elif as_json:
+        plain = told.as_json() if found is None else [asdict(each) for each in found]
+        print(json.dumps(plain, ensure_ascii=False))
+    elif found is None:
+        print(f"{told.persons:,} persons, of whom {len(told.departures):,} have left; {len(told.runs):,} runs")
+        for spent in told.spending:
+            print(f"ε = {spent.epsilon:g}\tδ = {spent.delta:g}\t{spent.persons:,} persons")
+    else:
+        for line in found:
+            print(printable(_person_line(line)))
+
+
+def _write(out: Path, told: "accounts.Account", found: "list[accounts.PersonAccount] | None") -> None:
+    files = {
+        "account.html": silo_page.document(told),
+        "account.json": json.dumps(told.as_json(), ensure_ascii=False, indent=1) + "\n",
+        "runs.csv": told.runs_csv(),
+    }
+    if found is not None:
+        files["persons.csv"] = accounts.persons_csv(found)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        for name, content in files.items():
+            durable.replace_whole(out / name, content.encode("utf-8", "replace"), mode=durable.PRIVATE)
+    except OSError as error:
+        raise RunError(
+            f"Expected to write the account to {out}, cannot: {error.strerror}. Give another folder."
+        ) from None
+    for name in files:
+        print(out / name)
+
+
+def _person_line(found: "accounts.PersonAccount") -> str:
+    if found.number is None:
+        return f"{found.name}\tunknown to this state: nothing was ever answered with these rows"
+    left = "" if found.left is None else f"\thas left, {found.left[:10]}"
+    return f"{found.name}\tε = {found.epsilon:g}\tδ = {found.delta:g}\t{len(found.runs)} runs{left}"
+
+
+@silo.command("forget")
+def forget_person(
+    person: Annotated[str, typer.Argument(metavar="USER", help="By its name, as the table writes it.")],
+    record: Kept,
+    receipt: Annotated[Path | None, typer.Option(help="Write the receipt there too, as JSON.")] = None,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Do it, irrevocably. Without, only print what the user has spent.")
+    ] = False,
+) -> None:
+    """Have a user leave: no answer has its rows any more, in runs that go on too; what was released stays."""
+    with _opened(record) as kept:
+        if not yes:
+            (found,) = accounts.of_each(kept, [person])
+            print(printable(_person_line(found)))
+            print("--yes has this user leave, irrevocably: no answer has its rows any more.")
+            return
+        done = accounts.depart(kept, record, person)
+    give_receipt(done.as_json(), done.words(), receipt)
+
+
+def _opened(record: Path) -> "records.Record":
+    """A record that is there; an older copy is refused, as by the client."""
+    if not record.is_file():
+        raise ConfigError(f"Expected a silo's state, got {record}, which is not there. Give --state.")
+    return records.Record.open(record, epsilon=inf, delta=inf)
+
+
+def _names(given: list[str] | None, data: Path | None, user: str | None, csv: list[str] | None) -> list[str] | None:
+    """Whom is asked about; None for nobody in particular."""
+    if given and data is not None:
+        raise ConfigError("Expected names or --data, got both. Give one.")
+    if data is None and user is None:
+        return given or None
+    if data is None or user is None:
+        raise ConfigError("Expected --data and --user together, the table and its column of names, got one. Give both.")
+    return own_people.names_in(data, user, dialect(csv))
+
+
+users = typer.Typer(help="The users of a federation: list, set, replace, forget.", no_args_is_help=True)
+
+_ACTIONS = {"retired": "retire", "away": "away", "active": "back"}
+
+
+@users.command("list")
+@connects
+def list_users(
+    as_json: Json = False,
+) -> None:
+    """List number, name, population, state and why, when last seen, and what its client runs. A silo is one line."""
+    with reached().control() as control:
+        for each in control.users():
+            print(json.dumps(each, ensure_ascii=False) if as_json else printable(_line(each)))
+
+
+def _line(user: dict[str, Any]) -> str:
+    state = f"{user['state']}: {user['why']}" if user["why"] else user["state"]
+    named = user["name"] or user["fingerprint"][:16]
+    last = user["user"] + user["people"] - 1
+    number = str(last) if user["people"] == 1 else f"{user['user']}-{last}"
+    named += "" if user["people"] == 1 else f" ({user['people']:,} people)"
+    return "\t".join((number, named, user["group"], state, f"seen {user['seen']}", user["software"])).rstrip()
+
+
+@users.command("set")
+@connects
+def set_users(
+    who: Annotated[list[str], typer.Argument(metavar="USER...", help="Number, name or fingerprint.")],
+    state: Annotated[Literal["retired", "away", "active"], typer.Argument(help="Of all of them.")],
+) -> None:
+    """Draw users for no run that begins from now on: retired for good, away until they are active again.
+
+    What was promised to them stands. Users who are away are not drawn even if they connect.
+    """
+    with reached().control() as control:
+        for user in who:
+            print(printable(control.change_user(_ACTIONS[state], user)))
+
+
+@users.command()
+@connects
+def replace(
+    old: Annotated[str, typer.Argument(metavar="OLD", help="Number, name or fingerprint.")],
+    new: Annotated[str | None, typer.Argument(metavar="[NEW]", help="Who has the seat: a user, enrolled.")] = None,
+    rotation: Annotated[Path | None, typer.Option(metavar="FILE", help="A new key of OLD, signed by the old.")] = None,
+) -> None:
+    """Give a user's seat to another, from the next run on; or, by its old key's signature, to its own new key."""
+    if (new is None) == (rotation is None):
+        raise ConfigError(f"Expected NEW or --rotation, got {'neither' if new is None else 'both'}.")
+    try:
+        statement = "" if rotation is None else rotation.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"Expected a rotation in {rotation}, cannot read it: {error}.") from None
+    with reached().control() as control:
+        print(printable(control.change_user("replace", old, by=new or "", rotation=statement)))
+
+
+@users.command()
+def rotation(
+    key: Annotated[Path, typer.Option(help="The old key, PEM: it says that the new one follows it.")],
+    new_key: Annotated[Path, typer.Option(help="The new key, PEM.")],
+    out: Annotated[Path, typer.Option(help="Where to write what both have signed, for the operator.")],
+) -> None:
+    """Sign a new key by the old one, where both are: the same user, with the same lifetime budget."""
+    from quoron_client.durable import PUBLIC, replace_whole
+    from quoron_client.protocol.identity import sign
+
+    text = sign(key, new_key)
+    try:
+        replace_whole(out, f"{text}\n".encode(), mode=PUBLIC)
+    except OSError as error:
+        raise RunError(f"Cannot write a rotation to {out}: {error.strerror}. Choose another place.") from None
+    print(out)
+
+
+@users.command()
+@connects
+def forget(
+    user: Annotated[str, typer.Argument(metavar="USER", help="Number, name or fingerprint.")],
+    certificates: Annotated[
+        Path | None, typer.Option("--certs", metavar="FOLDER", help="Revoke its key there, and erase its files.")
+    ] = None,
+    receipt: Annotated[Path | None, typer.Option(help="Write the receipt there too, as JSON.")] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do it, for good; without, who it would be is shown.")] = False,
+) -> None:
+    """Erase who a user was that has left, and keep its key out for ever. What was promised and released stands."""
+    from quoron.operate import forgetting
+
+    def ask(who: str, sure: bool) -> dict[str, Any]:
+        with reached(books=True).books() as books:
+            return books.forget_user(who, sure=sure)
+
+    if not yes:
+        print(printable(f"This would erase, for good (--yes does it), who this was:\n  {_line(ask(user, False))}"))
+        return
+    done = forgetting.forget(ask, user, certificates=certificates)
+    give_receipt(done.as_json(), done.words(), receipt)
+
+
+@users.command()
+@connects
+def drawn(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="Name of a run.")],
+    as_json: Json = False,
+) -> None:
+    """Draw the members of a run again, here; exit code 1 if the coordinator's, or those on its chain, are others."""
+    import numpy as np
+
+    from quoron_server.books.drawing import Draw, draw, seed_of
+
+    with reached().control() as control:
+        told, chain = control.drawn(run), control.ledger()["rows"]
+    active, members = (np.array(told[key], dtype=np.int64) for key in ("users", "drawn"))
+    seed = seed_of(run, told["specification"])
+    again = Draw(seed, active, draw(seed, active, len(members)))
+    charged = (row["payload"] for row in chain if row["kind"] == "charge" and row["payload"]["run"] == run)
+    noted = [("on the chain", each["drawn"]) for each in charged if "drawn" in each]
+    if as_json:
+        print(json.dumps(told | {"again": again.members.tolist()}))
+    else:
+        print(f"{run}: {len(members)} of {len(active)} active users, by seed {seed}")
+        print(" ".join(map(str, members.tolist())))
+    for words, wanted in (("that its seed draws", told), *noted):
+        if again.members.tolist() != members.tolist() or not again.as_json().items() <= wanted.items():
+            raise RunError(f"Expected the members of run {run} to be those {words}, got others.")
