@@ -242,7 +242,7 @@ def test_a_plan_with_items_per_user_from_the_table_is_caught(
 ) -> None:
     def reading(config: Any, base: Path, frame: Any = None, **given: Any) -> table.HeldRows:
         held = table.hold(config, base, frame, **given)
-        most = int(np.bincount(held._looked_at[0][0]).max())
+        most = int(np.bincount(held._marks[0][0]).max())
         return replace(held, declared=replace(held.declared, items_per_user=most))
 
     monkeypatch.setattr(run, "hold", reading)
@@ -254,7 +254,7 @@ def test_a_number_of_users_counted_after_rows_were_dropped_is_caught(
 ) -> None:
     def counting(config: Any, base: Path, frame: Any = None, **given: Any) -> table.HeldRows:
         held = table.hold(config, base, frame, **given)
-        owners, marks = held._looked_at[0]
+        owners, marks = held._marks[0]
         users = np.unique(owners[marks[:, 0] & 1 == 0])
         return replace(held, declared=replace(held.declared, users=len(users)), _items=held._items.of(users))
 

@@ -23,14 +23,14 @@ _FAR = 2**54  # seconds to either side of 1970 that numbers may say: beyond it f
 _BLANKS = " \t\n\v\f\r"
 _AHEAD = r"[-+](?:[01]\d|2[0-3])(?::?[0-5]\d(?::?[0-5]\d)?)?"  # of UTC
 _WIDTHS = {"Y": (4, 4), "y": (2, 2), "j": (1, 3), "f": (1, 9)}  # digits, at least and at most; of others one or two
-_TIME = r"(?P<H{0}>\d\d):(?P<M{0}>\d\d)(?::(?P<S{0}>\d\d)(?:[.,]\d+)?)?"
-_BASIC_TIME = r"(?P<H1>\d\d)(?:(?P<M1>\d\d)(?:(?P<S1>\d\d)(?:[.,]\d+)?)?)?"
+_TIME = r"(?P<H_{0}>\d\d):(?P<M_{0}>\d\d)(?::(?P<S_{0}>\d\d)(?:[.,]\d+)?)?"
+_BASIC_TIME = r"(?P<H_{0}>\d\d)(?:(?P<M_{0}>\d\d)(?:(?P<S_{0}>\d\d)(?:[.,]\d+)?)?)?"
 _ISO_8601 = (  # groups of fields by the letters of `strptime`; V and u are a week and its day, s is a sign
-    r"(?:(?:(?P<Y0>\d{4})|(?P<s>[-+])(?P<Y1>\d{4,9}))"
-    r"-(?:(?P<m0>\d\d)-(?P<d0>\d\d)|(?P<j0>\d{3})|[Ww](?P<V0>\d\d)-(?P<u0>\d))"
-    r"|(?P<Y2>\d{4})(?:(?P<m1>\d\d)(?P<d1>\d\d)|(?P<j1>\d{3})|[Ww](?P<V1>\d\d)(?P<u1>\d)))?"
-    rf"(?:[Tt ](?:{_TIME.format(0)}|{_BASIC_TIME})(?P<z0>[Zz]|{_AHEAD})?)?"
-    rf"|{_TIME.format(2)}(?P<z2>[Zz]|{_AHEAD})?"
+    r"(?:(?:(?P<Y_a>\d{4})|(?P<s>[-+])(?P<Y_b>\d{4,9}))"
+    r"-(?:(?P<m_a>\d\d)-(?P<d_a>\d\d)|(?P<j_a>\d{3})|[Ww](?P<V_a>\d\d)-(?P<u_a>\d))"
+    r"|(?P<Y_c>\d{4})(?:(?P<m_b>\d\d)(?P<d_b>\d\d)|(?P<j_b>\d{3})|[Ww](?P<V_b>\d\d)(?P<u_b>\d)))?"
+    rf"(?:[Tt ](?:{_TIME.format('a')}|{_BASIC_TIME.format('b')})(?P<z_a>[Zz]|{_AHEAD})?)?"
+    rf"|{_TIME.format('c')}(?P<z_c>[Zz]|{_AHEAD})?"
 )
 _PLAIN = (  # as Arrow reads it, but for the offset
     r"^(?P<t>\d{4}-(?:(?:0[1-9]|1[0-2])-(?:0[1-9]|1\d|2[0-8])|(?:0[13-9]|1[0-2])-(?:29|30)|(?:0[13578]|1[02])-31)"
