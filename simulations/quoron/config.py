@@ -1,15 +1,11 @@
-"""The configuration of a run: TOML in, checked and frozen objects out.
+r"""The configuration of a run: TOML in, checked and frozen objects out.
 
     >>> config = parse('[privacy]\nepsilon = 2.0')
     >>> config.privacy.epsilon, config.population.kind
     (2.0, 'synthetic')
 
 Every key has a default, but for a table's path and user. Unknown keys are refused. The reference page,
-docs/config-reference.md, is generated from these classes.
-
-Validation errors of pydantic, retold: the dotted key, the value, and the fix.
-
-Sections of a configuration: what all are, and the one that says what the rows of a table are and what they mean.
+docs/config-reference.md, is generated from these classes. Errors name the dotted key, the value and the fix.
 """
 
 import hashlib
