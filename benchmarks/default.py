@@ -248,7 +248,7 @@ def arguments() -> argparse.ArgumentParser:
         help=f"unless told {SEEDS}, of falls of few users {SEEDS_OF_FEW}, of classes {SEEDS_OF_CLASSES}",
     )
     parser.add_argument("--into", type=Path, metavar="LINES", help="append to this file what it lacks")
-    parser.add_argument("--draw", type=int, default=1, help="of the tables; 0 is for whoever chooses a constant")
+    parser.add_argument("--draw", type=int, default=1, help="of the tables; 0 is for anyone who chooses a constant")
     parser.add_argument("--memory", action="store_true", help="tell what a run takes, of one cell")
     parser.add_argument("--files", action="store_true", help="with --memory: rows in Parquet, items on disk")
     parser.add_argument("--workers", type=int, default=2, help="processes; one where a cell is asked for, and if large")

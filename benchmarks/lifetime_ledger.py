@@ -38,7 +38,7 @@ def fill(path: Path, runs: int) -> None:
             promise = {"epsilon": 0.5, "delta": 1e-9, "mu": 0.1 if run % 2 else None, "variation": 1e-13 * (run % 2)}
             charge = promise | {"run": f"run-{run}", "group": "everyone", "adjacency": "replace-one"}
             for kind, payload in (
-                ("charge", charge | {"statement": "what it promises, in a sentence. " * 5}),
+                ("charge", charge | {"statement": "what it guarantees, in a sentence. " * 5}),
                 ("release", {"run": f"run-{run}", "model": "0" * 64}),
                 ("end", {"run": f"run-{run}", "state": "complete"}),
             ):

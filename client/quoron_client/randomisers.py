@@ -98,7 +98,7 @@ class SeededRandomness:
     def require_deployable(self) -> None:
         """Always refuses."""
         raise RunError(
-            "Expected randomness from the operating system, got SeededRandomness: whoever knows or guesses the seed "
+            "Expected randomness from the operating system, got SeededRandomness: anyone who knows or guesses the seed "
             "can undo a report. Use SystemRandomness() outside simulation."
         )
 

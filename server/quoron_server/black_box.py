@@ -59,8 +59,8 @@ class Asked:
         if refusal is not None:
             fit = ", ".join(name for name, each in ALGORITHMS.items() if each.no_black_boxes is None)
             raise ConfigError(
-                f"Expected an algorithm whose promise rests on the server alone ({fit}), got algorithm={algorithm!r}: "
-                f"{refusal.why}."
+                f"Expected an algorithm whose guarantee rests on the server alone ({fit}), got "
+                f"algorithm={algorithm!r}: {refusal.why}."
             )
         if "clip_norm" in options:
             raise ConfigError("Expected clip_norm beside the options, got it among them.")

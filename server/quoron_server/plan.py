@@ -101,8 +101,8 @@ class Privacy:
             given = "no minimum cohort" if self.min_cohort is None else f"adjacency={self.adjacency!r}"
             raise ConfigError(
                 f"Expected a minimum cohort and adjacency='replace-one' with participation='public', got {given}: "
-                "counts of who answers decide by it, and under zero-out whether one user is there is what the promise "
-                "hides. Declare privacy.min_cohort, or leave participation='private'."
+                "counts of who answers decide by it, and under zero-out whether one user is there is what the "
+                "guarantee hides. Declare privacy.min_cohort, or leave participation='private'."
             )
         if self.min_cohort is None:
             if self.min_cohort_epsilon:
@@ -337,13 +337,13 @@ class RunPlan:
         """ConfigError unless it may be carried out for real: a proved promise, and clients trusted where needed."""
         if not self.guarantee.proved or self.guarantee.trust_model == "none":
             raise ConfigError(
-                f"Expected a proved promise, got {self.algorithm} without one. Choose a private algorithm with "
+                f"Expected a proved guarantee, got {self.algorithm} without one. Choose a private algorithm with "
                 "calibrated constants."
             )
         if self.guarantee.trust_model == "central-release" and not (trust_clients or self.guarantee.curated):
             raise ConfigError(
                 f"Expected privacy.trust_model='central-release' for {self.algorithm}: its clients see iterates "
-                "without noise, and its promise needs them to send true gradients and to answer or not whatever they "
+                "without noise, and its guarantee needs them to send true gradients and to answer or not whatever they "
                 "see. Choose an algorithm of trust model central-broadcast, or say that clients are trusted."
             )
         why = self.parameters.simulation_only()
@@ -451,7 +451,7 @@ def check_delta(delta: float, users: int, *, allowed: bool, key: str = "privacy.
     if delta * users > 1 and not allowed:
         raise ConfigError(
             f"Expected delta <= 1/n = {1 / users:.3g} for n={users:,} users, got delta={delta:g}: to publish all of "
-            f"one user in n would keep that promise. Lower delta, or say {key}=true."
+            f"one user in n would keep that guarantee. Lower delta, or say {key}=true."
         )
 
 

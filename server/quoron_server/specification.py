@@ -245,7 +245,7 @@ def require_open_cohorts(plan: RunPlan) -> None:
     """ConfigError if the promise rests on cohorts that nobody knows: early ends would tell who was in them."""
     if plan.guarantee.rests_on(Kind.SECRET_COHORTS):
         raise ConfigError(
-            f"Expected early_ends=false for {plan.algorithm}, got true: its promise rests on secret cohorts, and the "
+            f"Expected early_ends=false for {plan.algorithm}, got true: its guarantee rests on secret cohorts, and the "
             "end of a round tells who was asked. Let rounds end at their deadline, or choose an algorithm that "
             "samples nobody."
         )
@@ -302,7 +302,7 @@ def require_silos(specification: RunSpecification, plan: RunPlan, clients: NDArr
     if most > 1 and specification.silos is None:
         raise ConfigError(
             f"Expected members who each have a client, as the run was submitted, got {most:,} who are people of one "
-            "silo: what is promised of a run with silos assumes more. Submit it with population.silos, or keep silos "
+            "silo: what is guaranteed of a run with silos assumes more. Submit it with population.silos, or keep silos "
             "in a group of their own."
         )
     if most > 1 and (why := Silos(tuple(sizes.tolist()), specification.silo_sums).refused(plan)) is not None:

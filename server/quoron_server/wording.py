@@ -22,13 +22,14 @@ from quoron_server.problem import Problem
 # Not an assumption that anybody could make true: the seed stands beside the result, and runs of one seed share noise.
 SEEDED = "SIMULATED, with noise from a seed, which protects nobody: who knows it, or sees two runs of it, takes it off."
 CURATOR = (
-    "whoever sees the model and all else that this run shows or keeps (the machine that holds the table and computed "
-    "the model is trusted)"
+    "anyone who sees the model and all else that this run shows or keeps (the machine that holds the table and "
+    "computed the model is trusted)"
 )
 AGAINST = {
-    "central-release": "whoever sees the released models and each phase's status (clients and coordinator are trusted)",
-    "central-broadcast": "every other client and whoever sees the released models (the coordinator is trusted)",
-    "two-servers": "each of two servers by itself, every other client and whoever sees the released models, all of "
+    "central-release": "anyone who sees the released models and each phase's status (clients and coordinator are "
+    "trusted)",
+    "central-broadcast": "every other client and anyone who sees the released models (the coordinator is trusted)",
+    "two-servers": "each of two servers by itself, every other client and anyone who sees the released models, all of "
     "them by efficient means; not against both servers together, nor against their seeing that a user takes part; a "
     "hostile client can move a sum at will, which harms the model and nobody's privacy",
     "local": "the coordinator too",
@@ -52,10 +53,10 @@ TEXTS: Mapping[Kind, str] = MappingProxyType(
         Kind.OWN_ROWS: "a row depends on the items of its own user and on what was released before, on no other user's "
         "items, and nothing else that the function does, such as raising or printing, shows anything of them",
         Kind.FORGETFUL_FUNCTION: "the function keeps nothing between rounds that changes later rows",
-        Kind.SECRET_DURATION: "nobody learns how many trials there were: how long the search took tells it, to whoever "
-        "sees the clock, the times of files or those of the lifetime ledger",
+        Kind.SECRET_DURATION: "nobody learns how many trials there were: how long the search took tells it, to anyone "
+        "who sees the clock, the times of files or those of the lifetime ledger",
         Kind.SECRET_ORDER: "nobody learns in which order settings were tried: where some take longer than others, the "
-        "time of each trial tells it, to whoever sees the times of the private file or what the processor does",
+        "time of each trial tells it, to anyone who sees the times of the private file or what the processor does",
         Kind.ROWS_ARE_USERS: "every row is a user of its own, as unit='row' declares",
         Kind.FEATURE_RANGES_PUBLIC: "the ranges of the features, which are those of the data, were public before",
         Kind.CLASSES_PUBLIC: "the classes, which are those of the data, were public before",
@@ -82,7 +83,7 @@ TEXTS: Mapping[Kind, str] = MappingProxyType(
         "absent",
         Kind.PERSONS_OF_SILOS: "a user is one person of one silo, and what a silo sends for it, or that it "
         "sends nothing, depends on no other person's items; a person known to two silos is two users, of whom both "
-        "together are promised ({:g}, {:.2g})",
+        "together are guaranteed ({:g}, {:.2g})",
         Kind.SILOS_CLIP: "each silo is trusted by its own persons, and by nobody else, to clip their rows and to "
         "add them up",
         Kind.SECRET_COHORTS: "cohort membership stays secret, but for what one curious client knows of its own",
@@ -136,7 +137,7 @@ def sentence(promise: Guarantee) -> str:
     words = guaranteed(promise.epsilon, promise.delta, seen_by, against, theorem, whom=whom, assuming=assumed)
     if promise.servers is not None:
         words += f" and {TWO_SERVERS_THEOREM}; ({promise.servers.together_epsilon:.4g}, {promise.delta:g}) against "
-        words += f"whoever sees nothing but what is released, where both servers keep to it, by {OUTSIDERS_THEOREM}"
+        words += f"anyone who sees nothing but what is released, where both servers keep to it, by {OUTSIDERS_THEOREM}"
         if promise.servers.groups > 1:
             words += f", released as the median of {promise.servers.groups} public groups of users"
     if promise.min_cohort is not None:
@@ -196,7 +197,7 @@ class ReleaseGuarantee:
         cls, epsilon: float, delta: float, shown: str, theorem: str, adjacency: Adjacency = "replace-one"
     ) -> "ReleaseGuarantee":
         """Return the guarantee for what is `shown` by a trusted machine that holds all items."""
-        against = f"whoever sees these {shown} (the machine that holds the table is trusted)"
+        against = f"anyone who sees these {shown} (the machine that holds the table is trusted)"
         return cls(epsilon, delta, f"{guaranteed(epsilon, delta, adjacency, against, theorem)}.", adjacency)
 
 
@@ -213,5 +214,6 @@ def plan_json(plan: RunPlan) -> dict[str, object]:
 
 
 def digest(plan: RunPlan) -> str:
-    """Fingerprint of a plan: every number in it."""
-    return hashlib.sha256(json.dumps(plan_json(plan), sort_keys=True, default=str).encode()).hexdigest()
+    """Fingerprint of a plan: every number in it, and not how the statement is worded, which follows from them."""
+    facts = {name: value for name, value in plan_json(plan).items() if name != "statement"}
+    return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()

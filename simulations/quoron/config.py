@@ -574,7 +574,8 @@ class PrivacySection(Section):
     delta: Annotated[float, Field(gt=0, lt=1)] = Field(default=1e-6, description="δ")
     allow_large_delta: bool = Field(default=False, description="accept a δ above 1/n of a table's or a federation's n")
     adjacency: Literal["replace-one", "zero-out"] = Field(
-        default="replace-one", description="the adjacency to promise: a user's data replaced, or only left out (weaker)"
+        default="replace-one",
+        description="the adjacency to guarantee: a user's data replaced, or only left out (weaker)",
     )
     min_cohort: MinCohortSection = Field(
         default=MinCohortSection(),
@@ -589,7 +590,7 @@ class PrivacySection(Section):
         "needs `central-release` said where an algorithm has only that",
     )
     two_servers: TwoServersSection = Field(
-        default=TwoServersSection(), description="what two servers promise beside epsilon, with that trust model"
+        default=TwoServersSection(), description="what two servers guarantee beside epsilon, with that trust model"
     )
 
     @property

@@ -497,9 +497,9 @@ def _promised(fields: Mapping[str, Any]) -> Promise:
     words = (promise.statement, promise.adjacency, promise.algorithm, promise.plan, promise.made or "")
     numbers = (promise.epsilon, promise.delta)
     if not all(isinstance(each, str) and each.isprintable() for each in words) or {*map(type, numbers)} - {int, float}:
-        raise ValueError("a promise of other types")
+        raise ValueError("a guarantee of other types")
     if not (0 < promise.epsilon < float("inf") and 0 <= promise.delta < 1):
-        raise ValueError("a promise of no numbers")
+        raise ValueError("a guarantee of no numbers")
     return promise
 
 
@@ -592,7 +592,7 @@ def write_predictions(table: "pa.Table", out: Path | None) -> None:
     import pyarrow.csv
 
     if out is not None and out.suffix not in (".csv", ".parquet"):
-        raise ConfigError(f"Expected --file to name a .csv or .parquet file, got {out}.")
+        raise ConfigError(f"Expected --out to name a .csv or .parquet file, got {out}.")
     if out is not None and out.suffix == ".parquet":
         write(out, as_parquet(table), advice="Choose another file.")
         return

@@ -385,7 +385,9 @@ def silo_audits():
         {f"others send {sent}": case(others=lies(sent)) for sent in (2**40, 2**62, -(2**62))}
         | {
             "replacing one person": case(least=0.3),
-            "known to two, at twice the promise": case(silo=known_to_two, claim=twice, delta=twice_delta, draws=20_000),
+            "known to two, at twice the guarantee": case(
+                silo=known_to_two, claim=twice, delta=twice_delta, draws=20_000
+            ),
         },
         {
             "a clip by silo": case(silo=clip_by_silo, beyond=3),

@@ -322,7 +322,7 @@ def own_limit_audits():
         loss,
         {"by record": case(there=by_record), "by node": case(there=by_node)},
         {
-            "whoever was not asked is not charged": case(there=lambda folder, drawn: not drawn),
+            "anyone who was not asked is not charged": case(there=lambda folder, drawn: not drawn),
             "a node that agrees with its first question": case(
                 there=lambda folder, drawn: by_node(folder, drawn, announced=drawn)
             ),

@@ -207,7 +207,7 @@ def test_every_event_is_read_by_accountants_of_others(name: str, privacy: Privac
     plan = make_plan(name, None, privacy)
     if plan.algorithm in INEXPRESSIBLE or name in SIMULATED:
         with pytest.raises(
-            UsageError, match=rf"one of {plan.algorithm}: its promise rests on {plan.guarantee.theorem}"
+            UsageError, match=rf"one of {plan.algorithm}: its guarantee rests on {plan.guarantee.theorem}"
         ):
             event_of(plan)
         return
@@ -262,7 +262,7 @@ def test_decisions_that_are_added_to_a_run_lose_what_randomised_response_does(na
 @pytest.mark.parametrize("name", [name for name in SMALL if name.partition("/")[0] in INEXPRESSIBLE])
 def test_what_has_no_event_is_refused_with_its_name_and_theorem(name: str) -> None:
     plan = make_plan(name)
-    with pytest.raises(UsageError, match=rf"one of {plan.algorithm}: its promise rests on {plan.guarantee.theorem}"):
+    with pytest.raises(UsageError, match=rf"one of {plan.algorithm}: its guarantee rests on {plan.guarantee.theorem}"):
         event_of(plan)
 
 

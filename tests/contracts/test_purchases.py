@@ -99,7 +99,7 @@ def test_a_run_whose_purchases_or_whose_rest_have_too_little_noise_is_refused(na
         "a smaller epsilon": replace(plan, guarantee=replace(promise, epsilon=0.999 * promise.epsilon)),
     }
     if name not in EVERYBODY:
-        wrong["purchases beside a whole promise"] = replace(
+        wrong["purchases beside a whole guarantee"] = replace(
             whole, guarantee=replace(whole.guarantee, bought=replace(bought, rest_epsilon=PRIVACY.epsilon))
         )
     for broken in wrong.values():

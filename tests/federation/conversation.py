@@ -17,7 +17,7 @@ D = 3
 TERMS = {
     "run": "r",
     "algorithm": "dp-sgd-poisson",
-    "statement": "a promise",
+    "statement": "a guarantee",
     "epsilon": 1.0,
     "delta": 1e-6,
     "adjacency": "replace-one",

@@ -210,7 +210,7 @@ def begin_and_die(url: str) -> None:
     registry = Registry(database)
     for name in ("ada", "bob", "eve"):
         registry.enrol(name)
-    PopulationLedger(database).charge("spring", group="everyone", epsilon=1.0, delta=1e-6, statement="a promise")
+    PopulationLedger(database).charge("spring", group="everyone", epsilon=1.0, delta=1e-6, statement="a guarantee")
     Ledger.begin(database, "spring", plan="{}", config_digest="c", noise_key=bytes(range(32)))
     os.kill(os.getpid(), signal.SIGKILL)
 

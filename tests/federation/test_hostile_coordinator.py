@@ -271,7 +271,7 @@ ATTACKS: dict[str, Attack] = {
             "loss": {"name": "logistic", "feature_norm": 1e9},
             "domain": {"l2-ball": 1e9},
             "columns": OTHERWISE,
-            "statement": "nothing is promised",
+            "statement": "nothing is guaranteed",
             "algorithm": "one-pass-dp-sgd",
             "slot": 0,
             "simulation": True,

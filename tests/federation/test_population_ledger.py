@@ -42,7 +42,7 @@ def ledger(database):
 def filled(ledger: PopulationLedger) -> PopulationLedger:
     ledger.limit("everyone", epsilon=4.0, delta=1e-5)
     for run, gaussian in (("spring", {}), ("summer", {"mu": 0.1, "variation": 1e-13}), ("autumn", {})):
-        ledger.charge(run, "everyone", **PROMISE, **gaussian, statement=f"what {run} promises; ü, 'quotes'")
+        ledger.charge(run, "everyone", **PROMISE, **gaussian, statement=f"what {run} guarantees; ü, 'quotes'")
         ledger.release(run, {"what": "model", "sha256": "00"})
         ledger.end(run, "complete")
     return ledger
@@ -130,7 +130,7 @@ class TestChain:
         filled(ledger)
         alter(database, "DELETE FROM population WHERE sequence >= 7")
         for use in (lambda: ledger.charge("winter", "everyone", **PROMISE), lambda: ledger.spent("everyone")):
-            with pytest.raises(LedgerError, match=r"row 9 is gone, or was written anew|rows at its end are gone"):
+            with pytest.raises(LedgerError, match=r"row 9 is gone, or was written again|rows at its end are gone"):
                 use()
         if database.path:
             return  # `test_a_last_row_that_was_deleted_...`
@@ -156,7 +156,7 @@ class TestChain:
         for row in rows[1:]:
             previous = row["hash"] = row_hash(previous, row)
         assert verify_rows(rows) == previous
-        with pytest.raises(LedgerError, match="written anew"):
+        with pytest.raises(LedgerError, match="written again"):
             verify_rows(rows, head)
 
     def test_an_export_is_verified_without_the_database(self, ledger):
@@ -194,7 +194,7 @@ class TestChain:
                 database.keep_head("")  # as somebody may who writes there, too
         assert ledger.verify() != head  # nothing inside the database can tell
         for known in (earlier, head):
-            with pytest.raises(LedgerError, match="rows at the end are gone or were written anew"):
+            with pytest.raises(LedgerError, match="rows at the end are gone or were written again"):
                 ledger.verify(known)
         alter(database, "DELETE FROM population")
         with pytest.raises(LedgerError, match=r"no row has the hash|no row of .* has it"):
@@ -205,9 +205,9 @@ class TestCharges:
     def test_a_charge_never_changes(self, ledger):
         filled(ledger)
         for other in ({"epsilon": 0.4}, {"mu": 0.1, "variation": 1e-12}, {"adjacency": "zero-out"}):
-            with pytest.raises(LedgerError, match="another promise or population"):
+            with pytest.raises(LedgerError, match="another guarantee or population"):
                 ledger.charge("spring", "everyone", **(PROMISE | other))
-        with pytest.raises(LedgerError, match="another promise or population"):
+        with pytest.raises(LedgerError, match="another guarantee or population"):
             ledger.charge("spring", "phones", **PROMISE)
 
     def test_a_run_beyond_the_limit_is_refused_and_leaves_no_row(self, ledger):

@@ -250,7 +250,7 @@ async def test_wrong_requests_are_refused_by_name(tmp_path: Path) -> None:
     ("changes", "words"),
     [
         ({"simulation": True, "simulation_seed": 1}, "allow-simulation"),
-        ({"algorithm": "sgd", "options": {"rounds": 6}}, "proved promise"),
+        ({"algorithm": "sgd", "options": {"rounds": 6}}, "proved guarantee"),
         ({"algorithm": "phased-sgd", "options": {"cohort_size": 2}}, "central-release"),
     ],
 )

@@ -221,7 +221,7 @@ def test_a_killed_server_gets_the_answers_that_were_given_and_no_function_is_ask
     np.testing.assert_array_equal(trained(later, tmp_path / "killed", name).weights, whole)
     assert len(asked) == len(set(asked)), "an answer is kept before it is sent"
     for config in owners(tmp_path / "own").values():
-        assert spent(config) == (EPSILON, DELTA), "whoever was never drawn is charged like anybody"
+        assert spent(config) == (EPSILON, DELTA), "anyone who was never drawn is charged like anybody"
 
 
 def test_answers_are_erased_once_the_run_is_complete_also_by_a_later_start(tmp_path: Path) -> None:

@@ -267,7 +267,7 @@ def test_whoever_comes_late_hears_of_the_run_before_it_is_asked_whoever_is_drawn
             heard[message.metadata.dst_node_id].append("question" in said)
     assert all(said[0] is False and said.count(False) == 1 for said in heard.values() if said)
     assert heard[late] == [False, *heard[late][1:]]
-    assert set(heard) == set(there), "all of them, whoever is drawn"
+    assert set(heard) == set(there), "all of them, anyone who is drawn"
 
 
 SIZES = (3, 1, 2)
@@ -339,7 +339,7 @@ def test_a_silo_that_nobody_let_in_is_nobody(tmp_path: Path) -> None:
 
 
 def test_a_run_that_was_not_planned_for_silos_is_refused_before_it_is_charged(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="what is promised of a run with silos assumes more"):
+    with pytest.raises(ConfigError, match="what is guaranteed of a run with silos assumes more"):
         served_silos(hospitals(tmp_path), small("one-pass-dp-sgd", "trial", PERSONS), tmp_path)
     with Database(f"sqlite:///{tmp_path}/books.sqlite") as database:
         assert PopulationLedger(database).charges("everyone") == []

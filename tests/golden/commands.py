@@ -34,14 +34,14 @@ COMMANDS: Mapping[str, Sequence[Sequence[str]]] = {
     ),
     "predict": (
         ("simulate", *TABLE, *RUN),
-        ("predict", "run", "visits.csv", "--file", "plain.csv"),
-        ("predict", "run", "visits.csv", "--file", "scores.csv", "--scores"),
-        ("predict", "run", "visits.csv", "--file", "share.csv", "--threshold", "share"),
-        ("predict", "run", "odd.csv", "--file", "odd-out.csv", "--threshold", "0.999"),
+        ("predict", "run", "visits.csv", "--out", "plain.csv"),
+        ("predict", "run", "visits.csv", "--out", "scores.csv", "--scores"),
+        ("predict", "run", "visits.csv", "--out", "share.csv", "--threshold", "share"),
+        ("predict", "run", "odd.csv", "--out", "odd-out.csv", "--threshold", "0.999"),
     ),
     "classes": (
         ("simulate", *OF_WARDS, *RUN, "--set", "algorithm.name=dp-sgd-wor"),
-        ("predict", "run", "visits.csv", "--file", "classes.csv", "--scores"),
+        ("predict", "run", "visits.csv", "--out", "classes.csv", "--scores"),
     ),
 }
 

@@ -152,7 +152,7 @@ CONFIG: list[tuple[str, Callable[[], object]]] = [
     ("Expected delta >= ", lambda: HiddenBins.calibrate(most=1, epsilon=15.0, delta=1e-42)),
     ("Expected most <= 64", lambda: HiddenBins.calibrate(most=65, epsilon=1.0, delta=1e-6)),
     ("Expected bins", lambda: KnownBins.calibrate(bins=0, most=1, epsilon=1.0)),
-    ("nothing is promised", lambda: KnownBins.calibrate(bins=2, most=1, epsilon=1.0, adjacency="none")),
+    ("nothing is guaranteed", lambda: KnownBins.calibrate(bins=2, most=1, epsilon=1.0, adjacency="none")),
     ("Expected scale in", lambda: KnownBins(2, 1, math.inf)),
     ("Expected chance in", lambda: HiddenBins(1, 1.0, 3).kept_from(0.2)),
     ("owners and votes", lambda: KnownBins(2, 1, 1.0).release(np.zeros(2), np.zeros(2, int), STREAM)),

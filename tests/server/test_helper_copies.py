@@ -88,7 +88,7 @@ def test_no_new_list_is_answered_to_a_coordinator_that_has_not_charged_the_copie
 def test_who_is_told_so_begins_again_with_the_helpers_consent(leader: Leader, tmp_path: Path) -> None:
     at = object.__new__(Helping)
     at.link = SimpleNamespace(address="helper")  # type: ignore[assignment]
-    with pytest.raises(HelperAway, match="asked anew: said"):
+    with pytest.raises(HelperAway, match="asked again: said"):
         at._raise(grpc.StatusCode.ABORTED, "said")
 
 
@@ -110,10 +110,10 @@ def test_a_run_that_this_version_plans_otherwise_is_listed_without_what_its_copi
     with opened(tmp_path) as helped:
         (run,) = helped.books.runs()
         twice = replace(run, copies=2)
-        assert "2, which promise ε" in listed(twice)
+        assert "2, which guarantee ε" in listed(twice)
         for other in (replace(twice, plan_digest=bytes(32)), replace(twice, specification="{}")):
             assert listed(other).endswith(
-                "copies 2, of which this version of quoron cannot say what they promise: it plans the run otherwise"
+                "copies 2, of which this version of quoron cannot say what they guarantee: it plans the run otherwise"
             )
 
 
@@ -258,7 +258,7 @@ class TestCharged:
         told = records._copies("trial")
         assert told["copies"] == 2
         assert told["together"]["epsilon"] > plan_of(real()).guarantee.epsilon
-        assert "2 copies, which together promise" in told["together"]["words"]
+        assert "2 copies, which together guarantee" in told["together"]["words"]
         made = real()
         plan = plan_json(plan_of(made)) | {"columns": made.columns.as_json(), "loss": made.loss}
         for now, expected in (({}, plan_of(made).guarantee.epsilon), (told, told["together"]["epsilon"])):

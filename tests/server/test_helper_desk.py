@@ -75,7 +75,7 @@ def test_a_held_run_goes_on_while_the_helper_serves(tmp_path: Path) -> None:
     put_back(tmp_path, tmp_path / "kept")
     leader.chain = bytes(32)
     with opened(tmp_path) as leader.helped, serving(leader.helped):
-        assert "2, which promise" in said(tmp_path, "continue")
+        assert "2, which guarantee" in said(tmp_path, "continue")
         assert leader.ask(0, []).copies == 2
 
 

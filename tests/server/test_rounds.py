@@ -109,7 +109,7 @@ def test_exposure_model_needs_trusted_clients_outside_simulation(deployed):
 
 
 def test_what_is_not_proved_or_not_private_is_refused_outside_simulation(deployed):
-    with pytest.raises(ConfigError, match="proved promise"):
+    with pytest.raises(ConfigError, match="proved guarantee"):
         run(make("sgd"), Quadratic(), deployed, SecureNoise(b"k" * 32))
 
 

@@ -153,7 +153,7 @@ class TestWhereItLies:
         if name != "begun":  # that is read of an index that is not done
             with pytest.raises(DataError, match="got a symbolic link"):
                 said(opened(tmp_path / "d", "who"))
-        expected = said(renewed(tmp_path / "d", "who", anew=True))
+        expected = said(renewed(tmp_path / "d", "who", force=True))
         assert mine.read_bytes() == kept
         assert not path.is_symlink()
         assert said(opened(tmp_path / "d", "who")) == expected
@@ -197,10 +197,10 @@ class TestWhoseRowsTheyAre:
         config = described(tmp_path, str(path.parent))
         renewed(path.parent, "who")
         rewritten(path, as_another)
-        with pytest.raises(DataError, match=r"group \d+ of 'x.parquet' to have the users .*`quoron admin index --anew"):
+        with pytest.raises(DataError, match=r"group \d+ of 'x.parquet' to have the users .*`quoron admin index --f"):
             quoron.train(config, out=tmp_path / "run")
         assert not (tmp_path / "run" / "model.json").exists()
-        assert invoke(["admin", "index", str(path.parent), "--user", "who", "--anew"]) == 0
+        assert invoke(["admin", "index", str(path.parent), "--user", "who", "--force"]) == 0
         shutil.rmtree(tmp_path / "run")
         assert (quoron.train(config, out=tmp_path / "run").directory / "model.json").is_file()
 

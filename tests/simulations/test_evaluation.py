@@ -100,7 +100,7 @@ def test_a_kill_between_training_and_evaluation_releases_both_once_and_charges_o
         assert not own.finished
     trained = train(people, tmp_path / "run")
     (_, _, first), (_, _, second) = calls
-    assert first["evaluation"] != second["evaluation"], "what was drawn and not committed is drawn anew"
+    assert first["evaluation"] != second["evaluation"], "what was drawn and not committed is drawn again"
     np.testing.assert_array_equal(calls[0][0], calls[1][0])
     with Ledger.open(tmp_path / "run" / "ledger.sqlite") as own:
         assert own.released(EVALUATED) == second

@@ -81,10 +81,10 @@ def test_predictions_of_a_file_are_those_of_its_rows(tmp_path: Path, capsys):
     assert report.state.tolist() == made.predict(ROWS).tolist()
     np.testing.assert_allclose(report.probability_ill, made.predict_proba(ROWS)[:, 1])
     for name in ("told.parquet", "again.csv"):
-        command = ["predict", str(tmp_path), str(tmp_path / "new.csv"), "--file", str(tmp_path / name)]
+        command = ["predict", str(tmp_path), str(tmp_path / "new.csv"), "--out", str(tmp_path / name)]
         assert invoke(command) == 0
     assert pd.read_parquet(tmp_path / "told.parquet").state.tolist() == report.state.tolist()
-    assert invoke(["predict", str(tmp_path), str(tmp_path / "new.csv"), "--file", str(tmp_path / "x.txt")]) == 2
+    assert invoke(["predict", str(tmp_path), str(tmp_path / "new.csv"), "--out", str(tmp_path / "x.txt")]) == 2
 
 
 PROMISE = models.Promise("protects every user", 1.0, 1e-6, "replace-one", "tracking-srgd", "0" * 64, "2026-01-01")
@@ -198,7 +198,7 @@ HOSTILE = {
     "a surrogate": raw('"made": "2026', '"made": "\\ud8002026'),
     "half a character": raw('"made": "2026', '"made": "\ud8002026'),
     "another version": raw(models.FORMAT, "quoron model 1"),
-    "another promise": raw('"epsilon": 1.0', '"epsilon": 0.1'),
+    "another guarantee": raw('"epsilon": 1.0', '"epsilon": 0.1'),
     "another plan": raw("0" * 64, "1" * 64),
     "another weight": raw('"weights": [0.5', '"weights": [0.25'),
     "no digest": without("digest"),
@@ -215,8 +215,8 @@ HOSTILE = {
         {"figures": [], "calibration": [], "users": 9, "epsilon": 1.0, "delta": 0.0, "statement": "x", "remarks": []},
         "evaluation",
     ),
-    "a promise of two lines": put("protects\nevery user", "promise", "statement"),
-    "a promise with more": put("x", "promise", "more"),
+    "a guarantee of two lines": put("protects\nevery user", "promise", "statement"),
+    "a guarantee with more": put("x", "promise", "more"),
     "a loss with more": put(1.0, "loss", "more"),
     "more than there is": put("x", "encoding", "more"),
     **{f"without {'.'.join(map(str, path))}": without(*path) for path in PLACES if path not in OPTIONAL},

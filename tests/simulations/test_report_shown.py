@@ -76,7 +76,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         Figure("rmse", "user", 12345.6, 11000.0, 13500.0, 20000.0, "mean", useless=True),
     )
     bins = (Bin(0.2, 0.25, 0.1, 0.4), Bin(0.7, 0.6, 0.5, 0.8))
-    evaluated = Evaluation(figures, bins, 1000, 1.0, 1e-6, "A promise of its own.", ("A remark.",))
+    evaluated = Evaluation(figures, bins, 1000, 1.0, 1e-6, "A guarantee of its own.", ("A remark.",))
     (place / "evaluated").mkdir()
     stored, folder = result.stored(RunFolder(done.directory)), RunFolder(place / "evaluated")
     summary = replace(stored.summary, evaluation=evaluated, warnings=(LONG, "short"))

@@ -224,12 +224,12 @@ def test_a_cluster_of_our_own_leaves_nothing_behind(monkeypatch):
 
 @pytest.mark.parametrize("cluster", ["open"], indirect=True)
 def test_a_cluster_that_asks_for_no_token_is_refused_by_name(cluster, tmp_path: Path):
-    assert intrudes(cluster.address, tmp_path / "mark"), "whoever reaches it is in it"
-    with pytest.raises(ConfigError, match=r"asks for a token, got one at address=.*answers whoever reaches it"):
+    assert intrudes(cluster.address, tmp_path / "mark"), "anyone who reaches it is in it"
+    with pytest.raises(ConfigError, match=r"asks for a token, got one at address=.*answers anyone who reaches it"):
         on_ray.starter(cluster.address)
     assert not ray.is_initialized()
     ray.init(cluster.address, logging_level=logging.ERROR)
-    with pytest.raises(ConfigError, match=r"that this process is part of .* answers whoever reaches it"):
+    with pytest.raises(ConfigError, match=r"that this process is part of .* answers anyone who reaches it"):
         on_ray.starter(None)
 
 

@@ -209,7 +209,7 @@ def test_zero_out_needs_a_declared_number_of_users(people, ledger, tmp_path):
     [
         ("population.outliers.share=0.1", "nobody's answers are made up"),
         ("privacy.min_cohort=0.5", "everybody answers"),
-        ("algorithm.name=sgd", "a proved promise"),
+        ("algorithm.name=sgd", "a proved guarantee"),
     ],
 )
 def test_what_only_a_simulation_can_have_is_refused_by_name(setting, said, people, ledger, tmp_path):

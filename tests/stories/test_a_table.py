@@ -42,7 +42,7 @@ def test_a_model_is_trained_kept_and_predicts_a_file(quoron: Command, place: Pat
     assert quoron("train", "visits.csv", *ILL, *PRIVATE, *QUICK).code == 0
     folder = place / "runs" / "visits-1"
     assert {"model.json", "report.html", "plan.json"} <= {path.name for path in folder.iterdir()}
-    said = quoron("predict", folder, "visits.csv", "--file", "predicted.csv")
+    said = quoron("predict", folder, "visits.csv", "--out", "predicted.csv")
     assert said.code == 0
     predicted = pd.read_csv("predicted.csv")
     assert len(predicted) == 3000

@@ -28,7 +28,7 @@ DEPARTED = {
     "that this person has left, and when": "its rows are left out as soon as the silo's table is read",
     "a salted digest of its name, and its number": "so that it is known if its rows are still there, or come back",
     "which runs it was charged for, and their ε and δ": "what was released stays released, and bounds what may follow",
-    "what was released before": "it is out; its promise bounds, by ε and δ, what it can say of this person's rows",
+    "what was released before": "it is out; its guarantee bounds, by ε and δ, what it can say of this person's rows",
 }
 
 
@@ -174,8 +174,8 @@ def depart(record: Record, path: Path, name: str) -> DepartureReceipt:
     if record.known([name])[0][0] < 0:
         raise ConfigError(
             f"Expected a person whom {path} knows, got {name!r}. Write the name as the table does, whole "
-            "numbers without a decimal point. Whoever was never registered is in no answer: take the rows out of the "
-            "table before the client is started."
+            "numbers without a decimal point. Anyone who was never registered is in no answer: take the rows out of "
+            "the table before the client is started."
         )
     gone = record.depart(name, time=f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S}+00:00")
     return DepartureReceipt(name, gone.person, gone.time, str(path), gone.epsilon, gone.delta, gone.answers)

@@ -31,7 +31,7 @@ STAYS = {
     "that this user has left, and when": "a client that is started with this record again answers nothing",
     "the sum of ε and of δ that was spent": "what was released stays released, and bounds what may follow",
     "the number of writes, in the record and beside it": "an older copy of the record is told from this one",
-    "what was released before": "it is out; its promise bounds, by ε and δ, what it can say of this user's items",
+    "what was released before": "it is out; its guarantee bounds, by ε and δ, what it can say of this user's items",
 }
 
 

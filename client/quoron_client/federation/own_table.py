@@ -138,7 +138,7 @@ def check_one_user(path: Path, *, one_user: bool, items_per_user: int | None, di
     if why is not None:
         raise DataError(
             f"Data file {str(path)!r}: Expected the rows of one person, got {why}. A client is one user: nothing is "
-            "promised to the people in it one by one. Say whose each row is with --user COLUMN, for a silo, each of "
+            "guaranteed to the people in it one by one. Say whose each row is with --user COLUMN, for a silo, each of "
             "whose people is a user; or, if all rows are to be one user's, say so with --one-user (QUORON_ONE_USER=1)."
         )
 

@@ -70,8 +70,8 @@ class Farewell:
         """Why the record answers nothing."""
         return (
             f"Expected the record of a user who takes part, got {str(path)!r}, whose user has left on "
-            f"{self.time[:10]}, for good: it answers nothing any more. Whoever begins anew does so as another user, "
-            f"with a key and a record of its own, and has spent ε = {self.epsilon:g} before."
+            f"{self.time[:10]}, for good: it answers nothing any more. Anyone who begins again does so as another "
+            f"user, with a key and a record of its own, and has spent ε = {self.epsilon:g} before."
         )
 
 

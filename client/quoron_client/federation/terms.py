@@ -185,7 +185,7 @@ def refusal(owner: Limits, terms: Promised) -> str | None:
     if terms.simulation and owner.simulation_seed is None:
         return "Expected a run with secret noise, got a simulation."
     if terms.adjacency == "none" and "none" not in owner.accept_trust_models:
-        return "Expected a run that promises something, got adjacency none."
+        return "Expected a run that guarantees something, got adjacency none."
     if terms.epsilon <= 0 and terms.trust_model != "none":
         return f"Expected a run of ε > 0, got ε = {terms.epsilon:g}."
     return None

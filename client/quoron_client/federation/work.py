@@ -391,7 +391,7 @@ def _zeros(part: Part, task: Task) -> Found:
 def _promise(terms: Terms, user: str) -> str:
     """What a run says that it promises, for the owner's eyes."""
     if terms.trust_model == "none":
-        return "No privacy is promised."
+        return "No privacy is guaranteed."
     return (
         f"({terms.epsilon:g}, {terms.delta:g})-differential privacy for all rows of one {user} at once, adjacency "
         f"{terms.adjacency}, trust model {terms.trust_model}."

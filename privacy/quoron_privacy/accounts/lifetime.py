@@ -72,7 +72,7 @@ class Charge:
             raise ConfigError(f"Expected variation in [0, 1), and 0 without mu, got variation={self.variation}.")
         if self.adjacency not in ("replace-one", "zero-out"):
             raise ConfigError(
-                f"Expected adjacency replace-one or zero-out, got {self.adjacency!r}: nothing is promised."
+                f"Expected adjacency replace-one or zero-out, got {self.adjacency!r}: nothing is guaranteed."
             )
 
     @property

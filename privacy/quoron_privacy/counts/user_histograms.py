@@ -444,7 +444,7 @@ def _check(mechanism: KnownBins | HiddenBins) -> None:
     if not 2.0**-10 <= scale <= 2.0**50:
         raise ConfigError(f"Expected scale in [2**-10, 2**50], got scale={scale}.")
     if adjacency not in ("replace-one", "zero-out"):
-        raise ConfigError(f"Expected adjacency replace-one or zero-out, got {adjacency!r}: nothing is promised.")
+        raise ConfigError(f"Expected adjacency replace-one or zero-out, got {adjacency!r}: nothing is guaranteed.")
     if mechanism.noise not in NOISES:
         raise ConfigError(f"Expected noise in {NOISES}, got noise={mechanism.noise!r}.")
     if mechanism.noise == "gaussian":

@@ -189,8 +189,8 @@ class SeededNoise:
     def require_deployable(self) -> None:
         """Always refuses."""
         raise RunError(
-            "Expected cryptographic noise, got SeededNoise: whoever knows or guesses the seed can subtract the noise. "
-            "Use SecureNoise.fresh() outside simulation."
+            "Expected cryptographic noise, got SeededNoise: anyone who knows or guesses the seed can subtract the "
+            "noise. Use SecureNoise.fresh() outside simulation."
         )
 
     def export_key(self) -> bytes:

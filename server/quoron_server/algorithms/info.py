@@ -173,7 +173,7 @@ class NoBlackBoxes:
     even_curated: bool = True  # nor where one machine makes all rows; otherwise rows have a radius there, and no clip
 
 
-ITERATES = NoBlackBoxes("its clients are sent iterates without noise, and its promise needs to know their loss")
+ITERATES = NoBlackBoxes("its clients are sent iterates without noise, and its guarantee needs to know their loss")
 
 
 def no_pairs(parameters: Any, problem: Problem, adjacency: Adjacency) -> "tuple[Pair, ...]":

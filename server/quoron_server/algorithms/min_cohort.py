@@ -221,14 +221,14 @@ def told_too_much(plan: RunPlan) -> str | None:
     if promise.servers is not None:
         return None  # both servers see whose sealed answers come, whatever is in them (docs/privacy/two-servers.md)
     if promise.adjacency != "replace-one":
-        return f"under {promise.adjacency} whether a user is there is what the promise hides"
+        return f"under {promise.adjacency} whether a user is there is what the guarantee hides"
     if promise.trust_model != "central-broadcast" or any(map(promise.rests_on, TRUE_ANSWERS)):
         return (
             "a client whose answer is not ready has no neutral one to send: the proof is about answers that are true, "
             f"or private by themselves (trust model {promise.trust_model})"
         )
     if promise.rests_on(Kind.SECRET_COHORTS) or plan.parameters.poisson_sampling:
-        return "its promise rests on secret cohorts, and the names of those who are missing tell who was asked"
+        return "its guarantee rests on secret cohorts, and the names of those who are missing tell who was asked"
     if promise.held_out is not None:
         return "who is held out is drawn in secret, and the names of those who are missing tell who was not"
     return None

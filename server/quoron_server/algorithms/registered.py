@@ -105,7 +105,7 @@ def _beside(
     if promise.min_cohort is not None:
         raise VerificationError(f"Expected no minimum cohort beside {what} in a plan of {plan.algorithm}, got one.")
     if rest is None:
-        raise VerificationError(f"Expected a promise in μ beside {what}, got {plan.algorithm} without one.")
+        raise VerificationError(f"Expected a guarantee in μ beside {what}, got {plan.algorithm} without one.")
     assert paid is not None
     users, own = plan.problem.users, (rest.mu, rest.variation)
     paid.verify(promise.epsilon, promise.delta, users=users, adjacency=promise.adjacency, own=own)
@@ -367,7 +367,7 @@ class Registered(AlgorithmInfo):
             check_numbers(promise.min_cohort, "min_cohort")
         if missing := [assumption_text(each) for each in derived(plan) if each not in promise.assumptions]:
             raise VerificationError(
-                f"Expected a promise of {self.name} that rests on this, too: {'; '.join(missing)}. Got one that does "
+                f"Expected a guarantee of {self.name} that rests on this, too: {'; '.join(missing)}. Got one that does "
                 "not say so."
             )
 
@@ -448,8 +448,8 @@ class Registered(AlgorithmInfo):
         event = pairs[0].event() if len(pairs) == 1 and plan.parameters.simulation_only() is None else None
         if event is None:
             raise UsageError(
-                f"Expected a plan whose mechanism dp-accounting has an event for, got one of {self.name}: its promise "
-                f"rests on {promise.theorem}, which `ALGORITHMS[{self.name!r}].verify` checks again."
+                f"Expected a plan whose mechanism dp-accounting has an event for, got one of {self.name}: its "
+                f"guarantee rests on {promise.theorem}, which `ALGORITHMS[{self.name!r}].verify` checks again."
             )
         if promise.min_cohort is None or counts:
             return event

@@ -252,7 +252,7 @@ class PopulationLedger:
             if (last["sequence"], last["hash"]) != (known.count - 1, known.head):
                 self._read(execute)  # which names the row
                 raise LedgerError(
-                    f"Population ledger: row {known.count - 1} is gone, or was written anew with those before it, "
+                    f"Population ledger: row {known.count - 1} is gone, or was written again with those before it, "
                     "since this process read it. Compare with your last export.",
                 )
         verify_stored(rows, known.head, known.count)
@@ -274,9 +274,9 @@ class PopulationLedger:
         kept, path = self._database.head, self._database.path
         if path is not None and kept and all(row["hash"] != kept for row in rows):
             raise LedgerError(
-                f"Population ledger: rows at its end are gone or were written anew. {path.name}-acknowledged keeps the "
-                f"hash of its last row, {kept}, and no row of {path} has it. Put back the newest copy of both files. "
-                "If there is nothing else, `quoron admin restore` takes the file for what it is.",
+                f"Population ledger: rows at its end are gone or were written again. {path.name}-acknowledged keeps "
+                f"the hash of its last row, {kept}, and no row of {path} has it. Put back the newest copy of both "
+                "files. If there is nothing else, `quoron admin restore` takes the file for what it is.",
                 outside=OUTSIDE,
             )
         if rows and not kept:
@@ -347,8 +347,8 @@ def _admitted(
     if run in known.charges:
         if known.charges[run].promise != wanted.promise or elsewhere != (run in known.elsewhere):
             raise OtherVersion(
-                f"Expected run {run!r} as it was charged, got another promise or population, or a run of another tool. "
-                "Choose a new name."
+                f"Expected run {run!r} as it was charged, got another guarantee or population, or a run of another "
+                "tool. Choose a new name."
             )
         return known.charges[run]
     account = known.accounts.get(group)

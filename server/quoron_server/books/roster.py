@@ -251,7 +251,7 @@ class Roster:
             if stored != group:
                 raise OtherGroup(
                     f"Expected user {known.user} in its group {stored!r}, got group {group!r}. A user never changes "
-                    "group: what was promised to it is added up there."
+                    "group: what was guaranteed to it is added up there."
                 )
             if known.people != people:
                 raise OtherPeople(
@@ -389,8 +389,8 @@ class Roster:
             raise ConfigError(f"Expected two users, got user {old} twice.")
         if before.group != after.group:
             raise ConfigError(
-                f"Expected two users of one group, got {before.group!r} and {after.group!r}: what was promised to user "
-                f"{old} is added up in its group, and a seat never leaves it."
+                f"Expected two users of one group, got {before.group!r} and {after.group!r}: what was guaranteed to "
+                f"user {old} is added up in its group, and a seat never leaves it."
             )
         if after.state == "retired":
             raise ConfigError(f"Expected a user who is not retired in the seat, got user {new}: {after.why}.")
@@ -418,8 +418,8 @@ class Roster:
                 raise ConfigError(f"Expected the key of a user, got {old[:16]}…{gone}.")
             if user.why == REVOKED:
                 raise ConfigError(
-                    f"Expected a key that was never revoked, got that of user {user.user}: whoever has it could sign "
-                    "for any other. Replace the user without a rotation; then it is another user."
+                    f"Expected a key that was never revoked, got that of user {user.user}: anyone who has it could "
+                    "sign for any other. Replace the user without a rotation; then it is another user."
                 )
             require_current(connection, new)
             if holder is not None:
@@ -557,8 +557,8 @@ class Seats:
         for which, fingerprint in (("old", old), ("new", new)):
             if fingerprint in revoked:
                 raise ConfigError(
-                    f"Expected keys that were never revoked, got {fingerprint[:16]}…, the {which} one: whoever has a "
-                    "lost key could sign for any other. Replace the user without a rotation; then it is another user."
+                    f"Expected keys that were never revoked, got {fingerprint[:16]}…, the {which} one: anyone who has "
+                    "a lost key could sign for any other. Replace the user without a rotation; then it is another user."
                 )
         with self.population.seat({"what": "rotated", "user": of, "old": old, "new": new}):
             user, joined = self.roster.rotate(old, new, statement)

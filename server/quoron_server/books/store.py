@@ -112,7 +112,7 @@ def verify_rows(rows: Sequence[Row], expected_head: str | None = None) -> str:
         heads.add(head)
     if expected_head is not None and expected_head not in heads:
         raise LedgerError(
-            f"Population ledger: no row has the hash {expected_head}; rows at the end are gone or were written anew. "
+            f"Population ledger: no row has the hash {expected_head}; rows at the end are gone or were written again. "
             "Compare with the export that it came from."
         )
     return head

@@ -146,9 +146,9 @@ def listed(run: HelpedRun) -> str:
     try:
         _, plan = as_consented(run)
     except QuoronError:
-        return run.words(", of which this version of quoron cannot say what they promise: it plans the run otherwise")
+        return run.words(", of which this version of quoron cannot say what they guarantee: it plans the run otherwise")
     copies = [Charge(run.run, "", **charge_of(plan))] * run.copies
-    return run.words(f", which promise {together(copies).words()} for replacing one user")
+    return run.words(f", which guarantee {together(copies).words()} for replacing one user")
 
 
 def _listed(books: HelperBooks) -> str:

@@ -51,7 +51,7 @@ from quoron_server.service import journal
 from quoron_server.service.folder_lock import locked
 
 FILE = "revoked.json"  # in an authority's folder
-WORDS = "This client's certificate was revoked. Ask whoever issued it."
+WORDS = "This client's certificate was revoked. Ask the authority that issued it."
 MOST_NAMED = 20  # clients, in a line of the log
 CLOSED = "The coordinator cannot tell now who is revoked. Come back later."
 Version = tuple[int, ...] | None  # of a file

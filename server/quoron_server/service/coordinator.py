@@ -121,8 +121,8 @@ class Coordinator:
             )
         if config.helper is not None and config.transport.plaintext:
             raise ConfigError(
-                "Expected certificates together with a second server, got --insecure: whoever reads what clients send, "
-                "and is the second server or in its hands, has their answers."
+                "Expected certificates together with a second server, got --insecure: anyone who reads what clients "
+                "send, and is the second server or in its hands, has their answers."
             )
         if config.max_clients < 1:
             raise ConfigError(f"Expected max_clients of 1 or more, got {config.max_clients}.")

@@ -331,7 +331,7 @@ class Helping:
     def _raise(self, code: grpc.StatusCode, said: str) -> NoReturn:
         if code == grpc.StatusCode.ABORTED:  # its books were put back since: what comes next begins with its consent
             raise HelperAway(
-                f"second server {self.link.address} asks to be asked anew: {said}",
+                f"second server {self.link.address} asks to be asked again: {said}",
                 outside="the second server's books were put back",
             )
         if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED):
@@ -449,7 +449,7 @@ class HelpedEngine:
         if not set(listed) <= set(asked_for.values()):
             raise HelperDisagrees(
                 f"Expected the second server's reply to a list of those who are asked in round {round_} of run {run}, "
-                "got one with others: whoever has sent it had another coordinator's books, or it does not follow."
+                "got one with others: anyone who has sent it had another coordinator's books, or it does not follow."
             )
         self._gather_all(question, asked, listed)
         entries = [self._gathered[each].entry for each in listed]

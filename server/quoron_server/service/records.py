@@ -195,7 +195,7 @@ class Records:
             return {}
         now = backup.together(charges)
         words = (
-            f"It went on from restored books: {len(charges)} copies, which together promise {now.words()} for "
+            f"It went on from restored books: {len(charges)} copies, which together guarantee {now.words()} for "
             "replacing one user."
         )
         promised = {"epsilon": now.epsilon, "delta": now.delta, "adjacency": "replace-one", "words": words}

@@ -154,11 +154,11 @@ class Users:
         both = self._registry.shared(old.user, new.user)
         said = (
             f"{_name(new)} has the seat of {_name(old)} in runs that begin from now on, as another user: with a "
-            f"lifetime budget of its own, in which nothing counts that was promised to user {old.user}. If both are "
-            "one person, that person is two users, and each promise is made to one: "
+            f"lifetime budget of its own, in which nothing counts that was guaranteed to user {old.user}. If both are "
+            "one person, that person is two users, and each guarantee is made to one: "
         )
         said += (
-            f"{both} run{'s' if both > 1 else ''} had both, and promised that person twice the ε. "
+            f"{both} run{'s' if both > 1 else ''} had both, and guaranteed that person twice the ε. "
             if both
             else f"no run has both, so what the account of group {old.group!r} counts holds for that person too. "
         )

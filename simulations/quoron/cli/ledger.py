@@ -36,7 +36,7 @@ app = typer.Typer(help="Privacy budgets over all runs: show, limit, charge, veri
 
 Population = Annotated[str, typer.Option("--population", metavar="NAME", help="Whose privacy budget.")]
 Create = Annotated[bool, typer.Option("--create", help="Make the database if there is none.")]
-Epsilon = Annotated[float, typer.Option("--epsilon", help="ε of the promise to every user.")]
+Epsilon = Annotated[float, typer.Option("--epsilon", help="ε of the guarantee to every user.")]
 Delta = Annotated[float, typer.Option("--delta", help="Its δ.")]
 Mu = Annotated[
     str | None,

@@ -37,8 +37,8 @@ NEXT = "Next: the same without --dry-run. --json has every number, the theorem, 
 def promise(epsilon: float, delta: float, adjacency: str) -> str:
     """The promise of a run on the machine that holds the table, in a sentence."""
     return (
-        f"Promise: ({epsilon:g}, {delta:g})-differential privacy for all rows of any one user at once, {adjacency}: "
-        "it protects them against whoever sees the model and all else that is shown or kept."
+        f"Guarantee: ({epsilon:g}, {delta:g})-differential privacy for all rows of any one user at once, {adjacency}: "
+        "it protects them against anyone who sees the model and all else that is shown or kept."
     )
 
 

@@ -207,7 +207,7 @@ def write_losses(path: Path, planned: Plan) -> None:
 
     chosen, promise = planned.plan, planned.plan.guarantee
     if not (pairs := ALGORITHMS[chosen.algorithm].pairs(chosen)):
-        raise UsageError(f"Expected a plan that promises privacy with --losses, got one of {chosen.algorithm}.")
+        raise UsageError(f"Expected a plan that guarantees privacy with --losses, got one of {chosen.algorithm}.")
     made = [exports.both(pair, near=promise.delta) for pair in pairs]
     of = {"algorithm": chosen.algorithm, "adjacency": promise.adjacency, "epsilon": promise.epsilon}
     text = dumps({"format": exports.FORMAT, **of, "delta": promise.delta, "pairs": made})

@@ -172,7 +172,7 @@ def index(
         str, typer.Argument(metavar="FOLDER|URL|TABLE.TOML", help="Parquet files, or a configuration that names them.")
     ],
     user: Annotated[str | None, typer.Option(metavar="COLUMN", help="Column that says whose item a row is.")] = None,
-    anew: Annotated[bool, typer.Option("--anew", help="Throw away the index that there is, and make another.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Throw away the index that exists, make another.")] = False,
 ) -> None:
     """Check a folder of Parquet files and number its users, once; whoever trains on it then reads only what is asked.
 
@@ -185,7 +185,7 @@ def index(
         user = user or named
     if user is None:
         raise ConfigError("Expected --user, the column that says whose item a row is, got none.")
-    made = indexing.renewed(source, user, anew=anew, watcher=_tell)
+    made = indexing.renewed(source, user, force=force, watcher=_tell)
     order = "sorted by user" if made.sorted else "every user in one file"
     print(f"{made.users:,} users, {made.rows:,} rows, {len(made.files.parts):,} files, {order}: {made.folder}")
 

@@ -102,8 +102,8 @@ def train(
 def predict(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="A model file, or the folder of a run.")],
     table: Annotated[str, typer.Argument(metavar="TABLE", help="Rows to predict for: a file, a folder or a URL.")],
-    file: Annotated[
-        Path | None, typer.Option("--file", help="A .csv or .parquet file; CSV on standard output without.")
+    out: Annotated[
+        Path | None, typer.Option("--out", help="A .csv or .parquet file; CSV on standard output without.")
     ] = None,
     scores: Annotated[
         bool, typer.Option("--scores", help="Probabilities of the classes, or scores where the loss has none, too.")
@@ -124,7 +124,7 @@ def predict(
     trained, decided = quoron.load(model), threshold_of(threshold)
     rows = rows_of(trained, opened(table, csv))
     found = predictions(trained, rows, scores=scores, threshold=decided)
-    write_predictions(found, file)
+    write_predictions(found, out)
     typer.echo(trained.stated(), err=True)
     if trained.evaluation is not None:
         each, users = trained.evaluation.figures[0], trained.evaluation.users
@@ -223,7 +223,8 @@ def compare(
     source: Source = "quickstart",
     epsilon: Epsilon = None,
     algorithms: Annotated[
-        str | None, typer.Option(metavar="NAME,NAME", help="Which, auto among them; all that promise privacy without.")
+        str | None,
+        typer.Option(metavar="NAME,NAME", help="Which, auto among them; all that guarantee privacy without."),
     ] = None,
     vary: Annotated[
         list[str] | None,

@@ -696,18 +696,18 @@ def opened(source: str | Path, user: str, *, watcher: IndexWatcher | None = None
         return _read(files, user, folder)
 
 
-def renewed(source: str | Path, user: str, *, anew: bool = False, watcher: IndexWatcher | None = None) -> Index:
+def renewed(source: str | Path, user: str, *, force: bool = False, watcher: IndexWatcher | None = None) -> Index:
     """The index of a source as it is now: one that was interrupted goes on, one of older files, of another version or
-    damaged is thrown away, and `anew` any."""
+    damaged is thrown away, and `force` any."""
     files, folder = _found(source, user)
     with turn(folder):
-        if (folder / DONE).is_file() or anew:
+        if (folder / DONE).is_file() or force:
             try:
-                if not anew:
+                if not force:
                     _read(files, user, folder).check()
             except DataError:
-                anew = True
-            if anew:
+                force = True
+            if force:
                 for path in [folder / DONE, *folder.glob("piece-*")]:
                     path.unlink(missing_ok=True)
     return opened(source, user, watcher=watcher)

@@ -151,7 +151,7 @@ class Rows:
                         raise DataError(
                             f"Expected row group {group} of {files.parts[piece.part].shown!r} to have the users that "
                             "it was indexed with, got others, though size and time of the file have not changed. Run "
-                            "`quoron admin index --anew`, and begin a new run."
+                            "`quoron admin index --force`, and begin a new run."
                         )
 
         with closing(ahead(read())) as tables:

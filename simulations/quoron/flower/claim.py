@@ -83,8 +83,9 @@ class ClaimObserver:
         self._folder, self._token, self._over = folder, token, threading.Event()
         if not self._wanted():
             raise ConfigError(
-                f"Expected the folder {folder} of whoever started the run, but the ServerApp of {socket.gethostname()} "
-                "does not see it, or the run is no longer wanted. Share that folder with the ServerApp's machine."
+                f"Expected the folder {folder} of the user who started the run, but the ServerApp of "
+                f"{socket.gethostname()} does not see it, or the run is no longer wanted. Share that "
+                "folder with the ServerApp's machine."
             )
 
     def __enter__(self) -> "ClaimObserver":

@@ -64,7 +64,7 @@ def require_secret_noise(environment: Mapping[str, str], simulation_seed: int | 
     """ConfigError for noise that whoever knows the seed can subtract, where users are real."""
     if simulation_seed is not None and not allows_simulation(environment):
         raise ConfigError(
-            f'Expected no seed with identities="keys", got {simulation_seed}: whoever knows it can subtract '
+            f'Expected no seed with identities="keys", got {simulation_seed}: anyone who knows it can subtract '
             "the noise. Leave it out, or set QUORON_ALLOW_SIMULATION=1 in the ServerApp's environment for made-up "
             "data."
         )

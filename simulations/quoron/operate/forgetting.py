@@ -21,14 +21,14 @@ from quoron_server.service import certificates as issued
 
 STAYS = {
     "its number, in the runs that it was a member of": "how they were drawn stays checkable; nobody else gets it",
-    "what its group was promised, in the lifetime ledger": "it bounds what was released of each of its users",
+    "what its group was guaranteed, in the lifetime ledger": "it bounds what was released of each of its users",
     "rows of that ledger about its seat": "numbers, and fingerprints of keys that it rotated: a chain cannot forget",
-    "every model and statistic that was released": "it is out; its promise bounds what it can say of one user",
+    "every model and statistic that was released": "it is out; its guarantee bounds what it can say of one user",
     "what an open run has computed of its answers": "until that run ends; then it is erased as everybody's",
     "digests of its keys, and the revoked key": "so that none of them is ever a user again",
 }
 OUTSIDE = (
-    "Backups, exports and logs of before have what they had: they are yours to delete or to let expire. Whoever "
+    "Backups, exports and logs of before have what they had: they are yours to delete or to let expire. Anyone who "
     "restores a backup of before forgets this user again, by this number."
 )
 Books = Callable[[str, bool], dict[str, Any]]  # of whom it would be, or what was erased

@@ -8,18 +8,18 @@ from quoron.reports.page import Card, Fact, Raw, Section, Table
 from quoron_client.federation.account import Account, Promise
 
 FOOTER = (
-    "Made by quoron from the silo's own record. For the silo and whoever checks on it, and nobody else: how many have "
-    "answered may tell whom a secret cohort had."
+    "Made by quoron from the silo's own record. For the silo and anyone who checks on it, and nobody else: how many "
+    "have answered may tell whom a secret cohort had."
 )
 PROMISED = (
-    "Each run protects all rows of any one person of this silo at once, by the statement below it: whoever sees what "
-    "the run released can hardly tell whether that person's rows were others. What several runs show adds up, to at "
-    "most the sums of ε and of δ. A person who is known to another silo too is two persons: the sums of both hold for "
-    "it."
+    "Each run protects all rows of any one person of this silo at once, by the statement below it: anyone who sees "
+    "what the run released can hardly tell whether that person's rows were others. What several runs show adds up, to "
+    "at most the sums of ε and of δ. A person who is known to another silo too is two persons: the sums of both hold "
+    "for it."
 )
 LEFT = (
-    "Whoever has left is in no answer any more, in runs that go on too. What was released before stays: it is covered "
-    "by its promise."
+    "Anyone who has left is in no answer any more, in runs that go on too. What was released before stays: it is "
+    "covered by its guarantee."
 )
 
 
@@ -36,7 +36,7 @@ def document(account: Account) -> str:
                 Card("runs", f"{len(charged):,}", f"that somebody is charged for, of {len(account.runs):,} agreed to"),
             ]
         ),
-        Section(title="What is promised", note=[PROMISED]),
+        Section(title="What is guaranteed", note=[PROMISED]),
         Section(title="What has been spent", tables=[Table("By what they were charged", ["ε", "δ", "persons"], spent)]),
         Section(title="Run by run", picture="".join(map(_run, account.runs))),
         Section(
@@ -46,7 +46,7 @@ def document(account: Account) -> str:
         ),
     ]
     lead = f"The account of {account.record}, {account.made[:10]}."
-    return page.document("What was promised", lead=lead, parts=parts, simulated=False, footer=FOOTER)
+    return page.document("What was guaranteed", lead=lead, parts=parts, simulated=False, footer=FOOTER)
 
 
 def _run(said: Promise) -> Raw:

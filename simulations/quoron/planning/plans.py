@@ -87,7 +87,7 @@ def remarks(plan: RunPlan, silos: Silos, without: Callable[[int], RunPlan]) -> t
         twice = compose([own], promise.delta).epsilon
         told.append(
             f"A person known to two silos is two users: of this run, which is Gaussian as a whole, ε = {twice:.3g} is "
-            f"then promised at the same δ, where one known to one silo is promised {promise.epsilon:g} "
+            f"then guaranteed at the same δ, where one known to one silo is guaranteed {promise.epsilon:g} "
             "(docs/privacy/silos.md#si6)."
         )
     return tuple(told)
@@ -582,7 +582,9 @@ def _candidate(info: Registered, config: Config, problem: Problem) -> Candidate:
     if config.privacy.adjacency not in info.promises.adjacency:
         offered = ", ".join(info.promises.adjacency)
         return Candidate(
-            info.name, None, f"{info.name}: promised is {offered}, and privacy.adjacency={config.privacy.adjacency!r}."
+            info.name,
+            None,
+            f"{info.name}: guaranteed is {offered}, and privacy.adjacency={config.privacy.adjacency!r}.",
         )
     if not _keeps_answers(info, config):
         why = (

@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # of a table, whoever has one brings it
     from quoron.model import Model
 
 
-FOOTER = "Made by quoron. Every figure on this page was released with noise within the promise, or is public."
+FOOTER = "Made by quoron. Every figure on this page was released with noise within the guarantee, or is public."
 
 
 def evaluation(found: Evaluation, path: str | Path) -> Path:

@@ -110,7 +110,7 @@ EARLY = (
     "`--timeout` and a tenth."
 )
 HELD = (
-    "held: the promise rests on secret cohorts, so no round may end early, and each lasts its whole time and a tenth."
+    "held: the guarantee rests on secret cohorts, so no round may end early, and each lasts its whole time and a tenth."
 )
 
 

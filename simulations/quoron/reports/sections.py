@@ -135,7 +135,7 @@ def risked(odds: Odds | None) -> Card:
 def privacy(statement: str, adjacency: str, odds: Odds | None) -> list[Section]:
     """The promise in plain words with the best test's curve, and the formal sentence; `odds` None: no promise."""
     if odds is None:
-        return [Section(title="What is promised", statement=statement)]
+        return [Section(title="What is guaranteed", statement=statement)]
     places = [step / 200 for step in range(201)]
     curve = [(100 * x, 100 * odds.found(x)) for x in places]
     share = Axis("falsely accused, %", ends=(0.0, 100.0))
@@ -157,7 +157,7 @@ def privacy(statement: str, adjacency: str, odds: Odds | None) -> list[Section]:
             picture=figure("Whom an attacker could find", drawn),
             detail=True,
         ),
-        Section(title="The formal promise", statement=f"{statement} What that means: {PLAIN}."),
+        Section(title="The formal guarantee", statement=f"{statement} What that means: {PLAIN}."),
     ]
 
 

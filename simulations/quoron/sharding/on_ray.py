@@ -167,7 +167,7 @@ def require_guarded(address: str | None) -> None:
     answers = answers_strangers(found)
     if answers is False or (answers is None and os.environ.get("RAY_USE_TLS") == "1"):  # which is mutual
         return
-    what = "answers whoever reaches it" if answers else "could not be asked whether it answers strangers"
+    what = "answers anyone who reaches it" if answers else "could not be asked whether it answers strangers"
     where = "that this process is part of" if address is None else f"at address={address!r}"
     raise ConfigError(
         f"Expected a Ray cluster that asks for a token, got one {where} ({found}) that {what}: with users' items in "

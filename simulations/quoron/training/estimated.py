@@ -329,7 +329,7 @@ class Declarations:
         columns = {key: value for key, value in tree["population"]["columns"].items() if value not in ({}, [])}
         text = toml_text.dumps({"population": tree["population"] | {"columns": columns}, "problem": tree["problem"]})
         head = [
-            f"# Bought with {self.paid.share:.2g} of the μ² of a run, and public since: whoever declares it in "
+            f"# Bought with {self.paid.share:.2g} of the μ² of a run, and public since: anyone who declares it in "
             "another run pays nothing for it.",
             *(toml_text.comment(f"{each.column}: {each.text()}") for each in self.lines()),
             *map(toml_text.comment, self.left_out),

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 UNMEASURED = "Nobody was kept apart, so nobody knows: train with --holdout 0.1, or see “quoron evaluate”."
 FOOTER = (
-    "Made by quoron. All that this page says of the table was released with noise within the promise, or is public: "
+    "Made by quoron. All that this page says of the table was released with noise within the guarantee, or is public: "
     "it may be shown to anybody."
 )
 

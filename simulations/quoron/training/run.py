@@ -289,7 +289,7 @@ def _made_of(prepared: "Prepared[Undeclared]", released: "Released") -> Prepared
     own: dict[str, Any] = {"digest": prepared.digest, "people": scene.people}
     made = _planned(*given, begun=True, bought=bought, asked=check_section(prepared.config), **own)
     if made.run.plan.guarantee.bought is not bought.paid:
-        raise VerificationError("Expected a promise of what was bought and all else together, got one without.")
+        raise VerificationError("Expected a guarantee of what was bought and all else together, got one without.")
     return made
 
 

@@ -354,6 +354,6 @@ def _statement(price: Price, *, trains: bool, declared: bool, same: bool, seeded
     if not same:
         assumed.append("a search that is interrupted goes on with the same data")
     assumed.append("nothing that a trial does, such as raising, printing or keeping something, shows anything of users")
-    against = "whoever sees the chosen model, its score and all else that this search shows or keeps"
+    against = "anyone who sees the chosen model, its score and all else that this search shows or keeps"
     words = guaranteed(price.epsilon, price.delta, price.adjacency, against, THEOREM, assuming=assumed)
     return f"{simulated(words) if seeded else words}."

@@ -208,7 +208,7 @@ class TableSearch(Printed):
         times = said["epsilon"] / said["trial_epsilon"]
         missed = said["chance_that_one_setting_is_never_tried"]
         padded = "always as many; each trial's own time tells its setting"
-        clock = padded if self.price.padded else "NOT padded: whoever sees how long it takes learns more"
+        clock = padded if self.price.padded else "NOT padded: anyone who sees how long it takes learns more"
         return [
             ("settings", f"{len(self.candidates):,}"),
             ("trials", f"{self.price.trials.words}; a setting is never tried with chance {missed:.2g}"),
@@ -240,7 +240,7 @@ def prepare(
     if is_wanted(config):
         raise ConfigError(
             "Expected a table whose features are declared to tune on, got one of which some are to be bought: every "
-            "trial would buy them anew. Buy once, with `quoron bounds`, and put what it tells into the configuration; "
+            "trial would buy them again. Buy once, with `quoron bounds`, and put what it tells into the configuration; "
             "or take the declared.toml of a run of `quoron train`."
         )
     if config.train.holdout is not None:
@@ -317,7 +317,7 @@ def _varied(vary: Mapping[str, Sequence[Any]] | None) -> Mapping[str, Sequence[A
     for key in vary or {}:
         if key.startswith(FIXED):
             raise ConfigError(
-                f"Expected settings of a method or of columns to vary, got {key}: a search has one promise, to the "
+                f"Expected settings of a method or of columns to vary, got {key}: a search has one guarantee, to the "
                 "same users for the same label. Leave it out."
             )
     return vary or {}

@@ -176,11 +176,11 @@ def verify(plan: RunPlan) -> None:
         ("interactions that look for a centre where it is the last mean", _warm(p), (p.warm_ups, p.warm_users)),
         ("range reports exactly when the estimator is range", p.scouts >= 1 if ranged else p.scouts == 0, p.scouts),
         (
-            "what a user sends within the promised epsilon",
+            "what a user sends within the guaranteed epsilon",
             _within(p, promise.epsilon),
             (p.vector_epsilon, p.range_epsilon),
         ),
-        ("vector_delta within the promised delta", 0 < p.vector_delta <= promise.delta, p.vector_delta),
+        ("vector_delta within the guaranteed delta", 0 < p.vector_delta <= promise.delta, p.vector_delta),
         ("2 to 65536 bins of a finite width", not ranged or _binned(p), (p.bins, p.half_width)),
         ("the same users for both reports when split", p.reports == "disjoint" or p.scouts == p.vectors, p.scouts),
         (f"at most {plan.problem.users} users with a slot", slots <= plan.problem.users, slots),

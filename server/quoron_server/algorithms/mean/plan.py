@@ -128,7 +128,7 @@ def verify(plan: RunPlan) -> None:
     drawn = p.sampling in DRAWS and DRAWS[p.sampling].adjacency == promise.adjacency
     search.require(
         name,
-        ("cohorts drawn for the adjacency promised", drawn, p.sampling),
+        ("cohorts drawn for the adjacency guaranteed", drawn, p.sampling),
         ("no range of cohorts by coins", not (p.poisson_sampling and p.estimator == "range"), p.sampling),
         (f"estimator {' or '.join(ESTIMATORS[name])}", p.estimator in ESTIMATORS[name], p.estimator),
         (f"1 <= cohort_size <= {users}", 1 <= p.cohort_size <= users, p.cohort_size),

@@ -279,7 +279,7 @@ def _info(name: str, adjacency: Adjacency, summary: str) -> AlgorithmInfo:
             (adjacency,),
             "docs/privacy/group-privacy.md#sampled-items",
             _pairs,
-            one_server="its promise is amplification by secret samples, and two servers see whom they ask: take "
+            one_server="its guarantee is amplification by secret samples, and two servers see whom they ask: take "
             "recentred-sgd or tracking-srgd",
         ),
         options=GroupDPSGDOptions,

@@ -37,7 +37,7 @@ INFO = AlgorithmInfo(
         ("none",),
         ("none",),
         "docs/privacy/gaussian.md",
-        one_server="it adds no noise and promises nothing: take tracking-srgd",
+        one_server="it adds no noise and guarantees nothing: take tracking-srgd",
     ),
     options=SGDOptions,
     parameters=NoisySGDParameters,

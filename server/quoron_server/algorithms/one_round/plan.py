@@ -85,7 +85,7 @@ def verify(plan: RunPlan) -> None:
         (f"a cohort of all {plan.problem.users} users", p.cohort_size == plan.problem.users, p.cohort_size),
         ("one round", p.rounds == 1, p.rounds),
         ("one prediction an item", plan.problem.outputs == 1, plan.problem.outputs),
-        ("the promised adjacency", p.adjacency == promise.adjacency, p.adjacency),
+        ("the guaranteed adjacency", p.adjacency == promise.adjacency, p.adjacency),
         ("positive scales", min(p.label_scale, p.label_bound, p.moment_norm, p.target) > 0, p.label_scale),
     )
     search.require_gaussian(plan, pairs(p, plan.problem, promise.adjacency), p.mu)

@@ -104,7 +104,7 @@ def require_masked(plan: RunPlan) -> None:
     """Infeasible unless its rows may be summed where nobody sees one, by cohorts that both servers know."""
     name, p = plan.algorithm, plan.parameters
     if plan.guarantee.rests_on(Kind.SECRET_COHORTS):
-        condition = "its promise rests on cohorts that are drawn in secret, and two servers see whom they ask"
+        condition = "its guarantee rests on cohorts that are drawn in secret, and two servers see whom they ask"
         raise Infeasible(name, condition, "everybody in every round (rate=1)")
     if p.masked(plan.problem) is None:
         condition = "no rows that add up unseen are known for it with this problem and these options"
@@ -203,7 +203,7 @@ def verify(plan: RunPlan) -> None:
     adjacency = {each.adjacency for each in sheet.rounds}
     search.require(
         plan.algorithm,
-        ("rows of the promised adjacency", adjacency == {promise.adjacency}, adjacency),
+        ("rows of the guaranteed adjacency", adjacency == {promise.adjacency}, adjacency),
         ("a round of the sheet for each planned", len(sheet.rounds) == plan.cost.rounds, len(sheet.rounds)),
         ("together_epsilon <= epsilon", servers.together_epsilon <= own.guarantee.epsilon, servers),
         (

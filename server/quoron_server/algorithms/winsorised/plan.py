@@ -104,7 +104,7 @@ def verify(plan: RunPlan) -> None:
             ("1 <= suffix <= rounds", 1 <= phase.suffix <= phase.rounds),
             ("step_size > 0 and regularisation >= 0", phase.step_size > 0 and phase.regularisation >= 0),
             ("a mean of the phase's users", mean.users == phase.users),
-            ("the adjacency promised", mean.adjacency == p.adjacency == promise.adjacency),
+            ("the adjacency guaranteed", mean.adjacency == p.adjacency == promise.adjacency),
         )
         last = phase.first + phase.users
         # The box's diagonal: between its ends, for zero-out from its middle.
