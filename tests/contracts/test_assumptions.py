@@ -189,7 +189,7 @@ def test_no_rule_looks_for_a_sentence_among_the_assumptions() -> None:
                     words = [ast.unparse(each) for each in (node.left, *node.comparators)]
                     if any(part in each for each in words for part in ("assumptions", "sentence(", "TEXTS")):
                         found.append((path.name, ast.unparse(node)))
-    assert set(found) <= {("registered.py", "each not in guarantee.assumptions")}
+    assert set(found) <= {("registered.py", "each not in promise.assumptions")}
 
 
 def test_every_kind_has_a_text_and_says_how_much_that_leaves_open() -> None:
