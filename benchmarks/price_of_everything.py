@@ -18,7 +18,7 @@ import pandas as pd
 
 import quoron
 from quoron import Model
-from quoron.private_bounds import PrivateBounds, declare
+from quoron.private_bounds import PrivateBounds, find_bounds
 from quoron.training.lifetime import opened
 
 TABLE = Path(__file__).parent.parent / "simulations" / "quoron" / "data" / "scorecard.parquet"
@@ -61,7 +61,7 @@ def steps(rows: pd.DataFrame, folder: Path, off: Any, others: pd.DataFrame) -> N
     def charged(name: str, population: str = "colleges") -> dict[str, Any]:
         return {"out": folder / name, "population": population, "ledger": ledger}
 
-    found = declare(
+    found = find_bounds(
         rows,
         user=USER,
         epsilon=DECLARING,

@@ -32,7 +32,7 @@ from quoron.training.start import Identity
 from quoron.tuning import tables
 from quoron.tuning.scoring import Effort
 from quoron.tuning.searching import TrialNoise, search
-from quoron.tuning.tables import Candidate, Table, TableSearch, prepare
+from quoron.tuning.tables import Candidate, TableSearch, prepare
 from quoron_privacy.noise.streams import NoiseSource, SeededNoise, StartedNoise
 
 METHODS = ("auto", "whitened-tracking", "tracking-srgd", "one-pass-dp-sgd")
@@ -85,7 +85,7 @@ def figure(found: TableSearch, candidate: Candidate, weights: np.ndarray, test: 
     return auc(scores, (usable[label.column] >= label.number).to_numpy())
 
 
-def pooled(found: TableSearch, table: Table, test: pd.DataFrame, repeats: int) -> dict[str, float]:
+def pooled(found: TableSearch, table: TableSearch, test: pd.DataFrame, repeats: int) -> dict[str, float]:
     """What searches keep, by the noise of their score: put together from every setting's trials, 4,000 of each size."""
     original, scores, figures = tables.private_mean, [], []
     try:
@@ -138,7 +138,7 @@ def cell(
             frame=training,
             seeded=True,
         )
-        table = Table(found)
+        table = found
         if alone_only:
             kept = pooled(found, table, test, repeats)
             yield {"table": name, "users": users, "epsilon": epsilon, "score_noise": found.noise.scale, "kept": kept}
@@ -176,7 +176,7 @@ def cell(
     }
 
 
-def alone_figures(found: TableSearch, table: Table, place: int, test: pd.DataFrame, repeats: int) -> list[float]:
+def alone_figures(found: TableSearch, table: TableSearch, place: int, test: pd.DataFrame, repeats: int) -> list[float]:
     """A setting's figure with noise of its own, as often as it is asked for."""
     values = []
     for repeat in range(repeats):

@@ -118,7 +118,7 @@ def quick(folder: Path) -> tuple[Any, Callable[[], None]]:
         nonlocal numbers
         numbers = count()
 
-    run._planned, reports.write = once, report  # type: ignore[assignment]
+    run._planned, reports.write_training = once, report  # type: ignore[assignment]
     Identity.fresh = staticmethod(lambda name: Identity(f"{name}-{next(numbers)}", 7, "2026-01-01"))  # type: ignore[method-assign, assignment]
     os.urandom = random._urandom = drawn  # type: ignore[assignment, attr-defined]
     rows = "\n".join(f"{who},{10 * who % 97},{who % 2}" for who in range(60))

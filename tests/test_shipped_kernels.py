@@ -22,8 +22,8 @@ def twice(number):
 CALL = """
 import sys
 from pathlib import Path
-from quoron_privacy.kernels import shipped
-shipped.SHIPPED = Path("shipped")
+from quoron_privacy.kernels import compiled
+compiled.SHIPPED = Path("shipped")
 import kernel
 print(*[kernel.twice(eval(each)) for each in sys.argv[1:]])
 """

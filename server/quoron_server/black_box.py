@@ -18,7 +18,8 @@ from typing import Any
 
 from quoron_privacy.errors import ConfigError
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.algorithms.info import NoBlackBoxes, options_of
+from quoron_server.algorithms.info import NoBlackBoxes
+from quoron_server.algorithms.options import options_of
 from quoron_server.plan import EVERYONE, Privacy, RunPlan
 from quoron_server.problem import Problem
 

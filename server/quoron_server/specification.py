@@ -25,7 +25,7 @@ from quoron_client.protocol import wire
 from quoron_client.protocol.domains import L2Ball
 from quoron_privacy.errors import ConfigError
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.algorithms.info import options_of, summed
+from quoron_server.algorithms.options import options_of, summed
 from quoron_server.parameters import Assumption, Kind
 from quoron_server.plan import EVERYONE, Attending, Privacy, RunPlan, check_delta
 from quoron_server.problem import Beliefs, Problem

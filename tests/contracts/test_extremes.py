@@ -11,7 +11,7 @@ from federation.crowd import FEW, specification
 from problems import changed
 from quoron_privacy.errors import ConfigError, QuoronError
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.algorithms.info import options_of
+from quoron_server.algorithms.options import options_of
 from quoron_server.problem import Beliefs, Problem
 from quoron_server.specification import make_plan
 

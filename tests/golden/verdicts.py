@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 from contracts.scenes import PRIVACY, PROBLEM, PROBLEMS, make_plan
 from quoron_privacy.errors import QuoronError
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.algorithms.info import options_of
+from quoron_server.algorithms.options import options_of
 from quoron_server.plan import RunPlan
 
 # What is verified at length, every time anew; `test_accelerated_erm_plans.py` has its changes.

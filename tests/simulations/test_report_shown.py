@@ -80,7 +80,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     (place / "evaluated").mkdir()
     stored, folder = result.stored(RunFolder(done.directory)), RunFolder(place / "evaluated")
     summary = replace(stored.summary, evaluation=evaluated, warnings=(LONG, "short"))
-    training.write(folder, summary, stored.model, [])
+    training.write_training(folder, summary, stored.model, [])
     (place / "small.toml").write_text(TOML)
     network = ["run.network=phones", "algorithm.name=tracking-srgd"]
     quoron.simulate(str(place / "small.toml"), settings=network, out=place / "simulated")

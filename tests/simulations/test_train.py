@@ -133,7 +133,7 @@ def test_a_killed_run_goes_on_from_what_it_committed_for_one_charge(at, left, pe
     people.to_csv(tmp_path / "people.csv", index=False)
     (tmp_path / "people.toml").write_text(
         '[population]\nkind = "table"\npath = "people.csv"\nuser = "who"\nlabel = "ill"\n'
-        "numeric = { age = [0, 100], dose = [0, 5] }\n[privacy]\nepsilon = 8.0\ndelta = 1e-5\n"
+        "columns.numeric = { age = [0, 100], dose = [0, 5] }\n[privacy]\nepsilon = 8.0\ndelta = 1e-5\n"
         '[algorithm]\nname = "dp-sgd-wor"\n[algorithm.options]\nrounds = 3\n',
         encoding="utf-8",
     )

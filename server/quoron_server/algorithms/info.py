@@ -3,25 +3,19 @@
 Predicted excess risk from public facts only: it ranks plans and never sets noise; and how sure it is.
 
 A `Factor` makes a bound of what a planner predicts; `averaged_sgd` is the model that most of them share.
-
-Options of an algorithm, read from what a person gave.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from difflib import get_close_matches
-from functools import cache
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
-
-from pydantic import TypeAdapter, ValidationError
 
 from quoron_privacy.errors import ConfigError, Infeasible
 from quoron_privacy.release import Adjacency
 from quoron_server.algorithm import Algorithm
 from quoron_server.algorithms.references import Origin
 from quoron_server.parameters import Assumption, Moves, Parameters, PrintedParameters
-from quoron_server.plan import MOST_ROUNDS, Constants, Cost, Privacy, RunPlan, TrustModel
+from quoron_server.plan import Constants, Cost, Privacy, RunPlan, TrustModel
 from quoron_server.problem import Problem
 
 if TYPE_CHECKING:
@@ -300,57 +294,3 @@ class AlgorithmInfo:
     def may_be_gaussian(self) -> bool:
         """Whether any plan of it promises a μ as a whole: where none does, no share of one can be spent."""
         return self.promises.pairs is not no_pairs
-
-
-def options_of(
-    info: AlgorithmInfo, given: Mapping[str, Any], *, called: str = "options", constants: Constants = "calibrated"
-) -> Any:
-    """An algorithm's options; ConfigError names the one that is unknown, of a wrong type or out of range."""
-    kind = info.options_for(constants)
-    if not given:
-        return kind()
-    known = [each.name for each in fields(kind)]
-    for key in given:
-        if key not in known:
-            close = get_close_matches(key, known, n=1, cutoff=0.5)
-            hint = f"; did you mean {called}.{close[0]}?" if close else "."
-            among = f"of {info.name}{'' if constants == 'calibrated' else ' as printed'} among {', '.join(known)}"
-            raise ConfigError(f"Expected {called} {among}, got {called}.{key}{hint}")
-    counts = ("rounds", "phases")
-    for key, value in given.items():
-        if key not in counts:
-            _check_range(f"{called}.{key}", value)
-    try:
-        read: Any = _reader(kind).validate_python(dict(given))
-    except ValidationError as error:
-        wrong = error.errors()[0]
-        name = ".".join((called, *map(str, wrong["loc"])))
-        raise ConfigError(f"Expected {name} to be valid ({wrong['msg']}), got {name}={wrong['input']!r}.") from None
-    for key in counts:  # as they were read: 1e9 and "1000000000" are numbers of rounds too
-        count = getattr(read, key, None)
-        if count is not None and not 1 <= count <= MOST_ROUNDS:
-            raise ConfigError(f"Expected {called}.{key} in [1, {MOST_ROUNDS:,}], got {count:,}.")
-    return read
-
-
-def summed(options: Any) -> Any:
-    """The same, of which every question is for one release where that is a choice: all that is read is then sums."""
-    return replace(options, parts=True) if "parts" in {each.name for each in fields(options)} else options
-
-
-@cache
-def _reader(options: type) -> TypeAdapter[Any]:
-    """Made once: a curve reads the same options for every number of rounds."""
-    return TypeAdapter(options)
-
-
-def _check_range(name: str, value: Any) -> None:
-    """Options are positive, rates at most 1, reserves and bytes may be zero; ConfigError otherwise."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return
-    least = 0 if name.endswith((".reserve", ".noise_memory")) else 1e-12
-    most = 1.0 if name.endswith(".rate") else 1e9
-    if not least <= value <= most:
-        raise ConfigError(
-            f"Expected {name} in [{least:g}, {most:g}], got {name}={value}. Leave it out to let the plan choose."
-        )

@@ -26,8 +26,9 @@ from quoron_privacy.accounts.lifetime import Charge, compose
 from quoron_privacy.counts.min_cohort import spent_on
 from quoron_privacy.errors import BudgetExceeded, ConfigError, Infeasible, Needs, QuoronError, VerificationError
 from quoron_server.algorithms import ALGORITHMS, Registered
-from quoron_server.algorithms.info import options_of, start_risk, summed, told, trivial_risk
+from quoron_server.algorithms.info import start_risk, told, trivial_risk
 from quoron_server.algorithms.min_cohort import left_by_min_cohort
+from quoron_server.algorithms.options import options_of, summed
 from quoron_server.algorithms.references import REFUSED
 from quoron_server.algorithms.search import round_grid, settled, within_rounds
 from quoron_server.parameters import Kind, PrintedParameters

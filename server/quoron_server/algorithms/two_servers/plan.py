@@ -19,7 +19,7 @@ from quoron_privacy.prefix.noise import PrefixNoise
 from quoron_privacy.two_servers import noise
 from quoron_privacy.two_servers.specification import SUMS, RoundSheet, Servers, Sheet, louder
 from quoron_server.algorithms import search
-from quoron_server.algorithms.info import summed
+from quoron_server.algorithms.options import summed
 from quoron_server.algorithms.search import two_digits
 from quoron_server.parameters import Kind
 from quoron_server.plan import LEAST_EPSILON, Privacy, RunPlan
