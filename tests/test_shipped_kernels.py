@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from quoron_privacy.kernels.compiled import LEVELS, fits
+from quoron_privacy.kernels.shipped import LEVELS, fits
 
 ROOT = Path(__file__).parent.parent
 MODULE = """
-from quoron_privacy.kernels.compiled import njit
+from quoron_privacy.kernels.shipped import njit
 
 @njit(cache=True)
 def twice(number):
@@ -22,8 +22,8 @@ def twice(number):
 CALL = """
 import sys
 from pathlib import Path
-from quoron_privacy.kernels import compiled
-compiled.SHIPPED = Path("shipped")
+from quoron_privacy.kernels import shipped
+shipped.SHIPPED = Path("shipped")
 import kernel
 print(*[kernel.twice(eval(each)) for each in sys.argv[1:]])
 """

@@ -59,7 +59,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quoron_privacy.errors import ConfigError, RunError
-from quoron_privacy.kernels.compiled import njit
+from quoron_privacy.kernels.shipped import njit
 from quoron_privacy.noise.samplers import SETTLING, gaussian_bins, propose_gaussian, settle_gaussian
 from quoron_privacy.noise.streams import GRID_BITS, total_variation
 

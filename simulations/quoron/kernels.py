@@ -36,7 +36,8 @@ from quoron_client.compute.user_loops import UserLoop
 from quoron_client.data.encoding import Categorical, Encoding, Numeric, Signs, Weight
 from quoron_client.data.fused import Gathering, Tally
 from quoron_client.protocol.domains import Box
-from quoron_privacy.kernels.compiled import LEVELS, SHIPPED, Pointwise, Target, fits, here
+from quoron_privacy.kernels.compiled import Pointwise
+from quoron_privacy.kernels.shipped import LEVELS, SHIPPED, Target, fits, here
 from quoron_server.algorithms import ALGORITHMS, slots
 
 # So generous a promise that filters and lotteries are feasible with these users.

@@ -20,7 +20,7 @@ from numba import float64, int64, types
 from numpy.typing import NDArray
 
 from quoron_client.data.items import Items
-from quoron_privacy.kernels.compiled import SUMS, helper, njit, read_only
+from quoron_privacy.kernels.compiled import SUMS, helper, read_only
 from quoron_privacy.kernels.lanes import (
     STRIDE,
     WIDTH,
@@ -34,6 +34,7 @@ from quoron_privacy.kernels.lanes import (
     sum_of,
     sums_of,
 )
+from quoron_privacy.kernels.shipped import njit
 from quoron_privacy.kernels.threads import all_threads, at_once
 
 _SMALL = 1 << 19  # numbers in a batch that one thread reads in a few times what it takes to wake another

@@ -5,7 +5,8 @@ from typing import Any
 import numpy as np
 from numba import int64, uint8, uint64, void
 
-from quoron_privacy.kernels.compiled import njit, read_only, writable
+from quoron_privacy.kernels.compiled import read_only, writable
+from quoron_privacy.kernels.shipped import njit
 
 _WORD = np.uint64
 _C0, _C1 = _WORD(0x736F6D6570736575), _WORD(0x646F72616E646F6D)

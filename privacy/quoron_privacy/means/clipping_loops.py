@@ -20,7 +20,7 @@ import numpy as np
 from numba import carray, types  # type: ignore[attr-defined]
 from numpy.typing import NDArray
 
-from quoron_privacy.kernels.compiled import cfunc, njit, run
+from quoron_privacy.kernels.compiled import run
 from quoron_privacy.kernels.lanes import (
     WIDTH,
     add_whole,
@@ -39,6 +39,7 @@ from quoron_privacy.kernels.lanes import (
     sums_of,
     times,
 )
+from quoron_privacy.kernels.shipped import cfunc, njit
 from quoron_privacy.kernels.threads import in_pieces
 
 Matrix = NDArray[np.float64]

@@ -19,7 +19,7 @@ from math import isqrt
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron_privacy.kernels.compiled import njit
+from quoron_privacy.kernels.shipped import njit
 from quoron_privacy.noise.streams import GRID_BITS, Steps, Words
 
 SETTLING = 6  # more words for a proposal that three do not decide: 128 bits each for bin, place and coin

@@ -26,7 +26,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron_privacy.kernels.compiled import njit
+from quoron_privacy.kernels.shipped import njit
 from quoron_privacy.robust.outlier_mean import Integers, Mask, Matrix, Vector, distance_slack
 
 Rule = Callable[[NDArray[np.float64], NDArray[np.float64]], float]

@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 
 from quoron_client.protocol.domains import Domain
 from quoron_privacy.errors import ConfigError
-from quoron_privacy.kernels.compiled import njit
+from quoron_privacy.kernels.shipped import njit
 
 Vector = NDArray[np.float64]
 Lengths = NDArray[np.int64]

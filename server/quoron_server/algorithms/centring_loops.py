@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from quoron_privacy.kernels.compiled import njit
+from quoron_privacy.kernels.shipped import njit
 
 
 @njit(cache=True)

@@ -66,7 +66,7 @@ from quoron_client.data.fused import Block, encode
 from quoron_client.data.items import ItemBatch, ItemView
 from quoron_client.losses import Loss
 from quoron_privacy.errors import ConfigError, RunError
-from quoron_privacy.kernels.compiled import njit
+from quoron_privacy.kernels.shipped import njit
 from quoron_privacy.kernels.threads import all_threads, at_once
 
 SEALED = 2048  # words of four bytes

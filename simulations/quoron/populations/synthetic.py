@@ -91,8 +91,8 @@ from quoron_client.losses import Loss, make_loss
 from quoron_client.protocol.domains import Box, Domain, L2Ball, free_ball
 from quoron_privacy.accounts.roots import root
 from quoron_privacy.errors import ConfigError, count, non_negative, positive, probability
-from quoron_privacy.kernels.compiled import njit
 from quoron_privacy.kernels.lanes import WIDTH, aligned, alike, fused, keep, lanes, sum_of, sums_of, times
+from quoron_privacy.kernels.shipped import njit
 from quoron_privacy.kernels.threads import at_once
 
 _NODES = 200

@@ -32,7 +32,7 @@ from quoron_client.data.items import ItemBatch, ItemView
 from quoron_client.losses import Loss
 from quoron_client.protocol.domains import Domain, L2Ball, on_boundary
 from quoron_privacy.errors import ConfigError
-from quoron_privacy.kernels.compiled import njit
+from quoron_privacy.kernels.shipped import njit
 
 
 class Purpose(IntEnum):

@@ -15,7 +15,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron_privacy.kernels.compiled import njit
+from quoron_privacy.kernels.shipped import njit
 from quoron_privacy.kernels.threads import in_pieces
 from quoron_privacy.robust.filter.concentration import Mask, Matrix, Norm, Vector
 

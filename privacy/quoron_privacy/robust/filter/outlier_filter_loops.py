@@ -7,7 +7,7 @@ The loop of `charging`: the fixed points of the game, level by level.
 
 import math
 
-from quoron_privacy.kernels.compiled import njit
+from quoron_privacy.kernels.shipped import njit
 
 _DEPTHS = 40  # bins of the own user's noise, on the scale of λ
 

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from quoron_privacy.kernels.compiled import njit
+from quoron_privacy.kernels.shipped import njit
 from quoron_privacy.robust.filter.concentration import Matrix, Vector
 
 _PASS = 2.9  # standard deviations: ordinary data pass the test with probability 0.998

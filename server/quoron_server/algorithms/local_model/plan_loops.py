@@ -1,6 +1,6 @@
 """The loop of `forecast`: accelerated steps on a quadratic, and how each error reaches the end."""
 
-from quoron_privacy.kernels.compiled import njit
+from quoron_privacy.kernels.shipped import njit
 
 
 @njit(cache=True)

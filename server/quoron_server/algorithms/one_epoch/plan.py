@@ -25,7 +25,7 @@ from quoron_privacy.accounts.gdp import mu_for
 from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
 from quoron_privacy.gaussian import GaussianNoise, mean_sensitivity
-from quoron_privacy.kernels.compiled import njit
+from quoron_privacy.kernels.shipped import njit
 from quoron_privacy.means.norm_counts import SHARES
 from quoron_privacy.noise.streams import total_variation
 from quoron_privacy.prefix import noise as played
