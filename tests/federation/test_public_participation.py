@@ -74,8 +74,8 @@ async def test_a_run_without_its_min_cohort_ends_in_its_first_round_and_names_wh
         while len(honest.asked) < users:
             await asyncio.sleep(0.001)
         while (session := running.sessions.runs.get("trial")) is not None:
-            if session.open is None or session.open.left == stopped:
-                if session.open is not None and (awaited := await running.manager.awaited("trial")) is not None:
+            if session.open is not None and session.open.left == stopped:
+                if (awaited := await running.manager.awaited("trial")) is not None:
                     shown.append(words(awaited))
                 put_clock_forward(SECONDS)
             await asyncio.sleep(0.01)
