@@ -196,7 +196,7 @@ def without_ledger(
 ) -> tuple[Vector, tuple[dict[str, Any], ...]]:
     """Return the model of `algorithm`, shape (d,), and each round's public figures; nothing is charged or kept.
 
-    For a trial of a search, which its price covers, and for a rehearsal by whoever holds the data.
+    For a trial of a search, whose price covers it, and for a dry run by the data holder.
     """
     state, events = algorithm.init(), []
     while (question := algorithm.request(state, noise)) is not None:

@@ -1,6 +1,6 @@
-"""Pages of what is released outside of runs: an evaluation of a model, and statistics of a table.
+"""HTML pages of an evaluation, of statistics of a table, and of a simulation.
 
-What a simulation reached, as a page for people; figures that no real run could show are marked.
+A simulation's page marks the figures that no real run could show.
 """
 
 import math

@@ -1,9 +1,4 @@
-"""Tables with bars: predicted excess risk against rounds and ε, and what rounds cost.
-
-Predicted excess risk against rounds, or against ε, drawn for a terminal and as an SVG picture.
-
-The table of what rounds cost, for a terminal, a page and the documentation: the same words in all three.
-"""
+"""Predicted excess risk against rounds or ε, and costs of rounds: for a terminal, as SVG, and as a table of a page."""
 
 import math
 from collections.abc import Mapping, Sequence

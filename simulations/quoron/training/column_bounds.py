@@ -1,4 +1,4 @@
-"""From the rows of a table to what is bought of it: the releases one after the other, each in view of those before.
+"""Private bounds of a table's columns: the releases one after the other, each chosen by those before.
 
     released, entries = release(bought, wants, source, owners, users, noise)
 

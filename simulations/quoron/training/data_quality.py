@@ -1,7 +1,7 @@
-"""A look at the table before a curator's run: whether it is worth a share of μ², the one release, and what it says.
+"""The data quality check before a run on a table: whether it is worth a share of μ², its one release, its warnings.
 
     planned, why = plan(config, problem, encoding)       # a plan that pays for the look; why: nobody looks
-    shares = release(prepared, own)                      # committed before anybody sees it, once a run
+    shares = release(prepared, own)                      # committed once a run, before it is visible
 
 Statement, and what it costs and sees: docs/privacy/table-health.md. The mechanism: quoron_privacy.counts.data_quality.
 """

@@ -1,22 +1,16 @@
-"""Private bounds of what nobody declared of a table: planned before the charge, estimated once, read as declarations.
-
-What was bought of a table, as declarations: ranges, values, the label's kind; and what could not be, with its fix.
-
-A function of released numbers alone.
-
-Which facts of a table nobody has declared: what is bought of which column, by names and types alone.
-
-Names of columns are public, and so are types where a schema declares them (Arrow, Parquet). Of a CSV file and of a
-pandas frame, whose types are made of values, a column's kind is bought as well.
-
-Buying what nobody declared of a table, out of the run's own promise: planned before the charge, released once.
+"""Private bounds of the columns that a table's owner did not declare, inside the run's own ε.
 
     prepared = planned(config, base, identity, frame, assumptions)   # a forecast, which is charged as a whole
-    found = release(prepared, own)                                   # committed before anybody sees it, once a run
+    found = release(prepared, own)                                   # committed once a run, before it is visible
     config = declared(prepared.config, found)                        # what the run goes on with
 
+Names of columns are public, and so are types where a schema declares them (Arrow, Parquet): they say which facts are
+missing. Of a CSV file and of a pandas frame, whose types depend on values, a column's kind is estimated as well. The
+declarations (ranges, values, the label's kind) are a function of released numbers alone, as is what could not be
+estimated, with its fix.
+
 Which columns, which method and which numbers come afterwards depend on what was released; what each part may cost does
-not. Statement and proof: docs/privacy/bought-run.md. What is bought, and how: quoron_privacy.counts.private_bounds.
+not. Statement and proof: docs/privacy/bought-run.md. The mechanism: quoron_privacy.counts.private_bounds.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
