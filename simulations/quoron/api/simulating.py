@@ -15,11 +15,10 @@ from quoron.engines import Engine, Inline, Ray, Service, from_spec
 from quoron.planning.plans import Plan, Prepared
 from quoron.reports import progress as bars
 from quoron.run_folder import FRAME, RunFolder, as_parquet, claim, write
-from quoron.sharding.choice import shared
 from quoron.simulation import run as runs
 from quoron.simulation.first_use import rounds_compiled_meanwhile
 from quoron.simulation.patterns import unread_of
-from quoron.simulation.run import SimulatedRun
+from quoron.simulation.run import SimulatedRun, shared
 from quoron.simulation.scene import Setup
 from quoron.sources import Frame, Source, described, needed
 from quoron.table_columns import Label

@@ -26,9 +26,10 @@ from quoron.config import Config
 from quoron.planning.plans import Prepared
 from quoron.populations import Population
 from quoron.run_folder import RunFolder
-from quoron.sharding.choice import Sharing, shared
+from quoron.sharding.choice import Sharing
 from quoron.simulation import run as runs
 from quoron.simulation.inline import InlineEngine
+from quoron.simulation.run import shared
 from quoron.simulation.scene import Setup, make_domain
 from quoron_privacy.errors import Infeasible, QuoronError
 from quoron_server.plan import RunPlan

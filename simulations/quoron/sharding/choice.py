@@ -3,15 +3,11 @@
 with Sharing(workers=4).engine(population, Settings(seed=0)) as engine: ...
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from quoron.planning.plans import Prepared
 from quoron.populations.users import Answering
 from quoron.sharding.engine import Settings
-from quoron.simulation.scene import Setup
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 
 if TYPE_CHECKING:
@@ -35,15 +31,3 @@ class Sharing:
         if self.ray:
             return on_ray.engine(population, self.workers, settings, self.address)
         return processes.engine(population, self.workers, settings)
-
-
-@contextmanager
-def shared(prepared: Prepared[Setup], sharing: Sharing | None) -> Iterator[Prepared[Setup]]:
-    """The same run with workers that answer for its users, for as long as it takes; without any, in this process."""
-    if sharing is None:
-        yield replace(prepared, scene=prepared.scene.remembering(prepared.planned.plan))
-        return
-    config, scene = prepared.config, prepared.scene
-    settings = Settings(config.run.seed, config.run.dropout)
-    with sharing.engine(scene.population, settings) as engine:
-        yield replace(prepared, scene=replace(scene, engine=engine))

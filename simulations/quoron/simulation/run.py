@@ -5,7 +5,8 @@ import json
 import math
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,8 @@ from quoron.processors import memory_below
 from quoron.reports.summary import Summary, from_json
 from quoron.results import Axes, Run, axes
 from quoron.run_folder import MODEL, RunFolder, as_parquet, flat
+from quoron.sharding.choice import Sharing
+from quoron.sharding.engine import Settings
 from quoron.simulation.patterns import with_columns
 from quoron.simulation.scene import Setup, columns_of, problem_for_real, setup
 from quoron_privacy.errors import ConfigError
@@ -122,6 +125,18 @@ def carry_out(
         run.carry_out(ledger, _in_silos(prepared), observers, evaluate=scene.evaluate)
         seconds, memory = before + time.perf_counter() - prepared.began, memory_below(os.getpid())  # of workers
         return _written(prepared, folder, ledger, seconds, report=report, memory=memory)
+
+
+@contextmanager
+def shared(prepared: Prepared[Setup], sharing: Sharing | None) -> Iterator[Prepared[Setup]]:
+    """The same run with workers that answer for its users, for as long as it takes; without any, in this process."""
+    if sharing is None:
+        yield replace(prepared, scene=prepared.scene.remembering(prepared.planned.plan))
+        return
+    config, scene = prepared.config, prepared.scene
+    settings = Settings(config.run.seed, config.run.dropout)
+    with sharing.engine(scene.population, settings) as engine:
+        yield replace(prepared, scene=replace(scene, engine=engine))
 
 
 def _in_silos(prepared: Prepared[Setup]) -> Engine:
