@@ -28,7 +28,7 @@ import pyarrow as pa
 from cells import DELTA, model, plan_of
 from few_users_tasks import FIXED, OTHERS, Task
 
-from quoron.populations import TablePopulation
+from quoron.data import TablePopulation
 from quoron_client.data import columns as reading
 from quoron_client.data.encoding import Categorical, Numeric
 from quoron_privacy.counts.data_quality import looked_at

@@ -20,11 +20,11 @@ import numpy as np
 from shapes import table
 
 from quoron.config import from_tree
+from quoron.data import TablePopulation
+from quoron.data.table import TrainingObjective
+from quoron.engine.inline import InlineEngine
 from quoron.planning.plans import choose
-from quoron.populations import TablePopulation
-from quoron.populations.table import TrainingObjective
-from quoron.simulation.inline import InlineEngine
-from quoron.simulation.scene import problem
+from quoron.simulation.problem import problem
 from quoron_client.losses import Softmax
 from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.questions import summed

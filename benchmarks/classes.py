@@ -25,8 +25,8 @@ import numpy as np
 from cells import DELTA, model, plan_of, short, start_excess
 from few_users_tasks import _CHEM97, _INSTEVAL, _STAR, FAR
 
-from quoron.populations import TablePopulation, from_table
-from quoron.populations import table as tables
+from quoron.data import TablePopulation, from_table
+from quoron.data import table as tables
 from quoron_client.data.encoding import Categorical, Feature, Numeric, read_label
 from quoron_client.losses import Logistic, Softmax
 from quoron_privacy.accounts import gdp

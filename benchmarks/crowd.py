@@ -21,7 +21,7 @@ import grpc
 import numpy as np
 
 from federation import answering, peak, spawn, specification, vector
-from quoron.operate.control import Address, Control
+from quoron.federation.control import Address, Control
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_protos.v1 import federation_pb2_grpc
 from quoron_server.books.database import Database

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import quoron
-from quoron.simulation import inline
+from quoron.engine import inline
 from quoron_client.compute.gradients import gradient_sums
 from quoron_server import rounds
 from quoron_server.books.ledger import Ledger

@@ -22,8 +22,8 @@ from few_users import population_of
 from few_users_tasks import FIXED, OTHERS
 from numpy.typing import NDArray
 
-from quoron.evaluating import figures, measuring
-from quoron.evaluating.scores import Scorer, usable
+from quoron.evaluation import figures, measuring
+from quoron.evaluation.scores import Scorer, usable
 from quoron_client.data.encoding import Range
 from quoron_client.data.items import ItemBatch
 from quoron_privacy.counts.held_out import HeldOut

@@ -30,7 +30,7 @@ from typing import Any
 import grpc
 import numpy as np
 
-from quoron.operate.control import Address, Control
+from quoron.federation.control import Address, Control
 from quoron_client.data.encoding import Encoding, Numeric, Signs
 from quoron_client.protocol import wire
 from quoron_client.protocol.domains import L2Ball

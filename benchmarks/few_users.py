@@ -39,8 +39,8 @@ from cells import NARROW, plan_of
 from few_users_tasks import FAR, FIXED, OTHERS
 
 from quoron.config import from_tree
-from quoron.populations import TablePopulation, flights
-from quoron.simulation.inline import InlineEngine
+from quoron.data import TablePopulation, flights
+from quoron.engine.inline import InlineEngine
 from quoron_client.losses import Huber
 from quoron_client.protocol.questions import Answers, AverageLoss, Question, Status, summed
 from quoron_privacy.errors import QuoronError
@@ -63,7 +63,7 @@ def population_of(name: str) -> TablePopulation:
     if name == "flights":
         return flights(domain=FAR)
     if name in SHIPPED:
-        from quoron.simulation.scene import setup
+        from quoron.simulation.problem import setup
 
         found = setup(from_tree({**_preset(name), "domain": {"radius": FAR.radius}}), Path())
         assert isinstance(found.population, TablePopulation)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from quoron.populations import TablePopulation, from_table
+from quoron.data import TablePopulation, from_table
 from quoron_client.data.encoding import Categorical, Feature, Numeric, read_label
 from quoron_client.losses import LeastSquares, Logistic, Loss
 from quoron_client.protocol.domains import L2Ball

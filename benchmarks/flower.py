@@ -36,15 +36,15 @@ from flower_apps.processes import VARIABLE, cpu_seconds, memory
 
 import federation
 from quoron import config as configs
-from quoron.flower.claim import LINES
-from quoron.flower.commands import FlowerConnection, Process, write_bundle
-from quoron.flower.simulation import simulate
-from quoron.operate.control import Address, Control
+from quoron.engine.processors import free_port
+from quoron.federation.control import Address, Control
+from quoron.federation.flower_claim import LINES
+from quoron.federation.flower_commands import FlowerConnection, Process, write_bundle
+from quoron.federation.flower_simulation import simulate
 from quoron.planning.plans import Prepared
-from quoron.processors import free_port
 from quoron.run_folder import RunFolder
 from quoron.simulation import run as runs
-from quoron.simulation.scene import Setup
+from quoron.simulation.problem import Setup
 from quoron_client.data.encoding import Encoding, Numeric, Signs
 from quoron_client.protocol.questions import Question
 from quoron_client.protocol.wire import question_from_wire

@@ -26,8 +26,8 @@ from few_users import GROUPS
 from shapes import table
 
 from quoron.config import from_tree
-from quoron.populations.users import held_back
-from quoron.simulation.scene import setup
+from quoron.data.users import held_back
+from quoron.simulation.problem import setup
 from quoron_privacy.errors import QuoronError
 from quoron_privacy.noise.streams import SeededNoise
 from quoron_server.algorithms import ALGORITHMS

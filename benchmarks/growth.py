@@ -19,8 +19,8 @@ from time import process_time
 import numpy as np
 from scipy.optimize import nnls
 
-from quoron.populations import Synthetic
-from quoron.simulation.inline import InlineEngine
+from quoron.data import Synthetic
+from quoron.engine.inline import InlineEngine
 from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.questions import AverageGradient, Question
 from quoron_privacy.means.clipping import ClippedSum

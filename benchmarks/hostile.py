@@ -39,7 +39,7 @@ import grpc
 from hostile_attacks import ATTACKS, DECLARED, MEMBERS, Target
 
 from federation import specification, vector
-from quoron.operate.control import Address, Control
+from quoron.federation.control import Address, Control
 from quoron_client.protocol import wire
 from quoron_client.protocol.questions import Status
 from quoron_protos.v1 import federation_pb2 as pb

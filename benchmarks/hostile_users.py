@@ -24,8 +24,8 @@ import numpy as np
 from cells import model, plan_of, short, start_excess
 from shapes import SHAPES, table
 
-from quoron.populations import TablePopulation
-from quoron.simulation.inline import InlineEngine
+from quoron.data import TablePopulation
+from quoron.engine.inline import InlineEngine
 from quoron_client.protocol.questions import Answers, AverageLoss, Question
 from quoron_privacy.errors import QuoronError
 from quoron_server.plan import RunPlan

@@ -83,7 +83,7 @@ def trained(folder: Path, algorithm: str, workers: int | None) -> dict[str, floa
 def train(folder: Path, algorithm: str, workers: int | None) -> None:
     """What `trained` starts."""
     from quoron import config as configs
-    from quoron.engines import Inline
+    from quoron.engine.choice import Inline
     from quoron.run_folder import claim
     from quoron.training import run as training
 
@@ -122,9 +122,9 @@ def train(folder: Path, algorithm: str, workers: int | None) -> None:
 
 def shared(users: int) -> dict[str, float]:
     """Seconds of the same rounds over made-up users with no, one and four workers, started before."""
-    from quoron.populations import Synthetic
-    from quoron.sharding import processes
-    from quoron.sharding.engine import Settings, ShardedEngine
+    from quoron.data import Synthetic
+    from quoron.engine import processes
+    from quoron.engine.sharded import Settings, ShardedEngine
     from quoron_client.protocol.domains import L2Ball
     from quoron_client.protocol.questions import AverageGradient, Question
     from quoron_privacy.means.clipping import ClippedSum
@@ -165,7 +165,7 @@ def main() -> None:
     if given.train:
         train(given.folder, given.algorithm, given.workers)
         return
-    from quoron.datasets.index import renewed
+    from quoron.data.index import renewed
 
     cost = {}
     for users in (given.users // 10, given.users):

@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import fmean
 
 import quoron
-from quoron.populations import hardest_spread, lower_bound
+from quoron.data import hardest_spread, lower_bound
 from quoron_privacy.errors import Infeasible
 
 ITEMS, EPSILON, DELTA = 20, 4.0, 1e-6

@@ -20,8 +20,8 @@ import numpy as np
 
 import quoron
 from quoron.config import parse
-from quoron.engines import Service
-from quoron.local.folder import RUNNING, Folder
+from quoron.engine.choice import Service
+from quoron.federation.folder import RUNNING, Folder
 
 BEYOND, AN_ANSWER, FIRST, MEMORY = 120.0, 0.3, 20.0, 4096.0
 CONFIG = """

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from quoron.config import from_tree
-from quoron.simulation.scene import Setup, setup
+from quoron.simulation.problem import Setup, setup
 from quoron_privacy.errors import Infeasible
 from quoron_privacy.noise.streams import SeededNoise
 from quoron_server.algorithms import ALGORITHMS

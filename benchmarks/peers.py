@@ -69,7 +69,7 @@ def reading(job: Job) -> Round:
 
 def quoron(job: Job) -> Round:
     """A table in memory, the curator's engine, the mechanism's own sum and noise."""
-    from quoron.populations.users import Declared
+    from quoron.data.users import Declared
     from quoron.training.table import CuratorEngine
     from quoron_client import AverageGradient, ItemBatch, make_loss
     from quoron_client.protocol.domains import L2Ball

@@ -22,10 +22,10 @@ from time import process_time
 FRESH = "--fresh"  # this process plans, and prints its seconds
 STARTED = process_time()
 
-from quoron import sources  # noqa: E402
 from quoron.config import Config  # noqa: E402
 from quoron.planning import plans as planning  # noqa: E402
-from quoron.simulation.scene import setup  # noqa: E402
+from quoron.simulation import sources  # noqa: E402
+from quoron.simulation.problem import setup  # noqa: E402
 from quoron_privacy.errors import QuoronError  # noqa: E402
 from quoron_privacy.robust.filter import outlier_filter, soft_filter  # noqa: E402
 from quoron_server.algorithms import ALGORITHMS, Registered  # noqa: E402

@@ -18,7 +18,7 @@ import pandas as pd
 
 import quoron
 from quoron import Model
-from quoron.private_bounds import PrivateBounds, find_bounds
+from quoron.releases.bounds import PrivateBounds, find_bounds
 from quoron.training.lifetime import opened
 
 TABLE = Path(__file__).parent.parent / "simulations" / "quoron" / "data" / "scorecard.parquet"

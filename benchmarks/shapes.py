@@ -32,8 +32,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from quoron.datasets.population import from_dataset
-from quoron.populations import Categorical, Feature, Numeric, Synthetic, TablePopulation, from_table
+from quoron.data import Categorical, Feature, Numeric, Synthetic, TablePopulation, from_table
+from quoron.data.population import from_dataset
 from quoron_client.data.encoding import Encoding, read_label
 from quoron_client.losses import LeastSquares, Logistic
 from quoron_client.protocol.domains import L2Ball

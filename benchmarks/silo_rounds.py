@@ -24,8 +24,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import federation
-from quoron.populations import from_table
-from quoron.simulation.inline import InlineEngine
+from quoron.data import from_table
+from quoron.engine.inline import InlineEngine
 from quoron_client.federation import ClientConfig, run_client
 from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.questions import Answers, Question

@@ -26,7 +26,7 @@ from quoron import config as configs
 from quoron.planning.plans import Prepared
 from quoron.run_folder import RunFolder
 from quoron.simulation import run as runs
-from quoron.simulation.scene import setup
+from quoron.simulation.problem import setup
 from quoron.training.examples import write_hospitals
 from quoron_privacy.errors import QuoronError
 

@@ -25,7 +25,7 @@ def carried_out(algorithm: str, users: int, settings: list[str]) -> dict[str, fl
     """One run in this process: wall and processor seconds, peak memory, excess risk."""
     began, busy = perf_counter(), process_time()
     import quoron  # counts: somebody who starts a run waits for it
-    from quoron.simulation.inline import CACHED
+    from quoron.engine.inline import CACHED
 
     changes = [f"population.users={users}", "population.items_per_user=10", "population.dimension=20", *settings]
     with tempfile.TemporaryDirectory() as folder:
@@ -43,7 +43,7 @@ def carried_out(algorithm: str, users: int, settings: list[str]) -> dict[str, fl
 
 def making(users: int, room: int) -> float:
     """Processor seconds to make all of them, from a sample, on one thread and `room` bytes at a time."""
-    from quoron.populations import Synthetic
+    from quoron.data import Synthetic
     from quoron_client.protocol.domains import L2Ball
 
     population = Synthetic(

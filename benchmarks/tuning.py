@@ -24,9 +24,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from quoron.data.table import auc
 from quoron.model import Model
-from quoron.populations.table import auc
-from quoron.sources import described
+from quoron.simulation.sources import described
 from quoron.training.examples import write_example
 from quoron.training.start import Identity
 from quoron.tuning import tables

@@ -17,7 +17,7 @@ import tempfile
 from pathlib import Path
 
 from federation import connected, cpu, spawn, specification, vector
-from quoron.operate.control import Address, Control
+from quoron.federation.control import Address, Control
 from quoron_client.federation.masking import Pinned
 from quoron_client.federation.terms import read_terms
 from quoron_client.protocol import wire

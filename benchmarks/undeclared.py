@@ -53,7 +53,7 @@ def table_of(name: str) -> tuple[pa.Table, dict[str, Any]]:
 
 def _preset(name: str) -> Mapping[str, Any]:
     if name == "flights":
-        from quoron.populations import flights
+        from quoron.data import flights
 
         rules = flights().encoding
         numeric = {each.column: [each.low, each.high] for each in rules.features if isinstance(each, Numeric)}

@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from quoron.populations import Numeric, TablePopulation, from_table
+from quoron.data import Numeric, TablePopulation, from_table
 from quoron_client.data.encoding import read_label
 from quoron_client.losses import LeastSquares, Logistic
 from quoron_client.protocol.domains import L2Ball

@@ -33,9 +33,9 @@ from scipy.optimize import linprog
 from shapes import SHAPES
 from shapes import table as shaped
 
+from quoron.data import TablePopulation
+from quoron.engine.inline import InlineEngine
 from quoron.planning.meaning import ACCURACY, AREA
-from quoron.populations import TablePopulation
-from quoron.simulation.inline import InlineEngine
 from quoron.training.result import OUTGROWN
 from quoron_privacy.errors import QuoronError
 from quoron_privacy.noise.streams import SeededNoise

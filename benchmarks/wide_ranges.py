@@ -15,10 +15,10 @@ import numpy as np
 import pandas as pd
 
 from quoron.config import from_tree
+from quoron.data import Numeric, TablePopulation, from_table
+from quoron.engine.inline import InlineEngine
 from quoron.planning.plans import choose
-from quoron.populations import Numeric, TablePopulation, from_table
-from quoron.simulation.inline import InlineEngine
-from quoron.simulation.scene import problem
+from quoron.simulation.problem import problem
 from quoron_client.protocol.domains import L2Ball
 from quoron_privacy.errors import Infeasible
 from quoron_privacy.noise.streams import SeededNoise

@@ -16,8 +16,8 @@ from pydantic.fields import FieldInfo
 from quoron.arguments import KEYS
 from quoron.cli.app import app
 from quoron.config import Config, CubeSection, FlightsSection, SyntheticSection, TableSection, models
-from quoron.engines import ENGINES
-from quoron.table_columns import SHORT, WORDS
+from quoron.data.columns import SHORT, WORDS
+from quoron.engine.choice import ENGINES
 from quoron_server.algorithms import ALGORITHMS
 
 PAGE = Path(__file__).parent.parent / "docs" / "config-reference.md"

@@ -14,12 +14,12 @@ from pathlib import Path
 import numpy as np
 import written
 
-from quoron import sources
-from quoron.network import PRESETS, Counts, Network, Times, duration
+from quoron.engine.network import PRESETS, Counts, Network, Times, duration
 from quoron.planning.projection import NAME
 from quoron.reports import plots
 from quoron.reports.summary import size
 from quoron.simulation import run as runs
+from quoron.simulation import sources
 from quoron_client.protocol.questions import AverageGradient, Question
 from quoron_server.traffic import CONNECTING, encoded, idle, once, traffic
 

@@ -17,8 +17,8 @@ from typing import Any
 
 import written
 
-from quoron import sources
-from quoron.simulation.scene import setup
+from quoron.simulation import sources
+from quoron.simulation.problem import setup
 from quoron_privacy.errors import Infeasible, QuoronError
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.references import REFUSED, deletions, subsets

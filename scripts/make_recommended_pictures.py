@@ -17,8 +17,8 @@ import numpy as np
 import quoron
 from quoron.reports.pictures import Axis, Line, alone, chart
 from quoron.run_folder import RunFolder
+from quoron.simulation.problem import setup
 from quoron.simulation.run import SimulatedRun
-from quoron.simulation.scene import setup
 from quoron_client.protocol.questions import AverageGradient, Question
 
 IMAGES = Path(__file__).parent.parent / "docs" / "images"

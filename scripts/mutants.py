@@ -37,7 +37,7 @@ from coverage import Coverage, CoverageData
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("client", "privacy", "server", "simulations", "protos")
 TESTS = ("tests/golden", "tests/contracts", "tests/audits", "tests/federation")
-LEFT_OUT = ("kernels", "quoron_protos", "presets", "datasets")
+LEFT_OUT = ("kernels", "quoron_protos", "presets")
 SWAPS: dict[type[ast.AST], type[ast.AST]] = {
     ast.Add: ast.Sub,
     ast.Sub: ast.Add,

@@ -23,7 +23,7 @@ SOURCES = ("privacy", "client", "server", "simulations")
 # A package is its public names (`__init__.pyi`) or its docstring; "package.*" is a package with all its modules.
 PUBLIC = (
     "quoron",
-    "quoron.engines",
+    "quoron.engine",
     "quoron.sklearn",
     "quoron.torch",
     "quoron.jax",

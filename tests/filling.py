@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import Any
 
 from committed import committed
-from quoron import sources
 from quoron.planning.plans import Prepared
 from quoron.run_folder import RunFolder, claim
+from quoron.simulation import sources
 from quoron.training import lifetime, result, run
 from quoron.training import report as reports
 from quoron.training.start import Identity

@@ -5,7 +5,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from quoron.operate import profiles
+from quoron.federation import profiles
 
 _NUMBERS = count()
 

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from quoron.datasets import index, item_store
+from quoron.data import index, item_store
 from quoron_client.data.encoding import Categorical, Encoding, Numeric, Weight, read_label
 
 RULES = Encoding(

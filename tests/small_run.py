@@ -1,7 +1,7 @@
 """A run that takes a moment: a few thousand users, a few rounds; and who remembers what a comparison tells."""
 
-from quoron.comparing import comparison
 from quoron.reports.progress import Runs
+from quoron.simulation import comparison
 
 TOML = """
 [population]

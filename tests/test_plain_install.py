@@ -20,7 +20,7 @@ sys.path += [wheel, others]
 EVERYTHING = """
 import importlib, pkgutil
 extras = (
-    "quoron.torch", "quoron.jax", "quoron.sklearn", "quoron.flower", "quoron.local", "quoron.operate",
+    "quoron.torch", "quoron.jax", "quoron.sklearn", "quoron.flower", "quoron.federation", "quoron.federation",
     "quoron.__main__", "quoron.cli.admin", "quoron_client.federation", "quoron_client.flower",
     "quoron_client.protocol.flower_records", "quoron_server.federation", "quoron_server.flower", "quoron_server.helper",
     "quoron_server.service", "quoron.training.copies",

@@ -144,13 +144,13 @@ def test_a_plan_brings_no_database_no_table_and_no_network() -> None:
 
 def test_every_public_name_is_found_where_the_stub_says() -> None:
     import quoron
-    import quoron.populations
+    import quoron.data
     import quoron_client
     import quoron_client.federation
     import quoron_privacy
     import quoron_server
 
-    for package in (quoron, quoron.populations, quoron_client, quoron_client.federation, quoron_privacy, quoron_server):
+    for package in (quoron, quoron.data, quoron_client, quoron_client.federation, quoron_privacy, quoron_server):
         for name in package.__all__:
             assert getattr(package, name) is not None
         assert set(package.__all__) <= set(dir(package))
@@ -161,10 +161,10 @@ def test_a_module_never_hides_the_public_function_of_its_name() -> None:
     import pkgutil
 
     import quoron
-    import quoron.populations
+    import quoron.data
     import quoron_client
     import quoron_privacy
     import quoron_server
 
-    for package in (quoron, quoron.populations, quoron_client, quoron_privacy, quoron_server):
+    for package in (quoron, quoron.data, quoron_client, quoron_privacy, quoron_server):
         assert not {each.name for each in pkgutil.iter_modules(package.__path__)} & set(package.__all__)

@@ -5,7 +5,7 @@ import importlib.util
 import os
 import sys
 
-from quoron import caches
+from quoron.data import caches
 
 
 def main() -> int:

@@ -16,7 +16,7 @@ from pathlib import Path, PurePath
 from typing import Any, ParamSpec, TypedDict, TypeVar, get_args, get_origin, get_type_hints
 
 from quoron import toml_text
-from quoron.table_columns import WORDS, Columns, Label, read, written_out
+from quoron.data.columns import WORDS, Columns, Label, read, written_out
 from quoron_privacy.errors import ConfigError, nearest
 from quoron_privacy.release import Adjacency
 

@@ -20,9 +20,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from quoron import toml_text
 from quoron.arguments import Setting, overlay
-from quoron.network import Network, several
+from quoron.data.columns import written_out
+from quoron.engine.network import Network, several
 from quoron.paths import PACKAGED, is_url
-from quoron.table_columns import written_out
 from quoron_client.data.encoding import AnyLabel, ByClass, read_label
 from quoron_client.data.features import MAX_COLUMNS as MOST
 from quoron_client.data.features import Vocabulary, values

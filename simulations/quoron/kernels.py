@@ -28,9 +28,9 @@ import quoron
 import quoron_client
 import quoron_privacy
 import quoron_server
-from quoron.populations import Cube
-from quoron.processors import processors
-from quoron.table_columns import DescribedTable
+from quoron.data import Cube
+from quoron.data.columns import DescribedTable
+from quoron.engine.processors import processors
 from quoron.training.examples import write_example
 from quoron_client.compute.user_loops import UserLoop
 from quoron_client.data.encoding import Categorical, Encoding, Numeric, Signs, Weight

@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quoron.arguments import entry_point
-from quoron.evaluating.evaluation import Evaluation
+from quoron.evaluation.evaluation import Evaluation
 from quoron.results import Printed
 from quoron.run_folder import MODEL, as_parquet, write
 from quoron_client.data import features as spans

@@ -26,7 +26,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from quoron import config as configs
 from quoron.arguments import Setting, layers_of, one_value, overlay, plain
-from quoron.evaluating.evaluation import Evaluation
+from quoron.evaluation.evaluation import Evaluation
 from quoron.model import Model, Threshold
 from quoron.reports.health import Health
 from quoron.run_folder import RunFolder

@@ -10,7 +10,7 @@ import sys
 import threading
 
 PIPE = os.environ.get("QUORON_REST", "")
-PROGRAMS = {"quoron", "quoron.comparing.worker"}
+PROGRAMS = {"quoron", "quoron.simulation.worker"}
 
 
 def _said(words: str) -> None:

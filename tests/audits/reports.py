@@ -9,7 +9,7 @@ import numpy as np
 import scipy.optimize
 
 from audits.harness import Audit, case, events, ratios
-from quoron.simulation.inline import InlineEngine
+from quoron.engine.inline import InlineEngine
 from quoron_client import randomisers
 from quoron_client.compute import work
 from quoron_client.data.items import ItemBatch

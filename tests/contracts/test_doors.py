@@ -43,10 +43,10 @@ from contracts.doors import (
 )
 from contracts.odd_values import NUMBERS, OBJECTS, TEXTS
 from quoron import config as configs
-from quoron import private_bounds
-from quoron.datasets import index
-from quoron.datasets.population import from_dataset
-from quoron.simulation.scene import encoding_of
+from quoron.data import index
+from quoron.data.population import from_dataset
+from quoron.releases import bounds
+from quoron.simulation.problem import encoding_of
 from quoron.training import arrays
 from quoron.training.table import hold
 from quoron_client.data import columns, tables
@@ -297,7 +297,7 @@ def test_the_same_values_are_the_same_items_through_every_door(tmp_path):
         coded = coded.set_column(place, name, code)
     frames = [frame, frame.astype(object), frame.astype("category"), frame.convert_dtypes()]
     found = [outcome(source, tmp_path) for source in ("t.parquet", "t.csv", table, views, coded, *frames)]
-    assert [private_bounds.read(each, "who", ["ward"])[2] for each in (table, views, coded)] == [USERS] * 3
+    assert [bounds.read(each, "who", ["ward"])[2] for each in (table, views, coded)] == [USERS] * 3
     assert found[0][0] == USERS
     assert all(each == found[0] for each in found)
     assert TestFolder.outcome(tmp_path / "d", table) == found[0]

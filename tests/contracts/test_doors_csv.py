@@ -16,7 +16,7 @@ from contracts.doors import (
     spread,
 )
 from contracts.odd_values import TEXTS
-from quoron import private_bounds
+from quoron.releases import bounds
 from quoron_client.data import tables, text_files
 from quoron_privacy.errors import DataError
 
@@ -36,7 +36,7 @@ class TestCSV:
             how = WRITERS[number % len(WRITERS)]
             path = as_csv(table, how, tmp_path / "table.csv")
             assert outcome(path.name, tmp_path) == expected["minimal"], (number, how)
-            assert private_bounds.read(path, "who", ["age", "ward"])[2] == USERS
+            assert bounds.read(path, "who", ["age", "ward"])[2] == USERS
 
     def test_a_note_over_the_first_mebibytes_adds_no_users(self, tmp_path):
         """A quoted cell with line ends, like other people's rows, wherever a reader may cut the file."""

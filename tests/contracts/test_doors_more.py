@@ -39,7 +39,7 @@ from contracts.doors import (
 from contracts.odd_values import NUMBERS, TEXTS
 from quoron import config as configs
 from quoron.cli.app import invoke
-from quoron.simulation.scene import encoding_of
+from quoron.simulation.problem import encoding_of
 from quoron_client.data import columns, tables, text_files
 from quoron_client.data.formats import Dialect
 from quoron_client.federation.own_table import own_items, read_own_table

@@ -17,9 +17,9 @@ import quoron
 from quoron import config as configs
 from quoron.cli.app import app, invoke
 from quoron.errors import QuoronError
+from quoron.federation import submission
 from quoron.flower import train_privately
 from quoron.model import Model
-from quoron.operate import submission
 from quoron.sklearn import PrivateLogisticRegression, PrivateRidge
 from quoron.tuning.select import select
 from quoron_client.data.encoding import Encoding, Signs

@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 
 import quoron
-import quoron.private_bounds as declarations
+import quoron.releases.bounds as declarations
 from contracts.scenes import make_plan
 from quoron.model import Model
 from quoron.planning.plans import Plan, RoundsCurve

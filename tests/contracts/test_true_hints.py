@@ -10,8 +10,8 @@ import pytest
 import quoron
 from cover import by_default
 from problems import problem_of
-from quoron.comparing.cells import Request
 from quoron.config import from_tree
+from quoron.simulation.cells import Request
 from quoron_client.protocol.domains import Box, L2Ball
 from quoron_privacy.errors import ConfigError, Infeasible, Needs, QuoronError
 from quoron_server.algorithms import ALGORITHMS

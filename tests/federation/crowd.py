@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from problems import problem_of
-from quoron.populations import Population, Synthetic, TablePopulation, from_table
-from quoron.simulation.inline import InlineEngine
+from quoron.data import Population, Synthetic, TablePopulation, from_table
+from quoron.engine.inline import InlineEngine
 from quoron_client.data.encoding import Encoding, Numeric, Signs
 from quoron_client.protocol import wire
 from quoron_client.protocol.domains import Box, L2Ball

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from federation.crowd import Answering, Honest, Peer, coordinator, crowd, put_clock_forward, specification, until
-from quoron.operate.control import Address, Control
+from quoron.federation.control import Address, Control
 from quoron_server.service import Coordinator, tokens
 
 NAME, USERS, SECONDS = "one-pass-dp-sgd", 20, 60.0

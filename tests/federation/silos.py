@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from federation.crowd import SEED, Peer, from_items, items
-from quoron.simulation.inline import InlineEngine
+from quoron.engine.inline import InlineEngine
 from quoron_client.federation import ClientConfig, run_client
 from quoron_client.protocol import silo, wire
 from quoron_client.protocol.questions import Answers, Question, Status

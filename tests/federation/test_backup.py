@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from federation.crowd import Honest, complete, coordinator, crowd, specification
 from operators import reaching
 from quoron.cli.app import invoke
-from quoron.operate.control import Address, Control
+from quoron.federation.control import Address, Control
 from quoron_client.protocol.questions import AverageGradient, Question
 from quoron_privacy.errors import BudgetExceeded, ConfigError, LedgerError, OtherVersion, QuoronError
 from quoron_server.books import backup

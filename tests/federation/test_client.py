@@ -26,7 +26,7 @@ from federation.conversation import (
     values,
 )
 from federation.crowd import until
-from quoron.populations import Categorical, from_table
+from quoron.data import Categorical, from_table
 from quoron_client.compute.work import local_report
 from quoron_client.data.encoding import Encoding, Numeric, Signs, read_label
 from quoron_client.data.formats import Dialect

@@ -16,7 +16,7 @@ import yaml
 from federation.engine import FILE, ROOT, Engine, in_containers, services
 from quoron.cli.app import app
 from quoron.cli.federation import SETTINGS
-from quoron.operate import profiles
+from quoron.federation import profiles
 
 COMPOSED = yaml.safe_load(FILE.read_text(encoding="utf-8"))
 SERVICES = services()

@@ -18,7 +18,7 @@ from federation.crowd import Peer, coordinator, write_items
 from federation.tls import channel, client_config, transport
 from operators import reaching
 from quoron.cli.app import invoke
-from quoron.operate import forgetting
+from quoron.federation import forgetting
 from quoron_client.federation import leaving, run_client
 from quoron_client.federation.record import Agreement, Record
 from quoron_privacy.errors import ConfigError, IdentityError, LedgerError

@@ -12,8 +12,8 @@ from federation.crowd import coordinator
 from federation.tls import transport
 from operators import reaching
 from quoron.cli.app import invoke
-from quoron.operate import profiles
-from quoron.operate.profiles import Profile
+from quoron.federation import profiles
+from quoron.federation.profiles import Profile
 from quoron_privacy.errors import ConfigError, IdentityError
 from quoron_server.books.database import Database
 from quoron_server.books.lifetime_ledger import PopulationLedger

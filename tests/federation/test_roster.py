@@ -26,7 +26,7 @@ from federation.crowd import Honest, Peer, carried_out, coordinator, crowd, spec
 from federation.tls import channel, own_authority, refused, transport
 from operators import reaching
 from quoron.cli.app import invoke
-from quoron.operate.control import Address, Control
+from quoron.federation.control import Address, Control
 from quoron_client.protocol import identity
 from quoron_client.protocol.questions import Status
 from quoron_privacy.errors import ConfigError

@@ -31,8 +31,8 @@ from federation.tls import transport
 from federation.wires import Wires
 from operators import reaching
 from quoron.cli.app import invoke
-from quoron.operate import control, watching
-from quoron.operate.control import Address, Control
+from quoron.federation import control, watching
+from quoron.federation.control import Address, Control
 from quoron_privacy.errors import BudgetExceeded, ConfigError, LedgerError, LedgerUnavailable, Unreachable
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_protos.v1 import federation_pb2_grpc

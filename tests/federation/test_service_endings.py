@@ -33,7 +33,7 @@ from operators import reaching
 from postgres_server import PostgresServer
 from quoron.cli import admin as cli_health
 from quoron.cli.app import invoke
-from quoron.operate import watching
+from quoron.federation import watching
 from quoron_privacy.errors import ConfigError, LedgerError, LedgerUnavailable, RunError
 from quoron_privacy.noise.streams import SeededNoise
 from quoron_protos.v1 import federation_pb2 as pb

@@ -30,7 +30,7 @@ from federation.crowd import (
     specification,
     until,
 )
-from quoron.operate.watching import words
+from quoron.federation.watching import words
 from quoron_client.federation.log_limit import LogLimit
 from quoron_privacy.errors import ConfigError, LedgerError
 from quoron_protos.v1 import federation_pb2 as pb

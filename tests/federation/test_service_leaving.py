@@ -17,7 +17,7 @@ from federation.crowd import (
     until,
     write_items,
 )
-from quoron.processors import free_port
+from quoron.engine.processors import free_port
 from quoron_client.federation import ClientConfig, run_client
 from quoron_server.service import Coordinator
 

@@ -33,9 +33,9 @@ from federation.crowd import (
 )
 from federation.test_service_same_bits import federated
 from federation.tls import client_config, transport
-from quoron.operate.control import Address, Control
-from quoron.populations import Synthetic
-from quoron.simulation.inline import InlineEngine
+from quoron.data import Synthetic
+from quoron.engine.inline import InlineEngine
+from quoron.federation.control import Address, Control
 from quoron_client.data.encoding import Encoding, Numeric, Signs
 from quoron_client.federation import run_client
 from quoron_client.protocol import wire

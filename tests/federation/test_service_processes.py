@@ -33,9 +33,9 @@ from federation.crowd import (
 )
 from operators import reaching
 from quoron.config import parse
-from quoron.operate.control import Address, Control
-from quoron.operate.submission import specify
-from quoron.processors import free_port
+from quoron.engine.processors import free_port
+from quoron.federation.control import Address, Control
+from quoron.federation.submission import specify
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_protos.v1 import federation_pb2_grpc
 from quoron_server.books.database import Database

@@ -34,8 +34,8 @@ from federation.crowd import (
     write_items,
 )
 from federation.test_service_processes import bearer
-from quoron.processors import free_port
-from quoron.simulation.inline import InlineEngine
+from quoron.engine.inline import InlineEngine
+from quoron.engine.processors import free_port
 from quoron_privacy.errors import LedgerUnavailable
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_protos.v1 import federation_pb2_grpc

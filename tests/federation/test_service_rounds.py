@@ -29,8 +29,8 @@ from federation.crowd import (
     specification,
     until,
 )
-from quoron.operate.watching import words
-from quoron.simulation.inline import InlineEngine
+from quoron.engine.inline import InlineEngine
+from quoron.federation.watching import words
 from quoron_client.protocol import wire
 from quoron_client.protocol.questions import Answers, AverageGradient, Question, Status
 from quoron_privacy.errors import ConfigError

@@ -15,7 +15,7 @@ import pytest
 
 from federation.conversation import GRADIENT, RANGE, TERMS, VECTOR, D, made
 from quoron.cli.app import invoke
-from quoron.operate import silo_page
+from quoron.federation import silo_page
 from quoron_client.federation import account as accounts
 from quoron_client.federation import run_client
 from quoron_client.federation.own_table import names_in

@@ -13,7 +13,7 @@ from federation.crowd import carried_out, complete, coordinator, everybody, spec
 from federation.faults import rehearsed
 from operators import reaching
 from quoron.cli.app import invoke
-from quoron.operate.control import Address, Control
+from quoron.federation.control import Address, Control
 from quoron_client.federation.log_limit import JsonLines
 from quoron_privacy.errors import LedgerError
 from quoron_server.books import store

@@ -18,7 +18,7 @@ from cover import by_default
 from federation.crowd import Honest, Peer, carried_out, complete, coordinator, specification, until
 from federation.link import Link
 from federation.tls import transport
-from quoron.network import Network, Times
+from quoron.engine.network import Network, Times
 from quoron.planning.projection import by_round
 from quoron_client.data.encoding import Encoding, Numeric, Signs
 from quoron_client.federation import session

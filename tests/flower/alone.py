@@ -20,7 +20,7 @@ from flwr.supercore.task_identity import TaskIdentity
 from federation.crowd import SEED
 from flower.grids import FakeGrid
 from flower.plugged import people, plugged, trained
-from quoron.operate.flower_app import server_app
+from quoron.federation.flower_app import server_app
 from quoron_client.flower.app import app as one_user
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_server.books.ledger import Ledger

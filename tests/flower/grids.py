@@ -14,7 +14,7 @@ from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 
-from quoron.simulation.inline import InlineEngine
+from quoron.engine.inline import InlineEngine
 from quoron_client.flower.serving import make_app
 from quoron_client.protocol.flower_records import Values, answers_record, question_from_values
 from quoron_client.protocol.questions import Answers, Question

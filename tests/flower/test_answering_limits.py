@@ -19,7 +19,7 @@ from federation.crowd import SEED, write_items
 from flower.federation import small
 from flower.grids import SECRET, crossed
 from flower.plugged import CLIP, DIMENSION, USERS, Gradient, Killed, people, plugged, pulls, questions, trained, words
-from quoron.flower import simulated
+from quoron.federation import flower_simulated
 from quoron_client.federation.record import Record
 from quoron_client.flower import app as apps
 from quoron_client.flower.answering import answer_with, combined
@@ -348,17 +348,17 @@ def test_a_simulation_never_runs_on_a_node_with_a_users_data(
 ) -> None:
     """Whatever its run config names would be read there."""
     refused = {"refused": "a user's data is configured here"}
-    monkeypatch.setattr(simulated, "read", None)
+    monkeypatch.setattr(flower_simulated, "read", None)
     del owned["simulation-seed"]
     for real in (owned, owned | {"simulation-seed": "none"}):
         for action in ("hello", "average_gradient", "ended"):
-            assert answered(asking(), real, action, app=simulated.client_app) == refused
+            assert answered(asking(), real, action, app=flower_simulated.client_app) == refused
     monkeypatch.setenv("QUORON_DATA", owned.pop("data"))
-    assert answered(asking(), owned, "hello", app=simulated.client_app) == refused
+    assert answered(asking(), owned, "hello", app=flower_simulated.client_app) == refused
     monkeypatch.setenv("QUORON_SIMULATION_SEED", "3")  # its owner lets it
-    assert "partition" in answered(asking(), owned, "hello", app=simulated.client_app)
+    assert "partition" in answered(asking(), owned, "hello", app=flower_simulated.client_app)
     monkeypatch.delenv("QUORON_DATA")
-    assert "partition" in answered(asking(), {}, "hello", app=simulated.client_app)
+    assert "partition" in answered(asking(), {}, "hello", app=flower_simulated.client_app)
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,10 @@ import pytest
 
 from federation.crowd import BOXED, FEW
 from flower.federation import LARGE, SMALL, expected, federation, model_of, small, submit
-from quoron import sources
-from quoron.flower.simulation import simulate
+from quoron.federation.flower_simulation import simulate
 from quoron.run_folder import RunFolder
 from quoron.simulation import run as runs
+from quoron.simulation import sources
 from quoron_server.algorithms import ALGORITHMS
 
 pytestmark = pytest.mark.slow

@@ -10,8 +10,8 @@ from flwr.app import Context, RecordDict
 from flower.federation import small
 from flower.grids import FakeGrid, FakeTime
 from flower.test_users import USERS, people
-from quoron.operate import flower_app as federated
-from quoron.operate import flower_submission as submission
+from quoron.federation import flower_app as federated
+from quoron.federation import flower_submission as submission
 from quoron_privacy.errors import ConfigError
 from quoron_server.flower import exchange, serving
 

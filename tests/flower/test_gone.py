@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from federation.crowd import HANGS
-from quoron.flower import warden
-from quoron.flower.commands import Process
+from quoron.federation import flower_warden
+from quoron.federation.flower_commands import Process
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux" or shutil.which("setsid") is None, reason="a warden reads /proc, the scene needs setsid"
@@ -55,7 +55,7 @@ class Scene:
         os.mkfifo(place / "go")
         self.go = os.open(place / "go", os.O_RDWR)
         mark = f"FLWR_HOME={self.folder / 'home'}"
-        kept = warden.command(mark, [self.folder], ["/bin/sh", str(script)])
+        kept = flower_warden.command(mark, [self.folder], ["/bin/sh", str(script)])
         # Whatever runs in the background of a shell ignores an interrupt, and hands that down.
         command = ["env", "--default-signal=INT,HUP", sys.executable, "-S", "-c", OWNER, mark, says, *kept]
         self.command = subprocess.Popen(command, env=os.environ | {"PATH": os.environ["PATH"]})
@@ -123,8 +123,8 @@ def test_a_process_with_folders_is_gone_with_them_at_its_end(tmp_path: Path) -> 
 
 
 def test_a_scratch_folder_is_gone_with_whoever_was_killed_with_it() -> None:
-    here = str(Path(warden.__file__).parent)  # alone, without what the package imports
-    words = f"import sys\nsys.path.append({here!r})\nfrom warden import scratch\n"
+    here = str(Path(flower_warden.__file__).parent)  # alone, without what the package imports
+    words = f"import sys\nsys.path.append({here!r})\nfrom flower_warden import scratch\n"
     words += "with scratch() as at: print(at, flush=True); input()"
     with subprocess.Popen(
         [sys.executable, "-c", words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

@@ -20,17 +20,17 @@ from flwr.common.config import flatten_dict
 import quoron
 from federation.crowd import HANGS
 from flower.grids import SECRET, Failing, FakeGrid, Rows, error_reply, spread
-from quoron import sources
-from quoron.engines import Flower
-from quoron.flower import claim as claims
-from quoron.flower import simulated, simulation
-from quoron.flower.claim import CLAIM, LINES, Claim, ClaimObserver, alive
-from quoron.flower.simulation import COMPONENTS, simulate
+from quoron.engine import on_ray
+from quoron.engine.choice import Flower
+from quoron.federation import flower_claim as claims
+from quoron.federation import flower_simulated, flower_simulation
+from quoron.federation.flower_claim import CLAIM, LINES, Claim, ClaimObserver, alive
+from quoron.federation.flower_simulation import COMPONENTS, simulate
 from quoron.planning.plans import Prepared
 from quoron.run_folder import RunFolder
-from quoron.sharding import on_ray
 from quoron.simulation import run as runs
-from quoron.simulation.scene import Setup
+from quoron.simulation import sources
+from quoron.simulation.problem import Setup
 from quoron_client.flower.serving import make_app
 from quoron_privacy.errors import ConfigError, RunError
 from quoron_server.wording import sentence
@@ -61,7 +61,7 @@ class FlowerHere:
     """A SuperLink whose ServerApp is a thread and whose nodes are calls."""
 
     def __init__(self, nodes: int = 5) -> None:
-        self.grid = FakeGrid(simulated.client_app, spread(nodes))
+        self.grid = FakeGrid(flower_simulated.client_app, spread(nodes))
         self.config: dict[str, Any] = {}
         self.thread: threading.Thread | None = None
         self.stopped: list[int] = []
@@ -85,7 +85,7 @@ class FlowerHere:
 
     def _serve(self) -> None:
         try:
-            simulated.carry_out(self.grid, context_of(self.config))
+            flower_simulated.carry_out(self.grid, context_of(self.config))
         except BaseException as error:
             self.error = error
 
@@ -154,7 +154,7 @@ class Watching:
 def test_a_run_on_flower_leaves_the_same_folder_and_tells_observers(
     tmp_path: Path, flower_here: FlowerHere, model: np.ndarray, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(simulated, "_TOLD", -1.0)  # every word
+    monkeypatch.setattr(flower_simulated, "_TOLD", -1.0)  # every word
     prepared, folder = prepared_in(tmp_path / "run")
     watching = Watching()
     result = simulate(prepared, folder, tmp_path, [watching], connection=flower_here)  # type: ignore[arg-type]
@@ -214,7 +214,7 @@ def test_the_text_of_a_client_s_exception_is_nowhere_in_the_run_folder(tmp_path:
 
 def test_an_end_without_a_word_is_told_with_flower_s_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     prepared, folder = prepared_in(tmp_path / "run")
-    monkeypatch.setattr(simulation, "_ASK", 0.0)
+    monkeypatch.setattr(flower_simulation, "_ASK", 0.0)
     here = FlowerHere()
     monkeypatch.setattr(here, "run", lambda app, federation=None: 7)
     monkeypatch.setattr(here, "status_and_details", lambda run: ("finished:failed", "no such component"))
@@ -222,7 +222,7 @@ def test_an_end_without_a_word_is_told_with_flower_s_log(tmp_path: Path, monkeyp
         RunError, match=r"finished:failed no such component.*quoron resume .*--engine flower or without"
     ):
         simulate(prepared, folder, tmp_path, connection=here)  # type: ignore[arg-type]
-    assert (folder.path / simulation.LOG).read_text() == "what Flower logged\n"
+    assert (folder.path / flower_simulation.LOG).read_text() == "what Flower logged\n"
 
 
 def test_an_interrupt_stops_flower_s_run(tmp_path: Path, flower_here: FlowerHere, model: np.ndarray) -> None:
@@ -280,8 +280,8 @@ def test_flwr_run_makes_a_run_folder_of_its_own_and_goes_on_there(
     config = example_config() | {"set": "; ".join(SMALL)}
     for folder in ("", str(tmp_path / "mine"), str(tmp_path / "mine")):  # the last one goes on where one was
         settings = config | {"folder": folder}
-        grid = FakeGrid(simulated.client_app, spread(3), settings)
-        simulated.carry_out(grid, context_of(settings))
+        grid = FakeGrid(flower_simulated.client_app, spread(3), settings)
+        flower_simulated.carry_out(grid, context_of(settings))
     assert len(grid.asked) == 3, "complete: nobody is asked but for a hello"
     for folder in ("runs/quickstart-1", "mine"):
         np.testing.assert_array_equal(RunFolder(tmp_path / folder).model(), model)
@@ -341,9 +341,9 @@ def test_a_data_frame_runs_on_flower(tmp_path: Path, monkeypatch: pytest.MonkeyP
     )
     options = {"user": "who", "label": "y", "columns": {"numeric": {"x": (-1.0, 1.0)}}, "settings": SMALL[3:]}
     here = FlowerHere()
-    original = simulation.simulate
+    original = flower_simulation.simulate
     monkeypatch.setattr(
-        simulation,
+        flower_simulation,
         "simulate",
         lambda *given, **named: original(*given, connection=here),  # type: ignore[arg-type]
     )

@@ -10,7 +10,7 @@ from contracts.scenes import PROBLEM, Quadratic, execute, make_plan
 from contracts.test_algorithms import Crash, crashing, every_algorithm
 from federation.crowd import FEW, SEED, inline_model, people, specification
 from flower.grids import FakeGrid, FakeTime, computing, spread
-from quoron.simulation.inline import InlineEngine
+from quoron.engine.inline import InlineEngine
 from quoron_client.protocol.questions import Answers, Question
 from quoron_client.protocol.wire import TASKS
 from quoron_privacy.noise.streams import SeededNoise

@@ -24,18 +24,18 @@ import quoron
 from federation.crowd import HANGS
 from flower.grids import SECRET
 from listening import asked, family, listening
-from quoron import sources
-from quoron.engines import Flower
-from quoron.flower import simulation
-from quoron.flower.claim import CLAIM, LINES
-from quoron.flower.commands import FlowerConnection, Process, write_bundle
-from quoron.flower.simulation import LOG, simulate
+from quoron.engine import on_ray
+from quoron.engine.choice import Flower
+from quoron.engine.processors import free_port
+from quoron.federation import flower_simulation
+from quoron.federation.flower_claim import CLAIM, LINES
+from quoron.federation.flower_commands import FlowerConnection, Process, write_bundle
+from quoron.federation.flower_simulation import LOG, simulate
 from quoron.planning.plans import Prepared
-from quoron.processors import free_port
 from quoron.run_folder import RunFolder
-from quoron.sharding import on_ray
 from quoron.simulation import run as runs
-from quoron.simulation.scene import Setup
+from quoron.simulation import sources
+from quoron.simulation.problem import Setup
 from quoron_privacy.errors import RunError
 
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install '.[ray]'")
@@ -260,7 +260,7 @@ def test_the_text_of_a_client_s_exception_is_nowhere(tmp_path: Path, monkeypatch
         (app / "failing.py").write_text(FAILING)
         return app
 
-    original = simulation._Follower._until_ended
+    original = flower_simulation._Follower._until_ended
 
     def watched(self: Any, claim: Any, connection: FlowerConnection, run: int, superlink: Any) -> None:
         try:
@@ -269,8 +269,8 @@ def test_the_text_of_a_client_s_exception_is_nowhere(tmp_path: Path, monkeypatch
             logs.append(connection.log(run))
             logs.extend(each.read_bytes().decode("latin-1") for each in connection.home.rglob("*.db*"))
 
-    monkeypatch.setattr(simulation, "write_bundle", written)
-    monkeypatch.setattr(simulation._Follower, "_until_ended", watched)
+    monkeypatch.setattr(flower_simulation, "write_bundle", written)
+    monkeypatch.setattr(flower_simulation._Follower, "_until_ended", watched)
     with pytest.raises(RunError, match=r"Expected answers of \d+ nodes in round 0, got 0") as raised:
         simulate(prepared, folder, tmp_path, nodes=FEWER, cpus=1)
     assert "Flower Simulation" in logs[0], "this is the log of the run"

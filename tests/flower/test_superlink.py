@@ -16,10 +16,10 @@ import pytest
 import uvicorn
 
 from listening import listening
-from quoron.flower import superlink
-from quoron.flower.commands import Process
-from quoron.flower.superlink import MARK, gate, owner_of
-from quoron.processors import free_port
+from quoron.engine.processors import free_port
+from quoron.federation import flower_superlink
+from quoron.federation.flower_commands import Process
+from quoron.federation.flower_superlink import MARK, gate, owner_of
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="whose a connection is stands in /proc")
 # A program of another user of this machine, without anything of ours.
@@ -56,7 +56,7 @@ def test_programs_of_our_own_user_are_served_and_others_are_not(port: int, monke
     assert httpx.get(where, trust_env=False).text == "served"
     assert httpx.get(f"{where}{MARK}", trust_env=False).status_code == 204
     own = os.getuid()
-    monkeypatch.setattr(superlink.os, "getuid", lambda: own + 1)  # now we are somebody else
+    monkeypatch.setattr(flower_superlink.os, "getuid", lambda: own + 1)  # now we are somebody else
     for path in ("/", MARK):
         assert httpx.get(f"{where}{path}", trust_env=False).status_code == 403
 
@@ -80,7 +80,7 @@ def test_the_kernel_says_whose_a_connection_is_while_it_is_open(family: int, hos
 @pytest.mark.skipif(os.getuid() != 0 or shutil.which("setpriv") is None, reason="becomes another user: root, setpriv")
 def test_flower_s_superlink_refuses_another_user_of_the_machine(tmp_path: Path) -> None:
     number = free_port()
-    arguments = ["-m", "quoron.flower.superlink", "--insecure", "--simulation", "--isolation", "process"]
+    arguments = ["-m", "quoron.federation.flower_superlink", "--insecure", "--simulation", "--isolation", "process"]
     arguments += ["--host", "127.0.0.1", "--port", str(number)]
     with Process("python", arguments, home=tmp_path / "home", log=tmp_path / "log") as process:
         process.healthy(f"http://127.0.0.1:{number}{MARK}")

@@ -15,9 +15,9 @@ from flwr.app import Context, RecordDict
 
 from flower import federation
 from flower.grids import FakeGrid, spread
-from quoron.flower.commands import FlowerConnection, Process, environment, program
+from quoron.engine.processors import free_port
+from quoron.federation.flower_commands import FlowerConnection, Process, environment, program
 from quoron.flower.training import BOOKS
-from quoron.processors import free_port
 from quoron_server.books.database import Database
 from quoron_server.books.ledger import Ledger
 

@@ -30,9 +30,9 @@ from flower.grids import (
     with_values,
 )
 from quoron.cli.app import invoke
-from quoron.flower.commands import Process, last_error
-from quoron.operate import flower_app as federated
-from quoron.operate.flower_submission import COMPONENTS, SAYS, follow, operator, submit
+from quoron.federation import flower_app as federated
+from quoron.federation.flower_commands import Process, last_error
+from quoron.federation.flower_submission import COMPONENTS, SAYS, follow, operator, submit
 from quoron_client.federation.record import Record
 from quoron_client.flower import app as apps
 from quoron_client.flower.serving import people_of, read_owner

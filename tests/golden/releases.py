@@ -19,7 +19,7 @@ import pandas as pd
 import quoron
 from golden.plain import plain
 from patients import patients
-from quoron.private_bounds import find_bounds
+from quoron.releases.bounds import find_bounds
 
 ASKED = ("histogram of age", "count by ward", "mean of dose by ward", "quantiles of dose at 0.1, 0.9", "median of age")
 ILL: Mapping[str, Any] = {"column": "ill", "classes": ["no", "yes"]}

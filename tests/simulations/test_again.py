@@ -9,9 +9,9 @@ import pandas as pd
 import pytest
 
 from problems import problem_of
-from quoron.populations import Numeric, TablePopulation, from_table
-from quoron.simulation import inline
-from quoron.simulation.inline import InlineEngine
+from quoron.data import Numeric, TablePopulation, from_table
+from quoron.engine import inline
+from quoron.engine.inline import InlineEngine
 from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.questions import Answers, MomentAndGradient, Question
 from quoron_privacy.means import free_presence

@@ -22,19 +22,18 @@ from quoron import config as configs
 from quoron.api import resuming
 from quoron.cli import showing
 from quoron.cli.app import invoke
-from quoron.comparing import comparison
-from quoron.comparing import comparison as comparisons
-from quoron.comparing import comparison as report
-from quoron.comparing.cells import LOOKS, Outcome, Request, cell_rows, costs_of, decided, sweep, told_of
-from quoron.evaluating import measuring
-from quoron.network import PRESETS
+from quoron.engine.network import PRESETS
+from quoron.evaluation import measuring
 from quoron.planning.projection import fronts
 from quoron.reports import plots, progress
 from quoron.reports.progress import RunBars, RunLines, Runs, runs_display
 from quoron.reports.summary import Summary
 from quoron.run_folder import RunFolder
+from quoron.simulation import comparison, evaluated
+from quoron.simulation import comparison as comparisons
+from quoron.simulation import comparison as report
 from quoron.simulation import run as runs
-from quoron.simulation import told
+from quoron.simulation.cells import LOOKS, Outcome, Request, cell_rows, costs_of, decided, sweep, told_of
 from quoron_privacy.errors import ConfigError, Infeasible, RunError
 from quoron_server.serial import dumps
 from quoron_server.wording import plan_json
@@ -276,8 +275,8 @@ def test_seeds_auto_adds_seeds_until_the_best_two_part_and_goes_on_from_there(tm
 def test_seeds_auto_ends_at_its_limit_and_says_that_no_difference_was_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("quoron.comparing.cells.LOOKS", (2, 3))
-    monkeypatch.setattr("quoron.comparing.comparison.decided", lambda cells, keys: False)
+    monkeypatch.setattr("quoron.simulation.cells.LOOKS", (2, 3))
+    monkeypatch.setattr("quoron.simulation.comparison.decided", lambda cells, keys: False)
     found = quoron.compare(SMALL, algorithms=["recentred-sgd"], seeds="auto", out=tmp_path / "run", progress=False)
     assert [row["runs"] for row in found.cells] == [3]
     rows = of_two([0.1, 0.3, 0.2], [0.2, 0.25, 0.21])
@@ -438,7 +437,7 @@ def test_users_that_nobody_holds_out_or_that_are_too_few_are_refused_before_any_
 def test_without_a_share_nothing_is_told(people, tmp_path):
     found = simulate(people, tmp_path / "one", "recentred-sgd")
     config = found.config.model_copy(update={"train": found.config.train.model_copy(update={"holdout": None})})
-    assert told.told_by_held_out(config, None, found.weights, "replace-one") == {}  # type: ignore[arg-type]
+    assert evaluated.told_by_held_out(config, None, found.weights, "replace-one") == {}  # type: ignore[arg-type]
 
 
 def test_every_run_has_the_bits_of_the_same_simulation(compared: comparisons.Comparison, tmp_path: Path) -> None:

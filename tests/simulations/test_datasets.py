@@ -14,16 +14,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import quoron
-from quoron.datasets import index, item_store
-from quoron.datasets.item_store import ItemStore, Seal
-from quoron.datasets.population import DatasetPopulation, from_dataset
-from quoron.datasets.rows import RowSpan
-from quoron.populations import TablePopulation
-from quoron.populations.table import encoded_table
-from quoron.sharding.engine import Settings, ShardedEngine
-from quoron.sharding.engine import opened as opened_shard
-from quoron.simulation import inline
-from quoron.simulation.inline import InlineEngine
+from quoron.data import TablePopulation, index, item_store
+from quoron.data.item_store import ItemStore, Seal
+from quoron.data.population import DatasetPopulation, from_dataset
+from quoron.data.rows import RowSpan
+from quoron.data.table import encoded_table
+from quoron.engine import inline
+from quoron.engine.inline import InlineEngine
+from quoron.engine.sharded import Settings, ShardedEngine
+from quoron.engine.sharded import opened as opened_shard
 from quoron_client.compute.enforcement import bounded
 from quoron_client.data import fused
 from quoron_client.data.encoding import Categorical, Encoding, Numeric, read_label

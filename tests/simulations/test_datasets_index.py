@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from quoron.datasets import index as _indexing
-from quoron.datasets.index import opened
+from quoron.data import index as _indexing
+from quoron.data.index import opened
 from row_files import in_buckets, little, rows
 
 

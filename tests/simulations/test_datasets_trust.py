@@ -19,9 +19,9 @@ import pytest
 
 import quoron
 from quoron.cli.app import invoke
-from quoron.datasets import index
-from quoron.datasets.index import Index, opened, renewed
-from quoron.datasets.population import from_dataset
+from quoron.data import index
+from quoron.data.index import Index, opened, renewed
+from quoron.data.population import from_dataset
 from quoron_client.data.files import Files
 from quoron_client.losses import Logistic
 from quoron_privacy.errors import DataError, QuoronError, RunError
@@ -111,7 +111,7 @@ class TestWhatTheIndexSays:
         for what in ("names", "codes", "tail", "lengths"):
             shutil.rmtree(folder)
             with monkeypatch.context() as dying:
-                dying.setattr("quoron.datasets.index._disorder", lambda *given: 1 / 0)
+                dying.setattr("quoron.data.index._disorder", lambda *given: 1 / 0)
                 with pytest.raises(ZeroDivisionError):
                     opened(tmp_path / "d", "who")
             path = folder / f"piece-000001.{what}"
@@ -300,7 +300,7 @@ class TestTheIndex:
     def test_survives_a_kill(self, tmp_path):
         in_buckets(rows(300), tmp_path / "d")
         program = (
-            "import os, sys\nfrom quoron.datasets import index\nindex.PIECE = 300\n"
+            "import os, sys\nfrom quoron.data import index\nindex.PIECE = 300\n"
             "count = []\ndone = index.write\ndef write(path, data):\n    done(path, data)\n    count.append(path)\n"
             "    if len(count) == 9: os.kill(os.getpid(), 9)\n"
             "index.write = write\nindex.opened(sys.argv[1], 'who')\n"

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from quoron.private_bounds import VARIATION, find_bounds
+from quoron.releases.bounds import VARIATION, find_bounds
 from quoron_privacy.errors import BudgetExceeded
 from quoron_server.books.database import Database
 from quoron_server.books.lifetime_ledger import PopulationLedger

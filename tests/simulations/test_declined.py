@@ -10,7 +10,7 @@ import pytest
 
 import quoron
 from quoron import config as configs
-from quoron.operate.submission import specify
+from quoron.federation.submission import specify
 from quoron.sklearn import PrivateLogisticRegression
 from quoron_privacy.errors import Infeasible
 

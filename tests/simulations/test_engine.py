@@ -11,10 +11,10 @@ import pytest
 
 import quoron
 from problems import problem_of
-from quoron.populations import Numeric, Outliers, PublicKnowledge, Synthetic, TablePopulation, from_table
-from quoron.sharding.engine import Settings, ShardedEngine, opened
-from quoron.simulation import inline
-from quoron.simulation.inline import InlineEngine
+from quoron.data import Numeric, Outliers, PublicKnowledge, Synthetic, TablePopulation, from_table
+from quoron.engine import inline
+from quoron.engine.inline import InlineEngine
+from quoron.engine.sharded import Settings, ShardedEngine, opened
 from quoron_client.compute.enforcement import bounded
 from quoron_client.compute.gradients import average_gradient
 from quoron_client.data.items import ItemBatch
@@ -466,7 +466,7 @@ def test_made_up_users_who_are_asked_often_are_kept_in_memory_and_change_no_bit(
     monkeypatch.setattr(Synthetic, "items", items)
     first = quoron.simulate("quickstart", out=tmp_path / "kept", **asked)
     assert any(kept)
-    monkeypatch.setattr("quoron.simulation.scene.REMEMBERED", 0)
+    monkeypatch.setattr("quoron.simulation.problem.REMEMBERED", 0)
     kept.clear()
     again = quoron.simulate("quickstart", out=tmp_path / "made", **asked)
     assert not any(kept)

@@ -16,9 +16,9 @@ import quoron
 from dying import Moment
 from patients import patients
 from quoron.cli.app import invoke
-from quoron.evaluating import figures, measuring
-from quoron.evaluating.evaluation import Evaluation
-from quoron.evaluating.scores import Scorer
+from quoron.evaluation import figures, measuring
+from quoron.evaluation.evaluation import Evaluation
+from quoron.evaluation.scores import Scorer
 from quoron.training import evaluated, lifetime
 from quoron.training.rows import Items, figures_of
 from quoron.training.table import CuratorEngine

@@ -18,12 +18,14 @@ import pytest
 import quoron
 from federation.crowd import DIMENSION, items
 from quoron.config import parse
-from quoron.engines import Service, from_spec, inline_or_ray
-from quoron.local import client_items, engine, launch, programs, supervisor
-from quoron.local import folder as folders
-from quoron.local import folder as orders
-from quoron.local.client_items import give, give_tables, silos_in
-from quoron.local.folder import (
+from quoron.data import Synthetic
+from quoron.engine.choice import Service, from_spec, inline_or_ray
+from quoron.engine.inline import InlineEngine
+from quoron.federation import client_items, engine, launch, programs, supervisor
+from quoron.federation import folder as folders
+from quoron.federation import folder as orders
+from quoron.federation.client_items import give, give_tables, silos_in
+from quoron.federation.folder import (
     ITEMS,
     MARK,
     MOST,
@@ -38,13 +40,11 @@ from quoron.local.folder import (
     reached,
     sweep,
 )
-from quoron.local.launch import Local
-from quoron.local.programs import MADE, load_items
-from quoron.operate.submission import declared
-from quoron.populations import Synthetic
+from quoron.federation.launch import Local
+from quoron.federation.programs import MADE, load_items
+from quoron.federation.submission import declared
 from quoron.run_folder import RunFolder
 from quoron.simulation import run as runs
-from quoron.simulation.inline import InlineEngine
 from quoron_client.data.items import ItemBatch
 from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.questions import AverageGradient, Question, Status

@@ -9,9 +9,9 @@ import pytest
 
 from federation.crowd import DIMENSION, items
 from quoron.config import parse
-from quoron.local.client_items import give
-from quoron.local.folder import ITEMS, Folder
-from quoron.local.programs import MADE, load_items
+from quoron.federation.client_items import give
+from quoron.federation.folder import ITEMS, Folder
+from quoron.federation.programs import MADE, load_items
 from quoron.simulation import run as runs
 from quoron_client.data.items import ItemBatch
 from quoron_client.federation.own_table import own_items
@@ -81,7 +81,7 @@ class TestItems:
 def _description(prepared: runs.Prepared) -> str:
     import json
 
-    from quoron.local.engine import specification
+    from quoron.federation.engine import specification
 
     wanted = specification(prepared).model_copy(update={"run": "r"})
     return json.dumps(describe(wanted, make_plan(wanted)))

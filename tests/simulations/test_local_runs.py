@@ -20,8 +20,8 @@ import quoron
 from federation.crowd import FEW, HANGS, items
 from operators import reaching
 from quoron.config import parse
-from quoron.local.folder import Folder
-from quoron.processors import free_port
+from quoron.engine.processors import free_port
+from quoron.federation.folder import Folder
 from quoron_server.books.backup import accept
 from quoron_server.books.database import Database
 from quoron_server.books.ledger import Ledger

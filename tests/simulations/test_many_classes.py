@@ -14,10 +14,10 @@ from scipy.optimize import minimize
 
 import quoron
 from quoron import config as configs
-from quoron.operate.submission import specify
-from quoron.populations import Numeric, from_table
-from quoron.populations.table import TrainingObjective
-from quoron.simulation.inline import InlineEngine
+from quoron.data import Numeric, from_table
+from quoron.data.table import TrainingObjective
+from quoron.engine.inline import InlineEngine
+from quoron.federation.submission import specify
 from quoron_client import Answers, L2Ball, Question, make_loss
 from quoron_client.data.encoding import Classes
 from quoron_client.federation.config import Owner

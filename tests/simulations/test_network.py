@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 import quoron
 from quoron import config as configs
 from quoron.cli.app import invoke
-from quoron.network import DEADLINE, PRESETS, SERVER, Counts, Link, Network, Times
+from quoron.data import Synthetic
+from quoron.engine.inline import InlineEngine
+from quoron.engine.network import DEADLINE, PRESETS, SERVER, Counts, Link, Network, Times
 from quoron.planning.plans import Plan
 from quoron.planning.projection import fronts, of_candidates
-from quoron.populations import Synthetic
 from quoron.run_folder import RunFolder
 from quoron.simulation import run as runs
-from quoron.simulation.inline import InlineEngine
 from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.questions import AverageGradient, Question, Status
 from quoron_privacy.errors import ConfigError

@@ -14,9 +14,9 @@ from moto.server import ThreadedMotoServer
 
 import quoron
 from quoron.cli.app import invoke
-from quoron.datasets.index import opened, renewed
-from quoron.datasets.population import from_dataset
-from quoron.engines import Inline
+from quoron.data.index import opened, renewed
+from quoron.data.population import from_dataset
+from quoron.engine.choice import Inline
 from quoron_client.data.files import Files
 from quoron_client.losses import Logistic
 from quoron_privacy.errors import DataError

@@ -12,15 +12,15 @@ from contracts.scenes import make_plan as scene_plan
 from cover import by_default
 from problems import changed, small
 from quoron import config as configs
-from quoron import sources
 from quoron.cli.showing import plan_rows
-from quoron.operate.submission import promised, specify
+from quoron.federation.submission import promised, specify
 from quoron.planning.choosing import Candidate, automatic, risk_words
 from quoron.planning.plans import Plan, choose
 from quoron.planning.questions import EpsilonPoint
 from quoron.presets import presets
 from quoron.reports.summary import Summary
-from quoron.simulation.scene import setup
+from quoron.simulation import sources
+from quoron.simulation.problem import setup
 from quoron_privacy.errors import ConfigError, Infeasible
 from quoron_server.algorithms import ALGORITHMS, Registered
 from quoron_server.algorithms.info import Choosing, Chosen, Factor, Promises

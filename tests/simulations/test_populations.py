@@ -12,7 +12,7 @@ from scipy import integrate, stats
 from scipy.optimize import minimize
 from scipy.special import expit
 
-from quoron.populations import (
+from quoron.data import (
     Categorical,
     Cube,
     Numeric,
@@ -23,9 +23,9 @@ from quoron.populations import (
     hardest_spread,
     lower_bound,
 )
-from quoron.populations.synthetic import divergence, exponential
-from quoron.populations.table import TrainingObjective, auc
-from quoron.populations.users import fill_normals, fill_uniforms, normals, words
+from quoron.data.synthetic import divergence, exponential
+from quoron.data.table import TrainingObjective, auc
+from quoron.data.users import fill_normals, fill_uniforms, normals, words
 from quoron_client.compute.enforcement import bounded
 from quoron_client.compute.work import answer
 from quoron_client.data.encoding import Range
@@ -526,14 +526,14 @@ def wide():
 def test_a_sample_tells_the_risk_of_a_round_to_a_share_of_itself_however_small_it_is(wide, scale, monkeypatch):
     model = wide.optimum + scale * np.random.default_rng(5).standard_normal(9)
     assert wide.risk_by_sample(model) == {"excess_risk": wide.excess_risk(model)}  # few items: all of them
-    monkeypatch.setattr("quoron.populations.table.TRACED", wide.training.features.size // 4)
+    monkeypatch.setattr("quoron.data.table.TRACED", wide.training.features.size // 4)
     told, exact = replace(wide).risk_by_sample(model), wide.excess_risk(model)
     assert told["excess_risk_error"] < 0.15 * exact
     assert abs(told["excess_risk"] - exact) < 7 * told["excess_risk_error"]  # fixed seeds; of others 1e-11 would fail
 
 
 def test_a_few_users_who_hold_very_many_items_are_all_of_the_sample(wide, monkeypatch):
-    monkeypatch.setattr("quoron.populations.table.TRACED", 1)
+    monkeypatch.setattr("quoron.data.table.TRACED", 1)
     few = replace(wide, training=wide.training.of(np.arange(60)))
     assert few.risk_by_sample(np.ones(9)) == {"excess_risk": few.excess_risk(np.ones(9))}
     assert replace(wide).risk_by_sample(np.ones(9))["excess_risk_error"] > 0

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import integrate, stats
 
-from quoron.populations import hardest_spread, lower_bound
+from quoron.data import hardest_spread, lower_bound
 
 
 def best_risk(coins: int, spread: float, flip: float = 0.0) -> float:

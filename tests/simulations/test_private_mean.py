@@ -5,7 +5,7 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from quoron.private_mean import PrivateMean, mean
+from quoron.releases.mean import PrivateMean, mean
 from quoron.training.lifetime import opened
 from quoron_privacy.errors import BudgetExceeded, NothingReleased
 from quoron_server.books.lifetime_ledger import PopulationLedger

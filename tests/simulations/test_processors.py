@@ -13,9 +13,10 @@ import numba
 import pytest
 
 from quoron import __main__ as command
-from quoron import caches, kernels, processors
-from quoron.processors import free_memory
-from quoron.simulation import first_use
+from quoron import kernels
+from quoron.data import caches
+from quoron.engine import first_use, processors
+from quoron.engine.processors import free_memory
 from quoron_client.compute.gradients import gradient_loop
 
 MEMINFO = "MemTotal: 8000000 kB\nMemAvailable: 4000000 kB\nSwapFree: 1000000 kB\n"
@@ -62,12 +63,6 @@ class TestASystemWithoutLocks:
         assert command.main() == 2
         assert "Expected Linux or macOS" in capsys.readouterr().err
 
-    def test_is_told_to_whoever_asks_for_a_federation(self) -> None:
-        code = "import sys; sys.modules['fcntl'] = None; import quoron.local.folder"
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=dict(os.environ))
-        assert "ConfigError: Expected Linux or macOS for a federation on this machine" in done.stderr
-        assert "ImportError" not in done.stderr
-
 
 @pytest.mark.usefixtures("large_pages")
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
@@ -86,9 +81,9 @@ def test_memory_of_all_processes_below_one_has_what_they_took_and_gave_back() ->
 
 COMPILES = """
 import os
-from quoron import caches
+from quoron.data import caches
 caches.ensure(os.environ)
-from quoron.populations.users import normals
+from quoron.data.users import normals
 assert normals(seed=0, purpose=0, user=0, count=4).shape == (4,)
 """
 
@@ -215,7 +210,7 @@ def test_what_is_compiled_beside_the_first_plan_is_what_its_run_calls(tmp_path: 
     def functions(compiled: set[Path]) -> list[str]:
         return sorted(path.name.split("-")[0] for path in compiled)
 
-    rounds = carry_out(tmp_path, "quoron.simulation.first_use", *first_use.PARTS)
+    rounds = carry_out(tmp_path, "quoron.engine.first_use", *first_use.PARTS)
     beside, after = functions(rounds), carry_out(tmp_path, "quoron", "--quiet", "simulate", "--out", "run")
     assert len(beside) > 8
     assert after > rounds

@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 import quoron
 from problems import changed, small
 from quoron import config as configs
-from quoron import sources
 from quoron.api.asking import accuracy_of, risk_of
 from quoron.cli.app import invoke
 from quoron.planning.plans import Plan, RoundsCurve, choose
 from quoron.planning.questions import enough, least
-from quoron.simulation.scene import setup
+from quoron.simulation import sources
+from quoron.simulation.problem import setup
 from quoron_privacy.errors import BudgetExceeded, ConfigError, Infeasible
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.info import start_risk

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import quoron
-from quoron.release import Planned, release_once, verify_gaussian
+from quoron.releases.once import Planned, release_once, verify_gaussian
 from quoron.training import lifetime
 from quoron_privacy.accounts import gdp
 from quoron_privacy.accounts.pair import Pair

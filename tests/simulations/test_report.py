@@ -20,9 +20,9 @@ from quoron import config as configs
 from quoron.api import resuming
 from quoron.cli import one_screen, showing
 from quoron.cli.app import invoke
+from quoron.engine.network import Times
 from quoron.errors import ConfigError
-from quoron.network import Times
-from quoron.operate.watching import words
+from quoron.federation.watching import words
 from quoron.reports import page as parts
 from quoron.reports import pages
 from quoron.reports.pictures import ranking

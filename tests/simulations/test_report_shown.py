@@ -12,11 +12,11 @@ import pytest
 
 import quoron
 from browser import PROGRAM, Browser, browser
-from quoron.comparing import comparison as comparing
-from quoron.comparing.cells import Request
-from quoron.evaluating.evaluation import Bin, Evaluation, Figure
+from quoron.evaluation.evaluation import Bin, Evaluation, Figure
 from quoron.reports import pages as alone
 from quoron.run_folder import RunFolder
+from quoron.simulation import comparison as comparing
+from quoron.simulation.cells import Request
 from quoron.training import report as training
 from quoron.training import result
 from small_run import TOML

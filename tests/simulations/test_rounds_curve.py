@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from quoron import sources
 from quoron.planning.plans import Plan, choose
 from quoron.simulation import run as runs
-from quoron.simulation.scene import setup
+from quoron.simulation import sources
+from quoron.simulation.problem import setup
 from quoron_privacy.errors import Infeasible
 from quoron_server.algorithms import ALGORITHMS
 

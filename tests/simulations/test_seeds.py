@@ -18,10 +18,10 @@ import quoron.flower
 from cover import by_default
 from flower.plugged import CLIP, SMALL, USERS
 from quoron import config as configs
-from quoron.engines import Inline
+from quoron.engine.choice import Inline
+from quoron.federation.submission import specify
 from quoron.model import Model
-from quoron.operate.submission import specify
-from quoron.private_bounds import find_bounds
+from quoron.releases.bounds import find_bounds
 from quoron.training import lifetime
 from quoron.tuning.select import select
 from quoron_client.data.encoding import Encoding, Signs
@@ -138,7 +138,7 @@ SAID: dict[str, Callable[[int | None, Path], str]] = {
     "quoron.tune": _searched,
     "quoron.tuning.select.select": _selected,
     "quoron.train_rows": _rows,
-    "quoron.operate.submission.specify": _submitted,
+    "quoron.federation.submission.specify": _submitted,
     "quoron.simulate": _simulated,
     "quoron.compare": _compared,
 }
@@ -162,7 +162,7 @@ def test_every_public_function_with_a_seed_of_noise_is_tried_here() -> None:
         for each in door.__all__
         if inspect.isfunction(it := getattr(door, each)) and "seed" in inspect.signature(it).parameters
     }
-    public |= {"quoron.compare", "quoron.tuning.select.select", "quoron.operate.submission.specify", *ELSEWHERE}
+    public |= {"quoron.compare", "quoron.tuning.select.select", "quoron.federation.submission.specify", *ELSEWHERE}
     assert public == {each.partition(" ")[0] for each in SAID} | ELSEWHERE
 
 

@@ -16,17 +16,18 @@ import pytest
 import quoron
 from contracts.scenes import SMALL
 from cover import EVERY_QUESTION, by_default
-from quoron import kernels, sources
+from quoron import kernels
 from quoron.cli.app import invoke
-from quoron.datasets.population import from_dataset
-from quoron.engines import Flower, Inline, Ray, Service, from_spec
-from quoron.populations import Outliers, Synthetic
-from quoron.populations.table import encoded_table
+from quoron.data import Outliers, Synthetic
+from quoron.data.population import from_dataset
+from quoron.data.table import encoded_table
+from quoron.engine import processes
+from quoron.engine import sharded as engines
+from quoron.engine.choice import Flower, Inline, Ray, Service, from_spec
+from quoron.engine.sharded import Died, Settings, ShardedEngine, opened
 from quoron.run_folder import RunFolder
-from quoron.sharding import engine as engines
-from quoron.sharding import processes
-from quoron.sharding.engine import Died, Settings, ShardedEngine, opened
 from quoron.simulation import run as runs
+from quoron.simulation import sources
 from quoron_client.losses import Logistic
 from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.questions import AverageGradient, LocalSGD, PlacedGradient, Question, SecondMoment
@@ -290,7 +291,7 @@ KILLER = textwrap.dedent(
     """
     import os, signal, sys
     from pathlib import Path
-    from quoron.sharding import processes
+    from quoron.engine import processes
     from quoron_server.books.ledger import Ledger
     from quoron.__main__ import main
 

@@ -16,11 +16,11 @@ import pytest
 
 import quoron
 from listening import asked, at_rest, family, listening
-from quoron.datasets.population import from_dataset
-from quoron.engines import Inline, Ray
-from quoron.populations import Outliers, Synthetic
-from quoron.sharding import on_ray
-from quoron.sharding.engine import Settings, ShardedEngine
+from quoron.data import Outliers, Synthetic
+from quoron.data.population import from_dataset
+from quoron.engine import on_ray
+from quoron.engine.choice import Inline, Ray
+from quoron.engine.sharded import Settings, ShardedEngine
 from quoron_client.losses import Logistic
 from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.questions import AverageGradient, Question

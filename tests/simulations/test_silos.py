@@ -12,9 +12,9 @@ import quoron
 from contracts.scenes import PROBLEM, SMALL, Quadratic, execute, make_plan
 from quoron import config as configs
 from quoron.cli.app import invoke
-from quoron.operate.submission import specify
+from quoron.engine.inline import InSilos
+from quoron.federation.submission import specify
 from quoron.planning.plans import warnings
-from quoron.simulation.inline import InSilos
 from quoron.training.examples import write_hospitals
 from quoron_client.protocol.questions import Answers, Question
 from quoron_privacy.errors import ConfigError

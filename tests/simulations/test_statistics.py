@@ -17,9 +17,9 @@ import quoron_client.randomisers as client_randomness
 import quoron_privacy.means.rotation as server_hadamard
 from pages import Page, check_loads_nothing
 from quoron.cli.app import invoke
-from quoron.counting.statistics import statistics
-from quoron.private_bounds import find_bounds
-from quoron.private_mean import PrivateMean, mean
+from quoron.releases.bounds import find_bounds
+from quoron.releases.mean import PrivateMean, mean
+from quoron.releases.statistics import statistics
 from quoron.training import lifetime
 from quoron_privacy import local
 from quoron_privacy.accounts import gdp
@@ -87,7 +87,7 @@ def test_a_user_with_many_items_moves_nothing_more_than_others():
 def test_a_limit_without_room_tells_nothing(own_ledger, monkeypatch):
     with lifetime.opened(own_ledger) as ledger:
         ledger.limit("everyone", epsilon=1.0, delta=1e-5)
-    monkeypatch.setattr("quoron.counting.statistics.held", lambda *_: pytest.fail("a value was looked at"))
+    monkeypatch.setattr("quoron.releases.statistics.held", lambda *_: pytest.fail("a value was looked at"))
     monkeypatch.setattr("quoron.training.column_bounds.release", lambda *_: pytest.fail("a value was looked at"))
     for known in (DECLARED, {}):
         with pytest.raises(BudgetExceeded):
@@ -284,7 +284,7 @@ def test_no_other_value_raises_either(value: object) -> None:
     assert declared.declared[0].value == ["a"]
 
 
-module = importlib.import_module("quoron.private_mean")
+module = importlib.import_module("quoron.releases.mean")
 ROWS = np.random.default_rng(0).normal([3.0, -1.0, 0.0, 0.5, 2.0], 0.05, size=(20_000, 5))
 TRUTH = ROWS.mean(axis=0)
 METHODS = ["learnt", "clip", "two-stage", "range", "robust", "local"]

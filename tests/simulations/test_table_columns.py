@@ -18,17 +18,18 @@ from hypothesis import strategies as st
 
 import quoron
 from quoron import config as configs
-from quoron import table_columns, toml_text
+from quoron import toml_text
 from quoron.arguments import plain
 from quoron.cli.app import app, invoke
 from quoron.config import ColumnsSection, LabelSection, Simulated, TableSection
-from quoron.operate.submission import specify
-from quoron.private_bounds import find_bounds
-from quoron.simulation import patterns
-from quoron.simulation.patterns import with_columns
-from quoron.simulation.scene import encoding_of, loss_of
-from quoron.sources import described
-from quoron.table_columns import WORDS, Label, read
+from quoron.data import columns as table_columns
+from quoron.data.columns import WORDS, Label, read
+from quoron.federation.submission import specify
+from quoron.releases.bounds import find_bounds
+from quoron.simulation import wildcards
+from quoron.simulation.problem import encoding_of, loss_of
+from quoron.simulation.sources import described
+from quoron.simulation.wildcards import with_columns
 from quoron_client.data.encoding import Encoding
 from quoron_privacy.errors import ConfigError, DataError
 from quoron_server.serial import dumps
@@ -210,11 +211,11 @@ class TestAPattern:
     )
     def test_that_is_empty_or_can_be_meant_in_two_ways_is_refused(self, declared: list[str], message: str) -> None:
         with pytest.raises(ConfigError, match=message):
-            patterns.resolved(declared, self.HEADER, roles={"who"})
+            wildcards.resolved(declared, self.HEADER, roles={"who"})
 
     def test_leaves_out_what_is_excluded(self) -> None:
         def found(*without: str) -> list[tuple[str, ...]]:
-            return patterns.resolved(["x*", "age"], [*self.HEADER, "x[0:9]"], roles={"who"}, without=without)
+            return wildcards.resolved(["x*", "age"], [*self.HEADER, "x[0:9]"], roles={"who"}, without=without)
 
         assert found("x_*", "xx", "x[0:9]", "x1*") == [("x2",), ("age",)]
         with pytest.raises(ConfigError, match="excludes, got none in the table"):
@@ -235,21 +236,21 @@ class TestAPattern:
             found("x*", "*1")
 
     def test_is_a_column_whose_own_name_it_is_if_it_is_no_other(self) -> None:
-        assert patterns.resolved(["age*sex"], ["age", "sex", "age*sex"], roles=()) == [("age*sex",)]
+        assert wildcards.resolved(["age*sex"], ["age", "sex", "age*sex"], roles=()) == [("age*sex",)]
         with pytest.raises(ConfigError, match=r"got column 'age\*sex', which could be meant in two ways. Rename it"):
-            patterns.resolved(["age*sex"], ["age*sex", "agexsex"], roles=())
+            wildcards.resolved(["age*sex"], ["age*sex", "agexsex"], roles=())
         with pytest.raises(ConfigError, match=r"got column 'x\[0:9\]', which could"):
-            patterns.resolved(["x*"], ["x[0:9]", "x1"], roles=())
+            wildcards.resolved(["x*"], ["x[0:9]", "x1"], roles=())
 
     @given(st.text("ab*", max_size=8), st.text("ab", max_size=8))
     def test_fits_what_a_regular_expression_says(self, pattern: str, name: str) -> None:
         pattern += "*"
         wanted = ".*".join(map(re.escape, pattern.split("*")))
-        assert patterns._fits(name, pattern) == (re.fullmatch(wanted, name) is not None)
+        assert wildcards._fits(name, pattern) == (re.fullmatch(wanted, name) is not None)
 
     def test_of_many_stars_takes_no_time(self) -> None:
         """Backtracking would take longer than the universe has been there."""
-        assert not patterns._fits("a" * 5000, "a*" * 2000 + "b")
+        assert not wildcards._fits("a" * 5000, "a*" * 2000 + "b")
 
 
 USERS = 400

@@ -21,9 +21,9 @@ from committed import committed
 from dying import Moment
 from patients import patients
 from quoron.cli.app import invoke
-from quoron.populations.users import Declared
-from quoron.private_bounds import find_bounds
-from quoron.sharding.engine import KeyedRandomness
+from quoron.data.users import Declared
+from quoron.engine.sharded import KeyedRandomness
+from quoron.releases.bounds import find_bounds
 from quoron.training import lifetime
 from quoron.training.table import CuratorEngine, HeldRows
 from quoron_client import L2Ball, make_loss

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import quoron
 from audits.harness import epsilon_lower_bound
 from flower.plugged import CLIP, DIMENSION, SMALL, Killed
-from quoron.populations.users import Declared
+from quoron.data.users import Declared
 from quoron.run_folder import RunFolder
 from quoron.training import lifetime
 from quoron.training.rows import RowsEngine, Setting, TrainedRows, problem_of

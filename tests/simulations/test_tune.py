@@ -21,7 +21,7 @@ import quoron
 from dying import Moment
 from quoron.api import resuming
 from quoron.cli.app import invoke
-from quoron.evaluating.scores import products
+from quoron.evaluation.scores import products
 from quoron.training import lifetime
 from quoron.training.start import Identity
 from quoron.tuning import searching, tables

@@ -17,8 +17,8 @@ import quoron
 from quoron import config as configs
 from quoron.cli.app import invoke
 from quoron.config import Config, from_tree, is_wanted
-from quoron.populations import Numeric, TablePopulation, from_table
-from quoron.simulation.scene import problem
+from quoron.data import Numeric, TablePopulation, from_table
+from quoron.simulation.problem import problem
 from quoron.training import column_bounds, estimated, lifetime, run
 from quoron.training.column_bounds import Want
 from quoron.training.estimated import Declarations, Found, Wanted, wanted

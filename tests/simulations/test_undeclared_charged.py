@@ -15,8 +15,8 @@ import dying
 import quoron
 from dying import Moment
 from quoron.cli.app import invoke
-from quoron.datasets import index
-from quoron.evaluating import figures
+from quoron.data import index
+from quoron.evaluation import figures
 from quoron.run_folder import RunFolder
 from quoron.training import column_bounds, data_quality, evaluated, run
 from quoron.training.estimated import MOST_CLASSES, Declarations

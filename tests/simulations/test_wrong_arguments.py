@@ -18,11 +18,11 @@ from quoron import arguments
 from quoron import config as configs
 from quoron.api import resuming
 from quoron.cli.app import invoke
-from quoron.engines import Flower, Inline, Ray, Service, from_spec
+from quoron.data.columns import Label
+from quoron.engine.choice import Flower, Inline, Ray, Service, from_spec
 from quoron.flower import train_privately
 from quoron.model import Model
 from quoron.sklearn import PrivateLogisticRegression
-from quoron.table_columns import Label
 from quoron.training.rows import items_of
 from quoron_client.data.encoding import Encoding, Signs, read_label
 from quoron_client.data.features import Categorical, Numeric
@@ -315,7 +315,7 @@ def test_commands_that_run_something_go_through_the_doors() -> None:
         text = (ROOT / "simulations" / "quoron" / "cli" / f"{name}.py").read_text(encoding="utf-8")
         imports = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ImportFrom)]
         rooms = {node.module for node in imports}
-        assert not rooms & {"quoron.simulation.run", "quoron.training.run", "quoron.comparing.comparison"}
+        assert not rooms & {"quoron.simulation.run", "quoron.training.run", "quoron.simulation.comparison"}
 
 
 SMALL = configs.parse(TOML)

@@ -14,14 +14,14 @@ from pathlib import Path
 import numpy as np
 
 from quoron.config import Config, TableSection, is_wanted
+from quoron.data import Population
+from quoron.data.table import binary, classes
+from quoron.data.users import Vector, held_back
 from quoron.paths import PACKAGED
 from quoron.planning.plans import choose
 from quoron.planning.questions import Advice, Enough, Planner, enough, epsilon_curve, wanted_risk
-from quoron.populations import Population
-from quoron.populations.table import binary, classes
-from quoron.populations.users import Vector, held_back
-from quoron.simulation.scene import problem_for_real, setup
-from quoron.sources import Frame, needed
+from quoron.simulation.problem import problem_for_real, setup
+from quoron.simulation.sources import Frame, needed
 from quoron.training import estimated
 from quoron.training import run as training
 from quoron_client.losses import Classification

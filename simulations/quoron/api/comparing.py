@@ -6,14 +6,14 @@ from typing import Any, Literal, Unpack
 
 from quoron.api.simulating import with_estimates
 from quoron.arguments import PlanArguments, entry_point
-from quoron.comparing import comparison as comparisons
-from quoron.comparing.cells import Request
-from quoron.comparing.comparison import Comparison
-from quoron.engines import Engine, Inline, Ray, inline_or_ray
+from quoron.data.columns import Label
+from quoron.engine.choice import Engine, Inline, Ray, inline_or_ray
 from quoron.reports import progress as bars
 from quoron.run_folder import FRAME, RunFolder, as_parquet, write
-from quoron.sources import Source, described, needed
-from quoron.table_columns import Label
+from quoron.simulation import comparison as comparisons
+from quoron.simulation.cells import Request
+from quoron.simulation.comparison import Comparison
+from quoron.simulation.sources import Source, described, needed
 
 
 @entry_point
@@ -45,7 +45,7 @@ def compare(
         out: the comparison's folder; default: runs/NAME-compare-1 or the next that is free. What is complete in
             it is not carried out again, so an interrupted comparison goes on, and one may be extended.
         progress: whether bars are shown on standard error; by default in terminals and notebooks.
-        engine: `Inline(workers=...)` of `quoron.engines`: runs at once, in processes that hold the users in memory, by
+        engine: `Inline(workers=...)` of `quoron.engine`: runs at once, in processes that hold the users in memory, by
             default one a processor. `Ray(workers=..., address=...)` carries out one run at a time on a Ray cluster,
             with the users shared between the workers; the bits are the same.
 

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 from quoron.api import comparing, simulating
 from quoron.arguments import entry_point
-from quoron.comparing import comparison as comparisons
-from quoron.comparing.comparison import Comparison
-from quoron.engines import Engine, Service, from_spec, inline_or_ray
+from quoron.engine.choice import Engine, Service, from_spec, inline_or_ray
 from quoron.model import load
 from quoron.reports.summary import Summary, from_json
 from quoron.run_folder import MODEL, RunFolder
+from quoron.simulation import comparison as comparisons
 from quoron.simulation import run as runs
+from quoron.simulation.comparison import Comparison
 from quoron.simulation.run import SimulatedRun
 from quoron_privacy.errors import ConfigError
 from quoron_privacy.kernels.on_first_use import OnFirstUse

@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from quoron.arguments import PlanArguments, SimulationArguments, entry_point
 from quoron.config import Config, is_wanted
-from quoron.engines import Engine, Inline, Ray, Service, from_spec
+from quoron.data.columns import Label
+from quoron.engine.choice import Engine, Inline, Ray, Service, from_spec
+from quoron.engine.first_use import rounds_compiled_meanwhile
 from quoron.planning.plans import Plan, Prepared
 from quoron.reports import progress as bars
 from quoron.run_folder import FRAME, RunFolder, as_parquet, claim, write
 from quoron.simulation import run as runs
-from quoron.simulation.first_use import rounds_compiled_meanwhile
-from quoron.simulation.patterns import unread_of
+from quoron.simulation.problem import Setup
 from quoron.simulation.run import SimulatedRun, shared
-from quoron.simulation.scene import Setup
-from quoron.sources import Frame, Source, described, needed
-from quoron.table_columns import Label
+from quoron.simulation.sources import Frame, Source, described, needed
+from quoron.simulation.wildcards import unread_of
 from quoron_privacy.errors import ConfigError, Infeasible
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_server.rounds import Observer
@@ -60,7 +60,7 @@ def simulate(
         progress: whether a bar is shown on standard error; by default in terminals and notebooks.
         observers: objects whose methods are called with the plan, with every round and with the model.
         engine: "inline", "ray", "flower" or "service", with keys as in "inline:workers=4", or an engine of
-            `quoron.engines`; the bits are the same. `Inline(workers=4)` shares the users between processes,
+            `quoron.engine`; the bits are the same. `Inline(workers=4)` shares the users between processes,
             `Ray(address=...)` between the nodes of a Ray cluster, `Flower(nodes=..., cpus=...)` between simulated nodes
             of Flower, `Flower(superlink=...)` between those of a federation; `Service(clients=200)` starts a
             coordinator and a client for each user on this machine (docs/local.md).
@@ -73,7 +73,7 @@ def simulate(
     config, remark = with_estimates(config, frame)
     table, config = needed(frame, config)
     if isinstance(where, Service):
-        from quoron.local.client_items import cut
+        from quoron.federation.client_items import cut
 
         config, table = cut(config, Path.cwd(), table, where.clients)
     with rounds_compiled_meanwhile():
@@ -103,12 +103,12 @@ def carry_out(
             "the engine, or end clients while they run."
         )
     if isinstance(engine, Service):
-        from quoron.local import engine as local
+        from quoron.federation import engine as local
 
         return local.simulate(prepared, folder, base, observers, engine)
-    from quoron.flower import simulation
+    from quoron.federation import flower_simulation
 
-    return simulation.carry_out(prepared, folder, base, observers, engine)
+    return flower_simulation.carry_out(prepared, folder, base, observers, engine)
 
 
 @entry_point

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Literal, Unpack, overload
 
 from quoron.arguments import TrainingArguments, entry_point
-from quoron.engines import Engine, inline_or_ray
+from quoron.data.columns import Label
+from quoron.engine.choice import Engine, inline_or_ray
 from quoron.planning.plans import Plan
 from quoron.reports import progress as bars
 from quoron.run_folder import claim
-from quoron.sources import Source, described
-from quoron.table_columns import Label
+from quoron.simulation.sources import Source, described
 from quoron.training import run as training
 from quoron.training.result import TrainedTable
 from quoron_server.rounds import Observer

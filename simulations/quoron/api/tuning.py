@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any, Literal, Unpack, overload
 
 from quoron.arguments import TrainingArguments, entry_point
+from quoron.data.columns import Label
 from quoron.run_folder import RunFolder, claim
-from quoron.sources import Source, described
-from quoron.table_columns import Label
+from quoron.simulation.sources import Source, described
 from quoron.tuning import tables
 from quoron.tuning.scoring import Effort
 from quoron.tuning.tables import TableSearch, Tuned, prepare

@@ -33,13 +33,13 @@ if TYPE_CHECKING:  # the other commands start without it
     import grpc
 
 if TYPE_CHECKING:
-    from quoron.operate import silo_page
+    from quoron.federation import silo_page
     from quoron_client import durable
     from quoron_client.federation import account as accounts
     from quoron_client.federation import own_table as own_people
     from quoron_client.federation import record as records
 else:  # when a command is called
-    silo_page = OnFirstUse("quoron.operate.silo_page")
+    silo_page = OnFirstUse("quoron.federation.silo_page")
     durable = OnFirstUse("quoron_client.durable")
     accounts = OnFirstUse("quoron_client.federation.account")
     own_people = OnFirstUse("quoron_client.federation.own_table")
@@ -405,7 +405,7 @@ def forget(
     yes: Annotated[bool, typer.Option("--yes", help="Do it, for good; without, who it would be is shown.")] = False,
 ) -> None:
     """Erase who a user was that has left, and keep its key out for ever. What was promised and released stands."""
-    from quoron.operate import forgetting
+    from quoron.federation import forgetting
 
     def ask(who: str, sure: bool) -> dict[str, Any]:
         with reached(books=True).books() as books:

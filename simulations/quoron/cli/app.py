@@ -47,7 +47,7 @@ from quoron.cli.common import (
 )
 from quoron.cli.tables import bounds, evaluate, index, stats
 from quoron.cli.train import compare, show, tune
-from quoron.table_columns import DescribedTable
+from quoron.data.columns import DescribedTable
 from quoron_privacy.errors import ConfigError, Infeasible, QuoronError, RunError
 
 # What people come for: the headings of `quoron --help` and of the command reference. A new command joins by its name.

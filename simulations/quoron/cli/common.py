@@ -1,6 +1,6 @@
 """What commands share: arguments, the display, what prints their results, and how an interruption is told.
 
-Options of the commands that take a table: those words of `quoron.table_columns` that are options.
+Options of the commands that take a table: those words of `quoron.data.columns` that are options.
 """
 
 import functools
@@ -18,8 +18,8 @@ import click
 import typer
 
 import quoron
+from quoron.data.columns import WORDS, Columns, DescribedTable, read
 from quoron.presets import presets
-from quoron.table_columns import WORDS, Columns, DescribedTable, read
 from quoron_client.data.formats import is_table
 from quoron_privacy.errors import ConfigError, QuoronError, nearest
 from quoron_privacy.kernels.on_first_use import OnFirstUse

@@ -16,8 +16,8 @@ from typing import Annotated, Any
 import typer
 
 from quoron.cli.common import of_program, showing
-from quoron.operate import profiles
-from quoron.operate.profiles import Profile
+from quoron.federation import profiles
+from quoron.federation.profiles import Profile
 from quoron_privacy.errors import ConfigError
 
 CLIENTS, CONTROL = "127.0.0.1:7443", profiles.LOOPBACK

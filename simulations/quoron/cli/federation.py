@@ -130,9 +130,9 @@ def submit(
     Half of those asked have to answer in every round, or the run ends: `privacy.min_cohort`, a share or "none", by
     --set.
     """
-    from quoron import sources
-    from quoron.operate.submission import dry_run, promised, specify
+    from quoron.federation.submission import dry_run, promised, specify
     from quoron.planning.plans import few, useless, warnings
+    from quoron.simulation import sources
 
     given = tuple(settings or ())
     resolved, _ = sources.resolve(config, given, secret=True)
@@ -168,7 +168,7 @@ def submit(
                 f"({there['away']} away, {there['retired']} retired). Nothing is charged before it begins."
             )
         return
-    from quoron.operate import flower_submission as submission
+    from quoron.federation import flower_submission as submission
 
     at = reached()
     with submission.operator(superlink, at.authority, insecure=at.insecure, anywhere=at.insecure_anywhere) as flower:
@@ -227,7 +227,7 @@ def watch(
     Exit code 0 if it ends with a model, 1 if it fails or is cancelled, 3 if it ends below its minimum cohort, 4 if it
     is paused, and 5 if nobody answers for longer than --timeout, at the start or later.
     """
-    from quoron.operate import watching
+    from quoron.federation import watching
 
     ended: dict[str, Any] = {}
     with reached().control() as control:

@@ -21,13 +21,13 @@ from quoron_privacy.errors import BudgetExceeded, ConfigError, DataError, Ledger
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 
 if TYPE_CHECKING:
-    from quoron.operate import closed_books
-    from quoron.operate.control import Control
+    from quoron.federation import closed_books
+    from quoron.federation.control import Control
     from quoron_privacy.accounts import lifetime as accounts
     from quoron_server.books import lifetime_ledger as ledgers
     from quoron_server.books import store as chain
 else:  # when a command is called
-    closed_books = OnFirstUse("quoron.operate.closed_books")
+    closed_books = OnFirstUse("quoron.federation.closed_books")
     accounts = OnFirstUse("quoron_privacy.accounts.lifetime")
     chain = OnFirstUse("quoron_server.books.store")
     ledgers = OnFirstUse("quoron_server.books.lifetime_ledger")

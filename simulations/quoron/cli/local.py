@@ -11,11 +11,11 @@ from quoron_privacy.errors import RunError
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 
 if TYPE_CHECKING:
-    from quoron import sources
-    from quoron.local import launch
+    from quoron.federation import launch
+    from quoron.simulation import sources
 else:  # when a command is called
-    sources = OnFirstUse("quoron.sources")
-    launch = OnFirstUse("quoron.local.launch")
+    sources = OnFirstUse("quoron.simulation.sources")
+    launch = OnFirstUse("quoron.federation.launch")
 
 app = typer.Typer(
     help="A coordinator and clients on this machine, over mutual TLS, until they are stopped.", no_args_is_help=True

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from quoron.network import duration
+from quoron.engine.network import duration
 from quoron.planning.choosing import risk_sentence
 from quoron.planning.plans import Plan
 from quoron.reports.page import Section, Table

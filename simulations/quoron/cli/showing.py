@@ -9,9 +9,7 @@ from rich.console import Console
 
 from quoron.api.listing import algorithms
 from quoron.cli import one_screen
-from quoron.comparing import comparison as compared
-from quoron.comparing.comparison import Comparison
-from quoron.evaluating.evaluation import Evaluation
+from quoron.evaluation.evaluation import Evaluation
 from quoron.planning.choosing import Candidate, refusals, risk_sentence, risk_words
 from quoron.planning.plans import SURE, Plan
 from quoron.planning.questions import EPSILONS, MOST_USERS, Advice, Enough
@@ -24,6 +22,8 @@ from quoron.reports.terminal import Terminal
 from quoron.reports.terminal import show as render
 from quoron.reports.terminal import table as table
 from quoron.run_folder import RunFolder, write
+from quoron.simulation import comparison as compared
+from quoron.simulation.comparison import Comparison
 from quoron.simulation.run import SimulatedRun
 from quoron_privacy.errors import Infeasible, UsageError
 from quoron_privacy.kernels.on_first_use import OnFirstUse

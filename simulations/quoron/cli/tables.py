@@ -10,20 +10,21 @@ import typer
 
 import quoron
 from quoron.cli.common import Csv, Json, Page, Population, ZeroOut, check_page, opened, showing
-from quoron.table_columns import WORDS, read
+from quoron.data.columns import WORDS, read
 from quoron_client.data.formats import is_folder
 from quoron_privacy.errors import ConfigError
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 
 if TYPE_CHECKING:
-    from quoron import measure, sources
-    from quoron.datasets import index as indexing
+    from quoron.data import index as indexing
+    from quoron.releases import measure
     from quoron.reports import pages as alone
+    from quoron.simulation import sources
 else:  # when a command is called
-    sources = OnFirstUse("quoron.sources")
-    indexing = OnFirstUse("quoron.datasets.index")
+    sources = OnFirstUse("quoron.simulation.sources")
+    indexing = OnFirstUse("quoron.data.index")
     alone = OnFirstUse("quoron.reports.pages")
-    measure = OnFirstUse("quoron.measure")
+    measure = OnFirstUse("quoron.releases.measure")
 
 Listed = list[str] | None
 Table = Annotated[str, typer.Argument(metavar="TABLE", help="A table with one item a row: a file, a folder or a URL.")]

@@ -42,7 +42,7 @@ from quoron.cli.common import (
     table_options,
     whole,
 )
-from quoron.table_columns import DescribedTable
+from quoron.data.columns import DescribedTable
 from quoron_privacy.errors import ConfigError, nearest
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 
@@ -83,7 +83,7 @@ def train(
     population: Population = None,
 ) -> None:
     """Train for real on a table that you hold: secret noise, every user, a model that may be shown to anybody."""
-    from quoron.engines import inline_or_ray
+    from quoron.engine.choice import inline_or_ray
 
     where = inline_or_ray(engine)  # refused before a dry run, too
     asked: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "algorithm": algorithm, "out": out}
@@ -201,7 +201,7 @@ def tune(
     population: Population = None,
 ) -> None:
     """Train with several settings and release the best by a private score: one price, told before it begins."""
-    from quoron.comparing.cells import sweep
+    from quoron.simulation.cells import sweep
 
     names = None if algorithms is None else [each.strip() for each in algorithms.split(",") if each.strip()]
     asked: dict[str, Any] = {"vary": sweep(vary or ()), "algorithms": names, "holdout": holdout}
@@ -244,7 +244,7 @@ def compare(
     as_json: Json = False,
 ) -> None:
     """Simulate algorithms and settings side by side: excess risk with intervals, rounds, gradients, bytes."""
-    from quoron.comparing.cells import number_or_auto, sweep
+    from quoron.simulation.cells import number_or_auto, sweep
 
     names = None if algorithms is None else [each.strip() for each in algorithms.split(",") if each.strip()]
     asked: dict[str, Any] = {"algorithms": names, "vary": sweep(vary or ()), "seeds": number_or_auto(seeds)}

@@ -13,7 +13,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from quoron.config import BudgetSection, Config, FlightsSection, SiloSection, TableSection, TwoServersSection
-from quoron.network import Network
+from quoron.engine.network import Network
 from quoron.planning import meaning as bounds
 from quoron.planning.choosing import LIKELY, STRICTER, TRUSTED, UNSEEN, automatic, ruled, unbearable
 from quoron.planning.choosing import Candidate as Candidate

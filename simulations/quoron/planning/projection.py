@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from quoron.network import DEADLINE, Counts, Network, Times, total
+from quoron.engine.network import DEADLINE, Counts, Network, Times, total
 from quoron.planning.choosing import Candidate, risk_words
 from quoron_client.protocol.questions import AverageGradient, Question
 from quoron_privacy.errors import ConfigError

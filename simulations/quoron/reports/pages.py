@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from quoron.evaluating.evaluation import Evaluation, in_units
+from quoron.evaluation.evaluation import Evaluation, in_units
 from quoron.reports import page, sections
 from quoron.reports.page import Card, Fact, Raw, Section, Table
 from quoron.reports.pictures import gauge
@@ -18,7 +18,7 @@ from quoron.run_folder import RunFolder
 from quoron_client.durable import replace_whole
 
 if TYPE_CHECKING:  # whoever has some brings it
-    from quoron.counting.statistics import Row, Statistics
+    from quoron.releases.statistics import Row, Statistics
 
 if TYPE_CHECKING:  # of a table, whoever has one brings it
     from quoron.model import Model

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 
-from quoron.network import duration
+from quoron.engine.network import duration
 from quoron.planning.choosing import risk_words
 from quoron.planning.plans import RoundsCurve
 from quoron.planning.projection import NAME, Costs

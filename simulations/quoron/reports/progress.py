@@ -14,7 +14,7 @@ from quoron_server.plan import RunPlan
 from quoron_server.rounds import RoundEvent
 
 if TYPE_CHECKING:
-    from quoron.comparing.comparison import Job
+    from quoron.simulation.comparison import Job
 
 Vector = NDArray[np.float64]
 LINES = 3  # plain lines a run, about

@@ -19,14 +19,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from quoron.evaluating.evaluation import in_units
+from quoron.evaluation.evaluation import in_units
 from quoron.reports.page import Card, Fact, Raw, Section, Table, figure, folded, side_by_side, text
 from quoron.reports.pictures import Axis, Line, Reach, chart, gauge, number, ranking
 from quoron.run_folder import FRAME, RunFolder
 from quoron_client.data.encoding import outcomes
 
 if TYPE_CHECKING:  # whoever has one brings it
-    from quoron.evaluating.evaluation import Bin, Evaluation
+    from quoron.evaluation.evaluation import Bin, Evaluation
     from quoron.model import Model
     from quoron.reports.summary import Summary
 

@@ -6,15 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from quoron.network import duration
+from quoron.engine.network import duration
+from quoron.engine.processors import largest
 from quoron.planning.meaning import Meaning, meaning
-from quoron.processors import largest
 from quoron.results import Printed
 from quoron_server.plan import RunPlan
 from quoron_server.wording import sentence
 
 if TYPE_CHECKING:  # a stored summary needs no population
-    from quoron.populations.users import Beside
+    from quoron.data.users import Beside
     from quoron_server.parameters import GaussianPromise
 
 OF_RELEASES = frozenset(  # labels of rows that follow from what is public or released; all others are of private data

@@ -17,9 +17,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from quoron.config import Config, TableSection
-from quoron.datasets.population import DatasetPopulation, from_dataset
+from quoron.data.population import DatasetPopulation, from_dataset
+from quoron.data.table import TablePopulation, Weighing, encoded_table
 from quoron.paths import dataset, table_file
-from quoron.populations.table import TablePopulation, Weighing, encoded_table
 from quoron.run_folder import FRAME
 from quoron_client.data import fused, tables
 from quoron_client.data.encoding import Balanced, Encoding, Owners, check_types, types_of

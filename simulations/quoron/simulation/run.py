@@ -15,19 +15,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quoron.config import Config, TableSection
-from quoron.network import DEADLINE
+from quoron.data import Population
+from quoron.engine.network import DEADLINE
+from quoron.engine.processors import memory_below
+from quoron.engine.sharded import Settings
+from quoron.engine.sharing import Sharing
 from quoron.paths import dataset, table_file
 from quoron.planning import meaning, projection
 from quoron.planning.plans import Plan, Prepared, choose, silos_of
-from quoron.populations import Population
-from quoron.processors import memory_below
 from quoron.reports.summary import Summary, from_json
 from quoron.results import Axes, Run, axes
 from quoron.run_folder import MODEL, RunFolder, as_parquet, flat
-from quoron.sharding.choice import Sharing
-from quoron.sharding.engine import Settings
-from quoron.simulation.patterns import with_columns
-from quoron.simulation.scene import Setup, columns_of, problem_for_real, setup
+from quoron.simulation.problem import Setup, columns_of, problem_for_real, setup
+from quoron.simulation.wildcards import with_columns
 from quoron_privacy.errors import ConfigError
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_server.algorithms import ALGORITHMS
@@ -43,7 +43,7 @@ if TYPE_CHECKING:  # planning needs neither
 
 
 simulated = OnFirstUse("quoron.reports.pages")
-held_out = OnFirstUse("quoron.simulation.told")
+held_out = OnFirstUse("quoron.simulation.evaluated")
 STYLES = {"line": "-", "dashed": "--", "dots": "o"}  # matplotlib's
 LOOK = (
     "`quoron train` spends up to a twentieth of μ² on a data quality check first (train.data_quality), where the "
@@ -145,7 +145,7 @@ def _in_silos(prepared: Prepared[Setup]) -> Engine:
     silos = silos_of(prepared.config, scene.problem.users)
     if silos is None or section is None:
         return scene.engine
-    from quoron.simulation.inline import InSilos
+    from quoron.engine.inline import InSilos
 
     return InSilos(scene.engine, silos, scene.population.dimension, section.away, section.hostile)
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from quoron.simulation.patterns import meant
+from quoron.simulation.wildcards import meant
 from quoron_client.data import columns as cells
 from quoron_privacy.errors import ConfigError, DataError, UsageError
 

@@ -33,7 +33,7 @@ from quoron_server.plan import LEAST_EPSILON, PREFACE, Privacy, RunPlan
 from quoron_server.problem import Problem
 
 if TYPE_CHECKING:  # only a folder needs it
-    from quoron.datasets.rows import Rows
+    from quoron.data.rows import Rows
 
 
 Vector = NDArray[np.float64]

@@ -26,15 +26,15 @@ from numpy.typing import NDArray
 from quoron import config as configs
 from quoron import toml_text
 from quoron.config import ALL, Config, TableSection, bought_of
-from quoron.datasets import index
-from quoron.evaluating.split import trained_users
+from quoron.data import index
+from quoron.data.users import Declared, PublicKnowledge
+from quoron.evaluation.split import trained_users
 from quoron.paths import dataset, table_file
 from quoron.planning.plans import Plan, Prepared, privacy_of
-from quoron.populations.users import Declared, PublicKnowledge
-from quoron.simulation.patterns import KINDS as FEATURES
-from quoron.simulation.patterns import WILD, left_out, meant, roles, unread, with_columns
-from quoron.simulation.scene import encoding_of, loss_of, make_domain
-from quoron.simulation.scene import problem as problem_of
+from quoron.simulation.problem import encoding_of, loss_of, make_domain
+from quoron.simulation.problem import problem as problem_of
+from quoron.simulation.wildcards import KINDS as FEATURES
+from quoron.simulation.wildcards import WILD, left_out, meant, roles, unread, with_columns
 from quoron.training import column_bounds, data_quality, evaluated
 from quoron.training.column_bounds import Released, Want, spelt
 from quoron.training.memory import ELSEWHERE, ONCE, UNCHARGED, memory_for

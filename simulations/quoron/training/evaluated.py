@@ -16,12 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quoron.config import Config
-from quoron.evaluating import figures, measuring
-from quoron.evaluating.evaluation import Evaluation
-from quoron.evaluating.scores import Scorer
-from quoron.evaluating.split import Users, trained_users
+from quoron.data.users import Declared
+from quoron.evaluation import figures, measuring
+from quoron.evaluation.evaluation import Evaluation
+from quoron.evaluation.scores import Scorer
+from quoron.evaluation.split import Users, trained_users
 from quoron.planning.plans import Plan, Prepared
-from quoron.populations.users import Declared
 from quoron.training.table import Curated, file_users
 from quoron_client.data.encoding import Encoding, outcomes
 from quoron_client.data.items import ItemBatch
@@ -34,7 +34,7 @@ from quoron_server.rounds import Last
 from quoron_server.wording import ReleaseGuarantee, sentence
 
 if TYPE_CHECKING:
-    from quoron.datasets.rows import Rows  # only a folder needs it
+    from quoron.data.rows import Rows  # only a folder needs it
 
 Vector = NDArray[np.float64]
 AT_ONCE = 1 << 14  # users whose vectors are in memory

@@ -22,7 +22,7 @@ from quoron.config import TableSection
 from quoron.paths import PACKAGED, table_file
 from quoron.presets import preset, presets
 from quoron.run_folder import as_parquet, write
-from quoron.simulation.patterns import KINDS, roles
+from quoron.simulation.wildcards import KINDS, roles
 from quoron_client.data import tables
 from quoron_privacy.errors import ConfigError
 

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from quoron.processors import free_memory
-from quoron.simulation import inline
+from quoron.engine import inline
+from quoron.engine.processors import free_memory
 from quoron_client.protocol.questions import MomentAndGradient
 from quoron_privacy.errors import RunError
 from quoron_privacy.noise.streams import SeededNoise

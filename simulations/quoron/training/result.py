@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quoron import __version__
-from quoron.evaluating.evaluation import Evaluation
+from quoron.evaluation.evaluation import Evaluation
 from quoron.model import Intervals, Model
 from quoron.planning import meaning as bounds
 from quoron.planning.choosing import LIKELY, risk_sentence

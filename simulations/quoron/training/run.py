@@ -29,13 +29,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quoron.config import Config, TableSection, is_wanted, require_epsilon
-from quoron.evaluating.split import parts, trained_users
+from quoron.engine.sharing import Sharing
+from quoron.evaluation.split import parts, trained_users
 from quoron.model import Model
 from quoron.planning.plans import Plan, Prepared, S
 from quoron.run_folder import FRAME, MODEL, RECORD, RunFolder
-from quoron.sharding.choice import Sharing
-from quoron.simulation.patterns import with_columns
-from quoron.simulation.scene import problem as problem_of
+from quoron.simulation.problem import problem as problem_of
+from quoron.simulation.wildcards import with_columns
 from quoron.training import data_quality, lifetime, result
 from quoron.training.memory import ONCE, make_sure_of_answers, memory_for
 from quoron.training.result import DoubtfulModel, TrainedTable
@@ -56,7 +56,7 @@ from quoron_server.rounds import Observer, other_run, without_ledger
 from quoron_server.runs import end
 
 if TYPE_CHECKING:
-    from quoron.datasets.rows import Rows  # only a folder needs it
+    from quoron.data.rows import Rows  # only a folder needs it
     from quoron.training import estimated as buying
     from quoron.training import evaluated
     from quoron.training.column_bounds import Released

@@ -21,13 +21,13 @@ from numpy.typing import NDArray
 
 from quoron import config as configs
 from quoron.config import Config
+from quoron.data.table import TableUsers
+from quoron.data.users import Declared, PublicKnowledge
+from quoron.engine.sharded import KeyedRandomness, Settings, ShardedEngine
+from quoron.engine.sharing import Sharing
 from quoron.paths import dataset, table_file
-from quoron.populations.table import TableUsers
-from quoron.populations.users import Declared, PublicKnowledge
-from quoron.sharding.choice import Sharing
-from quoron.sharding.engine import KeyedRandomness, Settings, ShardedEngine
-from quoron.simulation.patterns import unread
-from quoron.simulation.scene import encoding_of, loss_of, make_domain
+from quoron.simulation.problem import encoding_of, loss_of, make_domain
+from quoron.simulation.wildcards import unread
 from quoron.training.memory import BESIDE, ELSEWHERE, ONCE, UNCHARGED, make_sure_of_items, memory_for
 from quoron.training.start import Identity
 from quoron_client.data import fused, tables
@@ -45,8 +45,8 @@ from quoron_server.algorithms.slots import partition
 from quoron_server.plan import check_delta
 
 if TYPE_CHECKING:  # only a folder needs the first, and what is bought the second
-    from quoron.datasets.population import FileUsers
-    from quoron.datasets.rows import Rows
+    from quoron.data.population import FileUsers
+    from quoron.data.rows import Rows
     from quoron.training.estimated import Declarations
 
 Users = NDArray[np.int64]
@@ -95,7 +95,7 @@ class CuratorEngine:
 
 def file_users(declared: Declared, rows: "Rows", asked: Users) -> "FileUsers":
     """The users of a folder's rows, of whom these (k,) are asked, in this order."""
-    from quoron.datasets.population import FileUsers, LazyStore
+    from quoron.data.population import FileUsers, LazyStore
 
     return FileUsers(**_fields(declared), store=LazyStore(rows, None, asked, declared.loss))
 
@@ -231,7 +231,7 @@ def hold(
 
     source = dataset(section.path, base) if frame is None else None
     if source is not None:
-        from quoron.datasets.rows import Rows
+        from quoron.data.rows import Rows
 
         rows = Rows.opened(source, section.user, encoding)
         _check_people(people, rows.digest.encode())

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron.evaluating.scores import means, products, usable
-from quoron.evaluating.split import held_users
+from quoron.evaluation.scores import means, products, usable
+from quoron.evaluation.split import held_users
 from quoron_client.data.items import ItemBatch
 from quoron_client.losses import Classification, Logistic, Loss, Regression, Softmax
 from quoron_privacy.accounts import gdp, sensitivity_recount

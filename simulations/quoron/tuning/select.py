@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quoron.arguments import entry_point, shortened
-from quoron.evaluating.split import held_out
+from quoron.evaluation.split import held_out
 from quoron.results import Run
 from quoron.run_folder import CHOICE, MODEL, SEARCH, RunFolder, numbered
 from quoron.training import lifetime

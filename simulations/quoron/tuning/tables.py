@@ -21,18 +21,18 @@ from typing import Any, cast
 
 import numpy as np
 
-from quoron.comparing.cells import Cell, Request, shown
 from quoron.config import Config, TableSection, is_wanted, require_epsilon
-from quoron.evaluating.evaluation import in_units
-from quoron.evaluating.split import held_out
+from quoron.data.users import Declared
+from quoron.evaluation.evaluation import in_units
+from quoron.evaluation.split import held_out
 from quoron.model import Model
 from quoron.planning.plans import Plan, Prepared, choose
-from quoron.populations.users import Declared
 from quoron.results import Printed
 from quoron.run_folder import CHOICE, FRAME, MODEL, SEARCH, RunFolder
-from quoron.simulation.patterns import with_columns
-from quoron.simulation.scene import encoding_of, loss_of, make_domain
-from quoron.simulation.scene import problem as problem_of
+from quoron.simulation.cells import Cell, Request, shown
+from quoron.simulation.problem import encoding_of, loss_of, make_domain
+from quoron.simulation.problem import problem as problem_of
+from quoron.simulation.wildcards import with_columns
 from quoron.training import data_quality, lifetime, result
 from quoron.training.evaluated import batches
 from quoron.training.memory import ONCE, memory_for

@@ -11,7 +11,7 @@ from contracts.scenes import PROBLEM, Quadratic, make_plan
 from one_epoch_reference import drive
 from problems import changed, problem_of
 from quoron.config import from_tree
-from quoron.simulation.scene import setup
+from quoron.simulation.problem import setup
 from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.questions import Answers, AverageGradient, Question
 from quoron_privacy.accounts.gdp import mu_for

@@ -8,7 +8,7 @@ import pytest
 import sqlalchemy as sa
 
 from federation.crowd import SEED, inline_model, people, specification
-from quoron.simulation.inline import InlineEngine
+from quoron.engine.inline import InlineEngine
 from quoron_privacy.errors import BudgetExceeded, LedgerError, OtherVersion
 from quoron_server import runs as module
 from quoron_server.books.database import Database

@@ -1,1 +1,0 @@
-"""Comparing algorithms and settings on one problem."""

@@ -1,0 +1,902 @@
+"""Made-up populations: users by number of a declared law, and a risk that is known exactly.
+
+What made-up populations share: users by number, which of them are outliers, and a risk that is known exactly.
+
+Excess risk over a synthetic population, accurate in relative terms down to rounding.
+
+Each is written around its optimum x* as non-negative terms, so that nothing cancels when the excess is 1e-8:
+
+    F(x) - F(x*) = <grad F(x*), x - x*> + E[ D(x, x*) ] + ridge/2 |x - x*|^2,
+
+D the Bregman divergence of the item loss. At an interior optimum the first term is zero; on the sphere of a ball it is
+multiplier/2 (|x - x*|^2 + |x*|^2 - |x|^2).
+
+For the logistic loss D is the Kullback-Leibler divergence between label laws: labels never need to be drawn. The design
+is rotation invariant: x* = c theta* with one number c found by quadrature (c = 1 for i.i.d. users without ridge), and
+E[ D(x, x*) ] is an integral over the plane of x and x*, in which a feature has any direction and a square length of law
+Beta(1, d/2 - 1). No items are needed.
+
+Means of coins on a cube: the instance of a lower bound, with its optimum and the bound itself.
+
+    >>> from quoron_client.protocol.domains import Box
+    >>> crowd = Cube(users=10_000, items_per_user=20, dimension=4, domain=Box(1.0), spread=0.01, seed=1)
+    >>> bool(np.all(np.abs(crowd.optimum) == 1.0))
+    True
+
+Loss -⟨x, z⟩ on the box of half width D; an item z is -A or A in each coordinate, its mean μ drawn once, uniformly from
+[-spread, spread]^d. The excess risk is D Σ|μ_k| - ⟨x, μ⟩: a sign that is wrong costs 2D|μ_k|.
+
+Source: Ghazi, Kumar, Liu & Manurangsi, Theorem 23, with coins in place of truncated Gaussians, so that all constants
+are explicit. Statement and proof: docs/privacy/linf-filter.md, "Lower bound".
+
+Synthetic users, made when asked for: ten million of them take no memory, and the true optimum is known.
+
+    >>> from quoron_client.protocol.domains import L2Ball
+    >>> crowd = Synthetic(family="logistic", users=10_000_000, items_per_user=50, dimension=10, domain=L2Ball(5.0),
+    ...                   seed=1, signal_norm=3.0)
+    >>> crowd.items(np.array([9_999_999, 3])).features.shape
+    (100, 10)
+    >>> crowd.excess_risk(crowd.optimum)
+    0.0
+
+Users are i.i.d. unless `heterogeneity` says otherwise. Exact optima and risks are `Risk`s. With a signal theta*
+of norm `signal_norm` in a direction drawn from the seed, user u has theta_u = theta* + heterogeneity v_u, v_u uniform
+on the unit sphere. Of the quadratic family the signal is the optimum x*, orthogonal to the steep direction, and theta*
+= flat x*.
+
+The item laws are one compiled loop that writes any users' items from their streams:
+
+    logistic       a uniform on the sphere of radius R,  y = +1 with probability sigmoid(<a, theta_u>), else -1
+    least_squares  a uniform on the sphere of radius R,  y = <a, theta_u> + uniform noise in [-w, w]
+    linear         z = theta_u + rho a, with a uniform on the unit sphere; no label (zero)
+    quadratic      the same
+
+theta_u = theta* + h v_u, with v_u uniform on the unit sphere: bounded, so that no label or norm ever needs clipping.
+Every user's items come from that user's streams alone: the same bits for any cohort, order or thread count. As in
+`users` only additions, products, quotients and square roots are used, so every machine makes the same bits.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import IntEnum
+from functools import cached_property, lru_cache, partial
+from itertools import pairwise
+from typing import Literal, get_args
+
+import numba
+import numpy as np
+import scipy
+from numpy.typing import NDArray
+from scipy.special import expit
+
+from quoron.data.users import (
+    Beside,
+    Corruption,
+    Outliers,
+    PublicKnowledge,
+    Purpose,
+    Users,
+    Vector,
+    about_boundary,
+    fill_normals,
+    fill_uniforms,
+    normals,
+    uniforms,
+    words,
+)
+from quoron_client.data.items import ItemBatch
+from quoron_client.losses import Loss, make_loss
+from quoron_client.protocol.domains import Box, Domain, L2Ball, free_ball
+from quoron_privacy.accounts.roots import root
+from quoron_privacy.errors import ConfigError, count, non_negative, positive, probability
+from quoron_privacy.kernels.lanes import WIDTH, aligned, alike, fused, keep, lanes, sum_of, sums_of, times
+from quoron_privacy.kernels.shipped import njit
+from quoron_privacy.kernels.threads import at_once
+
+_NODES = 200
+_RADII, _ANGLES = 48, 192  # relative error: below 1e-13 for scores up to 10, 1e-9 up to 30, 1e-3 up to 100
+
+
+@lru_cache(maxsize=64)
+def sphere_coordinate(dimension: int) -> tuple[Vector, Vector]:
+    """Quadrature nodes and weights for one coordinate of a uniform point of the unit sphere of R^dimension.
+
+    The arrays are shared and read-only.
+    """
+    if dimension == 1:
+        return np.array([-1.0, 1.0]), np.array([0.5, 0.5])
+    # Golub and Welsch (1969): eigenvalues of the Jacobi matrix of the Gegenbauer polynomials, sound for any dimension.
+    k = np.arange(2, _NODES)
+    half = (dimension - 2) / 2
+    squares = np.concatenate([[1 / dimension], k * (k + 2 * half - 1) / (4 * (k + half) * (k + half - 1))])
+    nodes, vectors = scipy.linalg.eigh_tridiagonal(np.zeros(_NODES), np.sqrt(squares))
+    weights: Vector = vectors[0] ** 2
+    for each in (nodes, weights):
+        each.setflags(write=False)
+    return nodes, weights
+
+
+@lru_cache(maxsize=64)
+def sphere_plane(dimension: int) -> tuple[Vector, Vector, Vector]:
+    """Two coordinates of a uniform point of the unit sphere of R^dimension, and weights: for functions f(v) = f(-v).
+
+    Gauss and Jacobi over the square length, the trapezoidal rule over half a turn. Of one dimension the second
+    coordinate is zero. The arrays are shared and read-only.
+    """
+    if dimension <= 2:  # of one dimension a point is 1 or -1, which are alike
+        squares, weights = np.ones(1), np.ones(1)
+    else:
+        # Golub and Welsch for the weight (1 - s)^a on [0, 1]: Jacobi's recurrence, moved from [-1, 1].
+        a, n = (dimension - 4) / 2, np.arange(1.0, _RADII)
+        middle = (2 * n * n + 2 * n + 2 * n * a + a) / ((2 * n + a) * (2 * n + a + 2))
+        beside = n * (n + a) / ((2 * n + a) * np.sqrt((2 * n + a) ** 2 - 1))
+        squares, vectors = scipy.linalg.eigh_tridiagonal(np.concatenate([[1 / (a + 2)], middle]), beside)
+        weights = vectors[0] ** 2
+    angles = np.pi * np.arange(1 if dimension == 1 else _ANGLES) / _ANGLES
+    lengths = np.sqrt(np.maximum(squares, 0.0))
+    along, across = (np.outer(lengths, turned(angles)).ravel() for turned in (np.cos, np.sin))
+    shares = np.repeat(weights / len(angles), len(angles))
+    for each in (along, across, shares):
+        each.setflags(write=False)
+    return along, across, shares
+
+
+@dataclass(frozen=True, slots=True)
+class LogisticDesign:
+    """Expectations of the logistic family by quadrature; theta* has norm `signal`, features norm `radius`."""
+
+    dimension: int
+    radius: float
+    signal: float
+    spread: float
+    ridge: float
+
+    def optimal_norm(self, largest: float) -> float:
+        """|x*|, at most `largest`; x* points along theta*."""
+
+        def slope(norm: float) -> float:
+            return self._expected(norm)[0]
+
+        top = min(self.signal, largest)  # spread and ridge only shrink the optimum
+        if top == 0.0 or slope(top) <= 0.0:
+            return top
+        return root(slope, 0.0, top, xtol=1e-15, rtol=1e-14)
+
+    def multiplier(self, norm: float) -> float:
+        """How strongly the ball holds the optimum back: -<grad F(x*), x*> / |x*|^2, zero in the interior."""
+        return max(0.0, -self._expected(norm)[0]) / norm if norm > 0.0 else 0.0
+
+    def curvature(self, norm: float) -> float:
+        """Mean eigenvalue of the expected Hessian at x*."""
+        return self._expected(norm)[1]
+
+    def least_curvature(self, norm: float) -> float:
+        """Smallest eigenvalue of the expected Hessian at x*: along the signal or across it."""
+        t, weights = sphere_coordinate(self.dimension)
+        fitted = expit(self.radius * norm * t)
+        along = self.radius**2 * float(weights @ (t * t * fitted * (1.0 - fitted))) + self.ridge
+        if self.dimension == 1:
+            return along
+        return min(along, (self.dimension * self.curvature(norm) - along) / (self.dimension - 1))
+
+    def deviation(self, norm: float) -> float:
+        """sqrt(E |g - E g|^2) of an item's gradient at x*; E g is zero there but for the ball and the ridge."""
+        return self._expected(norm)[2]
+
+    def _expected(self, norm: float) -> tuple[float, float, float]:
+        t, weights = sphere_coordinate(self.dimension)
+        scores = self.radius * self.signal * t
+        if self.spread > 0.0:
+            chances = expit(scores[:, None] + self.radius * self.spread * t) @ weights
+        else:
+            chances = expit(scores)
+        fitted = expit(self.radius * norm * t)
+        mean = self.radius * float(weights @ (t * (fitted - chances)))
+        slope = mean + self.ridge * norm
+        hessian = self.radius**2 / self.dimension * float(weights @ (fitted * (1.0 - fitted))) + self.ridge
+        square = self.radius**2 * float(weights @ (chances * (1.0 - chances) + (chances - fitted) ** 2))
+        return slope, hessian, float(np.sqrt(square - mean**2))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LogisticRisk:
+    """Excess logistic risk where features are uniform on the sphere of `radius`, labels integrated out."""
+
+    optimum: Vector
+    radius: float  # R
+    ridge: float
+    multiplier: float
+
+    @property
+    def held(self) -> bool:
+        """Whether the ball holds the optimum back."""
+        return self.multiplier > 0.0
+
+    def excess(self, model: Vector) -> float:
+        """F(model) - F(optimum), for a model of the domain."""
+        apart = float(np.sum((model - self.optimum) ** 2))
+        inward = float(self.optimum @ self.optimum - model @ model)
+        held = 0.5 * self.multiplier * max(0.0, apart + inward)
+        return self._divergence(model) + 0.5 * self.ridge * apart + held
+
+    def _divergence(self, model: Vector) -> float:
+        """E[ D(<a, model>, <a, optimum>) ]: of the difference's parts along the optimum and across it."""
+        gap, norm = model - self.optimum, float(np.linalg.norm(self.optimum))
+        unit = self.optimum / norm if norm > 0.0 else np.zeros_like(gap)
+        forward = float(gap @ unit)
+        sideways = float(np.linalg.norm(gap - forward * unit))
+        along, across, weights = sphere_plane(len(gap))
+        if norm == 0.0:  # any direction is along it
+            forward, sideways = sideways, 0.0
+        best, apart = self.radius * norm * along, self.radius * (forward * along + sideways * across)
+        return float(weights @ divergence(best, apart))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class QuadraticRisk:
+    """F(x) = <x - centre, curvature (x - centre)>/2 + constant: least squares, means with a ridge or a quadratic.
+
+    A curvature for each coordinate (d,) needs a centre inside the domain.
+    """
+
+    curvature: float | Vector
+    centre: Vector
+    domain: Domain
+
+    @property
+    def optimum(self) -> Vector:
+        """The nearest point of the domain to the centre."""
+        return self.domain.project(self.centre)
+
+    @property
+    def held(self) -> bool:
+        """Whether the centre lies outside the domain."""
+        return not np.array_equal(self.optimum, self.centre)
+
+    def excess(self, model: Vector) -> float:
+        """F(model) - F(optimum)."""
+        best = self.optimum
+        apart = model - best
+        return float((self.curvature * (best - self.centre)) @ apart + 0.5 * ((self.curvature * apart) @ apart))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LinearRisk:
+    """F(x) = <slope, x>, smallest on the boundary of the domain."""
+
+    slope: Vector
+    domain: Domain
+
+    @property
+    def optimum(self) -> Vector:
+        """-radius slope/|slope| on a ball, -half_width sign(slope) on a box."""
+        if isinstance(self.domain, L2Ball):
+            return -self.domain.radius * self.slope / np.linalg.norm(self.slope)
+        return -self.domain.half_width * np.sign(self.slope)
+
+    def excess(self, model: Vector) -> float:
+        """F(model) - F(optimum)."""
+        return float(self.slope @ (model - self.optimum))
+
+
+Risk = LogisticRisk | QuadraticRisk | LinearRisk
+
+
+def logistic_risk(design: LogisticDesign, direction: Vector, domain: Domain) -> LogisticRisk:
+    """The risk around c `direction`; ConfigError where a box cuts the optimum off, which symmetry cannot solve."""
+    largest = domain.radius if isinstance(domain, L2Ball) else np.inf
+    norm = design.optimal_norm(largest)
+    optimum = norm * direction
+    if not isinstance(domain, L2Ball) and np.abs(optimum).max() > domain.half_width:
+        raise ConfigError(
+            f"Expected the optimum inside the box, got half_width={domain.half_width} with a coordinate of magnitude "
+            f"{np.abs(optimum).max():.3g}; lower signal_norm or widen the box."
+        )
+    multiplier = design.multiplier(norm) if norm == largest else 0.0
+    return LogisticRisk(optimum, design.radius, design.ridge, multiplier)
+
+
+def divergence(best: NDArray[np.float64], gap: NDArray[np.float64]) -> NDArray[np.float64]:
+    """softplus(best + gap) - softplus(best) - sigmoid(best) gap, by Taylor where the difference would cancel."""
+    s = expit(best)
+    v, w = s * (1.0 - s), 1.0 - 2.0 * s
+    third, fourth, fifth = v * w, v * (w * w - 2.0 * v), v * w * (w * w - 8.0 * v)
+    near = gap * gap * (v / 2 + gap * (third / 6 + gap * (fourth / 24 + gap * fifth / 120)))
+    far = np.logaddexp(0.0, best + gap) - np.logaddexp(0.0, best) - s * gap
+    whole: NDArray[np.float64] = np.where(np.abs(gap) < 1e-2, near, far)
+    return whole
+
+
+_SMALL, _LARGE = 1 << 17, 1 << 21  # numbers below which another thread costs more than it saves; of a range, at most
+
+
+@dataclass(frozen=True, kw_only=True)
+class MadeUp(ABC):
+    """Users 0 to `users` - 1 of a declared law, drawn by `seed`: equal arguments give equal bits.
+
+    Outliers do not enter the optimum or the risk. Raises ConfigError for arguments out of range.
+    """
+
+    users: int  # n
+    items_per_user: int  # m
+    dimension: int  # d
+    domain: Domain
+    seed: int = 0
+    outliers: Outliers = field(default_factory=Outliers)
+
+    def __post_init__(self) -> None:
+        count(users=self.users, items_per_user=self.items_per_user, dimension=self.dimension)
+        if not 0 <= self.seed < 2**63:
+            raise ConfigError(f"Expected seed in [0, 2^63), got seed={self.seed}.")
+
+    @property
+    @abstractmethod
+    def _risk(self) -> Risk:
+        """Of the honest users."""
+
+    @property
+    def _free(self) -> Risk:
+        """The same over all models; of a loss without a least value over those of the domain."""
+        return self._risk
+
+    @property
+    def makes(self) -> bool:
+        """Whether items are made when they are asked for: within the bounds of the loss, for any number of threads."""
+        return True
+
+    @property
+    def hostile_share(self) -> float:
+        """The share of outliers that a plan may know."""
+        return min(self.outliers.fraction, 0.49)
+
+    @property
+    def optimum(self) -> Vector:
+        """argmin over the domain of the honest users' expected loss, shape (d,)."""
+        return self._risk.optimum.copy()
+
+    def excess_risk(self, model: Vector) -> float:
+        """F(model) - inf F >= 0, F the honest users' expected loss; a linear one has its least in the domain."""
+        return self._free.excess(np.asarray(model, np.float64))
+
+    def test_metrics(self, model: Vector) -> dict[str, float]:
+        """Empty: the excess risk already speaks of new users."""
+        del model
+        return {}
+
+    def beside(self, model: Vector) -> Beside:
+        """What the domain's bound costs: users are as declared."""
+        held = max(0.0, self.excess_risk(self.optimum))
+        return Beside(held_back=held, remarks=tuple(about_boundary(self.domain, model, self.optimum, held)))
+
+    def corruption(self, users: Users) -> NDArray[np.uint8]:
+        """`Corruption` of each of `users`, shape (k,)."""
+        return self.outliers.corruption(self._known(users), seed=self.seed)
+
+    def _known(self, users: Users) -> Users:
+        asked = np.array(users, np.int64)  # a copy: compiled loops want writable memory
+        if asked.size and not (asked.min() >= 0 and asked.max() < self.users):
+            raise ConfigError(f"Expected users in [0, {self.users}), got {asked.min()} to {asked.max()}.")
+        return asked
+
+
+def in_ranges(loop: Callable[[int, int], object], offsets: NDArray[np.int64], width: int = 1) -> None:
+    """Call a compiled loop(first, last) on ranges over 0 .. len(offsets) - 1, each of about as many numbers, not many.
+
+    There are offsets[-1] * width numbers; what a loop needs beside its output is therefore little.
+    """
+    size = int(offsets[-1]) * width
+    threads = 1 if size < _SMALL else numba.get_num_threads()
+    shares = np.linspace(0, offsets[-1], max(threads, -(-size // _LARGE)) + 1)[1:-1]
+    ends = {0, *np.searchsorted(offsets[1:], shares).tolist(), len(offsets) - 1}
+    at_once([partial(loop, *each) for each in pairwise(sorted(ends))], threads)
+
+
+_VARIANCE = math.sqrt(8 / 15)  # of (s² - μ²)/s², μ uniform on [-s, s]: the root of its mean square
+
+
+def lower_bound(
+    *,
+    users: int,
+    items_per_user: int,
+    dimension: int,
+    epsilon: float,
+    delta: float,
+    spread: float,
+    bound: float = 1.0,
+    half_width: float = 1.0,
+) -> float:
+    """What no (ε, δ)-DP method's mean excess risk is below on a `Cube` with this spread, over its draw of μ.
+
+    The larger of what privacy and what finitely many items leave to any method; ε = inf for the second alone. Raises
+    ConfigError for numbers out of range.
+    """
+    count(users=users, items_per_user=items_per_user, dimension=dimension)
+    positive(spread=spread, bound=bound, half_width=half_width)
+    non_negative(delta=delta)
+    if not spread < bound:
+        raise ConfigError(f"Expected spread < {bound:g}, got spread={spread:g}.")
+    n, m, d, square = users, items_per_user, dimension, spread**2
+    information = _VARIANCE * square / math.sqrt(bound**2 - square)
+    statistical = d * information * math.sqrt(n * m)
+    leak = 2 * delta * d * m * square * (bound + spread) / bound**2
+    private = math.inf if epsilon > 700 else n * (math.sinh(epsilon) * information * math.sqrt(d * m) + leak)
+    return half_width * max(0.0, d * spread - min(statistical, private)) / 2
+
+
+def hardest_spread(
+    *, users: int, items_per_user: int, dimension: int, epsilon: float, delta: float, bound: float = 1.0
+) -> float:
+    """The spread with the largest lower bound, to about 2 %."""
+    probability(delta=delta)
+    spreads = bound * np.geomspace(1e-9, 0.99, 1000)
+    sizes = {"users": users, "items_per_user": items_per_user, "dimension": dimension}
+    found = [lower_bound(**sizes, epsilon=epsilon, delta=delta, spread=float(s), bound=bound) for s in spreads]
+    return float(spreads[int(np.argmax(found))])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cube(MadeUp):
+    """The population of the lower bound; its `shifted` outliers send -z for z. ConfigError for a domain that is no box.
+
+    See `MadeUp`.
+    """
+
+    spread: float  # s: every |μ_k| is at most this
+    bound: float = 1.0  # A: |z_k|
+
+    def __post_init__(self) -> None:
+        MadeUp.__post_init__(self)
+        positive(spread=self.spread, bound=self.bound)
+        if not self.spread < self.bound:
+            raise ConfigError(f"Expected spread < bound={self.bound:g}, got spread={self.spread:g}.")
+        if not isinstance(self.domain, Box):
+            raise ConfigError("Expected domain.kind='box' for population.kind='cube', got a ball.")
+
+    @cached_property
+    def loss(self) -> Loss:
+        """Linear; its bounds hold for every item without clipping."""
+        norm = self.bound * math.sqrt(self.dimension) * (1 + 1e-9)
+        return make_loss("linear", feature_norm=norm, feature_bound=self.bound)
+
+    @cached_property
+    def mean(self) -> Vector:
+        """μ, shape (d,)."""
+        drawn = np.empty(self.dimension)
+        stream = (np.uint64(self.seed), np.uint32(Purpose.SIGNAL))
+        fill_uniforms(*stream, np.array([0]), np.array([0, self.dimension]), drawn)
+        return self.spread * (2 * drawn - 1)
+
+    @cached_property
+    def _risk(self) -> LinearRisk:
+        return LinearRisk(-self.mean, self.domain)
+
+    def items(self, users: Users) -> ItemBatch:
+        """The items of `users` (k,), in that order: features (k m, d) float32, labels zero."""
+        asked = self._known(users)
+        offsets = np.arange(len(asked) + 1, dtype=np.int64) * self.items_per_user
+        features = np.empty((int(offsets[-1]), self.dimension), np.float32)
+        side = np.float32(self.bound)
+        if float(side) > self.bound:
+            side = np.nextafter(side, np.float32(0))
+        signs = np.where(self.corruption(asked) == Corruption.SHIFTED, -1.0, 1.0)
+        chances = (1 + self.mean / float(side)) / 2
+        streams = (np.uint64(self.seed), np.uint32(Purpose.FEATURES))
+        in_ranges(
+            lambda first, last: _coins(*streams, asked, offsets, signs, chances, side, features, first, last),
+            offsets,
+            self.dimension,
+        )
+        return ItemBatch(features, np.zeros(len(features)), offsets)
+
+    @property
+    def knowledge(self) -> PublicKnowledge:
+        """Of the declared law: an item's deviation is at most A√d."""
+        return PublicKnowledge(
+            gradient_deviation=self.bound * math.sqrt(self.dimension),
+            user_deviation=0.0,
+            hostile_share=self.hostile_share,
+            assumptions=("the declared law of coins is public: it sets predictions and steps, never privacy",),
+        )
+
+
+@njit(cache=True, nogil=True)
+def _coins(seed, purpose, users, offsets, signs, chances, side, features, first, last):  # type: ignore[no-untyped-def]
+    """Items offsets[i] to offsets[i + 1] of users[i]: a coin of its own chance in each coordinate."""
+    d = features.shape[1]
+    for i in range(first, last):
+        start, stop = offsets[i], offsets[i + 1]
+        drawn = np.empty((stop - start) * d)
+        fill_uniforms(seed, purpose, users[i : i + 1], np.array([0, drawn.size]), drawn)
+        sign = np.float32(signs[i])
+        for item in range(stop - start):
+            for j in range(d):
+                up = drawn[item * d + j] < chances[j]
+                features[start + item, j] = sign * (side if up else -side)
+
+
+# float32 rounding may lengthen a row by half a unit in the last place; this keeps it within its norm.
+_SHRINK = 1.0 - 2.0**-23
+_SHIFT, _LABELS = np.uint32(Purpose.SHIFT), np.uint32(Purpose.LABELS)
+_TOGETHER = 256  # items whose scores are held at a time: in the nearest cache, and their rows as well
+_LARGEST = 700.0  # an exponent; beyond it exp neither overflows nor matters
+
+
+class Family(IntEnum):
+    """Which item law."""
+
+    LOGISTIC = 0
+    LEAST_SQUARES = 1
+    LINEAR = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Law:
+    """The law of one family's items."""
+
+    family: Family
+    radius: float  # R, for means rho
+    noise: float  # w
+    spread: float  # h
+    signal: NDArray[np.float64]  # theta*, (d,)
+
+
+def fill_items(
+    streams: tuple[np.uint64, np.uint32],
+    users: NDArray[np.int64],
+    offsets: NDArray[np.int64],
+    flipped: NDArray[np.bool_],
+    law: Law,
+    features: NDArray[np.float32],
+    labels: NDArray[np.float64],
+) -> None:
+    """Write items offsets[i] to offsets[i + 1], less offsets[0], of users[i]; `streams` are a seed and a purpose.
+
+    Where `flipped`, labels (for means: items) change sign.
+    """
+    seed, purpose = streams
+    d = features.shape[1]
+    fill_normals(seed, purpose, users, offsets * d, features.reshape(-1))
+    shifts = np.empty((len(users) if law.spread else 0, d), np.float32)
+    if law.spread:
+        fill_normals(seed, _SHIFT, users, np.arange(len(users) + 1) * d, shifts.reshape(-1))
+    if law.family != Family.LINEAR:
+        fill_uniforms(seed, _LABELS, users, offsets, labels)
+    numbers = float(law.radius), float(law.noise), float(law.spread)  # of one type each: another would be compiled for
+    _shape(offsets, flipped, int(law.family), *numbers, law.signal, features, shifts, labels)
+
+
+@njit(inline="always", error_model="numpy")
+def exponential(x):  # type: ignore[no-untyped-def]
+    """exp(x), relative error below 1e-9, held constant beyond +-700."""
+    x = min(max(x, -_LARGEST), _LARGEST)
+    shifted = x * 1.4426950408889634 + 6755399441055744.0  # 1.5 2^52: the nearest integer is in the last bits
+    whole = shifted - 6755399441055744.0
+    r = (x - whole * 0.6931471805599453) * 0.5  # within 0.174
+    p = 1.0 / 720.0 + r * (1.0 / 5040.0 + r * (1.0 / 40320.0))
+    p = 1.0 + r * (1.0 + r * (0.5 + r * (1.0 / 6.0 + r * (1.0 / 24.0 + r * (1.0 / 120.0 + r * p)))))
+    power = np.int64(np.int64(np.float64(shifted).view(np.int64) << 52) + np.int64(0x3FF0000000000000))
+    return p * p * power.view(np.float64)
+
+
+@njit(cache=True, error_model="numpy")
+def _to_sphere(flat, first, d, radius, mean, own, scores):  # type: ignore[no-untyped-def]
+    """Rows of normals from row `first` on, as many as scores, become `radius` a + `mean` own, with |a| = 1.
+
+    `radius` <a, own> goes into scores. Both sums of a row have one order, four numbers at a time; of four rows at a
+    time, which changes no bit.
+    """
+    whole, fours, squares = d // WIDTH * WIDTH, scores.size // 4 * 4, np.empty(scores.size)
+    for i in range(0, fours, 4):
+        p = (first + i) * d
+        q, r, s = p + d, p + 2 * d, p + 3 * d
+        # Eight sums at once: one alone would wait for its own last addition at every number.
+        a = b = c = e = at = bt = ct = et = alike(0.0)
+        for j in range(0, whole, WIDTH):
+            to = lanes(own, j)
+            x, y = lanes(flat, p + j), lanes(flat, q + j)
+            a, b, at, bt = fused(x, x, a), fused(y, y, b), fused(x, to, at), fused(y, to, bt)
+            x, y = lanes(flat, r + j), lanes(flat, s + j)
+            c, e, ct, et = fused(x, x, c), fused(y, y, e), fused(x, to, ct), fused(y, to, et)
+        keep(squares, i, sums_of(a, b, c, e))
+        keep(scores, i, sums_of(at, bt, ct, et))
+    for i in range(fours, scores.size):
+        begin = (first + i) * d
+        square = score = alike(0.0)
+        for j in range(begin, begin + whole, WIDTH):
+            part = lanes(flat, j)
+            square, score = fused(part, part, square), fused(part, lanes(own, j - begin), score)
+        squares[i], scores[i] = sum_of(square), sum_of(score)
+    for i in range(scores.size):
+        begin = (first + i) * d
+        for j in range(whole, d):
+            number = np.float64(flat[begin + j])
+            squares[i] += number * number
+            scores[i] += number * own[j]
+        if squares[i] == 0.0:  # probability about 1e-7 in one dimension, nil above
+            flat[begin], squares[i], scores[i] = np.float32(1.0), 1.0, own[0]
+    for i in range(scores.size):
+        squares[i] = radius / np.sqrt(squares[i])
+        scores[i] *= squares[i]
+    for i in range(scores.size):
+        begin, scale = (first + i) * d, squares[i]
+        # The usual case needs no `own`: a multiplication a number.
+        if mean == 0.0:
+            for j in range(begin, begin + whole, WIDTH):
+                keep(flat, j, times(lanes(flat, j), alike(scale)))
+            for j in range(begin + whole, begin + d):
+                flat[j] = np.float32(scale * flat[j])
+        else:
+            for j in range(d):
+                flat[begin + j] = np.float32(scale * flat[begin + j] + mean * own[j])
+
+
+@njit(cache=True, error_model="numpy")
+def _label(labels, family, noise, scores):  # type: ignore[no-untyped-def]
+    """Labels of uniforms (`labels`) and of the items' scores."""
+    if family == Family.LINEAR:
+        labels[:] = 0.0
+    elif family == Family.LOGISTIC:
+        for item in range(labels.size):
+            labels[item] = 1.0 if labels[item] * (1.0 + exponential(-scores[item])) < 1.0 else -1.0
+    else:
+        for item in range(labels.size):
+            labels[item] = scores[item] + noise * (2.0 * labels[item] - 1.0)
+
+
+@njit(cache=True, error_model="numpy")
+def _shifted(own, signal, spread, normals):  # type: ignore[no-untyped-def]
+    """own = signal + spread v, v the direction of `normals` (d,)."""
+    total = 0.0
+    for j in range(signal.size):
+        total += np.float64(normals[j]) * normals[j]
+    if total == 0.0:
+        normals[0], total = np.float32(1.0), 1.0
+    for j in range(signal.size):
+        own[j] = signal[j] + spread * _SHRINK / np.sqrt(total) * normals[j]
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _shape(  # type: ignore[no-untyped-def]
+    offsets, flipped, family, radius, noise, spread, signal, features, shifts, labels
+):
+    """Make items of normals (`features`, and `shifts` (k, d) of users) and of uniforms (`labels`)."""
+    d, means, first = features.shape[1], family == Family.LINEAR, offsets[0]
+    flat, own, largest = features.reshape(features.size), aligned(1, d)[0], 0
+    for j in range(d):
+        own[j] = signal[j]
+    if spread > 0.0 or means:  # each user has its own mean
+        for i in range(flipped.size):
+            largest = max(largest, offsets[i + 1] - offsets[i])
+        scores = np.empty(largest)
+        for i in range(flipped.size):
+            start, stop = offsets[i] - first, offsets[i + 1] - first
+            if spread > 0.0:
+                _shifted(own, signal, spread, shifts[i])
+            mean = 0.0 if not means else -_SHRINK if flipped[i] else _SHRINK
+            own_scores = scores[: stop - start]
+            _to_sphere(flat, start, d, radius * _SHRINK * (mean if means else 1.0), mean, own, own_scores)
+            _label(labels[start:stop], family, noise, own_scores)
+    else:
+        scores = np.empty(_TOGETHER)
+        for start in range(0, labels.size, _TOGETHER):
+            stop = min(start + _TOGETHER, labels.size)
+            _to_sphere(flat, start, d, radius * _SHRINK, 0.0, own, scores[: stop - start])
+            _label(labels[start:stop], family, noise, scores)
+    for i in range(flipped.size):
+        for item in range(offsets[i] - first, offsets[i + 1] - first if flipped[i] else 0):
+            labels[item] = -labels[item]
+
+
+FamilyName = Literal["logistic", "least_squares", "linear", "quadratic"]
+
+_LIKELY = 1.05  # room above the largest eigenvalue that m items in d dimensions show
+
+
+@dataclass(frozen=True, kw_only=True)
+class Synthetic(MadeUp):
+    """A population of one family, as `MadeUp`: on every machine the same bits, but for last places of exp."""
+
+    family: FamilyName
+    feature_norm: float = 1.0  # R
+    signal_norm: float = 1.0  # |theta*|; for the linear family the norm of the mean, for the quadratic one |x*|
+    label_noise: float = 0.1  # least squares: labels are off by at most this
+    steep: float = 1.0  # quadratic: curvature of every item's loss along the first coordinate
+    flat: float = 0.01  # quadratic: along all others
+    ridge: float = 0.0
+    heterogeneity: float = 0.0  # h
+    unequal_items: bool = False  # m_u uniform on 1 .. 2m - 1
+    in_memory: bool = False  # all items are made once and kept
+
+    def __post_init__(self) -> None:
+        MadeUp.__post_init__(self)
+        positive(feature_norm=self.feature_norm)
+        non_negative(signal_norm=self.signal_norm, label_noise=self.label_noise, ridge=self.ridge)
+        non_negative(heterogeneity=self.heterogeneity)
+        if self.family not in get_args(FamilyName):
+            raise ConfigError(
+                f"Expected family to be one of {', '.join(get_args(FamilyName))}, got family={self.family!r}."
+            )
+        if self.family == "linear" and not 0 < self.signal_norm + self.heterogeneity <= self.feature_norm:
+            raise ConfigError(
+                f"Expected 0 < signal_norm + heterogeneity <= feature_norm={self.feature_norm} for means, "
+                f"got {self.signal_norm} + {self.heterogeneity}."
+            )
+        if self.family == "quadratic":
+            self._check_quadratic()
+
+    def _check_quadratic(self) -> None:
+        positive(steep=self.steep, flat=self.flat, signal_norm=self.signal_norm)
+        if not self.dimension >= 2:
+            raise ConfigError(f"Expected dimension >= 2 for a quadratic, got dimension={self.dimension}.")
+        if not self._mean_norm + self.heterogeneity <= self.feature_norm:
+            raise ConfigError(
+                f"Expected flat * signal_norm + heterogeneity <= feature_norm={self.feature_norm} for means, "
+                f"got {self._mean_norm:g} + {self.heterogeneity}."
+            )
+        if not np.array_equal(self.domain.project(self.signal), self.signal):
+            raise ConfigError(
+                f"Expected the optimum of norm signal_norm={self.signal_norm} inside the domain {self.domain}, got one "
+                "outside. Lower signal_norm or widen the domain."
+            )
+
+    @cached_property
+    def loss(self) -> Loss:
+        """The family's loss; its bounds hold for every item without clipping."""
+        if self.family == "logistic":
+            return make_loss("logistic", feature_norm=self.feature_norm, ridge=self.ridge)
+        if self.family == "linear":
+            return make_loss("linear", feature_norm=self.feature_norm, ridge=self.ridge)
+        if self.family == "quadratic":
+            own = {"steep": self.steep, "flat": self.flat}
+            return make_loss("quadratic", feature_norm=self.feature_norm, ridge=self.ridge, **own)
+        bound = self.feature_norm * (self.signal_norm + self.heterogeneity) + self.label_noise
+        return make_loss("least_squares", feature_norm=self.feature_norm, label_bound=bound, ridge=self.ridge)
+
+    @cached_property
+    def signal(self) -> Vector:
+        """theta*, shape (d,); of the quadratic family x*, with nothing along the steep direction."""
+        drawn = normals(seed=self.seed, purpose=Purpose.SIGNAL, user=0, count=self.dimension).astype(np.float64)
+        if self.family == "quadratic":
+            drawn[0] = 0.0
+        return self.signal_norm * drawn / np.linalg.norm(drawn)
+
+    @property
+    def _ridge_holds(self) -> bool:
+        """Whether the optimum of a linear loss with a ridge lies inside the domain, whatever its direction."""
+        within = self.domain.radius if isinstance(self.domain, L2Ball) else self.domain.half_width
+        return self.signal_norm < self.ridge * within
+
+    @property
+    def _mean_norm(self) -> float:
+        """Norm of the means of the families that have some."""
+        return self.signal_norm * (self.flat + self.ridge if self.family == "quadratic" else 1.0)
+
+    def items(self, users: Users) -> ItemBatch:
+        """The items of `users` (k,), in that order: features (N, d) float32, labels (N,) float64."""
+        asked = self._known(users)
+        offsets = np.concatenate([[0], np.cumsum(self._counts(asked))]).astype(np.int64)
+        flipped = self.corruption(asked) == Corruption.SHIFTED
+        features = np.empty((int(offsets[-1]), self.dimension), np.float32)
+        labels = np.empty(len(features))
+        means = self.family in ("linear", "quadratic")
+        within, signal = self.feature_norm, self.signal
+        if means:
+            within -= self._mean_norm + self.heterogeneity
+            signal = signal * (self._mean_norm / self.signal_norm if self.signal_norm else 1.0)
+        family = Family.LINEAR if means else Family[self.family.upper()]
+        law = Law(family, within, self.label_noise, self.heterogeneity, signal)
+        streams = (np.uint64(self.seed), np.uint32(Purpose.FEATURES))
+
+        def fill(first: int, last: int) -> None:
+            rows = slice(offsets[first], offsets[last])
+            own = (asked[first:last], offsets[first : last + 1], flipped[first:last])
+            fill_items(streams, *own, law, features[rows], labels[rows])
+
+        in_ranges(fill, offsets, self.dimension)
+        return ItemBatch(features, labels, offsets)
+
+    @cached_property
+    def held(self) -> ItemBatch | None:
+        """All users' items, if they are to be kept in memory: within the bounds of the loss as they are made."""
+        return self.items(np.arange(self.users)) if self.in_memory else None
+
+    @property
+    def makes(self) -> bool:
+        """Unless they are kept in memory; see `MadeUp`."""
+        return not self.in_memory
+
+    @cached_property
+    def knowledge(self) -> PublicKnowledge:
+        """What the declared design says: expectations over the law of users, not functions of drawn items."""
+        eigenvalue = self.feature_norm**2 / self.dimension
+        law = f"the declared {self.family} design is public: it sets predictions and steps, never privacy"
+        if self.family in ("linear", "quadratic"):
+            within = self.feature_norm - self._mean_norm - self.heterogeneity
+            deviation = float(np.hypot(within, self.heterogeneity))
+            smoothness = self.loss.smoothness or None
+            return PublicKnowledge(
+                # of a quadratic nothing but its smoothness is told: what a plan makes of that is the question; and a
+                # ridge says nothing of a linear loss that is least on the boundary of the domain
+                typical_curvature=self.ridge if self.family == "linear" and self._ridge_holds else None,
+                gradient_deviation=deviation or None,
+                user_deviation=self.heterogeneity,
+                user_smoothness=smoothness,
+                hostile_share=self.hostile_share,
+                assumptions=(law,),
+            )
+        if self.family == "logistic":
+            typical = self._design.curvature(self._optimal_norm)
+            least = self._design.least_curvature(self._optimal_norm)
+            deviation = self._design.deviation(self._optimal_norm)
+        else:
+            typical = least = eigenvalue + self.ridge
+            # a (<a, x* - theta_u> - noise), less its mean
+            off = float(np.sum((self.optimum - self.signal) ** 2))
+            square = eigenvalue * (off + self.heterogeneity**2) + self.label_noise**2 / 3
+            deviation = float(np.sqrt(self.feature_norm**2 * square - eigenvalue**2 * off))
+        between = (typical - self.ridge) * self.heterogeneity  # to first order in the heterogeneity
+        return PublicKnowledge(
+            typical_curvature=typical,
+            least_curvature=least,
+            gradient_deviation=deviation or None,
+            user_deviation=between,
+            user_smoothness=self.isotropic_user_smoothness(self.items_per_user),
+            hostile_share=self.hostile_share,
+            assumptions=(law,),
+        )
+
+    def isotropic_user_smoothness(self, items: int) -> float:
+        """What the average Hessian of nearly every user of `items` items stays below: Marchenko-Pastur's edge, capped.
+
+        curvature R^2/d (1 + sqrt(d/m))^2 1.05 + ridge, at most the item bound. A client scales down the few above it.
+        """
+        if self.family in ("linear", "quadratic"):
+            return self.loss.smoothness or 0.0
+        steepest = 0.25 if self.family == "logistic" else 1.0
+        edge = _LIKELY * (1 + np.sqrt(self.dimension / items)) ** 2 / self.dimension
+        return float(steepest * self.feature_norm**2 * min(1.0, edge) + self.ridge)
+
+    @cached_property
+    def _design(self) -> LogisticDesign:
+        return LogisticDesign(self.dimension, self.feature_norm, self.signal_norm, self.heterogeneity, self.ridge)
+
+    @cached_property
+    def _optimal_norm(self) -> float:
+        """Of the logistic family."""
+        if isinstance(self.domain, L2Ball):  # whatever its direction, which a plan need not draw
+            return self._design.optimal_norm(self.domain.radius)
+        return float(np.linalg.norm(self.optimum))
+
+    @cached_property
+    def _risk(self) -> Risk:
+        return self._over(self.domain)
+
+    @cached_property
+    def _free(self) -> Risk:
+        risk = self._risk
+        if isinstance(risk, LinearRisk) or not risk.held:
+            return risk
+        return self._over(free_ball(self.feature_norm))
+
+    def _over(self, domain: Domain) -> Risk:
+        if self.family == "logistic":
+            direction = self.signal / self.signal_norm if self.signal_norm > 0 else self.signal
+            return logistic_risk(self._design, direction, domain)
+        if self.family == "least_squares":
+            eigenvalue = self.feature_norm**2 / self.dimension
+            curvature = eigenvalue + self.ridge
+            return QuadraticRisk(curvature, self.signal * (eigenvalue / curvature), domain)
+        if self.family == "quadratic":
+            return QuadraticRisk(self.loss.quadratic_diagonal(self.dimension), self.signal, domain)
+        # f(x; z) = -<z, x>
+        if self.ridge > 0:
+            return QuadraticRisk(self.ridge, self.signal / self.ridge, domain)
+        return LinearRisk(-self.signal, domain)
+
+    def _counts(self, users: Users) -> NDArray[np.int64]:
+        if not self.unequal_items:
+            return np.full(len(users), self.items_per_user, np.int64)
+        draws = uniforms(words(seed=self.seed, purpose=Purpose.USER, users=users)[:, 1])
+        return 1 + np.floor(draws * (2 * self.items_per_user - 1)).astype(np.int64)

@@ -1,0 +1,884 @@
+"""A table with a user column as a population: CSV, Parquet, a pandas DataFrame or a pyarrow Table.
+
+    >>> import pandas as pd
+    >>> visits = pd.DataFrame({"who": ["a", "a", "b", "c", "d"], "age": [30, 31, 62, 55, 80], "sick": [0, 0, 1, 0, 1]})
+    >>> clinic = from_table(visits, user="who", label="sick", features=(Numeric("age", 0, 100),), test_fraction=0.25)
+    >>> clinic.users, clinic.dimension
+    (3, 2)
+
+Features are scaled by public ranges and vocabularies, and every row to the loss's feature norm at most, so that what
+one user holds changes nobody else's numbers. Held-out users are drawn by a public seed.
+
+Some users of a table in memory, and nothing of the others: what a worker is given.
+
+The training objective of a table: the mean over users of each user's average loss, and its non-private minimiser.
+
+As clients do, an item's weight multiplies its loss and not the ridge, and a user's average divides by its number of
+items.
+
+`flights` are real users who are ragged and uneven, shipped with the package: late or not, from the schedule alone.
+
+    >>> late = flights()
+    >>> late.users, late.dimension
+    (3230, 32)
+
+Aircraft are the users. The label is an arrival more than 15 minutes late (23.7 % of flights). Features: airline,
+airport, month, hour, distance and weekend, with an evening slope of its own in June and July (thunderstorms) and in
+winter; every row has norm 1. Vocabularies and ranges are public facts of 2013: the eleven larger airlines (the others
+are all zeros), airports, months, opening hours, no destination beyond 5,000 miles. One value each of airport and month
+is left out, as the intercept stands for it. Data: see data/README.md.
+
+`Fit` has what a reader of a run's figures should know of its table: what did not fit its rules, by name, with the fix.
+It is a function of private data, as the figures of a classifier or regressor on items are: for reports of simulations.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+import scipy
+from numpy.typing import NDArray
+
+from quoron.data.users import (
+    Beside,
+    Corruption,
+    Declared,
+    Outliers,
+    PublicKnowledge,
+    Purpose,
+    Users,
+    Vector,
+    about_boundary,
+    flipped,
+    held_back,
+    words,
+)
+from quoron_client.compute.enforcement import bounded
+from quoron_client.data import fused, tables
+from quoron_client.data.encoding import (
+    Categorical,
+    Classes,
+    DateNumber,
+    DatePart,
+    Encoding,
+    Feature,
+    Hashed,
+    Label,
+    Numeric,
+    Owners,
+    Range,
+    Signs,
+    Weight,
+    read_label,
+)
+from quoron_client.data.items import ItemBatch, ItemView
+from quoron_client.data.users import group
+from quoron_client.losses import Absolute, Classification, Hinge, Huber, Linear, Logistic, Loss, SmoothedHinge, Softmax
+from quoron_client.protocol.domains import Domain, L2Ball, free_ball, on_boundary
+from quoron_client.protocol.questions import Matrix
+from quoron_privacy.accounts.roots import root
+from quoron_privacy.errors import ConfigError, DataError, RunError
+
+if TYPE_CHECKING:
+    from quoron_client.data.fused import Counts, Encoded
+
+
+OFTEN = 0.05  # share of values from which on a misfit is spoken of
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """How a table fits its rules."""
+
+    counts: "Counts"
+    users: int  # all, held out or not
+    users_without: int  # whose rows are all left out
+    most_rows: int  # of any one user
+
+    def clipped(self) -> Mapping[str, float]:
+        """Share of values outside their declared range, by column; only columns with some."""
+        found = {**self.counts.clipped, **self.counts.labels_clipped}
+        return {name: count / self.counts.rows for name, count in found.items() if count}
+
+    def remarks(self, encoding: Encoding) -> Iterator[str]:
+        """One sentence for each thing that is amiss, with its fix."""
+        yield from _about_users(self)
+        rows = self.counts.rows
+        if self.counts.dropped > OFTEN * rows:
+            blamed = ", ".join(f"{name!r} ({count:,})" for name, count in self.counts.unusable.items() if count)
+            yield (
+                f"{_share(self.counts.dropped, rows)} of the rows cannot be used and are left out, by column: "
+                f"{blamed}. {_cure(self.counts, encoding)}"
+            )
+        for name, count in self.counts.clipped.items():
+            if count > OFTEN * rows:
+                yield (
+                    f"{_share(count, rows)} of the values of {name!r} lie outside its declared range and are held at "
+                    "the ends. Declare a wider range."
+                )
+        for name, count in self.counts.labels_clipped.items():
+            if count > OFTEN * rows:
+                yield (
+                    f"{_share(count, rows)} of the labels {name!r} lie outside its range and are held at the ends: "
+                    "the model cannot learn them. Declare a wider range."
+                )
+        for name, (count, kinds) in self.counts.unknown.items():
+            # One value left out loses nothing beside an intercept, which then stands for it.
+            if count > OFTEN * rows and (kinds > 1 or not encoding.intercept):
+                yield (
+                    f"{_share(count, rows)} of the values of {name!r} are in none of its declared categories and "
+                    "become zeros. Declare them, if they are public."
+                )
+
+
+def about_separation(found: bool) -> Iterator[str]:
+    """That no model is best, where it is so."""
+    if found:
+        yield (
+            "In some direction the classes are told apart without error: no model is best, and better ones are ever "
+            "longer. The excess risk is over the risk that they approach, to within 1e-9. With loss.ridge one is best."
+        )
+
+
+def _about_users(fit: Fit) -> Iterator[str]:
+    if fit.users == 1:
+        yield (
+            "The table has one user: there is nobody to hide among, and nothing useful can be learnt privately. Name "
+            "the column that tells users apart as `user`."
+        )
+    elif fit.most_rows == 1:
+        yield (
+            "Every user has one row: user-level privacy is then item-level. If rows of the same person exist, name the "
+            "column that tells persons apart as `user`."
+        )
+    if fit.users_without > OFTEN * fit.users:
+        yield (
+            f"{_share(fit.users_without, fit.users)} of the users have no row that can be used, and answer zero. See "
+            "which columns rows are left out for."
+        )
+
+
+def _cure(counts: "Counts", encoding: Encoding) -> str:
+    label = encoding.label
+    if label is not None and 2 * counts.unusable.get(label.column, 0) > counts.dropped:
+        if isinstance(label, Signs):
+            return (
+                f"Most labels are no true/false, 0/1 or -1/+1: declare what {label.column!r} means, by positive = "
+                "value, classes = [values] or a comparison such as 'delay > 15'; or of a number its range."
+            )
+        if isinstance(label, Classes):
+            return "Most labels are none of the declared classes, or missing. Declare all classes."
+        return "Most have no label there, or none that can be read as declared. If it is missing, all is well."
+    numeric = [f for f in encoding.features if counts.unusable.get(f.title)]
+    if numeric and encoding.missing == "drop":
+        return "Set missing = 'midpoint' to keep rows without a feature, or leave the column out of the features."
+    return "Look at these columns."
+
+
+def _share(count: int, of: int) -> str:
+    return f"{100 * count / of:.3g} %"
+
+
+def binary(scores: Vector, labels: Vector) -> dict[str, float]:
+    """auc, accuracy and log_loss of `scores` (N,) for `labels` +-1 (N,); auc is absent when one class is."""
+    margins = labels * scores
+    figures = {
+        "accuracy": float(np.mean(np.where(scores > 0, 1.0, -1.0) == labels)),
+        "log_loss": float(np.mean(np.logaddexp(0.0, -margins))),
+    }
+    positive = labels > 0
+    if positive.any() and not positive.all():
+        figures = {"auc": auc(scores, positive)} | figures
+    return figures
+
+
+def classes(scores: Vector, labels: Vector) -> dict[str, float]:
+    """accuracy and log_loss of `scores` (N, K) for class numbers `labels` (N,)."""
+    wanted = labels.astype(np.int64)
+    own = np.take_along_axis(scores, wanted[:, None], axis=1)[:, 0]
+    return {
+        "accuracy": float(np.mean(np.argmax(scores, axis=1) == wanted)),
+        "log_loss": float(np.mean(scipy.special.logsumexp(scores, axis=1) - own)),
+    }
+
+
+def regression(scores: Vector, labels: Vector) -> dict[str, float]:
+    """Root mean squared error `rmse` of `scores` (N,)."""
+    return {"rmse": float(np.sqrt(np.mean((scores - labels) ** 2)))}
+
+
+def constant(labels: Vector, *, two_classes: bool) -> float:
+    """The one score that answers labels (N,) best: their log odds, or their mean."""
+    if not len(labels):
+        return 0.0
+    if not two_classes:
+        return float(np.mean(labels))
+    share = float(np.clip(np.mean(labels > 0), 1e-9, 1 - 1e-9))
+    return float(np.log(share / (1 - share)))
+
+
+def class_odds(labels: Vector, classes: int) -> Vector:
+    """The scores (K,) that answer class numbers (N,) best: log shares."""
+    shares = np.bincount(labels.astype(np.int64), minlength=classes) / max(1, len(labels))
+    return np.log(np.clip(shares, 1e-9, 1.0))
+
+
+def auc(scores: Vector, positive: NDArray[np.bool_]) -> float:
+    """Chance that a positive outscores a negative, ties counting half (Mann-Whitney)."""
+    ones = int(positive.sum())
+    zeros = len(positive) - ones
+    return float((scipy.stats.rankdata(scores)[positive].sum() - ones * (ones + 1) / 2) / (ones * zeros))
+
+
+_CACHED = 1 << 17  # numbers of rows that are held as float64 at a time: a megabyte, which stays in a processor's cache
+_SQUARED = 1 << 20  # the same where matrices are made of them: threads of a library meet at the end of every product
+TRACED = 1 << 22  # numbers of the items, at most, for which the risk of a round is exact; for more it is of a sample
+FEWEST_TRACED = 100  # users in that sample, at least
+_NONE = 1e-12  # share of the largest moment, below which a direction holds nothing
+_TOLD_APART = 1e-8  # p (1 - p): no table has a chance as small that is not approached without end
+_WIDTHS = (1.0, 0.1, 0.01, 1e-3)  # smoothing of the non-smooth losses, each solution the next one's start
+Objective = Callable[[Vector], tuple[float, Vector, Matrix]]
+_STEPS = 200
+SETTLED = 1e-9  # of what there is to gain, where no point is best and better ones are ever farther away
+_FLAT = 1e-12  # eigenvalues below this share of the largest are lifted to it, so that unused columns stay at zero
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingObjective:
+    """F(x) = mean over users u of (1/m_u) sum of u's weighted item losses, plus ridge/2 |x|^2."""
+
+    items: ItemBatch
+    loss: Loss
+
+    @cached_property
+    def labels(self) -> Vector:
+        """Those of the items, within the loss's bound, shape (N,)."""
+        return self.loss.bound_labels(self.items.labels)
+
+    @cached_property
+    def weights(self) -> Vector:
+        """What one item counts: its weight / (n m_u), shape (N,)."""
+        counts = np.diff(self.items.offsets)
+        shares = np.repeat(1.0 / (self.items.users * counts), counts)
+        return shares if self.items.weights is None else shares * self.items.weights
+
+    def scores(self, model: Vector) -> Vector:
+        """<a, x> of every item, shape (N,), float64; <a, x_k>, shape (N, K), of a loss with K outputs."""
+        found = np.empty((len(self.items.features), *self._point(model).shape[1:]))
+        for part, rows in self._pieces(_CACHED):
+            found[part] = rows @ self._point(model)
+        return found
+
+    def difference(self, model: Vector, other: Vector) -> float:
+        """F(model) - F(other), subtracted item by item so that little cancels."""
+        apart = self.loss.value(self.scores(model), self.labels) - self.loss.value(self.scores(other), self.labels)
+        return float(self.weights @ apart + 0.5 * self.loss.ridge * ((model - other) @ (model + other)))
+
+    def gradient(self, model: Vector) -> Vector:
+        """Of F at `model`, shape (d,); where F has a kink, one of its subgradients."""
+        gradient = np.zeros_like(self._point(model))
+        slopes = (self.weights * self.loss.slope(self.scores(model), self.labels).T).T
+        for part, rows in self._pieces(_CACHED):
+            gradient += rows.T @ slopes[part]
+        return gradient.T.ravel() + self.loss.ridge * model
+
+    def apart(self, model: Vector, other: Vector) -> Vector:
+        """How far each user's share of F at `model` lies above its tangent at `other`, shape (n,); F is their mean."""
+        before, labels = self.scores(other), self.labels
+        moved = self.scores(model) - before
+        along = self.loss.slope(before, labels) * moved
+        above = self.loss.value(before + moved, labels) - self.loss.value(before, labels)
+        above -= along if along.ndim == 1 else along.sum(axis=1)
+        users = np.repeat(np.arange(self.items.users), np.diff(self.items.offsets))
+        shares: Vector = np.bincount(users, self.weights * above, minlength=self.items.users).astype(np.float64)
+        return self.items.users * shares + 0.5 * self.loss.ridge * float((model - other) @ (model - other))
+
+    def expansion(self, model: Vector) -> tuple[float, Vector, Matrix]:
+        """Value, gradient (d,) and Hessian (d, d) at `model`; second derivatives are central differences of slopes.
+
+        Those of the softmax loss are diag(p) - p p' between its classes.
+        """
+        if isinstance(self.loss, Softmax):
+            return self._expansion_of_classes(self.loss, model)
+        gradient, hessian = self.loss.ridge * model, self.loss.ridge * np.eye(len(model))
+        value, nudge = 0.5 * self.loss.ridge * (model @ model), 1e-5
+        for part, rows in self._pieces(_SQUARED):
+            labels, weights, scores = self.labels[part], self.weights[part], rows @ model
+            bends = self.loss.slope(scores + nudge, labels) - self.loss.slope(scores - nudge, labels)
+            value = value + weights @ self.loss.value(scores, labels)
+            gradient = gradient + (weights * self.loss.slope(scores, labels)) @ rows
+            hessian += rows.T @ ((weights / (2 * nudge) * bends)[:, None] * rows)
+        return float(value), gradient, hessian
+
+    def _expansion_of_classes(self, loss: Softmax, model: Vector) -> tuple[float, Vector, Matrix]:
+        classes, features, value = loss.classes, self.items.dimension, 0.5 * loss.ridge * (model @ model)
+        gradient, hessian = np.zeros((classes, features)), np.zeros((classes, features, classes, features))
+        for part, rows in self._pieces(_SQUARED):
+            labels, weights, scores = self.labels[part], self.weights[part], rows @ self._point(model)
+            chances = loss.chances(scores)
+            value = value + weights @ loss.value(scores, labels)
+            gradient += (weights[:, None] * loss.slope(scores, labels)).T @ rows
+            for k in range(classes):
+                for j in range(k + 1):
+                    bends = weights * chances[:, k] * ((k == j) - chances[:, j])
+                    hessian[k, :, j] += rows.T @ (bends[:, None] * rows)
+        for k in range(classes):
+            for j in range(k):
+                hessian[j, :, k] = hessian[k, :, j].T
+        whole = hessian.reshape(model.size, model.size) + loss.ridge * np.eye(model.size)
+        return float(value), gradient.ravel() + loss.ridge * model, whole
+
+    @property
+    def has_infimum(self) -> bool:
+        """Whether it is bounded below over all models: a linear loss is not, unless a ridge holds it."""
+        return self.loss.name != Linear.name or self.loss.ridge > 0
+
+    def separates(self, model: Vector) -> bool:
+        """Whether no model is best: in some direction from `model`, a minimiser, classes are told apart without error.
+
+        There the curvature is next to nothing beside what it is for even chances, as all chances are next to 0 or 1.
+        Where no chance is, none has to be looked for: the curvature is at least p (1 - p), and between more classes at
+        least their least chance, times that of the rows' second moment.
+        """
+        if self.loss.ridge or not isinstance(self.loss, Logistic | Softmax):
+            return False
+        if self._least_curvature(model) >= _TOLD_APART:
+            return False
+        even, basis = np.linalg.eigh(self._moment())
+        used = even > _NONE * even[-1]
+        whiten = np.kron(np.eye(self.loss.outputs), basis[:, used] / np.sqrt(even[used]))
+        curvatures = np.linalg.eigvalsh(whiten.T @ self.expansion(model)[2] @ whiten)
+        alike = int(used.sum()) if self.loss.outputs > 1 else 0  # the same added to all classes changes nothing
+        return bool(np.any(curvatures[alike:] < _TOLD_APART))
+
+    def _least_curvature(self, model: Vector) -> float:
+        """Of one item, between its scores."""
+        scores = self.scores(model)
+        if isinstance(self.loss, Softmax):
+            return float(self.loss.chances(scores).min(initial=1.0))
+        return float(np.exp(-np.abs(scores).max(initial=0.0))) / 4  # p (1 - p) = 1 / (2 + e^s + e^-s)
+
+    def _moment(self) -> Matrix:
+        """Second moment of the items by their weights, (p, p)."""
+        moment = np.zeros((self.items.dimension, self.items.dimension))
+        for part, rows in self._pieces(_SQUARED):
+            moment += rows.T @ (self.weights[part, None] * rows)
+        return moment
+
+    def minimiser(self, domain: Domain) -> Vector:
+        """argmin over `domain`, shape (d,).
+
+        For the hinge and absolute losses it is that of their smoothed forms, whose value is at most 5e-4 above.
+        """
+        point = np.zeros(self.items.dimension * self.loss.outputs)
+        for loss, scale in _smooth_forms(self.loss):
+            smooth = TrainingObjective(self.items, loss)
+
+            def scaled(
+                x: Vector, smooth: TrainingObjective = smooth, scale: float = scale
+            ) -> tuple[float, Vector, Matrix]:
+                value, gradient, hessian = smooth.expansion(x)
+                return scale * value, scale * gradient, scale * hessian
+
+            point = minimise(scaled, domain, point)
+        return point
+
+    def _point(self, model: Vector) -> Vector:
+        """As rows (p,) are multiplied by it: (p,), or (p, K) of a loss with K outputs."""
+        return model if self.loss.outputs == 1 else model.reshape(self.loss.outputs, -1).T
+
+    def _pieces(self, numbers: int) -> Iterator[tuple[slice, Matrix]]:
+        """The rows in float64, piece by piece, and where they are."""
+        features, most = self.items.features, max(1, numbers // max(1, self.items.dimension))
+        for first in range(0, len(features), most):
+            part = slice(first, first + most)
+            yield part, features[part].astype(np.float64)
+
+
+def _smooth_forms(loss: Loss) -> list[tuple[Loss, float]]:
+    """Smooth losses, each with its scale, that approach `loss`; the loss itself where it is smooth."""
+    norm, ridge = loss.feature_norm, loss.ridge
+    if isinstance(loss, Hinge):
+        return [(SmoothedHinge(feature_norm=norm, ridge=ridge, width=w), 1.0) for w in _WIDTHS]
+    if isinstance(loss, Absolute):  # |r| is the limit of Huber's loss divided by its threshold
+        bound = loss.label_bound
+        return [(Huber(feature_norm=norm, ridge=ridge * w, label_bound=bound, threshold=w), 1.0 / w) for w in _WIDTHS]
+    return [(loss, 1.0)]
+
+
+def minimise(objective: Objective, domain: Domain, start: Vector) -> Vector:
+    """argmin of `objective` (value, gradient (d,), Hessian (d, d)) over `domain`, from `start` (d,) of the domain.
+
+    On a ball: Newton steps that solve each quadratic model exactly on the ball (the trust-region subproblem in the
+    eigenbasis, More and Sorensen 1983), with Armijo's line search. On a box: L-BFGS-B of scipy.
+
+    Where better points are ever farther away, as of classes that can be told apart, it is one from which Newton's next
+    step would gain no more than SETTLED. Raises RunError if it does not settle.
+    """
+    if isinstance(domain, L2Ball):
+        return _newton(objective, domain.radius, start)
+    result = scipy.optimize.minimize(
+        lambda x: objective(x)[:2],
+        start,
+        jac=True,
+        method="L-BFGS-B",
+        bounds=[(-domain.half_width, domain.half_width)] * len(start),
+        options={"maxiter": 10_000, "ftol": 0.0, "gtol": 1e-11},
+    )
+    return np.asarray(result.x, np.float64)
+
+
+def _newton(objective: Objective, radius: float, start: Vector) -> Vector:
+    point = start
+    value, gradient, hessian = objective(point)
+    for _ in range(_STEPS):
+        towards = _least_on_ball(hessian, hessian @ point - gradient, radius) - point
+        gain = -float(gradient @ towards)
+        if gain <= 4e-16 * max(1.0, abs(value)):
+            return point
+        step = 1.0
+        while True:
+            candidate = point + step * towards
+            reached = objective(candidate)
+            if reached[0] <= value - 1e-4 * step * gain:
+                break
+            step /= 2
+            if step < 1e-9:  # the remaining gain drowns in rounding
+                return point
+        point, (value, gradient, hessian) = candidate, reached
+    if gain <= SETTLED * max(1.0, abs(value)):
+        return point
+    raise RunError(f"Expected the non-private optimum within {_STEPS} Newton steps; it is not finite or too flat.")
+
+
+def _least_on_ball(hessian: Matrix, target: Vector, radius: float) -> Vector:
+    """argmin of y'Hy/2 - target'y over |y| <= radius."""
+    eigenvalues, basis = np.linalg.eigh(hessian)
+    along = basis.T @ target
+    pull = float(np.linalg.norm(along)) / radius  # a multiplier that keeps any step inside
+    lifted = np.maximum(eigenvalues, _FLAT * max(eigenvalues[-1], pull))
+    if pull == 0.0:
+        return np.zeros_like(target)
+
+    def beyond(multiplier: float) -> float:
+        return float(np.linalg.norm(along / (lifted + multiplier))) - radius
+
+    if beyond(0.0) <= 0.0:
+        return np.asarray(basis @ (along / lifted))
+    multiplier = root(beyond, 0.0, pull, xtol=1e-300, rtol=1e-14)
+    inside = basis @ (along / (lifted + multiplier))
+    return np.asarray(inside * (radius / max(radius, float(np.linalg.norm(inside)))))
+
+
+@dataclass(frozen=True)
+class TableUsers(Declared):
+    """Some users of a table in memory, under their numbers in it."""
+
+    own: Users = field(kw_only=True)  # (k,), sorted
+    batch: ItemBatch = field(kw_only=True)  # of k users
+    outliers: Outliers = field(kw_only=True, default_factory=Outliers)
+    seed: int = field(kw_only=True, default=0)
+
+    def items(self, users: Users) -> ItemBatch:
+        """The items of `users` (k,), in that order."""
+        found = self.batch.of(np.searchsorted(self.own, users))
+        return flipped(found, self.corruption(users), self.loss)
+
+    @cached_property
+    def held(self) -> ItemView:
+        """Their items within the bounds of the loss, by number in the table: nobody else has any."""
+        batch = bounded(self.batch, self.loss)
+        begins, ends = np.zeros((2, self.users), np.int64)
+        begins[self.own], ends[self.own] = batch.begins, batch.ends
+        return batch.where(begins, ends)
+
+    def part(self, users: Users) -> "TableUsers":
+        """Some of them (j,), sorted by number."""
+        return replace(self, own=users, batch=self.batch.of(np.searchsorted(self.own, users)))
+
+    def corruption(self, users: Users) -> NDArray[np.uint8]:
+        """`Corruption` of each of `users`, shape (k,)."""
+        return self.outliers.corruption(np.array(users, np.int64), seed=self.seed)
+
+
+Weighing = Callable[[Encoding, NDArray[np.bool_], Iterable[tuple[Owners, Any]]], Encoding]  # users trained on (n,)
+__all__ = [
+    "Categorical",
+    "DateNumber",
+    "DatePart",
+    "Feature",
+    "Hashed",
+    "Numeric",
+    "TablePopulation",
+    "from_table",
+]
+
+_UNDECLARED = (
+    "items_per_user is not declared: planned as if every user had 1. Set population.items_per_user to a low typical "
+    "number of items."
+)
+_UNBALANCED = (
+    "class_weight='balanced' weighs all classes alike: with so few users, or train.data_quality = 0, nobody looks at "
+    "their shares. Write a weight for each class."
+)
+
+
+@dataclass(frozen=True, eq=False)
+class TablePopulation:
+    """Users whose items are rows of a table, kept ragged in one block of memory."""
+
+    training: ItemBatch = field(repr=False)  # float32 features
+    held_out: ItemBatch = field(repr=False)
+    encoding: Encoding
+    items_per_user: int
+    loss: Loss
+    domain: Domain
+    knowledge: PublicKnowledge
+    usual: float | Vector  # the score, or K of them, that answers training items best if it is the same for all
+    fit: Fit = field(repr=False)  # how the table fits its rules
+    tested: NDArray[np.bool_] = field(repr=False)  # held-out items that are rows, and do not stand for none
+    outliers: Outliers
+    seed: int
+
+    @property
+    def users(self) -> int:
+        """Number of users to train on, n."""
+        return self.training.users
+
+    @property
+    def dimension(self) -> int:
+        """Numbers of the model, d: as many as features, for each output of the loss."""
+        return self.training.dimension * self.loss.outputs
+
+    @property
+    def everybody(self) -> int:
+        """Number of users of the table, those held out among them."""
+        return self.training.users + self.held_out.users
+
+    def items(self, users: Users) -> ItemBatch:
+        """The rows of `users` (k,), in that order."""
+        return flipped(self.training.of(users), self.corruption(users), self.loss)
+
+    @cached_property
+    def held(self) -> ItemBatch:
+        """All training users' items within the bounds of the loss: enforced once, copied only if that changes any."""
+        return bounded(self.training, self.loss)
+
+    def corruption(self, users: Users) -> NDArray[np.uint8]:
+        """`Corruption` of each of `users`, shape (k,)."""
+        return self.outliers.corruption(np.array(users, np.int64), seed=self.seed)
+
+    def part(self, users: Users) -> TableUsers:
+        """Some users (k,), sorted by number, and nothing of the others."""
+        public = (self.users, self.items_per_user, self.dimension, self.loss, self.domain)
+        return TableUsers(*public, own=users, batch=self.training.of(users), outliers=self.outliers, seed=self.seed)
+
+    @cached_property
+    def _best(self) -> Vector:
+        return self._honest.minimiser(self.domain)
+
+    @cached_property
+    def _free(self) -> Vector:
+        """The best model without a bound; where there is none, as of a linear loss, that of the domain."""
+        if not on_boundary(self.domain, self._best) or not self._honest.has_infimum:
+            return self._best
+        found = self._honest.minimiser(free_ball(self.loss.feature_norm))
+        return found if self._honest.difference(found, self._best) < 0 else self._best
+
+    @cached_property
+    def _honest(self) -> TrainingObjective:
+        honest = np.flatnonzero(self.corruption(np.arange(self.users)) == Corruption.HONEST)
+        return TrainingObjective(self.training if len(honest) == self.users else self.training.of(honest), self.loss)
+
+    @property
+    def optimum(self) -> Vector:
+        """Non-private minimiser over the domain of the mean over honest training users of their average loss."""
+        return self._best.copy()
+
+    def excess_risk(self, model: Vector) -> float:
+        """Training objective of `model` (honest users) minus its infimum over all models, in the domain or not.
+
+        Where no model is best, as of classes that can be told apart, the infimum is approached to 1e-9. A linear loss
+        has none: there it is that over the domain.
+        """
+        return self._honest.difference(np.asarray(model, np.float64), self._free)
+
+    def risk_by_sample(self, model: Vector) -> dict[str, float]:
+        """The excess risk for a round of a run: exact where items are few, else by a sample, with its standard error.
+
+        How far the sample's users' losses lie above their tangents at the best model, whose slope is known of
+        everybody: an unbiased estimate, off by a share of itself, however small it is.
+        """
+        point, sample = np.asarray(model, np.float64), self._sample
+        if sample is None:
+            return {"excess_risk": self.excess_risk(point)}
+        above, slope = sample.apart(point, self._free), self._slope
+        error = float(np.std(above, ddof=1)) * math.sqrt(1 / len(above) - 1 / self._honest.items.users)
+        return {"excess_risk": float(np.mean(above) + slope @ (point - self._free)), "excess_risk_error": error}
+
+    @cached_property
+    def _slope(self) -> Vector:
+        return self._honest.gradient(self._free)
+
+    @cached_property
+    def _sample(self) -> TrainingObjective | None:
+        """Honest users, drawn by the public seed, who hold about TRACED numbers; None where all of them are few."""
+        items = self._honest.items
+        few = max(FEWEST_TRACED, int(items.users * TRACED / max(1, items.features.size)))
+        if few >= items.users:
+            return None
+        drawn = np.random.default_rng(self.seed).choice(items.users, few, replace=False)
+        return TrainingObjective(items.of(np.sort(drawn)), self.loss)
+
+    def test_metrics(self, model: Vector) -> dict[str, float]:
+        """On usable items of held-out users: auc (of two classes), accuracy and log_loss, or rmse; empty without any.
+
+        With the public range of a label, rmse is in the label's own units.
+        """
+        return self._figures(TrainingObjective(self.held_out, self.loss).scores(np.asarray(model, np.float64)))
+
+    def _figures(self, scores: Vector) -> dict[str, float]:
+        """Of scores of the held-out items, shape (N,), or (N, K) with an output for each class."""
+        if not self.tested.any() or self.loss.name == "linear":
+            return {}
+        scores, labels = scores[self.tested], self.held_out.labels[self.tested]
+        if self.loss.outputs > 1:
+            return classes(scores, labels)
+        if isinstance(self.loss, Classification):
+            return binary(scores, labels)
+        unit = self.encoding.label.unit if isinstance(self.encoding.label, Range) else 1.0
+        return regression(unit * scores, unit * labels)
+
+    def beside(self, model: Vector) -> Beside:
+        """Figures of the start, of the best constant and of the optimum without a bound; and what is amiss."""
+        items = len(self.held_out.labels)
+        return Beside(
+            start=self._figures(np.zeros((items, *np.shape(self.usual)))),
+            baseline=self._figures(np.tile(self.usual, (items, *(1 for _ in np.shape(self.usual))))),
+            unbounded=self.test_metrics(self._free),
+            held_back=held_back(self),
+            clipped=self.fit.clipped(),
+            remarks=(
+                *self.knowledge.assumptions,
+                *self.fit.remarks(self.encoding),
+                *about_boundary(self.domain, np.asarray(model, np.float64), self._best, held_back(self)),
+                *about_separation(self._honest.separates(self._free)),
+            ),
+        )
+
+
+def from_table(
+    source: Any,
+    *,
+    user: str,
+    label: Label | str | None,
+    features: tuple[Feature, ...],
+    loss: Loss | None = None,
+    domain: Domain | None = None,
+    intercept: bool = True,
+    normalize: bool = False,
+    weight: Weight | None = None,
+    missing: Literal["drop", "midpoint"] = "drop",
+    test_fraction: float = 0.2,
+    items_per_user: int | None = None,
+    outliers: Outliers | None = None,
+    seed: int = 0,
+) -> TablePopulation:
+    """The users of a table as a population.
+
+    `source` is a path (.csv, .parquet), a DataFrame or a pyarrow Table; `label` a kind of label, or as text a column
+    of signs or a comparison such as `arr_delay > 15`; None only for the linear loss. What becomes of a row is said by
+    `quoron_client.data.encoding.Encoding`, with the same arguments. `items_per_user` is the public nominal m; left
+    out, it is 1.
+
+    Raises DataError for a table that cannot be read, a missing column, a row without a user; ConfigError for arguments
+    out of range and for labels that the loss does not take. No other value of a row is an error.
+    """
+    loss = Logistic() if loss is None else loss
+    encoding = Encoding(
+        features,
+        label=read_label(label) if isinstance(label, str) else label,
+        intercept=intercept,
+        normalize=normalize,
+        feature_norm=loss.feature_norm,
+        weight=weight,
+        missing=missing,
+    )
+    return encoded_table(
+        source,
+        encoding,
+        user=user,
+        loss=loss,
+        domain=domain,
+        test_fraction=test_fraction,
+        items_per_user=items_per_user,
+        outliers=outliers,
+        seed=seed,
+    )
+
+
+def encoded_table(
+    source: Any,
+    encoding: Encoding,
+    *,
+    user: str,
+    loss: Loss,
+    domain: Domain | None = None,
+    test_fraction: float = 0.2,
+    items_per_user: int | None = None,
+    outliers: Outliers | None = None,
+    seed: int = 0,
+    weighing: Weighing | None = None,
+) -> TablePopulation:
+    """The users of a table as a population, by rules made before. Arguments and errors are those of `from_table`.
+
+    `weighing` finds class weights that wait for a look.
+    """
+    encoding.check_loss(loss)
+    table = tables.read(source, (*encoding.columns, user))
+    assumptions, asked = assumed(encoding, items_per_user), encoding
+    encoding = encoding.resolved(table)
+    users, owners = group(table, user)
+    training = trained(users, test_fraction, seed)
+    if weighing is not None:
+        encoding = weighing(encoding, training, [(owners, table)])
+    knowledge = PublicKnowledge(intercept=encoding.intercept, assumptions=(*assumptions, *unbalanced(asked, encoding)))
+    return population_of(
+        fused.encoded(encoding, table),
+        owners,
+        training,
+        encoding=encoding,
+        loss=loss,
+        domain=L2Ball(10.0) if domain is None else domain,
+        items_per_user=1 if items_per_user is None else items_per_user,
+        knowledge=knowledge,
+        outliers=Outliers() if outliers is None else outliers,
+        seed=seed,
+    )
+
+
+def population_of(
+    encoded: "Encoded",
+    owners: Owners,
+    training: NDArray[np.bool_],
+    *,
+    encoding: Encoding,
+    loss: Loss,
+    domain: Domain,
+    items_per_user: int,
+    knowledge: PublicKnowledge,
+    outliers: Outliers,
+    seed: int,
+) -> TablePopulation:
+    """A population of rows that are items already, row i being that of user owners[i].
+
+    `training` (users,) says who is trained on; the others are held out.
+    """
+    users, chosen, held = len(training), np.flatnonzero(training), np.flatnonzero(~training)
+    everyone = encoded.batch(users, owners)
+    kept = np.bincount(owners[encoded.kept], minlength=users)
+    return TablePopulation(
+        training=bounded(everyone.of(chosen), loss) if loss.narrow else everyone.of(chosen),
+        held_out=everyone.of(held),
+        encoding=encoding,
+        items_per_user=items_per_user,
+        loss=loss,
+        domain=domain,
+        knowledge=knowledge,
+        usual=_usual(encoded.labels[encoded.kept & training[owners]], loss),
+        fit=Fit(encoded.counts, users, int(np.sum(kept == 0)), int(np.bincount(owners).max())),
+        tested=np.repeat(kept[held] > 0, np.maximum(kept[held], 1)),
+        outliers=outliers,
+        seed=seed,
+    )
+
+
+def trained(users: int, test_fraction: float, seed: int) -> NDArray[np.bool_]:
+    """Which users are trained on, (users,): all but round(test_fraction n), drawn by `seed`. DataError if nobody is."""
+    if not 0 <= test_fraction < 1:
+        raise ConfigError(f"Expected test_fraction in [0, 1), got test_fraction={test_fraction}.")
+    ticket = words(seed=seed, purpose=Purpose.SPLIT, users=np.arange(users))[:, 0]
+    chosen = np.ones(users, np.bool_)
+    chosen[np.argsort(ticket, kind="stable")[: round(test_fraction * users)]] = False
+    if not chosen.any():
+        raise DataError(f"Expected a user to train on, got none of {users} with test_fraction={test_fraction}.")
+    return chosen
+
+
+def assumed(encoding: Encoding, items_per_user: int | None) -> tuple[str, ...]:
+    """What a reader must believe of a table's rules before its values were looked at."""
+    taken = [
+        f"The values of {f.column!r} were taken from the data as its vocabulary: for simulation only. List them."
+        for f in encoding.features
+        if f.is_open
+    ]
+    return (*taken, _UNDECLARED) if items_per_user is None else tuple(taken)
+
+
+def unbalanced(asked: Encoding, found: Encoding) -> tuple[str, ...]:
+    """What a reader is told where class weights were to follow from a look, and nobody looks."""
+    return () if asked.class_weight is None or found.class_weight is not None else (_UNBALANCED,)
+
+
+def _usual(labels: Vector, loss: Loss) -> float | Vector:
+    """The scores that answer labels best whatever the row: a number, or one for each of more than two classes."""
+    if loss.outputs > 1:
+        return class_odds(labels, loss.outputs)
+    return constant(labels, two_classes=isinstance(loss, Classification))
+
+
+_AIRLINES = ("9E", "AA", "B6", "DL", "EV", "FL", "MQ", "UA", "US", "VX", "WN")
+_FEATURES: tuple[Feature, ...] = (
+    Categorical("carrier", _AIRLINES),
+    Categorical("origin", ("JFK", "LGA")),
+    Categorical("month", tuple(range(2, 13))),
+    Numeric("hour", -1, 1),
+    Numeric("hour squared", -1, 1),
+    Numeric("summer hour", -1, 1),
+    Numeric("winter hour", -1, 1),
+    Numeric("distance", 0, 5000),
+    Numeric("distance squared", -1, 1),
+    Numeric("weekend", -1, 1),
+)
+
+
+def flights(*, seed: int = 0, domain: Domain | None = None, outliers: Outliers | None = None) -> TablePopulation:
+    """The flights task: 4,037 aircraft, a fifth held out by `seed`; logistic loss, 32 features, rows of norm 1."""
+    with (files("quoron") / "data" / "flights.parquet").open("rb") as stored:
+        table = pyarrow.parquet.read_table(stored)
+    return from_table(
+        _with_derived(table),
+        user="tailnum",
+        label="arr_delay > 15",
+        features=_FEATURES,
+        domain=L2Ball(10.0) if domain is None else domain,
+        normalize=True,
+        items_per_user=50,
+        outliers=outliers,
+        seed=seed,
+    )
+
+
+def _with_derived(table: pa.Table) -> pa.Table:
+    """The table with columns that are public functions of one row."""
+    hour = table["hour"].to_numpy() / 12.0 - 1.0
+    month = table["month"].to_numpy()
+    miles = table["distance"].to_numpy() / 2500.0 - 1.0
+    derived = {
+        "hour": hour,
+        "hour squared": hour**2,
+        "summer hour": hour * np.isin(month, (6, 7)),
+        "winter hour": hour * np.isin(month, (12, 1, 2)),
+        "distance squared": miles**2,
+        "weekend": (table["weekday"].to_numpy() >= 5).astype(np.float64),
+    }
+    kept = table.select(["tailnum", "carrier", "origin", "month", "distance", "arr_delay"])
+    for name, values in derived.items():
+        kept = kept.append_column(name, pa.array(values))
+    return kept

@@ -1,0 +1,173 @@
+"""Engines carry a run out: this process, a Ray cluster, nodes of Flower, or a federation on this machine.
+
+The bits are the same.
+
+quoron.simulate("quickstart", engine=Service(clients=20))
+quoron.simulate("quickstart", engine="service:clients=20")
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from quoron.arguments import shortened
+from quoron.engine.processors import processors
+from quoron.engine.sharing import Sharing
+from quoron_privacy.errors import ConfigError, count, nearest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inline:
+    """This process, or worker processes that share the users."""
+
+    workers: int | None = None  # None: no workers; in a comparison the number of runs at once
+
+    def __post_init__(self) -> None:
+        _check_fields(self)
+
+    @property
+    def sharing(self) -> Sharing | None:
+        """The workers; None where this process does the work."""
+        return None if self.workers is None else Sharing(self.workers)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ray:
+    """Workers on a Ray cluster that share the users."""
+
+    workers: int | None = None  # default: one a processor
+    address: str | None = None  # of a running cluster; default: start one on this machine
+
+    def __post_init__(self) -> None:
+        _check_fields(self)
+
+    @property
+    def sharing(self) -> Sharing:
+        """The workers."""
+        return Sharing(self.workers or processors(), ray=True, address=self.address)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Service:
+    """A coordinator and a client for each user on this machine."""
+
+    clients: int | None = None  # the first users; default: all users
+    workers: int | None = None  # processes of clients; default: as many as three quarters of the free memory allow
+    kills: Sequence[str] = ()  # clients to kill, as CLIENT@ROUND
+    slow: str | None = None  # share of slow clients and their delay, as 10%:2s
+
+    def __post_init__(self) -> None:
+        listed = isinstance(self.kills, Sequence) and not isinstance(self.kills, str)
+        if not (listed and all(isinstance(kill, str) for kill in self.kills)):
+            raise ConfigError(f"Expected kills as a list of CLIENT@ROUND, got kills={self.kills!r}.")
+        _check_fields(self, needs="grpc", extra="federation")
+        object.__setattr__(self, "kills", tuple(self.kills))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flower:
+    """Simulated SuperNodes of Flower on this machine, or the SuperNodes of a running federation."""
+
+    nodes: int | None = None  # simulated SuperNodes; default 50
+    cpus: int | None = None  # processors for simulated SuperNodes; default all
+    superlink: str | None = None  # host:port of a running federation
+    authority: str | Path | None = None  # certificate that signed the SuperLink's; made absolute
+    insecure: bool = False  # plaintext to the SuperLink
+
+    def __post_init__(self) -> None:
+        _check_fields(self, needs="flwr", extra="flower")
+        if self.superlink is None:
+            if self.authority is not None or self.insecure:
+                raise ConfigError("Expected a superlink with authority or insecure, got none: ours is on this machine.")
+            return
+        if self.nodes is not None or self.cpus is not None:
+            raise ConfigError("Expected no nodes or cpus with a superlink, got some: its SuperNodes are there.")
+        if (self.authority is None) is not self.insecure:
+            raise ConfigError(
+                "Expected one of authority (a certificate) and insecure (plaintext) for the SuperLink "
+                f"{self.superlink}, got {'both' if self.insecure else 'none'}."
+            )
+        if self.authority is None:
+            from quoron_client.federation.config import check_plaintext  # it brings gRPC
+
+            check_plaintext(self.superlink, insecure=True, anywhere=False)
+        elif not (isinstance(self.authority, str | Path) and Path(self.authority).is_file()):
+            raise ConfigError(f"Expected authority to be a certificate's file, got {self.authority}.")
+        else:
+            object.__setattr__(self, "authority", Path(self.authority).resolve())  # Flower reads it from another folder
+
+
+Engine = Inline | Ray | Flower | Service
+ENGINES: dict[str, type[Engine]] = {"inline": Inline, "ray": Ray, "flower": Flower, "service": Service}
+
+
+def from_spec(engine: str | Engine) -> Engine:
+    """Return the engine that a text such as `ray:address=auto,workers=8` means; an engine itself as it is.
+
+    A name, and behind a colon its fields as KEY=VALUE with commas between them; `kills` may stand there several times.
+
+    >>> from_spec("inline:workers=4")
+    Inline(workers=4)
+
+    Raises:
+        ConfigError: for an unknown name, a key that the engine does not have, and a value that it refuses.
+    """
+    if not isinstance(engine, str):
+        if not isinstance(engine, Engine):
+            raise ConfigError(f"Expected engine as a text or as Inline(workers=...), got engine={shortened(engine)}.")
+        return engine
+    name, colon, listed = engine.partition(":")
+    if name not in ENGINES:
+        close = nearest(name, ENGINES, "Write NAME:KEY=VALUE.")
+        raise ConfigError(f"Expected the engine inline, ray, flower or service, got {name!r}. {close}")
+    kinds, given = {field.name: field.type for field in fields(ENGINES[name])}, dict[str, Any]()
+    for part in listed.split(",") if colon else ():
+        key, _, value = part.partition("=")
+        if key not in kinds:
+            having = [other for other, kind in ENGINES.items() if key in {field.name for field in fields(kind)}]
+            close = (
+                f"It is a key of {' and '.join(having)}." if having else nearest(key, kinds, "Write NAME:KEY=VALUE.")
+            )
+            raise ConfigError(f"Expected keys of the engine {name} ({', '.join(kinds)}), got {key!r}. {close}")
+        if key in given and key != "kills":
+            raise ConfigError(f"Expected one {key} of the engine {name}, got two in {engine!r}. Leave one out.")
+        read: Any = value
+        if kinds[key] is bool:
+            read = {"true": True, "false": False}.get(value, value)
+        elif kinds[key] == int | None and value.isdecimal():
+            read = int(value)
+        given[key] = (*given.get(key, ()), read) if key == "kills" else read
+    try:
+        return ENGINES[name](**given)
+    except ConfigError as error:
+        error.add_note(f"This is of the engine {engine!r}.")
+        raise
+
+
+def inline_or_ray(engine: str | Engine) -> Inline | Ray:
+    """Return the engine, as `from_spec`. Raises ConfigError for one whose nodes or clients hold the users."""
+    chosen = from_spec(engine)
+    if isinstance(chosen, Flower | Service):
+        raise ConfigError(
+            f"Expected the engine inline or ray for training and comparisons, got {type(chosen).__name__}, whose nodes "
+            "or clients are those of one run. Simulate with it, or submit to a federation."
+        )
+    return chosen
+
+
+def _check_fields(engine: Engine, *, needs: str | None = None, extra: str = "") -> None:
+    """Raise ConfigError for a field of another kind, or where the package that the engine `needs` is not installed."""
+    for field in fields(engine):
+        name, value = field.name, getattr(engine, field.name)
+        if field.type == int | None and value is not None:
+            count(**{name: value})
+        if field.type == str | None and (value == "" or not isinstance(value, str | None)):
+            raise ConfigError(f"Expected {name} as a text, got {name}={value!r}.")
+        if field.type is bool and not isinstance(value, bool):
+            raise ConfigError(f"Expected {name} as true or false, got {name}={value!r}.")
+    if needs is not None and find_spec(needs) is None:
+        raise ConfigError(
+            f"Expected {needs} for the engine {type(engine).__name__}, got none. pip install 'quoron[{extra}]'."
+        )

@@ -1,0 +1,557 @@
+"""The inline engine: a cohort of simulated users answers in this process, chunk by chunk.
+
+    engine = InlineEngine(population)
+    answers = engine.ask(question)
+
+What a user answers depends on that user and the question alone, and sums are exact, so the chunk size changes no bit.
+Users who are made when they are asked are made, answer and are forgotten in chunks that a processor's cache holds, of
+which each thread takes the next.
+In the local model users randomise their reports themselves, here with words from `seed`.
+
+Answers too many to be held are blocks of rows that are computed whenever somebody looks at them (`RowsAgain`): a block
+has the same bits every time, and nothing but time tells it from rows in memory. Only second moments are that long: d (d
++ 1) / 2 numbers of every user; the gradients beside them are as long as what other rounds ask for, and held. Blocks are
+of slots: items on disk are read in the order of slots, too, where everybody is asked in every round.
+
+Of users whose items are on disk those who are read together are asked one piece after the other: any pieces put
+together again are the same bits.
+
+Of users in silos (`InSilos`) each silo is asked once a round, and answers for its persons by rows or by one sum:
+
+    engine = InSilos(InlineEngine(population), Silos.declared(3, population.users, sums=True))
+
+The bits are those of the engine by itself. Silos may be away, or lie as much as their number of persons lets them
+(docs/privacy/silos.md#si3).
+"""
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from copy import copy
+from dataclasses import dataclass, field, replace
+from functools import partial, reduce
+from math import prod
+from operator import add
+from typing import TYPE_CHECKING, Any
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+from quoron.data.users import Answering, Corruption, Held, Purpose, Users, Vector, uniforms, words
+from quoron_client.compute.draws import Keys, user_keys
+from quoron_client.compute.enforcement import bounded, smoothness_scale
+from quoron_client.compute.gradients import gradient_sums
+from quoron_client.compute.work import answer
+from quoron_client.data.items import ItemBatch, Items, ItemView
+from quoron_client.protocol.domains import Bounds
+from quoron_client.protocol.questions import (
+    ANSWERED,
+    FAR,
+    MISSING,
+    Answers,
+    AverageGradient,
+    LocalReport,
+    Matrix,
+    MomentAndGradient,
+    Question,
+    Task,
+    summed,
+)
+from quoron_client.protocol.smoothing import Convolution
+from quoron_client.randomisers import LocalRandomness, SeededRandomness
+from quoron_privacy.errors import ConfigError
+from quoron_privacy.kernels.on_first_use import OnFirstUse
+from quoron_privacy.kernels.threads import at_once
+from quoron_privacy.means.clipping import ClippedSum
+from quoron_privacy.means.norm_counts import NormCountSum
+from quoron_privacy.means.silo_sums import CELLS, longest, objection
+from quoron_privacy.release import LoopReduction, Reduction, Sums
+from quoron_server.rounds import Engine
+from quoron_server.silos import Silos
+
+if TYPE_CHECKING:
+    from quoron_client.compute import work as local_reports
+else:
+    local_reports = OnFirstUse("quoron_client.compute.work")  # of the local model alone
+
+
+HELD = 1 << 28  # bytes of answers that are held as a whole
+BLOCK = 1 << 24  # bytes that are computed at a time
+
+
+@dataclass(slots=True, eq=False)
+class RowsAgain:
+    """Rows (k, p) of the answers to a question; the block looked at last is kept. Threads may look at the same time."""
+
+    ask: Callable[[Question], Answers]
+    question: Question
+    shape: tuple[int, int]
+    beside: Matrix  # (k, d), the last numbers of each row
+    _first: int = -1  # of the block that is kept
+    _block: Matrix = field(default_factory=lambda: np.zeros((0, 0)))
+    _lock: Any = field(default_factory=threading.Lock)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def reshape(self, *shape: int) -> "RowsAgain":
+        """The same: a row is a line of numbers as it is."""
+        assert shape in (self.shape, (self.shape,))
+        return self
+
+    def __getitem__(self, rows: slice | tuple[slice, slice]) -> Matrix:
+        if isinstance(rows, tuple):  # of some columns those that are held
+            rows, columns = rows
+            assert columns == slice(self.shape[1] - self.beside.shape[1], None)
+            return self.beside[rows]
+        first, last, step = rows.indices(len(self))
+        assert step == 1
+        if first >= last:
+            return np.zeros((0, self.shape[1]))
+        with self._lock:
+            starts = range(first - first % self.rows, last, self.rows)
+            found = [self._of(at)[max(first - at, 0) : last - at] for at in starts]
+        return found[0] if len(found) == 1 else np.concatenate(found)
+
+    @property
+    def rows(self) -> int:
+        """Of a block."""
+        return max(1, BLOCK // (8 * self.shape[1]))
+
+    def _of(self, at: int) -> Matrix:
+        """The block that begins there."""
+        if at != self._first:
+            self._block = np.zeros((0, 0))  # one at a time is held
+            self._block, self._first = self.answers_at(at).values, at
+        return self._block
+
+    def answers_at(self, at: int) -> Answers:
+        """Answers of the users of a block."""
+        own = slice(at, at + self.rows)
+        return self.ask(replace(self.question, cohort=self.question.cohort[own], task=self.question.task.part(own)))
+
+
+def looked_at_again(ask: Callable[[Question], Answers], question: Question, dimension: int) -> Answers | None:
+    """The answers as `RowsAgain`, where they are second moments of too many users to be held; else None."""
+    users, numbers = len(question.cohort), prod(question.task.answer_shape(dimension))
+    if not isinstance(question.task, MomentAndGradient) or question.reduction is not None:
+        return None
+    if 8 * users * numbers <= HELD:
+        return None
+    held = question.task.model_size
+    rows = RowsAgain(ask, question, (users, numbers), np.empty((users, held)))
+    status: NDArray[np.uint8] = np.empty(users, np.uint8)
+    for at in range(0, users, rows.rows):
+        own, answers = slice(at, at + rows.rows), rows.answers_at(at)
+        rows.beside[own], status[own] = answers.values[:, -held:], answers.status
+    return Answers(rows, status)  # type: ignore[arg-type]
+
+
+_SEEN = 64  # bytes that a user takes whose items are read where they are: its place, its rows, its status
+CACHED = 1 << 22  # bytes of items that are made at a time: the last cache holds those of a few threads
+# Plain integers: of a member of an enumeration numpy asks a dozen questions before it compares with it.
+_HONEST, _SHIFTED, _MISSING, _ZERO = (
+    int(each) for each in (Corruption.HONEST, Corruption.SHIFTED, Corruption.MISSING, Corruption.ZERO)
+)
+_SENT = {int(Corruption.HUGE): 1e300, int(Corruption.NAN): np.nan, int(Corruption.INF): np.inf, _ZERO: 0.0}
+
+
+class InlineEngine:
+    """Answers questions for a population, in memory bounded by `chunk_bytes` of items at a time, besides the answers.
+
+    Of a question with a reduction it returns the sums, and holds no answers but a chunk's.
+
+    | what a user does                  | row of the answer                                   |
+    | --------------------------------- | --------------------------------------------------- |
+    | honest, or shifted                | its answer, ANSWERED                                |
+    | sends 1e300, NaN or infinity      | zero, REJECTED                                      |
+    | sends zeros                       | zero, ANSWERED                                      |
+    | never answers, or has no items    | zero, MISSING                                       |
+    | drops out of this round           | zero, MISSING                                       |
+    | holds a non-finite item           | zero, REJECTED                                      |
+    | bad or no items, a local report   | that of a zero gradient, ANSWERED: nobody can tell  |
+    | is there, where that is public    | its answer or zero, ANSWERED, whatever it holds     |
+
+    With `dropout` every asked user fails to answer with that probability, independently in every round, drawn by
+    (`seed`, round, user). Nothing a user holds or sends raises.
+    """
+
+    def __init__(
+        self,
+        population: Answering,
+        *,
+        seed: int = 0,
+        chunk_bytes: int = 16 << 20,
+        dropout: float = 0.0,
+        randomness: LocalRandomness | None = None,
+    ) -> None:
+        self.population = population
+        self._counted: list[int] = []  # item gradients of each chunk: an append is not lost between threads
+        self._randomness = randomness or SeededRandomness(seed)  # each user's own words, never the server's noise
+        self._chunk_bytes = chunk_bytes
+        self._seed, self._dropout = seed, dropout
+        self._scales: dict[float, Vector] = {}  # of all held users, by the bound asked for last
+
+    def over(self, population: Answering) -> "InlineEngine":
+        """The same engine for other users."""
+        other = copy(self)
+        other.population, other._scales, other._counted = population, {}, [self.item_gradients]
+        return other
+
+    @property
+    def item_gradients(self) -> int:
+        """Gradients computed, for simulation only."""
+        return sum(self._counted)
+
+    def ask(self, question: Question) -> Answers | Sums:
+        """Sums of the question's reduction, if it has one; else answers of its cohort, in slot order."""
+        if question.reduction is None:
+            return looked_at_again(self.rows, question, self.population.dimension) or self.rows(question)
+        return self._in_pieces(question, self._summed)
+
+    def rows(self, question: Question) -> Answers:
+        """Answers of the question's cohort, in slot order."""
+        found = self._in_pieces(replace(question, reduction=None), self._rows)
+        assert isinstance(found, Answers)
+        return found
+
+    def _in_pieces(self, question: Question, ask: "Callable[[Question], Told]") -> "Told":
+        """What is asked of users whose items are on disk: of those who are read together, one piece after the other."""
+        pieces = getattr(self.population, "pieces", None)
+        if pieces is None or not len(question.cohort):
+            return ask(question)
+        parts = ((own, ask(part_of(question, own))) for own in pieces(question.cohort))
+        return together(question, parts, self.population.dimension)
+
+    def _summed(self, question: Question) -> Sums:
+        totals: list[Sums] = []
+        reduction = question.reduction
+        assert reduction is not None
+        loop: LoopReduction | None = None
+        if isinstance(reduction, ClippedSum | NormCountSum) and self._fuses(question.task):
+            loop = None if isinstance(reduction, NormCountSum) and reduction.transform is not None else reduction
+
+        def summed(slots: slice) -> None:
+            if loop is not None:
+                sums = self._sums(question, loop, slots)
+            else:
+                part = self._part(question, slots)
+                sums = reduction.of(part.values, part.answered)
+            with suppress(IndexError):  # so there are never more of them than threads
+                sums = sums + totals.pop()
+            totals.append(sums)
+
+        self._each_chunk(question, summed, rows=loop is None)
+        return reduce(add, totals)
+
+    def _rows(self, question: Question) -> Answers:
+        if not self._makes and len(question.cohort) <= self._chunk(question.task, rows=True):
+            return self._part(question, slice(None))
+        values, status = _silence(len(question.cohort), self.population.dimension, question.task)
+
+        def written(slots: slice) -> None:
+            part = self._part(question, slots)
+            values[slots], status[slots] = part.values, part.status
+
+        self._each_chunk(question, written, rows=True)
+        return Answers(values, status)
+
+    def _each_chunk(self, question: Question, work: Callable[[slice], None], *, rows: bool) -> None:
+        """Do `work` for the slots of each chunk, in no order: on all threads, if the users are made there.
+
+        A chunk is as many users as there is memory for, their `rows` too if they are to be held; of an empty cohort
+        there is one empty chunk.
+        """
+        task, users = question.task, max(1, len(question.cohort))
+        room = self._chunk(task, rows=rows)
+        alone = not self._makes or isinstance(task, LocalReport)  # a client's own words come one by one
+        if rows and alone and users > room:
+            room = -(-room // 2)  # these rows are there once more until they are kept, and while they are made
+        threads = 1 if alone else min(numba.get_num_threads(), -(-users // room))
+        chunk = -(-users // (threads * -(-users // (threads * room))))  # as many for each thread
+        slots = [slice(start, start + chunk) for start in range(0, users, chunk)]
+        at_once([partial(work, part) for part in slots], threads)
+
+    def _chunk(self, task: Task, *, rows: bool) -> int:
+        """How many users fit into `chunk_bytes`."""
+        return self._room(task, copied=self._copies(task), rows=rows)
+
+    @property
+    def _makes(self) -> bool:
+        """Whether the population makes items, within their bounds, when they are asked for."""
+        return getattr(self.population, "makes", False)
+
+    def _part(self, question: Question, slots: slice) -> Answers:
+        """Answers of some slots."""
+        task = question.task.part(slots)
+        users = question.cohort[slots]
+        values, status = self._chunk_answers(users, task, question.round)
+        found = Answers.checked(values, status, largest=self._largest(task))
+        if not question.attended:
+            return found
+        away = self._faults(users, question.round) == _MISSING
+        return Answers(found.values, np.where(away, MISSING, ANSWERED))
+
+    def _fuses(self, task: Task) -> bool:
+        """Whether gradients are summed as they are computed: the same integers as those of rows."""
+        return isinstance(task, AverageGradient) and self.population.loss.outputs == 1
+
+    def _sums(self, question: Question, reduction: LoopReduction, slots: slice) -> Sums:
+        """The reduction of some slots' answers, without their rows."""
+        users, task, loss = question.cohort[slots], question.task, self.population.loss
+        assert isinstance(task, AverageGradient)
+        faults = self._faults(users, question.round)
+        sums: list[Sums] = []
+        if sent := np.count_nonzero(faults == _ZERO):  # what else is wrong is rejected, or never sent
+            sums.append(reduction.of(np.zeros((sent, self.population.dimension)), np.ones(sent, np.bool_)))
+        for places in self._computing(users, faults, task):
+            some, asked = places, users[places]
+            if not self._makes and not (asked[1:] > asked[:-1]).all():
+                some = places[asked.argsort()]  # sums have no order, and memory is read best in its own
+                asked = users[some]
+            batch, keys = self._items(asked, faults[some], task), _keys(task, question.round, asked)
+            self._counted.append(task.computed_gradients(batch.counts))
+            scale = self._scale(asked, faults[some], task)
+            largest = self._largest(task)
+            sums.append(gradient_sums(loss, batch, task, reduction, largest=largest, keys=keys, scale=scale))
+        nobody = np.zeros((0, self.population.dimension)), np.zeros(0, np.bool_)
+        return reduce(add, sums) if sums else reduction.of(*nobody)
+
+    def _computing(self, users: Users, faults: NDArray[np.uint8], task: Task) -> list[NDArray[np.intp]]:
+        """Places of those who compute an answer; apart, where items are read in place, whose items are altered copies.
+
+        Of these, no more at a time than fit into memory.
+        """
+        if getattr(self.population, "held", None) is None:
+            found = [(faults <= _SHIFTED).nonzero()[0]]
+        else:
+            found, altered = [(faults == _HONEST).nonzero()[0]], (faults == _SHIFTED).nonzero()[0]
+            if len(altered):
+                found += np.array_split(altered, -(-len(altered) // self._room(task, copied=True, rows=True)))
+        return [places for places in found if len(places)]
+
+    def _items(self, users: Users, faults: NDArray[np.uint8], task: Task) -> Items:
+        """Within their bounds: where they lie, if the population holds them so; else a copy."""
+        held: Held | None = getattr(self.population, "held", None)
+        if held is not None and faults[0] == _HONEST:
+            return held.of(users) if _draws(task) else held.seen(users)  # draws are for every row of a block
+        items = self.population.items(users)
+        return items if self._makes else bounded(items, self.population.loss)
+
+    def _scale(self, users: Users, faults: NDArray[np.uint8], task: Task) -> Vector | None:
+        """How much these users scale their loss down, where that is known: once for all whose items are in memory."""
+        held: Held | None = getattr(self.population, "held", None)
+        bound = getattr(task, "user_smoothness", None)
+        if not isinstance(held, ItemBatch | ItemView) or bound is None or faults[0] != _HONEST:
+            return None
+        if bound not in self._scales:
+            self._scales = {bound: smoothness_scale(self.population.loss, held, bound)}
+        return self._scales[bound][users]
+
+    def _room(self, task: Task, *, copied: bool, rows: bool) -> int:
+        """How many users fit into `chunk_bytes`: their items where they are copied, their answers where rows are."""
+        dimension = self.population.dimension
+        items = self.population.items_per_user * (4 * dimension + 8) if copied else _SEEN
+        answers = 8 * prod(task.answer_shape(dimension)) if rows else 0
+        room = min(self._chunk_bytes, CACHED) if self._makes else self._chunk_bytes
+        return max(1, room // max(items, answers))
+
+    def _copies(self, task: Task) -> bool:
+        """Whether items of users who alter nothing are copied, or made."""
+        return _draws(task) or not isinstance(getattr(self.population, "held", None), ItemBatch | ItemView)
+
+    def _largest(self, task: Task) -> float:
+        return FAR * task.honest(self._bounds(task))
+
+    def _bounds(self, task: Task) -> Bounds:
+        people = self.population
+        smoothing = getattr(task, "smoothing", None)
+        lipschitz = people.loss.lipschitz(people.domain, people.dimension, smoothing)
+        return Bounds(lipschitz, people.domain.norm_bound(people.dimension), people.loss.feature_norm)
+
+    def _chunk_answers(self, users: Users, task: Task, round_number: int) -> tuple[Matrix, NDArray[np.uint8]]:
+        faults = self._faults(users, round_number)
+        computing = self._computing(users, faults, task)
+        if len(computing) == 1 and len(computing[0]) == len(users):
+            computed = self._answers(users, faults, task, round_number)
+            return computed.values, computed.status
+        values, status = _silence(len(users), self.population.dimension, task)
+        for places in computing:
+            computed = self._answers(users[places], faults[places], task.part(places), round_number)
+            values[places], status[places] = computed.values, computed.status
+        status[faults == _MISSING] = MISSING
+        for fault, sent in _SENT.items():
+            values[faults == fault] = sent
+        return values, status
+
+    def _answers(self, users: Users, faults: NDArray[np.uint8], task: Task, round_number: int) -> Answers:
+        """Of users who compute one."""
+        batch = self._items(users, faults, task)
+        self._counted.append(task.computed_gradients(batch.counts))
+        return self._computed(batch, task, round_number, users, self._scale(users, faults, task))
+
+    def _faults(self, users: Users, round_number: int) -> NDArray[np.uint8]:
+        faults = self.population.corruption(users)
+        if self._dropout > 0:
+            draws = uniforms(words(seed=self._seed, purpose=Purpose.DROPOUT, users=users, block=round_number)[:, 0])
+            faults[draws < self._dropout] = _MISSING
+        return faults
+
+    def _computed(self, batch: Items, task: Task, round_number: int, users: Users, scale: Vector | None) -> Answers:
+        """What the clients of `users` send."""
+        loss = self.population.loss
+        if isinstance(task, LocalReport):
+            return local_reports.local_report(loss, batch, task, self._randomness, round=round_number, users=users)
+        return answer(loss, batch, task, keys=_keys(task, round_number, users), scale=scale)
+
+
+def _draws(task: Task) -> bool:
+    """Whether users need random points to answer."""
+    return isinstance(getattr(task, "smoothing", None), Convolution)
+
+
+def _keys(task: Task, round_number: int, users: Users) -> Keys | None:
+    """What those are keyed by."""
+    return user_keys(round_number, users) if _draws(task) else None
+
+
+def _silence(users: int, dimension: int, task: Task) -> tuple[Matrix, NDArray[np.uint8]]:
+    """Rows of zeros of the task's shape, and a status ANSWERED for each."""
+    return np.zeros((users, *task.answer_shape(dimension))), np.full(users, ANSWERED)
+
+
+Indices = NDArray[np.int64]
+Told = Answers | Sums
+
+
+def part_of(question: Question, own: Indices) -> Question:
+    """The question to some slots of its cohort."""
+    return replace(question, cohort=question.cohort[own], task=question.task.part(own))
+
+
+def together(question: Question, parts: Iterator[tuple[Indices, Told]], dimension: int) -> Told:
+    """The answers of parts, each with its slots, in the slots' order; or their sums."""
+    if question.reduction is not None:
+        return reduce(add, (summed(answers, question.reduction) for _, answers in parts))
+    shape = question.task.answer_shape(dimension)
+    values, status = np.zeros((len(question.cohort), *shape)), np.zeros(len(question.cohort), np.uint8)
+    for own, answers in parts:
+        assert isinstance(answers, Answers)
+        values[own], status[own] = answers.values, answers.status
+    return Answers(values, status)
+
+
+FAR_OUT = 10.0  # times its persons' longest row is the row that a silo which lies sends for each of them
+
+
+@dataclass(slots=True, eq=False)
+class InSilos:
+    """An engine whose users come in silos; those of `away` and `hostile` are numbered from 1.
+
+    | a silo                        | what counts for its persons                                             |
+    | ----------------------------- | ----------------------------------------------------------------------- |
+    | honest, by rows               | their rows, or the sum that the coordinator makes of these              |
+    | honest, by one sum            | the sum that it makes of them: the same integers                        |
+    | away                          | MISSING, all of them                                                    |
+    | hostile, by rows              | for each the same long row, against the sum of all of them              |
+    | hostile, by one sum           | the longest sum that passes, against theirs                             |
+    | sends a sum that cannot be    | MISSING, all of them                                                    |
+    """
+
+    engine: Engine
+    silos: Silos
+    dimension: int
+    away: tuple[int, ...] = ()
+    hostile: tuple[int, ...] = ()
+    _moved: dict[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name, given in (("silos.away", self.away), ("silos.hostile", self.hostile)):
+            if given and not 1 <= min(given) <= max(given) <= len(self.silos.sizes):
+                raise ConfigError(f"Expected {name} from 1 to {len(self.silos.sizes)}, got {name}={list(given)}.")
+
+    def ask(self, question: Question) -> Told:
+        """Sums of the question's reduction, if it has one; else answers of its cohort, in slot order."""
+        asked = [*self._asked(question)]
+        self._count(question, asked)
+        if not asked or (question.reduction is None and not (self.away or self.hostile)):
+            return self.engine.ask(question)
+        parts = ((own, self._one(silo, part_of(question, own))) for silo, own in asked)
+        return together(question, parts, self.dimension)
+
+    def measured(self) -> Mapping[str, float]:
+        """What the last round moved, a message being of a silo."""
+        return self._moved
+
+    def _asked(self, question: Question) -> Iterator[tuple[int, Indices]]:
+        """Silos with persons in the cohort, from 1, and the slots of these."""
+        members = self.silos.of(question.cohort)
+        order = np.argsort(members, kind="stable")
+        found, starts = np.unique(members[order], return_index=True)
+        for silo, own in zip(found.tolist(), np.split(order, starts[1:]), strict=False):
+            yield silo + 1, own
+
+    def _one(self, silo: int, question: Question) -> Told:
+        """What counts of one silo."""
+        nobody = self._nobody(question)
+        if silo in self.away:
+            return nobody
+        reduction = question.reduction
+        if reduction is None or not self.silos.sums:
+            rows = self.engine.ask(replace(question, reduction=None))
+            assert isinstance(rows, Answers)
+            return against(rows) if silo in self.hostile else rows
+        sums = summed(self.engine.ask(question), reduction)
+        persons = len(question.cohort)
+        if silo in self.hostile:
+            sums = heaviest(sums, reduction, persons)
+        wrong = objection(sums, reduction, persons=persons, length=len(sums.total))
+        return sums if wrong is None else nobody
+
+    def _nobody(self, question: Question) -> Answers:
+        shape = len(question.cohort), *question.task.answer_shape(self.dimension)
+        return Answers(np.broadcast_to(0.0, shape), np.full(shape[0], MISSING))
+
+    def _count(self, question: Question, asked: list[tuple[int, Indices]]) -> None:
+        """One question and one answer of each silo that is asked; numbers of eight bytes."""
+        task, d, reduction = question.task, self.dimension, question.reduction
+        row = prod(task.answer_shape(d))
+        up = len(question.cohort) * row
+        if self.silos.sums and reduction is not None:
+            nobody = reduction.of(np.zeros((0, row)), np.zeros(0, np.bool_))
+            up = len(asked) * (len(nobody.total) + CELLS + 2)
+        self._moved = {
+            "silo_messages": float(len(asked)),
+            "silo_bytes_down": 8.0 * len(asked) * task.numbers_down(d),
+            "silo_bytes_up": 8.0 * up,
+        }
+
+
+def against(rows: Answers) -> Answers:
+    """For every person one row, long and against the sum of all of them."""
+    flat = rows.values.reshape(len(rows.values), -1)
+    pull = -flat.sum(axis=0)
+    norm, longest_row = float(np.linalg.norm(pull)), float(np.linalg.norm(flat, axis=1).max(initial=0.0))
+    one = pull / norm * (FAR_OUT * longest_row) if norm else pull
+    return Answers(np.broadcast_to(one, flat.shape).reshape(rows.values.shape), np.full(len(flat), ANSWERED))
+
+
+def heaviest(honest: Sums, reduction: Reduction, persons: int) -> Sums:
+    """The longest sum of so many persons against an honest one; of matrices, which stay positive, along with it."""
+    row = longest(reduction)
+    own = honest.total.astype(np.float64)
+    weights, sign = np.ones(len(own)), -1.0
+    if row.dimension:
+        across, down = np.triu_indices(row.dimension)
+        weights, sign = np.where(across == down, 1.0, 2.0), 1.0
+    length = float(np.sqrt(np.sum(weights * own**2)))
+    if row.of_trace:
+        length = float(own[weights == 1.0].sum())
+    total: NDArray[np.int64] = np.zeros(len(own), np.int64)
+    if length:
+        total = (sign * own * (persons * row.norm * (1 - 2.0**-40) / length)).astype(np.int64)
+    cells = np.zeros(CELLS, np.int64)
+    if row.counts_here:
+        cells[2 if row.tells_norms else 0] = persons
+    return Sums(total, cells, persons if row.tells_norms else 0, persons)

@@ -1,0 +1,326 @@
+"""Workers as actors of a Ray cluster (extra `ray`): spread over its nodes, each reading its own part of the files.
+
+Nodes need this version of quoron, and the files under the same path or URL. They are trusted as this machine is: users'
+items are there in the clear. So a cluster asks for a secret, ours and yours. An actor whose node dies
+is replaced on another.
+
+Whoever reaches a cluster without a secret runs programs there, and reads whatever is in its memory.
+
+    own = Own.begun()    # this process is its driver; nobody else has its token
+    own.close()
+
+Ray's token authentication (since 2.52, off unless asked for) makes every server of a cluster refuse who does not show
+its token. A cluster of our own has a new one, in a private folder that is removed with it, and listens on the loopback
+interface only. Of a cluster of others it is asked, as a stranger, whether it answers strangers: a run is not given to
+one that does.
+
+Source: https://docs.ray.io/en/latest/ray-security/token-auth.html.
+"""
+
+import logging
+import os
+import secrets
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from quoron.data.users import Answering
+from quoron.engine.inline import Told
+from quoron.engine.sharded import Died, Settings, ShardedEngine, Worker, opened, own_error
+from quoron_client.durable import PRIVATE
+from quoron_client.protocol.questions import Question
+from quoron_privacy.errors import ConfigError, QuoronError, RunError
+
+FIRST = (2, 52)  # the first Ray with tokens
+QUIET = {  # nothing is told to anybody, and no warning about that
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+}
+# What a stranger asks: the list of a cluster's nodes, which every version answers whom it lets in.
+QUESTION = "/ray.rpc.NodeInfoGcsService/GetAllNodeInfo"
+SECONDS = 20.0
+PREFIX = "quoron-ray-"  # and the number of the process whose it is
+LONGEST = 10  # characters of a temporary folder: Ray puts sockets 90 characters below it, whose paths have at most 104
+TOKENS = "Start it with RAY_AUTH_MODE=token on every node, and give its token here: docs/large-data.md."
+
+
+def require_tokens() -> None:
+    """ConfigError without a Ray that has tokens."""
+    if find_spec("ray") is None:
+        raise ConfigError("Expected Ray, found none. Install it: pip install '.[ray]' in the repository.")
+    for name, value in QUIET.items():
+        os.environ.setdefault(name, value)
+    import ray
+
+    numbers = tuple(int(part) for part in ray.__version__.split(".")[:2])
+    if numbers < FIRST:
+        raise ConfigError(
+            f"Expected Ray {FIRST[0]}.{FIRST[1]} or newer, whose clusters can ask for a token, got Ray "
+            f"{ray.__version__}, whose clusters let everybody in who reaches them. Install it: pip install '.[ray]' in "
+            "the repository."
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A private folder for what a cluster of our own writes, its token beside that. A context manager."""
+
+    folder: Path  # of mode 0700; what is Ray's lies in a folder in it, which Ray opens to everybody
+
+    @classmethod
+    def made(cls) -> "Place":
+        """A new one, with a new token."""
+        usual = Path(tempfile.gettempdir())
+        root = usual if len(str(usual)) <= LONGEST else Path("/tmp")
+        _sweep(root)
+        made = cls(Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=root)))
+        made.inside.mkdir()
+        with open(os.open(made.token, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE), "w") as file:
+            file.write(secrets.token_hex(32))
+        return made
+
+    @property
+    def token(self) -> Path:
+        """The file that holds it."""
+        return self.folder / "token"
+
+    @property
+    def inside(self) -> Path:
+        """Where Ray writes."""
+        return self.folder / "r"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """For all processes of the cluster: the token is nowhere in it, only where it is."""
+        return QUIET | {
+            "RAY_AUTH_MODE": "token",
+            "RAY_AUTH_TOKEN": "",  # it would win over the file
+            "RAY_AUTH_TOKEN_PATH": str(self.token),
+            "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # Ray's name for the loopback interface, anywhere
+            "RAY_ADDRESS": "",  # of no other cluster
+            "RAY_TMPDIR": str(self.inside),
+            "RAY_USE_TLS": "0",
+        }
+
+    def __enter__(self) -> "Place":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Own:
+    """A cluster of this process, for itself alone."""
+
+    place: Place
+    before: Mapping[str, str | None]  # what the environment said
+    anywhere: bool  # whether Ray in this process listened on every interface
+
+    @classmethod
+    def begun(cls) -> "Own":
+        """Start one, and join it. RunError if it could not be kept from strangers."""
+        import ray
+        from ray._private import ray_constants
+
+        place = Place.made()
+        before = {name: os.environ.get(name) for name in place.environment}
+        own = cls(place, before, bool(ray_constants.ENABLE_RAY_CLUSTER))
+        try:
+            os.environ.update(place.environment)
+            _read_again(anywhere=False)
+            quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+            ray.init("local", include_dashboard=False, _temp_dir=str(place.inside), **quiet)
+            address = _address()
+            if answers_strangers(address) is not False or not address.startswith("127.0.0.1:"):
+                raise RunError(
+                    f"Expected a Ray cluster on the loopback interface that asks for its token, got another, at "
+                    f"{address}, from Ray {ray.__version__}. Nothing was given to it. Take --engine inline:workers=N."
+                )
+        except BaseException:
+            own.close()
+            raise
+        return own
+
+    def close(self) -> None:
+        """End it, and forget its token. Again, it does nothing."""
+        if not self.place.folder.exists():
+            return
+        import ray
+
+        ray.shutdown()
+        for name, value in self.before.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
+        _read_again(anywhere=self.anywhere)
+        self.place.__exit__()
+
+
+def require_guarded(address: str | None) -> None:
+    """ConfigError if the cluster that this process is part of answers strangers."""
+    found = _address()
+    answers = answers_strangers(found)
+    if answers is False or (answers is None and os.environ.get("RAY_USE_TLS") == "1"):  # which is mutual
+        return
+    what = "answers anyone who reaches it" if answers else "could not be asked whether it answers strangers"
+    where = "that this process is part of" if address is None else f"at address={address!r}"
+    raise ConfigError(
+        f"Expected a Ray cluster that asks for a token, got one {where} ({found}) that {what}: with users' items in "
+        f"its memory, everybody who does reads them. {TOKENS}"
+    )
+
+
+def answers_strangers(address: str) -> bool | None:
+    """Whether the cluster whose head is at HOST:PORT answers without a token; None if nobody can tell."""
+    import grpc
+
+    with grpc.insecure_channel(address, options=[("grpc.enable_http_proxy", 0)]) as channel:
+        ask = channel.unary_unary(QUESTION, request_serializer=bytes, response_deserializer=bytes)
+        try:
+            ask(b"", timeout=SECONDS, wait_for_ready=False)
+        except grpc.RpcError as error:
+            return False if error.code() == grpc.StatusCode.UNAUTHENTICATED else None
+    return True
+
+
+def _address() -> str:
+    import ray
+
+    return str(ray.get_runtime_context().gcs_address)
+
+
+def _read_again(*, anywhere: bool) -> None:
+    """Ray reads its environment once in a process, when it is imported: here, again."""
+    from ray._private import ray_constants
+    from ray._raylet import AuthenticationTokenLoader, Config
+
+    AuthenticationTokenLoader.instance().reset_cache()
+    Config.initialize("")
+    ray_constants.ENABLE_RAY_CLUSTER = anywhere
+
+
+def _sweep(root: Path) -> None:
+    """Remove what processes that were killed have left; their clusters have ended with them."""
+    for folder in root.glob(f"{PREFIX}*"):
+        number = folder.name.removeprefix(PREFIX).partition("-")[0]
+        if not number.isdigit():
+            continue
+        try:
+            os.kill(int(number), 0)
+        except ProcessLookupError:
+            shutil.rmtree(folder, ignore_errors=True)  # where it is another user's, it stays
+        except OSError:
+            continue
+
+
+class Shard:
+    """What runs in an actor."""
+
+    def __init__(self, letter: bytes) -> None:
+        self._engine = opened(letter)
+
+    def ask(self, question: Question) -> tuple[Any, ...]:
+        """("told", the answer), or ("error", its kind and words)."""
+        try:
+            return "told", self._engine.ask(question)
+        except QuoronError as error:
+            return "error", type(error).__name__, str(error)
+
+
+class Actor:
+    """One worker on the cluster."""
+
+    def __init__(self, letter: bytes) -> None:
+        import ray
+
+        # No processor is asked for: where a node has died, the others take its workers.
+        kind: Any = ray.remote(num_cpus=0, max_restarts=0, scheduling_strategy="SPREAD")(Shard)
+        self._actor: Any = kind.remote(letter)
+
+    def ask(self, question: Question, most: int) -> Told:
+        """Its answer. Raises Died."""
+        del most
+        import ray
+
+        try:
+            kind, *rest = ray.get(self._actor.ask.remote(question))
+        except (ray.exceptions.RayActorError, ray.exceptions.ObjectLostError, ray.exceptions.NodeDiedError):
+            raise Died("A worker has ended.") from None
+        except ray.exceptions.RayError as error:
+            raise RunError(
+                f"Expected an answer from the Ray cluster, got {type(error).__name__}. Nothing is lost: the run can be "
+                "resumed, with Ray or without."
+            ) from None
+        if kind == "error":
+            raise own_error(*rest)
+        return rest[0]  # type: ignore[no-any-return]
+
+    def close(self) -> None:
+        """End it."""
+        import ray
+
+        if ray.is_initialized():
+            ray.kill(self._actor)
+
+
+@dataclass(frozen=True, slots=True)
+class Starter:
+    """Starts workers on a cluster; `close` ends it if it is our own, and else leaves it."""
+
+    cluster: Own | None  # None: of others
+    joined: bool  # by us, not by whoever calls
+
+    def __call__(self, number: int, letter: bytes) -> Worker:
+        """A worker, on whichever node Ray finds."""
+        del number
+        return Actor(letter)
+
+    def close(self) -> None:
+        """Nothing of ours is left there."""
+        if self.cluster is not None:
+            self.cluster.close()
+        elif self.joined:
+            import ray
+
+            ray.shutdown()
+
+
+def engine(population: Answering, workers: int, settings: Settings, address: str | None) -> ShardedEngine:
+    """An engine over a population whose workers `starter` starts; whoever has it closes it."""
+    start = starter(address)
+    return ShardedEngine.of(population, workers, start, settings, start.close)
+
+
+def starter(address: str | None) -> Starter:
+    """Starts workers on the cluster at `address`; without one, on a cluster of this machine for the time of the run.
+
+    A cluster that this process is already part of is taken as it is. ConfigError for one that asks for no secret.
+    """
+    require_tokens()
+    import ray
+
+    if ray.is_initialized():
+        require_guarded(address)
+        return Starter(None, joined=False)
+    if address is None:
+        return Starter(Own.begun(), joined=True)
+    if "://" in address:
+        raise ConfigError(f"Expected HOST:PORT or auto as the address of a Ray cluster, got {address!r}.")
+    try:
+        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+    except (ConnectionError, ValueError, RuntimeError, ray.exceptions.RayError) as error:
+        raise ConfigError(
+            f"Expected a Ray cluster at address={address!r}, got {type(error).__name__}. One that asks for a token "
+            "wants RAY_AUTH_MODE=token here, and its token in RAY_AUTH_TOKEN_PATH or ~/.ray/auth_token."
+        ) from None
+    try:
+        require_guarded(address)
+    except BaseException:
+        ray.shutdown()
+        raise
+    return Starter(None, joined=True)

@@ -1,0 +1,118 @@
+"""What this machine has for a process: processors, memory, ports; and what says how many threads libraries start."""
+
+import os
+import secrets
+import socket
+import sys
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from resource import struct_rusage
+
+
+PORTS = range(10_000, 32_000)  # below those that a system gives to whoever asks for any
+
+
+def free_port() -> int:
+    """A port of the loopback interface that nobody listens on, nor is given by the system until somebody does."""
+    return free_ports(1)[0]
+
+
+def free_ports(number: int) -> tuple[int, ...]:
+    """So many of them, no two alike."""
+    found: list[int] = []
+    with ExitStack() as held:
+        while len(found) < number:
+            port, each = secrets.choice(PORTS), held.enter_context(socket.socket())
+            with suppress(OSError):
+                each.bind(("127.0.0.1", port))
+                found.append(port)
+    return tuple(found)
+
+
+THREADS = ("NUMBA_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+# What forks has one thread: no library's own, of linear algebra or of pyarrow's memory.
+ALONE = dict.fromkeys(THREADS, "1") | {"JE_ARROW_MALLOC_CONF": "background_thread:false"}
+# Of a control group, by version: its limit, what it holds, and what of that is files that make way.
+_GROUPS = {
+    "v2": ("memory.max", "memory.current", "inactive_file"),
+    "v1": ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+}
+
+
+def forking(module: str, *arguments: str) -> list[str]:
+    """Return the command of a program of ours that imports what its copies need and then forks them, under `ALONE`.
+
+    Looking for garbage among what is imported would take a tenth of the time.
+    """
+    return [sys.executable, "-P", "-c", f"import gc; gc.disable(); import {module} as it; it.main()", *arguments]
+
+
+def processors() -> int:
+    """Processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def free_memory(*, swap: bool = False, root: Path = Path("/")) -> int:
+    """Bytes that the system, and every control group that this process is in, would still give, as far as they say so.
+
+    With what can be swapped out, if so asked. `root` is where the system tells of itself.
+    """
+    found = []
+    with suppress(OSError, KeyError, ValueError):
+        said = dict(line.split(":", 1) for line in (root / "proc/meminfo").read_text().splitlines())
+        names = ("MemAvailable", "SwapFree") if swap else ("MemAvailable",)
+        found.append(1024 * sum(int(said[name].split()[0]) for name in names))
+    with suppress(OSError, ValueError):
+        for line in (root / "proc/self/cgroup").read_text().splitlines():
+            _, kinds, path = line.split(":", 2)
+            if kinds in ("", "memory"):
+                version, mounted = ("v1", "sys/fs/cgroup/memory") if kinds else ("v2", "sys/fs/cgroup")
+                found += _left(root / mounted, path.strip("/"), *_GROUPS[version])
+    with suppress(AttributeError, ValueError, OSError):
+        found.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    return max(0, min(found, default=1 << 62))
+
+
+def _left(mounted: Path, path: str, most: str, now: str, files: str) -> list[int]:
+    """What a control group and those above it would give, as far as they are seen: a container sees its own as root."""
+    found, group = [], mounted / path
+    while True:
+        with suppress(OSError, KeyError, ValueError):  # "max" is no number: no limit
+            stat = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+            found.append(int((group / most).read_text()) - int((group / now).read_text()) + int(stat[files]))
+        if group == mounted:
+            return found
+        group = group.parent
+
+
+def largest(used: "struct_rusage") -> int:
+    """The largest resident memory of a process, in bytes, which systems tell in different units."""
+    return used.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def memory_below(process: int) -> int:
+    """Bytes that all processes below one took at their peaks, pages that they share once (PSS); 0 where unknown.
+
+    Of each it is what it holds, in its share, and what it has given back since its own peak.
+    """
+    parents, found = {}, 0
+    for place in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError, ValueError, IndexError):
+            parents[int(place.name)] = int((place / "stat").read_text().rpartition(")")[2].split()[1])
+    wanted = {process}
+    while more := {child for child, parent in parents.items() if parent in wanted} - wanted:
+        wanted |= more
+    for child in wanted - {process}:
+        with suppress(OSError, KeyError, ValueError):
+            said = dict(
+                line.split(":", 1)
+                for name in ("status", "smaps_rollup")
+                for line in Path(f"/proc/{child}/{name}").read_text().splitlines()
+                if ":" in line and line.endswith(" kB")
+            )
+            held, most, now = (int(said[name].split()[0]) for name in ("Pss", "VmHWM", "VmRSS"))
+            found += 1024 * (held + max(0, most - now))
+    return found

@@ -1,0 +1,244 @@
+"""One question asked of all shards at once, and their answers put together: the same bits for any number of workers.
+
+What a user answers depends on that user and the question alone. Rows come back piece by piece, each of bounded size,
+and go to their users' slots; sums are of integers, and add up the same in any order. A worker that dies is replaced by
+another with the same users, and asked again what it had not answered: nothing that it knew is lost with it.
+
+Users are cut into as many equal stretches as there are workers: by number, or of files by where they are, so that a
+worker reads its own part of them. What is made up when it is asked for needs no cutting of data.
+"""
+
+import pickle
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from math import prod
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quoron.data.users import Answering, Users
+from quoron.engine.inline import Indices, InlineEngine, Told, looked_at_again, part_of, together
+from quoron_client.protocol.questions import Question
+from quoron_client.randomisers import LocalRandomness
+from quoron_privacy import errors
+from quoron_privacy.errors import QuoronError, RunError
+from quoron_privacy.noise.streams import NoiseSource
+
+if TYPE_CHECKING:  # a worker needs nothing of a coordinator
+    from quoron_server.rounds import Engine
+
+
+@runtime_checkable
+class Parted(Protocol):
+    """Users that can be given away in parts."""
+
+    def part(self, users: Users) -> Answering:
+        """Some of them (k,), sorted by number, under the same numbers; it can be pickled."""
+
+
+@runtime_checkable
+class Stored(Protocol):
+    """Users that are somewhere in files."""
+
+    def storage(self) -> Users:
+        """Position (n,) of each user among all, in the order of the files."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedRandomness:
+    """Users' own random words for local reports, from the noise of this start: none serves a second table."""
+
+    noise: NoiseSource
+
+    def words(self, *, round: int, users: Users, first: int, size: int) -> NDArray[np.uint64]:
+        """Words `first` to `first + size` of each user's stream of this round, shape (k, size)."""
+        streams = (self.noise.stream("local report", round, int(user)) for user in users)
+        return np.stack([stream.words(first + size)[first:] for stream in streams])
+
+    def require_deployable(self) -> None:
+        """RunError unless the key is secret."""
+        self.noise.require_deployable()
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What a worker's engine is made with, whatever its users."""
+
+    seed: int = 0
+    dropout: float = 0.0
+    randomness: LocalRandomness | None = None
+
+    def engine(self, people: Answering) -> "Engine":
+        """The engine of a worker."""
+        return InlineEngine(people, seed=self.seed, dropout=self.dropout, randomness=self.randomness)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Cut:
+    """A population cut into shards."""
+
+    population: Answering
+    shards: int
+    shard_of: NDArray[np.int32]  # (n,)
+
+    @classmethod
+    def of(cls, population: Answering, workers: int) -> "Cut":
+        """As many shards as workers, but no more than users."""
+        users, shards = population.users, min(workers, population.users)
+        place = population.storage() if isinstance(population, Stored) else np.arange(users)
+        return cls(population, shards, (place * shards // users).astype(np.int32))
+
+    def letter(self, shard: int, settings: Settings) -> bytes:
+        """What a worker is given at its start."""
+        own = np.flatnonzero(self.shard_of == shard)
+        return pickle.dumps((settings, part(self.population, own)), pickle.HIGHEST_PROTOCOL)
+
+
+def part(population: Answering, own: Users) -> Answering:
+    """Some users of a population; all of one that is made up when it is asked for."""
+    if isinstance(population, Parted):
+        return population.part(own)
+    return population
+
+
+def opened(letter: bytes) -> "Engine":
+    """The engine of a worker, from what it was given."""
+    settings, people = pickle.loads(letter)  # from whoever started this process, and nobody else
+    return checked(settings).engine(people)
+
+
+def checked(settings: Any) -> Settings:
+    """What it has to be."""
+    assert isinstance(settings, Settings)
+    return settings
+
+
+PIECE = 16 << 20  # bytes of answers that are on their way from one worker
+TRIES = 3  # workers that may die in a row over one piece
+
+
+class Died(RunError):
+    """A worker is gone."""
+
+
+class Worker(Protocol):
+    """A process that answers for one shard."""
+
+    def ask(self, question: Question, most: int) -> Told:
+        """Its answer, of `most` bytes at most. Raises Died; any other QuoronError is the worker's own."""
+
+    def close(self) -> None:
+        """End it, whatever it does."""
+
+
+Start = Callable[[int, bytes], Worker]  # number of a worker, and what it is given
+
+
+@dataclass(slots=True, eq=False)
+class ShardedEngine:
+    """Asks as many workers as there are shards; `close` ends them."""
+
+    cut: Cut
+    start: Start
+    settings: Settings
+    after: Callable[[], None] | None = None  # when all has ended
+    replaced: int = 0  # workers that have died and were replaced
+    _workers: dict[int, Worker] = field(default_factory=dict)
+    _threads: ThreadPoolExecutor | None = None
+    _lock: Any = field(default_factory=threading.Lock)
+
+    @classmethod
+    def of(
+        cls,
+        population: Answering,
+        workers: int,
+        start: Start,
+        settings: Settings,
+        after: Callable[[], None] | None = None,
+    ) -> "ShardedEngine":
+        """For a population; workers are started when they are first asked."""
+        return cls(Cut.of(population, workers), start, settings, after)
+
+    def over(self, population: Answering) -> "ShardedEngine":
+        """The same for other users."""
+        self._end_workers()
+        return ShardedEngine.of(population, self.cut.shards, self.start, self.settings, self.after)
+
+    def ask(self, question: Question) -> Told:
+        """Answers of the question's cohort."""
+        return looked_at_again(self._answers, question, self.cut.population.dimension) or self._answers(question)
+
+    def _answers(self, question: Question) -> Any:
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(self.cut.shards, thread_name_prefix="quoron-shard")
+        shards = self.cut.shard_of[question.cohort]
+        asked = [(shard, np.flatnonzero(shards == shard)) for shard in range(self.cut.shards)]
+        waiting = [
+            self._threads.submit(self._shard, shard, question, own) for shard, own in asked if len(own) or shard == 0
+        ]
+        pieces = [piece for each in waiting for piece in each.result()]
+        return together(question, iter(pieces), self.cut.population.dimension)
+
+    def close(self) -> None:
+        """End all workers, and whatever was started for them."""
+        try:
+            self._end_workers()
+        finally:
+            if self.after is not None:
+                self.after()
+
+    def _end_workers(self) -> None:
+        if self._threads is not None:
+            self._threads.shutdown(cancel_futures=True)
+            self._threads = None
+        for worker in self._workers.values():
+            worker.close()
+        self._workers.clear()
+
+    def __enter__(self) -> "ShardedEngine":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _shard(self, shard: int, question: Question, own: Indices) -> list[tuple[Indices, Told]]:
+        return [(piece, self._asked(shard, part_of(question, piece))) for piece in self._pieces(question, own)]
+
+    def _pieces(self, question: Question, own: Indices) -> Iterator[Indices]:
+        if question.reduction is not None:  # sums are small, whoever they are of
+            yield own
+            return
+        row = 8 * prod(question.task.answer_shape(self.cut.population.dimension)) + 1
+        most = max(1, PIECE // row)
+        yield from (own[first : first + most] for first in range(0, max(1, len(own)), most))
+
+    def _asked(self, shard: int, question: Question) -> Told:
+        row = 8 * prod(question.task.answer_shape(self.cut.population.dimension)) + 1
+        most = PIECE if question.reduction is not None else max(PIECE, row * len(question.cohort))
+        for _ in range(TRIES):
+            worker = self._workers.get(shard)
+            try:
+                if worker is None:
+                    worker = self.start(shard, self.cut.letter(shard, self.settings))
+                    self._workers[shard] = worker
+                return worker.ask(question, most)
+            except Died:
+                with self._lock:
+                    self.replaced += 1
+                if (gone := self._workers.pop(shard, None)) is not None:
+                    gone.close()
+        raise RunError(
+            f"Expected an answer from worker {shard} of {self.cut.shards} in round {question.round}, but {TRIES} in a "
+            "row have died over it, perhaps for want of memory: try fewer workers. Nothing is lost: the run can be "
+            "resumed, with any number of them."
+        )
+
+
+def own_error(kind: str, message: str) -> QuoronError:
+    """A worker's error as what it was."""
+    named = getattr(errors, kind, RunError)
+    plain = isinstance(named, type) and issubclass(named, QuoronError) and named is not errors.Infeasible
+    return named(message) if plain else RunError(message)

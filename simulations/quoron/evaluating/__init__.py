@@ -1,1 +1,0 @@
-"""How good a model is, for people: figures of held-out users that may be shown to anybody."""

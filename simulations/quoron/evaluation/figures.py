@@ -1,0 +1,569 @@
+"""From what was released of held-out users to figures with intervals: released and public numbers alone.
+
+    evaluation = read(held, scorer, released, promise)
+
+An interval covers the noise, whose covariance is public, and that the users were drawn from many: what a user adds to
+a figure is the mean over its rows, so its variance is at most that of a row drawn from it, which the same release
+tells. Derivations: docs/privacy/evaluation.md#ev4.
+
+How two classes lie along a model's scores, fitted to what was released: shares of users' rows, with their errors.
+
+    shares = fitted(held, scorer, found, said, told)     # shares.held (2, S): by class, and place of the score
+
+The first release says where scores lie, the second how many rows of each class few wide cells hold. In between, the
+log odds of the second class are taken as a line in the score and slow waves, each as large as odds usually are off a
+line. Few cells have little noise, and what they do not show is part of the error: the waves' size, as far as cells
+leave it open. Derivation and what it rests on: docs/privacy/evaluation.md#ev4.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import solve_triangular
+from scipy.special import expit, logit, ndtri
+
+from quoron.evaluation.evaluation import Bin, Evaluation, Figure, in_units
+from quoron.evaluation.measuring import Released, Where, places_said, where
+from quoron.evaluation.scores import MOST_LOSS, Scorer
+from quoron_client.data.encoding import Range
+from quoron_privacy.counts import held_out
+from quoron_privacy.counts.held_out import PLACES, HeldMeans, HeldOut
+from quoron_privacy.errors import Infeasible
+from quoron_server.wording import ReleaseGuarantee
+
+Vector = NDArray[np.float64]
+WAVES = 8  # k = 2, 3, ... of the log odds, by share of rows below; and two more for each cell
+OFF = 0.3  # standard deviation of log odds in the slowest wave, by what a line rises; of wave k 2/k times it
+RIGHT = 0.05  # standard deviation of rows that are right beyond what the curve says: odds that leap where it decides
+STEEP = 2.0  # by which waves are larger where the line is steep: times its slope
+LEVEL, SLOPE = 5.0, 5.0  # of log odds in the middle, and of their slope by standard deviation of scores
+USUAL = 1.05  # a slope with which the AUC is three quarters
+FAR = 4.0  # deviations of scores, beyond which log odds rise no further
+FEW = 0.05  # of users, or slots, with rows: of fewer no figure is told
+STEPS = 50  # of the search, which takes ten
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Shares:
+    """Shares of users' rows by class and place of the score, (2, S), and what they may be off by."""
+
+    held: Vector
+    factor: Vector  # (2, S, P): its product with itself is the covariance of noise, and of what cells leave open
+    besides: float  # users whose rows are right, beyond what the curve says
+    doubt: Vector  # (P,) the same factor of these
+    users: int
+    places: Vector  # (S + 1,) ends of places, in (0, 1)
+    scores: Vector  # (S,) of their middles
+    cell: NDArray[np.int64]  # (S,) of the second release
+    says: NDArray[np.bool_]  # (S,) whether the model says the second class there
+
+    @property
+    def here(self) -> float:
+        """Share of users with rows."""
+        return max(float(self.held.sum()), FEW)
+
+    def noise(self, gradient: Vector, besides: float = 0.0) -> float:
+        """Standard deviation of what noise, and the curve between the cells, add to a figure with this gradient."""
+        return float(np.linalg.norm(np.tensordot(gradient, self.factor, 2) + besides * self.doubt))
+
+    def error(self, gradient: Vector) -> float:
+        """Standard error of a figure with this gradient by shares (2, S): noise and the draw of the users."""
+        mean = float((self.held * gradient).sum())
+        drawn = max(float((self.held * gradient**2).sum()) - mean**2, 0.0) / self.users
+        return math.hypot(self.noise(gradient), math.sqrt(drawn))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Curve:
+    """Shares of rows, of what is looked for: `at` (B + 1 + Q,), rows of each cell, rows that are right besides, and
+
+    coefficients of the log odds. What was released of them is linear in these shares.
+    """
+
+    within: Vector  # (S,) of a cell's rows
+    doubts: Vector  # (S, E) what one deviation of each wave of the first release changes in them
+    cell: NDArray[np.int64]
+    shape: Vector  # (S, Q): log odds are its product with the coefficients
+    asked: Vector  # (D, 2 S) what a row adds to the second release
+    got: Vector  # (D,)
+    noise: float  # in each of them
+    cells: int
+
+    def shares(self, at: Vector) -> Vector:
+        """(2, S)."""
+        chance = expit(self.shape @ at[self.cells + 1 :])
+        return np.asarray(at[self.cell] * self.within * np.stack([1 - chance, chance]))
+
+    def slopes(self, at: Vector) -> Vector:
+        """Derivatives of the shares, (2, S, B + 1 + Q)."""
+        chance = expit(self.shape @ at[self.cells + 1 :])
+        own = self.within[:, None] * (np.arange(self.cells + 1) == self.cell[:, None])
+        odds = (at[self.cell] * self.within * chance * (1 - chance))[:, None] * self.shape
+        return np.stack([np.hstack([own * (1 - chance)[:, None], -odds]), np.hstack([own * chance[:, None], odds])])
+
+    def doubted(self, at: Vector) -> Vector:
+        """And by the doubts, (2, S, E)."""
+        chance = expit(self.shape @ at[self.cells + 1 :])
+        return np.stack([1 - chance, chance])[:, :, None] * (at[self.cell][:, None] * self.doubts)[None]
+
+    def left(self, at: Vector) -> Vector:
+        """What the second release says beyond that, in deviations of its noise."""
+        beyond = self.got - self.asked @ self.shares(at).ravel()
+        beyond[0] -= math.sqrt(held_out.CORRECT) * at[self.cells]
+        return np.asarray(beyond / self.noise)
+
+    def lines(self, slopes: Vector) -> Vector:
+        """Derivatives of what it would say, (D, P)."""
+        made = self.asked @ slopes.reshape(-1, slopes.shape[2]) / self.noise
+        if slopes.shape[2] > self.cells:
+            made[0, self.cells] += math.sqrt(held_out.CORRECT) / self.noise
+        return np.asarray(made)
+
+
+def fitted(held: HeldOut, scorer: Scorer, found: Where, said: Vector, told: Vector) -> Shares:
+    """The likeliest shares, by both releases, of `held.classes` = 2."""
+    ends, inner = np.arange(PLACES + 1) / PLACES, found.edges[1:-1]
+    grid = np.unique(np.concatenate([ends, inner, [found.decides]]))
+    level, waves = places_said(said, held.scales[0])
+    rows = np.maximum(np.diff(np.interp(grid, ends, level)), 0.0)
+    doubts = np.diff([np.interp(grid, ends, each) for each in waves.T], axis=1).T
+    middle = (grid[1:] + grid[:-1]) / 2
+    scores = score_at(scorer, np.clip(middle, found.edges[0], found.edges[-1]))
+    got = told[: len(held_out.two_classes(held.cells))] / math.sqrt(1 - held_out.of_items(held.cap))
+    return _fit(held, grid, np.searchsorted(inner, middle), middle > found.decides, scores, rows, doubts, got)
+
+
+def usual(held: HeldOut) -> Shares:
+    """What would be released of labels half of which are of either class, by a model whose AUC is three quarters."""
+    grid = np.arange(PLACES + 1) / PLACES
+    middle = (grid[1:] + grid[:-1]) / 2
+    cell, scores = (middle * held.cells).astype(np.int64), ndtri(middle)
+    return _fit(held, grid, cell, middle > 0.5, scores, np.full(PLACES, 1 / PLACES), None, None)
+
+
+def _fit(
+    held: HeldOut,
+    grid: Vector,
+    cell: NDArray[np.int64],
+    says: NDArray[np.bool_],
+    scores: Vector,
+    rows: Vector,
+    doubts: Vector | None,
+    got: Vector | None,
+) -> Shares:
+    """Of shares of rows (S,) by place, and what the second release told; None: the usual."""
+    rows = rows + 1e-9 / len(rows)
+    total = np.bincount(cell, weights=rows, minlength=held.cells)[cell]
+    within, moved = rows / total, np.zeros((len(rows), 0))
+    if doubts is not None:
+        sums = np.zeros((held.cells, doubts.shape[1]))
+        np.add.at(sums, cell, doubts)
+        moved = (doubts - within[:, None] * sums[cell]) / np.maximum(total, 1e-3)[:, None]
+    right, told_of = np.stack([~says, says]), held_out.two_classes(held.cells)
+    asked = np.hstack([told_of[:, (c * held.cells + cell) * 2 + right[c]] for c in (0, 1)])
+    noise = held.scales[1] / math.sqrt(1 - held_out.of_items(held.cap))
+    given = (within, moved, cell, _shapes(scores, rows / rows.sum(), WAVES + 2 * held.cells), asked)
+    if got is None:
+        steep = np.concatenate(
+            [np.full(held.cells, 1 / held.cells), [0.0, 0.0, USUAL], np.zeros(WAVES + 2 * held.cells)]
+        )
+        got = asked @ _Curve(*given, np.zeros(len(asked)), noise, held.cells).shares(steep).ravel()
+    curve = _Curve(*given, got, noise, held.cells)
+    at, spread = _likeliest(curve)
+    slopes = np.concatenate([curve.slopes(at), curve.doubted(at)], axis=2)
+    root = _curve_root(
+        np.hstack([curve.lines(curve.slopes(at)), asked @ curve.doubted(at).reshape(asked.shape[1], -1) / noise]),
+        spread,
+    )
+    factor = np.asarray(np.tensordot(slopes, root, 1))
+    return Shares(
+        curve.shares(at), factor, float(at[held.cells]), root[held.cells], held.users, grid, scores, cell, says
+    )
+
+
+def score_at(scorer: Scorer, places: Vector) -> Vector:
+    """Scores of places in (0, 1)."""
+    middle, width = scorer.spread
+    return np.asarray(middle + width * np.clip(ndtri(np.clip(places, 1e-12, 1 - 1e-12)), -38, 38))
+
+
+def _shapes(scores: Vector, share: Vector, many: int) -> Vector:
+    """(S, Q): a constant, the score in deviations, and waves of the share of rows below."""
+    middle = float(share @ scores)
+    spread = math.sqrt(float(share @ (scores - middle) ** 2))
+    line = np.clip((scores - middle) / max(spread, 1e-12), -FAR, FAR) if spread > 1e-9 else np.zeros(len(scores))
+    below, waves = np.cumsum(share) - share / 2, np.arange(2, many + 2)
+    return np.column_stack([np.ones(len(scores)), line, math.sqrt(2) * np.cos(np.pi * np.outer(below, waves))])
+
+
+def _likeliest(curve: _Curve) -> tuple[Vector, Vector]:
+    """What is likeliest, and one over the deviations that it usually has, zero where it may be anything.
+
+    With waves as large as usual, and again with waves as large as they are beside so steep a line.
+    """
+    cells, many = curve.cells, curve.shape.shape[1] - 2
+    seen = curve.got[-2 * cells :].reshape(2, cells) / curve.asked[-1].max()  # what a row in a cell adds
+    rate = float(np.clip(seen[1].sum() / max(float(seen.sum()), FEW), 0.02, 0.98))
+    usually = np.concatenate([np.maximum(seen.sum(axis=0), FEW / cells), [0.0, logit(rate), 0.0], np.zeros(many)])
+    waves, at, sure = OFF * 2 / np.arange(2, many + 2), usually, np.zeros(len(usually))
+    for steep in (0.0, STEEP):
+        off = waves * math.hypot(1.0, steep * float(at[cells + 2]))
+        sure = np.concatenate([np.zeros(cells), 1 / np.array([RIGHT, LEVEL, SLOPE]), 1 / off])
+        at = _search(curve, at, usually, sure)
+    return at, sure
+
+
+def _search(curve: _Curve, at: Vector, usually: Vector, sure: Vector) -> Vector:
+    """Gauss and Newton's method, whose steps are halved until they help."""
+
+    def misfit(at: Vector) -> Vector:
+        return np.concatenate([curve.left(at), sure * (usually - at)])
+
+    left, cells = misfit(at), curve.cells
+    for _ in range(STEPS):
+        step = np.linalg.lstsq(np.vstack([curve.lines(curve.slopes(at)), np.diag(sure)]), left, rcond=None)[0]
+        for _ in range(12):
+            tried = at + step
+            tried[:cells] = np.maximum(tried[:cells], 1e-4)
+            new = misfit(tried)
+            if float(new @ new) <= float(left @ left) * (1 + 1e-12):
+                break
+            step = step / 2
+        else:
+            break
+        at, left = tried, new
+        if np.abs(step).max() < 1e-7:
+            break
+    return at
+
+
+def _curve_root(lines: Vector, sure: Vector) -> Vector:
+    """A root of the covariance of all that is looked for, and of the doubts, each of which is one deviation."""
+    known = np.append(sure, np.ones(lines.shape[1] - len(sure)))
+    upper = np.linalg.qr(np.vstack([lines, np.diag(known)]), mode="r")  # not of squares, which large crowds exhaust
+    return np.asarray(solve_triangular(upper, np.eye(len(upper))))
+
+
+WIDE = -float(ndtri(0.025))  # deviations of a 95 % interval
+GROUPS = 8  # of calibration
+_TOLD = (0.15, 0.75)  # of which figures intervals are foretold: a mean square of errors in their bound, an accuracy
+NOBODY = (
+    "users with a row that can be used do not stand out of the noise: no figure says anything. Check the declarations, "
+    "hold out more users, or raise epsilon."
+)
+NO_MODEL = "the model's numbers are not all finite: it says nothing of any row, and no figure says anything of it."
+
+
+def read(held: HeldOut, scorer: Scorer, released: Released, promise: ReleaseGuarantee) -> Evaluation:
+    """Figures of what `measuring.release` released. Figures are never outside what they can be."""
+    said = np.array(released["places"], np.float64)
+    found = where(held, scorer, said)
+    told = np.array(released["figures"], np.float64)
+    if scorer.classes == 2:
+        shares = fitted(held, scorer, found, said, told)
+        figures, bins = _of_two(scorer, found, shares)
+        here, noise = float(shares.held.sum()), shares.noise(np.ones_like(shares.held))
+    else:
+        figures, bins = [*_of_others(held, scorer, found, told)], ()
+        here, noise = _seen(_parts(held, told))
+    figures += _per_item(held, scorer, found, told, figures)
+    remarks = [*_remarks(figures)]
+    if not scorer.finite or here <= max(FEW, WIDE * noise):
+        figures, bins, remarks = [_nothing(each) for each in figures], (), [NOBODY if scorer.finite else NO_MODEL]
+    return Evaluation(
+        tuple(figures), bins, held.users, promise.epsilon, promise.delta, promise.statement, tuple(remarks)
+    )
+
+
+def _seen(parts: "_Parts") -> tuple[float, float]:
+    """Share of users with rows, and the noise in it: where they do not stand out, means over them say nothing."""
+    return parts.here, parts.noise(np.append(np.ones(parts.classes), [0.0, 0.0]))
+
+
+def _nothing(figure: Figure) -> Figure:
+    """The same of nobody that can be seen."""
+    return replace(figure, low=0.0, high=max(1.0, figure.high, figure.baseline or 0.0), useless=True)
+
+
+def _of_two(scorer: Scorer, found: Where, shares: Shares) -> tuple[list[Figure], tuple[Bin, ...]]:
+    """Of two classes, in the order of their scores."""
+    figures = [_accuracy(shares), _auc(shares)]
+    if not scorer.probable:
+        return figures, ()
+    return [*figures, _log_loss(scorer, found, shares)], tuple(_calibration(shares))
+
+
+def _accuracy(shares: Shares) -> Figure:
+    right, here = np.stack([~shares.says, shares.says]).astype(np.float64), shares.here
+    value = min(max((float((shares.held * right).sum()) + shares.besides) / here, 0.0), 1.0)
+    noise = shares.noise((right - value) / here, 1 / here)
+    low, high = _within(value, math.hypot(noise, math.sqrt(_unit_variance(value) / (here * shares.users))))
+    return _figure("accuracy", value, low, high, _majority(shares), "majority")
+
+
+def _unit_variance(value: float) -> float:
+    """The most that numbers in [0, 1] of this mean can vary, and of a mean at an end a little."""
+    return max(value * (1 - value), 0.0025)
+
+
+def _majority(shares: Shares) -> float:
+    per_class = np.maximum(shares.held.sum(axis=1), 0.0)
+    return min(1.0, max(0.5, float(per_class.max() / max(float(per_class.sum()), FEW))))
+
+
+def _auc(shares: Shares) -> Figure:
+    """The chance that a user's row of the second class has a higher score than another's of the first, ties half."""
+    zero, one = shares.held
+    n0, n1 = float(zero.sum()), float(one.sum())
+    noises = [shares.noise(own[:, None] * np.ones_like(zero)) for own in np.eye(2)]
+    if n0 <= WIDE * noises[0] or n1 <= WIDE * noises[1] or min(n0, n1) <= 0:
+        return _figure("AUC", 0.5, 0.0, 1.0, 0.5, "chance")
+    below, above = np.cumsum(zero) - zero / 2, n1 - np.cumsum(one) + one / 2
+    value = float(below @ one) / (n0 * n1)
+    error = shares.error(np.stack([above / (n0 * n1) - value / n0, below / (n0 * n1) - value / n1]))
+    tied = 0.5 * float(zero @ one) / (n0 * n1)  # what places hide, whatever is in them
+    low, high = _within(value, error, tied)
+    return _figure("AUC", value, low, high, 0.5, "chance")
+
+
+def _log_loss(scorer: Scorer, found: Where, shares: Shares) -> Figure:
+    """In nats, of chances held within the outer edges of the cells."""
+    outer = found.edges[[0, -1]]
+    ends = score_at(scorer, np.clip(shares.places, *outer))
+    lost = np.stack([np.logaddexp(0, ends), np.logaddexp(0, -ends)])
+    losses, reach = (lost[:, 1:] + lost[:, :-1]) / 2, np.abs(np.diff(lost)) / 2  # no loss in a place is farther off
+    here = shares.here
+    value = float((shares.held * losses).sum()) / here
+    error = shares.error((losses - value) / here)
+    within = float((shares.held * reach).sum()) / here
+    rate = np.clip(shares.held.sum(axis=1) / here, 1e-9, 1)
+    rate = rate / rate.sum()
+    least, most = expit(score_at(scorer, outer))
+    low, high = _within(max(value, 0.0), error, within, math.inf)
+    bound = f"chances held within [{least:.3g}, {most:.3g}]"
+    baseline = 0.0 - float((rate * np.log(rate)).sum())
+    return _figure("log loss", max(value, 0.0), low, high, baseline, "label shares", bound=bound)
+
+
+def _calibration(shares: Shares) -> Iterator[Bin]:
+    """Groups of cells: the chance that the model says, and the share of the second class, with its interval."""
+    chances = expit(shares.scores)
+    for cells in np.array_split(np.arange(int(shares.cell.max()) + 1), GROUPS):
+        within = np.isin(shares.cell, cells).astype(np.float64)
+        zero, one = (float(own @ within) for own in shares.held)
+        many = zero + one
+        if not len(cells) or many <= WIDE * shares.noise(np.stack([within, within])):
+            continue
+        value = min(max(one / many, 0.0), 1.0)
+        noise = shares.noise(np.stack([-value * within, (1 - value) * within])) / many
+        error = math.hypot(noise, math.sqrt(_unit_variance(value) / (many * shares.users)))
+        low, high = _within(value, error)
+        yield Bin(float((shares.held * within).sum(axis=0) @ chances) / many, value, low, high)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Parts:
+    """Released means of what is told of users' rows, (classes + 2,), with the covariance of their noise."""
+
+    held: Vector  # of a number and of K classes, as `HeldOut.second_vectors` takes them
+    covariance: Vector
+    users: int
+
+    @property
+    def classes(self) -> int:
+        """K; 1 for a number: presence."""
+        return len(self.held) - 2
+
+    @property
+    def here(self) -> float:
+        """Share of users with rows, as released."""
+        return float(self.held[: self.classes].sum())
+
+    def noise(self, gradient: Vector) -> float:
+        """Standard deviation of what noise adds to a figure with this gradient."""
+        return math.sqrt(float(gradient @ self.covariance @ gradient))
+
+    def mean(self, which: int) -> tuple[float, float]:
+        """(mean over users with rows, its standard error) of one of the last two, which are in [0, 1]."""
+        here = max(self.here, FEW)
+        value = min(max(float(self.held[self.classes + which]) / here, 0.0), 1.0)
+        gradient = np.append(np.full(self.classes, -value), np.eye(2)[which]) / here
+        return value, math.sqrt(self.noise(gradient) ** 2 + value * (1 - value) / (here * self.users))
+
+
+def _parts(held: HeldOut, told: Vector) -> _Parts:
+    spare, inverse = 1 - held_out.of_items(held.cap), np.linalg.inv(held_out.parts_told(held.classes))
+    parts = inverse @ (told[: len(inverse)] / math.sqrt(spare))
+    return _Parts(parts, held.scales[1] ** 2 / spare * inverse @ inverse.T, held.users)
+
+
+def _of_others(held: HeldOut, scorer: Scorer, found: Where, told: Vector) -> Iterator[Figure]:
+    """Of numbers, or of three classes and more: means over users with rows."""
+    parts = _parts(held, told)
+    if not scorer.classes:
+        yield _root(scorer, found, parts.mean(0), parts.mean(1)[0])
+        return
+    rate = np.maximum(parts.held[: scorer.classes], 0.0)
+    rate = rate / max(float(rate.sum()), FEW)
+    value, error = parts.mean(0)
+    yield _figure("accuracy", value, *_within(value, error), float(rate.max()), "majority")
+    if scorer.probable:
+        most = MOST_LOSS * found.bound
+        value, error = parts.mean(1)
+        seen = rate[rate > 0]
+        low, high = (most * each for each in _within(value, error))
+        baseline = 0.0 - float((seen * np.log(seen)).sum())
+        bound = f"losses held at {most:.3g}"
+        yield _figure("log loss", most * value, low, high, baseline, "label shares", bound=bound)
+
+
+def _mean(total: float, error: float, here: float, here_error: float, users: int) -> tuple[float, float]:
+    """(mean over users with rows, its standard error) of numbers in [0, 1] whose sum over all is released."""
+    value = min(max(total / here, 0.0), 1.0)
+    noise = (error**2 + (value * here_error) ** 2) / here**2
+    return value, math.sqrt(noise + value * (1 - value) / (here * users))
+
+
+def _root(scorer: Scorer, found: Where, square: tuple[float, float], baseline: float, per: str = "user") -> Figure:
+    label = scorer.encoding.label
+    assert isinstance(label, Range)
+    most = found.bound * (label.high - label.low)
+    low, high = _within(*square)
+
+    def root(share: float) -> float:
+        return most * math.sqrt(share)
+
+    bound = f"errors held at {in_units(most)}"
+    return _figure("rmse", root(square[0]), root(low), root(high), root(baseline), "mean", bound=bound, per=per)
+
+
+def _per_item(held: HeldOut, scorer: Scorer, found: Where, told: Vector, figures: list[Figure]) -> list[Figure]:
+    """The first figure where each row weighs alike, up to so many of a user's."""
+    if held.cap == 1:
+        return []
+    rows, right = (told[-2:] / held_out.items_told()).tolist()
+    errors = (held.scales[1] / held_out.items_told()).tolist()
+    rows = max(rows, FEW / held.cap)
+    value = min(max(right / rows, 0.0), 1.0)
+    noise = (errors[1] ** 2 + (value * errors[0]) ** 2) / rows**2
+    drawn = value * (1 - value) / (rows * held.users)  # a share of the cap squared is at most that share
+    first, error = figures[0], math.sqrt(noise + drawn)
+    bound = f"at most {held.cap:,} rows of a user count"
+    if not scorer.classes:
+        made = _root(scorer, found, (value, error), 0.0, per="item")
+        useless = _useless(made.low, made.high, first.baseline, 0.0)
+        return [replace(made, baseline=first.baseline, useless=useless, bound=f"{made.bound}; {bound}")]
+    low, high = _within(value, error)
+    return [_figure("accuracy", value, low, high, first.baseline, first.baseline_name, bound=bound, per="item")]
+
+
+def _figure(
+    name: str,
+    value: float,
+    low: float,
+    high: float,
+    baseline: float | None,
+    baseline_name: str,
+    *,
+    bound: str = "",
+    per: str = "user",
+) -> Figure:
+    perfect = 1.0 if name in ("accuracy", "AUC") else 0.0
+    useless = _useless(low, high, baseline, perfect)
+    return Figure(name, per, value, low, high, baseline, baseline_name, useless, bound)  # type: ignore[arg-type]
+
+
+def _useless(low: float, high: float, baseline: float | None, perfect: float) -> bool:
+    """Whether an interval holds the baseline, and is as wide as all that lies between it and a perfect model."""
+    return baseline is not None and low <= baseline <= high and high - low >= abs(perfect - baseline)
+
+
+def _within(value: float, error: float, more: float = 0.0, most: float = 1.0) -> tuple[float, float]:
+    reach = WIDE * error + more
+    return max(value - reach, 0.0), min(value + reach, most)
+
+
+def _remarks(figures: list[Figure]) -> Iterator[str]:
+    """What the figures do not say."""
+    for each in figures:
+        name = f"{each.name} per {each.per}"
+        if each.useless:
+            yield (
+                f"the interval of the {name} is as wide as all that lies between always saying the same "
+                f"({each.baseline_name}) and a perfect model: it says nothing. Hold out more users, or raise epsilon."
+            )
+        elif each.baseline is not None and each.low <= each.baseline <= each.high:
+            yield (
+                f"the {name} cannot be told from that of always saying the same ({each.baseline_name}): more users or "
+                "a larger epsilon may."
+            )
+
+
+def of_means(held: HeldMeans, names: Sequence[str], told: Vector, promise: ReleaseGuarantee) -> Evaluation:
+    """Means over users of numbers in [0, 1] that somebody else computed, with nothing to compare them with."""
+    here, errors = max(float(told[0]), FEW), held.errors
+    figures = []
+    for name, total, error in zip(names, told[1:].tolist(), errors[1:].tolist(), strict=True):
+        value, spread = _mean(total, error, here, float(errors[0]), held.users)
+        figures.append(_figure(name, value, *_within(value, spread), None, ""))
+    seen = float(told[0]) > max(FEW, WIDE * float(errors[0]))
+    if not seen:
+        figures = [_nothing(each) for each in figures]
+    return Evaluation(
+        tuple(figures), (), held.users, promise.epsilon, promise.delta, promise.statement, () if seen else (NOBODY,)
+    )
+
+
+def expected(held: HeldOut) -> float:
+    """Half the 95 % interval of an accuracy of three quarters, or of a mean square of errors in its bound."""
+    drawn = 0.1875 / held.users
+    if held.classes == 2:
+        shares = usual(held)
+        noise = shares.noise(np.stack([~shares.says, shares.says]) - 0.75, 1.0)
+    else:
+        told = np.zeros(held_out.parts_told(held.classes).shape[0])
+        parts = _parts(held, told)
+        noise = parts.noise(np.append(np.full(parts.classes, -_TOLD[held.classes > 0]), [1.0, 0.0]))
+    return WIDE * math.sqrt(noise**2 + drawn)
+
+
+def require_telling(held: HeldOut, epsilon: float, *, bought: bool = False) -> None:
+    """Infeasible where intervals would be as wide as all that there is, with how many users would do.
+
+    `bought`: what the label is, is yet to be bought, and held.classes the most that it may have.
+    """
+    width = expected(held)
+    if width >= 0.5:
+        needed = _enough(held)
+        raise Infeasible(
+            "evaluation",
+            f"{held.users:,} users to measure a model tell nothing"
+            + (f" of a label that nobody declared, of up to {held.classes} classes," if bought else "")
+            + f" at epsilon={epsilon:g}: an accuracy would be known to ± {width:.2g}",
+            f"about {needed:,} of them (train.holdout is their share of a run's), for ± 0.25, or a larger epsilon"
+            + (", or the label declared" if bought else ""),
+        )
+
+
+def _enough(held: HeldOut) -> int:
+    """Users of whom an accuracy would be known to ± 0.25, for the same promise: noise of a mean falls as they rise."""
+    users = held.users
+    while True:
+        first, second = (scale * held.users / users for scale in held.scales)
+        if (width := expected(replace(held, users=users, scales=(first, second)))) <= 0.25:
+            return users
+        users = math.ceil(users * min(width / 0.25, 2.0))
+
+
+def foretold(held: HeldOut) -> str:
+    """How wide intervals will be, by public numbers: of labels half of which are of either class."""
+    width = expected(held)
+    if held.classes == 0:
+        return f"an rmse to about ± {100 * min(width / 0.15 / 2, 1):.0f} %"
+    if held.classes > 2:
+        return f"an accuracy to about ± {width:.2g}"
+    auc = _auc(usual(held))
+    return f"an accuracy to about ± {width:.2g}, an AUC to ± {(auc.high - auc.low) / 2:.2g}"

@@ -1,0 +1,269 @@
+"""The clients' own items: one file each, of a table split by its user column, or of made-up users."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from quoron.config import (
+    ColumnsSection,
+    Config,
+    CubeSection,
+    LabelSection,
+    SyntheticSection,
+    TableSection,
+    from_tree,
+    located,
+    read,
+)
+from quoron.data import Population
+from quoron.data.table import trained
+from quoron.federation.folder import ITEMS, ORDER, RUN, SOURCE, Folder
+from quoron.federation.programs import FRAME, MADE, POPULATION, save_items
+from quoron.paths import dataset, table_file
+from quoron.planning.plans import Prepared
+from quoron.run_folder import FRAME as OF_FRAME
+from quoron.simulation.problem import LABEL, Setup, encoding_of, loss_of, setup
+from quoron.simulation.sources import resolve
+from quoron.simulation.wildcards import with_columns
+from quoron_client.compute.enforcement import bounded
+from quoron_client.data import fused, tables
+from quoron_client.data.items import ItemBatch
+from quoron_client.data.users import group
+from quoron_client.durable import PRIVATE, replace_whole
+from quoron_client.protocol.domains import L2Ball
+from quoron_privacy.errors import ConfigError
+from quoron_server.plan import EVERYONE
+from quoron_server.silos import Silos
+
+PERSON = "person"
+
+
+def cut(config: Config, base: Path, frame: pa.Table | None, clients: int | None) -> tuple[Config, pa.Table | None]:
+    """The configuration of the first `clients` of its users, with their table if they are one's; None is all of them.
+
+    Of a table users are taken in the order of their names, and as many besides as its test fraction holds out.
+    ConfigError where there are fewer.
+    """
+    people = config.population
+    if clients is None:
+        return config, frame
+    if isinstance(people, SyntheticSection | CubeSection):
+        return config.model_copy(update={"population": people.model_copy(update={"users": clients})}), frame
+    if not isinstance(people, TableSection):
+        raise ConfigError(
+            f"Expected made-up users or a table with clients, got population.kind={people.kind!r}. Leave it away for "
+            "a client for each of its users, or name a table."
+        )
+    table = _table(_one_file(config, base, frame), base, frame)
+    users, owners = group(table, people.user)
+    most = clients
+    while most - round(people.test_fraction * most) < clients:
+        most += 1
+    if most > users:
+        raise ConfigError(f"Expected {most:,} users in the table for {clients:,} clients, got {users:,}. Say fewer.")
+    return (
+        config.model_copy(update={"population": people.model_copy(update={"path": OF_FRAME})}),
+        table.filter(pa.array(owners < most)),
+    )
+
+
+def give(folder: Folder, prepared: Prepared[Setup], base: Path) -> None:
+    """Every client of a simulation its items, and the coordinator what it measures models on."""
+    config, population = prepared.config, prepared.scene.population
+    owned = isinstance(config.population, TableSection) and not config.population.outliers.share
+    table = _table(_one_file(config, base, None), base, None) if isinstance(config.population, TableSection) else None
+    if table is not None:
+        with pa.OSFile(str(folder.path / FRAME), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
+            writer.write_table(table)
+    (folder.path / POPULATION).write_text(_with_domain(config, population).as_toml(), encoding="utf-8")
+    usable = _split(folder, config, table) if owned and table is not None else np.zeros(population.users, np.bool_)
+    for user in np.flatnonzero(~usable):
+        items = population.items(np.array([user]))
+        own = items if getattr(population, "makes", False) else bounded(items, population.loss)
+        save_items(folder.client(int(user) + 1) / MADE, own)
+
+
+def _split(folder: Folder, config: Config, table: pa.Table) -> NDArray[np.bool_]:
+    """A file of its rows for each user that is trained on, (n,); whether any of them can be used.
+
+    Who has none is one of zeros in a simulation, and one who counts for nothing as a client: the former is given as it
+    is.
+    """
+    people = config.population
+    assert isinstance(people, TableSection)
+    encoding = encoding_of(people, loss_of(config)).resolved(table)
+    users, owners = group(table, people.user)
+    training = np.flatnonzero(trained(users, people.test_fraction, people.seed))
+    order = np.argsort(owners, kind="stable")
+    ends = np.cumsum(np.bincount(owners, minlength=users))
+    kept = np.bincount(owners[fused.encoded(encoding, table).kept], minlength=users)
+    own = table.select(list(encoding.columns))
+    for number, user in enumerate(training, 1):
+        rows = order[ends[user - 1] if user else 0 : ends[user]]
+        _save(own.take(pa.array(rows)), folder, number)
+    return kept[training] > 0
+
+
+def _with_domain(config: Config, population: Population) -> Config:
+    """With the domain that the plan has settled on."""
+    domain = population.domain
+    size = domain.radius if isinstance(domain, L2Ball) else domain.half_width
+    return config.model_copy(update={"domain": config.domain.model_copy(update={"radius": size})})
+
+
+def _table(config: Config, base: Path, frame: pa.Table | None) -> pa.Table:
+    people = with_columns(config, base, frame).population
+    assert isinstance(people, TableSection)
+    encoding = encoding_of(people, loss_of(config))
+    given = table_file(people.path, base) if frame is None else frame
+    return tables.read(given, (*encoding.columns, people.user), dialect=people.dialect)
+
+
+def _one_file(config: Config, base: Path, frame: pa.Table | None) -> Config:
+    """The same; ConfigError for a table of many files, whose index numbers the users of a simulation."""
+    people = config.population
+    if isinstance(people, TableSection) and frame is None and dataset(people.path, base) is not None:
+        raise ConfigError(
+            f"Expected a table in one file for clients on this machine, got the folder or URL {people.path!r}."
+        )
+    return config
+
+
+def silos_in(folder: Folder, config: Config | None, base: Path) -> tuple[str, Silos] | None:
+    """The column that says whose each row is, and the silos, of a federation whose source has some; None without.
+
+    ConfigError as `give_tables`, and for sizes that do not add up to its users.
+    """
+    config = _source(folder, config, base)
+    if (said := config.population.silos) is None:
+        return None
+    settled = (folder.path / SOURCE).exists() and (folder.path / ORDER).exists()
+    before = folder.read(ORDER) if settled else {}
+    if before.get("people"):  # who has enrolled answers for as many, for ever
+        return before["user"], Silos(tuple(before["people"]))
+    people = config.population
+    if isinstance(people, TableSection):
+        user, users = people.user, group(_table(config, base, None), people.user)[0]
+    else:
+        user, users = PERSON, setup(config, base).population.users
+    return user, Silos.declared(said.sizes, users, sums=said.sums)
+
+
+def give_tables(folder: Folder, config: Config | None, base: Path, clients: int, silos: Silos | None = None) -> None:
+    """Every client of a federation for real a table of its own, and `run.toml` for whoever submits a run.
+
+    Of a table these are the rows of its first users, by name; of made-up users what they hold, as columns x0, x1 and
+    so on. With `silos`, one a client, each has the rows of its persons, the first silo those of the first names, with
+    the column that names them. Who has a table keeps it, and so is `run.toml` kept: without a configuration they are of
+    the folder's own, or of the preset small-federation. ConfigError for another configuration than the folder's, and
+    where there are fewer users.
+    """
+    config = _source(folder, config, base)
+    lacking = [number for number in range(1, clients + 1) if not (folder.client(number) / ITEMS).exists()]
+    if not lacking and (folder.path / RUN).exists():
+        return
+    people = config.population
+    if isinstance(people, TableSection):
+        table = _table(config, base, None)
+        users, owners = group(table, people.user)
+        if silos is not None:
+            users, owners = clients, silos.of(owners)
+        if clients > users:
+            raise ConfigError(f"Expected {clients:,} users in the table, got {users:,}. Say fewer clients.")
+        rows = np.split(np.argsort(owners, kind="stable"), np.cumsum(np.bincount(owners, minlength=users))[:-1])
+        own = table if silos is not None else table.drop_columns([people.user])
+        _settle_on(folder, config)
+        for number in lacking:
+            _save(own.take(pa.array(rows[number - 1])), folder, number)
+        _tell(folder, with_columns(config, base))
+        return
+    population = setup(config, base).population
+    if clients > population.users:
+        raise ConfigError(f"Expected {clients:,} made-up users, got {population.users:,}. Say fewer clients.")
+    _settle_on(folder, config)
+    _give_made(folder, config, population, lacking, silos)
+
+
+def _source(folder: Folder, config: Config | None, base: Path) -> Config:
+    """Whose items a folder holds, or is to hold."""
+    path = folder.path / SOURCE
+    if not path.exists():
+        return resolve("small-federation")[0] if config is None else located(config, base)
+    own = from_tree(read(path))
+    if config is not None and located(config, base).as_toml() != own.as_toml():
+        raise ConfigError(
+            f"Expected the configuration that {folder.path} was started with, got another: its clients keep their "
+            "items. Leave the source away, or choose another --folder."
+        )
+    return own
+
+
+def _settle_on(folder: Folder, config: Config) -> None:
+    replace_whole(folder.path / SOURCE, config.as_toml().encode(), mode=PRIVATE)
+
+
+def _give_made(
+    folder: Folder, config: Config, population: Population, clients: Sequence[int], silos: Silos | None = None
+) -> None:
+    homes = np.arange(population.users) if silos is None else silos.of(np.arange(population.users))
+    for number in clients:
+        persons = np.flatnonzero(homes == number - 1)
+        items = population.items(persons)
+        table = _as_table(items)
+        if silos is not None:
+            names = np.array([f"person-{person:07d}" for person in persons])
+            table = table.append_column(PERSON, pa.array(np.repeat(names, items.counts)))
+        _save(table, folder, number)
+    _tell(folder, _declared(config, population))
+
+
+def _tell(folder: Folder, config: Config) -> None:
+    place = str((folder.client(1) / ITEMS).resolve())
+    people = config.population.model_copy(update={"path": place})
+    train = config.train.model_copy(update={"population": EVERYONE})  # all clients' certificates are of that group
+    told = config.model_copy(update={"population": people, "train": train}).as_toml()
+    if not (folder.path / RUN).exists():
+        replace_whole(folder.path / RUN, told.encode(), mode=PRIVATE)
+
+
+def _save(table: pa.Table, folder: Folder, number: int) -> None:
+    """A client's own items, whole or not at all."""
+    written = pa.BufferOutputStream()
+    pq.write_table(table, written)
+    replace_whole(folder.client(number) / ITEMS, written.getvalue().to_pybytes(), mode=PRIVATE)
+
+
+def _as_table(items: ItemBatch) -> pa.Table:
+    columns = {f"x{place}": column for place, column in enumerate(items.features.astype(np.float64).T)}
+    return pa.table({**columns, LABEL: items.labels})
+
+
+def _declared(config: Config, population: Population) -> Config:
+    """The configuration of made-up users as one of tables that they hold."""
+    loss, norm = population.loss, population.loss.feature_norm
+    bound = getattr(loss, "label_bound", None)
+    people = TableSection(
+        path=ITEMS,
+        user=PERSON,
+        silos=config.population.silos,
+        items_per_user=population.items_per_user,
+        label=None if loss.name == "linear" else LabelSection(column=LABEL, range=bound and (-bound, bound)),
+        columns=ColumnsSection(
+            numeric={f"x[0:{population.dimension // loss.outputs}]": (-norm, norm)}, intercept=False
+        ),
+    )
+    bounds = {} if bound is None else {"label_bound": bound}
+    problem: dict[str, object] = {}
+    if config.problem.user_smoothness == "isotropic":  # which a table's declarations do not say
+        problem["user_smoothness"] = population.knowledge.user_smoothness or "item"
+    return config.model_copy(
+        update={
+            "population": people,
+            "loss": config.loss.model_copy(update={"name": loss.name, **bounds}),
+            "problem": config.problem.model_copy(update=problem),
+        }
+    )

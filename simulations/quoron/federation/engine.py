@@ -1,0 +1,170 @@
+"""A simulation carried out by a federation on this machine: a coordinator and real clients, over mutual TLS.
+
+    result = simulate(prepared, folder, base)
+
+The bits are those of the inline engine: the same plan, the same seeds, and every client answers what its user would.
+An interrupted run begins again, to the same bits.
+"""
+
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from pathlib import Path
+from tempfile import gettempdir
+from typing import Any
+
+import numpy as np
+
+from quoron.engine.choice import Service
+from quoron.engine.processors import free_ports, memory_below
+from quoron.federation import programs
+from quoron.federation.client_items import give
+from quoron.federation.folder import Folder, Order, passing, processes_for, sweep
+from quoron.federation.launch import Local, Shown
+from quoron.federation.submission import specification_of
+from quoron.planning.plans import Prepared
+from quoron.run_folder import RunFolder
+from quoron.simulation import run as runs
+from quoron.simulation.problem import Setup, columns_of
+from quoron.simulation.run import SimulatedRun
+from quoron_privacy.errors import BelowMinCohort, ConfigError, LedgerUnavailable, RunError, Unreachable
+from quoron_server.books.database import Database
+from quoron_server.books.ledger import Ledger
+from quoron_server.rounds import Observer, RoundEvent
+from quoron_server.specification import RunSpecification
+
+SECONDS = 600.0  # of a round where no network says how long it takes answers: it ends once all have answered
+ATTENDED = 4.0  # the same where who answers is public: then it ends after half of that
+NAME = "simulation"  # of the run, in the federation's books
+FIGURES = "federation.json"  # in the run folder: who took part, and what it took
+LOOK, AWAY = 0.2, 120.0  # seconds between two tries to reach a coordinator, and of them after which it is gone
+_EVENT = {each.name for each in fields(RoundEvent)}
+
+
+def order_of(service: Service, prepared: Prepared[Setup], *, resumed: bool = False) -> Order:
+    """Return the order of a federation for the users of a run. ConfigError for more clients than a coordinator or,
+    unless the run is resumed, memory takes, and under trust model two-servers.
+    """
+    if prepared.planned.plan.guarantee.servers is not None:
+        raise ConfigError(
+            "Expected a run of one coordinator with --engine service, got trust model two-servers: the second server "
+            "is another operator's. Simulate both by --engine inline, or see docs/two-servers.md."
+        )
+    run, population = prepared.config.run, prepared.scene.population
+    corruption = population.corruption(np.arange(population.users)).tolist()
+    listen, control = free_ports(2)
+    order = Order(
+        clients=population.users,
+        processes=min(population.users, service.workers or processes_for(population.users, resumed=resumed)),
+        listen=f"127.0.0.1:{listen}",
+        control=f"127.0.0.1:{control}",
+        simulation_seed=run.seed,
+        corruption=tuple(corruption) if any(corruption) else (),
+        kills=tuple(service.kills),
+        slow=service.slow,
+        network=run.network,
+    )
+    order.faults.check_rounds(prepared.planned.plan.cost.rounds)
+    return order
+
+
+def simulate(
+    prepared: Prepared[Setup],
+    folder: RunFolder,
+    base: Path,
+    observers: Sequence[Observer] = (),
+    service: Service | None = None,
+) -> SimulatedRun:
+    """Carry a run out on a federation of this machine and return it; a table's relative path is relative to `base`.
+
+    Raises ConfigError for more clients than a coordinator takes, RunError, with nothing left running, if it fails.
+    """
+    service = Service() if service is None else service
+    order = order_of(service, prepared, resumed=folder.ledger.is_file())
+    if runs.begin(prepared, folder):
+        return runs.carry_out(prepared, folder, observers)  # complete: nobody is asked
+    sweep(Path(gettempdir()))
+    place = Folder(passing())
+    with Local(place, order) as local:
+        place.make(order.clients)
+        place.enrol(order.clients)
+        give(place, prepared, base)
+        programs.write(place, prepared)
+        local.begin()
+        local.ready(_shown(observers))
+        began = time.monotonic()
+        _carry_out(local, prepared, observers)
+        figures = {"clients": order.clients, "processes": order.processes, "seconds": time.monotonic() - began}
+        memory = memory_below(os.getpid())
+        folder.write_json(FIGURES, figures | local.stop())
+        with Database(place.books) as database, Ledger.within(database, NAME) as ledger:
+            result = runs.taken_over(prepared, folder, ledger, memory)
+    for observer in observers:
+        observer.finished(result.model)
+    return result
+
+
+def specification(prepared: Prepared[Setup]) -> RunSpecification:
+    """The run as an operator would submit it; rounds end once everybody has answered."""
+    config, plan, population = prepared.config, prepared.planned.plan, prepared.scene.population
+    seconds = ATTENDED if config.privacy.min_cohort.participation == "public" else SECONDS
+    return specification_of(
+        config,
+        replace(plan, guarantee=replace(plan.guarantee, seeded=False)),
+        loss=population.loss,
+        columns=columns_of(config, population),
+        run=NAME,
+        seconds=seconds if config.run.link is None else config.run.link.deadline,
+        simulation_seed=config.run.seed,
+        early_ends=True,
+    )
+
+
+def _carry_out(local: Local, prepared: Prepared[Setup], observers: Sequence[Observer]) -> None:
+    """Submit the run and tell observers of its rounds until it is complete, through every death of its coordinator."""
+    for observer in observers:
+        observer.started(prepared.planned.plan)
+    wanted, last = specification(prepared).as_text(), -1
+    submitted, ended, gone = False, None, None
+    while ended is None:
+        try:
+            with local.operator() as control:
+                if submitted:
+                    control.runs()  # it is there: a round may last longer than it may be away
+                else:
+                    submitted = bool(control.submit(wanted))
+                gone = None
+                for event in control.watch(NAME):
+                    ended = event if event["kind"] in ("ended", "paused") else None
+                    if event["kind"] == "round" and event["round"] > last:
+                        last = event["round"]
+                        for observer in observers:
+                            observer.round_finished(_event(event))
+        except (Unreachable, LedgerUnavailable) as error:  # it was killed, and comes back
+            local.check()
+            gone = time.monotonic() if gone is None else gone
+            if time.monotonic() - gone > AWAY:
+                raise RunError(f"The coordinator has been away for {AWAY:g} s. {error}") from None
+        if ended is None:
+            time.sleep(LOOK)
+    local.check()
+    if ended.get("how") == "below-min-cohort":
+        raise BelowMinCohort(f"The run has ended below its minimum cohort: {ended.get('error')}")
+    if ended.get("how") != "complete":
+        raise RunError(f"The run has ended without a model: {ended.get('error') or ended.get('how', 'paused')}.")
+
+
+def _event(event: dict[str, Any]) -> RoundEvent:
+    figures = {key: value for key, value in event.items() if key not in _EVENT and key != "kind"}
+    return RoundEvent(**{key: value for key, value in event.items() if key in _EVENT}, diagnostics=figures)
+
+
+def _shown(observers: Sequence[Observer]) -> Shown:
+    tell = [each.said for each in observers if hasattr(each, "said")]
+
+    def shown(text: str) -> None:
+        for each in tell:
+            each(text)
+
+    return shown

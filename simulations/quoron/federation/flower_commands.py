@@ -1,0 +1,258 @@
+"""Flower's own programs, started with a home of their own so that nothing else of the user's Flower is touched.
+
+`flwr run` is given an app as a folder with a pyproject.toml (`write_bundle`). The components are those of the installed
+package; the folder carries the run config only.
+"""
+
+import json
+import os
+import re
+import shutil
+import signal
+import ssl
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from quoron import toml_text
+from quoron.federation import flower_warden
+from quoron.run_folder import write
+from quoron_client.durable import OWN, make_folder, public
+from quoron_privacy.errors import ConfigError, RunError
+
+
+def write_bundle(
+    folder: Path, *, name: str, server: str, client: str, settings: Mapping[str, str | int | float | bool]
+) -> Path:
+    """Write the app's pyproject.toml; components are `module:attribute`. Returns the folder."""
+    tree = {
+        "project": {
+            "name": name,
+            "version": version("quoron"),
+            "description": "User-level private federated optimisation",
+            "license": "Apache-2.0",
+            "dependencies": [f"quoron=={version('quoron')}"],
+        },
+        "tool": {
+            "flwr": {
+                "app": {
+                    "publisher": "quoron",
+                    "components": {"serverapp": server, "clientapp": client},
+                    "config": dict(settings),
+                }
+            }
+        },
+    }
+    make_folder(folder)
+    write(folder / "pyproject.toml", toml_text.dumps(tree).encode(), advice="Choose another folder.")
+    return folder
+
+
+_START_SECONDS = 60.0
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+_ERRORS = (re.compile(r"^[\w.]*(Error|Exception)\b"), re.compile(r"\bERROR\b|error:"))  # raised; else logged
+_LONGEST = 500  # characters of a line that is passed on
+_SILENT = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class FlowerConnection:
+    """How to reach a SuperLink, from a folder that is its FLWR_HOME."""
+
+    home: Path
+    address: str  # host:port
+    authority: str | Path | None = None  # that signed its certificate; None is plaintext
+
+    def begin(self) -> None:
+        """Write what `flwr` reads."""
+        make_folder(self.home, mode=OWN)
+        how = "insecure = true" if self.authority is None else f"root-certificates = {json.dumps(str(self.authority))}"
+        text = f'[superlink]\ndefault = "here"\n\n[superlink.here]\naddress = {json.dumps(self.address)}\n{how}\n'
+        write(self.home / "config.toml", text.encode(), advice="Choose another folder.")
+
+    def run(self, app: Path, *, federation: str | None = None) -> int:
+        """Start a run of an app; its number."""
+        more = [] if federation is None else ["--federation-config", federation]
+        reply = self._flwr("run", str(app), "here", "--format", "json", *more)
+        if not reply.get("run-id"):
+            raise RunError(f"Flower did not start the run: {_said(reply)}")
+        return int(reply["run-id"])
+
+    def status(self, run: int) -> str:
+        """Such as "running", "finished:completed" or "finished:failed"."""
+        return self.status_and_details(run)[0]
+
+    def status_and_details(self, run: int) -> tuple[str, str]:
+        """Status of a run, and why it is that."""
+        reply = self._flwr("list", "here", "--run-id", str(run), "--format", "json")
+        runs = reply.get("runs") or []
+        return (str(runs[0]["status"]), str(runs[0].get("status-details") or "")) if runs else ("unknown", "")
+
+    def log(self, run: int) -> str:
+        """What the ServerApp of a run wrote; of a simulation's, its nodes as well."""
+        arguments = [program("flwr"), "log", str(run), "here", "--show"]
+        done = subprocess.run(arguments, env=environment(self.home), capture_output=True, text=True, check=False)
+        return done.stdout
+
+    def stream(self, run: int) -> Iterator[str]:
+        """Lines of the ServerApp's log from the first, until the run ends or the connection is lost."""
+        command = [program("flwr"), "log", str(run), "here", "--stream"]
+        process = subprocess.Popen(
+            command, env=environment(self.home), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        )
+        with process:
+            try:
+                yield from (line.rstrip("\n") for line in process.stdout or ())
+            finally:
+                process.terminate()
+
+    def register(self, public_key: Path) -> None:
+        """Let the SuperNode with this key in; needed with --enable-supernode-auth."""
+        self._flwr("supernode", "register", str(public_key), "here", "--format", "json")
+
+    def stop(self, run: int) -> None:
+        """End a run."""
+        self._flwr("stop", str(run), "here", "--format", "json")
+
+    def _flwr(self, *arguments: str) -> dict[str, Any]:
+        done = subprocess.run(
+            [program("flwr"), *arguments], env=environment(self.home), capture_output=True, text=True, check=False
+        )
+        start = done.stdout.find("{")
+        try:
+            reply = json.loads(done.stdout[start:]) if start >= 0 else {}
+        except ValueError:
+            reply = {}
+        if done.returncode or not reply.get("success", False):
+            said = reply.get("error-message") or done.stderr.strip() or done.stdout.strip()
+            raise RunError(f"`flwr {arguments[0]}` at {self.address} failed: {said[-2000:]}")
+        return dict(reply)
+
+
+def last_error(log: str | Iterable[str]) -> str:
+    """The last error that a log tells, as words to follow others: what was raised, else what was logged, else nothing.
+
+    >>> last_error("Traceback (most recent call last):\\nOSError: no room\\nERROR :  Exit Code: 200")
+    ' Its last error: OSError: no room'
+    """
+    lines = [_COLOURS.sub("", line).strip() for line in (log.splitlines() if isinstance(log, str) else log)]
+    found = [line for pattern in reversed(_ERRORS) for line in lines if pattern.search(line)]
+    return f" Its last error: {found[-1][:_LONGEST]}" if found else ""
+
+
+def environment(home: Path) -> dict[str, str]:
+    """For a program of Flower's: its own home, no telemetry, nothing installed behind our back."""
+    beside = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", "")))
+    return {**os.environ, **_SILENT, "FLWR_HOME": str(home.resolve()), "PATH": beside}
+
+
+def program(name: str) -> str:
+    """Path of a program of Flower's: beside this Python, or on the path."""
+    beside = Path(sys.executable).parent / name
+    found = str(beside) if beside.exists() else shutil.which(name)
+    if found is None:
+        raise ConfigError(f"Expected the program {name} of Flower, found none. Install quoron again.")
+    return found
+
+
+class Process:
+    """A program that is started, waited for, and ended by its number. A context manager."""
+
+    def __init__(
+        self,
+        name: str,
+        arguments: Sequence[str],
+        *,
+        home: Path,
+        log: Path,
+        more: Mapping[str, str] | None = None,
+        folders: Sequence[Path] = (),
+    ) -> None:
+        """`more` is put into its environment.
+
+        With `folders` it is kept by a warden: it, all that it starts and they are gone with this process, however that
+        ends; and so is all that has the same `home`.
+        """
+        words = [program(name), *arguments]
+        if folders:
+            words = flower_warden.command(f"FLWR_HOME={home.resolve()}", [*folders], words)
+        make_folder(log.parent)
+        self.name, self.log = name, log
+        with open(log, "ab", opener=public) as out:
+            self._begins = out.tell()  # what stands before is an earlier program's
+            self._process = subprocess.Popen(
+                words,
+                env={**environment(home), **(more or {})},
+                stdin=subprocess.PIPE if folders else subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # an interrupt at the terminal is for whoever started it
+            )
+
+    def __enter__(self) -> "Process":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+    @property
+    def number(self) -> int:
+        """Of the process."""
+        return self._process.pid
+
+    def check(self) -> None:
+        """RunError if it has ended."""
+        if self._process.poll() is not None:
+            said = self.log.read_bytes()[self._begins :].decode(errors="replace")
+            raise RunError(
+                f"{self.name} has ended with code {self._process.returncode}. Its log is {self.log}.{last_error(said)}"
+            )
+
+    def healthy(self, url: str, authority: Path | None = None) -> None:
+        """Wait until `url` answers, with a certificate that `authority` signed if it is https; RunError if not."""
+        trusted = True if authority is None else ssl.create_default_context(cafile=str(authority))
+        ends = time.monotonic() + _START_SECONDS
+        while time.monotonic() < ends:
+            self.check()
+            try:
+                if httpx.get(url, timeout=2.0, verify=trusted, trust_env=False).is_success:
+                    return
+            except httpx.HTTPError:
+                time.sleep(0.1)
+        raise RunError(f"{self.name} did not start within {_START_SECONDS:g} seconds. Its log is {self.log}.")
+
+    def ask_to_end(self) -> None:
+        """It may take its time; what has a warden has none."""
+        if self._process.stdin is None:
+            self._process.terminate()
+        else:
+            self._process.stdin.close()  # which a warden notices even if it has only begun
+
+    def end(self, seconds: float = 20.0) -> None:
+        """Ask it to end, then end it, and whatever it has started."""
+        self.ask_to_end()
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(seconds)
+        self.kill()
+
+    def kill(self) -> None:
+        """End it at once, and whatever it has started."""
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)  # it leads a group of its own
+        self._process.wait()
+
+
+def _said(reply: dict[str, Any]) -> str:
+    return str(reply.get("error-message") or reply)[:2000]

@@ -1,0 +1,432 @@
+"""The folder of a local federation: the parts that containers mount, each with what its owner alone sees.
+
+| part               | holds                                                                                    |
+| ------------------ | ---------------------------------------------------------------------------------------- |
+| authority/         | the authority's key and every certificate, as `quoron admin certs` makes them                  |
+| coordinator/       | certificate.pem, key.pem, authority.pem, revoked.json, tokens.json                       |
+| operator/          | authority.pem, token                                                                     |
+| clients/client-N/  | certificate.pem, key.pem, authority.pem; items.parquet; record.sqlite; client.log        |
+| books/             | the coordinator's books                                                                  |
+| source.toml        | whose items they are, of a federation that is operated                                   |
+| run.toml           | the columns of those items, for `quoron submit`                                          |
+| order.json         | what was asked for                                                                       |
+| running.json       | addresses and numbers of the processes, while they run                                   |
+
+What a local federation is started with: how many clients in how many processes, where, and what is to go wrong.
+
+What is to go wrong is who is silent, slow or killed.
+
+    >>> Kill.parse("3@2"), Slow.parse("10%:2s")
+    (Kill(client=3, round=2, comes_back=True), Slow(share=0.1, seconds=2.0))
+
+Only simulations have faults: a federation that is kept to be operated has none.
+"""
+
+import fcntl
+import ipaddress
+import json
+import os
+import re
+import shutil
+import stat
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any, Self
+
+import numpy as np
+
+from quoron.data.users import Purpose, uniforms, words
+from quoron.engine.network import Network
+from quoron.engine.processors import free_memory
+from quoron_client.durable import OWN, PRIVATE, make_folder, replace_whole
+from quoron_privacy.errors import ConfigError
+from quoron_server.books.database import Database
+from quoron_server.books.registry import Registry
+from quoron_server.service import certificates, tokens
+
+_KILL = re.compile(r"(\d{1,9})@(\d{1,9})(:gone)?")
+_SLOW = re.compile(r"(?:(\d+(?:\.\d+)?)%:)?(\d+(?:\.\d+)?)(ms|s)")
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """A client's process is killed (SIGKILL) when it is asked in a round; then it is started again, or not."""
+
+    client: int  # from 1
+    round: int  # from 1, as displays count
+    comes_back: bool = True
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Of `CLIENT@ROUND`, and `:gone` behind it for one that is not started again."""
+        found = _KILL.fullmatch(text.strip())
+        if found is None or not int(found[1]) or not int(found[2]):
+            raise ConfigError(f"Expected a kill as CLIENT@ROUND, such as 3@2, or 3@2:gone, got {text!r}.")
+        return cls(int(found[1]), int(found[2]), found[3] is None)
+
+
+@dataclass(frozen=True, slots=True)
+class Slow:
+    """This share of the clients, those with the highest numbers, takes so many seconds more to answer."""
+
+    share: float
+    seconds: float
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Of `SHARE%:SECONDSs`; without a share everybody is slow."""
+        found = _SLOW.fullmatch(text.strip())
+        share = None if found is None else float(found[1] or 100) / 100
+        if found is None or share is None or share > 1:
+            raise ConfigError(f"Expected slow clients as 10%:2s, or 2s for all, got {text!r}.")
+        return cls(share, float(found[2]) * (1e-3 if found[3] == "ms" else 1.0))
+
+
+@dataclass(frozen=True, slots=True)
+class Faults:
+    """All that was ordered."""
+
+    kills: tuple[Kill, ...] = ()
+    slow: Slow | None = None
+    network: Network | None = None  # of which dropouts are carried out, drawn as by the inline engine
+
+    @classmethod
+    def parse(cls, *, kills: tuple[str, ...] = (), slow: str | None = None, network: str | None = None) -> Self:
+        """Of the texts of the command line."""
+        return cls(
+            tuple(Kill.parse(each) for each in kills),
+            None if slow is None else Slow.parse(slow),
+            None if network is None else Network.parse(network),
+        )
+
+    def check(self, clients: int) -> None:
+        """ConfigError for a client that there is not."""
+        for kill in self.kills:
+            if kill.client > clients:
+                raise ConfigError(f"Expected a client to kill among {clients:,}, got number {kill.client:,}.")
+        if len({kill.client for kill in self.kills}) < len(self.kills):
+            raise ConfigError("Expected every client to be killed once at most, got two kills of one. Name others.")
+
+    def check_rounds(self, rounds: int) -> None:
+        """ConfigError for a round that the run has not."""
+        for kill in self.kills:
+            if kill.round > rounds:
+                raise ConfigError(f"Expected a client to be killed in one of {rounds:,} rounds, got {kill.round:,}.")
+
+    def killed(self, client: int, round_: int, *, before: bool) -> bool:
+        """Whether a client dies when it is asked in a round (from 0); `before`: it has died already."""
+        return not before and any((each.client, each.round - 1) == (client, round_) for each in self.kills)
+
+    def gone(self, client: int) -> bool:
+        """Whether it is not started again when it has died."""
+        return any(each.client == client and not each.comes_back for each in self.kills)
+
+    def delay(self, client: int, clients: int) -> float:
+        """Seconds that a client takes more."""
+        return (
+            self.slow.seconds if self.slow is not None and client > clients - round(self.slow.share * clients) else 0.0
+        )
+
+    def silent(self, client: int, round_: int, seed: int) -> bool:
+        """Whether a client does not answer in a round: the coins of the inline engine."""
+        if self.network is None or not self.network.dropout:
+            return False
+        users = np.array([client - 1], np.int64)
+        drawn = uniforms(words(seed=seed, purpose=Purpose.DROPOUT, users=users, block=round_)[:, 0])
+        return bool(drawn[0] < self.network.dropout)
+
+
+EACH, MORE = 18 << 20, 3 << 20  # bytes of a process with a client, beside what all share, and of each client more in it
+BASE = 600 << 20  # bytes of whoever starts it, of the coordinator, and of what clients share
+MOST = 2000  # clients, as many as a coordinator takes unless told otherwise
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """What the processes are told."""
+
+    clients: int
+    processes: int  # that the clients are in
+    listen: str  # host:port of the coordinator, for clients
+    control: str  # for operators
+    simulation_seed: int | None = None  # of a simulation; None: for real
+    corruption: tuple[int, ...] = ()  # of a simulation: what each user does, as `populations.Corruption`; none: honest
+    kills: tuple[str, ...] = ()
+    slow: str | None = None
+    network: str | None = None
+    user: str | None = None  # of silos: the column that says whose each row is
+    people: tuple[int, ...] = ()  # of silos: persons of each client; none: every client is one user
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.clients <= MOST:
+            raise ConfigError(
+                f"Expected 1 to {MOST:,} clients on this machine, got {self.clients:,}. Say how many, as clients=."
+            )
+        if len(self.people) not in (0, self.clients) or bool(self.people) != (self.user is not None):
+            raise ConfigError(
+                f"Expected the persons of each of {self.clients:,} silos and the column that names them, got "
+                f"{len(self.people):,} numbers and column {self.user!r}."
+            )
+        if not 1 <= self.processes <= self.clients:
+            raise ConfigError(f"Expected 1 to {self.clients:,} processes, got {self.processes:,}.")
+        self.faults.check(self.clients)
+        for address in (self.listen, self.control):
+            host_of(address)
+
+    @property
+    def passing(self) -> bool:
+        """Whether the folder is removed at the end: a simulation's."""
+        return self.simulation_seed is not None
+
+    @property
+    def faults(self) -> Faults:
+        """What is to go wrong."""
+        return Faults.parse(kills=self.kills, slow=self.slow, network=self.network)
+
+    @property
+    def split(self) -> list[list[int]]:
+        """The numbers of the clients in each process, from 1."""
+        return [list(range(1 + first, self.clients + 1, self.processes)) for first in range(self.processes)]
+
+    @property
+    def words(self) -> str:
+        """The split, for people."""
+        most = -(-self.clients // self.processes)
+        each = "one process each" if most == 1 else f"{self.processes:,} processes, up to {most:,} in each"
+        return f"{self.clients:,} clients, {each}"
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, tree: dict[str, Any]) -> Self:
+        """What `as_json` gave."""
+        given: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in tree.items()}
+        return cls(**given)
+
+
+def host_of(address: str) -> str:
+    """The host at which this machine reaches who listens at host:port, which is a loopback one if that is every host.
+
+    ConfigError for what is no such address.
+    """
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal() or int(port) >= 1 << 16 or (":" in host) != host.startswith("["):
+        raise ConfigError(f"Expected HOST:PORT, such as 127.0.0.1:7443 or [::1]:7443, got {address!r}.")
+    name = host.strip("[]")
+    with suppress(ValueError):
+        return "127.0.0.1" if ipaddress.ip_address(name).is_unspecified else name
+    return name
+
+
+def reached(address: str) -> str:
+    """Host:port at which this machine reaches who listens at host:port."""
+    host = host_of(address)
+    return f"{f'[{host}]' if ':' in host else host}:{address.rpartition(':')[2]}"
+
+
+def processes_for(clients: int, memory: int | None = None, *, resumed: bool = False) -> int:
+    """As many as clients, or as fit into three quarters of the memory that is free.
+
+    ConfigError where the clients do not fit even if all are in one process, unless their run is `resumed`: that was
+    let in when it began.
+    """
+    free = free_memory() if memory is None else memory
+    left = 3 * free // 4 - BASE - MORE * clients
+    if left < EACH - MORE and not resumed:
+        fewer = max(0, (3 * free // 4 - BASE - EACH + MORE) // MORE)
+        raise ConfigError(
+            f"Expected {-(-4 * (BASE + EACH + MORE * (clients - 1)) // 3 >> 20):,} MiB of free memory for {clients:,} "
+            f"clients, all in one process, of which three quarters are taken, got {free >> 20:,} MiB. "
+            + (f"Say clients={fewer}, or free some; " if fewer else "Free some; ")
+            + "workers=1 tries it all the same."
+        )
+    return max(1, min(clients, left // (EACH - MORE)))
+
+
+HOSTS = ("coordinator", "localhost", "127.0.0.1")  # by which a coordinator is reached, in containers too
+DAYS = 365
+PASSING, OLD = "quoron-local-", 600.0  # a folder that is to pass begins so; seconds after which it may be swept away
+MARK = ".passing"  # in a folder that is to pass, and in no other
+LOOKS = 1.0  # seconds that whoever wants a folder waits for those who look whether it runs
+ITEMS, SOURCE, RUN, ORDER, RUNNING, BOOKS = (
+    "items.parquet",
+    "source.toml",
+    "run.toml",
+    "order.json",
+    "running.json",
+    "books/coordinator.sqlite",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """One local federation on disk."""
+
+    path: Path
+
+    @property
+    def coordinator(self) -> Path:
+        """What the coordinator sees."""
+        return self.path / "coordinator"
+
+    @property
+    def operator(self) -> Path:
+        """What an operator sees."""
+        return self.path / "operator"
+
+    @property
+    def books(self) -> str:
+        """The coordinator's database."""
+        return f"sqlite:///{(self.path / BOOKS).resolve()}"
+
+    @property
+    def authority(self) -> Path:
+        """The certificate that signs all others."""
+        return self.operator / "authority.pem"
+
+    @property
+    def token(self) -> str:
+        """The operator's."""
+        return (self.operator / "token").read_text(encoding="utf-8").strip()
+
+    def client(self, number: int) -> Path:
+        """What client `number` (from 1) sees."""
+        return self.path / "clients" / f"client-{number}"
+
+    def make(self, clients: int) -> None:
+        """An authority, a key for the coordinator and for each client, a token; whatever is there is kept."""
+        make_folder(self.path, mode=OWN)
+        make_folder((self.path / BOOKS).parent, mode=OWN)
+        authority = self.path / "authority"
+        certificates.make_authority(authority, days=10 * DAYS)
+        self._give("coordinator", self.coordinator, hosts=HOSTS)
+        for number in range(1, clients + 1):
+            self._give(f"client-{number}", self.client(number))
+        make_folder(self.operator, mode=OWN)
+        shutil.copyfile(authority / "authority.pem", self.authority)
+        if not (self.operator / "token").exists():
+            entries = self.coordinator / "tokens.json"
+            with suppress(ConfigError):  # the attempt before may have ended between the token's entry and its file
+                tokens.remove(entries, name="operator")
+            token = tokens.add(entries, name="operator", role="operator")
+            replace_whole(self.operator / "token", f"{token}\n".encode(), mode=PRIVATE)
+
+    def reached_at(self, *hosts: str) -> None:
+        """The coordinator's certificate is for these names and addresses too."""
+        if certificates.add_hosts(self.path / "authority", "coordinator", hosts, days=DAYS) is not None:
+            self._give("coordinator", self.coordinator, hosts=hosts)
+
+    def _give(self, name: str, place: Path, *, hosts: tuple[str, ...] = ()) -> None:
+        """Its certificate, its key, and whom to trust."""
+        authority = self.path / "authority"
+        if not (authority / name / certificates.CERTIFICATE).exists():
+            certificates.issue(authority, name, coordinator=bool(hosts), hosts=hosts, days=DAYS)
+        make_folder(place, mode=OWN)
+        for file in (authority / name).iterdir():
+            shutil.copyfile(file, place / file.name)
+            (place / file.name).chmod(PRIVATE)
+
+    def enrol(self, clients: int) -> None:
+        """Client N is user N - 1: as if they had come in this order."""
+        authority = self.path / "authority"
+        with Database(self.books) as database, database.together():
+            registry = Registry(database)
+            for number in range(1, clients + 1):
+                certificate = certificates.load_certificate(authority / f"client-{number}" / certificates.CERTIFICATE)
+                registry.enrol(certificates.fingerprint(certificate))
+
+    def write(self, name: str, value: Any) -> None:
+        """A JSON file, whole or not at all."""
+        replace_whole(self.path / name, json.dumps(value, indent=1).encode(), mode=PRIVATE)
+
+    def read(self, name: str) -> dict[str, Any]:
+        """A JSON file; empty where there is none."""
+        try:
+            return dict(json.loads((self.path / name).read_text(encoding="utf-8")))
+        except (OSError, ValueError):
+            return {}
+
+    def last_words(self, *logs: str) -> str:
+        """The last line of the first log that says something; the folder may be gone by now."""
+        for name in logs:
+            with suppress(OSError):
+                lines = (self.path / name).read_text(encoding="utf-8", errors="replace").strip().splitlines()
+                if lines:
+                    return f"{name} ends with: {lines[-1][:500]}"
+        return "the logs are empty."
+
+    @contextmanager
+    def held(self) -> Iterator[int | None]:
+        """The lock of who alone has the folder, for as long as the block lasts or a child has it open; None: not alone.
+
+        Whoever only looks is waited for.
+        """
+        ends = time.monotonic() + LOOKS
+        with open(self.path / ".lock", "wb", opener=_own) as file:
+            while True:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    if time.monotonic() < ends:
+                        time.sleep(0.02)
+                        continue
+                    yield None
+                else:
+                    yield file.fileno()
+                return
+
+    @property
+    def runs(self) -> bool:
+        """Whether its processes are there."""
+        with suppress(FileNotFoundError), open(self.path / ".lock", "rb") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # several may look at once
+            except BlockingIOError:
+                return True
+        return False
+
+
+def passing() -> Path:
+    """A new temporary folder, marked as one that is to pass, so that `sweep` removes it where nobody else does."""
+    made = Path(mkdtemp(prefix=PASSING))
+    (made / MARK).touch(mode=PRIVATE)
+    return made
+
+
+def sweep(parent: Path) -> None:
+    """Remove folders of federations that were to pass and whose processes, keeper and all, were killed together.
+
+    Only what `passing` marked, of this user, with nobody in it, and older than a start takes; links are not followed.
+    What somebody keeps is called what they like, and has no mark.
+    """
+    for name in [each.name for each in parent.glob(f"{PASSING}*")]:
+        with suppress(OSError):
+            here = os.open(parent / name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                about = os.fstat(here)
+                if about.st_uid == os.getuid() and time.time() - about.st_mtime > OLD:
+                    marked = os.stat(MARK, dir_fd=here, follow_symlinks=False)
+                    if marked.st_uid == os.getuid() and stat.S_ISREG(marked.st_mode):
+                        _remove(parent / name, here)
+            finally:
+                os.close(here)
+
+
+def _remove(path: Path, folder: int) -> None:
+    """Remove the open folder at a path, with its lock held meanwhile; OSError where somebody else holds that."""
+    lock = os.open(".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, PRIVATE, dir_fd=folder)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        shutil.rmtree(path, ignore_errors=True)
+    finally:
+        os.close(lock)
+
+
+def _own(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, PRIVATE)

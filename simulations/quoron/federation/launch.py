@@ -1,0 +1,269 @@
+"""Starting and ending a local federation from the process of a command.
+
+with Local(folder, order) as local:
+    local.ready()                   # everybody is there
+    ...                             # local.operator() is a connection to its control plane
+
+One that is there to be operated, until it is stopped:
+
+start(Path("federation"), config, base, clients=20)
+print(words(status(Path("federation"))))
+stop(Path("federation"))
+"""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from quoron.config import Config
+from quoron.engine.processors import ALONE, forking
+from quoron.federation.client_items import give_tables, silos_in
+from quoron.federation.control import Address, Control
+from quoron.federation.folder import MARK, ORDER, RUNNING, Folder, Order, host_of, processes_for, reached
+from quoron_client.durable import OWN, make_folder, public
+from quoron_privacy.errors import ConfigError, QuoronError, RunError
+
+LOG = "keeper.log"
+LOGS = "coordinator.log", LOG
+PATIENCE = 300.0  # seconds between two signs of life while a federation starts
+# Completion queues of gRPC look at sockets themselves, with no thread between: an eighth of the coordinator's time.
+# A release that no longer knows these words passes them over.
+POLLING = {
+    "GRPC_EXPERIMENTS": "-event_engine_listener,-event_engine_client,-event_engine_for_all_other_endpoints",
+}
+Shown = Callable[[str], None]
+
+
+class Local:
+    """The processes of one federation, which end with this one unless they are kept. A context manager."""
+
+    def __init__(self, folder: Folder, order: Order) -> None:
+        """`folder` has everybody's identity and items."""
+        self.folder, self.order = folder, order
+        self._process: subprocess.Popen[bytes] | None = None
+        self._ours: socket.socket | None = None
+        self._heard, self._kept = b"", False
+        self.listen = self.control = ""
+
+    def __enter__(self) -> "Local":
+        make_folder(self.folder.path, mode=OWN)
+        with self.folder.held() as lock:
+            if lock is None:
+                raise ConfigError(f"Expected a federation that is stopped in {self.folder.path}, got one that runs.")
+            (self.folder.path / RUNNING).unlink(missing_ok=True)  # of one that was killed: others may have its numbers
+            self.folder.write(ORDER, self.order.as_json())
+            self._launch(lock)
+        return self
+
+    def _launch(self, lock: int) -> None:
+        """Start the keeper, whose the lock is from now on."""
+        self._ours, theirs = socket.socketpair()
+        try:
+            with theirs, open(self.folder.path / LOG, "ab", opener=public) as log:
+                self._process = subprocess.Popen(
+                    forking("quoron.federation.supervisor", str(self.folder.path.resolve()), str(theirs.fileno())),
+                    pass_fds=[theirs.fileno(), lock],
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    env=POLLING | os.environ | ALONE,
+                    start_new_session=True,  # an interrupt at the terminal is for this process
+                )
+        except BaseException as error:
+            self._ours.close()
+            if self.order.passing:
+                shutil.rmtree(self.folder.path, ignore_errors=True)
+            if isinstance(error, OSError):
+                raise RunError(f"Expected room for another process, got none: {error.strerror}.") from None
+            raise
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        assert self._ours is not None
+        assert self._process is not None
+        lost, said = self._process.poll() is not None, self.folder.last_words(*LOGS)
+        self._ours.close()
+        if self._kept:
+            self._process.returncode = 0  # nobody waits for it
+            return
+        self._process.wait()
+        if self.order.passing:
+            shutil.rmtree(self.folder.path, ignore_errors=True)  # if its keeper was killed
+        if lost and isinstance(error, QuoronError):  # what follows from it says less
+            raise RunError(f"The local federation has ended. {said}") from None
+
+    @property
+    def keeper(self) -> int:
+        """The process from which all others come."""
+        assert self._process is not None
+        return self._process.pid
+
+    def begin(self) -> None:
+        """Start everybody, now that all is there."""
+        self._say(b"begin\n")
+
+    def ready(self, shown: Shown = lambda _: None) -> None:
+        """Wait until every client is in conversation with the coordinator. RunError if that cannot be."""
+        here, told, began = 0, -1, time.monotonic()
+        while here < self.order.clients:
+            if (tenth := 10 * here // self.order.clients) != told:
+                told = tenth
+                shown(f"{here:,} of {self.order.words}")
+            said = self._next(f"{here:,} of {self.order.clients:,} clients are here.")
+            if "failed" in said:
+                raise RunError(f"The local federation does not start. {said['failed']}")
+            if "listening" in said:
+                self.listen, self.control = said["listening"]
+            here = said.get("here", here)
+        shown(f"{self.order.words}: all here after {time.monotonic() - began:.1f} s")
+
+    def check(self) -> None:
+        """RunError if its processes are gone, or one of them has failed."""
+        assert self._process is not None
+        assert self._ours is not None
+        self._ours.setblocking(False)
+        with suppress(OSError):
+            while data := self._ours.recv(1 << 16):
+                self._heard += data
+        *lines, self._heard = self._heard.split(b"\n")
+        for line in lines:
+            if failed := json.loads(line).get("failed"):
+                raise RunError(f"The local federation has ended. {failed}")
+        if self._process.poll() is not None:
+            raise RunError(f"The local federation has ended. {self.folder.last_words(*LOGS)}")
+
+    def operator(self) -> Control:
+        """A connection to the control plane."""
+        return Control(Address(reached(self.control), self.folder.token, self.folder.authority))
+
+    def stop(self) -> dict[str, Any]:
+        """End all processes in order, and keep the folder: processor seconds and largest memory by kind, and who was
+        killed as ordered."""
+        self._say(b"stop\n")
+        while "stopped" not in (said := self._next()):
+            pass
+        return dict(said["stopped"])
+
+    def keep(self) -> None:
+        """Leave everything running, whatever becomes of this process."""
+        self._kept = True  # first: an interrupt between the two finds nothing that has to be waited for
+        self._say(b"keep\n")
+
+    def _say(self, word: bytes) -> None:
+        assert self._ours is not None
+        with suppress(OSError):
+            self._ours.sendall(word)
+
+    def _next(self, so_far: str = "") -> dict[str, Any]:
+        assert self._ours is not None
+        self._ours.settimeout(PATIENCE)
+        while b"\n" not in self._heard:
+            try:
+                data = self._ours.recv(1 << 16)
+            except TimeoutError:
+                raise RunError(
+                    f"Expected a sign of life of the local federation within {PATIENCE:g} s, got none. {so_far} Its "
+                    f"logs are in {self.folder.path}: {self.folder.last_words(*LOGS)}"
+                ) from None
+            if not data:
+                said = self.folder.last_words(*LOGS)
+                raise RunError(f"The local federation has ended. Its logs are in {self.folder.path}: {said}")
+            self._heard += data
+        line, _, self._heard = self._heard.partition(b"\n")
+        return dict(json.loads(line))
+
+
+def stop(path: Path, seconds: float = 60.0) -> bool:
+    """End a federation that was kept; whether there was one. RunError if it does not end."""
+    folder = Folder(path)
+    if not folder.runs:
+        return False
+    keeper, asked, ends = None, None, time.monotonic() + seconds
+    while folder.runs:
+        keeper = folder.read(RUNNING).get("keeper")  # none yet, while it starts
+        if keeper is not None and keeper != asked:
+            with suppress(ProcessLookupError):
+                os.kill(int(keeper), signal.SIGTERM)
+            asked = keeper
+        if time.monotonic() > ends:
+            raise RunError(f"Expected the federation in {folder.path} to end, but process {asked} is still there.")
+        time.sleep(0.05)
+    return True
+
+
+FEW = 20  # clients, where nobody says how many
+
+
+def start(
+    path: Path,
+    config: Config | None,
+    base: Path,
+    *,
+    clients: int | None = None,
+    listen: str,
+    control: str,
+    processes: int | None = None,
+    shown: Shown = lambda _: None,
+) -> dict[str, Any]:
+    """Start a coordinator and its clients, which go on; what `status` says then.
+
+    A folder that is there goes on with its keys, items, books and records, with more clients if so many are wanted: of
+    the configuration that it was started with, which need not be given again. Of one with population.silos there is a
+    client for each. Raises ConfigError for another one, for a folder that runs, where there are fewer users than
+    clients, and for other clients than silos.
+    """
+    folder = Folder(path)
+    found = silos_in(folder, config, base)
+    user, silos = (None, None) if found is None else found
+    count = clients or FEW if silos is None else len(silos.sizes)
+    if clients not in (None, count):
+        raise ConfigError(f"Expected a client for each of {count:,} silos, got --clients {clients}. Leave it out.")
+    order = Order(
+        clients=count,
+        processes=min(count, processes or processes_for(count)),
+        listen=listen,
+        control=control,
+        user=user,
+        people=() if silos is None else silos.sizes,
+    )
+    with Local(folder, order) as local:  # first: it alone has the folder
+        (folder.path / MARK).unlink(missing_ok=True)  # whatever it was, it is kept from now on
+        folder.make(count)
+        folder.reached_at(host_of(listen), host_of(control))
+        give_tables(folder, config, base, count, silos)
+        local.begin()
+        local.ready(shown)
+        local.keep()
+    return status(path)
+
+
+def status(path: Path) -> dict[str, Any]:
+    """Where it listens, how many clients and users there are, and how many clients in conversation: 0 at first."""
+    folder = Folder(path)
+    if not folder.runs:
+        return {"running": False, "folder": str(folder.path)}
+    found = folder.read(ORDER) | {"here": 0, "processes": ()} | folder.read(RUNNING)
+    told = {name: found.get(name) for name in ("listen", "control", "clients", "here", "keeper")}
+    told["users"] = sum(found["people"]) or found["clients"]
+    return {"running": True, "folder": str(folder.path)} | told | {"processes": len(found["processes"])}
+
+
+def words(found: Mapping[str, Any]) -> str:
+    """What `status` found, for people, and how a run is submitted to it."""
+    if not found["running"]:
+        return f"{found['folder']}: does not run"
+    return (
+        f"{found['folder']}: {found['here']} of {found['clients']} clients are here, in {found['processes']} "
+        f"processes\nclients {found['listen']}, operators {found['control']}\n"
+        f"quoron login {reached(found['control'])} --token-file {found['folder']}/operator/token "
+        f"--authority {found['folder']}/operator/authority.pem\n"
+        f"quoron submit {found['folder']}/run.toml --run trial --users {found['users']} --timeout 2"
+    )

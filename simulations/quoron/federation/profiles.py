@@ -1,0 +1,178 @@
+"""Profiles: by name, where a coordinator or its database is, and the files that let an operator in.
+
+    keep("trial", Profile("localhost:7444", token_file=Path("/keys/ada.token"), authority=Path("/keys/ca.pem")))
+    with reached("trial").control() as control: ...
+
+They are the tables of a TOML file, which holds paths and never a token.
+"""
+
+import difflib
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from quoron import toml_text
+from quoron_privacy.errors import ConfigError, IdentityError, LedgerUnavailable, RunError
+
+if TYPE_CHECKING:  # the commands that do not connect start without gRPC
+    from quoron.federation.closed_books import StoredBooks
+    from quoron.federation.control import Control
+
+
+DEFAULT, LOOPBACK = "default", "127.0.0.1:7444"
+_SAME = ("database", "token", "token_file", "authority", "insecure", "insecure_anywhere")
+VARIABLES = {"coordinator": "QUORON_CONTROL_ADDRESS"} | {key: f"QUORON_{key.upper()}" for key in _SAME}
+_STORED = {"coordinator": str, "database": str, "token_file": str, "authority": str, "insecure": bool}
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """Where a control plane is and what is shown to it; or a database that no coordinator has open."""
+
+    coordinator: str = ""  # HOST:PORT
+    database: str = ""  # URL
+    token_file: Path | None = None  # else QUORON_TOKEN
+    authority: Path | None = None  # that signed the coordinator's certificate
+    insecure: bool = False
+    insecure_anywhere: bool = False  # by the environment alone
+    origin: str = "no profile"  # in words
+
+    def token(self) -> str:
+        """Return the token. Raises ConfigError for none or two, IdentityError for a file that cannot be read."""
+        said = os.environ.get("QUORON_TOKEN", "").strip()
+        if (self.token_file is None) is not bool(said):
+            raise ConfigError(
+                f"Expected one token, got {'QUORON_TOKEN and ' if said else 'no QUORON_TOKEN and '}"
+                f"{self.token_file or 'no file'} of {self.origin}. `quoron admin tokens` with --role makes one, and "
+                "`quoron login HOST:PORT --token-file FILE` keeps where it is."
+            )
+        try:
+            return said if self.token_file is None else self.token_file.read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            why = error.strerror if isinstance(error, OSError) else "no text"
+            raise IdentityError(
+                f"Expected a token in {self.token_file}, got: {why}. Put it there, or use `quoron login` again."
+            ) from None
+
+    def control(self) -> "Control":
+        """Connect. Raises ConfigError for a database or without a token, IdentityError for unreadable files."""
+        if self.database:
+            raise ConfigError(
+                f"Expected a coordinator, got the database of {self.origin}. Choose another profile with `quoron "
+                "--profile NAME`, or make one: `quoron login HOST:PORT`."
+            )
+        from quoron.federation.control import Address, Control
+
+        where = Address(self.coordinator, self.token(), self.authority, self.insecure, self.insecure_anywhere)
+        return Control(where)
+
+    @contextmanager
+    def books(self, *, create: bool = False, sole: bool = True) -> "Iterator[Control | StoredBooks]":
+        """Open the database, as its owner if `sole`; or connect to the coordinator."""
+        if self.coordinator:
+            with self.control() as control:
+                yield control
+            return
+        from quoron.federation.closed_books import StoredBooks
+        from quoron_server.books.database import Database
+
+        try:
+            database = Database(self.database, create=create, sole=sole)
+        except LedgerUnavailable as error:
+            raise LedgerUnavailable(f"{error} Or ask its coordinator: `quoron login HOST:PORT`.") from None
+        with database:
+            yield StoredBooks(database)
+
+
+def place() -> Path:
+    """Return the file of profiles: in QUORON_CONFIG_HOME, else where the platform keeps a program's settings."""
+    from platformdirs import user_config_path
+
+    folder = os.environ.get("QUORON_CONFIG_HOME")
+    return (Path(folder).expanduser() if folder else user_config_path("quoron")) / "profiles.toml"
+
+
+def read() -> dict[str, Profile]:
+    """Return every profile by name. Raises ConfigError for a file that is none."""
+    path = place()
+    try:
+        tree = toml_text.parse(path.read_text(encoding="utf-8"), str(path))
+        return {name: _profile(name, table) for name, table in tree.items()}
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, ConfigError) as error:
+        why = error if isinstance(error, ConfigError) else f"Expected profiles in {path}, got: {error}."
+        raise ConfigError(f"{why} Correct the file, or remove it and use `quoron login` again.") from None
+
+
+def named(name: str) -> Profile:
+    """Return a profile. Raises ConfigError for an unknown one, with the nearest."""
+    known = read()
+    if name not in known:
+        near = difflib.get_close_matches(name, known, 1)
+        help_ = f"Did you mean {near[0]!r}?" if near else f"`quoron login HOST:PORT --profile {name}` makes it."
+        names = ", ".join(sorted(known)) or "which has none"
+        raise ConfigError(f"Expected a profile of {place()}, {names}, got {name!r}. {help_}")
+    return known[name]
+
+
+def keep(name: str, profile: Profile | None) -> None:
+    """Write a profile, or with None remove it. Raises ConfigError for no name, RunError if the file is not written."""
+    from quoron_client.durable import OWN, PRIVATE, make_folder, replace_whole
+    from quoron_server.service.folder_lock import locked
+
+    if re.fullmatch(r"[\w.-]{1,64}", name) is None:
+        raise ConfigError(f"Expected --profile as letters, digits, '.', '_' and '-', at most 64, got {name!r}.")
+    path = place()
+    try:
+        make_folder(path.parent, mode=OWN)
+        with locked(path.parent):
+            held = {other: each for other, each in read().items() if other != name}
+            held |= {} if profile is None else {name: profile}
+            tree = {other: {key: getattr(each, key) or None for key in _STORED} for other, each in held.items()}
+            replace_whole(path, f"{toml_text.dumps(tree)}\n".encode(), mode=PRIVATE)
+    except OSError as error:
+        why = f"{error.strerror}. QUORON_CONFIG_HOME names another folder."
+        raise RunError(f"Cannot write profiles to {path}: {why}") from None
+
+
+def reached(name: str | None, *, books: bool = False) -> Profile:
+    """Return where a command goes: to a profile by name, as the environment says, to "default", or to this machine.
+
+    `books`: a command that also works in a database, which QUORON_DATABASE then names. Raises ConfigError where two
+    places are named.
+    """
+    said = {key: os.environ[variable] for key, variable in VARIABLES.items() if os.environ.get(variable)}
+    if not books:
+        said.pop("database", None)
+    if name is not None and (clash := [VARIABLES[key] for key in said if key != "token"]):
+        both = f"--profile {name} (or QUORON_PROFILE) and {' and '.join(clash)}"
+        raise ConfigError(f"Expected a profile or the environment, got {both}. Leave one out.")
+    if name is not None:
+        return named(name)
+    if not said.keys() - {"token"}:
+        return read().get(DEFAULT, Profile(LOOPBACK))
+    if {"coordinator", "database"} <= said.keys():
+        both = f"QUORON_CONTROL_ADDRESS={said['coordinator']} and QUORON_DATABASE"
+        raise ConfigError(f"Expected a coordinator or a database, got {both}. Unset one of them.")
+    for key in {"insecure", "insecure_anywhere"} & said.keys():
+        if said[key] not in ("0", "1"):
+            raise ConfigError(f"Expected {VARIABLES[key]} as 1 or 0, got {said[key]!r}.")
+    token_file, authority = (Path(said[key]) if key in said else None for key in ("token_file", "authority"))
+    plain = said.get("insecure") == "1", said.get("insecure_anywhere") == "1"
+    coordinator = "" if "database" in said else said.get("coordinator", LOOPBACK)
+    origin = f"the environment ({', '.join(VARIABLES[key] for key in said)})"
+    return Profile(coordinator, said.get("database", ""), token_file, authority, *plain, origin)
+
+
+def _profile(name: str, table: Any) -> Profile:
+    """One table; ValueError for what is none."""
+    good = isinstance(table, dict) and ("coordinator" in table) is not ("database" in table)
+    if not good or any(not isinstance(value, _STORED.get(key, ())) for key, value in table.items()):
+        raise ValueError(f"{name!r} is no table of coordinator or database, and token_file, authority, insecure")
+    paths = {key: Path(table[key]) for key in ("token_file", "authority") if key in table}
+    return Profile(**table | paths | {"origin": f"the profile {name!r}"})

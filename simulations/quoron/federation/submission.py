@@ -1,0 +1,199 @@
+"""From a configuration to what a coordinator is given: the same problem, loss and columns as in a simulation.
+
+The table is never read: what a run needs to know of it is public and stands in the configuration. Where columns are
+declared by patterns its header says which they are, and that is what the coordinator and its clients are told.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from quoron.config import Config, TableSection, require_epsilon
+from quoron.data.users import Declared, PublicKnowledge
+from quoron.planning.choosing import risk_sentence
+from quoron.planning.meaning import meaning
+from quoron.planning.plans import Plan, choose, privacy_of, silos_of
+from quoron.simulation.problem import encoding_of, loss_of, make_domain, problem
+from quoron.simulation.wildcards import with_columns
+from quoron_client.data.encoding import Encoding
+from quoron_client.losses import Loss
+from quoron_client.protocol import wire
+from quoron_privacy.errors import ConfigError, DataError
+from quoron_server.algorithms import ALGORITHMS
+from quoron_server.plan import RunPlan, check_delta
+from quoron_server.problem import Problem
+from quoron_server.rounds import require_storable
+from quoron_server.silos import Silos
+from quoron_server.specification import (
+    LONGEST_WAITING,
+    WAITING,
+    RunSpecification,
+    ending_early,
+    require_fitting,
+    require_private_participation,
+    require_telling,
+)
+from quoron_server.wording import NO_MIN_COHORT, digest, sentence
+
+
+def specify(
+    config: Config,
+    *,
+    run: str,
+    users: int,
+    seconds: float = 60.0,
+    simulation_seed: int | None = None,
+    early_ends: bool = False,
+    waiting: float | None = None,
+    whole: bool = False,
+) -> tuple[RunSpecification, RunPlan]:
+    """The specification of a run over `users` active users, and the plan that goes with it.
+
+    A round takes answers for `seconds`; the charge is to the population `train.population`.
+    With `simulation_seed` it is a simulation: seeded noise, for tests of a federation. With `early_ends` rounds end
+    once everybody has answered, and the promise says what that assumes. Enough clients have `waiting` seconds to agree
+    before anybody is asked. Messages travel `whole` through Flower, and may then be no longer than that takes. Raises
+    ConfigError for a configuration that leaves something public unsaid, and what planning raises.
+    """
+    loss = loss_of(config)
+    columns = _encoding(config, loss)
+    waiting = WAITING if waiting is None else waiting
+    if not 0 < waiting <= LONGEST_WAITING:  # nan would wait for ever
+        raise ConfigError(f"Expected waiting above 0 and at most {LONGEST_WAITING:,.0f} seconds, got {waiting}.")
+    if simulation_seed is None:
+        require_epsilon(config.privacy.model_fields_set, "a federation", how="")
+        check_delta(config.privacy.delta, users, allowed=config.privacy.allow_large_delta)
+    others = config.algorithm.name != "auto"  # who named one is told, where it cannot be, which could
+    plan = choose(config, declared(config, users), alternatives=others, federated=True).plan
+    said = {"run": run, "seconds": seconds, "early_ends": early_ends, "waiting": waiting}
+    said["group"] = config.train.population
+    specification = specification_of(config, plan, loss, columns, simulation_seed=simulation_seed, **said)
+    if whole:
+        require_private_participation(specification)
+    _require_fitting(plan, whole=whole)
+    require_telling(specification, plan)
+    plan = ending_early(plan) if early_ends else plan
+    return specification, plan.simulated() if specification.simulation else plan
+
+
+def specification_of(
+    config: Config,
+    plan: RunPlan,
+    loss: Loss,
+    columns: Encoding,
+    *,
+    simulation_seed: int | None = None,
+    **said: Any,
+) -> RunSpecification:
+    """Return what a coordinator needs to make this very plan of a configuration; what is `said` goes with it."""
+    options, rounds, info = dict(config.algorithm.options), config.budget.rounds, ALGORITHMS[plan.algorithm]
+    silos = silos_of(config, plan.problem.users)
+    if config.budget.max_rounds is not None or (config.algorithm.name == "auto" and info.choosing.fewer_rounds):
+        rounds = plan.cost.rounds
+    if rounds is not None and info.takes_rounds:
+        options.setdefault("rounds", rounds)
+    if info.either_adjacency:
+        options.setdefault("adjacency", config.privacy.adjacency)
+    if info.takes_participation and config.problem.participation is not None:
+        options.setdefault("participation", config.problem.participation)
+    return RunSpecification(
+        algorithm=plan.algorithm,
+        epsilon=config.privacy.epsilon,
+        delta=config.privacy.delta,
+        problem=plan.problem,
+        loss={"name": loss.name, **loss.bounds},
+        columns=columns,
+        options=options,
+        constants=config.algorithm.constants,
+        trust_clients=config.privacy.trusts_clients,
+        seed=config.run.seed,
+        simulation=simulation_seed is not None,
+        simulation_seed=simulation_seed,
+        min_cohort=privacy_of(config).min_cohort,
+        min_cohort_epsilon=privacy_of(config).min_cohort_epsilon,
+        adjacency=config.privacy.adjacency,
+        participation=config.privacy.min_cohort.participation,
+        trust_model=None if plan.guarantee.servers is None else "two-servers",
+        server_epsilon=config.privacy.two_servers.epsilon,
+        groups=config.privacy.two_servers.groups,
+        allow_large_delta=config.privacy.allow_large_delta,
+        silos=None if silos is None else silos.sizes,
+        silo_sums=silos is not None and silos.sums,
+        plan_digest=digest(plan),
+        **said,
+    )
+
+
+def declared(config: Config, users: int) -> Problem:
+    """The problem of a federation of so many users, from the configuration alone. ConfigError as `specify`."""
+    loss = loss_of(config)
+    columns, items = _encoding(config, loss), config.population.items_per_user
+    if (silos := config.population.silos) is not None and not isinstance(silos.sizes, int):
+        Silos.declared(silos.sizes, users)  # nobody is held out here
+    if items is None:
+        raise ConfigError(
+            "Expected population.items_per_user for a federation, got none: nobody may look at the data to find it. "
+            "Set it to a low typical number of items of a user."
+        )
+    columns.check_loss(loss)
+    domain = make_domain(config.domain, loss.feature_norm)
+    known = PublicKnowledge(intercept=columns.intercept)
+    return problem(config, Declared(users, items, columns.dimension * loss.outputs, loss, domain, known))
+
+
+def dry_run(config: Config, users: int, *, whole: bool = False) -> Plan:
+    """What a run of so many users would promise, predict and cost, beside every other algorithm; nobody is asked.
+
+    ConfigError as `specify`.
+    """
+    require_epsilon(config.privacy.model_fields_set, "a federation", how="")
+    check_delta(config.privacy.delta, users, allowed=config.privacy.allow_large_delta)
+    planned = choose(config, declared(config, users), compare=True, federated=True)
+    _require_fitting(planned.plan, whole=whole)
+    return planned
+
+
+def _require_fitting(plan: RunPlan, *, whole: bool) -> None:
+    most = wire.MAX_WHOLE if whole else wire.MAX_MESSAGE
+    require_fitting(plan, most, most=most)
+    require_storable(ALGORITHMS[plan.algorithm].make(plan))
+
+
+def promised(plan: RunPlan) -> str:
+    """What whoever submits is told: the run, what is predicted of it, the promise, and that nobody counts answers."""
+    risk = risk_sentence(plan.predicted_excess_risk, plan.guessed_excess_risk)
+    text = f"{plan.algorithm}, {plan.cost.rounds} rounds, {plan.problem.users} users"
+    text += f", predicted excess risk {risk}" if risk else ""
+    read = meaning(plan.problem, plan.predicted_excess_risk)
+    text += f": {read.words()}" if read is not None and read.words() else ""
+    text += f"\n{sentence(plan.guarantee)}"
+    return text if plan.guarantee.min_cohort is not None else f"{text}\n{NO_MIN_COHORT}"
+
+
+def _encoding(config: Config, loss: Loss) -> Encoding:
+    try:
+        table = with_columns(config, Path.cwd()).population
+    except DataError as error:
+        raise ConfigError(
+            "Expected columns by name or as a span such as 'x[0:100000]' for a federation, got a pattern, and no "
+            f"header at population.path to look it up in. {error} Write the columns, or have a table with that header "
+            "there."
+        ) from None
+    if not isinstance(table, TableSection):
+        raise ConfigError(
+            f"Expected population.kind='table' for a federation, got {table.kind!r}: clients must know their columns."
+        )
+    if table.silos is not None and (table.silos.away or table.silos.hostile):
+        raise ConfigError(
+            "Expected no population.silos.away or silos.hostile in a federation, got some: its silos are real."
+        )
+    if table.outliers.share:
+        raise ConfigError("Expected no population.outliers in a federation, got some: its users are real.")
+    for column, values in table.columns.categorical.items():
+        if not values:
+            raise ConfigError(
+                f"Expected the public values of population.columns.categorical.{column} for a federation, got none: "
+                "values taken from the data would become public."
+            )
+    rules = encoding_of(table, loss)
+    rules.check_meant(table.user)
+    return rules

@@ -1,0 +1,283 @@
+"""The program that a local federation's processes come from, and that ends them: `keeper FOLDER SOCKET`.
+
+It imports what coordinator and clients need, and then forks each of them: that costs milliseconds and a few megabytes,
+where a program of its own costs a processor seconds and a hundred megabytes. It has one thread, so nothing is copied
+half done. Whoever dies is started again. When its socket ends, as it does when whoever started it is gone, it ends all
+of them at once and removes a folder that was meant to pass; when it is gone itself, they see the end of a pipe.
+"""
+
+import gc
+import json
+import os
+import random
+import selectors
+import shutil
+import signal
+import socket
+import sys
+import time
+import traceback
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from quoron.engine.processors import largest
+from quoron.federation import programs
+from quoron.federation.folder import ORDER, RUNNING, Folder, Order
+from quoron_server.service.coordinator import allow_many_files
+
+AGAIN, QUICK, TRIES = 0.2, 2.0, 5  # seconds until whoever died is started again; a life so short is none, so many times
+PATIENCE = 6.0  # seconds that those who are asked to end may take
+
+
+@dataclass(slots=True)
+class Child:
+    """A process, or one that is to be."""
+
+    numbers: tuple[int, ...] = ()  # of the clients in it; none: the coordinator
+    process: int | None = None
+    began: float = 0.0
+    due: float = 0.0  # when it is to begin
+    short: int = 0  # lives that were none, in a row
+    by_itself: bool = False  # whether the last one was ended by nobody
+    ordered: bool = False  # whether the last one was to be killed
+
+    @property
+    def kind(self) -> str:
+        """Whose its time and memory are."""
+        return "clients" if self.numbers else "coordinator"
+
+
+@dataclass(slots=True)
+class Keeper:
+    """One federation's processes."""
+
+    folder: Folder
+    order: Order
+    ear: socket.socket | None  # of whoever started it
+    children: list[Child] = field(default_factory=list)
+    died: set[int] = field(default_factory=set)  # clients that were killed as ordered
+    killed: list[int | str] = field(default_factory=list)  # clients, or the coordinator, as often as they were
+    figures: dict[str, float] = field(default_factory=dict)  # seconds of processors, and largest memory, of who ended
+    here: int = 0  # clients in conversation
+    leaving: bool = False
+    failed: bool = False  # somebody without whom a simulation cannot go on
+    heard: bytes = b""  # of a line of the children's
+    told: bytes = b""  # of a line of whoever started it
+    pipes: tuple[int, int, int] = (-1, -1, -1)  # what keeps children alive; what they say on; what is heard of it
+
+    def keep(self) -> None:
+        """Until the socket ends, or SIGTERM."""
+        watched, alive = os.pipe()
+        hearing, saying = os.pipe()
+        awake, wake = os.pipe()
+        for number in (hearing, awake, wake):
+            os.set_blocking(number, False)
+        programs.watch_over(watched)
+        self.pipes = alive, saying, hearing
+        signal.set_wakeup_fd(wake)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGTERM, self._leave)
+        self._note()  # whom to stop, before anybody is there
+        with selectors.DefaultSelector() as selector:
+            selector.register(hearing, selectors.EVENT_READ, self._hear)
+            selector.register(awake, selectors.EVENT_READ, lambda: os.read(awake, 1 << 12))
+            if self.ear is not None:
+                selector.register(self.ear, selectors.EVENT_READ, lambda: self._obey(selector))
+            while not self.leaving:
+                self._begin_due()
+                for key, _ in selector.select(self._until_due()):
+                    key.data()
+                self._reap()
+                if self.failed:
+                    self._end()
+                    self.failed = False
+        self._end()
+        if self.ear is not None:
+            self.ear.close()
+
+    def _leave(self, *_: object) -> None:
+        self.leaving = True
+
+    def _begin_due(self) -> None:
+        for child in self.children:
+            if child.process is None and child.due <= time.monotonic():
+                child.began, child.process, child.ordered = time.monotonic(), self._fork(child), False
+                self._note()
+
+    def _until_due(self) -> float | None:
+        due = [child.due for child in self.children if child.process is None]
+        return max(0.0, min(due) - time.monotonic()) if due else None
+
+    def _fork(self, child: Child) -> int:
+        alive, saying, _ = self.pipes
+        place = self.folder.client(child.numbers[0]) if child.numbers else self.folder.path
+        number = os.fork()
+        if number:
+            return number
+        code = 1
+        try:
+            os.close(alive)
+            if self.ear is not None:
+                self.ear.close()
+            signal.set_wakeup_fd(-1)
+            for each in (signal.SIGCHLD, signal.SIGTERM):
+                signal.signal(each, signal.SIG_DFL)
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
+            log = os.open(place / ("client.log" if child.numbers else "coordinator.log"), flags, 0o600)
+            os.dup2(log, 1)
+            os.dup2(log, 2)
+            random.seed()  # or all would wait for the same times
+            gc.enable()
+            if child.numbers:
+                own = tuple(number for number in child.numbers if not self._gone(number))
+                programs.clients(self.folder, self.order, own, frozenset(self.died), saying)
+            else:
+                programs.coordinator(self.folder, self.order, saying)
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+            sys.stderr.flush()
+        os._exit(code)
+
+    def _gone(self, client: int) -> bool:
+        return client in self.died and self.order.faults.gone(client)
+
+    def _reap(self) -> None:
+        """Whoever has died is started again, but for a coordinator that never lives, and for clients that are gone."""
+        for child in self.children:
+            if child.process is not None and self._has_ended(child):
+                self._hear()
+                if not (child.by_itself or child.ordered):
+                    self.killed += child.numbers or ("coordinator",)
+                if not child.numbers:
+                    self.here = 0
+                child.short = child.short + 1 if child.by_itself and time.monotonic() - child.began < QUICK else 0
+                child.due = time.monotonic() + AGAIN * 2 ** min(child.short, 6)
+                if child.short == TRIES:
+                    own = f"clients/client-{child.numbers[0]}/client.log" if child.numbers else "coordinator.log"
+                    self._fail(f"One of the {child.kind} does not live: {self.folder.last_words(own)}")
+        self.children = [
+            child for child in self.children if not child.numbers or not all(map(self._gone, child.numbers))
+        ]
+
+    def _has_ended(self, child: Child, how: int = os.WNOHANG) -> bool:
+        """Whether a process is over; then it is counted, and none."""
+        assert child.process is not None
+        number, status, used = os.wait4(child.process, how)
+        if not number:
+            return False
+        child.process, child.by_itself = None, os.WIFEXITED(status)
+        for name, value in (("seconds", used.ru_utime + used.ru_stime), ("mebibytes", largest(used) / (1 << 20))):
+            key = f"{child.kind}_{name}"
+            before = self.figures.get(key, 0.0)
+            self.figures[key] = before + value if name == "seconds" else max(before, value)
+        return True
+
+    def _hear(self) -> None:
+        """What children say, a line each."""
+        with suppress(BlockingIOError):
+            while data := os.read(self.pipes[2], 1 << 16):
+                self.heard += data
+        *lines, self.heard = self.heard.split(b"\n")
+        for kind, *rest in (line.decode(errors="replace").split(maxsplit=2) for line in lines):
+            if kind == "listening":
+                self._listens(*rest)
+            elif kind == "here":
+                self.here = int(rest[0])
+                self._note()
+                self._tell(here=self.here)
+            elif kind == "dying":
+                self.died.add(int(rest[0]))
+                self.killed.append(int(rest[0]))
+                for child in self.children:
+                    child.ordered |= int(rest[0]) in child.numbers
+            elif kind == "failed":
+                self._fail(f"Client {' has failed: '.join(rest)}")
+
+    def _listens(self, listen: str, control: str) -> None:
+        """From now on at these addresses, however often it dies; clients come once they are known."""
+        self.order = replace(self.order, listen=listen, control=control)
+        if len(self.children) == 1:
+            self.children += [Child(tuple(numbers)) for numbers in self.order.split]
+        self._tell(listening=[listen, control])
+
+    def _obey(self, selector: selectors.BaseSelector) -> None:
+        assert self.ear is not None
+        try:
+            data = self.ear.recv(1 << 12)
+        except OSError:
+            data = b""
+        if not data:
+            for child in self.children:
+                _send(child.process, signal.SIGKILL)
+            self.leaving = True
+        *words, self.told = (self.told + data).split(b"\n")
+        for word in words:
+            if word == b"begin":
+                programs.carry_out(self.folder)
+                gc.freeze()  # what is there now no child has to look through, nor to copy
+                self.children = [Child()]
+            elif word == b"stop":
+                self._end()
+                self._tell(stopped=self.figures | {"killed": self.killed})
+            elif word == b"keep":
+                selector.unregister(self.ear)
+                self.ear.close()
+                self.ear = None
+                return
+
+    def _fail(self, words: str) -> None:
+        """Whoever waits is told at once. A simulation ends: with a client less it would have other bits."""
+        self._tell(failed=words)
+        self.failed = self.order.simulation_seed is not None
+
+    def _tell(self, **what: Any) -> None:
+        if self.ear is not None:
+            with suppress(OSError):
+                self.ear.sendall(json.dumps(what).encode() + b"\n")
+
+    def _note(self) -> None:
+        """For `quoron local status`, and for whoever kills."""
+        running = {"keeper": os.getpid(), "listen": self.order.listen, "control": self.order.control}
+        running |= {"here": self.here, "clients": self.order.clients}
+        running |= {"coordinator": next((each.process for each in self.children if not each.numbers), None)}
+        running |= {"processes": [[list(each.numbers), each.process] for each in self.children if each.numbers]}
+        with suppress(OSError):
+            self.folder.write(RUNNING, running)
+
+    def _end(self) -> None:
+        """Clients first, then the coordinator; who takes too long is killed."""
+        for kind in ("clients", "coordinator"):
+            some = [child for child in self.children if child.kind == kind and child.process is not None]
+            ends = time.monotonic() + PATIENCE
+            for child in some:
+                _send(child.process, signal.SIGTERM)
+            for child in some:
+                while not self._has_ended(child):
+                    if time.monotonic() > ends:
+                        _send(child.process, signal.SIGKILL)
+                        self._has_ended(child, 0)
+                        break
+                    time.sleep(0.01)
+        self.children = []
+        with suppress(OSError):
+            (self.folder.path / RUNNING).unlink(missing_ok=True)
+
+
+def _send(process: int | None, what: signal.Signals) -> None:
+    if process is not None:
+        with suppress(ProcessLookupError):
+            os.kill(process, what)
+
+
+def main() -> None:
+    """Keep a federation whose lock has been handed over."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's is for whoever started it
+    allow_many_files()  # of clients that share a process, each has some
+    folder, ear = Folder(Path(sys.argv[1])), socket.socket(fileno=int(sys.argv[2]))
+    order = Order.from_json(folder.read(ORDER))
+    Keeper(folder, order, ear).keep()  # the folder's lock is open: whoever started this gave it
+    if order.passing:
+        shutil.rmtree(folder.path, ignore_errors=True)

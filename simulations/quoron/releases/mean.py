@@ -1,0 +1,449 @@
+"""The mean over users, private for every user as a whole, in one call.
+
+    >>> rng = np.random.default_rng(0)
+    >>> visits = rng.normal(5.0, 1.0, size=(10_000, 3))
+    >>> found = mean(visits, epsilon=1.0, bound=1000.0, seed=1)
+    >>> found.method, bool(np.abs(found.value - visits.mean(axis=0)).max() < 0.02), bool(found.radius < 10.0)
+    ('learnt', True, True)
+
+| method      | what is released                                                              | protects against    |
+| ----------- | ----------------------------------------------------------------------------- | ------------------- |
+| `learnt`    | where users are and how far from one another, then the mean clipped as it pays | all but the curator |
+| `clip`      | the mean clipped at `bound`, with noise                                       | all but the curator |
+| `two-stage` | that with part of the budget, then the mean clipped around it                 | all but the curator |
+| `range`     | private ranges of rotated coordinates, then the mean clipped around them      | all but the curator |
+| `robust`    | whether all but the declared `outliers` agree; if so, the mean of those who do | all but the curator |
+| `local`     | noisy reports of the users; with `spread`, some of them to find the centre    | the curator as well |
+| `auto`      | `robust` where outliers are declared, else `learnt` where users are enough to | all but the curator |
+|             | learn from, else, with `spread`, the least noisy of the other three           |                     |
+
+`learnt` needs no `spread` and takes a `bound` a thousand times too large, a million times with the users that `auto`
+asks for; what it finds, `centre` and `radius`, is released with the value. Only where `bound` is more than 10¹¹ times
+as large as users are apart, which float64 does not hold, the place is lost, and `noise_scale` says so. A few users at
+a far corner move all but `robust`, which leaves them out:
+
+    >>> visits[:100] = 11.0
+    >>> found = mean(visits, epsilon=1.0, bound=20.0, spread=6.0, outliers=0.01, seed=1)
+    >>> found.method, bool(np.abs(found.value - visits[100:].mean(axis=0)).max() < 0.1)
+    ('robust', True)
+
+Source: Bassily & Sun (2023), Algorithms 1, 2, 3 and 6; Lowy, Liu & Asi (2024) for the outliers; `learnt` is ours.
+Proofs: docs/privacy/private-mean.md and docs/privacy/local-model.md.
+"""
+
+import math
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from quoron.arguments import DELTA, entry_point
+from quoron.results import Release
+from quoron_client.randomisers import (
+    LocalRandomness,
+    RangeBits,
+    SeededRandomness,
+    SystemRandomness,
+    VectorNoise,
+    rotated_coordinates,
+)
+from quoron_privacy import local
+from quoron_privacy.accounts import gdp
+from quoron_privacy.accounts.roots import least_users
+from quoron_privacy.errors import ConfigError, DataError, Infeasible, NothingReleased, non_negative
+from quoron_privacy.kernels.on_first_use import OnFirstUse
+from quoron_privacy.means import private_range
+from quoron_privacy.means.clipping import clip_rows
+from quoron_privacy.means.learnt_mean import LearntMean, enough_users, gaussians
+from quoron_privacy.means.private_range import Crude, TruncatedMean
+from quoron_privacy.means.rotation import coordinate_bound, padded, random_signs
+from quoron_privacy.noise.streams import NoiseSource, RandomStream, SeededNoise, total_variation
+from quoron_server.plan import Guarantee, Privacy, TrustModel
+from quoron_server.wording import ReleaseGuarantee, sentence
+
+if TYPE_CHECKING:
+    from quoron_privacy.robust import robust_mean
+else:
+    robust_mean = OnFirstUse("quoron_privacy.robust.robust_mean")  # where outliers are declared
+
+
+Matrix = NDArray[np.float64]
+Vector = NDArray[np.float64]
+Method = Literal["auto", "learnt", "clip", "two-stage", "range", "robust", "local"]
+
+FAILURE = 1e-3  # chance that a user within `spread` is clipped
+_CRUDE: dict[str, Crude] = {"clip": "none", "two-stage": "gaussian", "range": "range"}
+_NUMBERS = "biuf"  # kinds of numpy types that are numbers
+_CHUNK = 1 << 22  # noisy bits held at a time
+_MOST_BINS = 1 << 8  # of a user's range report, one bit each
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class PrivateMean(Release):
+    """What was released, and what is promised about it."""
+
+    value: Vector  # (d,)
+    guarantee: Guarantee
+    noise_scale: float  # standard deviation of `value`, per coordinate, from noise alone
+    radius: float  # users farther than this from the centre were moved towards it, or, if robust, from most left out
+    method: str
+    centre: Vector | None = None  # (d,) that was learnt, released as `value` is
+    unseen: float | None = None  # share of users who may lie far beyond a radius that was learnt, unnoticed
+
+    def rows(self) -> list[tuple[str, str]]:
+        """Return the first coordinates, the method and its noise."""
+        first = ", ".join(f"{each:.4g}" for each in self.value[:4]) + (", ..." if len(self.value) > 4 else "")
+        noise = f"standard deviation {self.noise_scale:.3g} a coordinate"
+        return [("value", f"{first} ({len(self.value):,} numbers)"), ("method", self.method), ("noise", noise)]
+
+    def records(self) -> list[dict[str, float]]:
+        """Return one mapping a coordinate."""
+        return [{"value": float(value)} for value in self.value]
+
+    @property
+    def epsilon(self) -> float:
+        """Return ε of the guarantee."""
+        return self.guarantee.epsilon
+
+    @property
+    def delta(self) -> float:
+        """Return δ of the guarantee."""
+        return self.guarantee.delta
+
+    @property
+    def statement(self) -> str:
+        """Return the guarantee in one sentence."""
+        return sentence(self.guarantee)
+
+
+@entry_point
+def mean(
+    users: ArrayLike | Sequence[ArrayLike],
+    *,
+    epsilon: float,
+    delta: float = DELTA,
+    bound: float,
+    spread: float | None = None,
+    outliers: float | None = None,
+    method: Method = "auto",
+    population: str | None = None,
+    ledger: str | Path | None = None,
+    seed: int | None = None,
+) -> PrivateMean:
+    """Return the mean over users of each user's own mean, (ε, δ)-private when one user is replaced by any other.
+
+    Args:
+        users: (n, d) numbers, one row a user, also as a data frame; or for each user its own (items, d) array, which
+            counts by its mean.
+        epsilon, delta: the guarantee for one whole user, charged to the ledger before any value is read.
+        bound: ℓ2 norm that a user's mean is clipped to; from public knowledge.
+        spread: radius of a ball that holds all users' means, wherever it lies; from public knowledge. `two-stage`,
+            `range` and `robust` need it. A wrong bound or spread costs accuracy and never privacy.
+        outliers: share of users that may lie anywhere, outside `spread` too; for `robust`. A wrong one costs the value.
+        method: see the table above.
+        population, ledger: whose privacy budget is charged, in which file.
+        seed: SIMULATED: noise and rotation come from it, come again, and protect nobody, as the guarantee
+            then begins; charged to a given ledger only. None: from the system.
+
+    Users with anything that is not finite count as absent: the divisor stays n, so they count as the centre that others
+    are clipped around. For `local` they report like zero.
+
+    Raises:
+        DataError: no users, users of different dimensions.
+        ConfigError: a parameter out of range.
+        Infeasible: too few users for the method asked for, or for the outliers declared, or so few that the noise is as
+            long as `bound`, when zero would be as good, or, of `auto`, as `spread`, or that no scale is learnt where
+            `spread` is not declared; names how many would do. Public numbers decide, before anything is charged.
+        BudgetExceeded: the population's limit leaves no room; nothing is released.
+        NothingReleased: `robust` found privately that too few users agree. (ε, δ) is spent all the same.
+    """
+    values = _user_means(users)
+    privacy = Privacy(epsilon, delta)
+    for name, number in (("bound", bound), ("spread", 1.0 if spread is None else spread)):
+        if not 1e-100 < number < 1e100:
+            raise ConfigError(f"Expected {name} in (1e-100, 1e100), got {name}={number}.")
+    if method not in ("auto", "learnt", "robust", "local", *_CRUDE):
+        raise ConfigError(
+            f"Expected method in auto, learnt, clip, two-stage, range, robust, local, got method={method!r}."
+        )
+    if outliers is not None and method not in ("auto", "robust"):
+        raise ConfigError(f"Expected no outliers with method={method!r}, which keeps them. Use method='robust'.")
+    if outliers is not None:
+        non_negative(outliers=outliers)
+    robust = method == "robust" or outliers is not None
+    if (robust or method in ("two-stage", "range")) and spread is None:
+        asked = f"outliers={outliers:g}" if outliers is not None else f"method={method!r}"
+        raise ConfigError(f"Expected spread with {asked}, got none. Use method='clip' where it is unknown.")
+    shape = values.shape
+    if method == "local":
+        planned = _local(shape, privacy, bound, spread)
+    elif robust and spread is not None:
+        planned = _robust(shape, privacy, bound, spread, outliers or 0.0)
+    else:
+        learning = method in ("auto", "learnt")
+        learns = _learns(shape, privacy, bound, spread, must=method == "learnt") if learning else None
+        planned = _learnt(privacy, learns) if learns else _central(shape, privacy, bound, spread, method)
+    from quoron.releases.once import (
+        Planned,
+        release_once,
+        verify_gaussian,  # heavy
+    )
+
+    mu, variation = planned.mu, total_variation(gaussians=planned.gaussians)
+
+    def verify() -> None:
+        if mu is not None:  # robust and local means are verified where they are calibrated
+            verify_gaussian("private mean", mu, variation, epsilon, delta)
+
+    def draw(noise: NoiseSource) -> tuple[PrivateMean | None, dict[str, Any]]:
+        made = planned.release(values, noise)
+        return made, {"mean": None if made is None else made.value.tolist(), "method": planned.method}
+
+    guarantee = ReleaseGuarantee(epsilon, delta, sentence(planned.guarantee))
+    release = Planned(draw, verify, mu, variation)
+    found, _ = release_once("mean", guarantee, release, seed=seed, population=population, ledger=ledger)
+    if found is None:
+        raise NothingReleased(
+            f"Nothing was released: by a private test, more than {100 * (outliers or 0.0):g} % of the users lie "
+            f"farther than spread={spread:g} from one point. What it cost, (epsilon={epsilon:g}, delta={delta:g}), is "
+            "spent; declare a larger spread or more outliers."
+        )
+    return found if seed is None else replace(found, guarantee=found.guarantee.simulated())
+
+
+@dataclass(frozen=True, slots=True)
+class _Planned:
+    """A method with its noise, by public numbers alone."""
+
+    method: str
+    guarantee: Guarantee
+    release: Callable[[Matrix, NoiseSource], PrivateMean | None]
+    mu: float | None = None  # what it releases is μ-GDP, but for so many Gaussian samples; None: nothing of the kind
+    gaussians: int = 0
+
+
+def _guarantee(privacy: Privacy, theorem: str, trust_model: TrustModel = "central-broadcast") -> Guarantee:
+    return Guarantee(privacy.epsilon, privacy.delta, "replace-one", trust_model, (), f"docs/privacy/{theorem}")
+
+
+def _user_means(users: Any) -> Matrix:
+    """One row a user. A user's own overflow or NaN stays in that user's row."""
+    if hasattr(users, "columns") and hasattr(users, "astype"):
+        users = _table(users)
+    if isinstance(users, np.ndarray) and users.ndim == 2:
+        values = _numbers(users)
+    elif isinstance(users, Mapping | str | bytes) or not np.iterable(users):
+        raise DataError(f"Expected users as arrays of numbers, got a {type(users).__name__}. Pass its rows.")
+    else:
+        rows = [np.atleast_2d(_numbers(own)) for own in users]
+        if len({row.shape[1:] for row in rows}) > 1 or any(row.ndim != 2 or not len(row) for row in rows):
+            raise DataError("Expected each user to have at least one item and all the same dimension.")
+        with np.errstate(all="ignore"):
+            values = np.array([row.mean(axis=0) for row in rows])
+    if values.ndim != 2 or not values.size:
+        raise DataError(f"Expected users as an (n, d) array or as one (items, d) array each, got shape {values.shape}.")
+    return values
+
+
+def _table(table: Any) -> Matrix:
+    """The (n, d) values of a data frame as of pandas, missing ones as NaN; DataError names columns of other things."""
+    wrong = [str(name) for name, kind in zip(table.columns, table.dtypes, strict=True) if kind.kind not in _NUMBERS]
+    if wrong:
+        raise DataError(f"Expected a table of numbers, got others in columns {', '.join(wrong)}. Leave them out.")
+    values: Matrix = table.astype("float64").to_numpy()
+    return values
+
+
+def _numbers(own: ArrayLike) -> Matrix:
+    """An array of numbers as float64; words, dates and objects are refused, not read as numbers."""
+    try:
+        values = np.asarray(own)
+    except (TypeError, ValueError) as error:
+        raise DataError("Expected users as arrays of numbers, got something else.") from error
+    if values.dtype.kind not in _NUMBERS:
+        raise DataError(f"Expected users as arrays of numbers, got values of type {values.dtype}.")
+    if isinstance(own, np.ma.MaskedArray):  # what is masked is not there, whatever lies under it
+        return np.ma.filled(own.astype(np.float64), np.nan)
+    return values.astype(np.float64, copy=False)
+
+
+def _robust(shape: tuple[int, ...], privacy: Privacy, bound: float, spread: float, outliers: float) -> _Planned:
+    users, dimension = shape
+    planned = robust_mean.calibrate(
+        users=users,
+        dimension=dimension,
+        bound=bound,
+        spread=spread,
+        outliers=outliers,
+        epsilon=privacy.epsilon,
+        delta=privacy.delta,
+    )
+    _require_worth(planned.noise.scale, users, dimension, bound)
+    guarantee = _guarantee(privacy, "private-mean.md#m5")
+
+    def release(values: Matrix, noise: NoiseSource) -> PrivateMean | None:
+        value = planned.release(values, _finite(values), noise)
+        return None if value is None else PrivateMean(value, guarantee, planned.noise.scale, planned.radius, "robust")
+
+    return _Planned("robust", guarantee, release)
+
+
+def _learns(
+    shape: tuple[int, ...], privacy: Privacy, bound: float, spread: float | None, *, must: bool
+) -> LearntMean | None:
+    """What learns, or None where `auto` has another method that is worth its noise; else Infeasible, with the users."""
+    users, dimension = shape
+    mu = _mu(privacy, gaussians(dimension))
+    enough = enough_users(dimension, mu, far=not must and (spread is None or bound > 1000 * spread))
+    if must or users >= enough:
+        return LearntMean(users, dimension, bound, mu, spread)
+    other = _central_mu(privacy, dimension)
+
+    def worth(number: int) -> bool:
+        noise = _choose(number, dimension, bound, spread, other, "auto")[1].noise
+        return number >= enough or (spread is not None and noise.scale * math.sqrt(dimension) <= min(spread, bound))
+
+    if worth(users):
+        return None
+    needed = least_users(worth, users, within=1.0, most=2 * enough)
+    asked = f"{users:,} users in dimension {dimension} at epsilon={privacy.epsilon:g}, delta={privacy.delta:g}"
+    wanted = f"for noise below spread={spread:g}" if spread else f"to learn their scale within bound={bound:g}"
+    noise = _choose(users, dimension, bound, None, other, "clip")[1].noise
+    needs = f"users >= {needed:,}, or a larger epsilon; method='clip' has noise of {noise.scale:.3g} in each column"
+    raise Infeasible("private mean", f"{asked} are too few {wanted}", needs, users=needed)
+
+
+def _learnt(privacy: Privacy, planned: LearntMean) -> _Planned:
+    guarantee, drawn = _guarantee(privacy, "private-mean.md#m7"), gaussians(planned.dimension)
+
+    def release(values: Matrix, noise: NoiseSource) -> PrivateMean:
+        found = planned.release(values, _finite(values), noise.stream("mean"), _public(noise))
+        return PrivateMean(found.value, guarantee, found.deviation, found.radius, "learnt", found.centre, found.unseen)
+
+    return _Planned("learnt", guarantee, release, planned.mu, drawn)
+
+
+def _central(shape: tuple[int, ...], privacy: Privacy, bound: float, spread: float | None, method: str) -> _Planned:
+    users, dimension = shape
+    mu, guarantee = _central_mu(privacy, dimension), _guarantee(privacy, "private-mean.md")
+    chosen, planned = _choose(users, dimension, bound, spread, mu, method)
+    _require_worth(planned.noise.scale, users, dimension, bound)
+
+    def release(values: Matrix, noise: NoiseSource) -> PrivateMean:
+        value = planned.release(values, _finite(values), noise.stream("mean"), _public(noise))
+        return PrivateMean(value, guarantee, planned.noise.scale, planned.radius, chosen)
+
+    return _Planned(chosen, guarantee, release, mu, 2 * dimension)
+
+
+def _central_mu(privacy: Privacy, dimension: int) -> float:
+    """What the other three spend, which draw two Gaussian samples a column at most."""
+    return _mu(privacy, 2 * dimension)
+
+
+def _mu(privacy: Privacy, samples: int) -> float:
+    """The largest μ for so many Gaussian samples, below which the second account finds no δ above the guarantee's."""
+    return gdp.mu_for(privacy.epsilon, privacy.delta, gaussians=samples) * (1 - 1e-9)
+
+
+def _choose(
+    users: int, dimension: int, bound: float, spread: float | None, mu: float, method: str
+) -> tuple[str, TruncatedMean]:
+    """The method asked for, or of all feasible ones that with the least noise: a function of public numbers."""
+    found: list[tuple[str, TruncatedMean]] = []
+    for name, crude in _CRUDE.items():
+        if method not in ("auto", name) or (name != "clip" and spread is None):
+            continue
+        try:
+            mean = private_range.calibrate(
+                crude, users=users, dimension=dimension, bound=bound, spread=spread, mu=mu, failure=FAILURE
+            )
+        except Infeasible:
+            if method != "auto":
+                raise
+            continue
+        found.append((name, mean))
+    if not found:
+        raise Infeasible("private mean", f"mu={mu:g} is below the resolution of the noise", "a larger epsilon")
+    return min(found, key=lambda entry: entry[1].noise.scale)
+
+
+def _require_worth(deviation: float, users: int, dimension: int, bound: float, power: int = 1) -> None:
+    """Infeasible where noise of that deviation a coordinate, which falls by n^(-1/power), is as long as the bound."""
+    longer = deviation * math.sqrt(dimension) / bound
+    if longer >= 1:
+        enough = math.ceil(users * (longer * (1 + 1e-6)) ** power)
+        condition = f"of {users} users the noise is {longer:.3g} times as long as bound={bound:g}, so zero is as near"
+        raise Infeasible("private mean", condition, f"users >= {enough:,}, or a larger epsilon", users=enough)
+
+
+def _local(shape: tuple[int, ...], privacy: Privacy, bound: float, spread: float | None) -> _Planned:
+    """Every user sends one report; where it pays, the first users in a public order find the centre for the others."""
+    users, dimension = shape
+    scouts, bits, radius = _scouting(users, dimension, privacy, bound, spread)
+    randomiser = VectorNoise(privacy.epsilon, privacy.delta, radius)
+    scale = randomiser.scale(dimension)
+    deviation = scale / math.sqrt(users - scouts)
+    _require_worth(deviation, users, dimension, bound, power=2)
+    guarantee = _guarantee(privacy, "local-model.md", "local")
+
+    def release(values: Matrix, noise: NoiseSource) -> PrivateMean:
+        own: LocalRandomness = SeededRandomness(noise.seed) if isinstance(noise, SeededNoise) else SystemRandomness()
+        public = _public(noise)
+        order = public.permutation(users)
+        rows = clip_rows(np.where(_finite(values)[:, None], values, 0.0), bound)
+        centre = np.zeros(dimension)
+        if bits is not None:
+            signs = random_signs(dimension, public)
+            coordinates = local.assign_coordinates(scouts, dimension, public)
+            counts = np.zeros((padded(dimension), bits.bins), np.int64)
+            step = max(1, _CHUNK // bits.bins)
+            for start in range(0, scouts, step):
+                asked, at = order[start : min(start + step, scouts)], coordinates[start : start + step]
+                reports = bits.randomise(rotated_coordinates(rows[asked], signs, at), own, round=0, users=asked)
+                counts += local.count_bits(reports, np.ones(len(asked), np.bool_), at, len(counts))
+            centre = local.crude_mean(counts, bits.half_width, signs)
+        asked = order[scouts:]
+        vectors = randomiser.randomise(rows[asked], centre, own, round=1, users=asked)
+        largest = radius + scale * (math.sqrt(dimension) + math.sqrt(2 * math.log(1e6 * users)))
+        value = local.mean_of_reports(vectors, np.ones(len(asked), np.bool_), centre, largest)
+        return PrivateMean(value, guarantee, deviation, radius, "local")
+
+    return _Planned("local", guarantee, release)
+
+
+def _scouting(
+    users: int, dimension: int, privacy: Privacy, bound: float, spread: float | None
+) -> tuple[int, RangeBits | None, float]:
+    """(users for the ranges, their bits, radius around the centre); no scouts where they do not lower the noise."""
+    plain = (0, None, bound)
+    if spread is None:
+        return plain
+    deviation = coordinate_bound(spread, dimension=dimension, rows=users, failure=FAILURE)
+    half_width = min(bound, coordinate_bound(bound, dimension=dimension, rows=users, failure=FAILURE))
+    bins = min(math.floor(half_width / deviation), _MOST_BINS)
+    if bins < 2:
+        return plain
+    radius = local.centred_radius(
+        spread, dimension=dimension, users=users, failure=FAILURE, width=2 * half_width / bins
+    )
+    scouts = local.crude_mean_users(dimension=dimension, epsilon=privacy.epsilon, bins=bins, failure=FAILURE)
+    if scouts >= users or radius / math.sqrt(users - scouts) >= bound / math.sqrt(users):
+        return plain
+    return scouts, RangeBits(privacy.epsilon, bins, half_width), radius
+
+
+def _finite(values: Matrix) -> NDArray[np.bool_]:
+    """Which rows are finite throughout, shape (n,)."""
+    usable: NDArray[np.bool_] = np.asarray(np.isfinite(values).all(axis=1))
+    return usable
+
+
+def _public(noise: NoiseSource) -> RandomStream:
+    """Public randomness is a stream of its own, never that of the noise."""
+    seed = noise.seed if isinstance(noise, SeededNoise) else secrets.randbits(62)
+    return SeededNoise(seed).stream("public")

@@ -1,0 +1,188 @@
+"""How good a model is for the users of a table, in one call: figures with intervals, private for every user as a whole.
+
+    evaluation = quoron.evaluate("run/model.json", others, user="patient", epsilon=0.5)
+    evaluation.figure("AUC").low
+
+The model is released, and so public: whoever it was trained on, the guarantee is the same, and is charged beside that
+of training. But of users that it was trained on figures flatter. Proof: docs/privacy/evaluation.md#ev2.
+"""
+
+import hashlib
+import math
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from quoron.arguments import DELTA, entry_point
+from quoron.data.rows import Rows
+from quoron.data.users import Declared, PublicKnowledge
+from quoron.evaluation import figures, measuring
+from quoron.evaluation.evaluation import Evaluation
+from quoron.evaluation.scores import Scorer
+from quoron.model import Model, load
+from quoron.paths import dataset
+from quoron.releases.once import Planned, check_declared_users, release_once, slots_of
+from quoron.training import evaluated
+from quoron.training.memory import ELSEWHERE, UNCHARGED, memory_for
+from quoron.training.table import gather
+from quoron_client.data import tables
+from quoron_client.data.encoding import Encoding, outcomes
+from quoron_client.data.items import ItemBatch
+from quoron_client.data.users import most_rows
+from quoron_client.protocol.domains import L2Ball
+from quoron_privacy.counts.held_out import HeldOut
+from quoron_privacy.errors import ConfigError
+from quoron_privacy.noise.streams import NoiseSource
+from quoron_privacy.release import Adjacency
+from quoron_server.plan import Privacy
+from quoron_server.serial import dumps
+from quoron_server.wording import ReleaseGuarantee
+
+OF_THEM = "these are figures of the users in this table: of a model that was trained on them they flatter."
+
+
+@entry_point
+def evaluate(
+    model: Model | str | Path,
+    source: Any,
+    user: str,
+    *,
+    epsilon: float,
+    delta: float = DELTA,
+    adjacency: Adjacency = "replace-one",
+    allow_large_delta: bool = False,
+    items_per_user: int = 1,
+    users: int | None = None,
+    seed: int | None = None,
+    population: str | None = None,
+    ledger: str | Path | None = None,
+) -> Evaluation:
+    """How good a model is for the users of a table, with intervals, private for every user as a whole.
+
+    Args:
+        model: a `Model`, its file, or the folder of a run.
+        source: a table with one item a row: a path, a folder of Parquet files, a DataFrame, `quoron.read_table(...)`.
+        user: the column that says whose a row is.
+        epsilon, delta, adjacency, allow_large_delta: the guarantee, as of `train`.
+        items_per_user: above 1 figures are told per item as well, of so many rows of a user at most.
+        users: under zero-out the most users that the table may hold.
+        seed: SIMULATED: of all noise, for data of nobody; charged to a given ledger only.
+        population, ledger: whose privacy budget is charged, in which file, before any value is read.
+
+    Users that the model was trained on flatter it: give it others, or `holdout=0.1` to `train`. Proof:
+    docs/privacy/evaluation.md.
+
+    Raises:
+        QuoronError: with the thing, its value and the fix; Infeasible where so few users would tell nothing.
+    """
+    prepared = prepare(
+        load(model) if isinstance(model, str | Path) else model,
+        source,
+        user=user,
+        privacy=Privacy(epsilon, delta, adjacency=adjacency),
+        cap=items_per_user,
+        users=users,
+        allow_large_delta=allow_large_delta,
+    )
+    return carry_out(prepared, group=population, ledger=ledger, simulation_seed=seed)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Prepared:
+    """A model and the items of users, of which nothing is looked at yet but how many users there are."""
+
+    model: Model
+    held: HeldOut
+    privacy: Privacy
+    declared: Declared
+    items: ItemBatch | Rows
+
+    @property
+    def promise(self) -> ReleaseGuarantee:
+        """Return the guarantee."""
+        theorem = "docs/privacy/evaluation.md#ev2"
+        return ReleaseGuarantee.central(
+            self.privacy.epsilon, self.privacy.delta, "figures", theorem, self.held.adjacency
+        )
+
+    def verify(self) -> None:
+        """Raise VerificationError unless the second account finds the figures within the guarantee."""
+        self.held.verify(self.privacy.epsilon, self.privacy.delta, adjacency=self.held.adjacency)
+
+    def foretold(self) -> str:
+        """How wide intervals will be."""
+        return f"{self.held.users:,} users tell {figures.foretold(self.held)}, 95 %"
+
+
+def prepare(
+    model: Model,
+    source: Any,
+    *,
+    user: str,
+    privacy: Privacy,
+    cap: int = 1,
+    users: int | None = None,
+    allow_large_delta: bool = False,
+) -> Prepared:
+    """Read and plan; every wrong request is refused here, before a charge. `users` are declared under zero-out.
+
+    Raises ConfigError, DataError; Infeasible where so few users tell nothing.
+    """
+    adjacency: Adjacency = privacy.adjacency or "replace-one"
+    encoding = replace(model.encoding, class_weight=None, weight=None)
+    if encoding.label is None or not (outcomes(encoding.label) or hasattr(encoding.label, "bound")):
+        raise ConfigError("Expected a model of classes or of a number in a range to evaluate, got another.")
+    check_declared_users(adjacency, users)
+    found, items = _read(encoding, source, user, zero_rows=adjacency != "zero-out", declared=users)
+    slots = slots_of(found, users, privacy.delta, allow_large_delta=allow_large_delta)
+    held = HeldOut.calibrate(
+        users=slots,
+        classes=len(outcomes(encoding.label)),
+        epsilon=privacy.epsilon,
+        delta=privacy.delta,
+        adjacency=adjacency,
+        cap=cap,
+    )
+    figures.require_telling(held, privacy.epsilon)
+    dimension, known = encoding.dimension * model.loss.outputs, PublicKnowledge(intercept=encoding.intercept)
+    declared = Declared(slots, cap, dimension, model.loss, L2Ball(1.0), known)
+    prepared = Prepared(model, held, privacy, declared, items)
+    prepared.verify()
+    return prepared
+
+
+def carry_out(own: Prepared, *, group: str | None, ledger: Any, simulation_seed: int | None = None) -> Evaluation:
+    """Charge, release, and say what it says. BudgetExceeded beyond the group's limit, with nothing released."""
+    promise, everybody = own.promise, np.arange(own.declared.users)
+    scorer = Scorer(own.model.weights, own.model.loss, own.model.encoding, own.model.decision)
+
+    def draw(noise: NoiseSource) -> tuple[Evaluation, dict[str, Any]]:
+        items = partial(evaluated.batches, own.declared, own.items, everybody)
+        found = figures.read(own.held, scorer, measuring.release(own.held, scorer, items, noise), promise)
+        found = replace(found, remarks=(*found.remarks, OF_THEM))
+        return found, {"evaluation": hashlib.sha256(dumps(found.as_json()).encode()).hexdigest()}
+
+    mu = math.ceil(own.held.pair.mu * 1e8) / 1e8  # the last bits of a library's functions are in no book
+    planned = Planned(draw, own.verify, mu, own.held.pair.lack)
+    found, statement = release_once(
+        "evaluation", promise, planned, seed=simulation_seed, population=group, ledger=ledger
+    )
+    return replace(found, statement=statement)
+
+
+def _read(
+    encoding: Encoding, source: Any, user: str, *, zero_rows: bool, declared: int | None
+) -> tuple[int, ItemBatch | Rows]:
+    """How many users there are, and the items of all."""
+    most = most_rows(1, encoding.dimension, weighted=False)
+    folder = dataset(str(source), Path.cwd()) if isinstance(source, str | Path) else None
+    if folder is not None:
+        rows = Rows.opened(folder, user, encoding)
+        return rows.users, replace(rows, users=declared or rows.users, zero_rows=zero_rows, most=most)
+    with memory_for("the rows of this table", f"{UNCHARGED} {ELSEWHERE}"):
+        gathered = gather(tables.opened(source), encoding, user, most)[1].end()
+        slots = declared if declared is not None and declared >= gathered.users else gathered.users
+        return gathered.users, gathered.items(slots, zero_rows=zero_rows)

@@ -1,0 +1,503 @@
+"""First statistics of a table or of users' own arrays: counts, histograms, quantiles and means, all for one price.
+
+    >>> import numpy as np, pandas as pd
+    >>> wards = ["CBCACB"[row // 3 % 6] for row in range(9000)]
+    >>> visits = pd.DataFrame({"who": [row // 3 for row in range(9000)], "ward": wards, "cost": np.arange(9000) % 100})
+    >>> asked = ["count by ward", "mean of cost"]
+    >>> found = statistics(visits, asked, user="who", epsilon=2.0, numeric={"cost": (0, 100)}, seed=1)
+    >>> [(row.group, round(row.value), round(row.low), round(row.high)) for row in found.of("count by ward")]
+    [('C', 1496, 1442, 1550), ('B', 994, 943, 1046), ('A', 497, 457, 539)]
+
+What is asked is a text, the same in Python and in a shell, and several of them share one
+promise. A user weighs one, whatever it holds, and one who is in several groups is shared among them; with
+`items_per_user=K` each of its items weighs one, up to K. Ranges and categories that nobody declares are bought out of
+the same promise. Statement, proof and intervals: docs/privacy/statistics.md.
+
+From the rows of a table to everybody's weights, by group and cell.
+
+What was released, for whoever asked: every figure with its standard error and its interval.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from quoron import results
+from quoron.arguments import DELTA, entry_point, shortened
+from quoron.releases import questions
+from quoron.releases import questions as calendar
+from quoron.releases.bounds import read
+from quoron.releases.once import Planned, check_declared_users, release_once, slots_of, verify_gaussian
+from quoron.releases.questions import CELLS, Question, asked_of
+from quoron.results import Axes, axes
+from quoron.training import column_bounds
+from quoron.training.column_bounds import Want
+from quoron_client.data import columns, tables
+from quoron_client.data.features import DateNumber
+from quoron_client.data.row_kinds import is_day
+from quoron_privacy.accounts import gdp
+from quoron_privacy.counts import private_bounds, spread
+from quoron_privacy.counts.private_bounds import KINDS, NUMBER, Bought
+from quoron_privacy.counts.spread import Estimate, Spread, thirds
+from quoron_privacy.errors import ConfigError, DataError, Infeasible, count, printable
+from quoron_privacy.noise.streams import NoiseSource, total_variation
+from quoron_privacy.release import Adjacency, Release
+from quoron_server.plan import Privacy
+from quoron_server.wording import BOUGHT_THEOREM, ReleaseGuarantee
+
+Integers = NDArray[np.int64]
+ITEMS = "value"  # the column of users' own arrays
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What is known of columns: declared, or bought."""
+
+    ranges: Mapping[str, tuple[float, float]]
+    words: Mapping[str, Sequence[str | int]]
+    bought: frozenset[str] = frozenset()  # columns whose range was bought: some numbers lie beyond it
+    dates: frozenset[str] = frozenset()  # columns of dates, which are days since 1970-01-01
+
+    def groups(self, question: Question) -> Sequence[str | int | None]:
+        """Of a question; of a column in which enough users have none there is none."""
+        return (None,) if question.by is None else self.words[question.by]
+
+    def cells(self, question: Question) -> int:
+        """Of each group; where no range is known yet as of any."""
+        return question.cells(self.ranges.get(question.of or "", (0.0, 1.0)))
+
+    def spread(self, question: Question, mu: float, asked: "Asked", groups: int | None = None) -> Spread | None:
+        """What answers it, of so many groups, or of those that there are; None where there is none, or no number."""
+        many = len(self.groups(question)) if groups is None else groups
+        if not many or (groups is None and question.of is not None and question.of not in self.ranges):
+            return None
+        return Spread.for_mu(
+            users=asked.users,
+            groups=many,
+            cells=self.cells(question),
+            mu=mu,
+            running=question.what == "quantiles",
+            most=asked.items,
+            adjacency=asked.adjacency,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What all questions share."""
+
+    users: int  # that there are; under zero-out the most that there may be
+    items: int  # K, that weigh as much as one user
+    adjacency: Adjacency
+
+
+def declared(
+    numeric: Mapping[str, Any], categorical: Mapping[str, Any], dates: Mapping[str, Any] | Sequence[str]
+) -> Facts:
+    """What whoever asks says of columns. ConfigError for what cannot be meant."""
+    dates = dates if isinstance(dates, Mapping) else dict.fromkeys([dates] if isinstance(dates, str) else dates)
+    if not (isinstance(numeric, Mapping) and isinstance(categorical, Mapping)):
+        raise ConfigError("Expected numeric and categorical as mappings of columns, got something else.")
+    if twice := set(numeric) & set(dates):
+        raise ConfigError(f"Expected each column as numbers or as dates, got {sorted(twice)[0]!r} as both.")
+    ranges, words = {name: questions.range_of(name, ends) for name, ends in dates.items() if ends is not None}, {}
+    for name, ends in numeric.items():
+        try:
+            low, high = map(float, ends)
+        except (TypeError, ValueError):
+            low, high = 0.0, 0.0
+        if not (low < high and low > -1e100 and high < 1e100):
+            raise ConfigError(f"Expected numeric[{name!r}] as (low, high), got {shortened(ends)}.")
+        ranges[name] = (low, high)
+    for name, values in categorical.items():
+        kinds = {type(each) for each in values} if isinstance(values, list | tuple) else set()
+        if not (kinds <= {str, int} and values and len(set(map(str, values))) == len(values)):
+            raise ConfigError(f"Expected categorical[{name!r}] as a list of words, each once, got {shortened(values)}.")
+        words[name] = tuple(values) if len(kinds) == 1 else tuple(map(str, values))
+    return Facts(ranges, words, dates=frozenset(dates))
+
+
+def of_arrays(source: Any, user: str) -> tuple[Any, str]:
+    """A table of users' own arrays, with the name of its user column; anything else as it is. Raises DataError."""
+    if not isinstance(source, list | tuple | np.ndarray):
+        return source, user
+    try:
+        own = [np.atleast_1d(np.asarray(each)).ravel() for each in source]
+        values = np.concatenate(own) if own else np.zeros(0)
+    except (TypeError, ValueError) as error:
+        raise DataError("Expected an array of items of each user, got something else.") from error
+    if not own or values.dtype.kind not in "biufU":
+        raise DataError(f"Expected users with arrays of numbers or words, got {len(own)} of type {values.dtype}.")
+    width = len(str(len(own)))
+    names = pa.array([f"{place:0{width}}" for place in range(len(own))], pa.large_string())
+    owners = pa.array(np.repeat(np.arange(len(own)), [len(each) for each in own]).astype(np.int32))
+    return pa.table({"user": pa.DictionaryArray.from_arrays(owners, names), ITEMS: pa.array(values)}), "user"
+
+
+def days(table: pa.Table, name: str) -> NDArray[np.float64]:
+    """Days since 1970-01-01 of each row, (N,): NaN where a value is no date. Raises DataError for another type."""
+    return DateNumber(name, "days", 0, 1, since="1970-01-01").read(table)
+
+
+def held(part: Spread, question: Question, facts: Facts, table: pa.Table, owners: Integers) -> NDArray[np.float64]:
+    """Everybody's weights, by cell: private."""
+    groups, cells = np.zeros(len(owners), np.int64), np.zeros(len(owners), np.int64)
+    if question.by is not None:
+        groups = columns.places(table, question.by, facts.words[question.by])
+    counted, place = groups >= 0, np.zeros(len(owners))
+    if question.of is not None:
+        low, high = facts.ranges[question.of]
+        values = days(table, question.of) if question.of in facts.dates else columns.numbers(table, question.of)
+        counted &= ~np.isnan(values)
+        place = (np.clip(values, low, high) - low) / (high - low)  # in [0, 1]
+        cells = np.minimum((np.where(np.isnan(place), 0.0, place) * part.cells).astype(np.int64), part.cells - 1)
+        if question.what == "histogram" and not isinstance(question.bins, int):
+            cells = questions.places(question.bins, low, high, values)
+    own, group = owners[counted], groups[counted]
+    weights = part.weights(own)
+    if question.what != "mean":
+        return part.held(own, group * part.cells + cells[counted], weights)
+    # A user's items of one group count by their mean.
+    key, which, many = np.unique(own * part.groups + group, return_inverse=True, return_counts=True)
+    mean = np.bincount(which, place[counted], len(key)) / many
+    whole = np.zeros(len(key), np.int64)
+    np.add.at(whole, which, weights)
+    three = thirds(whole, np.clip(2 * mean - 1, -1.0, 1.0))
+    return part.held(
+        np.repeat(key // part.groups, 3),
+        np.repeat(key % part.groups * 3, 3) + np.tile(np.arange(3), len(key)),
+        three.ravel(),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One released figure, its standard error, and where it lies with 95 %: noise and sampling of users.
+
+    A quantile that may lie beyond a range that was bought has an infinite end. Of dates a value and its ends are days
+    since 1970-01-01, and the error is in days.
+    """
+
+    question: str
+    group: str | None  # None: everybody
+    cell: str  # of a histogram its bin, of quantiles the level; else empty
+    value: float
+    error: float
+    low: float
+    high: float
+    dated: bool = False  # a date
+
+    def text(self) -> str:
+        """For people, on one line whatever a group is called."""
+        named = printable(" ".join(filter(None, (self.group, self.cell))).replace("\n", "\\n"))
+        value, low, high = (self.shown(each, "{:.6g}".format) for each in (self.value, self.low, self.high))
+        return f"{named or 'all'}: {value}  (95 %: {low} to {high})"
+
+    def shown(self, value: float, number: Callable[[float], str]) -> str:
+        """The value or an end of it, a date as one."""
+        return questions.day(value) if self.dated else number(value)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Statistics(results.Release):
+    """Everything that was released, for one price."""
+
+    figures: tuple[Row, ...]
+    users: int
+    epsilon: float
+    delta: float
+    statement: str  # the promise, in a sentence
+    remarks: tuple[str, ...]  # what was bought, and for what share of the promise
+
+    def rows(self) -> list[tuple[str, str]]:
+        """Return the question and answer of each figure."""
+        return [(row.question, row.text()) for row in self.figures]
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return one mapping a figure, dates in ISO 8601; None for an end that is infinite."""
+        return [_plain(row) for row in self.figures]
+
+    def plot(self, question: str | Question | None = None, *, ax: Axes | None = None) -> Axes:
+        """Return matplotlib Axes with the figures of a question, by default the first histogram, and 95 % intervals."""
+        asked = [*(row.question for row in self.figures), "count"]
+        rows = self.of(question or next((words for words in asked if words.startswith("histogram")), asked[0]))
+        names = [" ".join(filter(None, (row.group, row.cell))) or "all" for row in rows]
+        found = axes(ax, title=rows[0].question)
+        reach = [[row.value - row.low for row in rows], [row.high - row.value for row in rows]]
+        found.bar(names, [row.value for row in rows], yerr=np.maximum(reach, 0.0))
+        found.tick_params("x", rotation=90)
+        return found
+
+    def of(self, question: str | Question) -> tuple[Row, ...]:
+        """The figures of one question. ConfigError for one that was not asked."""
+        words = (question if isinstance(question, Question) else Question.read(question)).words
+        found = tuple(row for row in self.figures if row.question == words)
+        if not found:
+            raise ConfigError(f"Expected a question that was asked and has groups, got {words!r}.")
+        return found
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain numbers and strings, dates in ISO 8601; None for an end that is infinite."""
+        return {"rows": self.records()} | {name: value for name, value in asdict(self).items() if name != "figures"}
+
+    def text(self) -> str:
+        """For people: each question and its figures."""
+        lines = []
+        for words in dict.fromkeys(row.question for row in self.figures):
+            lines += [words, *(f"  {row.text()}" for row in self.figures if row.question == words), ""]
+        return "\n".join([*lines, *self.remarks, self.statement])
+
+
+def _plain(row: Row) -> dict[str, Any]:
+    said, shown = asdict(row), questions.day if row.dated else float
+    del said["dated"]
+    ends = {"value": row.value, "low": row.low, "high": row.high}
+    return said | {name: None if math.isinf(value) else shown(value) for name, value in ends.items()}
+
+
+def rows_of(part: Spread, question: Question, facts: Facts, released: NDArray[np.float64], users: int) -> Iterable[Row]:
+    """The figures of a question, of what was released of each group's cells, (groups, k)."""
+    low, high = facts.ranges[question.of] if question.of is not None else (0.0, 1.0)
+    for group, own in zip(facts.groups(question), released, strict=True):
+        name = None if group is None else str(group)
+        for cell, found in _estimates(part, question, own, users, (low, high), dates=question.of in facts.dates):
+            if question.what == "quantiles" and question.of in facts.bought:
+                found = _open(found, low, high)
+            dated = question.of in facts.dates and question.what in ("quantiles", "mean")
+            yield Row(question.words, name, cell, found.value, found.error, found.low, found.high, dated)
+
+
+def _open(found: Estimate, low: float, high: float) -> Estimate:
+    """Of a quantile that may lie in the first or the last cell of a range beyond which there are more numbers."""
+    cell = 1.5 * (high - low) / CELLS
+    ends = -math.inf if found.low < low + cell else found.low, math.inf if found.high > high - cell else found.high
+    return Estimate(found.value, found.error, *ends)
+
+
+def _estimates(
+    part: Spread, question: Question, own: NDArray[np.float64], users: int, ends: tuple[float, float], *, dates: bool
+) -> Iterable[tuple[str, Estimate]]:
+    low, width = ends[0], ends[1] - ends[0]
+    if question.what == "mean":
+        return [("", spread.mean_of(own, scale=part.scale).in_units(low + width / 2, width / 2))]
+    if question.what == "quantiles":
+        return [(f"{each:g}", spread.quantile_of(own, each, part).in_units(low, width)) for each in question.at]
+    counts = [spread.count_of(each, users=users, scale=part.scale).in_units(0.0, part.most) for each in own.tolist()]
+    if not isinstance(question.bins, int):
+        return zip(questions.names(question.bins, *ends), counts, strict=True)
+    edges = [low + width * place / part.cells for place in range(part.cells + 1)]
+    named = [questions.day(each) if dates else f"{each:g}" for each in edges]
+    bins = [f"{one} to {other}" for one, other in pairwise(named)]
+    return zip(bins if question.what == "histogram" else [""], counts, strict=True)
+
+
+_SAMPLES = 2**40  # that a call may draw: far more than any does
+_DATE = KINDS.index("date")
+
+
+@entry_point
+def statistics(
+    source: Any,
+    questions: str | Question | Sequence[str | Question],
+    user: str = "user",
+    *,
+    epsilon: float,
+    delta: float = DELTA,
+    adjacency: Adjacency = "replace-one",
+    allow_large_delta: bool = False,
+    numeric: Mapping[str, tuple[float, float]] = {},  # read only
+    categorical: Mapping[str, Sequence[str | int]] = {},
+    dates: Mapping[str, Any] | Sequence[str] = (),
+    items_per_user: int | None = None,
+    users: int | None = None,
+    seed: int | None = None,
+    population: str | None = None,
+    ledger: str | Path | None = None,
+) -> Statistics:
+    """Counts, histograms, quantiles and means, private for every user as a whole, with one price for all of them.
+
+    Args:
+        source: a table with one item a row (a file, a DataFrame, whatever `quoron.read_table` gives), or a list with an
+            array of each user's own items, which are then the column `value`.
+        questions: one, or several that share the price: `count by ward`, `histogram of age in 10 bins`, `quantiles of
+            cost at 0.1, 0.9 by ward`, `median of cost`, `mean of cost by ward`, of dates `histogram of admitted in
+            months`; or `Question`s.
+        user: column that says whose item a row is; of a table alone. How many users there are is public.
+        epsilon, delta, adjacency, allow_large_delta: the guarantee, as of `train`.
+        numeric: public range of a column. Items beyond it count as at its end. Without, the range is bought, out of
+            the same promise.
+        categorical: public values of a column of groups; without, they are bought. Items of others do not count.
+        dates: columns of dates, as they are stored or in ISO 8601, each with its public first and last day, or None: it
+            is bought. A column of a type that holds dates alone need not be named.
+        items_per_user: what weighs one: None, a user, whatever it holds; K, each of its items, but all of them K.
+        users: under zero-out the most users that the table may hold: whether somebody is in it is private then, and a
+            plain `count` is of users.
+        seed: SIMULATED: of all noise, which comes again and protects nobody; charged to a given ledger only.
+        population, ledger: whose privacy budget is charged, in which file.
+
+    Items that are missing, or no numbers where a number is asked for, do not count: a user's weight is on those that
+    do. Everything is charged before any value is looked at. Asking again costs again.
+
+    Raises:
+        ConfigError: no question that can be meant, a parameter out of range.
+        DataError: no such file or column, no users.
+        Infeasible: too few users to tell what is asked from noise, before anything is charged, with what would do.
+        BudgetExceeded: the population's limit leaves no room; nothing is released.
+    """
+    asked = asked_of(questions)
+    items = 1 if items_per_user is None else items_per_user
+    count(items_per_user=items)
+    check_declared_users(adjacency, users)
+    if items == 1 and users is None and any(each.what == "count" and each.by is None for each in asked):
+        raise ConfigError(
+            "Expected groups for a count of users, got 'count': how many there are is public. Say 'count by COLUMN', "
+            "or items_per_user, which counts items."
+        )
+    privacy = Privacy(epsilon, delta)
+    source, user = of_arrays(source, user)
+    facts = declared(numeric, categorical, dates)
+    numbers = dict.fromkeys(each.of for each in asked if each.of)
+    names = list(dict.fromkeys(name for each in asked for name in (each.of, each.by) if name))
+    if user in names:
+        raise ConfigError(f"Expected columns other than the user's own {user!r}, got it too: it tells who is there.")
+    source = tables.opened(source)
+    typed = {name for name in numbers if is_day(columns.kind(source.empty([name]), name))}
+    facts = replace(facts, dates=facts.dates | typed)
+    table, owners, found = read(source, user, names, facts.dates, empty=users is not None)
+    slots = slots_of(found, users, delta, allow_large_delta=allow_large_delta)
+    shared = Asked(slots, items, adjacency)
+    _check_kinds(asked, facts)
+    wants = [Want(each, "date" if each in facts.dates else "number") for each in numbers if each not in facts.ranges]
+    wants += [Want(each, "category") for each in dict.fromkeys(q.by for q in asked if q.by) if each not in facts.words]
+    if len({want.column for want in wants}) < len(wants):
+        raise ConfigError("Expected a column of numbers or of groups, got one that is asked as both. Declare it.")
+    paid = column_bounds.planned(wants, slots, privacy, adjacency) if wants else None
+    left = (epsilon, delta) if paid is None else (paid.rest_epsilon, paid.rest_delta)
+    mu = gdp.mu_for(*left, gaussians=_SAMPLES) * (1 - 1e-9)
+    _check_users(asked, facts, shared, mu)
+    variation = total_variation(gaussians=_SAMPLES)
+    charged = (mu, variation) if paid is None else paid.charged
+    theorem = "docs/privacy/statistics.md#st1"
+    if paid is not None:
+        theorem += f", and {BOUGHT_THEOREM} for bounds that are estimated privately, which cost {paid.share:.2g} of μ²"
+    promise = ReleaseGuarantee.central(epsilon, delta, "figures", theorem, adjacency)
+
+    def verify() -> None:
+        if paid is None:
+            verify_gaussian("statistics", mu, variation, epsilon, delta)
+        else:
+            paid.verify(epsilon, delta, users=shared.users, adjacency=adjacency, own=(mu, variation))
+
+    def draw(noise: NoiseSource) -> tuple[tuple[tuple[Row, ...], tuple[str, ...]], dict[str, Any]]:
+        known, remarks = facts, tuple[str, ...]()
+        entries: tuple[Release, ...] = ()
+        if paid is not None:
+            bought_, entries = column_bounds.release(paid, wants, tables.opened(table), owners, shared.users, noise)
+            known, remarks = _found(facts, bought_, paid)
+        parts = _parts(asked, known, shared, mu)
+        spread.verify([part for _, part in parts], *left)
+        rows = _released(parts, known, table, owners, shared.users, noise)
+        kept = [asdict(entry) for entry in (*entries, *(part.entry() for _, part in parts))]
+        return (rows, remarks), {"statistics": kept}
+
+    planned = Planned(draw, verify, *charged)
+    (rows, remarks), statement = release_once(
+        "statistics", promise, planned, seed=seed, population=population, ledger=ledger
+    )
+    return Statistics(rows, shared.users, epsilon, delta, statement, remarks)
+
+
+def _check_kinds(asked: Sequence[Question], facts: Facts) -> None:
+    """ConfigError for months of what is no date, or of a range that nobody knows; and for more of them than cells."""
+    for each in asked:
+        if isinstance(each.bins, int) or each.what != "histogram":
+            continue
+        if each.of not in facts.dates or each.of not in facts.ranges:
+            raise ConfigError(
+                f"Expected dates={{{each.of!r}: (first day, last day)}} for {each.words!r}, got none: which "
+                f"{each.bins} there are is public. Say them, or ask for bins."
+            )
+        if facts.cells(each) > spread.MOST_CELLS:
+            raise ConfigError(f"Expected up to {spread.MOST_CELLS} {each.bins}, got {facts.cells(each):,}. Say fewer.")
+
+
+def _parts(asked: Sequence[Question], facts: Facts, shared: Asked, mu: float) -> list[tuple[Question, Spread]]:
+    """What answers each question, all for μ; a column in which nobody found a group has no answer."""
+    each = mu / math.sqrt(len(asked)) * (1 - 1e-12)
+    found = [(question, facts.spread(question, each, shared)) for question in asked]
+    return [(question, part) for question, part in found if part is not None]
+
+
+def _released(
+    parts: Sequence[tuple[Question, Spread]],
+    facts: Facts,
+    table: pa.Table,
+    owners: Integers,
+    users: int,
+    noise: NoiseSource,
+) -> tuple[Row, ...]:
+    rows: list[Row] = []
+    for place, (question, part) in enumerate(parts):
+        private = held(part, question, facts, table, owners)
+        released = part.release(private, noise.stream("statistics", place))
+        rows += rows_of(part, question, facts, released, users)
+    return tuple(rows)
+
+
+def _check_users(asked: Sequence[Question], facts: Facts, shared: Asked, mu: float) -> None:
+    """Infeasible where noise alone hides what is asked; of groups that nobody knows yet as if there was one."""
+    each = mu / math.sqrt(len(asked))
+    for question in asked:
+        many = len(facts.groups(question)) if question.by is None or question.by in facts.words else 1
+        part, cells = facts.spread(question, each, shared, many), facts.cells(question)
+        assert part is not None
+        unit = float(part.against(0.0)[-1]) if part.running else part.scale
+        shares = question.at if part.running else (0.5,)
+        least = max(spread.needed(question.what, groups=many, cells=cells, unit=unit, share=share) for share in shares)
+        if shared.users < least:
+            beside = "" if len(asked) == 1 else f", fewer than {len(asked)} questions"
+            fewer = "" if many * cells == 1 else ", fewer groups or bins"
+            raise Infeasible(
+                "statistics",
+                f"{shared.users:,} users do not tell {question.words!r} from noise at mu={each:.3g}",
+                f"{least:,} users, a larger epsilon{fewer}{beside}",
+            )
+
+
+def _found(facts: Facts, found: Mapping[str, Any], paid: Bought) -> tuple[Facts, tuple[str, ...]]:
+    """With what was bought, and what is said of it.
+
+    A range is where most numbers are: for figures of all of them it is made twice as wide, not beyond zero where that
+    is on one side of it.
+    """
+    ranges, words, said = dict(facts.ranges), dict(facts.words), []
+    least = private_bounds.HOLDERS * paid.errors(columns=paid.columns, names=1).places if paid.columns else 0.0
+    for name, told in found.items():
+        if "range" not in told:
+            words[name] = tuple(str(word) for word, _ in told.get("names", ()))
+            few = f" that {paid.threshold(paid.names):,.0f} users' votes are for"
+            said.append(f"{len(words[name]) or 'no'} values of {name}{few}, and items of others do not count")
+        elif told["votes"][_DATE if name in facts.dates else NUMBER] < least:
+            few = f"fewer than {least:,.0f} users have a number as far as noise tells"
+            said.append(f"nothing of {name}, where {few} (how numbers are written says decimal)")
+        else:
+            low, high = told["range"]
+            half = (high - low) / 2
+            ends = low - half if low < 0 else max(0.0, low - half), high + half if high > 0 else min(0.0, high + half)
+            shown = f"{ends[0]:g}", f"{ends[1]:g}"
+            if name in facts.dates:
+                ends = calendar.of_years(low - half, high + half)
+                shown = calendar.day(ends[0]), calendar.day(ends[1])
+            ranges[name] = ends
+            said.append(f"{name} from {shown[0]} to {shown[1]}, and items beyond count as at its end")
+    share = f"{100 * paid.share:.2g} % of μ²"
+    return Facts(ranges, words, frozenset(ranges) - frozenset(facts.ranges), facts.dates), (
+        f"Bought, for {share}: {'; '.join(said)}.",
+    )

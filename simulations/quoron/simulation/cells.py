@@ -1,0 +1,412 @@
+"""From the runs of a comparison to one row a cell: mean excess risk with a confidence interval, and what it cost.
+
+Methods may have models in domains of their own. Excess risks are over the infimum over all models, so they mean the
+same in each of them; `held_back` is how much of one the bound of a method's domain costs.
+
+What is to be compared: algorithms times settings times seeds, on one problem.
+
+>>> request = Request.of(Config(), algorithms=["recentred-sgd"], vary={"privacy.epsilon": [1, 4]}, seeds=2)
+>>> [(cell.algorithm, cell.varied) for cell in request.cells()]
+[('recentred-sgd', (('privacy.epsilon', 1),)), ('recentred-sgd', (('privacy.epsilon', 4),))]
+"""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import product
+from typing import Any, Literal
+
+import numpy as np
+
+from quoron import config as configs
+from quoron import toml_text
+from quoron.arguments import overlay
+from quoron.config import Config
+from quoron.engine.network import Network
+from quoron.planning.projection import Costs, marked
+from quoron.reports.summary import Summary
+from quoron_privacy.errors import ConfigError
+from quoron_server.algorithms import ALGORITHMS
+
+SEEDS = 5  # runs of each cell, unless told otherwise
+LOOKS = (3, 6, 12, 24, 48)  # runs after which `auto` looks whether the best two part; after the last it ends
+OURS = ("algorithm.name", "run.seed", "run.out")  # keys that a comparison sets by itself
+NETWORK = "run.network"
+Varied = tuple[tuple[str, Any], ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Cell:
+    """One algorithm under one choice of the varied keys: as many runs as there are seeds."""
+
+    algorithm: str  # a name of the registry, or auto
+    varied: Varied  # key and value
+    config: Config  # with the first seed
+
+    def seeded(self, number: int) -> Config:
+        """The configuration of the run with the given number, from 0."""
+        run = self.config.run
+        return self.config.model_copy(update={"run": run.model_copy(update={"seed": run.seed + number})})
+
+    @property
+    def named(self) -> str:
+        """For people: `recentred-sgd privacy.epsilon=4`."""
+        return " ".join([self.algorithm, *(f"{key}={shown(value)}" for key, value in self.varied)])
+
+    @property
+    def problem(self) -> str:
+        """Cells in which this is equal have the same users and the same loss, so that their risks can be compared."""
+        return json.dumps(self.config.model_dump(mode="json", include={"population": True, "loss": True}))
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One comparison. Its cells are in the order of the settings, then of the algorithms."""
+
+    config: Config
+    algorithms: tuple[str, ...]
+    vary: tuple[tuple[str, tuple[Any, ...]], ...] = ()  # key and its values
+    seeds: int | Literal["auto"] = SEEDS  # auto: as many of LOOKS as it takes until the best two part
+
+    @property
+    def looks(self) -> tuple[int, ...]:
+        """Numbers of runs of each cell after which a comparison may end."""
+        return LOOKS if self.seeds == "auto" else (self.seeds,)
+
+    @classmethod
+    def of(
+        cls,
+        config: Config,
+        *,
+        algorithms: Sequence[str] | None = None,
+        vary: Mapping[str, Sequence[Any]] | None = None,
+        seeds: int | Literal["auto"] = SEEDS,
+    ) -> "Request":
+        """A request that makes sense; ConfigError otherwise.
+
+        `algorithms` are by default all that promise privacy and have the constants that are asked for.
+        """
+        if isinstance(algorithms, str):
+            raise ConfigError(f"Expected algorithms to be a list of names, got the text {algorithms!r}.")
+        private = tuple(name for name, info in ALGORITHMS.items() if info.trust_model != "none")
+        names = private if algorithms is None else tuple(dict.fromkeys(algorithms))
+        for name in names:
+            if name != "auto" and name not in ALGORITHMS:
+                known = ", ".join(("auto", *ALGORITHMS))
+                raise ConfigError(f"Expected algorithms to be of {known}, got {name!r}.")
+        if not names:
+            raise ConfigError("Expected one algorithm or more to compare, got none. Leave them out for all.")
+        if seeds != "auto" and (not isinstance(seeds, int) or isinstance(seeds, bool) or seeds < 1):
+            raise ConfigError(f"Expected seeds >= 1 or 'auto', got seeds={seeds!r}.")
+        swept = tuple((key, _values(key, values)) for key, values in (vary or {}).items())
+        request = cls(config, names, swept, seeds)
+        able = {cell.algorithm for cell in request.cells()}  # what does not check is refused now
+        if algorithms is not None and (lacking := [name for name in names if name not in able]):
+            raise ConfigError(
+                f"Expected algorithm.constants to be one of {', '.join(ALGORITHMS[lacking[0]].constants)} for "
+                f"{lacking[0]}, got others. Leave it out."
+            )
+        return replace(request, algorithms=tuple(name for name in names if name in able))
+
+    @property
+    def networks(self) -> dict[str, Network]:
+        """Over which every cell is projected; those of each cell where `run.network` varies are its own."""
+        return {} if any(key == NETWORK for key, _ in self.vary) else self.config.run.networks
+
+    def cells(self) -> tuple[Cell, ...]:
+        """Every algorithm under every combination of values, but for constants that it does not have.
+
+        ConfigError for a key or a value that is not one.
+        """
+        keys = [key for key, _ in self.vary]
+        choices = [tuple(zip(keys, values, strict=True)) for values in product(*(values for _, values in self.vary))]
+        cells = [Cell(name, varied, self._laid(name, varied)) for varied in choices for name in self.algorithms]
+        return tuple(
+            cell
+            for cell in cells
+            if cell.algorithm == "auto" or cell.config.algorithm.constants in ALGORITHMS[cell.algorithm].constants
+        )
+
+    def _laid(self, algorithm: str, varied: Varied) -> Config:
+        """The configuration with the values and the algorithm; another algorithm starts without options."""
+        texts = [f"algorithm.name={toml_text.literal(algorithm)}"]
+        texts += [f"{key}={toml_text.literal(value)}" for key, value in varied]
+        tree = self.config.model_dump(mode="json", exclude_none=True)
+        if self.config.run.dropout == 0.0:  # it decides no bit then: a run is one over all networks
+            tree["run"].pop("network", None)
+        return configs.from_tree(overlay(tree, texts))
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values, from which `from_json` makes it again."""
+        return {
+            "config": self.config.model_dump(mode="json", exclude_none=True),
+            "algorithms": list(self.algorithms),
+            "vary": {key: list(values) for key, values in self.vary},
+            "seeds": self.seeds,
+        }
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any]) -> "Request":
+        """The request that `as_json` gave."""
+        config = configs.from_tree(stored["config"])
+        return cls.of(config, algorithms=stored["algorithms"], vary=stored["vary"], seeds=stored["seeds"])
+
+
+def number_or_auto(text: str) -> int | Literal["auto"]:
+    """A number of seeds as it is typed; ConfigError for anything else.
+
+    >>> number_or_auto("12"), number_or_auto("auto")
+    (12, 'auto')
+    """
+    try:
+        return "auto" if text == "auto" else int(text)
+    except ValueError:
+        raise ConfigError(f"Expected seeds >= 1 or 'auto', got seeds={text!r}.") from None
+
+
+def sweep(texts: Sequence[str]) -> dict[str, list[Any]]:
+    """Keys and values of `key=[value, value]` texts; ConfigError for anything else.
+
+    >>> sweep(["privacy.epsilon=[0.5, 1]"])
+    {'privacy.epsilon': [0.5, 1]}
+    """
+    found: dict[str, list[Any]] = {}
+    for text in texts:
+        key, _, value = text.partition("=")
+        read: Any = toml_text.assignment(text) if value.strip().startswith("[") else None
+        if read is None:
+            raise ConfigError(f"Expected key=[value, value], such as 'privacy.epsilon=[0.5, 1, 2]', got {text!r}.")
+        for part in key.strip().split("."):
+            read = read[part.strip().strip('"')]
+        if key.strip() in found:
+            raise ConfigError(f"Expected each key once, got {key.strip()} again. Give all its values in one list.")
+        found[key.strip()] = read
+    return found
+
+
+def shown(value: Any) -> str:
+    """A value for people: bare words, numbers without trailing zeros."""
+    return f"{value:g}" if isinstance(value, float) else str(value) if isinstance(value, str) else json.dumps(value)
+
+
+def _values(key: str, values: Any) -> tuple[Any, ...]:
+    if key in OURS:
+        instead = "algorithms" if key == "algorithm.name" else "out" if key == "run.out" else "seeds"
+        raise ConfigError(f"Expected keys other than {', '.join(OURS)} to vary, got {key}. Give {instead} instead.")
+    if isinstance(values, str | Mapping) or not isinstance(values, Sequence) or len(values) == 0:
+        raise ConfigError(f"Expected a list of values for {key}, got {values!r}.")
+    texts = [json.dumps(value, default=str) for value in values]
+    if len(set(texts)) < len(texts):
+        raise ConfigError(f"Expected different values for {key}, got {list(values)!r}.")
+    return tuple(values)
+
+
+Rows = tuple[Mapping[str, Any], ...]
+CONFIDENCE = 0.95
+COSTS = ("rounds", "messages", "gradient_evaluations", "bytes_up", "bytes_down", "wire_up", "wire_down")
+FORECASTS = ("predicted_excess_risk", "guessed_excess_risk")
+PROJECTED, FRONTS = "projected.", "fronts"  # columns of networks: seconds; and the costs on whose front a cell is
+TOLD, ENDS = "told ", (", low", ", high")  # columns of what held-out users tell privately
+PROMISE = ("epsilon", "delta", "adjacency", "trust_model")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Outcome:
+    """What became of one run; of an infeasible cell, of its first."""
+
+    cell: Cell
+    simulation_seed: int
+    folder: str  # relative to the comparison's
+    summary: Summary | None = None
+    seconds: Mapping[str, float | None] = field(default_factory=dict)  # projected, by network; None: answers too late
+    held: bool = False  # whether its rounds must last their whole time
+    infeasible: str | None = None  # why there is no plan
+    failed: str | None = None  # why a run did not end well
+
+
+def run_rows(outcomes: Sequence[Outcome]) -> Rows:
+    """One row a run, and one for each cell that is infeasible."""
+    return tuple(map(_run_row, outcomes))
+
+
+def cell_rows(outcomes: Sequence[Outcome], looks: int = 1) -> Rows:
+    """One row a cell: within each setting the least mean excess risk first, cells without a result last.
+
+    `behind_low` and `behind_high` are the interval of how much more a cell leaves than the setting's first, seed by
+    seed, where they have two seeds in common. All of a setting's cells, and all of so many `looks` at growing numbers
+    of seeds, hold together with 95 %: each has its part of the 5 % (Bonferroni).
+    """
+    cells = list(dict.fromkeys(outcome.cell for outcome in outcomes))
+    settings = list(dict.fromkeys(_setting(cell) for cell in cells))
+    rows = [(cell, _cell_row([each for each in outcomes if each.cell is cell])) for cell in cells]
+    for setting in settings if any(each.seconds for each in outcomes) else ():
+        alike = [row for cell, row in rows if _setting(cell) == setting]
+        for row, costs in zip(alike, marked([_costs(row) for row in alike]), strict=True):
+            row[FRONTS] = list(costs.fronts)
+
+    for setting in settings:
+        done = [(cell, row) for cell, row in rows if _setting(cell) == setting and row["excess_risk"] is not None]
+        confidence = 1 - (1 - CONFIDENCE) / (looks * max(1, math.comb(len(done), 2)))
+        for cell, row in done:
+            best, _ = min(done, key=lambda pair: float(pair[1]["excess_risk"]))
+            more = [] if cell is best else _differences(outcomes, cell, best)
+            row["behind_low"], row["behind_high"] = interval(more, confidence, least=-math.inf) or (None, None)
+
+    def order(pair: tuple[Cell, Mapping[str, Any]]) -> tuple[int, bool, float]:
+        cell, row = pair
+        risk = row["excess_risk"]
+        return settings.index(_setting(cell)), risk is None, 0.0 if risk is None else risk
+
+    return tuple(row for _, row in sorted(rows, key=order))
+
+
+def decided(rows: Rows, keys: Sequence[str]) -> bool:
+    """Whether under every choice of the varied `keys` the first cell is known to leave less than the second."""
+    first: dict[str, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        if row["excess_risk"] is not None:
+            first.setdefault(json.dumps([row[key] for key in keys], default=str), []).append(row)
+    return all(len(some) < 2 or (some[1]["behind_low"] or 0.0) > 0 for some in first.values())
+
+
+def _differences(outcomes: Sequence[Outcome], cell: Cell, best: Cell) -> list[float]:
+    """How much more `cell` leaves than `best`, for every seed that both have."""
+    own, its = (
+        {each.simulation_seed: each.summary.excess_risk for each in outcomes if each.cell is some and each.summary}
+        for some in (cell, best)
+    )
+    risks = ((own[seed], its.get(seed)) for seed in own)
+    return [risk - other for risk, other in risks if risk is not None and other is not None]
+
+
+def interval(
+    values: Sequence[float], confidence: float = CONFIDENCE, *, least: float = 0.0
+) -> tuple[float, float] | None:
+    """A confidence interval for the mean by Student's t, held at `least`; None of one value.
+
+    >>> [round(end, 3) for end in interval([1.0, 2.0, 3.0])]
+    [0.0, 4.484]
+    """
+    if len(values) < 2:
+        return None
+    from scipy.stats import t
+
+    mean, error = float(np.mean(values)), float(np.std(values, ddof=1)) / math.sqrt(len(values))
+    reach = float(t.ppf((1 + confidence) / 2, len(values) - 1)) * error
+    return max(mean - reach, least), mean + reach
+
+
+def costs_of(rows: Sequence[Mapping[str, Any]]) -> list[Costs]:
+    """What rounds cost in cells with a result, in their order; none where no network is given."""
+    with_network = [row for row in rows if row.get(FRONTS) is not None and row["excess_risk"] is not None]
+    return [replace(_costs(row), fronts=tuple(row[FRONTS])) for row in with_network]
+
+
+def algorithm(row: Mapping[str, Any]) -> str:
+    """The name of a cell's algorithm; of `auto` also what it took."""
+    return f"auto ({row['taken']})" if row["algorithm"] == "auto" and row["taken"] else str(row["algorithm"])
+
+
+def _costs(row: Mapping[str, Any]) -> Costs:
+    names = [key for key in row if key.startswith(PROJECTED)]
+    risk, down, up = row["excess_risk"], row.get("wire_down", 0), row.get("wire_up", 0)
+    return Costs(
+        algorithm=algorithm(row),
+        rounds=row.get("rounds", 0),
+        messages=row.get("messages", 0),
+        bytes_down=down,
+        bytes_up=up,
+        seconds={key.removeprefix(PROJECTED): row[key] for key in names},
+        held=bool(row.get("held")),
+        risk=risk,
+        told="" if risk is None else f"{risk:.2g}",
+    )
+
+
+def _projected(outcomes: Sequence[Outcome]) -> dict[str, Any]:
+    """Mean projected seconds over each network, and whether rounds are held."""
+    names = list(dict.fromkeys(name for each in outcomes for name in each.seconds))
+    if not names:
+        return {}
+    row: dict[str, Any] = {}
+    for name in names:
+        values = [each.seconds.get(name) for each in outcomes]
+        known = [value for value in values if value is not None]
+        row[f"{PROJECTED}{name}"] = _mean(known) if len(known) == len(values) else None
+    return row | {"held": outcomes[0].held}
+
+
+def _setting(cell: Cell) -> str:
+    return json.dumps(cell.varied, default=str)
+
+
+def _head(cell: Cell) -> dict[str, Any]:
+    return {**dict(cell.varied), "algorithm": cell.algorithm}
+
+
+def _run_row(outcome: Outcome) -> dict[str, Any]:
+    summary = outcome.summary
+    row = _head(outcome.cell) | {
+        "simulation_seed": outcome.simulation_seed,
+        "taken": None,
+        "excess_risk": None if summary is None else summary.excess_risk,
+    }
+    if summary is not None:
+        row |= {"taken": summary.algorithm, "excess_risk_at_start": summary.excess_risk_initial}
+        row |= {"held_back": summary.held_back}
+        row |= {name: getattr(summary, name) for name in FORECASTS}
+        row |= {name: getattr(summary, name) for name in (*COSTS, "users_asked", "halted", *PROMISE)}
+        row |= {f"test_{name}": value for name, value in summary.test.items()} | _told([summary])
+        row |= {"seconds": summary.seconds} | _projected([outcome])
+    return row | {"infeasible": outcome.infeasible, "failed": outcome.failed, "folder": outcome.folder}
+
+
+def _cell_row(outcomes: Sequence[Outcome]) -> dict[str, Any]:
+    """The row of one cell. Costs are means over its runs, which differ where a run is halted."""
+    first = outcomes[0]
+    done = [each for each in outcomes if each.summary is not None]
+    summaries = [each.summary for each in done if each.summary is not None]
+    risks = [each.excess_risk for each in summaries if each.excess_risk is not None]
+    start = max((each.excess_risk_initial or 0.0 for each in summaries), default=0.0)
+    row = _head(first.cell) | {"taken": None, "runs": len(done), "excess_risk": None, "low": None, "high": None}
+    row |= {"of_start": None}
+    if risks:
+        row["excess_risk"] = float(np.mean(risks))
+        row["low"], row["high"] = interval(risks) or (None, None)
+        row["of_start"] = row["excess_risk"] / start if start else None
+    if done:
+        row["taken"] = summaries[0].algorithm
+        row |= {name: getattr(summaries[0], name) for name in FORECASTS}
+        row |= {"held_back": _mean([each.held_back for each in summaries])}
+        row |= {name: _mean([getattr(each, name) for each in summaries]) for name in COSTS}
+        row |= {name: getattr(summaries[0], name) for name in PROMISE}
+        row |= {f"test_{name}": _mean([each.test[name] for each in summaries]) for name in summaries[0].test}
+        row |= _told(summaries)
+        row |= {
+            "halted": sum(each.halted for each in summaries),
+            "seconds": _mean([each.seconds for each in summaries]),
+        }
+        row |= _projected(done)
+    failed = next((each.failed for each in outcomes if each.failed is not None), None)
+    return row | {"infeasible": first.infeasible, "failed": failed}
+
+
+def _told(summaries: Sequence[Summary]) -> dict[str, Any]:
+    """Means over runs of what held-out users tell privately, and of the ends of its 95 % intervals."""
+    return {
+        f"{TOLD}{name}{end}": _mean([each.told[name][place] for each in summaries])
+        for name in summaries[0].told
+        for place, end in enumerate(("", ENDS[0], ENDS[1]))
+    }
+
+
+def told_of(row: Mapping[str, Any]) -> dict[str, tuple[float, float, float]]:
+    """The same of a row, by name."""
+    names = [key for key in row if key.startswith(TOLD) and not key.endswith(ENDS) and row[key] is not None]
+    return {key.removeprefix(TOLD): (row[key], row[f"{key}{ENDS[0]}"], row[f"{key}{ENDS[1]}"]) for key in names}
+
+
+def _mean(values: Sequence[float]) -> float:
+    """The mean, an integer where all values are the same one."""
+    return values[0] if len(set(values)) == 1 else float(np.mean(values))

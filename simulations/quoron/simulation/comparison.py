@@ -1,0 +1,629 @@
+"""A comparison in its folder: start, continue after any interruption, and what came of it.
+
+| file               | holds                                                                        |
+| ------------------ | ---------------------------------------------------------------------------- |
+| comparison.json    | what is compared                                                             |
+| runs/NAME/         | one run folder for each run, by the fingerprint of all that decides its bits  |
+| runs.parquet, .csv | one row a run, and one for each cell that is infeasible                       |
+| cells.parquet, .csv | one row a cell: mean excess risk with its interval, costs, or why there is none |
+| report.html        | all of it for people, one self-contained page                                 |
+
+A folder may be used again, with more seeds, algorithms or values: runs that are there are not carried out again.
+
+Processes carry out the runs: each worker is a program of its own (`worker.py`) that is asked by lines of JSON, so that
+a script without a `__main__` guard can compare, and a worker that is killed is seen at once.
+
+A comparison as a page for people: rankings and sweeps, made of the parts that all reports have.
+"""
+
+import hashlib
+import json
+import os
+import queue
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import IO, TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+import quoron
+from quoron.config import Config
+from quoron.engine.network import Network
+from quoron.engine.processors import THREADS, processors
+from quoron.engine.sharing import Sharing
+from quoron.planning.choosing import Candidate, refusals, risk_words
+from quoron.planning.plans import SURE
+from quoron.planning.projection import seconds_of
+from quoron.reports import page as parts
+from quoron.reports import plots
+from quoron.reports.page import Bar, Raw, Section, Table
+from quoron.reports.pictures import Axis, Line, Reach, chart, number, ranking
+from quoron.reports.plots import bar
+from quoron.reports.summary import NOTICED, from_json, size, told_words
+from quoron.results import Axes, Tabular, axes
+from quoron.run_folder import RunFolder, as_parquet, numbered, write
+from quoron.simulation import run as runs
+from quoron.simulation.cells import (
+    Cell,
+    Outcome,
+    Request,
+    Rows,
+    algorithm,
+    cell_rows,
+    costs_of,
+    decided,
+    run_rows,
+    shown,
+    told_of,
+)
+from quoron.simulation.problem import setup
+from quoron_client.durable import make_folder
+from quoron_privacy.errors import ConfigError, RunError
+from quoron_server.parameters import Kind
+from quoron_server.serial import dumps
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from quoron.reports.progress import Runs
+
+
+TAIL = 2000  # characters of what a worker that died had written
+End = Literal["done", "refused", "failed"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Job:
+    """One run: a cell with one seed."""
+
+    cell: Cell
+    number: int  # of the seed, from 0
+    config: Config
+    folder: Path
+
+    @property
+    def named(self) -> str:
+        """For people."""
+        return f"{self.cell.named} seed {self.config.run.seed}"
+
+
+def run_jobs(
+    jobs: Sequence[Job],
+    base: Path,
+    *,
+    workers: int | None,
+    sharing: Mapping[str, Any] | None = None,
+    watcher: "Runs",
+) -> dict[Job, tuple[End, str | None]]:
+    """What became of each job; relative paths are relative to `base`.
+
+    When a plan is refused, so are all later runs of its cell. RunError if a worker dies, after the others are ended:
+    what they did stays, and the same call goes on with it. However this function is left, no worker stays behind.
+    With `sharing` (the fields of `quoron.engine.sharing.Sharing`) one run at a time shares its users so.
+    """
+    watcher.planned(len(jobs))
+    count = 1 if sharing is not None else min(_workers(workers), max(1, len(jobs)))
+    waiting: queue.SimpleQueue[Job] = queue.SimpleQueue()
+    for job in jobs:
+        waiting.put(job)
+    state = _State(base, watcher, sharing)
+    threads = [
+        threading.Thread(target=_drive, args=(number, waiting, state, count), daemon=True) for number in range(count)
+    ]
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            while thread.is_alive():  # a join without an end would not see an interruption
+                thread.join(0.2)
+    finally:
+        state.stop()
+        for thread in threads:
+            thread.join()
+    if state.errors:
+        raise state.errors[0]
+    return state.ends
+
+
+@dataclass(slots=True, eq=False)
+class _State:
+    """What the threads share. All of it is touched under the lock."""
+
+    base: Path
+    watcher: "Runs"
+    sharing: Mapping[str, Any] | None = None
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    stopped: bool = False
+    alive: "list[subprocess.Popen[str]]" = field(default_factory=list)
+    refused: dict[Cell, str | None] = field(default_factory=dict)
+    ends: dict[Job, tuple[End, str | None]] = field(default_factory=dict)
+    errors: list[BaseException] = field(default_factory=list)
+
+    def stop(self) -> None:
+        """End every worker; nothing new begins."""
+        with self.lock:
+            self.stopped = True
+            for process in self.alive:
+                process.kill()
+
+
+def _drive(number: int, waiting: "queue.SimpleQueue[Job]", state: _State, workers: int) -> None:
+    """One worker's life."""
+    try:
+        with TemporaryFile() as written, _worker(state, written, workers) as process:
+            while process is not None:
+                try:
+                    job = waiting.get_nowait()
+                except queue.Empty:
+                    return
+                _one(number, job, process, state, written)
+    except BaseException as error:
+        with state.lock:
+            if not state.stopped:
+                state.errors.append(error)
+        state.stop()
+
+
+def _one(number: int, job: Job, process: "subprocess.Popen[str]", state: _State, written: IO[bytes]) -> None:
+    with state.lock:
+        if job.cell in state.refused:
+            state.ends[job] = ("refused", state.refused[job.cell])
+            state.watcher.ended(number, job, "refused", state.refused[job.cell])
+            return
+        state.watcher.began(number, job)
+    for line in _asked(job, process, state):
+        with state.lock:
+            if "at" in line:
+                state.watcher.moved(number, line["at"], line["of"])
+                continue
+            end, why = line["end"], line["why"]
+            state.ends[job] = (end, why)
+            if end == "refused":
+                state.refused[job.cell] = why
+            state.watcher.ended(number, job, end, why)
+            return
+    code = process.wait()
+    written.seek(0)
+    last = written.read().decode(errors="replace").strip()[-TAIL:]
+    killed = " Perhaps for want of memory: try fewer workers, --engine inline:workers=1." if code == -9 else ""
+    raise RunError(
+        f"A worker ended at {job.named} with exit code {code}.{killed} Runs that are done are kept: give the same "
+        f"command again, or carry that run out by itself.{f' It said: {last}' if last else ''}"
+    )
+
+
+def _asked(job: Job, process: "subprocess.Popen[str]", state: _State) -> Iterator[Mapping[str, Any]]:
+    """The worker's lines about a job; they end early if the worker does."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    task = {
+        "config": job.config.model_dump(mode="json", exclude_none=True),
+        "base": str(state.base.resolve()),
+        "folder": str(job.folder.resolve()),
+        "sharing": state.sharing,
+    }
+    try:
+        process.stdin.write(json.dumps(task) + "\n")
+        process.stdin.flush()
+    except OSError:
+        return
+    for line in process.stdout:
+        yield json.loads(line)
+
+
+@contextmanager
+def _worker(state: _State, written: IO[bytes], workers: int) -> "Iterator[subprocess.Popen[str] | None]":
+    """A running worker, with its share of the processors; None if all is to end."""
+    threads = str(max(1, processors() // workers))
+    process: subprocess.Popen[str] | None = None
+    with state.lock:
+        if not state.stopped:
+            process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "quoron.simulation.worker"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=written,
+                text=True,
+                env=os.environ | dict.fromkeys(THREADS, threads),
+            )
+            state.alive.append(process)
+    try:
+        yield process
+    finally:
+        if process is not None:
+            process.kill()  # between runs it has nothing to lose, and in one it goes on later
+            process.communicate()
+
+
+def _workers(given: int | None) -> int:
+    if given is not None and given < 1:
+        raise ConfigError(f"Expected workers >= 1, got workers={given}.")
+    return given or processors()
+
+
+REQUEST = "comparison.json"
+RUNS, REFUSED = "runs", "refused.txt"
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Comparison(Tabular):
+    """A complete comparison."""
+
+    directory: Path
+    request: Request
+    cells: Rows  # one mapping a cell, best first within a setting; those without a result last
+    runs: Rows  # one mapping a run, and one for each cell that is infeasible
+
+    def rows(self) -> list[tuple[str, str]]:
+        """Return the number of cells, and the excess risk of each."""
+        risks = [(str(cell["algorithm"]), cell["excess_risk"]) for cell in self.cells]
+        told = [(name, "no result" if risk is None else f"excess risk {risk:.3g}") for name, risk in risks]
+        return [("cells", f"{len(self.cells)}, best first"), *told]
+
+    def records(self) -> Rows:
+        """Return one mapping a cell; `runs` has the single runs."""
+        return self.cells
+
+    def plot(self, *, ax: Axes | None = None) -> Axes:
+        """Return matplotlib Axes with the mean excess risk of each cell, and its 95 % interval."""
+        done = [cell for cell in self.cells if cell["excess_risk"] is not None]
+        keys = dict(self.request.vary)
+        names = [", ".join([cell["algorithm"], *(f"{key} = {cell[key]}" for key in keys)]) for cell in done]
+        figures = [[cell[key] for key in ("excess_risk", "low", "high")] for cell in done]
+        risks, low, high = np.array(figures, float).reshape(-1, 3).T  # no interval of one seed: NaN
+        found = axes(ax, xlabel="excess risk")
+        found.errorbar(risks, names, xerr=np.nan_to_num([risks - low, high - risks]), fmt="o")
+        found.invert_yaxis()  # best first
+        return found
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return {"directory": str(self.directory), "request": self.request.as_json(), "cells": list(self.cells)}
+
+
+def claim(out: str | Path | None, name: str) -> Path:
+    """A comparison's folder: `out`, which is new, empty or holds one; or the first free runs/<name>-compare-<n>."""
+    if out is None:
+        return numbered(Path("runs"), f"{name}-compare").path
+    path = Path(out)
+    if path.exists() and not path.is_dir():
+        raise ConfigError(f"Expected the comparison's folder, got the file {path}. Choose another with --out.")
+    if path.is_dir() and any(path.iterdir()) and not is_comparison(path):
+        raise ConfigError(f"Expected an empty folder or one of a comparison, got {path}. Choose another with --out.")
+    try:
+        make_folder(path)
+    except OSError as error:
+        raise RunError(f"Cannot make the folder {path}: {error.strerror}. Choose another with --out.") from error
+    return path
+
+
+def is_comparison(folder: Path) -> bool:
+    """Whether a folder holds a comparison, complete or not."""
+    return (folder / REQUEST).is_file()
+
+
+def stored_request(folder: Path) -> Request:
+    """What a folder's comparison compares; ConfigError if it holds none."""
+    if not is_comparison(folder):
+        raise ConfigError(f"Expected a folder of `quoron compare`, got {folder}.")
+    return Request.from_json(json.loads((folder / REQUEST).read_text(encoding="utf-8")))
+
+
+def carry_out(
+    request: Request, folder: Path, *, watcher: "Runs", workers: int | None = None, sharing: Sharing | None = None
+) -> Comparison:
+    """Every run that is not complete yet, in parallel processes; then what came of all of them, written and returned.
+
+    A table's relative path is relative to `folder`. A run that fails is told of, and tried again by the next call.
+    With `sharing` there is one run at a time, for whose users other processes answer.
+    """
+    scene = setup(request.config, folder)  # a table that cannot be read is refused once, before any work
+    if request.config.train.holdout is not None:
+        from quoron.simulation.evaluated import held_out_release  # it brings pyarrow
+
+        held_out_release(request.config, scene.population, "replace-one")  # and users that are too few to tell
+    write(folder / REQUEST, (dumps(request.as_json()) + "\n").encode())
+    settings = None if sharing is None else asdict(sharing)
+    failures: dict[Job, str] = {}
+    for seeds in request.looks:
+        jobs = _jobs(request, folder, seeds)
+        refused = {job.cell for job in jobs if _refusal(job) is not None}
+        missing = [job for job in jobs if job.cell not in refused and not _complete(job)]
+        ends = run_jobs(missing, folder, workers=workers, sharing=settings, watcher=watcher)
+        for job, (end, why) in ends.items():
+            if end == "refused":
+                make_folder(job.folder)
+                write(job.folder / REFUSED, f"{why}\n".encode())
+        failures = {job: str(why) for job, (end, why) in ends.items() if end == "failed"}
+        comparison = _collected(request, folder, jobs, failures)
+        if failures or _decided(comparison):
+            break
+    write_results(comparison)
+    return comparison
+
+
+def stored(folder: Path) -> Comparison:
+    """A comparison as its folder holds it; RunError before it is complete."""
+    request = stored_request(folder)
+    for seeds in request.looks:
+        jobs = _jobs(request, folder, seeds)
+        refused = {job.cell for job in jobs if _refusal(job) is not None}
+        if not all(_complete(job) or job.cell in refused for job in jobs):
+            raise RunError(
+                f"Expected {folder} to hold a complete comparison. Complete it with `quoron resume {folder}`."
+            )
+        comparison = _collected(request, folder, jobs, {})
+        if _decided(comparison):
+            break
+    return comparison
+
+
+def write_results(comparison: Comparison) -> None:
+    """The tables and the page, each complete or not at all."""
+    folder = comparison.directory
+    for name, rows in (("runs", comparison.runs), ("cells", comparison.cells)):
+        table = as_table(rows)
+        write(folder / f"{name}.parquet", as_parquet(table))
+        write(folder / f"{name}.csv", _csv(table))
+    page = comparison_page(comparison.cells, comparison.request, name=folder.resolve().name)
+    write(folder / "report.html", page.encode())
+
+
+def as_table(rows: Rows) -> "pa.Table":
+    """One column for each key; what a row does not have is null, and lists are written as JSON."""
+    import pyarrow as pa
+
+    keys = list(dict.fromkeys(key for row in rows for key in row))
+    columns = {key: [row.get(key) for row in rows] for key in keys}
+    return pa.table({key: _like(values) for key, values in columns.items()})
+
+
+def _like(values: list[Any]) -> list[Any]:
+    """Values of one kind: where kinds differ, or are nested, each as a text."""
+    kinds = {type(value) for value in values if value is not None}
+    if len(kinds) <= 1 and not kinds & {list, dict, tuple}:
+        return values
+    if kinds <= {int, float}:
+        return [None if value is None else float(value) for value in values]
+    return [value if value is None or isinstance(value, str) else json.dumps(value) for value in values]
+
+
+def _csv(table: "pa.Table") -> bytes:
+    import pyarrow as pa
+    import pyarrow.csv as pc
+
+    buffer = pa.BufferOutputStream()
+    pc.write_csv(table, buffer)
+    return bytes(buffer.getvalue().to_pybytes())
+
+
+def _decided(comparison: Comparison) -> bool:
+    return decided(comparison.cells, [key for key, _ in comparison.request.vary])
+
+
+def _jobs(request: Request, folder: Path, seeds: int) -> list[Job]:
+    """Every run of the first seeds, named by all that decides its result: version, configuration, the table's bytes."""
+
+    jobs = []
+    for cell in request.cells():
+        for place in range(seeds):
+            config = cell.seeded(place)
+            decides = f"{quoron.__version__} {runs.fingerprint(config, folder)}"
+            digest = hashlib.sha256(decides.encode()).hexdigest()[:12]
+            name = f"{cell.algorithm}-{digest}-seed-{config.run.seed}"
+            jobs.append(Job(cell, place, config, folder / RUNS / name))
+    return jobs
+
+
+def _complete(job: Job) -> bool:
+    return (job.folder / "summary.json").is_file()
+
+
+def _refusal(job: Job) -> str | None:
+    found = job.folder / REFUSED
+    return found.read_text(encoding="utf-8").strip() if found.is_file() else None
+
+
+def _collected(request: Request, folder: Path, jobs: Sequence[Job], failures: Mapping[Job, str]) -> Comparison:
+    refused = {job.cell: reason for job in jobs if (reason := _refusal(job)) is not None}
+    outcomes = []
+    for job in jobs:
+        seed, where = job.config.run.seed, str(job.folder.relative_to(folder))
+        if job.cell in refused:
+            if job.number == 0:
+                outcomes.append(Outcome(job.cell, seed, where, infeasible=refused[job.cell]))
+        elif job in failures:
+            outcomes.append(Outcome(job.cell, seed, where, failed=failures[job]))
+        else:
+            outcomes.append(_done(job, seed, where, request.networks))
+    return Comparison(folder, request, cell_rows(outcomes, len(request.looks)), run_rows(outcomes))
+
+
+def _done(job: Job, seed: int, where: str, networks: Mapping[str, Network]) -> Outcome:
+    """A complete run with its projected seconds over every network."""
+    folder, own = RunFolder(job.folder), job.config.run.link
+    summary = from_json(folder.summary())
+    over = networks or ({} if own is None else {"its network": own})
+    if not over:
+        return Outcome(job.cell, seed, where, summary=summary)
+    kinds = [each["kind"] for each in folder.plan()["guarantee"]["assumptions"]]
+    held, rounds = Kind.SECRET_COHORTS in kinds, folder.rounds()
+    seconds = {text: seconds_of(rounds, network.held() if held else network) for text, network in over.items()}
+    return Outcome(job.cell, seed, where, summary=summary, seconds=seconds, held=held)
+
+
+Row = Mapping[str, Any]
+
+FOOTER = "Made by quoron. All of it depends on simulated data that nobody protects; no deployment may show it."
+RANKINGS: tuple[tuple[str, str, Callable[[float], str]], ...] = (
+    ("excess_risk", "Excess risk", lambda value: f"{value:.2g}"),
+    ("rounds", "Rounds", lambda value: f"{value:,.0f}"),
+    ("gradient_evaluations", "Item gradients", number),
+    ("bytes_up", "Bytes from clients", size),
+)
+
+
+def comparison_page(cells: Sequence[Row], request: Request, *, name: str) -> str:
+    """The page as HTML text; `cells` are the rows of `quoron.simulation.cells`, and `name` is the folder's."""
+    inner = [Section(title="What changes with what", picture=_sweeps(cells, request), private=True)]
+    inner += comparison_sections(cells, request)
+    return parts.document(name, lead=_lead(request), parts=inner, simulated=True, footer=FOOTER)
+
+
+def comparison_sections(cells: Sequence[Row], request: Request) -> list[Section]:
+    """For each setting its cells by excess risk, pictures of them, what rounds cost, and why others have no result."""
+    keys = [key for key, _ in request.vary]
+    made = []
+    for setting in dict.fromkeys(_setting(row, keys) for row in cells):
+        rows = [row for row in cells if _setting(row, keys) == setting]
+        done = [row for row in rows if row.get("excess_risk") is not None]
+        made.append(
+            Section(
+                title=setting or "All cells",
+                note=[words for words in (best_words(rows), held_words(rows)) if words],
+                tables=[_cells_table(done)],
+                picture=parts.side_by_side(*(_ranking(done, *each) for each in RANKINGS)),
+                warnings=why_not(rows),
+                private=True,
+            )
+        )
+        made.append(plots.section(costs_of(rows)))
+    return made
+
+
+def best_words(rows: Sequence[Row]) -> str:
+    """Which cell of a setting leaves least, where the intervals of the differences say so; else that they do not.
+
+    >>> rows = [{"algorithm": "a", "excess_risk": 1.0, "runs": 5, "behind_low": None},
+    ...         {"algorithm": "b", "excess_risk": 1.1, "runs": 5, "behind_low": -0.1},
+    ...         {"algorithm": "c", "excess_risk": 3.0, "runs": 5, "behind_low": 1.5}]
+    >>> best_words(rows)
+    'No difference shown after 5 seeds between a (mean excess risk 1) and b. a leaves less than c.'
+    """
+    ranked = [row for row in rows if row.get("excess_risk") is not None]
+    if not ranked:
+        return "Nothing has a result here."
+    first, others = ranked[0], ranked[1:]
+    risk = f"{first['excess_risk']:.2g}"
+    if first["runs"] < 2:
+        return f"Least here: {first['algorithm']}, {risk}. One seed says nothing about chance: give --seeds auto."
+    if not others:
+        return f"Excess risk of {first['algorithm']}: {risk}."
+    near = [row["algorithm"] for row in others if (row["behind_low"] or 0.0) <= 0]
+    apart = [row["algorithm"] for row in others if row["algorithm"] not in near]
+    if not near:
+        return f"Least excess risk: {first['algorithm']}, {risk}, less than all others after {first['runs']} seeds."
+    said = f"No difference shown after {first['runs']} seeds between {first['algorithm']} (mean excess risk {risk})"
+    less = f" {first['algorithm']} leaves less than {', '.join(apart)}." if apart else ""
+    return f"{said} and {', '.join(near)}.{less}"
+
+
+def held_words(rows: Sequence[Row]) -> str:
+    """Which cells' models a domain holds back, and what of their excess risk that is; nothing where none is.
+
+    >>> held_words([{"algorithm": "a", "taken": "a", "excess_risk": 1.0, "held_back": 0.5}])
+    'Held back by the bound of their domain: a (0.5 of its 1). A larger domain.radius costs these methods noise.'
+    """
+    held = [
+        f"{algorithm(row)} ({row['held_back']:.2g} of its {row['excess_risk']:.2g})"
+        for row in rows
+        if row.get("excess_risk") is not None and (row.get("held_back") or 0.0) > NOTICED * row["excess_risk"]
+    ]
+    if not held:
+        return ""
+    return (
+        f"Held back by the bound of their domain: {', '.join(held)}. A larger domain.radius costs these methods noise."
+    )
+
+
+def why_not(rows: Sequence[Row]) -> list[str]:
+    """One line for each reason why cells have no result, with the algorithms that it rules out."""
+    refused = [Candidate(row["algorithm"], None, row["infeasible"]) for row in rows if row.get("infeasible")]
+    lines = [f"Infeasible: {', '.join(names)}: {reason}" for reason, names in refusals(refused)]
+    return lines + [f"Failed: {row['algorithm']}: {row['failed']}" for row in rows if row.get("failed")]
+
+
+def _lead(request: Request) -> str:
+    seeds = "one seed" if request.seeds == 1 else f"{request.seeds} seeds"
+    if request.seeds == "auto":
+        seeds = f"{', '.join(map(str, request.looks[:-1]))} or {request.looks[-1]} seeds (until the best two part)"
+    sentence = f"{len(request.cells())} cells of {seeds} each, simulated: noise comes from seeds, and protects nobody."
+    interval = "" if request.seeds == 1 else " Excess risk is a mean over seeds with its 95 % interval (Student's t)."
+    return sentence + interval + f" It is over the least risk of any model, without privacy and without a bound. {SURE}"
+
+
+def _setting(row: Row, keys: Sequence[str]) -> str:
+    return ", ".join(f"{key} = {shown(row[key])}" for key in keys)
+
+
+def _cells_table(rows: Sequence[Row]) -> Table:
+    """Every cell; a terminal shows what it is ranked by and what it costs."""
+    tests = [key for key in rows[0] if key.startswith("test_")] if rows else []
+    told = list(told_of(rows[0])) if rows else []
+    heads = ["algorithm", *(f"{name}, with 95 %" for name in told[:2]), "excess risk", "95 % interval"]
+    heads += ["on a log scale", "predicted at most", "rounds", "item gradients", "up"]
+    brief = len(heads)
+    heads += ["rank", "left of the start", "down", "trust_model"]
+    heads += [f"held-out {key.removeprefix('test_').replace('_', ' ')}" for key in tests]
+    heads += [f"{name}, with 95 %" for name in told[2:]]
+    risks = [row["excess_risk"] for row in rows if row["excess_risk"] > 0]
+    lines = []
+    for rank, row in enumerate(rows, start=1):
+        risk, known = row["excess_risk"], told_of(row)
+        figures = [told_words(*known[name]) if name in known else "" for name in told]
+        cells = [algorithm(row), *figures[:2], f"{risk:.2g}"]
+        cells += ["" if row["low"] is None else f"{row['low']:.2g} to {row['high']:.2g}"]
+        cells += [Bar(bar(risk, min(risks), max(risks), width=24) if risk > 0 else "")]
+        cells += [risk_words(row.get("predicted_excess_risk"), row.get("guessed_excess_risk")), f"{row['rounds']:,.4g}"]
+        cells += [number(row["gradient_evaluations"]), size(row["bytes_up"]), str(rank)]
+        cells += ["" if row["of_start"] is None else f"{100 * row['of_start']:.2g} %"]
+        cells += [size(row["bytes_down"]), row["trust_model"]]
+        cells += ["" if row.get(key) is None else f"{row[key]:.4g}" for key in tests]
+        lines.append([*cells, *figures[2:]])
+    return Table("Every cell, by its excess risk", heads, lines, brief)
+
+
+def _ranking(rows: Sequence[Row], key: str, title: str, words: Callable[[float], str]) -> Raw:
+    """A picture of one figure of every cell, least first; nothing where all are alike."""
+    ranked = sorted((row for row in rows if row.get(key) is not None and row[key] > 0), key=lambda row: row[key])
+    if not ranked or (key != "excess_risk" and ranked[0][key] == ranked[-1][key]):
+        return Raw("")
+    reach: list[Reach] = [(row["low"], row["high"]) if key == "excess_risk" else (None, None) for row in ranked]
+    lines = [(algorithm(row), row[key], each, words(row[key])) for row, each in zip(ranked, reach, strict=True)]
+    return parts.figure(title, ranking(title, lines, log=True))
+
+
+def _sweeps(cells: Sequence[Row], request: Request) -> Raw:
+    """For each varied key of numbers, excess risk against it, one picture for each choice of the other keys."""
+    pictures = []
+    for key, values in request.vary:
+        numbers = [value for value in values if isinstance(value, int | float) and not isinstance(value, bool)]
+        if len(values) < 2 or len(numbers) < len(values):
+            continue
+        log = min(numbers) > 0 and max(numbers) >= 4 * min(numbers)
+        others = [other for other, _ in request.vary if other != key]
+        for setting in dict.fromkeys(_setting(row, others) for row in cells):
+            rows = [row for row in cells if _setting(row, others) == setting and row.get("excess_risk")]
+            names = dict.fromkeys(row["algorithm"] for row in rows)
+            lines = [
+                _swept(name, sorted((r for r in rows if r["algorithm"] == name), key=lambda r: r[key]), key)
+                for name in names
+            ]
+            if lines:
+                title = f"Excess risk against {key}" + (f" ({setting})" if setting else "")
+                pictures.append(
+                    parts.figure(title, chart(title, lines, Axis(key, log=log), Axis("excess risk", log=True)))
+                )
+    return parts.side_by_side(*pictures)
+
+
+def _swept(name: str, rows: Sequence[Row], key: str) -> Line:
+    """One algorithm's cells along a key."""
+    reach: list[Reach] = [(row["low"] if row["low"] and row["low"] > 0 else None, row["high"]) for row in rows]
+    return Line(name, [(float(row[key]), row["excess_risk"]) for row in rows], "line", reach)

@@ -1,0 +1,346 @@
+"""From a configuration to the things a run needs: population, public problem, engine, and how to measure a model."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, assert_never, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quoron import config as configs
+from quoron import data as populations
+from quoron.config import Config, Dates, DomainSection, LossSection, Simulated
+from quoron.data import Cube, Outliers, Population, Synthetic, hardest_spread
+from quoron.data.users import Declared, Known
+from quoron.engine.inline import InlineEngine
+from quoron.simulation.wildcards import with_columns
+from quoron_client.data.encoding import (
+    AnyLabel,
+    Balanced,
+    Categorical,
+    ClassWeights,
+    Encoding,
+    Numeric,
+    Range,
+    Signs,
+    Weight,
+)
+from quoron_client.data.features import DateNumber, DatePart, Hashed, day_number
+from quoron_client.losses import (
+    Classification,
+    LeastSquares,
+    Linear,
+    Logistic,
+    Loss,
+    Regression,
+    Softmax,
+    loss_family,
+    make_loss,
+)
+from quoron_client.protocol.domains import Box, Domain, L2Ball, free_ball
+from quoron_privacy.errors import ConfigError
+from quoron_server.plan import RunPlan
+from quoron_server.problem import Beliefs, Problem, Wide
+from quoron_server.rounds import Engine
+
+if TYPE_CHECKING:  # only a table needs it
+    import pyarrow as pa
+
+
+Vector = NDArray[np.float64]
+LABEL = "label"  # of made-up users, as a column
+REMEMBERED = 1 << 26  # numbers of made-up items that are kept: 256 MB
+NARROW = 3.0  # radius of the domain times the feature norm where none is declared, for methods whose noise needs one
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Setup:
+    """One configuration, ready to plan and run."""
+
+    population: Population
+    problem: Problem
+    engine: Engine
+
+    def settled(self, plan: RunPlan) -> "Setup":
+        """The same with the problem of a plan, whose models may have a domain of their own; users are read as asked."""
+        population, engine, problem = self.population, self.engine, plan.problem
+        if problem.domain != population.domain:
+            population = replace(cast(Any, population), domain=problem.domain)
+        if plan.asks_everybody and (read_in := getattr(population, "read_in", None)) is not None:
+            population = read_in(np.arange(population.users))
+        if population is not self.population:
+            engine = engine.over(population) if isinstance(engine, InlineEngine) else engine
+        return Setup(population, problem, engine)
+
+    def remembering(self, plan: RunPlan) -> "Setup":
+        """The same with made-up users kept in memory, where they are asked again and again and are not too many."""
+        population, engine = self.population, self.engine
+        if not isinstance(population, Synthetic) or not isinstance(engine, InlineEngine):
+            return self
+        items = population.users * population.items_per_user
+        if plan.cost.gradient_evaluations < 3 * items or items * population.dimension > REMEMBERED:
+            return self
+        population = replace(population, in_memory=True)
+        return Setup(population, self.problem, engine.over(population))
+
+    def evaluate(self, model: Vector) -> Mapping[str, float]:
+        """Excess risk of a model over the infimum, in its domain or not; of a large table by a sample."""
+        if (by_sample := getattr(self.population, "risk_by_sample", None)) is not None:
+            return cast(Mapping[str, float], by_sample(model))
+        return {"excess_risk": self.population.excess_risk(model)}
+
+
+def setup(config: Config, folder: Path, table: "pa.Table | None" = None, population: Population | None = None) -> Setup:
+    """What a run of `config` needs; a table's relative path is taken relative to `folder`, unless `table` is given.
+
+    A `population` that was made before, of the same configuration, is not made again.
+    """
+    population = _population(with_columns(config, folder, table), folder, table) if population is None else population
+    dropout = config.run.dropout
+    engine = InlineEngine(population, seed=config.run.seed, dropout=dropout)
+    return Setup(population, problem(config, population), engine)
+
+
+def problem_for_real(config: Config, population: Population) -> Problem:
+    """The same for plans: of a table with everybody whom `quoron train` asks, and not only those a simulation does.
+
+    A simulation holds `test_fraction` of them out. Under zero-out as many are asked as are declared.
+    """
+    if not isinstance(config.population, configs.TableSection):
+        return problem(config, population)
+    slots = config.population.users if config.privacy.adjacency == "zero-out" else None
+    public = {each.name: getattr(population, each.name) for each in fields(Declared)}
+    return problem(config, Declared(**public | {"users": slots or cast(Any, population).everybody}))
+
+
+def problem(config: Config, population: Known) -> Problem:
+    """The public constants of the optimisation problem."""
+    loss, known, section = population.loss, population.knowledge, config.problem
+    curvature, wide = known.typical_curvature, _free(config, population)
+    return Problem(
+        users=population.users,
+        items_per_user=config.population.items_per_user or population.items_per_user,
+        dimension=population.dimension,
+        domain=population.domain,
+        lipschitz=loss.lipschitz(population.domain, population.dimension),
+        smoothness=loss.smoothness,
+        convex=loss.convex,
+        user_smoothness=_user_smoothness(config, population),
+        start_gradient=loss.start_gradient,
+        feature_norm=loss.feature_norm,
+        link_curvature=loss.curvature,
+        ridge=loss.ridge,
+        coordinate_lipschitz=loss.coordinate_lipschitz(population.domain, population.dimension),
+        coordinate_smoothness=loss.coordinate_smoothness(population.dimension),
+        wide=wide,
+        outputs=loss.outputs,
+        unproved_constants=loss.unproved_constants,
+        beliefs=Beliefs(
+            distance=None if wide is None else population.domain.norm_bound(population.dimension),
+            gradient_deviation=section.gradient_deviation or known.gradient_deviation,
+            heterogeneity=known.user_deviation or 0.0,
+            curvature="unknown" if curvature is None else "isotropic",
+            typical_curvature=curvature,
+            least_curvature=known.least_curvature,
+            hostile_share=section.adversarial_share if section.adversarial_share is not None else known.hostile_share,
+            sigmoid=isinstance(loss, Logistic | Softmax),
+            label_bound=loss.label_bound if isinstance(loss, Regression) else None,
+            intercept=known.intercept,
+            start_loss=loss.start_loss,
+            label_rate=_label_rate(config, loss),
+            label_unit=_label_unit(config, loss),
+        ),
+    )
+
+
+def _label_rate(config: Config, loss: Loss) -> float | None:
+    """Of the labels as rows count: where classes have weights of their own nobody says it."""
+    population = config.population
+    weighed = isinstance(population, configs.TableSection) and population.columns.class_weight is not None
+    return config.problem.label_rate if isinstance(loss, Classification) and not weighed else None
+
+
+def _label_unit(config: Config, loss: Loss) -> float | None:
+    """What one unit of a prediction is in the label's own, for squares: of a table by its label's range."""
+    if not isinstance(loss, LeastSquares):
+        return None
+    label = getattr(config.population, "label", None)
+    if label is None or label.range is None:
+        return 1.0
+    low, high = label.range
+    return Range("", low, high, loss.label_bound).unit
+
+
+def _free(config: Config, population: Known) -> Wide | None:
+    """Models of a table are free where no radius is declared, of methods whose noise does not depend on one."""
+    section, loss = config.domain, population.loss
+    if (
+        section.radius is not None
+        or section.kind != "l2-ball"
+        or not isinstance(config.population, configs.TableSection)
+        or (loss.name == Linear.name and not loss.ridge)  # which is least at the domain's end
+    ):
+        return None
+    domain = free_ball(loss.feature_norm)
+    try:
+        wide = Wide(domain, loss.lipschitz(domain, population.dimension))
+    except ConfigError:  # of a loss of somebody's own, whose constants cannot be tried there
+        return None
+    # Of a loss that is not smooth, predictions and steps rest on the bound itself.
+    steady = wide.lipschitz == loss.lipschitz(population.domain, population.dimension)
+    return wide if steady or loss.smoothness is not None else None
+
+
+def _user_smoothness(config: Config, population: Known) -> float | None:
+    """β_u, by the rule or the number of the configuration."""
+    rule = config.problem.user_smoothness
+    if not isinstance(rule, str):
+        return rule
+    if rule == "item":
+        return None
+    bound = population.knowledge.user_smoothness
+    if bound is None:
+        raise ConfigError(
+            "Expected problem.user_smoothness to be 'item' or a number for this population, got 'isotropic': "
+            "nothing is publicly known about how its features are spread."
+        )
+    return bound
+
+
+def _population(config: Config, folder: Path, table: "pa.Table | None") -> Population:
+    section, domain, loss = config.population, make_domain(config.domain, config.loss.feature_norm), config.loss
+    outliers = Outliers(section.outliers.share, section.outliers.send)
+    match section:
+        case configs.SyntheticSection():
+            _refuse_other_loss(loss, section.family, section.kind)
+            shared = {"kind", "curvature", *Simulated.model_fields} - {"seed", "items_per_user"}
+            steep, flat = section.curvature
+            return Synthetic(
+                **section.model_dump(exclude=shared),
+                steep=steep,
+                flat=flat,
+                domain=domain,
+                feature_norm=loss.feature_norm,
+                ridge=loss.ridge,
+                outliers=outliers,
+            )
+        case configs.TableSection():
+            from quoron.simulation.of_table import users_of  # it brings pyarrow
+
+            chosen = loss_of(config)
+            made_of: dict[str, Any] = {"loss": chosen, "domain": domain, "outliers": outliers}
+            return users_of(config, encoding_of(section, chosen), folder, table, **made_of)
+        case configs.FlightsSection():
+            _refuse_other_loss(loss, "logistic", section.kind)
+            return populations.flights(seed=section.seed, domain=domain, outliers=outliers)
+        case configs.CubeSection():
+            return _cube(config, section, domain, outliers)
+        case _:
+            assert_never(section)
+
+
+def _cube(config: Config, section: configs.CubeSection, domain: Domain, outliers: Outliers) -> Cube:
+    loss, privacy, bound = config.loss, config.privacy, config.loss.feature_bound or 1.0
+    if loss.name not in ("auto", "linear") or loss.ridge or loss.active_features is not None:
+        raise ConfigError("Expected a linear loss without ridge for population.kind='cube', got another.")
+    sizes = section.model_dump(include={"users", "items_per_user", "dimension"})
+    spread = section.spread or hardest_spread(**sizes, epsilon=privacy.epsilon, delta=privacy.delta, bound=bound)
+    return Cube(**sizes, domain=domain, spread=spread, bound=bound, seed=section.seed, outliers=outliers)
+
+
+def encoding_of(table: configs.TableSection, loss: Loss) -> Encoding:
+    """How the rows of a configured table become items: numeric columns first, each kind in the order given."""
+    columns = table.columns
+    if columns.estimate:
+        raise ConfigError(
+            f"Expected the range or the values of every column that is a feature, got none of "
+            f"{', '.join(columns.estimate)}. Declare them; `quoron train` estimates them within ε."
+        )
+    numeric = [Numeric(column, low, high) for column, (low, high) in columns.numeric.items()]
+    categorical = [Categorical(column, values or "from-data") for column, values in columns.categorical.items()]
+    hashed = [Hashed(column, buckets) for column, buckets in columns.hashed.items()]
+    dates = [part for column, said in columns.dates.items() for part in _dates(column, said)]
+    label = None if table.label is None else table.label.read(getattr(loss, "label_bound", 1.0))
+    return Encoding(
+        (*numeric, *categorical, *hashed, *dates),
+        label=label,
+        intercept=columns.intercept,
+        normalize=columns.normalize,
+        feature_norm=loss.feature_norm,
+        weight=None if columns.weight is None else Weight(columns.weight.column, columns.weight.most),
+        missing=columns.missing,
+        class_weight=_class_weight(columns.class_weight, label),
+    )
+
+
+def columns_of(config: Config, population: Population) -> Encoding:
+    """How the rows of its users' tables become items; of made-up users, names for what they hold."""
+    if isinstance(config.population, configs.TableSection):
+        known = getattr(population, "encoding", None)
+        rules = encoding_of(config.population, population.loss)
+        return rules if known is None else replace(rules, class_weight=known.class_weight)
+    encoding = getattr(population, "encoding", None)
+    if encoding is not None:
+        return encoding  # type: ignore[no-any-return]
+    loss = population.loss
+    features = loss.feature_norm
+    numeric = tuple(Numeric(f"x{place}", -features, features) for place in range(population.dimension // loss.outputs))
+    return Encoding(numeric, _label(loss), intercept=False, feature_norm=loss.feature_norm)
+
+
+def _label(loss: Loss) -> Signs | Range | None:
+    bound = getattr(loss, "label_bound", None)
+    if loss.name == "linear":
+        return None
+    return Signs(LABEL) if bound is None else Range(LABEL, -bound, bound, bound)
+
+
+def _dates(column: str, said: Dates) -> Iterator[DatePart | DateNumber]:
+    for part in said.parts:
+        yield DatePart(column, part, said.format, said.zone)
+    if said.year is not None:
+        low, high = said.year
+        yield DateNumber(column, "year", low, high, format=said.format, zone=said.zone)
+    if said.days is not None:
+        first, last = said.days
+        length = day_number(column, last) - day_number(column, first)
+        yield DateNumber(column, "days", 0, length, first, said.format, said.zone)
+
+
+def _class_weight(declared: Any, label: AnyLabel | None) -> ClassWeights | Balanced | None:
+    if declared is None:
+        return None
+    return Balanced.declared(declared) if isinstance(declared, str) else ClassWeights.declared(label, declared)
+
+
+def _refuse_other_loss(loss: LossSection, only: str, population: str) -> None:
+    if loss.name not in ("auto", only):
+        raise ConfigError(
+            f"Expected loss.name to be 'auto' or {only!r} for this {population} population, "
+            f"got loss.name={loss.name!r}. Choose another family, or a table."
+        )
+    for key in ("feature_bound", "active_features"):
+        if getattr(loss, key) is not None:
+            raise ConfigError(
+                f"Expected no loss.{key} for this {population} population, got loss.{key}={getattr(loss, key):g}: its "
+                "features are spread over all directions. Choose a table, or population.kind='cube'."
+            )
+
+
+def loss_of(config: Config) -> Loss:
+    """The loss that a configuration names, with the bounds that it knows and the label's number of classes."""
+    section, label = config.loss, getattr(config.population, "label", None)
+    classes = 0 if label is None else len(label.classes)
+    name = "logistic" if section.name == "auto" else section.name
+    given = {**section.model_dump(exclude={"name"}, exclude_none=True), "threshold": section.width, "classes": classes}
+    known = {field.name for field in fields(loss_family(name))}
+    if "classes" in known and classes < 2:
+        raise ConfigError(f"Expected population.label.classes for the {name} loss, got none. List the label's classes.")
+    return make_loss(name, **{bound: value for bound, value in given.items() if bound in known})
+
+
+def make_domain(section: DomainSection, feature_norm: float) -> Domain:
+    """The set that models live in."""
+    radius = NARROW / feature_norm if section.radius is None else section.radius
+    return L2Ball(radius) if section.kind == "l2-ball" else Box(radius)
