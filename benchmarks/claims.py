@@ -548,12 +548,16 @@ def exponent(finding: Finding) -> str:
     return f"{finding.slope:+.2f}" + ("" if math.isnan(finding.error) else f" ± {finding.error:.2f}")
 
 
-def details(experiment: Experiment, findings: Sequence[Finding]) -> list[str]:
-    """The section of one experiment: what is claimed, on which instance, what would falsify it, and every point."""
+def details(experiment: Experiment, findings: Sequence[Finding], instance: str = "") -> list[str]:
+    """The section of one experiment: what is claimed, on which instance, what would falsify it, and every point.
+
+    `instance` names the experiment that has described the same one.
+    """
+    described = f"*Instance* as in {instance}." if instance else f"*Instance.* {experiment.instance}"
     text = [
         f"### {experiment.name}: {experiment.claim}",
         "",
-        f"*Instance.* {experiment.instance} *Falsified if* {experiment.falsified}.",
+        f"{described} *Falsified if* {experiment.falsified}.",
         "",
         "| algorithm | " + " | ".join(at(experiment, sizes) for sizes in experiment.points) + " | exponent |",
         "| --- " * (len(experiment.points) + 2) + "|",

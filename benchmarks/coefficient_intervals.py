@@ -4,7 +4,7 @@
     python benchmarks/coefficient_intervals.py --clipped   # what linearised intervals of whitened-tracking would do
 
 The second is what nobody is told: final point and curvature of `whitened-tracking`, the noise of its gradients and
-twice the users' spread, as if clipping moved nothing. Proof and figures: docs/privacy/uncertainty.md.
+twice the users' spread, as if clipping moved nothing. Proof and figures: docs/privacy/one-round-least-squares.md#ui1.
 """
 
 import argparse

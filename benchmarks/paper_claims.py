@@ -335,29 +335,16 @@ def page(findings: Sequence[tuple[Experiment, Sequence[Finding]]], command: str,
         dominates=claims.DOMINATES,
         error=claims.LARGEST_ERROR,
     )
-    lines = [head, *claims.opening(every, SHORT), "", "## What was not confirmed", ""]
-    failed = [finding for finding in every if finding.verdict != "confirmed"]
-    lines += [f"* {sentence(finding)}" for finding in failed] or ["Everything was."]
+    lines = [head, *claims.opening(every, SHORT)]
+    described: dict[str, str] = {}  # an instance, and the experiment that describes it
     for paper, title in PAPERS.items():
         own = [(experiment, found) for experiment, found in findings if experiment.paper == paper]
         if own:
             lines += ["", f"## {title}", "", f"![{title}: measured and claimed](../images/papers-{paper}.svg)", ""]
             for experiment, found in own:
-                lines += claims.details(experiment, found)
+                lines += claims.details(experiment, found, described.get(experiment.instance, ""))
+                described.setdefault(experiment.instance, experiment.name)
     return "\n".join([*lines, NOT_CHECKED]).replace("\n\n\n", "\n\n")
-
-
-def sentence(finding: Finding) -> str:
-    """Why a claim was not confirmed."""
-    experiment = finding.experiment
-    where = f"**{experiment.name}, {finding.row.label}** ({experiment.place}; {experiment.claim})"
-    if finding.verdict == "not measured":
-        reached = sum(math.isfinite(point.value) for point in finding.points)
-        return f"{where}: not measured, {reached} of {len(experiment.points)} points have a figure; {finding.regime}."
-    return (
-        f"{where}: {finding.verdict}. Claimed {finding.claimed:+.2f}, measured {claims.exponent(finding)}; "
-        f"{finding.regime}."
-    )
 
 
 def render(experiments: Sequence[Experiment], lines: Lines, seeds: int, out: Path, command: str) -> Path:

@@ -94,13 +94,11 @@ def test_every_name_that_a_proof_cites_exists(page: Path) -> None:
 
 
 LABEL = r"[A-Z]{1,2}\d+"
-MIN_COHORTS = ("min-cohort", "min-cohort-free", "min-cohort-secret")
+MIN_COHORTS = ("min-cohort",)
 PROMISES = (
     "bought-declarations",
     "srgd",
     "outlier-filter",
-    "outlier-filter-charging",
-    "outlier-filter-zero-out",
     *MIN_COHORTS,
 )
 

@@ -104,7 +104,7 @@ class TestSite:
         index = html(site / "search" / "search_index.js")
         for found in (
             "getting-started.html",
-            "privacy/srgd-utility.html#bounds",
+            "privacy/srgd.html#bounds",
             "#quoron_privacy.gaussian.GaussianNoise",
         ):
             assert f'"{found}' in index or f'{found}"' in index, found

@@ -146,7 +146,7 @@ class NearGaussianPromise:
 class Attendance:
     """What the release that a round's answers go into says, or leaves room to say for nothing, of how many answered.
 
-    Statement and proof: docs/privacy/min-cohort-free.md#q4.
+    Statement and proof: docs/privacy/min-cohort.md#q4.
     """
 
     mu: float  # of such a count of users; inf: who answers is seen anyway; 0: nothing

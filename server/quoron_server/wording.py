@@ -38,14 +38,14 @@ NO_MIN_COHORT = "No minimum cohort is declared: nobody checks whether anyone ans
 MIN_COHORT_THEOREM = "docs/privacy/min-cohort.md#q1"
 PUBLIC_PARTICIPATION_THEOREM = "docs/privacy/public-participation.md#pa1"
 GAUSSIAN_MIN_COHORT = (
-    "docs/privacy/min-cohort-free.md#q4",
-    "docs/privacy/min-cohort-free.md#q5",
+    "docs/privacy/min-cohort.md#q4",
+    "docs/privacy/min-cohort.md#q5",
 )  # for nothing, and paid for
 TWO_SERVERS_THEOREM = "docs/privacy/two-servers.md#ts3"
 OUTSIDERS_THEOREM = "docs/privacy/two-servers.md#ts5"
 HEALTH_THEOREM = "docs/privacy/table-health.md#h1"
 HELD_OUT_THEOREM = "docs/privacy/evaluation.md#ev1"
-BOUGHT_THEOREM = "docs/privacy/bought-run.md#b1"
+BOUGHT_THEOREM = "docs/privacy/bought-declarations.md#b1"
 
 TEXTS: Mapping[Kind, str] = MappingProxyType(
     {

@@ -429,7 +429,7 @@ class FlightsSection(Simulated):
 
 
 class CubeSection(Simulated):
-    """Means of coins on a box, for which a lower bound is known (docs/privacy/linf-filter.md); the loss is linear.
+    """Means of coins on a box, for which a lower bound is known (docs/privacy/soft-filter.md#lf4); the loss is linear.
 
     Items are -A or A in each coordinate, A the loss's `feature_bound`, by default 1. The domain has to be a box.
     """

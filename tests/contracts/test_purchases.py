@@ -62,7 +62,7 @@ def test_purchases_look_and_algorithm_are_one_promise_whose_charge_is_known_befo
     assert 0.99 * promise.mu <= pair.mu <= promise.mu
     assert 0.95 * PRIVACY.delta <= pair.delta(PRIVACY.epsilon, PRIVACY.delta) <= PRIVACY.delta
     assert charge_of(plan) == charge_of(planned("recentred-sgd", look=False)) | {"adjacency": plan.guarantee.adjacency}
-    assert "bought-run.md#b1" in sentence(plan.guarantee)
+    assert "bought-declarations.md#b1" in sentence(plan.guarantee)
     assert json.loads(json.dumps(plan_json(plan)))["guarantee"]["bought"]["share"] == SHARE
 
 

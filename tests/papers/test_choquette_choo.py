@@ -435,7 +435,7 @@ def test_the_printed_potential_grows_without_noise_and_falls_with_the_halved_ste
 
     assert growth(1.0, 2.0) > 5e-4  # Algorithm 1
     assert growth(0.5, 2.0) > 1e-8  # the step of the proof, with the printed potential
-    assert growth(0.5, 1.0) < 0  # the recommended version: docs/privacy/srgd-utility.md#u1
+    assert growth(0.5, 1.0) < 0  # the recommended version: docs/privacy/srgd.md#u1
     assert growth(0.25, 2.0) < 0
 
 

@@ -338,7 +338,7 @@ def test_counts_of_two_kinds_of_noise_are_not_verified(changes: dict[str, float]
     ("epsilon", "sizes"), [(0.05, (618, 710, 2422)), (0.2, (156, 178, 606)), (1.0, (32, 36, 122))], ids=str
 )
 def test_the_page_prints_the_smallest_cohorts_that_can_be_counted(epsilon: float, sizes: tuple[int, ...]) -> None:
-    """The table of docs/privacy/min-cohort-numbers.md, at a share of one half."""
+    """The table of docs/privacy/min-cohort.md, at a share of one half."""
     for size, rounds, often in zip(sizes, (10, 100, 100), (1, 1, 100), strict=True):
         calibrate(0.5, epsilon, (size,) * rounds, participations=often, rest=REST)
         with pytest.raises(Infeasible):
@@ -367,7 +367,7 @@ USERS, COHORT, CLIP = 4, 1, 3  # of a world that is small enough to go through e
 def test_the_page_prints_the_smallest_cohorts_of_counts_with_gaussian_noise(
     epsilon: float, sizes: tuple[int, ...]
 ) -> None:
-    """The second table of docs/privacy/min-cohort-numbers.md."""
+    """The second table of docs/privacy/min-cohort.md."""
     for size, rounds, often in zip(sizes, (10, 100, 100), (1, 1, 100), strict=True):
         gaussian(epsilon, rounds, often, size)
         with pytest.raises(Infeasible):

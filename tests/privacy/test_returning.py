@@ -1,4 +1,4 @@
-"""Correlated noise for users who come back: several-epochs#c3 against all patterns, in integers, and audited."""
+"""Correlated noise for users who come back: prefix-noise#c3 against all patterns, in integers, and audited."""
 
 from dataclasses import replace
 from fractions import Fraction
@@ -185,7 +185,7 @@ def test_a_stream_whose_columns_grow_shows_no_norm(monkeypatch: pytest.MonkeyPat
 def test_the_seed_noise_that_explains_a_transcript_moves_by_at_most_effective_mu(
     name: str, rounds: int, separation: int, participations: int, seed: int, aligned: bool
 ) -> None:
-    """several-epochs#c3 in the code's own integers: rerun a transcript in the other world, solve for its noise."""
+    """prefix-noise#c3 in the code's own integers: rerun a transcript in the other world, solve for its noise."""
     noise = PrefixNoise(rounds, 1.0, 0.7, name, participations, separation)
     factors, d = factorise(name, rounds, separation, participations), 4
     rng = np.random.default_rng(seed)

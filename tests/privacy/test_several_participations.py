@@ -1,4 +1,4 @@
-"""Correlated noise for users who come back: several-epochs#c3 against all patterns, in integers, and audited."""
+"""Correlated noise for users who come back: prefix-noise#c3 against all patterns, in integers, and audited."""
 
 from dataclasses import replace
 from itertools import combinations, pairwise

@@ -18,7 +18,7 @@ def best(alarms: np.ndarray, odds: Odds) -> np.ndarray:
 
 @pytest.mark.parametrize(("epsilon", "delta"), [(0.1, 1e-6), (1.0, 1e-5), (1.0, 0.05), (8.0, 1e-6), (50.0, 1e-9)])
 def test_randomised_response_that_reveals_with_chance_delta_meets_the_bounds_and_nothing_is_beyond(epsilon, delta):
-    """The worst (ε, δ) pair there is (docs/privacy/odds.md): its own trade-off, by Neyman and Pearson, is the bound."""
+    """The worst (ε, δ) pair there is (docs/privacy/gaussian.md#od1): its own trade-off is the bound."""
     kept = (1 - delta) / (1 + math.exp(-epsilon))
     one = np.array([delta, kept, 1 - delta - kept, 0.0])  # tells it, says it, says the other, tells the other
     other = one[::-1]
@@ -52,7 +52,7 @@ def test_samplers_that_are_not_exact_are_counted_on_both_sides():
 
 
 def test_odds_rise_beyond_the_factor_as_rarely_as_is_said():
-    """odds#od3: of the Gaussian pair the loss is beyond ε + log 2 with probability 2δ at most; so for the worst one."""
+    """gaussian#od3: of the Gaussian pair the loss exceeds ε + log 2 with chance 2δ at most; so for the worst one."""
     for mu in (0.1, 0.2367, 1.0, 3.0):
         for delta in (1e-9, 1e-6, 1e-3):
             epsilon = gdp.epsilon_for(mu, delta)

@@ -436,7 +436,7 @@ def test_the_charge_is_the_whole_promise_and_stands_before_anything_is_told(own_
     for charge in (rows[0]["payload"], rows[3]["payload"]):
         assert (charge["group"], charge["epsilon"], charge["delta"]) == ("clinic", 4.0, 1e-6)
         assert 0.5 < charge["mu"] < 1.0  # sums of squares, as training's
-        assert "statistics.md#st1" in charge["statement"]
+        assert "votes.md#st1" in charge["statement"]
     assert [len(row["payload"]["statistics"]) for row in rows if row["kind"] == "release"] == [4, 7]
 
 

@@ -27,7 +27,7 @@ nothing is sent of an earlier one, unless the coordinator's books were restored 
 tells of books, and rounds may go back: there, too, each has one answer. A person is charged in full for a run when it
 is agreed to, whether it is then asked or not; the charges of all runs add up, which is sound however the coordinator
 composes them, and stay within the limits, which are those of one person. Whoever has no room, or has left, is not in an
-answer, like anybody who is away (docs/privacy/own-limits.md).
+answer, like anybody who is away (docs/privacy/lifetime.md#ol1).
 
 How the file survives crashes, and is told from an older copy of itself, is in `record_file`; beyond that, one that
 lacks a run which a coordinator says this key has agreed to is refused by name. Whoever has nothing else says so
@@ -454,7 +454,7 @@ class Record:
         or nobody has room.
 
         By terms, limits and who has left alone, whoever was asked or has answered in earlier runs: that may be secret
-        (docs/privacy/own-limits.md). Said again, whoever has come since, or has room by now, is charged too.
+        (docs/privacy/lifetime.md#ol1). Said again, whoever has come since, or has room by now, is charged too.
         """
         a = agreement
         with self._file.errors(), self._file.transaction() as database:

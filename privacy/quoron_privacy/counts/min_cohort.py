@@ -11,7 +11,7 @@ Round t goes on iff answered_t + V_t >= q · asked_t + Ξ, all in whole users: V
 run that falls below ends for good. Where a round's own release leaves room for a count with Gaussian noise, or tells
 one, that is free; what it leaves too little room for is paid for, with Gaussian noise in every round, or with Laplace
 noise by sparse vectors, whichever can count smaller cohorts. Where who answers is public, answers are counted as they
-are. Statement, proof and symbols: docs/privacy/min-cohort.md#q1, min-cohort-free#q4 and #q5, minimum
+are. Statement, proof and symbols: docs/privacy/min-cohort.md#q1, min-cohort#q4 and #q5, minimum
 cohort-secret#q2, public-participation#pa1.
 """
 
@@ -62,7 +62,7 @@ class MinCohort:
     """Numbers of a run's minimum cohort, fixed before it starts.
 
     Formal guarantee: its decisions cost one user `epsilon`, beside what the algorithm itself costs (min-cohort#q1),
-    or a count of μ = `each` in every round (min-cohort-free#q5), or nothing (min-cohort-free#q4).
+    or a count of μ = `each` in every round (min-cohort#q5), or nothing (min-cohort#q4).
     """
 
     share: float  # q, of those asked in a round

@@ -220,7 +220,7 @@ def _sum_clipped(
     """Add over answered rows, exactly: c = ⌊clip(row - centre) · unit / norm⌋ towards zero; its shares; those clipped.
 
     Shares are q = ⌊(1 - a) · unit⌋, whether a <= 2/3, that it is here, and its soft share. With a' = 1 - q / unit, of a
-    rounded up, ‖c‖ <= a' · unit, and the other shares are functions of a' (free-presence#p3, adaptive-clip#ac1).
+    rounded up, ‖c‖ <= a' · unit, and the other shares are functions of a' (free-presence#p3, free-presence#ac1).
     """
     every, around, here = carray(rows, number * dimension), carray(centre, dimension), carray(answered, number)
     sums, shares = carray(total, dimension), carray(counts, 5)

@@ -12,7 +12,7 @@ as a user's and nobody's, so what the last three coordinates tell costs nothing 
 `NormCountMean` is one release, `prefix_norm_counts` are those of many rounds; `NormCountSum` is what both read. With
 zero-out the same coordinates are weighted to a norm of 1, which halves the noise. `soft` rows have h = min(1, √((1 -
 a)(1 + 3a))) in place of 1[a ≤ ⅔]: as cheap, and it falls to nothing where rows are clipped and not before.
-Statement and proof: docs/privacy/free-presence.md#p3 and adaptive-clip.md#ac1.
+Statement and proof: docs/privacy/free-presence.md#p3 and free-presence.md#ac1.
 
 The means of `norm_counts` over many rounds: those of vectors with noise that is correlated over the rounds.
 
@@ -159,7 +159,7 @@ class NormCountMean:
 
     v = Lᵀ g - c₀ for the vector g that a user sends; L, c₀ and C are public or released.
 
-    Formal guarantee: `effective_mu`-GDP with exact noise (free-presence#p3; adaptive-clip#ac1 where the row is `soft`)
+    Formal guarantee: `effective_mu`-GDP with exact noise (free-presence#p3; free-presence#ac1 where the row is `soft`)
     for every answer of every user. The mean,
     how far users stay within the radius, which share stays well within, and which share answers, for the price of the
     mean alone. It draws d + 3 Gaussian samples.

@@ -27,7 +27,7 @@ independent   11.31
 What correlated noise is worth as GDP by what it does: a user's rounds are played through the sampler itself.
 
 Who finds noise takes the column norm that a factorisation says of itself; who verifies a plan asks this. Statement:
-docs/privacy/prefix-noise.md#c2, several-epochs#c3.
+docs/privacy/prefix-noise.md#c2, prefix-noise#c3.
 """
 
 import math
@@ -68,7 +68,7 @@ class Factorisation:
     def reach(self, participations: int, separation: int) -> float:
         """max ‖Σ_{i in S} C[:, i]‖₂ over sets S of so many rounds, any two of them `separation` or more apart.
 
-        Attained at rounds 0, b, 2b, ... (several-epochs#c3). ConfigError for several participations where C is no
+        Attained at rounds 0, b, 2b, ... (prefix-noise#c3). ConfigError for several participations where C is no
         Toeplitz matrix whose coefficients never grow.
         """
         norm: float = self.column_norm if participations == 1 else strategies.reach(self, participations, separation)
@@ -129,7 +129,7 @@ class PrefixNoise:
     Formal guarantee: if the own user takes part in `participations` rounds at most, known before the first and any two
     of them `separation` or more apart, and moves each of their contributions by at most `sensitivity` in ℓ2 whatever
     was released before, all releases together are `effective_mu(dimension)`-GDP with exact noise (prefix-noise#c2 for
-    one participation, several-epochs#c3); `noise.total_variation(gaussians=rounds * dimension)` bounds what the noise
+    one participation, prefix-noise#c3); `noise.total_variation(gaussians=rounds * dimension)` bounds what the noise
     lacks.
 
     | input                            | what happens                                             |

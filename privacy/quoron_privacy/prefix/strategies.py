@@ -13,8 +13,8 @@ Users who come back: how far they reach, and `blt` and `banded`, each with a num
     0.000 0 71.06
 
 What is minimised is κ(k, b) times the root mean square over rounds of ‖B[t, :]‖: the noise of a prefix sum per unit of
-Δ/μ, whose squares are what the bound of docs/privacy/srgd-utility.md#u5 adds up. It depends on T, k and b alone.
-Statements and numbers: docs/privacy/several-epochs.md.
+Δ/μ, whose squares are what the bound of docs/privacy/srgd.md#u5 adds up. It depends on T, k and b alone.
+Statements and numbers: docs/privacy/prefix-noise.md#c3.
 """
 
 from collections.abc import Callable

@@ -70,7 +70,7 @@ KINDS: Mapping[str, Kind] = {
     "moment": Kind((2, 1), (1, 1), cut=2.01),  # second-moment#sm1
     "shaped-moment": Kind((2, 1), (2, 1), cut=2.01),  # free-presence#p2
     "norm-counts": Kind((4, 1), (4, 1), cut=1.0),  # free-presence#p3: "sums" and "shares" are one row together
-    "soft-norm-counts": Kind((4, 1), (4, 1), cut=1.0),  # adaptive-clip#ac1
+    "soft-norm-counts": Kind((4, 1), (4, 1), cut=1.0),  # free-presence#ac1
 }
 COUNTING = "norm-counts", "soft-norm-counts"
 SUMS, SHARES = "sums", "shares"  # names of blocks: what a factorisation correlates, and what norms say beside it

@@ -143,7 +143,7 @@ def _worst_case(problem: Problem, phases: Sequence[PhaseModels | PhaseModel]) ->
 def released_excess(problem: Problem, scale: Number) -> Number:
     """What noise N(0, scale² I) on a point of the domain, then projected, adds to the excess risk at most.
 
-    min(L √d σ, g E dist + βdσ²/2) by docs/privacy/outlier-filter-discussion.md#projected-noise: g is the gradient at
+    min(L √d σ, g E dist + βdσ²/2) by docs/privacy/outlier-filter.md#projected-noise: g is the gradient at
     the point, dist how far the noisy point lies outside. A linear loss is smallest on the boundary, where projected
     noise does not average out; of a loss that a ridge alone bends, g is what the ridge leaves of the start's gradient.
     Where features bend it the optimum is believed to lie inside, with g = 0.

@@ -12,7 +12,7 @@ What a promise pays for before its first round: a look at the table, and declara
 Each is paid out of any algorithm whose promise is a μ, which is chosen for what is left. What is bought, and with which
 noise, is fixed before any value is looked at, as is the part of μ that is left. Which columns, which algorithm and
 which numbers come after may depend on what was released: every part's μ is fixed beforehand, and so they compose.
-Statements and proofs: docs/privacy/table-health.md, docs/privacy/bought-run.md.
+Statements and proofs: docs/privacy/table-health.md, docs/privacy/bought-declarations.md#b1.
 """
 
 import math
@@ -477,7 +477,7 @@ def _worse(bought: GaussianPromise, promise: Guarantee) -> GaussianPromise:
     """What keeps both that and an evaluation, of which a user is in one, whatever label is found.
 
     By the most that a verified evaluation can spend: what it does spend hangs, in its last digits, on how many classes
-    and items were bought, and the books would tell of these (bought-run#b1).
+    and items were bought, and the books would tell of these (bought-declarations#b1).
     """
     assert promise.held_out is not None
     lack = promise.held_out.pair.lack

@@ -3,7 +3,7 @@
     >>> draw(seed_of("summer", "{}"), np.arange(100), 3).tolist()
     [38, 79, 95]
 
-Nothing of it is secret, and no amplification by sampling may be claimed of it: docs/privacy/members.md.
+Nothing of it is secret, and no amplification by sampling may be claimed of it: docs/privacy/silos.md#ro1.
 """
 
 import hashlib

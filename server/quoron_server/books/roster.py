@@ -8,7 +8,7 @@
 A user is *retired* when its operator says so, when its key was revoked and when another has its seat; *away* when its
 operator says so, or when it was not seen for `away_after` seconds; otherwise *active*. To be seen is to be connected:
 nothing that a client computes, answers or declines moves any of it, so who is drawn is no function of anybody's data
-(docs/privacy/members.md). What is kept of when somebody was seen is a time on a grid of `away_after` / 24: who had to
+(docs/privacy/silos.md#ro1). What is kept of when somebody was seen is a time on a grid of `away_after` / 24: who had to
 come back in the middle of a round does not show.
 
 A *silo* is one client of several people, each a user: their numbers follow each other from the one by which the silo is

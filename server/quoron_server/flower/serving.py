@@ -273,7 +273,7 @@ class Announcing(Protocol):
 
 def announce(grid: Grid, fleet: Announcing, run: str, *, early_ends: bool) -> None:
     """Tell every member of a run before anybody is asked, so that who is charged for it does not follow from who is
-    drawn (docs/privacy/own-limits.md). Who does not answer in time hears it again in the next round.
+    drawn (docs/privacy/lifetime.md#ol1). Who does not answer in time hears it again in the next round.
 
     It takes whole seconds unless early ends are accepted: how soon all have agreed tells how long their files are.
     """

@@ -73,7 +73,7 @@ class GrpcEngine:
         """Before anybody is asked, and before the round's commit: whoever has given an answer that counts has agreed.
 
         A client that comes back and is not told so takes the run for one that has not begun, unless it was drawn and
-        has answered: what it is charged would tell (docs/privacy/own-limits.md).
+        has answered: what it is charged would tell (docs/privacy/lifetime.md#ol1).
         """
         if self.note_agreed is None or len(self.session.agreed) == len(self._noted):  # nobody takes it back
             return

@@ -1,6 +1,6 @@
 """The users as operators see and change them, and who of them is here: what the roster is told of connections.
 
-Only connections and what an operator says move the roster, never an answer: docs/privacy/members.md.
+Only connections and what an operator says move the roster, never an answer: docs/privacy/silos.md#ro1.
 """
 
 import asyncio

@@ -8,7 +8,7 @@ What (ε, δ) and μ mean for one person: how well the best test can tell whethe
     >>> round(reading.right, 4), round(reading.found(0.05), 4)
     (0.7311, 0.1359)
 
-Bounds, none of them an estimate. Statement and proof: docs/privacy/odds.md.
+Bounds, none of them an estimate. Statement and proof: docs/privacy/gaussian.md#odds.
 """
 
 import math
@@ -50,7 +50,7 @@ class Odds:
     variation: float = 0.0
 
     def found(self, alarms: float) -> float:
-        """Share of those whose data is there that any test finds, at most, at this share of false alarms (odds#od1)."""
+        """Share of those whose data is there that any test finds at most, at this share of alarms (gaussian#od1)."""
         shift, rest = math.exp(min(self.epsilon, 700.0)), 1 - self.delta - alarms
         bounds = [1.0, shift * alarms + self.delta, 1 - max(rest, 0.0) / shift]
         if self.mu is not None:
@@ -60,7 +60,7 @@ class Odds:
 
     @property
     def right(self) -> float:
-        """Chance at most of a right guess between two tables that were as likely before (odds#od2)."""
+        """Chance at most of a right guess between two tables that were as likely before (gaussian#od2)."""
         plain = 1 - (1 - self.delta) / (1 + math.exp(min(self.epsilon, 700.0)))
         return plain if self.mu is None else min(plain, _NORMAL.cdf(self.mu / 2) + self.variation)
 
@@ -122,7 +122,7 @@ SPARE = (
     "This holds whatever else they know, now or later. It is about one person's data, all rows of it: what was learnt "
     "of people in general says as much of you whether you are in the table or not."
 )
-PLAIN = "docs/privacy/odds.md"
+PLAIN = "docs/privacy/gaussian.md#odds"
 
 
 def risked(odds: Odds | None) -> Card:

@@ -10,7 +10,7 @@ declarations (ranges, values, the label's kind) are a function of released numbe
 estimated, with its fix.
 
 Which columns, which method and which numbers come afterwards depend on what was released; what each part may cost does
-not. Statement and proof: docs/privacy/bought-run.md. The mechanism: quoron_privacy.counts.private_bounds.
+not. Statement and proof: docs/privacy/bought-declarations.md#b1. The mechanism: quoron_privacy.counts.private_bounds.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,7 @@
 """What a curator's run released, and the files that keep it. Nothing here depends on private data but the releases.
 
 Intervals of coefficients hold both noise and sampling of users. A method whose releases tell no such thing is refused
-by name. What is proved, and for which methods nothing is: docs/privacy/uncertainty.md.
+by name. What is proved, and for which methods nothing is: docs/privacy/one-round-least-squares.md#ui1.
 """
 
 from collections.abc import Mapping, Sequence

@@ -36,7 +36,7 @@ def errors(rng, rounds, d):
 
 
 def accelerated(rng, divide=2):
-    """Both sides of srgd-utility#u1, with the z-step Ŝ_t/(divide β)."""
+    """Both sides of srgd#u1, with the z-step Ŝ_t/(divide β)."""
     gradient, loss, ball, best, beta = random_quadratic(rng)
     rounds = rng.integers(1, 13)
     e = errors(rng, rounds, len(best))
@@ -52,7 +52,7 @@ def accelerated(rng, divide=2):
 
 
 def plain(rng):
-    """Both sides of the inequality of srgd-utility#u4."""
+    """Both sides of the inequality of srgd#u4."""
     gradient, loss, ball, best, beta = random_quadratic(rng)
     e = errors(rng, rng.integers(1, 13), len(best))
     x, left, right = np.zeros(len(best)), 0.0, beta / 2 * best @ best
@@ -64,7 +64,7 @@ def plain(rng):
 
 
 def leader(rng):
-    """Both sides of the inequality of srgd-utility#u5."""
+    """Both sides of the inequality of srgd#u5."""
     gradient, loss, ball, best, beta = random_quadratic(rng)
     rounds, d = rng.integers(1, 13), len(best)
     sampling, noise = errors(rng, rounds, d), errors(rng, rounds, d)
@@ -78,7 +78,7 @@ def leader(rng):
 
 
 def anytime(rng, last=True):
-    """Both sides of srgd-utility#u7, of which the model is x_T; with `last` false, of x_T and the bound for x_{T-1}."""
+    """Both sides of srgd#u7, of which the model is x_T; with `last` false, of x_T and the bound for x_{T-1}."""
     gradient, loss, ball, best, beta = random_quadratic(rng)
     beta *= rng.choice([0.1, 1.0])  # smoothness plays no part
     rounds = rng.integers(1, 13)
@@ -197,7 +197,7 @@ def test_the_proved_bound_is_above_the_measured_risk(name, smooth, factor):
 
 
 def by_theorem(problem, name, beta, clip, cohort, stds):
-    """docs/privacy/srgd-utility.md#u2 to srgd-utility#u5, sum by sum."""
+    """docs/privacy/srgd.md#u2 to srgd#u5, sum by sum."""
     radius, rounds, d = problem.radius, len(stds), problem.dimension
     gap = None if problem.beta is None else beta - problem.beta
     if name == "dp-ftrl":

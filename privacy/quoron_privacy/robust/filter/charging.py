@@ -3,12 +3,12 @@
 A test is a decision whose two outcomes are each within e^±e0 of one another between neighbouring datasets. The series
 stops at the `hits`-th hit; afterwards, unless it stopped, one μ-GDP release is made.
 
-* `game_values` is exact: the value of the game in which an adversary picks every test (outlier-filter-charging#f3).
+* `game_values` is exact: the value of the game in which an adversary picks every test (outlier-filter#f3).
 * `recounted_values` bounds the same by value iteration from above and the second account: what `verify` asks.
-* `truncated_composition` is a looser ceiling from finite sums alone (outlier-filter-charging#f2), and shares no code
+* `truncated_composition` is a looser ceiling from finite sums alone (outlier-filter#f2), and shares no code
   with the game.
 
-Source: docs/privacy/outlier-filter-charging.md#f3.
+Source: docs/privacy/outlier-filter.md#f3.
 
 What a phase of the outlier filter costs at each μ of its release: the game, averaged over the hidden cutoff.
 
@@ -191,7 +191,7 @@ def recounted_values(
 
 
 def truncated_composition(*, epsilon: float, each: float, hits: int, mu: float) -> float:
-    """The same bound at l = 0 by outlier-filter-charging#f2: the exact curve of K randomised responses and one μ-GDP
+    """The same bound at l = 0 by outlier-filter#f2: the exact curve of K randomised responses and one μ-GDP
     release, plus the probability that K of them make fewer than `hits` hits; smallest over K."""
     positive(epsilon=epsilon, each=each)
     count(hits=hits)

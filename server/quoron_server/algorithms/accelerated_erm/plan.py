@@ -577,7 +577,7 @@ def pairs(p: AcceleratedERMParameters, problem: Problem, adjacency: Adjacency) -
 
 
 def moves(p: AcceleratedERMParameters, problem: Problem) -> list[Moves | None]:
-    """min-cohort-free#q4: of the means of phases without a test."""
+    """min-cohort#q4: of the means of phases without a test."""
     del problem
 
     def once(phase: Numbers) -> Moves | None:

@@ -92,7 +92,7 @@ def pairs(p: PhasedParameters, problem: Problem, adjacency: Adjacency) -> tuple[
 
 
 def moves(p: PhasedParameters, problem: Problem) -> list[Moves]:
-    """min-cohort-free#q4: of the average of each phase, by one answer."""
+    """min-cohort#q4: of the average of each phase, by one answer."""
     far = 2 * problem.lipschitz / p.cohort_size * (1 + 2e-6)
     found = [(far * each.step_size / each.release_scale, each.rounds) for each in p.phases]
     return [Moves(once, once / 2) for once, rounds in found for _ in range(rounds)]

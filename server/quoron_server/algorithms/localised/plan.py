@@ -1,7 +1,7 @@
 """Choosing phases, steps and cohort sizes for localised SGD by predicted excess risk.
 
 The papers' factor 4 and log n phases are for the proof of a rate; privacy holds for every public choice, so the plan
-takes the one with the least predicted risk (docs/privacy/outlier-filter-discussion.md).
+takes the one with the least predicted risk (docs/privacy/outlier-filter.md).
 
 What the rules that leave outliers out have in common: how far apart users are taken to lie, and in which norm.
 
@@ -9,7 +9,7 @@ The two norms that localised SGD may measure users' answers in, and what a theor
 
 ℓ2: any closed convex domain, convex β-smooth losses. ℓ∞: a box, and losses whose Hessians are diagonally dominant, with
 row sums of at most β∞. Every step of the theorems uses the triangle inequality, a bound on how far users' gradients
-move, and steps and projections that bring no two points farther apart; all hold in both (docs/privacy/linf-filter.md).
+move, and steps projections that bring no two points farther apart; all hold in both: docs/privacy/soft-filter.md#lf4.
 """
 
 import math

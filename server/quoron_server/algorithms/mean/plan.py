@@ -173,7 +173,7 @@ def recounted_mu(p: MeanSGDParameters, dimension: int) -> float:
 
 
 def moves(p: MeanSGDParameters, problem: Problem) -> list[Moves]:
-    """min-cohort-free#q4: of the mean of unit rows.
+    """min-cohort#q4: of the mean of unit rows.
 
     The choices of a range are charged beside it, whoever is there.
     """

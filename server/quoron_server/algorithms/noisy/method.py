@@ -4,7 +4,7 @@
     model = uniform average of the last `suffix` iterates
 
 Another optimiser may take the step. With an adaptive clip the norm C_t follows the users, privately: rows enter in
-units of it, and noisy shares that say for nothing how far they reach set the next one (docs/privacy/adaptive-clip.md).
+units of it, and noisy shares that say how far they reach set the next one (docs/privacy/free-presence.md#ac1).
 
     g_t = C_t ((1/B) Σ clip_1(∇F_u(x_t)/C_t) + N(0, σ² I));   C_{t+1} from noisy shares of the same rows
 
@@ -22,7 +22,7 @@ How a clip norm follows the users: by the noisy shares that a mean of clipped ro
     >>> clip.following(1.0, told, 0.05, Presence(), 1.0)[0]
     0.35
 
-Statement and proof: docs/privacy/adaptive-clip.md.
+Statement and proof: docs/privacy/free-presence.md#ac1.
 """
 
 from dataclasses import dataclass, field

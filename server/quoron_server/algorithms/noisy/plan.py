@@ -145,7 +145,7 @@ def pairs(p: NoisySGDParameters, problem: Problem, adjacency: Adjacency) -> tupl
 
 
 def moves(p: NoisySGDParameters, problem: Problem) -> list[Moves]:
-    """min-cohort-free#q4: of a mean of rows that are cut to a fixed length."""
+    """min-cohort#q4: of a mean of rows that are cut to a fixed length."""
     del problem
     if p.adaptive is not None or not p.noise_scale > 0:
         return []

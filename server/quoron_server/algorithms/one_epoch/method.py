@@ -20,7 +20,7 @@ noise grows like log t where the gradient it stands for grows like t.
 Source: Choquette-Choo, Ganesh & Thakurta, Algorithm 1, with three repairs: answers are clipped, since no bound on their
 length holds for every dataset; the z-step is halved, as the potential of the proof needs; noise comes from a Toeplitz
 factorisation (`blt`), quieter than the binary tree. As printed: printed.choquette_choo. Every difference, and why:
-docs/papers/choquette_choo.md. Privacy: docs/privacy/srgd.md#s1. Utility: docs/privacy/srgd-utility.md#u2.
+docs/papers/choquette_choo.md. Privacy: docs/privacy/srgd.md#s1. Utility: docs/privacy/srgd.md#u2.
 
 Three relatives of accelerated SRGD: without acceleration, on fresh gradients, and online to batch.
 
@@ -40,7 +40,7 @@ DP-FTRL: follow the regularised leader on noised prefix sums; one epoch, or seve
     model: mean of the last iterates
 
 Source: Kairouz et al. (2021); Choquette-Choo et al. (2023), Algorithm 1, for several epochs. Proof:
-docs/privacy/srgd.md#s1, docs/privacy/several-epochs.md; of an adaptive clip: docs/privacy/free-presence.md.
+docs/privacy/srgd.md#s1, docs/privacy/prefix-noise.md#c3; of an adaptive clip: docs/privacy/free-presence.md.
 """
 
 from dataclasses import dataclass, field, fields, replace

@@ -6,7 +6,7 @@ On a quadratic with one curvature h all these methods are linear, so the error o
 the start point, to each cohort's sampling noise, and to each draw of privacy noise. `Response` holds how far the model
 moves for a unit added to Ŝ_t in round t alone; a sampling error of round s stays in every later sum, correlated noise
 enters by the rows of its factor. Where the curvature is unknown the proved bounds rank plans instead
-(docs/privacy/srgd-utility.md): upper bounds, often far above what is measured.
+(docs/privacy/srgd.md#u2): upper bounds, often far above what is measured.
 
 The registry entries of the one-epoch family: five ways to spend one answer a user in few rounds.
 """
@@ -110,7 +110,7 @@ def _response(method, betas, h, suffixes, bias, sums, path):  # type: ignore[no-
             else:  # without projections ftrl takes the same steps as plain SGD
                 x -= h * x / beta
                 total += x / suffix if rounds - t <= suffix else 0.0
-        # Then backwards: how much of a unit added to Ŝ_t alone is in the model, the a_t of srgd-utility#u6.
+        # Then backwards: how much of a unit added to Ŝ_t alone is in the model, the a_t of srgd#u6.
         bias[c] = total
         if method == 0:
             sums[c, rounds - 1] = -1 / (beta * rounds)
@@ -194,7 +194,7 @@ def _convolution(rows: Vector, kernel: Vector) -> Vector:
 def bounded_risk(
     problem: Problem, gradients: str, method: str, inverse_step: float, clip: float, cohort: int, stds: Vector
 ) -> float:
-    """Upper bounds: srgd-utility#u2 (recursive), #u3 (independent), #u4 (plain), #u5 (ftrl), #u7 (anytime).
+    """Upper bounds: srgd#u2 (recursive), #u3 (independent), #u4 (plain), #u5 (ftrl), #u7 (anytime).
 
     `stds[t]` is the noise per coordinate of Ŝ_t, or of the mean when gradients are independent; shape (T,). A β at or
     below the smoothness M has no bound: it gets that of β - M = M/1000, so that it ranks last.
@@ -202,7 +202,7 @@ def bounded_risk(
     radius, rounds = problem.radius, len(stds)
     t = np.arange(rounds)
     noise = math.sqrt(problem.dimension) * stds
-    if problem.beta is None:  # ftrl only: srgd-utility#u5 for losses that are not smooth
+    if problem.beta is None:  # ftrl only: srgd#u5 for losses that are not smooth
         moved = clip**2 * (rounds + 1) / 2 + clip * float(np.sum(noise))
         return (inverse_step * radius**2 / 2 + moved / inverse_step) / rounds
     gap = max(inverse_step - problem.beta, 1e-3 * problem.beta)
@@ -376,7 +376,7 @@ def pairs(p: OneEpochParameters, problem: Problem, adjacency: Adjacency) -> tupl
 
 
 def moves(p: OneEpochParameters, problem: Problem) -> list[Moves]:
-    """min-cohort-free#q4: of a round's own term, at least 1 of a column of C.
+    """min-cohort#q4: of a round's own term, at least 1 of a column of C.
 
     In one epoch as loud as the loudest.
     """

@@ -14,7 +14,7 @@ The population's θ solves (S + λ) θ = b. Of the moment M that is released, b�
 in that of M, and a mean over users of a (y - aᵀθ); its variance along v is at most max (vᵀa)² times the mean square of
 the residuals, and that M tells, too. Everything here is a function of released and public numbers.
 
-Statement and proof: docs/privacy/uncertainty.md#ui1.
+Statement and proof: docs/privacy/one-round-least-squares.md#ui1.
 """
 
 import math

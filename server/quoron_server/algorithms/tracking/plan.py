@@ -204,7 +204,7 @@ def pairs(p: TrackingParameters, problem: Problem, adjacency: Adjacency) -> tupl
 
 
 def moves(p: TrackingParameters, problem: Problem) -> list[Moves | None]:
-    """min-cohort-free#q4: none, as all releases tell their counts themselves."""
+    """min-cohort#q4: none, as all releases tell their counts themselves."""
     del problem
     return [None] * p.rounds
 

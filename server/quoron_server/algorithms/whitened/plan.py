@@ -141,7 +141,7 @@ def pairs(p: WhitenedParameters, problem: Problem, adjacency: Adjacency) -> tupl
 
 
 def moves(p: WhitenedParameters, problem: Problem) -> list[Moves | None]:
-    """min-cohort-free#q4: of the vote. Gradients tell their counts themselves."""
+    """min-cohort#q4: of the vote. Gradients tell their counts themselves."""
     del problem
     vote = Moves.of(lambda how: sensitivity_recount.rows(1.0, p.cohort_size, how) / p.vote_scale)
     return [*[None] * (p.first + p.gradients), vote]
