@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import quoron
-from quoron.reports.pictures import ALONE, HUES, WIDTH, Axis, Line, chart, number
+from quoron.reports.pictures import ALONE, HUES, WIDTH, Axis, Line, chart
 from quoron_privacy.errors import QuoronError
 from quoron_server.rounds import Observer, RoundEvent
 
@@ -526,7 +526,7 @@ def _chart(experiment: Experiment, findings: Sequence[Finding]) -> str | None:
     if not drawn:
         return None
     ratio = any(row.against for row in experiment.rows)
-    up = Axis(f"{experiment.name}: {'ratio of risks' if ratio else TITLES[experiment.measure]}", log=True, words=number)
+    up = Axis(f"{experiment.name}: {'ratio of risks' if ratio else TITLES[experiment.measure]}", log=True)
     return chart(experiment.claim, drawn, Axis(AXES[experiment.across], log=True), up)
 
 

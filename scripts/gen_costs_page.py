@@ -17,7 +17,7 @@ import written
 from quoron.engine.network import PRESETS, Counts, Network, Times, duration
 from quoron.planning.projection import NAME
 from quoron.reports import plots
-from quoron.reports.summary import size
+from quoron.results import size
 from quoron.simulation import run as runs
 from quoron.simulation import sources
 from quoron_client.protocol.questions import AverageGradient, Question
@@ -72,8 +72,9 @@ def methods() -> str:
     """What `quoron plan` says of all methods."""
     config, folder = sources.resolve(SOURCE, [f"run.network={','.join(PRESETS)!r}"])
     rows = runs.prepare(config, folder, compare=True).planned.costs
-    table = _table(plots.heads(rows), [plots.cells(row) for row in rows])
-    return table + "\n\n" + "\n\n".join(plots.notes(rows))
+    shown = plots.section(rows)
+    (table,) = shown.tables
+    return "\n\n".join([_table(table.heads, table.rows), *shown.below])
 
 
 def beside() -> str:

@@ -8,7 +8,6 @@ import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -74,19 +73,10 @@ def _level(name: str, shown: Shown, value: float) -> Line:
     return Line(name, [(1, value), (len(shown.rounds), value)], "dashed")
 
 
-def shades(shown: Shown) -> list[tuple[str, float, float]]:
-    """A ground for each phase, named at the top."""
-    phases = []
-    for phase, rows in groupby(shown.rounds, key=lambda row: row["public.phase"]):
-        numbers = [row["round"] + 1 for row in rows]
-        phases.append((phase, numbers[0] - 0.5, numbers[-1] + 0.5))
-    return phases
-
-
 def picture(name: str, runs: dict[str, Shown], lines: Callable[[Shown], list[Line]], up: str, *, log: bool) -> Path:
     """One panel a run, side by side."""
     drawn = [
-        chart(preset, lines(shown), Axis(f"rounds, {PRESETS[preset]}"), Axis(up, log=log), shades=shades(shown))
+        chart(preset, lines(shown), Axis(f"rounds, {PRESETS[preset]}"), Axis(up, log=log))
         for preset, shown in runs.items()
     ]
     path = IMAGES / f"{name}.svg"

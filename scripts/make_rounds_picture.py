@@ -4,7 +4,8 @@ import sys
 from pathlib import Path
 
 import quoron
-from quoron.reports.plots import rounds_svg
+from quoron.reports.pictures import Axis, Line, alone, chart
+from quoron.reports.plots import AT_MOST
 
 PICTURE = Path(__file__).parent.parent / "docs" / "images" / "rounds.svg"
 ALGORITHMS = ("accelerated-srgd", "srgd", "accelerated-sgd", "tracking-srgd", "one-pass-dp-sgd", "phased-sgd")
@@ -14,9 +15,11 @@ def main() -> int:
     """Plan, draw, and say where."""
     planned = {name: quoron.plan("few-rounds", algorithm=name) for name in ALGORITHMS}
     curves = {name: each.curve for name, each in planned.items() if each.curve is not None}
-    chosen = {name: planned[name].plan.cost.rounds for name in curves}
+    lines = [Line(name, curve.points, "line" if curve.measured else "dashed") for name, curve in curves.items()]
+    chosen = [(rounds := planned[name].plan.cost.rounds, dict(curves[name].points)[rounds]) for name in curves]
+    lines.append(Line("the plan", chosen, "dots", colour=7))
     PICTURE.parent.mkdir(parents=True, exist_ok=True)
-    PICTURE.write_bytes(rounds_svg(curves, chosen=chosen))
+    PICTURE.write_bytes(alone([chart(AT_MOST, lines, Axis("rounds", log=True), Axis(AT_MOST, log=True))]))
     print(PICTURE)
     return 0
 

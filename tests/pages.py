@@ -1,7 +1,5 @@
 """A report as a test reads it: what stands where, whether tags nest, and that nothing is loaded or carried out."""
 
-import base64
-import hashlib
 from html.parser import HTMLParser
 
 VOID = {"meta", "br"}
@@ -53,24 +51,20 @@ class Page(HTMLParser):
 
 
 def check_loads_nothing(text: str) -> None:
-    """One script, which the policy names by its digest; nothing from elsewhere, no event handlers; tables read."""
+    """No script, nothing from elsewhere, no event handlers; tables read."""
     page = Page(text)
     tags = [tag for tag, _, _ in page.elements]
-    assert not LOADED & set(tags)
-    assert tags.count("script") == 1
-    (script,) = (parts for tag, _, parts in page.elements if tag == "script")
-    digest = base64.b64encode(hashlib.sha256("".join(script).encode()).digest()).decode()
+    assert not (LOADED | {"script"}) & set(tags)
     policies = [a["content"] for tag, a, _ in page.elements if tag == "meta" and "http-equiv" in a]
     assert len(policies) == 1
-    assert f"'sha256-{digest}'" in str(policies[0])
     assert str(policies[0]).startswith("default-src 'none'")
-    assert len("".join(script).splitlines()) <= 200
+    assert "script" not in str(policies[0])
     for tag, attributes, _ in page.elements:
         assert not {"src", "style", "srcset", "xlink:href"} & attributes.keys()
         assert not [name for name in attributes if name.startswith("on")]
         assert tag == "a" or "href" not in attributes
         assert tag != "th" or attributes["scope"] in ("row", "col")
-        assert tag != "svg" or attributes.get("aria-hidden") == "true" or attributes["aria-label"]
+        assert tag != "svg" or attributes["aria-label"]
     assert "url(" not in text
     assert "@import" not in text
     assert 'name="viewport" content="width=device-width' in text

@@ -1,6 +1,6 @@
 """A run that takes a moment: a few thousand users, a few rounds; and who remembers what a comparison tells."""
 
-from quoron.reports.progress import Runs
+from quoron.reports.progress import Display
 from quoron.simulation import comparison
 
 TOML = """
@@ -25,10 +25,11 @@ options = { rounds = 8 }
 """
 
 
-class Watched(Runs):
+class Watched(Display):
     """Remembers what it is told."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.runs, self.ends = 0, []
 
     def planned(self, runs: int) -> None:

@@ -296,23 +296,23 @@ class Model(Printed):
                 return value
         return None
 
-    def table(self) -> list[tuple[str, str]]:
-        """Each coefficient with its name, for people; weights of encoded rows where there are none in raw units."""
-        if self.encoding.normalize:
-            named, values = self.encoding.names, self._blocks
-        else:
-            named = (*self.feature_names_out_, "intercept")
-            values = np.column_stack([np.atleast_2d(self.coef_), np.atleast_1d(self.intercept_)])
-        return [
-            (name, ", ".join(f"{value:.7g}" for value in column)) for name, column in zip(named, values.T, strict=True)
-        ]
+    def coefficients(self) -> list[tuple[str, Vector]]:
+        """Return each coefficient's name and value, (1,), or one a class, (K,).
 
-    def as_text(self) -> str:
-        """The file's text."""
-        contents = {
+        They are weights of encoded rows where there are none in the columns' own units.
+        """
+        if self.encoding.normalize:
+            return list(zip(self.encoding.names, self._blocks.T, strict=True))
+        values = np.column_stack([np.atleast_2d(self.coef_), np.atleast_1d(self.intercept_)])
+        return list(zip((*self.feature_names_out_, "intercept"), values.T, strict=True))
+
+    def as_json(self) -> dict[str, Any]:
+        """Return all that its file says but the digest."""
+        known = {name: ", ".join(f"{value:.7g}" for value in values) for name, values in self.coefficients()}
+        return {
             "format": FORMAT,
             "promise": None if self.promise is None else asdict(self.promise),
-            "coefficients": dict(self.table()),
+            "coefficients": known,
             "loss": {"name": self.loss.name, **self.loss.bounds},
             "encoding": self.encoding.as_json(),
             "label_shares": None if self.label_shares is None else asdict(self.label_shares),
@@ -323,7 +323,10 @@ class Model(Printed):
             "evaluation": None if self.evaluation is None else self.evaluation.as_json(),
             "weights": self.weights.tolist(),
         }
-        plain = json.loads(dumps(contents))
+
+    def as_text(self) -> str:
+        """Return the file's text."""
+        plain = json.loads(dumps(self.as_json()))
         plain["digest"] = digest(plain)
         text = json.dumps(plain, indent=1, ensure_ascii=False)
         short = re.sub(r"\[\s+([^\[\]{}]*?)\s+\]", _on_one_line, text)

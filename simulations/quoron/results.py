@@ -1,8 +1,9 @@
 """How results print, tabulate and plot themselves. pandas and matplotlib are imported by the call that needs them."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from html import escape
 from importlib import import_module
 from importlib.util import find_spec
@@ -38,6 +39,10 @@ class Printed(ABC):
     @abstractmethod
     def rows(self) -> list[tuple[str, str]]:
         """Return the label and text of each line. A result with a `statement` prints it as the last one."""
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the fields, and those of dataclasses in them, as mappings."""
+        return dict(asdict(self))  # type: ignore[call-overload]  # every result is a dataclass
 
     def _lines(self) -> list[tuple[str, str]]:
         stated = getattr(self, "statement", None)
@@ -117,3 +122,46 @@ def _needed(module: str, caller: str, install: str) -> Any:
     if find_spec(package := module.partition(".")[0]) is None:
         raise ConfigError(f"{caller} needs {package}. pip install {install}.")
     return import_module(module)
+
+
+def short(value: float, unit: str = "") -> str:
+    """Return a number in few characters, with its unit if it has one.
+
+    >>> short(900), short(15_000_000), short(0.00002), short(2_500_000, "B")
+    ('900', '15M', '2e-05', '2.5 MB')
+    """
+    prefix = ""
+    for larger in "kMGT":
+        if abs(value) < 1000:
+            break
+        value, prefix = value / 1000, larger
+    return f"{value:.3g}{' ' if unit else ''}{prefix}{unit}"
+
+
+def size(count: float) -> str:
+    """Return a number of bytes, as `short` writes it."""
+    return short(count, "B")
+
+
+def in_units(value: float) -> str:
+    """Return a number in the label's own units: 11,622 and 0.01162, never 1.162e+04."""
+    return f"{value:,.0f}" if 1000 <= abs(value) < 1e15 else f"{value:.4g}"
+
+
+def interval(value: float, low: float, high: float) -> str:
+    """Return a figure with its interval.
+
+    >>> interval(0.79321, 0.75, 0.8333), interval(12345.6, 12000.0, 13000.0)
+    ('0.793 (0.750 to 0.833)', '12,346 (12,000 to 13,000)')
+    """
+    shown = "{:,.3f}" if high < 10 else "{:,.4g}" if high < 1000 else "{:,.0f}"
+    return f"{shown.format(value)} ({shown.format(low)} to {shown.format(high)})"
+
+
+def percent(share: float) -> str:
+    """Return a share that is a bound: rounded up, to a tenth of a per cent.
+
+    >>> percent(0.5), percent(0.73106), percent(0.99999)
+    ('50 %', '73.2 %', '100 %')
+    """
+    return f"{min(math.ceil(1000 * share - 1e-9) / 10, 100):g} %"

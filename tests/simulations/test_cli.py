@@ -101,7 +101,7 @@ def test_an_interrupted_run_says_how_to_resume_and_gives_the_same_bits(
     assert invoke(["--quiet", "simulate", "small.toml", "--out", "whole"]) == 0
     capsys.readouterr()
     with monkeypatch.context() as patched:
-        patched.setattr(progress, "display", lambda **_: Impatient())
+        patched.setattr(progress, "display", lambda _: Impatient())
         code, printed = failing(capsys, "simulate", "small.toml", "--out", "cut")
     assert code == 130
     assert "quoron resume cut" in printed

@@ -26,7 +26,6 @@ from quoron.engine.network import PRESETS
 from quoron.evaluation import measuring
 from quoron.planning.projection import fronts
 from quoron.reports import plots, progress
-from quoron.reports.progress import RunBars, RunLines, Runs, runs_display
 from quoron.reports.summary import Summary
 from quoron.run_folder import RunFolder
 from quoron.simulation import comparison, evaluated
@@ -123,10 +122,10 @@ def test_the_page_and_the_terminal_show_what_rounds_cost(
     page = (priced.directory / "report.html").read_text(encoding="utf-8")
     showing.show(priced, as_json=False)
     terminal = capsys.readouterr().out
-    rows = costs_of(priced.cells)
-    assert len(rows) == 4
-    for row in rows:
-        for cell in plots.cells(row):
+    (table,) = plots.section(costs_of(priced.cells)).tables
+    assert len(table.rows) == 4
+    for row in table.rows:
+        for cell in row:
             assert f">{cell}</" in page
             assert cell in terminal
     assert costs_of(compared.cells) == []
@@ -191,32 +190,31 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path: Path, monkeypatch: p
         comparison.run_jobs([], tmp_path, workers=0, watcher=Watched())
 
 
-def test_progress_is_lines_or_bars_on_standard_error_or_nothing(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("form", ["nothing", "lines", "bars"])
+def test_progress_is_lines_or_bars_on_standard_error_or_nothing(form: Any, capsys: pytest.CaptureFixture[str]) -> None:
     job = comparison.Job(CELLS["srgd"], 0, CELLS["srgd"].config, Path("x"))
-    for kind in (Runs, RunLines, RunBars):
-        with kind() as shown:
-            shown.planned(1)
-            shown.began(0, job)
-            shown.moved(0, 1, 2)
-            shown.ended(0, job, "failed", "its reason")
-        printed = capsys.readouterr()
-        assert printed.out == ""
-        assert ("run 1/1, srgd seed 0: failed: its reason" in printed.err) is (kind is RunLines)
+    with progress.Display(form) as shown:
+        shown.planned(1)
+        shown.began(0, job)
+        shown.moved(0, 1, 2)
+        shown.ended(0, job, "failed", "its reason")
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert ("run 1/1, srgd seed 0: failed: its reason" in printed.err) is (form == "lines")
+
+
+def test_a_terminal_has_bars_unless_nobody_wants_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
-    assert type(runs_display(quiet=False)) is RunBars
-    assert type(runs_display(quiet=True)) is Runs
+    assert progress.display(None).form == "bars"
+    assert progress.display(False).form == "nothing"
 
 
 def test_a_notebook_has_a_bar_and_without_ipywidgets_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
     monkeypatch.setattr(progress, "find_spec", lambda name: object())
-    assert progress.wanted(None)
-    assert type(progress.display(quiet=False)) is progress.Bar
+    assert progress.display(None).form == "bars"
     monkeypatch.setattr(progress, "find_spec", lambda name: None)
-    assert type(progress.display(quiet=False)) is progress.Lines
-    assert not progress.wanted(False)
+    assert progress.display(None).form == "lines"
 
 
 def of_two(first: list[float], second: list[float], looks: int = 1) -> list[dict]:

@@ -3,6 +3,7 @@
 import json
 import signal
 import subprocess
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -301,7 +302,7 @@ def test_with_many_unfit_columns_some_are_named_together_and_all_are_in_the_tabl
     assert [name for name in said.split("'") if name.startswith("x")] == [f"x{place}" for place in range(29, 21, -1)]
     assert "and 22 more columns" in said
     assert len(found.table()) == 2 + 31 + 2
-    assert words.Health.from_json(json.loads(json.dumps(found.as_json()))) == found
+    assert words.Health.from_json(json.loads(json.dumps(asdict(found)))) == found
     (said,) = a_report({"values": 0.1, "columns": np.append(np.full(5, 0.4), np.zeros(26))}, rules).warnings
     assert said.startswith("many values do not fit their declarations, most in 'x0', 'x1', 'x2', 'x3', 'x4': declare")
 

@@ -60,7 +60,7 @@ def test_rows_divided_by_their_own_length_have_no_coefficients_in_raw_units():
     made = model(read_label("ill"), normalize=True)
     with pytest.raises(UsageError, match="normalize"):
         made.coef_  # noqa: B018
-    assert len(made.table()) == 4
+    assert len(made.coefficients()) == 4
 
 
 def test_rows_that_cannot_be_used_are_refused_with_their_number():
@@ -368,7 +368,7 @@ def test_intervals_are_in_the_columns_own_units_and_hold_what_is_true(tmp_path):
     assert 0 < south[0] < south[1]
     assert south[1] - north[0] > 0
     assert intercept[0] < intercept[1]
-    assert len(model.table()) == 4
+    assert len(model.coefficients()) == 4
     assert model.no_interval is None
 
 

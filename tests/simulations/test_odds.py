@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from quoron.reports.sections import ALARMS, Odds, percent, rounded_up
+from quoron.reports.sections import ALARMS, Odds, rounded_up
+from quoron.results import percent
 from quoron_privacy.accounts import gdp
 
 GRID = np.linspace(1e-4, 1 - 1e-4, 801)

@@ -67,7 +67,6 @@ def compare(
 
 def carried_out(request: Request, folder: Path, engine: Inline | Ray, progress: bool | None) -> Comparison:
     """Carry out the runs of a comparison that are not complete in its folder, and return it."""
-    quiet = not bars.wanted(progress)
-    with RunFolder(folder).resumable(), bars.runs_display(quiet=quiet) as watcher:
+    with RunFolder(folder).resumable(), bars.display(progress) as watcher:
         sharing = engine.sharing if isinstance(engine, Ray) else None
         return comparisons.carry_out(request, folder, watcher=watcher, workers=engine.workers, sharing=sharing)

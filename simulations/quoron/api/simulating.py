@@ -85,7 +85,7 @@ def simulate(
     if table is not None and not folder.ledger.exists():
         write(folder.path / FRAME, as_parquet(table))
     base = Path.cwd() if table is None else folder.path
-    with folder.resumable(), bars.display(quiet=not bars.wanted(progress)) as bar:
+    with folder.resumable(), bars.display(progress) as bar:
         return carry_out(where, prepared, folder, base, [bar, *observers])
 
 

@@ -96,7 +96,7 @@ def train(
         return plan_training(source, user, label, holdout=holdout, **arguments)
     sharing = inline_or_ray(engine).sharing
     config, name, frame = described(source, user, label, {**arguments, "holdout": holdout}, secret=True)
-    with bars.display(quiet=not bars.wanted(progress)) as shown:
+    with bars.display(progress) as shown:
         prepared = training.prepare(config, Path.cwd(), name=name, frame=frame)
         folder = claim(config, name)
         with folder.resumable():

@@ -272,13 +272,13 @@ def plan(
     except Infeasible as error:  # what would be feasible is told before it is said that this is not
         if error.advice is not None:
             if picture is not None and epsilons:
-                showing.draw_epsilons(picture, error.advice)
+                showing.draw(picture, showing.plots.epsilon_section(error.advice.curve or ()))
             showing.show_answers(error.advice, str(error), as_json=as_json)
         raise
     if picture is not None and epsilons and planned.advice is not None:
-        showing.draw_epsilons(picture, planned.advice)
+        showing.draw(picture, showing.plots.epsilon_section(planned.advice.curve or ()))
     if picture is not None and not epsilons:
-        showing.draw(picture, planned)
+        showing.draw(picture, showing.curve_section(planned))
     if losses is not None:
         showing.write_losses(losses, planned)
     showing.show_plan(planned, as_json=as_json)

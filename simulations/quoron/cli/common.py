@@ -193,7 +193,7 @@ def progress(*, as_json: bool) -> "Display":
     """A bar or lines on standard error, where progress is shown."""
     from quoron.reports.progress import display
 
-    return display(quiet=not shows_progress(as_json=as_json))
+    return display(shows_progress(as_json=as_json))
 
 
 @contextmanager

@@ -1,22 +1,17 @@
-"""What `quoron train` says on one screen, at most 24 lines of 80: before it trains, and afterwards.
+"""What `quoron train` says in brief: before it trains, and afterwards.
 
 Rounded, and without what only a reader of proofs asks for: that stands in plan.json, in the report, and behind
 `quoron show RUN --details`. The whole promise, with its theorem, is there too; what is said here is true and shorter.
 """
 
-import textwrap
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
-
-from rich.console import Console
 
 from quoron.engine.network import duration
 from quoron.planning.choosing import risk_sentence
 from quoron.planning.plans import Plan
-from quoron.reports.page import Section, Table
-from quoron.reports.summary import size
-from quoron.reports.terminal import pairs
-from quoron_client.data.encoding import outcomes
+from quoron.reports import sections
+from quoron.reports.page import Section
+from quoron.results import size
 from quoron_server.algorithms.info import start_risk
 from quoron_server.plan import Guarantee, RunPlan
 from quoron_server.wording import assumption_text
@@ -25,11 +20,8 @@ if TYPE_CHECKING:
     from quoron.model import Model
     from quoron.training.result import TrainingSummary
 
-LINES = 24
 COEFFICIENTS = 4  # that are shown
-CLASS, NAME = 24, 48  # letters of a class's name, and of a feature's
 RELEASED = "by what the run released"  # label of a row of summaries
-FIXED = 17  # lines of a complete run without its warnings and what was bought, at most
 DRY = "Dry run: nothing is charged, and of the table only its users are counted."
 NEXT = "Next: the same without --dry-run. --json has every number, the theorem, and what other methods would do."
 
@@ -42,34 +34,22 @@ def promise(epsilon: float, delta: float, adjacency: str) -> str:
     )
 
 
-def planned(plan: Plan, doubted: Section, out: Console) -> list[Section]:
-    """The plan of a run: its promise, what is bought and forecast, and as many remarks as fit whole."""
+def planned(plan: Plan, doubted: Section) -> list[Section]:
+    """The plan of a run: its promise, what is bought and forecast, and remarks."""
     promised = plan.plan.guarantee
     said = [DRY, promise(promised.epsilon, promised.delta, promised.adjacency)]
     said += [f"Assumed: {assumption_text(assumed)}." for assumed in promised.assumptions]
-    told = rows(plan)
-    wrapped = sum(len(textwrap.wrap(each, out.width)) for each in (*plan.doubts, *said, NEXT))
-    used = len(out.render_lines(pairs(told))) + wrapped
-    fitting = remarks(plan, used, out.width)
-    return [doubted, Section(note=said, rows=told, warnings=fitting, below=[NEXT], dense=True)]
+    return [doubted, Section(note=said, rows=rows(plan), warnings=plan.remarks, below=[NEXT], dense=True)]
 
 
-def trained(summary: "TrainingSummary", model: "Model", width: int) -> list[Section]:
+def trained(summary: "TrainingSummary", model: "Model") -> list[Section]:
     """A complete run: its promise, its public figures, the first coefficients, and warnings."""
-    found = model.table()
-    listed = [[feature(name), value] for name, value in found[:COEFFICIENTS]]
-    more = [f"and {len(found) - COEFFICIENTS:,} more in the model's file."] if len(found) > COEFFICIENTS else []
-    heads = ["feature", f"{coefficient(model)}, in the column's units"]
+    known = sections.coefficients(model, COEFFICIENTS)
     unseen = [] if summary.health is not None else [summary.unseen]
+    said = [promise(summary.epsilon, summary.delta, summary.adjacency)]
     return [
-        Section(
-            note=[promise(summary.epsilon, summary.delta, summary.adjacency)],
-            rows=figures(summary),
-            tables=[Table("Coefficients", heads, listed)],
-            below=more,
-            dense=True,
-        ),
-        Section(warnings=warnings(summary, width), below=unseen),
+        Section(note=said, rows=figures(summary), tables=known.tables[:1], below=known.note, dense=True),
+        Section(warnings=[f"Warning: {each}" for each in summary.warnings], below=unseen),
     ]
 
 
@@ -104,20 +84,6 @@ def rows(planned: Plan) -> list[tuple[str, str]]:
     return found
 
 
-def coefficient(model: "Model") -> str:
-    """What stands in a row of coefficients: of two classes that one for which it speaks, of more one for each."""
-    classes = outcomes(model.encoding.label)
-    if len(classes) == 2:
-        return f"coefficient for {textwrap.shorten(str(classes[1]), CLASS, placeholder='...')}"
-    several = ", ".join(map(str, classes))
-    return f"coefficients for {several}" if 0 < len(several) <= 2 * CLASS else "coefficient"
-
-
-def feature(name: str) -> str:
-    """A feature in a row of coefficients: long names and values by how they begin."""
-    return name if len(name) <= NAME else f"{name[: NAME - 3]}..."
-
-
 def seconds(plan: RunPlan) -> float:
     """About what the rounds compute on two processors, as measured in docs/results.md: by users and by numbers."""
     rows, answer = plan.problem.users * plan.problem.items_per_user, plan.parameters.answer_length(plan.problem)
@@ -149,34 +115,3 @@ def figures(summary: "TrainingSummary") -> list[tuple[str, str]]:
     if any(label == RELEASED for label, _ in told):  # the plan's own bound stands behind `show --details`
         left |= {"excess risk, predicted", "that is"}
     return [("method", summary.algorithm), *(row for row in told if row[0] not in left)]
-
-
-def warnings(summary: "TrainingSummary", width: int) -> list[str]:
-    """Every warning of a complete run: doubts whole, and of the others those that do not fit by how they begin."""
-    bought = sum(label.startswith(("estimated: ", "and more")) for label, _ in figures(summary))
-    left = LINES - FIXED - bought - (0 if summary.health is not None else 3)
-    return _named(
-        [f"Warning: {each}" for each in summary.warnings],
-        len(summary.doubts),
-        left,
-        width,
-        "What ends in ... is whole in report.html.",
-    )
-
-
-def remarks(planned: Plan, used: int, width: int) -> list[str]:
-    """Every remark of a dry run, beside so many lines; those that do not fit by how they begin."""
-    return _named(planned.remarks, 0, LINES - used, width, "")  # the next line says where all of it is
-
-
-def _named(texts: Sequence[str], whole: int, left: int, width: int, end: str) -> list[str]:
-    """All texts: so many whole, or more where all fit into so many lines, and of each of the others a line's worth."""
-    lines = [len(textwrap.wrap(text, width)) for text in texts]
-
-    def needed(shown: int) -> int:
-        return sum(lines[:shown]) + len(texts) - shown + (bool(end) and shown < len(texts))
-
-    shown = next((many for many in range(len(texts), whole, -1) if needed(many) <= left), whole)
-    short = [textwrap.shorten(text, width, placeholder=" ...") for text in texts[shown:]]
-    cut = any(text.endswith(" ...") for text in short)
-    return [*texts[:shown], *short, *([end] if end and cut else [])]

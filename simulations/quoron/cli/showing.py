@@ -9,23 +9,24 @@ from rich.console import Console
 
 from quoron.api.listing import algorithms
 from quoron.cli import one_screen
-from quoron.evaluation.evaluation import Evaluation
 from quoron.planning.choosing import Candidate, refusals, risk_sentence, risk_words
 from quoron.planning.plans import SURE, Plan
 from quoron.planning.questions import EPSILONS, MOST_USERS, Advice, Enough
 from quoron.presets import presets
-from quoron.reports import pages, plots, sections
-from quoron.reports import plots as curve_plot
+from quoron.reports import pages
+from quoron.reports import plots as plots
 from quoron.reports.page import Section, Table
-from quoron.reports.summary import Summary, size, time_rows
+from quoron.reports.pictures import alone
+from quoron.reports.summary import Summary, time_rows
 from quoron.reports.terminal import Terminal
 from quoron.reports.terminal import show as render
 from quoron.reports.terminal import table as table
+from quoron.results import Release, size
 from quoron.run_folder import RunFolder, write
 from quoron.simulation import comparison as compared
 from quoron.simulation.comparison import Comparison
 from quoron.simulation.run import SimulatedRun
-from quoron_privacy.errors import Infeasible, UsageError
+from quoron_privacy.errors import ConfigError, Infeasible, UsageError
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.info import start_risk
@@ -42,9 +43,8 @@ else:  # of a table that was trained on
 
 
 def show(result: Any, *, as_json: bool, details: bool = False) -> None:
-    """Print what has been carried out; of a trained table one screen, unless `details` are asked for."""
-    out = console()
-    _put(lambda: sections_of(result, out, details=details), result.as_json, as_json=as_json, details=details)
+    """Print what has been carried out; of a trained table in brief, unless `details` are asked for."""
+    _put(lambda: sections_of(result, details=details), result.as_json, as_json=as_json, details=details)
 
 
 def _put(parts: Callable[[], list[Section]], plain: Callable[[], Any], *, as_json: bool, details: bool = False) -> None:
@@ -55,7 +55,7 @@ def _put(parts: Callable[[], list[Section]], plain: Callable[[], Any], *, as_jso
         render(console(), parts(), details=details)
 
 
-def sections_of(result: Any, out: Console, *, details: bool = False) -> list[Section]:
+def sections_of(result: Any, *, details: bool = False) -> list[Section]:
     """Return what a terminal shows of a result: the sections of its page, and where its files are."""
     if isinstance(result, SimulatedRun):
         planned, of_table = result.planned, result.config.population.kind == "table"
@@ -69,14 +69,14 @@ def sections_of(result: Any, out: Console, *, details: bool = False) -> list[Sec
     if isinstance(result, Comparison):
         listed = compared.comparison_sections(result.cells, result.request)
         return [*listed, Section(below=[SURE]), _files("Tables in", result.directory)]
-    if isinstance(result, Evaluation):
-        return sections.evaluation(result)
+    if isinstance(result, Release):
+        return pages.release_sections(result)  # type: ignore[arg-type]  # the two that commands make
     if details:
         shown = report.training_sections(RunFolder(result.directory), result.summary, result.model, most=None)
     else:
         choice = getattr(result, "choice", None)  # of a search
         shown = [Section(rows=() if choice is None else choice.rows(), dense=True)]
-        shown += one_screen.trained(result.summary, result.model, out.width)
+        shown += one_screen.trained(result.summary, result.model)
     model = result.directory / "model.json"
     return [*shown, Section(note=[f"Model {model}; predict with: quoron predict {model} NEW.csv"])]
 
@@ -92,7 +92,7 @@ def show_stored(done: "Summary | TrainedTable | Comparison", page: Path, *, as_j
         return
     if details:
         shown = pages.simulation_sections(RunFolder(page.parent), done, None) if isinstance(done, Summary) else None
-        render(out := console(), shown or sections_of(done, out, details=True), details=True)
+        render(console(), shown or sections_of(done, details=True), details=True)
     else:
         print(done)
     print(page)
@@ -108,11 +108,11 @@ def show_search(search: "TableSearch", *, as_json: bool) -> None:
 def show_plan(planned: Plan, *, as_json: bool, brief: bool = False) -> None:
     """A plan: its promise, its numbers, what others would do or why they cannot, rounds curve, answers to questions.
 
-    `brief`, on one screen, before a curator's run.
+    `brief` before a run of `quoron train`.
     """
-    answers, out = planned.advice or Advice(), console()
+    answers = planned.advice or Advice()
     _put(
-        lambda: one_screen.planned(planned, doubted(planned.doubts), out) if brief else _of_plan(planned, answers),
+        lambda: one_screen.planned(planned, doubted(planned.doubts)) if brief else _of_plan(planned, answers),
         lambda: planned.as_json() | answers.as_json(),
         as_json=as_json,
     )
@@ -125,13 +125,12 @@ def _of_plan(planned: Plan, answers: Advice) -> list[Section]:
     others = [_candidate_row(each, chosen.algorithm) for each in feasible]
     heads = ["algorithm", "predicted excess risk", "trust_model", "rounds"]
     choice = [] if planned.choice is None else [f"Chosen {planned.choice}"]
-    curve = planned.curve and curve_plot.rounds_section(chosen.algorithm, planned.curve, chosen.cost.rounds)
     return [
         doubted(planned.doubts),
         Section(note=[promised, *choice], rows=plan_rows(planned), warnings=planned.remarks),
         plots.section(planned.costs),
         Section(tables=[Table("Algorithms", heads, others)], below=[SURE, *infeasible(planned.candidates)]),
-        curve or Section(),
+        *([] if planned.curve is None else [curve_section(planned)]),
         *_answers(answers),
     ]
 
@@ -143,7 +142,7 @@ def show_answers(answers: Advice, refused: str, *, as_json: bool) -> None:
 
 def _answers(answers: Advice) -> list[Section]:
     enough = [Section(note=enough_lines(found)) for found in (answers.enough, answers.widest) if found is not None]
-    return enough + ([] if answers.curve is None else [curve_plot.epsilon_section(answers.curve)])
+    return enough + ([] if answers.curve is None else [plots.epsilon_section(answers.curve)])
 
 
 def enough_lines(found: Enough) -> list[str]:
@@ -184,18 +183,19 @@ def show_presets(*, as_json: bool) -> None:
     _put(lambda: [Section(tables=[listed])], lambda: rows, as_json=as_json)
 
 
-def draw_epsilons(picture: Path, answers: Advice) -> None:
-    """Write what ε buys as a picture."""
-    write(picture, curve_plot.epsilon_svg(answers.curve or ()), advice="Choose another place for --plot.")
+def draw(picture: Path, section: Section) -> None:
+    """Write the pictures of a section as one SVG file. ConfigError where there is nothing to draw."""
+    if not section.pictures:
+        raise ConfigError("Expected a plan that is feasible to draw, got none. See the reasons with `quoron plan`.")
+    write(picture, alone([each.drawn for each in section.pictures]), advice="Choose another place for --plot.")
 
 
-def draw(picture: Path, planned: Plan) -> None:
-    """Write the rounds curve as a picture; Infeasible where nothing is predicted."""
+def curve_section(planned: Plan) -> Section:
+    """The curve of a plan's rounds. Infeasible where nothing is predicted."""
     name = planned.plan.algorithm
     if planned.curve is None:
         raise Infeasible(f"a plot of {name}", "nothing is predicted for it", "calibrated constants")
-    drawing = curve_plot.rounds_svg({name: planned.curve}, chosen={name: planned.plan.cost.rounds})
-    write(picture, drawing, advice="Choose another place for --plot.")
+    return plots.rounds_section(name, planned.curve, planned.plan.cost.rounds)
 
 
 def write_losses(path: Path, planned: Plan) -> None:

@@ -1,6 +1,5 @@
 """`quoron bounds`, `statistics`, `evaluate`, `index`: what else is asked of a table than a model of it."""
 
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -111,9 +110,9 @@ def stats(
     asked |= {name: _said(name, typed) for name, typed in (("numeric", numeric), ("categorical", categorical))}
     asked |= {"dates": _dates(dates or ()), "items_per_user": items_per_user, "population": population}
     found = quoron.statistics(opened(table, csv), questions, user=user, **asked)
-    typer.echo(json.dumps(found.as_json(), ensure_ascii=False, allow_nan=False) if as_json else found.text())
+    showing.show(found, as_json=as_json)
     if report is not None:
-        alone.statistics(found, report)
+        alone.write_release(found, report)
 
 
 def _adjacency(users: int | None) -> Literal["replace-one", "zero-out"]:
@@ -165,7 +164,7 @@ def evaluate(
     found = quoron.evaluate(model, rows, user, items_per_user=items_per_user, **given, population=population)
     showing.show(found, as_json=as_json)
     if report is not None:
-        alone.evaluation(found, report)
+        alone.write_release(found, report)
 
 
 def index(

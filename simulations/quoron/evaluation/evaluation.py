@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from quoron.results import Release
+from quoron.results import Release, in_units
 from quoron_privacy.errors import DataError
 
 Per = Literal["user", "item"]
@@ -17,11 +17,6 @@ MANY = (
     " An AUC is of two classes, per user. Of K, each against the rest, each would have √K times the noise, and K times "
     "that for being rare: train with a label of two, such as 'origin == 2', for one of them."
 )
-
-
-def in_units(value: float) -> str:
-    """A number in the label's own units, for people: 11,622 and 0.01162, never 1.162e+04."""
-    return f"{value:,.0f}" if 1000 <= abs(value) < 1e15 else f"{value:.4g}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +35,6 @@ class Figure:
     baseline_name: str  # always saying so: "chance", "majority", "label shares", "mean"
     useless: bool  # whether the interval holds the baseline and is as wide as all between it and a perfect model
     bound: str = ""  # at what it is clipped, in words; "" for nothing
-
-    @property
-    def better(self) -> Literal["higher", "lower"]:
-        """Which way is better."""
-        return "higher" if self.name in ("accuracy", "AUC") else "lower"
 
     def text(self) -> str:
         """For people: the value, its interval and the baseline."""
@@ -97,10 +87,6 @@ class Evaluation(Release):
     def records(self) -> list[dict[str, Any]]:
         """Return one mapping a figure."""
         return [asdict(figure) for figure in self.figures]
-
-    def as_json(self) -> dict[str, Any]:
-        """Plain numbers and strings."""
-        return asdict(self)
 
     @classmethod
     def from_json(cls, contents: Mapping[str, Any]) -> "Evaluation":

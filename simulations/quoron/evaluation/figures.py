@@ -25,9 +25,10 @@ from numpy.typing import NDArray
 from scipy.linalg import solve_triangular
 from scipy.special import expit, logit, ndtri
 
-from quoron.evaluation.evaluation import Bin, Evaluation, Figure, in_units
+from quoron.evaluation.evaluation import Bin, Evaluation, Figure
 from quoron.evaluation.measuring import Released, Where, places_said, where
 from quoron.evaluation.scores import MOST_LOSS, Scorer
+from quoron.results import in_units
 from quoron_client.data.encoding import Range
 from quoron_privacy.counts import held_out
 from quoron_privacy.counts.held_out import PLACES, HeldMeans, HeldOut

@@ -32,7 +32,7 @@ from quoron import config as configs
 from quoron.config import Config
 from quoron.engine.inline import InlineEngine
 from quoron.federation.flower_claim import ClaimObserver
-from quoron.reports.progress import Lines
+from quoron.reports.progress import Display
 from quoron.run_folder import RunFolder, claim
 from quoron.simulation import run as runs
 from quoron.simulation.problem import setup
@@ -95,10 +95,10 @@ def carry_out(grid: Grid, context: Context) -> None:
         config = config.model_copy(update={"run": config.run.model_copy(update={"out": str(settings["folder"])})})
     folder = claim(config, name)
     _log.warning("the run folder is %s", folder.path.resolve())
-    _in_folder(grid, config, base, folder, Lines())
+    _in_folder(grid, config, base, folder, Display("lines"))
 
 
-def _in_folder(grid: Grid, config: Config, base: Path, folder: RunFolder, observer: ClaimObserver | Lines) -> None:
+def _in_folder(grid: Grid, config: Config, base: Path, folder: RunFolder, observer: ClaimObserver | Display) -> None:
     prepared = runs.prepare(config, base)
     fleet = Shards.found(grid, run=RUN, seconds=WAITING, told=_Counting(observer, "nodes are there"))
     told = _Counting(observer, "nodes have answered")
@@ -114,7 +114,7 @@ def _in_folder(grid: Grid, config: Config, base: Path, folder: RunFolder, observ
 class _Counting:
     """Tells an observer how many have come, now and then: the data are made up."""
 
-    def __init__(self, observer: ClaimObserver | Lines, what: str) -> None:
+    def __init__(self, observer: ClaimObserver | Display, what: str) -> None:
         self._observer, self._what, self._due = observer, what, time.monotonic() + _TOLD
 
     def __call__(self, answered: int, asked: int) -> None:

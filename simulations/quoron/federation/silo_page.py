@@ -4,7 +4,7 @@ One file that loads nothing. No line on any one person is in it.
 """
 
 from quoron.reports import page
-from quoron.reports.page import Card, Fact, Raw, Section, Table
+from quoron.reports.page import Section, Table
 from quoron_client.federation.account import Account, Promise
 
 FOOTER = (
@@ -24,21 +24,23 @@ LEFT = (
 
 
 def document(account: Account) -> str:
-    """The page as HTML text."""
+    """Return the page as HTML text."""
     most = account.spending[0]
     charged = [each for each in account.runs if each.persons_charged]
     spent = [(f"{each.epsilon:g}", f"{each.delta:g}", f"{each.persons:,}") for each in account.spending]
+    rows = [
+        ("persons", f"{account.persons:,}, of them {len(account.departures):,} have left"),
+        ("most spent of a person", f"ε = {most.epsilon:g}, δ = {most.delta:g}, over all runs"),
+        ("runs", f"{len(charged):,} that somebody is charged for, of {len(account.runs):,} agreed to"),
+    ]
     parts = [
-        Section(
-            cards=[
-                Card("persons", f"{account.persons:,}", f"of them {len(account.departures):,} have left"),
-                Card("most spent of a person", f"ε = {most.epsilon:g}", f"δ = {most.delta:g}, over all runs"),
-                Card("runs", f"{len(charged):,}", f"that somebody is charged for, of {len(account.runs):,} agreed to"),
-            ]
-        ),
         Section(title="What is guaranteed", note=[PROMISED]),
-        Section(title="What has been spent", tables=[Table("By what they were charged", ["ε", "δ", "persons"], spent)]),
-        Section(title="Run by run", picture="".join(map(_run, account.runs))),
+        Section(
+            title="What has been spent",
+            rows=rows,
+            tables=[Table("By what they were charged", ["ε", "δ", "persons"], spent)],
+        ),
+        *map(_run, account.runs),
         Section(
             title="Who has left",
             note=[*([] if account.departures else ["Nobody has left."]), LEFT],
@@ -46,22 +48,21 @@ def document(account: Account) -> str:
         ),
     ]
     lead = f"The account of {account.record}, {account.made[:10]}."
-    return page.document("What was guaranteed", lead=lead, parts=parts, simulated=False, footer=FOOTER)
+    return page.document("What was guaranteed", parts, lead=lead, footer=FOOTER)
 
 
-def _run(said: Promise) -> Raw:
-    announced = "" if said.epsilon is None or said.delta is None else f"ε = {said.epsilon:g}, δ = {said.delta:g}"
-    facts = [
-        Fact("agreed to", said.agreed[:10] or "not told"),
-        Fact("method", said.algorithm or "not told"),
-        Fact("adjacency, trust model", ", ".join(filter(None, (said.adjacency, said.trust_model))) or "not told"),
-        Fact("announced", announced or "not told"),
-        Fact("charged to a person", f"ε = {said.charged_epsilon:g}, δ = {said.charged_delta:g}"),
-        Fact("theorem", said.theorem or "not told"),
-        Fact("persons", f"{said.persons_charged:,} charged, {said.persons_answered:,} answered, of {said.persons:,}"),
-        Fact(
-            "answers",
-            f"{said.rounds_answered:,} rounds, {said.state}; participation {said.participation or 'not told'}",
-        ),
+def _run(run: Promise) -> Section:
+    announced = "" if run.epsilon is None or run.delta is None else f"ε = {run.epsilon:g}, δ = {run.delta:g}"
+    participation = run.participation or "not told"
+    rows = [
+        ("agreed to", run.agreed[:10]),
+        ("method", run.algorithm),
+        ("adjacency, trust model", ", ".join(filter(None, (run.adjacency, run.trust_model)))),
+        ("announced", announced),
+        ("charged to a person", f"ε = {run.charged_epsilon:g}, δ = {run.charged_delta:g}"),
+        ("theorem", run.theorem),
+        ("persons", f"{run.persons_charged:,} charged, {run.persons_answered:,} answered, of {run.persons:,}"),
+        ("answers", f"{run.rounds_answered:,} rounds, {run.state}; participation {participation}"),
     ]
-    return page.folded(said.run, page.formal(said.statement) + page.facts(facts))
+    told = [(label, text or "not told") for label, text in rows]
+    return Section(title=f"Run {run.run}", rows=told, statement=run.statement)

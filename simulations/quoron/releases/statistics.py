@@ -247,13 +247,6 @@ class Statistics(results.Release):
         """Plain numbers and strings, dates in ISO 8601; None for an end that is infinite."""
         return {"rows": self.records()} | {name: value for name, value in asdict(self).items() if name != "figures"}
 
-    def text(self) -> str:
-        """For people: each question and its figures."""
-        lines = []
-        for words in dict.fromkeys(row.question for row in self.figures):
-            lines += [words, *(f"  {row.text()}" for row in self.figures if row.question == words), ""]
-        return "\n".join([*lines, *self.remarks, self.statement])
-
 
 def _plain(row: Row) -> dict[str, Any]:
     said, shown = asdict(row), questions.day if row.dated else float

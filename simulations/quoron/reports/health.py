@@ -6,7 +6,7 @@ nothing is amiss is warned of with probability at most `FALSE_ALARM`.
 
 import math
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from quoron_client.data.encoding import Encoding, Range
@@ -48,16 +48,14 @@ class Health:
     visible: float  # the least share of users without a usable row that is spoken of, but with probability MISSED
     lines: tuple[ShareLine, ...]
     warnings: tuple[str, ...]
-
-    def as_json(self) -> dict[str, Any]:
-        """Plain numbers and strings."""
-        return asdict(self) | {"false_alarm": FALSE_ALARM, "missed": MISSED}
+    false_alarm: float = FALSE_ALARM  # chance at most of a warning where nothing is amiss
+    missed: float = MISSED
 
     @classmethod
     def from_json(cls, contents: dict[str, Any]) -> "Health":
-        """What `as_json` gave."""
+        """Return what its fields were, as plain values."""
         lines = tuple(ShareLine(**line) for line in contents["lines"])
-        return cls(contents["users"], contents["share"], contents["visible"], lines, tuple(contents["warnings"]))
+        return cls(**contents | {"lines": lines, "warnings": tuple(contents["warnings"])})
 
     def table(self) -> list[tuple[str, str]]:
         """Label and text of each share."""
@@ -123,10 +121,9 @@ def _warnings(
     known_amiss = (each for each, least in spoken if each[0] >= max(least, health.threshold(errors.column)))
     amiss = sorted(known_amiss, key=lambda each: -each[0])
     if lost:
-        line = ShareLine("", shares.unusable, errors.unusable)
         see = "see the columns named below" if amiss else _cause(columns, encoding)
         yield (
-            f"about {_count(line.share, users)} of {known} (± {errors.unusable * users:,.0f}) have no row that "
+            f"about {_count(shares.unusable, users)} of {known} (± {errors.unusable * users:,.0f}) have no row that "
             f"can be used, and teach the model nothing: {see}."
         )
     much = shares.values >= max(WIDE if bought else 0.0, health.threshold(errors.values))
@@ -148,7 +145,7 @@ def _warnings(
         least = "at least " if len(amiss) > 1 else ""  # a user's columns are shortened together
         yield (
             f"column {column.name!r} is {column.misfit} in {least}about {_percent(part)} (± {_width(errors.column)}) "
-            f"of a user's rows: {_lower(column.fix)}"
+            f"of a user's rows: {column.fix[0].lower()}{column.fix[1:]}"
         )
     if isinstance(encoding.label, Range):
         than = (
@@ -200,7 +197,3 @@ def _width(error: float) -> str:
 
 def _count(share: float, users: int) -> str:
     return f"{users * min(max(share, 0.0), 1.0):,.0f}"
-
-
-def _lower(text: str) -> str:
-    return text[0].lower() + text[1:]

@@ -1,14 +1,14 @@
-"""Observers that show a run while it goes: a live bar in a terminal, a few plain lines elsewhere, or nothing."""
+"""An observer that shows runs while they go: live bars in a terminal, a few plain lines elsewhere, or nothing."""
 
 import sys
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from quoron_server.plan import RunPlan
 from quoron_server.rounds import RoundEvent
@@ -16,195 +16,101 @@ from quoron_server.rounds import RoundEvent
 if TYPE_CHECKING:
     from quoron.simulation.comparison import Job
 
-Vector = NDArray[np.float64]
 LINES = 3  # plain lines a run, about
 
 
-class Tidy:
-    """A context manager that leaves the terminal tidy whatever happens."""
+class Display:
+    """Shows on standard error the rounds of one run, or the runs that workers of a comparison carry out.
+
+    A context manager that leaves the terminal tidy whatever happens. Workers are numbered from 0.
+    """
+
+    def __init__(self, form: Literal["bars", "lines", "nothing"] = "nothing") -> None:
+        self.form = form
+        self._bars = Progress(
+            TextColumn("[bold]{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[figures]}"),
+            TimeElapsedColumn(),
+            console=Console(stderr=True),
+            transient=True,
+            disable=form != "bars",
+        )
+        self._tasks: dict[str, TaskID] = {}
+        self._name = ""  # of the algorithm
+        self._ended, self._runs = 0, 0  # of a comparison that adds seeds also those before
 
     def __enter__(self) -> Self:
         """Take the terminal."""
+        self._bars.start()
         return self
 
     def __exit__(self, *ended: object) -> None:
         """Give the terminal back."""
+        self._bars.stop()
 
-
-class Live(Tidy):
-    """One live display on standard error."""
-
-    def __init__(self, *columns: ProgressColumn) -> None:
-        self._bar = Progress(
-            TextColumn("[bold]{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            *columns,
-            TimeElapsedColumn(),
-            console=Console(stderr=True),
-            transient=True,
-        )
-
-    def __enter__(self) -> Self:
-        self._bar.start()
-        return self
-
-    def __exit__(self, *ended: object) -> None:
-        self._bar.stop()
-
-
-class Display(Tidy):
-    """An observer that shows nothing."""
-
-    def started(self, plan: RunPlan) -> None:
-        """Before the first round."""
-
-    def round_finished(self, event: RoundEvent) -> None:
-        """After a round's commit."""
-
-    def finished(self, model: Vector) -> None:
-        """After the last commit."""
-
-    def said(self, text: str) -> None:
-        """What is done before the first round."""
-
-
-def wanted(progress: bool | None) -> bool:
-    """Return `progress`; where it is None, whether standard error is a terminal or a notebook's cell."""
-    return (sys.stderr.isatty() or _in_notebook()) if progress is None else progress
-
-
-def _in_notebook() -> bool:
-    return Console(stderr=True).is_jupyter
-
-
-def _can_redraw() -> bool:
-    """Return whether a bar can move: in a terminal, and in a notebook that has ipywidgets."""
-    return sys.stderr.isatty() or (_in_notebook() and find_spec("ipywidgets") is not None)
-
-
-def display(*, quiet: bool) -> Display:
-    """Return a live bar in terminals and notebooks, plain lines elsewhere, and silence if `quiet`."""
-    if quiet:
-        return Display()
-    return Bar() if _can_redraw() else Lines()
-
-
-class Lines(Display):
-    """A plain line now and then, on standard error."""
-
-    def said(self, text: str) -> None:
-        """A line."""
-        print(text, file=sys.stderr, flush=True)
-
-    def started(self, plan: RunPlan) -> None:
-        """What to take care of, if anything."""
-        _warn(plan)
-
-    def round_finished(self, event: RoundEvent) -> None:
-        """One line in every third of the rounds."""
-        if event.round % max(1, event.rounds // LINES) == 0 or event.round == event.rounds - 1:
-            text = f"round {event.round + 1}/{event.rounds}, {event.asked:,} users{_figures(event)}"
+    def _line(self, text: str) -> None:
+        if self.form == "lines":
             print(text, file=sys.stderr, flush=True)
 
-
-class Bar(Live, Display):
-    """A live progress bar."""
-
-    def __init__(self) -> None:
-        super().__init__(TextColumn("rounds{task.fields[figures]}"))
-        self._task = self._bar.add_task("preparing users", total=None, figures="")
-        self._name = ""
+    def _bar(self, name: str, **changes: Any) -> None:
+        if name not in self._tasks:
+            self._tasks[name] = self._bars.add_task("", total=None, figures="")
+        self._bars.update(self._tasks[name], **changes)
 
     def said(self, text: str) -> None:
-        """In front of the bar."""
-        self._bar.update(self._task, description=escape(text))
+        """Show what is done before the first round."""
+        self._line(text)
+        self._bar("rounds", description=escape(text))
 
     def started(self, plan: RunPlan) -> None:
-        """Show the plan's rounds as the length of the bar."""
-        _warn(plan)
+        """Show how many rounds there are, and what to take care of."""
+        if self.form != "nothing" and plan.guarantee.curated and not plan.guarantee.seeded:
+            how = "Until the run is complete, ledger.sqlite in its folder is private: keep it to yourself."
+            print(how, file=sys.stderr, flush=True)
         self._name = plan.algorithm
-        self._bar.update(self._task, description=self._name, total=plan.cost.rounds)
+        self._bar("rounds", description=self._name, total=plan.cost.rounds)
 
     def round_finished(self, event: RoundEvent) -> None:
-        """Move the bar."""
-        self._bar.update(self._task, description=self._name, completed=event.round + 1, figures=_figures(event))
+        """Move the bar after a round's commit, or say so in every third of the rounds."""
+        risk = event.diagnostics.get("excess_risk")
+        figures = "" if risk is None else f", excess risk {risk:.2g}"
+        figures += ", halted" if event.public.get("halted") else ""
+        self._bar("rounds", description=self._name, completed=event.round + 1, figures=f"rounds{figures}")
+        if event.round % max(1, event.rounds // LINES) == 0 or event.round == event.rounds - 1:
+            self._line(f"round {event.round + 1}/{event.rounds}, {event.asked:,} users{figures}")
 
-
-def _warn(plan: RunPlan) -> None:
-    if plan.guarantee.curated and not plan.guarantee.seeded:
-        how = "Until the run is complete, ledger.sqlite in its folder is private: keep it to yourself."
-        print(how, file=sys.stderr, flush=True)
-
-
-def _figures(event: RoundEvent) -> str:
-    risk = event.diagnostics.get("excess_risk")
-    text = f", excess risk {risk:.2g}" if risk is not None else ""
-    return text + (", halted" if event.public.get("halted") else "")
-
-
-class Runs(Tidy):
-    """Hears what the workers of a comparison, numbered from 0, do, one call at a time, and shows nothing."""
+    def finished(self, model: NDArray[np.float64]) -> None:
+        """Show nothing after the last commit."""
 
     def planned(self, runs: int) -> None:
-        """How many runs there are to do."""
+        """Show how many runs there are to do."""
+        self._runs += runs
+        self._bar("runs", description="runs", total=self._runs)
 
     def began(self, worker: int, job: "Job") -> None:
-        """A run begins."""
+        """Show the run that a worker begins."""
+        self._bar(str(worker), description=escape(job.named), completed=0, total=None)
 
     def moved(self, worker: int, at: int, of: int) -> None:
-        """Rounds of it."""
+        """Show how many of its rounds are complete."""
+        self._bar(str(worker), completed=at, total=of)
 
     def ended(self, worker: int, job: "Job", end: str, why: str | None) -> None:
-        """It is done, refused or failed."""
-
-
-def runs_display(*, quiet: bool) -> Runs:
-    """Return live bars in terminals and notebooks, a line a run elsewhere, and silence if `quiet`."""
-    if quiet:
-        return Runs()
-    return RunBars() if _can_redraw() else RunLines()
-
-
-class RunLines(Runs):
-    """A plain line for every run that ended, on standard error."""
-
-    def __init__(self) -> None:
-        self._done, self._all = 0, 0  # runs, of a comparison that adds seeds also those before
-
-    def planned(self, runs: int) -> None:
-        """Remember how many, with those before."""
-        self._all += runs
-
-    def ended(self, worker: int, job: "Job", end: str, why: str | None) -> None:
-        """One line; of an infeasible cell only its first run's says why."""
-        self._done += 1
+        """Show that a run is done, refused or failed; of an infeasible cell only the first says why."""
+        self._ended += 1
+        self._bar("runs", completed=self._ended)
         outcome = f"{end}: {why}" if why and (end == "failed" or job.number == 0) else end
-        print(f"run {self._done}/{self._all}, {job.named}: {outcome}", file=sys.stderr, flush=True)
+        self._line(f"run {self._ended}/{self._runs}, {job.named}: {outcome}")
 
 
-class RunBars(Live, Runs):
-    """One live display: all runs, and for each worker the run it is at."""
+def display(progress: bool | None) -> Display:
+    """Return a display: bars where they can move, else lines; nothing where `progress` is false.
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._all = self._bar.add_task("runs", total=None)
-        self._workers: dict[int, TaskID] = {}
-
-    def planned(self, runs: int) -> None:
-        """The length of the first bar, with what is done."""
-        self._bar.update(self._all, total=int(self._bar.tasks[self._all].completed) + runs)
-
-    def began(self, worker: int, job: "Job") -> None:
-        """A worker's bar begins again."""
-        if worker not in self._workers:
-            self._workers[worker] = self._bar.add_task("")
-        self._bar.reset(self._workers[worker], total=None, description=escape(job.named))
-
-    def moved(self, worker: int, at: int, of: int) -> None:
-        """Move it."""
-        self._bar.update(self._workers[worker], completed=at, total=of)
-
-    def ended(self, worker: int, job: "Job", end: str, why: str | None) -> None:
-        """Move the first bar."""
-        self._bar.advance(self._all)
+    None: nothing but in terminals and notebooks. A bar moves in a notebook that has ipywidgets.
+    """
+    terminal, notebook = sys.stderr.isatty(), Console(stderr=True).is_jupyter
+    if not (terminal or notebook if progress is None else progress):
+        return Display()
+    return Display("bars" if terminal or (notebook and find_spec("ipywidgets") is not None) else "lines")

@@ -1,38 +1,15 @@
 """What a run reached and what it cost, as one typed object: printed, written as JSON, shown in the report."""
 
 import math
-import resource
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from quoron.engine.network import duration
-from quoron.engine.processors import largest
-from quoron.planning.meaning import Meaning, meaning
-from quoron.results import Printed
-from quoron_server.plan import RunPlan
-from quoron_server.wording import sentence
+from quoron.planning.meaning import Meaning
+from quoron.reports.page import ONLY
+from quoron.results import Printed, interval, size
 
-if TYPE_CHECKING:  # a stored summary needs no population
-    from quoron.data.users import Beside
-    from quoron_server.parameters import GaussianPromise
-
-OF_RELEASES = frozenset(  # labels of rows that follow from what is public or released; all others are of private data
-    {
-        "algorithm",
-        "privacy of one user",
-        "rounds",
-        "users asked",
-        "messages",
-        "payload up, down",
-        "messages up, down",
-        "once up, down",
-        "bytes up, down",
-        "gradient evaluations",
-        "silos",
-        "that was predicted to be",
-    }
-)
 NOTICED = 1e-3  # share of the excess risk from which on it is said what a bound costs
 
 
@@ -84,78 +61,6 @@ class Summary(Printed):
     users_held_out: int = 0  # of a table: never asked, so that figures can be of them; `quoron train` asks them too
     silos: Mapping[str, float] = field(default_factory=dict)  # how many, the largest, what they sent; none without
 
-    @classmethod
-    def of(
-        cls,
-        plan: RunPlan,
-        events: Sequence[Mapping[str, Any]],
-        *,
-        excess_risk: float | None,
-        excess_risk_initial: float | None,
-        test: Mapping[str, float],
-        test_without_privacy: Mapping[str, float],
-        beside: "Beside",
-        simulation_seed: int,
-        seconds: float,
-        memory: int = 0,
-        once: tuple[int, int] = (0, 0),
-        choice: str | None = None,
-        traffic: Sequence[Mapping[str, Any]] = (),
-        network: Mapping[str, Any] | None = None,
-        told: Mapping[str, tuple[float, float, float]] | None = None,
-        users_held_out: int = 0,
-        worth: "GaussianPromise | None" = None,
-        silos: Sequence[int] = (),
-    ) -> "Summary":
-        """The summary of a complete run from its ledger's events; `memory` is of other processes than this one."""
-        last = events[-1] if events else {}
-        filtered = [event["diagnostics"]["filtered"] for event in events if "filtered" in event["diagnostics"]]
-        private = plan.guarantee.trust_model != "none"
-        read = meaning(plan.problem, plan.predicted_excess_risk)
-        after = meaning(plan.problem, last.get("public", {}).get("left"))
-        return cls(
-            algorithm=plan.algorithm,
-            statement=sentence(plan.guarantee),
-            rounds=len(events),
-            **{name: last.get(f"total_{name}", 0) for name in ("messages", "bytes_up", "bytes_down")},
-            gradient_evaluations=last.get("total_gradient_evaluations", 0),
-            users_asked=min(plan.problem.users, sum(event["asked"] for event in events)),
-            users_filtered_simulation_only=sum(filtered) if filtered else None,
-            halted=any(event["public"].get("halted", False) for event in events),
-            epsilon=plan.guarantee.epsilon if private else None,
-            delta=plan.guarantee.delta if private else 0.0,
-            adjacency=plan.guarantee.adjacency,
-            trust_model=plan.guarantee.trust_model,
-            excess_risk=excess_risk,
-            excess_risk_initial=excess_risk_initial,
-            predicted_excess_risk=plan.predicted_excess_risk,
-            guessed_excess_risk=plan.guessed_excess_risk,
-            forecast=None if read is None else read.as_json(),
-            afterwards=None if after is None else after.as_json(),
-            held_back=beside.held_back,
-            test=dict(test),
-            test_without_privacy=dict(test_without_privacy),
-            test_start=dict(beside.start),
-            test_baseline=dict(beside.baseline),
-            test_unbounded=dict(beside.unbounded),
-            clipped_simulation_only=dict(beside.clipped),
-            remarks_simulation_only=beside.remarks,
-            simulation_seed=simulation_seed,
-            seconds=seconds,
-            peak_memory_bytes=peak_memory() + memory,
-            choice=choice,
-            wire_up=sum(row.get("wire_up", 0) for row in traffic),
-            wire_down=sum(row.get("wire_down", 0) for row in traffic),
-            once_down=once[0],
-            once_up=once[1],
-            network=network,
-            told=dict(told or {}),
-            users_held_out=users_held_out,
-            mu=None if worth is None else worth.mu,
-            variation=0.0 if worth is None else worth.variation,
-            silos=_of_silos(silos, last.get("diagnostics", {})),
-        )
-
     @property
     def excess_in_domain(self) -> float | None:
         """Excess risk over the best model of the domain, which is what plans predict."""
@@ -166,12 +71,12 @@ class Summary(Printed):
         """Whether the bound of the domain costs anything to speak of."""
         return self.excess_risk is not None and self.held_back > NOTICED * self.excess_risk
 
-    def as_json(self) -> dict[str, Any]:
-        """Plain numbers and strings."""
-        return asdict(self)
-
     def rows(self) -> list[tuple[str, str]]:
-        """Label and text of each line people see."""
+        """Return the label and text of each line."""
+        return [*self.method(), *self.quality(), *self.costs()]
+
+    def method(self) -> list[tuple[str, str]]:
+        """Return what was carried out, and what it promises."""
         held = f" ({self.users_held_out:,} more are held out, to measure the model)" if self.users_held_out else ""
         rows = [
             ("algorithm", self.algorithm),
@@ -180,7 +85,12 @@ class Summary(Printed):
             ("users asked", f"{self.users_asked:,}{held}"),
         ]
         if self.users_filtered_simulation_only is not None:
-            rows.append(("users filtered (simulation only)", f"{self.users_filtered_simulation_only:,}"))
+            rows.append((f"users filtered{ONLY}", f"{self.users_filtered_simulation_only:,}"))
+        return rows
+
+    def quality(self) -> list[tuple[str, str]]:
+        """Return how good the model is, by private data."""
+        rows: list[tuple[str, str]] = []
         if self.excess_risk is not None:
             rows.append(("excess risk", f"{self.excess_risk:.2g}{self._beside()}"))
         if self.forecast is not None and (words := Meaning(**self.forecast).words()):
@@ -189,10 +99,14 @@ class Summary(Printed):
             cost, inside = f"{self.held_back:.2g}", f"{self.excess_in_domain:.2g}"
             rows.append(("of that by the domain's bound", f"{cost}; over the best in it {inside}"))
         rows += [(f"held-out {name.replace('_', ' ')}", self._tested(name)) for name in self.test]
-        rows += [(f"{name}, with 95 %", told_words(*told)) for name, told in self.told.items()]
+        return rows + [(f"{name}, with 95 %", interval(*told)) for name, told in self.told.items()]
+
+    def costs(self) -> list[tuple[str, str]]:
+        """Return what the run took, and what it clipped."""
+        rows = []
         if self.clipped_simulation_only:
             shares = ", ".join(f"{name} {100 * share:.2g} %" for name, share in self.clipped_simulation_only.items())
-            rows.append(("values outside their range (simulation only)", shares))
+            rows.append((f"values outside their range{ONLY}", shares))
         rows += [
             ("messages", f"{self.messages:,}"),
             ("payload up, down", f"{size(self.bytes_up)}, {size(self.bytes_down)}"),
@@ -202,9 +116,9 @@ class Summary(Printed):
         if self.silos:
             rows.append(("silos", _silo_words(self.silos)))
         if self.network is not None:
-            rows += time_rows(self.network)
-        rows.append(("time, peak memory with child processes", f"{self.seconds:.1f} s, {size(self.peak_memory_bytes)}"))
-        return rows
+            rows += [(f"{label}{ONLY}", text) for label, text in time_rows(self.network)]
+        spent = f"{self.seconds:.1f} s, {size(self.peak_memory_bytes)} with child processes"
+        return [*rows, (f"time, peak memory{ONLY}", spent)]
 
     def _promise(self) -> str:
         if self.trust_model == "none":
@@ -248,27 +162,11 @@ class Summary(Printed):
         ]
 
 
-def _of_silos(sizes: Sequence[int], last: Mapping[str, float]) -> dict[str, float]:
-    """How many silos of such sizes there are, and what they sent by a run's last round; {} where persons sent it."""
-    moved = {name: last.get(f"total_silo_{name}", 0.0) for name in ("messages", "bytes_up", "bytes_down")}
-    return {"silos": len(sizes), "largest": max(sizes), **moved} if moved["messages"] else {}
-
-
 def _silo_words(silos: Mapping[str, float]) -> str:
     """What was sent by silo: one question and one answer of each that was asked, in every round."""
     who = f"{silos['silos']:,.0f}, up to {silos['largest']:,.0f} users each"
     moved = f"{size(silos['bytes_up'])}, {size(silos['bytes_down'])}"
     return f"{who}; {silos['messages']:,.0f} answers, one a round; up, down {moved}"
-
-
-def told_words(value: float, low: float, high: float) -> str:
-    """A figure with its interval, for people.
-
-    >>> told_words(0.79321, 0.75, 0.8333), told_words(12345.6, 12000.0, 13000.0)
-    ('0.793 (0.750 to 0.833)', '12,346 (12,000 to 13,000)')
-    """
-    shown = "{:,.3f}" if high < 10 else "{:,.4g}" if high < 1000 else "{:,.0f}"
-    return f"{shown.format(value)} ({shown.format(low)} to {shown.format(high)})"
 
 
 def from_json(stored: Mapping[str, Any]) -> Summary:
@@ -284,21 +182,3 @@ def time_rows(projected: Mapping[str, Any]) -> list[tuple[str, str]]:
     if parts:
         rows.append(("of that", ", ".join(f"{name} {duration(seconds)}" for name, seconds in parts)))
     return rows
-
-
-def size(count: float) -> str:
-    """Bytes for people.
-
-    >>> size(2_500_000)
-    '2.5 MB'
-    """
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.3g} {unit}"
-        count /= 1000
-    return f"{count:.3g} TB"
-
-
-def peak_memory() -> int:
-    """Largest resident memory of this process so far, in bytes."""
-    return largest(resource.getrusage(resource.RUSAGE_SELF))

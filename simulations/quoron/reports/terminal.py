@@ -5,7 +5,7 @@ column age\x1b[2J
 """
 
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich import box
 from rich import table as tables
@@ -13,8 +13,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.text import Text
 
-from quoron.reports.page import Raw, Section, Table
 from quoron_privacy.errors import printable
+
+if TYPE_CHECKING:  # a command that prints a line needs no pages
+    from quoron.reports.page import Section
 
 
 class Terminal(Console):
@@ -25,24 +27,22 @@ class Terminal(Console):
         return super().render_str(printable(text), **how)
 
 
-def show(out: Console, parts: Iterable[Section], *, details: bool = False) -> None:
+def show(out: Console, parts: "Iterable[Section]", *, details: bool = False) -> None:
     """Print what a page shows of a result but its pictures; with `details` all sections, else the brief ones."""
     for part in parts:
         if part.detail and not details:
             continue
-        rows = [row for row in part.rows if not isinstance(row[1], Raw)]
-        rows += [
-            (each.label + " (simulation only)" * each.private, f"{each.figure}: {each.beside}") for each in part.cards
-        ]
-        listed = [each for each in part.tables if each.rows]
-        if part.title and (rows or listed or part.note or part.warnings or part.statement):
-            say(out, part.title + " (simulation only)" * part.private, style="bold")
+        listed = [(each.heads[: each.brief], each.rows) for each in part.tables if each.rows]
+        listed = [((), part.rows), *listed] if part.rows else listed
+        if part.title and (listed or part.note or part.warnings or part.statement):
+            say(out, part.title, style="bold")
         for text in (*part.note, *filter(None, [part.statement])):
             say(out, text)
-        if rows:
-            out.print(pairs(((row[0], row[1]) for row in rows), around=None if part.dense else box.SIMPLE))
-        for each in listed:
-            out.print(columns(each, dense=part.dense))
+        for heads, rows in listed:
+            made = table(*heads, dense=part.dense)
+            for row in rows:
+                made.add_row(*map(escape, row[: len(heads) or None]))
+            out.print(made)
         for style, texts in (("yellow", part.warnings), ("dim", part.below)):
             for text in texts:
                 say(out, text, style=style)
@@ -53,26 +53,9 @@ def say(out: Console, text: str, *, style: str | None = None) -> None:
     out.print(escape(text), soft_wrap=not out.is_terminal, highlight=False, style=style)
 
 
-def pairs(told: Iterable[tuple[str, str]], *, around: box.Box | None = None) -> tables.Table:
-    """Labels and texts, side by side."""
-    made = tables.Table(box=around, show_header=False, pad_edge=around is not None)
-    for label, text in told:
-        made.add_row(escape(label), escape(text))
-    return made
-
-
 def table(*heads: str, dense: bool = False) -> tables.Table:
     """An empty table with these columns, whose cells fold rather than lose text; `dense` without lines around them."""
-    made = tables.Table(box=None if dense else box.SIMPLE_HEAD)
+    made = tables.Table(box=None if dense else box.SIMPLE_HEAD, show_header=bool(heads), pad_edge=not dense)
     for head in heads:
         made.add_column(head, overflow="fold")
-    return made
-
-
-def columns(listed: Table, *, dense: bool) -> tables.Table:
-    """A table without its pictures, and of the first columns alone where only those are for a terminal."""
-    heads, rows = listed.without(Raw)
-    made = table(*heads[: listed.brief], dense=dense)
-    for row in rows:
-        made.add_row(*map(escape, row[: listed.brief]))
     return made

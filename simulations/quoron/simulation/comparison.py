@@ -13,7 +13,7 @@ A folder may be used again, with more seeds, algorithms or values: runs that are
 Processes carry out the runs: each worker is a program of its own (`worker.py`) that is asked by lines of JSON, so that
 a script without a `__main__` guard can compare, and a worker that is killed is seen at once.
 
-A comparison as a page for people: rankings and sweeps, made of the parts that all reports have.
+A comparison as sections for people: tables, and pictures of what changes with a varied setting.
 """
 
 import hashlib
@@ -23,7 +23,7 @@ import queue
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -42,11 +42,10 @@ from quoron.planning.plans import SURE
 from quoron.planning.projection import seconds_of
 from quoron.reports import page as parts
 from quoron.reports import plots
-from quoron.reports.page import Bar, Raw, Section, Table
-from quoron.reports.pictures import Axis, Line, Reach, chart, number, ranking
-from quoron.reports.plots import bar
-from quoron.reports.summary import NOTICED, from_json, size, told_words
-from quoron.results import Axes, Tabular, axes
+from quoron.reports.page import ONLY, Picture, Section, Table
+from quoron.reports.pictures import LOG, Axis, Line, Reach, bar, chart
+from quoron.reports.summary import NOTICED, from_json
+from quoron.results import Axes, Tabular, axes, interval, short, size
 from quoron.run_folder import RunFolder, as_parquet, numbered, write
 from quoron.simulation import run as runs
 from quoron.simulation.cells import (
@@ -71,7 +70,7 @@ from quoron_server.serial import dumps
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from quoron.reports.progress import Runs
+    from quoron.reports.progress import Display
 
 
 TAIL = 2000  # characters of what a worker that died had written
@@ -99,7 +98,7 @@ def run_jobs(
     *,
     workers: int | None,
     sharing: Mapping[str, Any] | None = None,
-    watcher: "Runs",
+    watcher: "Display",
 ) -> dict[Job, tuple[End, str | None]]:
     """What became of each job; relative paths are relative to `base`.
 
@@ -136,7 +135,7 @@ class _State:
     """What the threads share. All of it is touched under the lock."""
 
     base: Path
-    watcher: "Runs"
+    watcher: "Display"
     sharing: Mapping[str, Any] | None = None
     lock: threading.Lock = field(default_factory=threading.Lock)
     stopped: bool = False
@@ -316,7 +315,7 @@ def stored_request(folder: Path) -> Request:
 
 
 def carry_out(
-    request: Request, folder: Path, *, watcher: "Runs", workers: int | None = None, sharing: Sharing | None = None
+    request: Request, folder: Path, *, watcher: "Display", workers: int | None = None, sharing: Sharing | None = None
 ) -> Comparison:
     """Every run that is not complete yet, in parallel processes; then what came of all of them, written and returned.
 
@@ -460,20 +459,12 @@ def _done(job: Job, seed: int, where: str, networks: Mapping[str, Network]) -> O
 
 Row = Mapping[str, Any]
 
-FOOTER = "Made by quoron. All of it depends on simulated data that nobody protects; no deployment may show it."
-RANKINGS: tuple[tuple[str, str, Callable[[float], str]], ...] = (
-    ("excess_risk", "Excess risk", lambda value: f"{value:.2g}"),
-    ("rounds", "Rounds", lambda value: f"{value:,.0f}"),
-    ("gradient_evaluations", "Item gradients", number),
-    ("bytes_up", "Bytes from clients", size),
-)
-
 
 def comparison_page(cells: Sequence[Row], request: Request, *, name: str) -> str:
     """The page as HTML text; `cells` are the rows of `quoron.simulation.cells`, and `name` is the folder's."""
-    inner = [Section(title="What changes with what", picture=_sweeps(cells, request), private=True)]
+    inner = [Section(title=f"What changes with what{ONLY}", pictures=_sweeps(cells, request))]
     inner += comparison_sections(cells, request)
-    return parts.document(name, lead=_lead(request), parts=inner, simulated=True, footer=FOOTER)
+    return parts.document(name, inner, lead=_lead(request), simulated=True)
 
 
 def comparison_sections(cells: Sequence[Row], request: Request) -> list[Section]:
@@ -485,12 +476,10 @@ def comparison_sections(cells: Sequence[Row], request: Request) -> list[Section]
         done = [row for row in rows if row.get("excess_risk") is not None]
         made.append(
             Section(
-                title=setting or "All cells",
+                title=(setting or "All cells") + ONLY,
                 note=[words for words in (best_words(rows), held_words(rows)) if words],
                 tables=[_cells_table(done)],
-                picture=parts.side_by_side(*(_ranking(done, *each) for each in RANKINGS)),
                 warnings=why_not(rows),
-                private=True,
             )
         )
         made.append(plots.section(costs_of(rows)))
@@ -567,7 +556,7 @@ def _cells_table(rows: Sequence[Row]) -> Table:
     tests = [key for key in rows[0] if key.startswith("test_")] if rows else []
     told = list(told_of(rows[0])) if rows else []
     heads = ["algorithm", *(f"{name}, with 95 %" for name in told[:2]), "excess risk", "95 % interval"]
-    heads += ["on a log scale", "predicted at most", "rounds", "item gradients", "up"]
+    heads += [LOG, "predicted at most", "rounds", "item gradients", "up"]
     brief = len(heads)
     heads += ["rank", "left of the start", "down", "trust_model"]
     heads += [f"held-out {key.removeprefix('test_').replace('_', ' ')}" for key in tests]
@@ -576,12 +565,12 @@ def _cells_table(rows: Sequence[Row]) -> Table:
     lines = []
     for rank, row in enumerate(rows, start=1):
         risk, known = row["excess_risk"], told_of(row)
-        figures = [told_words(*known[name]) if name in known else "" for name in told]
+        figures = [interval(*known[name]) if name in known else "" for name in told]
         cells = [algorithm(row), *figures[:2], f"{risk:.2g}"]
         cells += ["" if row["low"] is None else f"{row['low']:.2g} to {row['high']:.2g}"]
-        cells += [Bar(bar(risk, min(risks), max(risks), width=24) if risk > 0 else "")]
+        cells += [bar(risk, min(risks), max(risks), width=24) if risk > 0 else ""]
         cells += [risk_words(row.get("predicted_excess_risk"), row.get("guessed_excess_risk")), f"{row['rounds']:,.4g}"]
-        cells += [number(row["gradient_evaluations"]), size(row["bytes_up"]), str(rank)]
+        cells += [short(row["gradient_evaluations"]), size(row["bytes_up"]), str(rank)]
         cells += ["" if row["of_start"] is None else f"{100 * row['of_start']:.2g} %"]
         cells += [size(row["bytes_down"]), row["trust_model"]]
         cells += ["" if row.get(key) is None else f"{row[key]:.4g}" for key in tests]
@@ -589,17 +578,7 @@ def _cells_table(rows: Sequence[Row]) -> Table:
     return Table("Every cell, by its excess risk", heads, lines, brief)
 
 
-def _ranking(rows: Sequence[Row], key: str, title: str, words: Callable[[float], str]) -> Raw:
-    """A picture of one figure of every cell, least first; nothing where all are alike."""
-    ranked = sorted((row for row in rows if row.get(key) is not None and row[key] > 0), key=lambda row: row[key])
-    if not ranked or (key != "excess_risk" and ranked[0][key] == ranked[-1][key]):
-        return Raw("")
-    reach: list[Reach] = [(row["low"], row["high"]) if key == "excess_risk" else (None, None) for row in ranked]
-    lines = [(algorithm(row), row[key], each, words(row[key])) for row, each in zip(ranked, reach, strict=True)]
-    return parts.figure(title, ranking(title, lines, log=True))
-
-
-def _sweeps(cells: Sequence[Row], request: Request) -> Raw:
+def _sweeps(cells: Sequence[Row], request: Request) -> list[Picture]:
     """For each varied key of numbers, excess risk against it, one picture for each choice of the other keys."""
     pictures = []
     for key, values in request.vary:
@@ -617,10 +596,9 @@ def _sweeps(cells: Sequence[Row], request: Request) -> Raw:
             ]
             if lines:
                 title = f"Excess risk against {key}" + (f" ({setting})" if setting else "")
-                pictures.append(
-                    parts.figure(title, chart(title, lines, Axis(key, log=log), Axis("excess risk", log=True)))
-                )
-    return parts.side_by_side(*pictures)
+                drawn = chart(title, lines, Axis(key, log=log), Axis("excess risk", log=True))
+                pictures.append(Picture(title, drawn))
+    return pictures
 
 
 def _swept(name: str, rows: Sequence[Row], key: str) -> Line:

@@ -4,8 +4,9 @@ import hashlib
 import json
 import math
 import os
+import resource
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 from quoron.config import Config, TableSection
 from quoron.data import Population
 from quoron.engine.network import DEADLINE
-from quoron.engine.processors import memory_below
+from quoron.engine.processors import largest, memory_below
 from quoron.engine.sharded import Settings
 from quoron.engine.sharing import Sharing
 from quoron.paths import dataset, table_file
@@ -34,6 +35,7 @@ from quoron_server.algorithms import ALGORITHMS
 from quoron_server.plan import RunPlan, check_delta
 from quoron_server.rounds import Engine, Observer
 from quoron_server.traffic import once
+from quoron_server.wording import sentence
 
 if TYPE_CHECKING:  # planning needs neither
     import pyarrow as pa
@@ -44,6 +46,7 @@ if TYPE_CHECKING:  # planning needs neither
 
 simulated = OnFirstUse("quoron.reports.pages")
 held_out = OnFirstUse("quoron.simulation.evaluated")
+COUNTED = "messages", "bytes_up", "bytes_down", "gradient_evaluations"  # of all rounds
 STYLES = {"line": "-", "dashed": "--", "dots": "o"}  # matplotlib's
 LOOK = (
     "`quoron train` spends up to a twentieth of μ² on a data quality check first (train.data_quality), where the "
@@ -244,31 +247,69 @@ def _results(
     if link is not None and projection.held(plan):
         link = link.held()
     traffic = projection.by_round(events, network=link)
-    beside = scene.population.beside(model)
+    population, cost = scene.population, events[-1] if events else {}
+    beside, worth = population.beside(model), ALGORITHMS[plan.algorithm].gaussian(plan)
+    means, after = (meaning.meaning(plan.problem, each) for each in (plan.predicted_excess_risk, _left(events)))
+    filtered = [event["diagnostics"]["filtered"] for event in events if "filtered" in event["diagnostics"]]
+    private = plan.guarantee.trust_model != "none"
+    silos, (once_down, once_up) = silos_of(config, scene.problem.users), _once(prepared)
     told = {}
     if config.train.holdout is not None:
-        told = held_out.told_by_held_out(config, scene.population, model, plan.guarantee.adjacency)
-    summary = Summary.of(
-        plan,
-        events,
-        excess_risk=scene.population.excess_risk(model),
-        excess_risk_initial=scene.population.excess_risk(np.zeros_like(model)),
-        test=scene.population.test_metrics(model),
-        test_without_privacy=scene.population.test_metrics(scene.population.optimum),
-        beside=replace(beside, remarks=(*beside.remarks, *meaning.capped(events))),
+        told = held_out.told_by_held_out(config, population, model, plan.guarantee.adjacency)
+    summary = Summary(
+        algorithm=plan.algorithm,
+        statement=sentence(plan.guarantee),
+        rounds=len(events),
+        **{name: cost.get(f"total_{name}", 0) for name in COUNTED},
+        users_asked=min(plan.problem.users, sum(event["asked"] for event in events)),
+        users_filtered_simulation_only=sum(filtered) if filtered else None,
+        halted=any(event["public"].get("halted", False) for event in events),
+        epsilon=plan.guarantee.epsilon if private else None,
+        delta=plan.guarantee.delta if private else 0.0,
+        adjacency=plan.guarantee.adjacency,
+        trust_model=plan.guarantee.trust_model,
+        excess_risk=population.excess_risk(model),
+        excess_risk_initial=population.excess_risk(np.zeros_like(model)),
+        predicted_excess_risk=plan.predicted_excess_risk,
+        guessed_excess_risk=plan.guessed_excess_risk,
+        forecast=None if means is None else means.as_json(),
+        afterwards=None if after is None else after.as_json(),
+        held_back=beside.held_back,
+        test=population.test_metrics(model),
+        test_without_privacy=population.test_metrics(population.optimum),
+        test_start=beside.start,
+        test_baseline=beside.baseline,
+        test_unbounded=beside.unbounded,
+        clipped_simulation_only=beside.clipped,
+        remarks_simulation_only=(*beside.remarks, *meaning.capped(events)),
         simulation_seed=config.run.seed,
         seconds=seconds,
-        memory=memory,
-        once=_once(prepared),
+        peak_memory_bytes=largest(resource.getrusage(resource.RUSAGE_SELF)) + memory,
         choice=prepared.planned.choice,
-        traffic=traffic,
+        wire_up=sum(row.get("wire_up", 0) for row in traffic),
+        wire_down=sum(row.get("wire_down", 0) for row in traffic),
+        once_up=once_up,
+        once_down=once_down,
         network=None if link is None else projection.of_rounds(traffic, str(config.run.network), link).as_json(),
-        worth=ALGORITHMS[plan.algorithm].gaussian(plan),
         told=told,
-        silos=() if (silos := silos_of(config, scene.problem.users)) is None else silos.sizes,
-        users_held_out=getattr(scene.population, "everybody", plan.problem.users) - plan.problem.users,
+        users_held_out=getattr(population, "everybody", plan.problem.users) - plan.problem.users,
+        mu=None if worth is None else worth.mu,
+        variation=0.0 if worth is None else worth.variation,
+        silos={} if silos is None else _of_silos(silos.sizes, cost.get("diagnostics", {})),
     )
     return summary, [flat(event) | moved for event, moved in zip(events, traffic, strict=True)]
+
+
+def _left(events: Sequence[Mapping[str, Any]]) -> float | None:
+    """The bound of the excess risk that a method made of what it released, if it did."""
+    found: float | None = events[-1]["public"].get("left") if events else None
+    return found
+
+
+def _of_silos(sizes: Sequence[int], last: Mapping[str, float]) -> dict[str, float]:
+    """How many silos of such sizes there are, and what they sent by a run's last round; {} where persons sent it."""
+    moved = {name: last.get(f"total_silo_{name}", 0.0) for name in ("messages", "bytes_up", "bytes_down")}
+    return {"silos": len(sizes), "largest": max(sizes), **moved} if moved["messages"] else {}
 
 
 def _once(prepared: Prepared[Setup]) -> tuple[int, int]:

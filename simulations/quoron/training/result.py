@@ -5,7 +5,7 @@ by name. What is proved, and for which methods nothing is: docs/privacy/one-roun
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -40,6 +40,26 @@ OUTGROWN = 3.0  # times a plan's bound: where a run tells of more, the plan's is
 CLEARLY = 3.0  # deviations of a vote's noise: of a model that helps nobody nothing is said in one run of 700
 RARE = 0.25  # share of labels below which a class is seldom likelier than all others together: table-health.md#h4
 DILUTED = 0.5  # what a row counts on average by its class, below which noise is twice what it was beside it
+FLAGS = {  # of releases of `whitened-tracking`: the value that is spoken of, and what is said
+    "heard": (
+        False,
+        "how columns vary could not be told from noise: beyond a constant the model is mostly noise itself, the "
+        "forecast does not hold, and a model that is better than none need not use any column. Declare ranges nearer "
+        "to where the values are, or none, which buys them; ask more users, or raise epsilon.",
+    ),
+    "unseen": (
+        True,
+        "columns fill very different shares of their ranges, or repeat one another: more than a quarter of the "
+        "directions that they span vary too little to be learnt from, and the bound of what the run released takes "
+        "it that they matter. Leave out columns that hardly vary, or that others nearly make up; ranges that you "
+        "declared may be nearer to where the values are.",
+    ),
+    "grows": (
+        True,
+        "labels can be told almost exactly, and predictions are not yet as sure as they could be: most of the bound "
+        "of what the run released is that. Who is ranked above whom is mostly right long before chances are.",
+    ),
+}
 _SHARE = "`quoron predict --threshold share`, in Python model.predict(rows, threshold='share')"
 
 
@@ -99,14 +119,6 @@ class TrainingSummary(Printed):
     overtaken: bool = False  # what the run released says that the plan's forecast may not hold
     doubts: tuple[str, ...] = ()  # of the warnings, which they begin: what casts doubt on the result; never cut
 
-    def as_json(self) -> dict[str, Any]:
-        """Plain numbers and strings."""
-        return asdict(self) | {
-            "bought": [asdict(each) for each in self.bought],
-            "health": None if self.health is None else self.health.as_json(),
-            "evaluation": None if self.evaluation is None else self.evaluation.as_json(),
-        }
-
     def foretold(self) -> str | None:
         """How far the model is off, by the plan and by what its run released, in a line; None where nobody knows."""
         planned = None if self.overtaken else self.forecast
@@ -124,8 +136,8 @@ class TrainingSummary(Printed):
         known = f"; {after.excess_risk:.2g} by what the run released" if after is not None and after.sure else ""
         return f"{unfit}{known}"
 
-    def rows(self) -> list[tuple[str, str]]:
-        """Label and text of each line people see."""
+    def method(self) -> list[tuple[str, str]]:
+        """Return what was carried out, what it promises, and how far off the model is."""
         halted = " (a phase was halted: it released nothing new)" if self.halted else ""
         items = "1 item" if self.items_per_user == 1 else f"{self.items_per_user:,} items"
         rows = [
@@ -143,13 +155,16 @@ class TrainingSummary(Printed):
             said = after.words() or f"excess risk at most {after.excess_risk:.2g}"
             said = said if after.sure else f"nothing is sure: excess risk at most {after.start:.2g}"
             rows.append(("by what the run released", said))
+        return rows if self.class_weights is None else [*rows, ("a row counts", self.class_weights)]
+
+    def rows(self) -> list[tuple[str, str]]:
+        """Return the label and text of each line: the method, what was learnt of the table, and the price."""
+        rows = self.method()
         rows += [(f"estimated: {each.column}", each.text()) for each in self.bought[:SHOWN]]
         if len(self.bought) > SHOWN:
             rows.append(("and more", f"{len(self.bought) - SHOWN:,} facts of the table: declared.toml"))
         if self.health is not None:
             rows += self.health.table()[:1]
-        if self.class_weights is not None:
-            rows.append(("a row counts", self.class_weights))
         if self.evaluation is not None:
             rows += self.evaluation.rows()
         so_far = f"ε = {self.group_epsilon:.4g} at δ = {self.group_delta:.3g}, limit {self.group_limit}"
@@ -241,7 +256,7 @@ def _summary(
     known = () if scene.bought is None else (scene.bought.columns, scene.bought.found.wider)
     health = None if looked is None or seen is None else read(looked, seen, scene.held.encoding, *known)
     problem, left = _with_rate(plan.problem, model), _last(events).get("left")
-    found = *no_better(events), *unheard(events), *unsettled(plan, events)
+    found = *no_better(events), *flagged(events, "heard"), *unsettled(plan, events)
     doubts = (
         *(found or (() if measured else unsure(plan, left))),  # users who were held out say more than a bound
         *(measured.remarks if measured else ()),
@@ -277,8 +292,8 @@ def _summary(
             *(bounds.held(model.weights, plan) or bounds.undeclared(prepared.config, plan)),
             *bounds.capped(events),
             *uneven(events),
-            *unseen_directions(events),
-            *growing(events),
+            *flagged(events, "unseen"),
+            *flagged(events, "grows"),
         ),
         unseen=unseen(health, scene.unlooked),
         choice=prepared.planned.choice,
@@ -288,7 +303,7 @@ def _summary(
         afterwards=None if after is None else after.as_json(),
         class_weights=in_classes(model.encoding),
         evaluation=measured,
-        overtaken=bool(unheard(events) or unsettled(plan, events)) or outgrown(plan, events),
+        overtaken=bool(flagged(events, "heard") or unsettled(plan, events)) or outgrown(plan, events),
         doubts=doubts,
         mu=None if charge is None else charge.mu,
         variation=0.0 if charge is None else charge.variation,
@@ -344,37 +359,10 @@ def _last(events: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
     return found
 
 
-def unheard(events: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    """Whether columns vary by more than noise is released by `whitened-tracking`: if not, the model is mostly noise."""
-    if _last(events).get("heard", True):
-        return ()
-    return (
-        "how columns vary could not be told from noise: beyond a constant the model is mostly noise itself, the "
-        "forecast does not hold, and a model that is better than none need not use any column. Declare ranges nearer "
-        "to where the values are, or none, which buys them; ask more users, or raise epsilon.",
-    )
-
-
-def unseen_directions(events: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    """Whether columns differ so much in how far they fill their ranges that many were not seen: released, too."""
-    if not _last(events).get("unseen", False):
-        return ()
-    return (
-        "columns fill very different shares of their ranges, or repeat one another: more than a quarter of the "
-        "directions that they span vary too little to be learnt from, and the bound of what the run released takes "
-        "it that they matter. Leave out columns that hardly vary, or that others nearly make up; ranges that you "
-        "declared may be nearer to where the values are.",
-    )
-
-
-def growing(events: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    """Whether the last gradient wants predictions surer than they are, which is most of a released bound."""
-    if not _last(events).get("grows", False):
-        return ()
-    return (
-        "labels can be told almost exactly, and predictions are not yet as sure as they could be: most of the bound "
-        "of what the run released is that. Who is ranked above whom is mostly right long before chances are.",
-    )
+def flagged(events: Sequence[Mapping[str, Any]], name: str) -> tuple[str, ...]:
+    """Return what a flag of the last release says, one of `FLAGS`, if it is raised."""
+    raised, words = FLAGS[name]
+    return (words,) if _last(events).get(name, not raised) is raised else ()
 
 
 def outgrown(plan: RunPlan, events: Sequence[Mapping[str, Any]]) -> bool:

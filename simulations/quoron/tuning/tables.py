@@ -23,11 +23,10 @@ import numpy as np
 
 from quoron.config import Config, TableSection, is_wanted, require_epsilon
 from quoron.data.users import Declared
-from quoron.evaluation.evaluation import in_units
 from quoron.evaluation.split import held_out
 from quoron.model import Model
 from quoron.planning.plans import Plan, Prepared, choose
-from quoron.results import Printed
+from quoron.results import Printed, in_units
 from quoron.run_folder import CHOICE, FRAME, MODEL, SEARCH, RunFolder
 from quoron.simulation.cells import Cell, Request, shown
 from quoron.simulation.problem import encoding_of, loss_of, make_domain
