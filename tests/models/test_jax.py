@@ -137,7 +137,7 @@ def test_a_killed_run_goes_on_from_its_own_start_whatever_the_script_makes(
         trained(tmp_path / "run", params=first)
     monkeypatch.setattr(LossRows, "__call__", real)
     np.testing.assert_array_equal(trained(tmp_path / "run", params=other).weights, whole)
-    assert "are not those that the run in" in caplog.text
+    assert "is not the one that the run in" in caplog.text
 
 
 def test_held_out_users_tell_how_good_the_parameters_are(tmp_path: Path) -> None:

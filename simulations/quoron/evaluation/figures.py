@@ -448,10 +448,8 @@ def _per_item(held: HeldOut, scorer: Scorer, found: Where, told: Vector, figures
     rows, right = (told[-2:] / held_out.items_told()).tolist()
     errors = (held.scales[1] / held_out.items_told()).tolist()
     rows = max(rows, FEW / held.cap)
-    value = min(max(right / rows, 0.0), 1.0)
-    noise = (errors[1] ** 2 + (value * errors[0]) ** 2) / rows**2
-    drawn = value * (1 - value) / (rows * held.users)  # a share of the cap squared is at most that share
-    first, error = figures[0], math.sqrt(noise + drawn)
+    first = figures[0]
+    value, error = _mean(right, errors[1], rows, errors[0], held.users)  # a cap's share squared is at most that share
     bound = f"at most {held.cap:,} rows of a user count"
     if not scorer.classes:
         made = _root(scorer, found, (value, error), 0.0, per="item")

@@ -9,7 +9,6 @@ Who takes which of its items when is `quoron.training.rows`'s. A chunk that is n
 hold nothing, so that all have one shape, and nothing is compiled twice. A user without items has the zero row.
 """
 
-import logging
 from collections.abc import Callable, Mapping
 from typing import Any, Unpack
 
@@ -28,17 +27,14 @@ from quoron.training.rows import (
     LocalSGD,
     Metric,
     ModuleTraining,
-    Setting,
     Timetable,
+    Trainable,
     TrainedRows,
     Users,
     Vector,
-    begun_with,
-    carry_out,
-    figures_of,
     items_needed,
     items_of,
-    require_metrics,
+    start_of,
 )
 from quoron.training.start import Start
 from quoron_privacy.errors import ConfigError, count
@@ -149,9 +145,6 @@ def _halves(seeds: NDArray[np.uint64]) -> NDArray[np.uint32]:
     return np.stack([seeds >> np.uint64(32), seeds & np.uint64(0xFFFFFFFF)], axis=1).astype(np.uint32)
 
 
-_log = logging.getLogger("quoron")
-
-
 @entry_point
 def train(
     loss: Loss,
@@ -181,31 +174,17 @@ def train(
     The loss is traced by JAX, before anything is charged, so it cannot keep or branch on what it is given: ConfigError
     for one that cannot be traced. Other devices are JAX's own affair (`jax.default_device`).
     """
-    per_user, out = items_needed(training), training.get("out")
+    per_user, people = items_needed(training), items_of(data, **training)
     chunk = CHUNK if training.get("chunk") is None else int(training["chunk"] or 0)
     count(chunk=chunk)
-    people = items_of(data, **training)
     compute = LossRows(loss, params, people, items_per_user=per_user, local=local, chunk=chunk, draws=draws)
-    begin, kept = Start(compute.origin), begun_with(training)
-    if kept is not None and kept.weights.shape == begin.weights.shape and kept.digest != begin.digest:
-        begin = kept
-        _log.warning("these parameters are not those that the run in %s began with, which goes on from those", out)
-    described = f"{jax.tree.structure(params)} {local} {draws}"
-    setting = Setting.of(training, users=people.users, start=begin, model=described, holdout=holdout, metrics=metrics)
 
     def tree(point: Vector) -> Params:
         return compute.unflat(jnp.asarray(point, compute.type))
 
-    def watched(round_: int, point: Vector) -> None:
-        if watch is not None:
-            watch(round_, tree(point))
-
-    if metrics:
-        require_metrics(people, metrics, tree(begin.weights), _arrays)
-    seen = None if watch is None else watched
-    figures = figures_of(people, metrics, tree, _arrays) if metrics else None
-    done = carry_out(compute, setting, begin, training, chunk=chunk, watch=seen, figures=figures)
-    return TrainedRows(tree(done.weights), done.weights, done.statement, done.directory, done.plan, done.evaluation)
+    start, described = start_of(training, Start(compute.origin)), f"{jax.tree.structure(params)} {local} {draws}"
+    model: Trainable[Params] = Trainable(start, described, compute, tree, tree, _arrays)
+    return model.train(people, training, watch=watch, holdout=holdout, metrics=metrics)
 
 
 def _arrays(*parts: Array) -> tuple[Array, ...]:

@@ -71,14 +71,6 @@ class TorchModule:
         """What training starts from, and what of the module stays as it is."""
         return Start(self.flat(), {name: _bytes(each) for name, each in self._fixed().items()})
 
-    def begins_elsewhere(self, start: Start) -> bool:
-        """Whether a start is one of this module, and another than it has."""
-        own = self.start()
-        sizes = {name: len(found) for name, found in own.fixed.items()}
-        fits = own.weights.shape == start.weights.shape
-        fits = fits and sizes == {name: len(found) for name, found in start.fixed.items()}
-        return fits and own.digest != start.digest
-
     def begin(self, start: Start) -> None:
         """Take another start."""
         with torch.no_grad():

@@ -24,21 +24,17 @@ from quoron.arguments import entry_point
 from quoron.torch.computing import ModuleRows
 from quoron.torch.modules import Loss, TorchModule
 from quoron.training.rows import (
-    CHUNK,
     Array,
     Data,
     LocalSGD,
     Metric,
     ModuleTraining,
-    Setting,
+    Trainable,
     TrainedRows,
     Vector,
-    begun_with,
-    carry_out,
-    figures_of,
     items_needed,
     items_of,
-    require_metrics,
+    start_of,
 )
 from quoron_privacy.noise.streams import SecureNoise
 
@@ -121,44 +117,25 @@ def train(
     gradients are trained. A module that writes buffers in its forward pass is refused with the replacement; what torch
     cannot batch over users is computed user by user, what it cannot compile without; the log of "quoron" says why.
     """
-    per_user, out = items_needed(training), training.get("out")
-    network, kept = TorchModule.of(module, loss, device), begun_with(training)
-    if kept is not None and network.begins_elsewhere(kept):
-        network.begin(kept)
-        _log.warning("this module is not the one that the run in %s began with, which goes on from that", out)
-    people = items_of(data, **training)
+    per_user, people = items_needed(training), items_of(data, **training)
+    network = TorchModule.of(module, loss, device)
+    network.begin(start_of(training, network.start()))
     quick = network.device.type == "cuda" if compiled is None else compiled
     compute = ModuleRows(network, people, items_per_user=per_user, local=local, compiled=quick)
     if compute.why_looped is not None:
         _log.warning("users are computed one by one, as torch cannot batch this module: %s", compute.why_looped)
     if compute.why_eager is not None:
         _log.warning("rows are computed without torch.compile, which failed: %s", compute.why_eager)
-    begin = network.start()
-    described = hashlib.sha256(f"{network.module}{sorted(network.weights())}{local}".encode()).hexdigest()
-    setting = Setting.of(training, users=people.users, start=begin, model=described, holdout=holdout, metrics=metrics)
-
-    def finished(point: Vector) -> torch.nn.Module:
-        return network.trained(point).eval()
-
-    if metrics:
-        require_metrics(people, metrics, finished(begin.weights), _tensors)
-
-    def watched(round_: int, point: Vector) -> None:
-        if watch is not None:
-            watch(round_, network.trained(point))
-
-    done = carry_out(
+    model = Trainable(
+        network.start(),
+        hashlib.sha256(f"{network.module}{sorted(network.weights())}{local}".encode()).hexdigest(),
         compute,
-        setting,
-        begin,
-        training,
-        chunk=CHUNK,
-        watch=None if watch is None else watched,
-        summing=compute.sums if network.device.type == "cuda" else None,
-        figures=figures_of(people, metrics, finished, _tensors) if metrics else None,
+        network.trained,
+        lambda point: network.trained(point).eval(),
+        _tensors,
+        compute.sums if network.device.type == "cuda" else None,
     )
-    model = network.trained(done.weights)
-    return TrainedRows(model, done.weights, done.statement, done.directory, done.plan, done.evaluation)
+    return model.train(people, training, watch=watch, holdout=holdout, metrics=metrics)
 
 
 def _tensors(*parts: Array) -> tuple[torch.Tensor, ...]:

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from quoron import config as configs
 from quoron import toml_text
 from quoron.config import ALL, Config, TableSection, bought_of
+from quoron.data import columns as table_columns
 from quoron.data import index
 from quoron.data.users import Declared, PublicKnowledge
 from quoron.evaluation.split import trained_users
@@ -351,10 +352,8 @@ class Declarations:
 
 def integers(words: Sequence[str]) -> list[str | int]:
     """Texts as integers, ascending, if all of them are some."""
-    digits = [word.removeprefix("-") for word in words]
-    if all(each.isascii() and each.isdigit() and len(each) < 19 and str(int(each)) == each for each in digits):
-        return sorted(int(word) for word in words)
-    return list(words)
+    found = table_columns.integers(words)
+    return sorted(int(each) for each in found) if isinstance(found[0], int) else [*found]
 
 
 def _why(want: Want, said: Mapping[str, Any], least: float, shared: float) -> str:

@@ -4,7 +4,7 @@ Intervals of coefficients hold both noise and sampling of users. A method whose 
 by name. What is proved, and for which methods nothing is: docs/privacy/one-round-least-squares.md#ui1.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -40,26 +40,6 @@ OUTGROWN = 3.0  # times a plan's bound: where a run tells of more, the plan's is
 CLEARLY = 3.0  # deviations of a vote's noise: of a model that helps nobody nothing is said in one run of 700
 RARE = 0.25  # share of labels below which a class is seldom likelier than all others together: table-health.md#h4
 DILUTED = 0.5  # what a row counts on average by its class, below which noise is twice what it was beside it
-FLAGS = {  # of releases of `whitened-tracking`: the value that is spoken of, and what is said
-    "heard": (
-        False,
-        "how columns vary could not be told from noise: beyond a constant the model is mostly noise itself, the "
-        "forecast does not hold, and a model that is better than none need not use any column. Declare ranges nearer "
-        "to where the values are, or none, which buys them; ask more users, or raise epsilon.",
-    ),
-    "unseen": (
-        True,
-        "columns fill very different shares of their ranges, or repeat one another: more than a quarter of the "
-        "directions that they span vary too little to be learnt from, and the bound of what the run released takes "
-        "it that they matter. Leave out columns that hardly vary, or that others nearly make up; ranges that you "
-        "declared may be nearer to where the values are.",
-    ),
-    "grows": (
-        True,
-        "labels can be told almost exactly, and predictions are not yet as sure as they could be: most of the bound "
-        "of what the run released is that. Who is ranked above whom is mostly right long before chances are.",
-    ),
-}
 _SHARE = "`quoron predict --threshold share`, in Python model.predict(rows, threshold='share')"
 
 
@@ -255,8 +235,9 @@ def _summary(
     looked, group = plan.guarantee.health, told.population
     known = () if scene.bought is None else (scene.bought.columns, scene.bought.found.wider)
     health = None if looked is None or seen is None else read(looked, seen, scene.held.encoding, *known)
-    problem, left = _with_rate(plan.problem, model), _last(events).get("left")
-    found = *no_better(events), *flagged(events, "heard"), *unsettled(plan, events)
+    problem, last = _with_rate(plan.problem, model), _last(events)
+    left, overtaken = last.get("left"), tuple(_beyond_forecast(plan, last))
+    found = *_no_better(last), *overtaken
     doubts = (
         *(found or (() if measured else unsure(plan, left))),  # users who were held out say more than a bound
         *(measured.remarks if measured else ()),
@@ -291,9 +272,7 @@ def _summary(
             *scene.held.warnings,
             *(bounds.held(model.weights, plan) or bounds.undeclared(prepared.config, plan)),
             *bounds.capped(events),
-            *uneven(events),
-            *flagged(events, "unseen"),
-            *flagged(events, "grows"),
+            *_of_columns(events),
         ),
         unseen=unseen(health, scene.unlooked),
         choice=prepared.planned.choice,
@@ -303,7 +282,7 @@ def _summary(
         afterwards=None if after is None else after.as_json(),
         class_weights=in_classes(model.encoding),
         evaluation=measured,
-        overtaken=bool(flagged(events, "heard") or unsettled(plan, events)) or outgrown(plan, events),
+        overtaken=bool(overtaken) or _outgrown(plan, last),
         doubts=doubts,
         mu=None if charge is None else charge.mu,
         variation=0.0 if charge is None else charge.variation,
@@ -330,63 +309,72 @@ def _limit_words(account: Account) -> str:
     return f"{account.limit.words()} (counted {account.words()}; still fits {account.left_words()})"
 
 
-def uneven(events: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    """What the last pass of a pilot still found is released: how far features' directions were from alike."""
-    found = [each["public"]["unevenness"] for each in events if "unevenness" in each.get("public", {})]
-    if not found or found[-1] <= UNEVEN:
-        return ()
-    return (
-        f"the pilot could not make the columns even: directions still differed by a factor of {found[-1]:.1f} in its "
-        "last pass, and the forecast does not count on that. Declare ranges nearer to where the values are, leave out "
-        "columns that others nearly make up, raise algorithm.options.pilot_share, or ask more users.",
-    )
-
-
-def unsettled(plan: RunPlan, events: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    """A clip radius is released, too: held at its cap to the end, it never came down to the users."""
-    if not events or not plan.parameters.outgrown(events[-1]["public"]):
-        return ()
-    return (
-        "the clip radius was still at the most that it may be when the run ended: users' answers were longer than the "
-        "plan takes them to be, and the forecast does not hold. Columns that are zero for nearly everybody do that, "
-        "such as rare categories: leave them out, or merge them; else ask more users, or name whitened-tracking.",
-    )
-
-
 def _last(events: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
     """What the last release says; nothing before any."""
     found: Mapping[str, Any] = events[-1].get("public", {}) if events else {}
     return found
 
 
-def flagged(events: Sequence[Mapping[str, Any]], name: str) -> tuple[str, ...]:
-    """Return what a flag of the last release says, one of `FLAGS`, if it is raised."""
-    raised, words = FLAGS[name]
-    return (words,) if _last(events).get(name, not raised) is raised else ()
+def _no_better(last: Mapping[str, Any]) -> Iterator[str]:
+    """The vote that ends `whitened-tracking` is released: by how much users' losses fell, each held within a bound."""
+    if "vote" not in last or (change := float(last["vote"])) < -CLEARLY * (error := float(last["error"])):
+        return
+    what = "" if last["accepted"] else ", so it is zero"
+    yield (
+        f"users are no better off with the model than with none, as far as the noise lets see{what}: their mean loss "
+        f"changed by {change:.2g} (± {error:.2g}). Check that ranges are not far wider than the values, that the label "
+        "is the one meant, and that rows can be used; else it takes more users or a larger epsilon."
+    )
 
 
-def outgrown(plan: RunPlan, events: Sequence[Mapping[str, Any]]) -> bool:
+def _beyond_forecast(plan: RunPlan, last: Mapping[str, Any]) -> Iterator[str]:
+    """Why the forecast does not hold: columns' variation is noise, or the clip radius never came down to the users."""
+    if not last.get("heard", True):
+        yield (
+            "how columns vary could not be told from noise: beyond a constant the model is mostly noise itself, the "
+            "forecast does not hold, and a model that is better than none need not use any column. Declare ranges "
+            "nearer to where the values are, or none, which buys them; ask more users, or raise epsilon."
+        )
+    if last and plan.parameters.outgrown(last):
+        yield (
+            "the clip radius was still at the most that it may be when the run ended: users' answers were longer than "
+            "the plan takes them to be, and the forecast does not hold. Columns that are zero for nearly everybody do "
+            "that, such as rare categories: leave them out, or merge them; else ask more users, or name "
+            "whitened-tracking."
+        )
+
+
+def _of_columns(events: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """What the run released of how columns vary and of how sure predictions could be."""
+    found, last = (
+        [each["public"]["unevenness"] for each in events if "unevenness" in each.get("public", {})],
+        _last(events),
+    )
+    if found and found[-1] > UNEVEN:
+        yield (
+            f"the pilot could not make the columns even: directions still differed by a factor of {found[-1]:.1f} in "
+            "its last pass, and the forecast does not count on that. Declare ranges nearer to where the values are, "
+            "leave out columns that others nearly make up, raise algorithm.options.pilot_share, or ask more users."
+        )
+    if last.get("unseen", False):
+        yield (
+            "columns fill very different shares of their ranges, or repeat one another: more than a quarter of the "
+            "directions that they span vary too little to be learnt from, and the bound of what the run released takes "
+            "it that they matter. Leave out columns that hardly vary, or that others nearly make up; ranges that you "
+            "declared may be nearer to where the values are."
+        )
+    if last.get("grows", False):
+        yield (
+            "labels can be told almost exactly, and predictions are not yet as sure as they could be: most of the "
+            "bound of what the run released is that. Who is ranked above whom is mostly right long before chances are."
+        )
+
+
+def _outgrown(plan: RunPlan, last: Mapping[str, Any]) -> bool:
     """Whether a run ended without the model, or tells a bound of more than OUTGROWN times the plan's."""
-    last = _last(events)
     left, planned = last.get("left"), plan.predicted_excess_risk
     larger = left is not None and planned is not None and left > OUTGROWN * planned
     return larger or not last.get("accepted", True)
-
-
-def no_better(events: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    """The vote that ends `whitened-tracking` is released: by how much users' losses fell, each held within a bound."""
-    released = _last(events)
-    if "vote" not in released:
-        return ()
-    change, error = float(released["vote"]), float(released["error"])
-    if change < -CLEARLY * error:
-        return ()
-    what = "" if released["accepted"] else ", so it is zero"
-    return (
-        f"users are no better off with the model than with none, as far as the noise lets see{what}: their mean loss "
-        f"changed by {change:.2g} (± {error:.2g}). Check that ranges are not far wider than the values, that the label "
-        "is the one meant, and that rows can be used; else it takes more users or a larger epsilon.",
-    )
 
 
 def one_answer(model: Model) -> tuple[str, ...]:

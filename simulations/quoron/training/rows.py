@@ -35,6 +35,7 @@ hold. A user of more than `items_per_user` items takes part with so many of them
 
 import hashlib
 import json
+import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -42,7 +43,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import reduce
 from operator import add
 from pathlib import Path
-from typing import Any, Required, TypedDict, Unpack
+from typing import Any, Generic, Required, TypedDict, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -75,6 +76,7 @@ from quoron_server.wording import ReleaseGuarantee, plan_json, sentence
 
 Vector = NDArray[np.float64]
 ONE_PASS = "one-pass-dp-sgd"
+_log = logging.getLogger("quoron")
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -379,6 +381,15 @@ def begun_with(training: Training) -> Start | None:
     """Return the start that the run in `out` began with; None where none has begun, or it began at zero."""
     out = training.get("out")
     return Start.read(Path(out) / FILE) if out is not None and Identity.of_rows(RunFolder(Path(out))) else None
+
+
+def start_of(training: Training, own: Start) -> Start:
+    """Return the start that the run in `out` began with if it is one of this model, said in the log; else its own."""
+    kept = begun_with(training)
+    if kept is None or kept.shapes != own.shapes or kept.digest == own.digest:
+        return own
+    _log.warning("this model is not the one that the run in %s began with, which goes on from that", training["out"])
+    return kept
 
 
 def carry_out(
@@ -707,6 +718,52 @@ class Timetable:
 
 
 Parts = tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Trainable(Generic[M]):
+    """A model of some framework, as training sees it: a public start (d,), and rows of users at any point (d,)."""
+
+    start: Start
+    described: str  # what else has to be the same where an interrupted run goes on
+    compute: Computation
+    model_at: Callable[[Vector], M]
+    measured_at: Callable[[Vector], Any]  # the model that metrics take
+    parts_of: Callable[..., Parts]  # what metrics take of arrays of items (m, ...)
+    summing: Summation | None = None
+
+    def train(
+        self,
+        items: Items,
+        training: ModuleTraining,
+        *,
+        watch: Callable[[int, M], None] | None,
+        holdout: float | None,
+        metrics: Mapping[str, Metric] | None,
+    ) -> TrainedRows[M]:
+        """Train on these items; arguments and errors as of `train_rows`, but that metrics take a model and items."""
+        given: dict[str, Any] = {"users": items.users, "holdout": holdout, "metrics": metrics}
+        setting, figures = Setting.of(training, start=self.start, model=self.described, **given), None
+        if metrics:
+            require_metrics(items, metrics, self.measured_at(self.start.weights), self.parts_of)
+            figures = figures_of(items, metrics, self.measured_at, self.parts_of)
+
+        def watched(round_: int, point: Vector) -> None:
+            if watch is not None:
+                watch(round_, self.model_at(point))
+
+        done = carry_out(
+            self.compute,
+            setting,
+            self.start,
+            training,
+            chunk=CHUNK,
+            watch=None if watch is None else watched,
+            summing=self.summing,
+            figures=figures,
+        )
+        model = self.model_at(done.weights)
+        return TrainedRows(model, done.weights, done.statement, done.directory, done.plan, done.evaluation)
 
 
 def figures_of(

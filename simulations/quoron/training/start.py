@@ -70,6 +70,11 @@ class Start:
             ) from None
 
     @property
+    def shapes(self) -> tuple[int, dict[str, int]]:
+        """Return how many numbers it has, and how many bytes of what is not trained."""
+        return len(self.weights), {name: len(found) for name, found in self.fixed.items()}
+
+    @property
     def digest(self) -> str:
         """What makes a start this one and no other."""
         found = hashlib.sha256(self.weights.astype("<f8").tobytes())
