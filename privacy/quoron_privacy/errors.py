@@ -146,12 +146,9 @@ class Infeasible(UsageError):
         return printable(message + (f" Feasible here: {', '.join(self.feasible)}." if self.feasible else ""))
 
     @classmethod
-    def too_few(
-        cls, algorithm: str, condition: str, users: int | None, *, also: str = "", otherwise: str = ""
-    ) -> "Infeasible":
-        """What `users` would do for, `also` said behind it; `otherwise` is needed where no number of users would do."""
-        needs = otherwise if users is None else f"n >= {users:,}{also}"
-        return cls(algorithm, condition, needs, users=users)
+    def too_few(cls, algorithm: str, condition: str, users: int, *, also: str = "") -> "Infeasible":
+        """Return the error that names `users` as needed, `also` behind it; one more than there are is no estimate."""
+        return cls(algorithm, condition, f"n >= {users:,}{also}", users=users)
 
 
 class RunError(QuoronError):

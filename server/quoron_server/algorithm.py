@@ -21,10 +21,12 @@ from numpy.typing import NDArray
 from quoron_client.protocol.questions import Question
 from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.release import Release
+from quoron_server.parameters import Parameters
 from quoron_server.plan import RunPlan
 
 Vector = NDArray[np.float64]
 S = TypeVar("S")
+P = TypeVar("P", bound=Parameters)
 # Bytes of a state's arrays: PostgreSQL hands a value out as two digits a byte, 2³⁰ of them with all else; SQLite takes
 # 10⁹ bytes. The last MiB is for names and plain values.
 MOST_STATE = (1 << 29) - (1 << 20)
@@ -78,3 +80,36 @@ class Algorithm(Protocol[S]):
 
     def iterate(self, state: S) -> Vector:
         """The current iterate, shape (d,); not released under trust model `central-release`, so for simulation only."""
+
+
+class OfPlan(Generic[P]):
+    """What algorithms share whose points are all functions of releases; `kind` is the type of their parameters."""
+
+    kind: type[P]
+
+    def __init__(self, plan: RunPlan) -> None:
+        """Raise VerificationError for a plan of another algorithm."""
+        self.plan, self.parameters = plan, plan.parameters_of(self.kind)
+
+    def model(self, state: Any) -> Vector:
+        """Return the mean of the last `suffix` iterates once it is complete, before that the current iterate."""
+        average: Vector = state.running if state.round == len(self.parameters.cohorts()) else state.iterate
+        return average
+
+    def iterate(self, state: Any) -> Vector:
+        """Return the model so far: every iterate is private already."""
+        return self.model(state)
+
+
+class InPhases(OfPlan[P]):
+    """The same for runs in phases, which the parameters hold with the `rounds` of each."""
+
+    def __init__(self, plan: RunPlan) -> None:
+        """Raise VerificationError for a plan of another algorithm."""
+        super().__init__(plan)
+        phases: Any = self.parameters
+        self._ends = np.cumsum([phase.rounds for phase in phases.phases])
+
+    def phase_index(self, round_: int) -> int:
+        """Return the index of the phase that a round belongs to."""
+        return int(np.searchsorted(self._ends, round_, side="right"))

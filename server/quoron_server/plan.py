@@ -16,7 +16,7 @@ What a run may ask of users, and what a method's own rule says of a plan under t
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from quoron_privacy.errors import (
     BudgetExceeded,
@@ -51,6 +51,7 @@ TrustModel = Literal["central-release", "central-broadcast", "two-servers", "loc
 Constants = Literal["calibrated", "paper"]
 Attending = Literal["private", "public"]  # whether who answers is kept secret, or told
 P = TypeVar("P", bound=Parameters)
+Part = Literal["held_out", "bought", "health", "servers", "min_cohort"]  # of a guarantee, from the outside in
 MOST_ROUNDS = 1_000_000  # of any plan; beyond, planning alone would exhaust memory
 PREFACE = -2  # the round, in ledgers, of what is released before the first one; -1 is that of the initial state
 PLANNED = -3  # and of the plan that is made of what was bought, or of why there is none
@@ -252,51 +253,29 @@ class RunPlan:
         """Whether every user is asked in every round."""
         return self.parameters.participations() >= self.cost.rounds
 
-    def without_min_cohort(self) -> "RunPlan":
-        """The plan of the algorithm by itself, with what it promises by itself."""
-        min_cohort = self.guarantee.min_cohort
-        if min_cohort is None:
-            return self
-        own = replace(self.guarantee, epsilon=min_cohort.rest_epsilon, delta=min_cohort.rest_delta, min_cohort=None)
-        return replace(self, guarantee=own)
+    def without(self, *parts: Part) -> "RunPlan":
+        """Return the plan without these parts of its guarantee, with what is guaranteed of the rest alone.
+
+        Name them from the outside in. Users that are trained on are promised all of it as well; without two servers
+        one adds as much noise as both.
+        """
+        promise = self.guarantee
+        for name in parts:
+            if (part := getattr(promise, name)) is None:
+                continue
+            left: dict[str, Any] = {name: None}
+            if name == "servers":
+                left |= {"epsilon": part.together_epsilon, "trust_model": "central-broadcast"}
+            elif name != "held_out":
+                left |= {"epsilon": part.rest_epsilon, "delta": part.rest_delta}
+            promise = replace(promise, **left)
+        return self if promise is self.guarantee else replace(self, guarantee=promise)
 
     @property
     def sheet(self) -> "Sheet":
         """What two servers and every client agree on of each round. VerificationError where there is none."""
         servers = self.guarantee.servers
         return self.parameters.sheet(self.problem, 1 if servers is None else servers.groups)
-
-    def without_servers(self) -> "RunPlan":
-        """The plan of one server whose noise is as much as that of both."""
-        servers = self.guarantee.servers
-        if servers is None:
-            return self
-        own = replace(self.guarantee, epsilon=servers.together_epsilon, trust_model="central-broadcast", servers=None)
-        return replace(self, guarantee=own)
-
-    def without_health(self) -> "RunPlan":
-        """The plan of all that comes after purchases and the look at the table, with what it promises by itself."""
-        health = self.guarantee.health
-        if self.guarantee.held_out is not None:
-            return self.without_held_out().without_health()
-        if self.guarantee.bought is not None:
-            return self.without_purchases().without_health()
-        if health is None:
-            return self
-        own = replace(self.guarantee, epsilon=health.rest_epsilon, delta=health.rest_delta, health=None)
-        return replace(self, guarantee=own)
-
-    def without_purchases(self) -> "RunPlan":
-        """The plan of all that comes after what was bought, with what it promises by itself."""
-        bought = self.guarantee.bought
-        if bought is None:
-            return self
-        own = replace(self.guarantee, epsilon=bought.rest_epsilon, delta=bought.rest_delta, bought=None)
-        return replace(self, guarantee=own)
-
-    def without_held_out(self) -> "RunPlan":
-        """The plan of those that are trained on, to whom the whole promise is made as well."""
-        return replace(self, guarantee=replace(self.guarantee, held_out=None))
 
     def attendance(self, *, paid: bool | None = None) -> tuple[Attendance, ...]:
         """Of each round, what this promise leaves of `Parameters.attendance` to a minimum cohort that is `paid` for, or

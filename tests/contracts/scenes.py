@@ -170,7 +170,7 @@ def make(name: str) -> Algorithm:
     """As `Registered.make`: a new object every time, so that nothing is known of an earlier run."""
     verify(name)
     plan = make_plan(name)
-    made = ALGORITHMS[plan.algorithm].maker(plan.without_servers())
+    made = ALGORITHMS[plan.algorithm].maker(plan.without("servers"))
     return made if plan.guarantee.servers is None else WithServers(plan, made)
 
 

@@ -40,7 +40,7 @@ min_cohorts = pytest.mark.parametrize("privacy", [PRIVACY, MIN_COHORT], ids=["al
 def asked(plan: RunPlan, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Whom a run asks first, and for which of their items, with this noise."""
     info = ALGORITHMS[plan.algorithm]
-    algorithm = info.maker(plan.without_min_cohort())
+    algorithm = info.maker(plan.without("min_cohort"))
     question = algorithm.request(algorithm.init(), SeededNoise(seed))
     assert question is not None
     return question.cohort, np.asarray(getattr(question.task, "places", ()))
@@ -91,7 +91,7 @@ BOTH = [
 @pytest.mark.parametrize(("name", "adjacency"), BOTH)
 def test_the_other_adjacency_rests_on_the_same(name: str, adjacency: Any) -> None:
     info = ALGORITHMS[name.partition("/")[0]]
-    named = {"adjacency": adjacency} if info.either_adjacency else {}
+    named = {"adjacency": adjacency} if info.takes("adjacency") else {}
     options = info.options(**SMALL.get(name, {}), **named)
     plan = info.plan(PROBLEMS.get(name, PROBLEM), replace(PRIVACY, adjacency=adjacency), options, "calibrated", 7)
     assert plan.guarantee.adjacency == adjacency

@@ -126,7 +126,7 @@ def shown(name: str, batch: ItemBatch, world: World) -> list[tuple[Any, ...]]:
 
 def replayed(name: str, first: Rows, second: Rows, weighing: Weighing) -> list[float]:
     """What of the charges forcing the second world took; Complaint where the worlds are told apart, or it is more."""
-    plan: RunPlan = prepared(name).planned.plan.without_health().simulated()
+    plan: RunPlan = prepared(name).planned.plan.without("held_out", "bought", "health").simulated()
     one, two = (items(name, own, weighing) for own in (first, second))
     own = slice(0, (USERS - 1) * ROWS)
     assert one.weights is not None

@@ -60,7 +60,7 @@ def test_look_and_algorithm_are_worth_the_whole_promise_and_nearly_no_less(name:
     plan = planned(name)
     ALGORITHMS[name].verify(plan)
     promise = ALGORITHMS[name].gaussian(plan)
-    own = ALGORITHMS[name].gaussian(plan.without_health())
+    own = ALGORITHMS[name].gaussian(plan.without("held_out", "bought", "health"))
     assert promise is not None
     assert own is not None
     assert (plan.guarantee.epsilon, plan.guarantee.delta) == (PRIVACY.epsilon, PRIVACY.delta)
@@ -97,14 +97,14 @@ def test_a_plan_announces_its_look_before_all_else(name: str) -> None:
     health = plan.guarantee.health
     assert health is not None
     assert (first.entry, first.count, first.rounds, first.mu) == (health.entry(), 1, (PREFACE,), health.effective_mu)
-    assert tuple(others) == plan.without_health().releases()
+    assert tuple(others) == plan.without("held_out", "bought", "health").releases()
 
 
 @pytest.mark.parametrize("name", ["one-pass-dp-sgd", "whitened-tracking"])
 def test_an_accountant_of_others_finds_the_promise_kept_and_used_up(name: str) -> None:
     plan = planned(name)
     assert exact(event_of(plan), left_of_delta(plan)) == pytest.approx(PRIVACY.epsilon, rel=1e-5)
-    alone = exact(event_of(plan.without_health()), left_of_delta(plan))
+    alone = exact(event_of(plan.without("held_out", "bought", "health")), left_of_delta(plan))
     assert alone < PRIVACY.epsilon * (1 - 1e-2)
 
 

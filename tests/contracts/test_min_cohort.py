@@ -84,7 +84,7 @@ def test_a_met_min_cohort_changes_no_bit_of_the_model_and_cohorts_are_what_round
     plan = planned(name)
     with_, without = tmp_path / "with", tmp_path / "without"
     model = carried_out(plan, with_)
-    np.testing.assert_array_equal(model, carried_out(plan.without_min_cohort(), without))
+    np.testing.assert_array_equal(model, carried_out(plan.without("min_cohort"), without))
     for number, (one, other) in enumerate(zip(rounds_of(with_), rounds_of(without), strict=True)):
         assert one["public"] == {**other["public"], "min_cohort": UNDECIDED if number in undecided(plan) else MET}
     with Ledger.open(with_ / "ledger.sqlite") as ledger:
@@ -256,7 +256,7 @@ def test_where_clients_see_iterates_the_promise_assumes_that_these_move_nobody_t
 @pytest.mark.parametrize("name", ["one-pass-dp-sgd", "tracking-srgd", "phased-erm", "winsorised-erm"])
 def test_a_lifetime_is_charged_the_mu_of_both(name: str) -> None:
     plan, info = planned(name), ALGORITHMS[name]
-    whole, own, min_cohort = info.gaussian(plan), info.gaussian(plan.without_min_cohort()), plan.guarantee.min_cohort
+    whole, own, min_cohort = info.gaussian(plan), info.gaussian(plan.without("min_cohort")), plan.guarantee.min_cohort
     assert None not in (whole, own, min_cohort)
     assert whole.mu >= np.hypot(own.mu, min_cohort.mu)
     assert whole.variation >= own.variation
@@ -306,7 +306,7 @@ def test_a_count_beside_everybody_in_every_round_costs_what_it_was_planned_for()
     info.verify(plan)
     assert plan.guarantee.min_cohort is not None
     assert plan.guarantee.min_cohort.each > 0
-    own = info.gaussian(plan.without_min_cohort())
+    own = info.gaussian(plan.without("min_cohort"))
     assert own is not None
     whole = np.hypot(own.mu, plan.guarantee.min_cohort.mu)
     assert [pair.mu for pair in info.pairs(plan)] == pytest.approx([whole] * len(info.pairs(plan)), rel=1e-9)

@@ -98,7 +98,7 @@ def test_a_min_cohort_is_counted_beside_it(name: str) -> None:
     privacy = replace(PRIVACY, epsilon=2.0, min_cohort=0.5, min_cohort_epsilon=1.0)
     plan = info.plan(PROBLEM, privacy, info.options(rounds=4, rate=0.25), "calibrated", 7)
     min_cohort = plan.guarantee.min_cohort
-    own, whole = (info.near_gaussian(each) for each in (plan.without_min_cohort(), plan))
+    own, whole = (info.near_gaussian(each) for each in (plan.without("min_cohort"), plan))
     assert min_cohort is not None
     assert own is not None
     assert whole is not None

@@ -176,7 +176,7 @@ def runs(_: Path, name: str) -> Iterator[tuple[str, Any]]:
     """A whole run of a variant of the contracts, some users absent: rounds, releases and models."""
     plan, noise, draws = _planned(name), SeededNoise(3), np.random.default_rng(3)
     info = ALGORITHMS[plan.algorithm]
-    made = info.make(plan) if name in AS_PRINTED else info.maker(plan.without_servers())
+    made = info.make(plan) if name in AS_PRINTED else info.maker(plan.without("servers"))
     servers = plan.guarantee.servers is not None
     algorithm = WithServers(plan, made) if servers else made
     state, cohorts, released, iterates = algorithm.init(), [], 0, []

@@ -46,7 +46,7 @@ def noise_in(leader: Leader, place: Path, round_: int, chains: list[bytes]) -> n
     """What a helper with these keys adds after these lists, made apart from it."""
     made = leader.helped.keys.read(leader.run.run)
     assert made is not None
-    return noise_of(made.noise_key, HELPER, plan_of(leader.run).without_min_cohort()).of(round_, chains)
+    return noise_of(made.noise_key, HELPER, plan_of(leader.run).without("min_cohort")).of(round_, chains)
 
 
 class TestOneList:

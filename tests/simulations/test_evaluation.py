@@ -148,13 +148,13 @@ def test_what_is_bought_and_what_a_look_sees_is_of_the_trained_users_alone(peopl
 def test_a_plan_with_held_out_users_costs_what_the_worse_of_both_parts_does(name, people, ledger):
     planned = quoron.train(people, **COLUMNS | {"epsilon": 4.0, "algorithm": name}, holdout=0.2, dry_run=True).plan
     info = ALGORITHMS[name]
-    pairs, alone = info.pairs(planned), info.pairs(planned.without_held_out())
+    pairs, alone = info.pairs(planned), info.pairs(planned.without("held_out"))
     assert pairs[:-1] == alone
     assert pairs[-1] == planned.guarantee.held_out.pair
     assert max(pair.delta(4.0) for pair in pairs) <= planned.guarantee.delta
     last = [each.entry.mechanism for each in planned.releases() if EVALUATED in each.rounds]
     assert last == ["held-out-places", "held-out-figures"]
-    both, part = info.gaussian(planned), info.gaussian(planned.without_held_out())
+    both, part = info.gaussian(planned), info.gaussian(planned.without("held_out"))
     if part is not None:
         assert both.mu == max(part.mu, planned.guarantee.held_out.pair.mu)
 

@@ -105,6 +105,11 @@ class Moreau:
 Smoothing = Convolution | Moreau
 
 
+def moreau(parameter: float) -> Moreau | None:
+    """Return the envelope with λ = `parameter`; None for 0, which is no smoothing."""
+    return Moreau(parameter) if parameter else None
+
+
 def ball_ratio(dimension: int) -> float:
     """c_d: volume of the unit ball in d - 1 dimensions over that in d; the density of u_1 at zero."""
     return exp(lgamma(dimension / 2 + 1) - lgamma(dimension / 2 + 0.5) - 0.5 * log(pi))

@@ -4,7 +4,6 @@ What `outlier-iterates` and the algorithm that Lowy, Liu & Asi (2024) print shar
 """
 
 from dataclasses import dataclass
-from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +14,7 @@ from quoron_privacy.release import Release
 from quoron_privacy.robust.laplace_test import LaplaceOneShot
 from quoron_privacy.robust.lottery import OneShot
 from quoron_server.algorithm import Vector
-from quoron_server.parameters import Parameters, PlannedRelease
+from quoron_server.parameters import Parameters, PlannedRelease, spans
 from quoron_server.problem import Problem
 
 Chains = NDArray[np.bool_]  # (C,)
@@ -31,6 +30,11 @@ class ChainPhase:
     radius: float  # τ
     release_scale: float  # σ, standard deviation per coordinate
     release: OneShot | LaplaceOneShot  # test and aggregate
+
+    @property
+    def rounds(self) -> int:
+        """Of the phase: one for each user of a chain."""
+        return self.users
 
     @property
     def noise(self) -> GaussianNoise:
@@ -50,6 +54,14 @@ class ChainRounds(Parameters):
     cohort_size: int
     phases: tuple[ChainPhase, ...]
 
+    def releases(self, dimension: int) -> tuple[PlannedRelease, ...]:
+        """Return one noisy mean a phase, behind its test."""
+        del dimension
+        return tuple(
+            PlannedRelease(phase.release, phase.entry(index), 1, rounds, None)
+            for index, (phase, rounds) in enumerate(zip(self.phases, spans(self.phases), strict=True))
+        )
+
     def cohorts(self) -> tuple[int, ...]:
         """A user of every chain."""
         return (self.cohort_size,) * sum(phase.users for phase in self.phases)
@@ -61,15 +73,6 @@ class ChainRounds(Parameters):
     def answer_length(self, problem: Problem) -> int:
         """The last iterate of a local pass, and their mean."""
         return 2 * problem.dimension
-
-
-def releases_of(phases: tuple[ChainPhase, ...]) -> tuple[PlannedRelease, ...]:
-    """One noisy mean a phase, behind its test."""
-    ends = list(accumulate((phase.users for phase in phases), initial=0))
-    return tuple(
-        PlannedRelease(phase.release, phase.entry(index), 1, range(ends[index], ends[index + 1]), None)
-        for index, phase in enumerate(phases)
-    )
 
 
 def largest(problem: Problem) -> float:

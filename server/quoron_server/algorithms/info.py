@@ -259,20 +259,9 @@ class AlgorithmInfo:
         """All that plans may promise, the usual one first."""
         return (*self.promises.trust_models, *(() if self.promises.one_server is not None else ("two-servers",)))
 
-    @property
-    def takes_rounds(self) -> bool:
-        """Whether its options name a number of rounds."""
-        return any(item.name == "rounds" for item in fields(self.options))
-
-    @property
-    def takes_participation(self) -> bool:
-        """Whether its options name the share of users who are expected to answer."""
-        return any(item.name == "participation" for item in fields(self.options))
-
-    @property
-    def either_adjacency(self) -> bool:
-        """Whether its options name the adjacency that a plan is to promise."""
-        return any(item.name == "adjacency" for item in fields(self.options))
+    def takes(self, option: str) -> bool:
+        """Return whether its options have one of this name."""
+        return any(item.name == option for item in fields(self.options))
 
     @property
     def constants(self) -> tuple[Constants, ...]:

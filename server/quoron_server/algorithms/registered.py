@@ -67,11 +67,6 @@ def with_purchases(own: RunPlan, paid: "Bought", epsilon: float, delta: float) -
     return replace(own, guarantee=replace(own.guarantee, epsilon=epsilon, delta=delta, bought=paid))
 
 
-def verify_look(plan: RunPlan, rest: GaussianPromise | None) -> None:
-    """The look and what comes after it, verified and worth `rest`, are the whole promise together."""
-    _beside("a data quality check", plan, plan.guarantee.health, rest)
-
-
 def verify_purchases(plan: RunPlan, rest: GaussianPromise | None) -> None:
     """The purchases and what comes after them, verified and worth `rest`, are the whole promise together.
 
@@ -217,7 +212,6 @@ class Registered(AlgorithmInfo):
         Raises ConfigError where the paper has no such algorithm, and for what no paper has: a minimum cohort, two
         servers.
         """
-        search.require_options(options)
         kind = self.options_for("paper")
         if self.printed is None or not isinstance(options, kind):
             raise ConfigError(f"Expected options of kind {kind.__name__} with constants='paper', got {options!r}.")
@@ -259,26 +253,27 @@ class Registered(AlgorithmInfo):
             return
         if not plan.guarantee.proved:
             raise VerificationError(f"Expected a proved guarantee of calibrated numbers of {self.name}, got none.")
-        promise, own = plan.guarantee, plan.without_min_cohort()
+        promise, own = plan.guarantee, plan.without("min_cohort")
         if promise.held_out is not None:
             if (why := told_too_much(plan)) is not None:
                 raise VerificationError(f"Expected private participation in a plan of {self.name}, got public: {why}.")
             check_numbers(promise.held_out, "held_out")
-            self.verify(plan.without_held_out())
+            self.verify(plan.without("held_out"))
             promise.held_out.verify(promise.epsilon, promise.delta, adjacency=promise.adjacency)
         elif promise.bought is not None:
             check_numbers(promise.bought, "bought")
-            rest = plan.without_purchases()
+            rest = plan.without("bought")
             self.verify(rest)
             verify_purchases(plan, self._gaussian(rest))
         elif promise.health is not None:
             check_numbers(promise.health, "health")
-            self.verify(plan.without_health())
-            verify_look(plan, self._gaussian(plan.without_health()))
+            rest = plan.without("health")
+            self.verify(rest)
+            _beside("a data quality check", plan, promise.health, self._gaussian(rest))
         else:
             self._check_promise(plan)
             verify_min_cohort(plan)
-            alone = own.without_servers()
+            alone = own.without("servers")
             self.verifier(replace(alone, problem=alone.problem.without_beliefs()))
             rounds = len(own.parameters.cohorts())
             if rounds != plan.cost.rounds:  # budgets and clients are told the cost's
@@ -324,7 +319,7 @@ class Registered(AlgorithmInfo):
 
     def _pairs(self, plan: RunPlan, adjacency: Adjacency | None = None) -> tuple[Pair, ...]:
         """The same of parts that are verified, under the plan's own adjacency or another."""
-        promise, own = plan.guarantee, plan.without_health().without_min_cohort()
+        promise, own = plan.guarantee, plan.without("held_out", "bought", "health", "min_cohort")
         if promise.servers is not None:  # whoever sees no more than what is released learns less
             against: tuple[Pair, ...] = two_servers.pairs(own)
             return against
@@ -376,9 +371,9 @@ class Registered(AlgorithmInfo):
         self.verify(plan)
         if self.printed is not None and isinstance(plan.parameters, PrintedParameters):
             return self.printed.maker(plan)
-        plan = plan.without_health()
-        own, min_cohort = plan.without_min_cohort(), plan.guarantee.min_cohort
-        made = self.maker(own.without_servers())
+        plan = plan.without("held_out", "bought", "health")
+        own, min_cohort = plan.without("min_cohort"), plan.guarantee.min_cohort
+        made = self.maker(own.without("servers"))
         if own.guarantee.servers is not None:
             from quoron_server.algorithms.two_servers.method import WithServers
 
@@ -394,7 +389,7 @@ class Registered(AlgorithmInfo):
 
     def _gaussian(self, plan: RunPlan) -> GaussianPromise | None:
         """The same of parts that are verified."""
-        promise, own = plan.guarantee, plan.without_min_cohort()
+        promise, own = plan.guarantee, plan.without("min_cohort")
         if not promise.proved or promise.trust_model == "none" or plan.parameters.simulation_only() is not None:
             return None
         if promise.bought is not None:
@@ -442,7 +437,7 @@ class Registered(AlgorithmInfo):
         if promise.trust_model == "none":
             return dp_event.NonPrivateDpEvent()
         counts = promise.min_cohort is None or not promise.min_cohort.count_scale  # with Gaussian noise, or none
-        pairs = self._pairs(plan if counts else plan.without_min_cohort()) if promise.proved else ()
+        pairs = self._pairs(plan if counts else plan.without("min_cohort")) if promise.proved else ()
         if promise.held_out is not None and all(pair.is_gaussian for pair in pairs):
             pairs = (max(pairs, key=lambda pair: pair.mu),)
         event = pairs[0].event() if len(pairs) == 1 and plan.parameters.simulation_only() is None else None

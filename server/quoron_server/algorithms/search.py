@@ -21,7 +21,6 @@ from itertools import islice
 from typing import TYPE_CHECKING, Generic, Literal, TypeVar
 
 from quoron_client.protocol.domains import Box
-from quoron_privacy.accounts.roots import least_users
 from quoron_privacy.errors import ConfigError, Infeasible, Needs, QuoronError, VerificationError
 from quoron_privacy.noise.streams import total_variation
 from quoron_server.plan import MOST_EPSILON, Cost, Privacy, RunPlan
@@ -63,6 +62,12 @@ def require_options(options: object, *names: str, least: float = 0.0, most: floa
         if isinstance(value, float | int) and not (least < value < most or (value == least and not above)):
             allowed = f"{'>' if above else '>='} {least:g}" + (f" and < {most:g}" if value >= most else "")
             raise ConfigError(f"Expected algorithm.options.{name} {allowed}, got {name}={value}.")
+
+
+def require_participation(share: float) -> None:
+    """ConfigError for a declared share of users who answer that is beyond what plans divide by."""
+    if not 1 / 32 <= share <= 1:
+        raise ConfigError(f"Expected algorithm.options.participation in [1/32, 1], got participation={share:g}.")
 
 
 def require_choice(options: object, **allowed: tuple[str, ...]) -> None:
@@ -121,6 +126,14 @@ def require_of(name: str, got: object, *conditions: tuple[str, bool]) -> None:
     require(name, *((what, holds, got) for what, holds in conditions))
 
 
+def require_least(name: str, what: str, got: float, truth: float) -> None:
+    """VerificationError, in a plan of `name`, for a number that is below what was counted again, but for rounding."""
+    if not got >= truth * (1 - 1e-12):
+        raise VerificationError(
+            f"Expected {what} >= {truth} in a plan of {name}, got {got}: too little noise for the claim."
+        )
+
+
 def require_usual_cost(plan: RunPlan) -> None:
     """VerificationError unless the plan costs one average gradient of everybody whom its parameters ask."""
     expected = Cost.of(plan.problem, plan.parameters)
@@ -129,9 +142,7 @@ def require_usual_cost(plan: RunPlan) -> None:
 
 def require_gaussian(plan: RunPlan, pairs: "Sequence[Pair]", mu: float) -> None:
     """VerificationError unless the μ that a plan names is that of its scales, counted again, and within its promise."""
-    truth = max(pair.mu for pair in pairs)
-    if not mu >= truth * (1 - 1e-12):
-        raise VerificationError(f"Expected mu >= {truth} of the run, got {mu}: too little noise for the claim.")
+    require_least(plan.algorithm, "mu", mu, max(pair.mu for pair in pairs))
     require_spent(plan, [replace(pair, mu=mu) for pair in pairs])
 
 
@@ -221,22 +232,6 @@ def within_rounds(most: int, usual: RunPlan, exactly: Callable[[int], RunPlan]) 
     raise Infeasible(usual.algorithm, f"{limit} will not do", f"budget.max_rounds >= {fewest.cost.rounds:,}")
 
 
-def too_few(
-    name: str,
-    condition: str,
-    enough: Callable[[int], bool],
-    users: int,
-    *,
-    within: float = 1.1,
-    most: int = 10**10,
-    also: str = "",
-    otherwise: str = "",
-) -> Infeasible:
-    """Why `users` do not do, and about how many are `enough`; `otherwise` is needed where none up to `most` are."""
-    found = least_users(enough, users, within=within, most=most)
-    return Infeasible.too_few(name, condition, found, also=also, otherwise=otherwise)
-
-
 # Plans with n users, ε and a number of rounds, or the usual one; raises where that is infeasible.
 Again = Callable[[int, float, int | None], object]
 
@@ -306,7 +301,7 @@ def _feasible(
         if good >= most:
             return None
         further = getattr(error.estimate, kind) if isinstance(error, Infeasible) else None
-        factor = 2.0 if further is None else factor
+        factor = 2.0 if further is None or further == good + 1 else factor
         bad, good = good, min(max(rounded(factor * good), good + (kind == "users"), further or 0.0), most)
         factor = min(factor**2, 2.0)
     factor = within  # the estimate is mostly the least number, and one look below it will do

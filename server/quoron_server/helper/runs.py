@@ -337,7 +337,7 @@ class Helped:
         self._working[run.run] = _Working(
             Sheet.read(run.sheet),
             made,
-            noise_of(made.noise_key, HELPER, plan.without_min_cohort()),
+            noise_of(made.noise_key, HELPER, plan.without("min_cohort")),
             [each.chain for each in lists],
             rounds,
             specification.simulation,

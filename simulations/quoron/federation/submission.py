@@ -89,11 +89,11 @@ def specification_of(
     silos = silos_of(config, plan.problem.users)
     if config.budget.max_rounds is not None or (config.algorithm.name == "auto" and info.choosing.fewer_rounds):
         rounds = plan.cost.rounds
-    if rounds is not None and info.takes_rounds:
+    if rounds is not None and info.takes("rounds"):
         options.setdefault("rounds", rounds)
-    if info.either_adjacency:
+    if info.takes("adjacency"):
         options.setdefault("adjacency", config.privacy.adjacency)
-    if info.takes_participation and config.problem.participation is not None:
+    if info.takes("participation") and config.problem.participation is not None:
         options.setdefault("participation", config.problem.participation)
     return RunSpecification(
         algorithm=plan.algorithm,

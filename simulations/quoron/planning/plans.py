@@ -347,7 +347,7 @@ def rounds_curve(
     Numbers of rounds that are infeasible are left out; the `chosen` plan is a point too. None where nothing is
     predicted, or the printed constants leave no choice.
     """
-    if not info.takes_rounds or config.algorithm.constants not in info.constants:
+    if not info.takes("rounds") or config.algorithm.constants not in info.constants:
         return None
     measured = info.factor.of(problem) is not None
     points = {}
@@ -621,15 +621,15 @@ def _estimated(
         limited = config.model_copy(update={"budget": config.budget.model_copy(update={"max_rounds": None})})
         exactly = partial(_plan, info, limited, problem, given)
         return within_rounds(most, exactly(), exactly)
-    if rounds is None and given.get("rounds") is None and info.takes_rounds:
+    if rounds is None and given.get("rounds") is None and info.takes("rounds"):
         rounds = config.budget.rounds
     printed = section.constants == "paper"  # which leaves no choice
     asked = {} if rounds is None or printed else {"rounds": rounds}
     options = options_of(info, {**given, **asked}, called="algorithm.options", constants=section.constants)
-    if info.either_adjacency and not printed and "adjacency" not in given:
+    if info.takes("adjacency") and not printed and "adjacency" not in given:
         options = replace(options, adjacency=config.privacy.adjacency)
     if (
-        info.takes_participation
+        info.takes("participation")
         and not printed
         and "participation" not in given
         and config.problem.participation is not None

@@ -109,7 +109,7 @@ def rehearse(config: Config, *, simulation_seed: int, frame: Any) -> tuple[Model
     The same bits again for the same table. Nothing is charged and nothing written, because nothing is promised.
     """
     prepared = _rehearsed(config, Path.cwd(), Identity("rehearsal", simulation_seed, ""), frame)
-    plan, held = prepared.planned.plan.without_health().simulated(), prepared.scene.held
+    plan, held = prepared.planned.plan.without("held_out", "bought", "health").simulated(), prepared.scene.held
     source, health = SeededNoise(simulation_seed), prepared.planned.plan.guarantee.health
     among, apart = parts(held.declared.users, config.train.holdout, source)
     seen = None if health is None else health.shares(data_quality.drawn(health, held, source, among))

@@ -1,4 +1,4 @@
-"""The one search of all planners: the cheapest of about the best, the first that works out, and how many would do."""
+"""The one search of all planners: the cheapest of about the best, and the first that works out."""
 
 import math
 
@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quoron_privacy.errors import Infeasible
-from quoron_server.algorithms.search import NEAR, Candidate, best, exactly, ranked, too_few
+from quoron_server.algorithms.search import NEAR, Candidate, best, exactly, ranked
 
 risks = st.one_of(st.floats(0.01, 2.0), st.just(math.inf))
 tried = st.lists(st.tuples(risks, st.integers(1, 3)), max_size=12).map(
@@ -51,12 +51,3 @@ def test_what_does_not_work_out_is_passed_over_and_only_so_many_are_tried():
     assert exactly(range(10), calibrate, most=5) == "made of 2"
     assert asked == [0, 1, 2]
     assert exactly(range(10), calibrate, most=2) is None
-
-
-def test_how_many_users_would_do_is_a_number_and_the_same_in_words():
-    refusal = too_few("some", "n=70 users are too few", lambda users: users >= 1000, 70, also=", or none")
-    assert refusal.users is not None
-    assert 1000 <= refusal.users <= 1101
-    assert refusal.needs == f"n >= {refusal.users:,}, or none"
-    never = too_few("some", "n=70 users are too few", lambda users: False, 70, most=10**4, otherwise="a larger epsilon")
-    assert (never.users, never.needs) == (None, "a larger epsilon")

@@ -73,8 +73,8 @@ def test_without_noise_two_servers_release_what_one_does(
     monkeypatch.setattr(ServerNoise, "of", lambda self, t, *_: np.zeros(self.sheet.rounds[t].length, np.uint64))
     monkeypatch.setattr(RandomStream, "gaussian_steps", lambda self, shape: np.zeros(shape, np.int64))
     models = []
-    for own in (plan.without_servers(), plan):
-        algorithm, noise, engine = ALGORITHMS[base].maker(plan.without_servers()), SeededNoise(11), Quadratic()
+    for own in (plan.without("servers"), plan):
+        algorithm, noise, engine = ALGORITHMS[base].maker(plan.without("servers")), SeededNoise(11), Quadratic()
         algorithm = algorithm if own is not plan else WithServers(plan, algorithm)
         asked = BothServers(engine, plan, b"11") if own is plan else engine
         state = algorithm.init()

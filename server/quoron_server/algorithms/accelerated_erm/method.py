@@ -44,7 +44,7 @@ from quoron_privacy.robust.above_threshold import AboveThreshold, Series
 from quoron_privacy.robust.combinations import Aggregate, Sampling, Test
 from quoron_privacy.robust.lottery import Lottery
 from quoron_privacy.robust.subsampled_lottery import SubsampledLottery
-from quoron_server.algorithm import Update, Vector
+from quoron_server.algorithm import OfPlan, Update, Vector
 from quoron_server.algorithms import acsa
 from quoron_server.algorithms.acsa import Shape
 from quoron_server.algorithms.slots import partition
@@ -305,12 +305,13 @@ class AcceleratedERMState:
     limit: int  # of the above-threshold test: drawn in the phase's first round, kept for all of it
 
 
-class AcceleratedERM:
+class AcceleratedERM(OfPlan[AcceleratedERMParameters]):
     """Algorithm object for a plan with AcceleratedERMParameters."""
 
+    kind = AcceleratedERMParameters
+
     def __init__(self, plan: RunPlan) -> None:
-        self.plan = plan
-        self.parameters = plan.parameters_of(AcceleratedERMParameters)
+        super().__init__(plan)
         self._places = acsa.places(self.parameters.phases)
 
     def init(self) -> AcceleratedERMState:
@@ -349,10 +350,6 @@ class AcceleratedERM:
 
     def model(self, state: AcceleratedERMState) -> Vector:
         """The aggregate point; at the end that of the last phase."""
-        return state.ag
-
-    def iterate(self, state: AcceleratedERMState) -> Vector:
-        """As `model`: every point is already private."""
         return state.ag
 
     def _middle(self, state: AcceleratedERMState, phase: Phase) -> Vector:

@@ -18,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,7 +63,7 @@ from quoron_server.algorithms.noisy.method import Sampling as Cohorts
 from quoron_server.algorithms.noisy.plan import DRAWS
 from quoron_server.algorithms.printed import lowy_erm
 from quoron_server.algorithms.references import LOWY_2024, repaired
-from quoron_server.algorithms.search import Candidate, exactly, halves, ranked, round_grid, too_few
+from quoron_server.algorithms.search import Candidate, exactly, halves, ranked, round_grid
 from quoron_server.parameters import Moves
 from quoron_server.plan import Privacy, RunPlan
 from quoron_server.problem import Problem
@@ -269,20 +270,20 @@ def smoothings(problem: Problem, privacy: Privacy, options: AcceleratedERMOption
     return [rule * 4.0**k for k in range(max(1, largest))][-8:]
 
 
-def families(scene: Scene, *, few: bool = False) -> Iterator[Family]:
-    """Everything that is tried; `few` for a rough look."""
+def families(scene: Scene) -> Iterator[Family]:
+    """Return everything that is tried."""
     o, strong = scene.options, scene.strong_convexity is not None
-    totals = [o.rounds] if o.rounds else round_grid(LARGEST_ROUNDS, smallest=4)[:: 3 if few else 1]
+    totals = [o.rounds] if o.rounds else round_grid(LARGEST_ROUNDS, smallest=4)
     steps = range(1, MOST_STEPS + 1) if strong else (1,)
     for repeats in steps:
-        for inner in [o.phases] if o.phases else ((1,) if few or strong else PHASES[: 2 if scene.curvature else 3]):
+        for inner in [o.phases] if o.phases else ((1,) if strong else PHASES[: 2 if scene.curvature else 3]):
             sizes = halves(scene.problem.users // repeats, inner) * repeats
             for cohorts in _cohorts(scene, sizes):
                 for total in totals:
                     if total < len(sizes):
                         continue
                     for pulls in _pulls(scene, sizes, cohorts, total, repeats):
-                        family = _family(scene, sizes, cohorts, pulls, total, few)
+                        family = _family(scene, sizes, cohorts, pulls, total)
                         if family.steps:
                             yield family
 
@@ -339,18 +340,18 @@ def schedule(problem: Problem, strong_convexity: float, slope: float, steps: int
     return radii
 
 
-def _family(scene: Scene, sizes: list[int], cohorts: list[int], pulls: list[float], total: int, few: bool) -> Family:
+def _family(scene: Scene, sizes: list[int], cohorts: list[int], pulls: list[float], total: int) -> Family:
     """All stages and step sizes for given users, cohorts, λ and rounds."""
     ridge = scene.problem.ridge
     spent = _split(total, [math.sqrt(1 + scene.beta / (pull + ridge)) for pull in pulls])
-    steps = tuple(step for step in _steps(scene.strengths, scene.options.stages, few) if step.stages <= min(spent))
+    steps = tuple(step for step in _steps(scene.strengths, scene.options.stages) if step.stages <= min(spent))
     return Family(tuple(map(Draft, sizes, cohorts, spent, pulls)), steps, scene.beta)
 
 
 @lru_cache(maxsize=64)
-def _steps(strengths: tuple[float, ...], stages: int | None, few: bool) -> tuple[Step, ...]:
+def _steps(strengths: tuple[float, ...], stages: int | None) -> tuple[Step, ...]:
     """All that a family may have."""
-    kinds = [(stages, 1.0), (stages, 2.0)] if stages else SHAPES[:1] if few else SHAPES
+    kinds = [(stages, 1.0), (stages, 2.0)] if stages else SHAPES
     return tuple(
         Step(number, growth, caution, strength)
         for number, growth in kinds
@@ -474,7 +475,12 @@ def plan(problem: Problem, privacy: Privacy, options: AcceleratedERMOptions) -> 
         tried.setdefault(_noise_of(each), each)  # of those with the same noise one is enough
     found = exactly(tried.values(), lambda each: _calibrated(*each.of), most=TRIED)
     if found is None:
-        raise _infeasible(scenes[0])
+        rounds = f"{options.rounds} rounds" if options.rounds else "any number of rounds"
+        condition = f"{problem.users:,} users are too few for {rounds} at epsilon={privacy.epsilon:g}"
+        condition += f", delta={privacy.delta:g}"
+        if problem.beliefs.hostile_share:
+            condition += f" with hostile_share={problem.beliefs.hostile_share:g}"
+        raise Infeasible.too_few(NAME, condition, problem.users + 1)
     return found
 
 
@@ -531,8 +537,7 @@ def verify_privacy(plan: RunPlan, sampling: Sampling, phase: Numbers) -> None:
         if accounting.coins != (sampling == "poisson"):
             raise VerificationError(f"Expected an account of cohorts drawn {sampling}, got {accounting}.")
         truth = recounted_mu(accounting, phase.radius, phase.noise_scale, dimension)
-        if not accounting.round_mu >= truth * (1 - 1e-12):
-            raise VerificationError(f"Expected round_mu >= {truth}, got {accounting.round_mu}: too little noise.")
+        search.require_least(NAME, "round_mu", accounting.round_mu, truth)
         return  # all rounds: the registry
     if isinstance(accounting, SubsampledLottery):
         secret = sampling == "without-replacement"
@@ -634,7 +639,7 @@ def _calibrated(scene: Scene, family: Family, place: int) -> Chosen | None:
     if scene.curvature is not None and not risk < trivial_risk(scene.problem):
         return None
     sampling = scene.sampling(family.drafts[0])
-    numbers = AcceleratedERMParameters(_test(o), _aggregate(o), sampling, tuple(phases), scene.smoothing)
+    numbers = AcceleratedERMParameters(_test(o), aggregate_of(o), sampling, tuple(phases), scene.smoothing)
     theorem = COINS if sampling == "poisson" else CLIPPED if o.test == "clip" else None
     return Chosen(numbers, risk, theorem=theorem)
 
@@ -662,7 +667,7 @@ def release_chance(phase: Numbers, outliers: float) -> float:
 
 def _account(scene: Scene, draft: Draft) -> SubsampledLottery | Series | Clipped:
     o, sampling = scene.options, scene.sampling(draft)
-    theorem_for(_test(o), _aggregate(o), sampling, kappa=o.kappa or 2)
+    theorem_for(_test(o), aggregate_of(o), sampling, kappa=o.kappa or 2)
     return account(
         NAME,
         scene.problem,
@@ -751,7 +756,8 @@ def _test(options: AcceleratedERMOptions) -> Test:
     return "none" if options.test == "clip" else options.test
 
 
-def _aggregate(options: AcceleratedERMOptions) -> Aggregate:
+def aggregate_of(options: Any) -> Aggregate:
+    """Return the aggregate that the options `test` and `aggregate` name."""
     if options.test == "clip":
         return "clipped-mean"
     return "weighted-mean" if options.aggregate == "weighted" else "random-inclusion"
@@ -780,25 +786,7 @@ def _require(problem: Problem, options: AcceleratedERMOptions) -> None:
     sampling: Sampling = "everybody"
     if small or options.schedule == "coins":
         sampling = DRAWN[options.schedule]
-    theorem_for(_test(options), _aggregate(options), sampling, kappa=options.kappa or 2)
-
-
-def _infeasible(scene: Scene) -> Infeasible:
-    """Names about the least number of users for which a plan exists that is worth running."""
-    o, n = scene.options, scene.problem.users
-
-    def enough(users: int) -> bool:
-        larger = replace(scene, problem=replace(scene.problem, users=users))
-        worth = trivial_risk(larger.problem) if larger.curvature is not None else math.inf
-        risks = estimated(larger, list(families(larger, few=True)))
-        return any(float(risk.min()) < 0.8 * worth for risk in risks)
-
-    rounds = f"{o.rounds} rounds" if o.rounds else "any number of rounds"
-    condition = f"{n:,} users are too few for {rounds} at epsilon={scene.privacy.epsilon:g}"
-    condition += f", delta={scene.privacy.delta:g}"
-    if scene.problem.beliefs.hostile_share:
-        condition += f" with hostile_share={scene.problem.beliefs.hostile_share:g}"
-    return too_few(NAME, condition, enough, n, otherwise="fewer features, more items a user or a larger epsilon")
+    theorem_for(_test(options), aggregate_of(options), sampling, kappa=options.kappa or 2)
 
 
 INFO = AlgorithmInfo(

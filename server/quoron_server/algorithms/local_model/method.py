@@ -25,17 +25,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quoron_client.protocol.questions import Answers, AverageGradient, Question, RangeReport, VectorReport
-from quoron_client.protocol.smoothing import Convolution, Moreau
+from quoron_client.protocol.smoothing import Convolution, moreau
 from quoron_privacy import local
 from quoron_privacy.means.rotation import padded
 from quoron_privacy.noise.streams import NoiseSource, SeededNoise
 from quoron_privacy.release import Release
-from quoron_server.algorithm import Update, Vector
+from quoron_server.algorithm import OfPlan, Update, Vector
 from quoron_server.algorithms.centring import margin, next_radius, public_signs
 from quoron_server.algorithms.local_reports import RangeReports, VectorReports
 from quoron_server.algorithms.slots import partition
 from quoron_server.parameters import Assumption, Attendance, Kind, Parameters, PlannedRelease
-from quoron_server.plan import RunPlan
 from quoron_server.problem import Problem
 
 Estimator = Literal["clip", "tracking", "range"]
@@ -166,13 +165,10 @@ class LocalModelState:
     radius: float  # C_t
 
 
-class LocalModel:
+class LocalModel(OfPlan[LocalModelParameters]):
     """Algorithm object for a plan with LocalModelParameters."""
 
-    def __init__(self, plan: RunPlan) -> None:
-        self.plan = plan
-        self.parameters = plan.parameters_of(LocalModelParameters)
-        self._smoothing = Moreau(self.parameters.smoothing) if self.parameters.smoothing else None
+    kind = LocalModelParameters
 
     def init(self) -> LocalModelState:
         """Start at zero, and expect gradients around zero."""
@@ -187,7 +183,7 @@ class LocalModel:
             return None
         middle = _middle(state, p)
         gradient = AverageGradient(
-            middle[None, :], (1.0,), self.plan.problem.user_smoothness, smoothing=self._smoothing
+            middle[None, :], (1.0,), self.plan.problem.user_smoothness, smoothing=moreau(p.smoothing)
         )
         start, size = p.cohort(state.round)
         cohort = partition(seed=self.plan.seed, users=self.plan.problem.users)[start : start + size]
@@ -211,10 +207,6 @@ class LocalModel:
     def model(self, state: LocalModelState) -> Vector:
         """a_t: a function of reports."""
         return state.aggregate
-
-    def iterate(self, state: LocalModelState) -> Vector:
-        """As `model`."""
-        return self.model(state)
 
     def _sought(self, state: LocalModelState, answers: Answers) -> tuple[LocalModelState, Release]:
         p, d = self.parameters, len(state.point)

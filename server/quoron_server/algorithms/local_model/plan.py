@@ -14,7 +14,7 @@ docs/privacy/local-model.md#r6.
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
 from typing import Literal
@@ -45,7 +45,7 @@ from quoron_server.algorithms.local_model.method import Estimator, LocalModel, L
 from quoron_server.algorithms.local_reports import vector_scale
 from quoron_server.algorithms.printed import bassily_sun
 from quoron_server.algorithms.references import BASSILY_SUN_2023, repaired
-from quoron_server.algorithms.search import Candidate, best, round_grid, too_few
+from quoron_server.algorithms.search import Candidate, best, round_grid
 from quoron_server.plan import Cost, Privacy, RunPlan
 from quoron_server.problem import Problem
 
@@ -129,7 +129,7 @@ def plan(problem: Problem, privacy: Privacy, options: LocalModelOptions) -> Chos
     found = {name: _best(problem, privacy, options, name) for name in _wanted(options)}
     feasible = [each for each in found.values() if each is not None]
     if not feasible or (least := min(each.risk for each in feasible)) >= _worth(problem):
-        raise _infeasible(problem, privacy, options, feasible)
+        raise _infeasible(problem, options, feasible)
     chosen = next(each for each in feasible if each.risk <= least * EQUAL)
     run, d = chosen.of, problem.dimension
     sent = run.sent
@@ -386,9 +386,7 @@ def _reason(found: dict[Estimator, Candidate[_Run] | None], options: LocalModelO
     return f"least predicted risk: {', '.join(risks)}"
 
 
-def _infeasible(
-    problem: Problem, privacy: Privacy, options: LocalModelOptions, feasible: list[Candidate[_Run]]
-) -> Infeasible:
+def _infeasible(problem: Problem, options: LocalModelOptions, feasible: list[Candidate[_Run]]) -> Infeasible:
     if options.rounds is not None and options.estimator == "range" and options.rounds % 2:
         return Infeasible(NAME, f"{options.rounds} rounds are no pairs of range and vector", "an even rounds")
     condition = f"{problem.users:,} users are too few for range reports of {padded(problem.dimension)} coordinates"
@@ -397,14 +395,7 @@ def _infeasible(
         condition = f"{problem.users:,} local reports predict {found}"
     elif _layout(problem, options.clip_norm or default_clip(problem), FAILURE) is None:
         return Infeasible(NAME, "users are spread over the whole range, which bins cannot divide", "another estimator")
-
-    def enough(users: int) -> bool:
-        asked = replace(problem, users=users)
-        found = (_best(asked, privacy, options, name) for name in _wanted(options))
-        return any(each is not None and each.risk < _worth(asked) for each in found)
-
-    fix = "a larger epsilon, fewer features or a trusted coordinator"
-    return too_few(NAME, condition, enough, problem.users, within=1.05, most=10**12, otherwise=fix)
+    return Infeasible.too_few(NAME, condition, problem.users + 1)
 
 
 INFO = AlgorithmInfo(

@@ -45,7 +45,7 @@ from quoron_server.algorithms.info import (
     told,
     trivial_risk,
 )
-from quoron_server.algorithms.localised.method import Aggregate, LocalisedSGD
+from quoron_server.algorithms.localised.method import Aggregate, LocalisedSGD, Rule
 from quoron_server.algorithms.localised.plan import (
     FAILURE,
     Filter,
@@ -195,13 +195,8 @@ def search_filtered(
     filter_ = calibrate(schedule.cohort_size, min(2.0, schedule.largest_step * geometry.beta * (1 + 1e-12)))
     chosen = behind_filter(kind, problem, schedule, filter_, geometry, filter=filter_, norm=geometry.norm)
     if chosen.risk is not None and chosen.risk >= trivial_risk(problem):
-        start = 20 * math.ceil(1.5 * smallest(1.0))
-        raise Infeasible(
-            name,
-            f"n={problem.users:,} predict a risk of {told(chosen.risk, problem)}, no better than not training",
-            f"n >= {start:,}",
-            users=start,
-        )
+        condition = f"n={problem.users:,} predict a risk of {told(chosen.risk, problem)}, no better than not training"
+        raise Infeasible.too_few(name, condition, problem.users + 1)
     return chosen
 
 
@@ -285,7 +280,7 @@ class FilteredParameters(FilteringParameters):
     filter: FilterParameters
 
 
-class OutlierFilter:
+class OutlierFilter(Rule):
     """The rule of Algorithm 2: noisy threshold on the concentration score, mean of the kept, hidden cutoff."""
 
     def __init__(self, parameters: FilteredParameters) -> None:
@@ -308,10 +303,6 @@ class OutlierFilter:
         diagnostics = {"filtered": filtered, "undecided": decided.undecided, "threshold": self.test.threshold}
         diagnostics |= score_summary(decided.score_bounds)
         return Aggregate(concentration.filtered_mean(answers.values, decided.kept), float(filtered), diagnostics)
-
-    def combine(self, tally: float, more: float) -> float:
-        """Their sum."""
-        return tally + more
 
     def passes(self, tally: float, noise: NoiseSource, phase: int) -> bool:
         """Whether fewer users were filtered than the phase's hidden cutoff."""
@@ -348,11 +339,6 @@ def verify(plan: RunPlan) -> None:
     theorem.verify(p.filter, promise.epsilon, promise.delta, delta_slack=slack)
 
 
-def make(plan: RunPlan) -> LocalisedSGD:
-    """The algorithm of a plan."""
-    return LocalisedSGD(plan, OutlierFilter(plan.parameters_of(FilteredParameters)))
-
-
 INFO = AlgorithmInfo(
     name=NAME,
     summary="Phased SGD with a private concentration test and outlier removal; noise falls as 1/√m",
@@ -370,7 +356,7 @@ INFO = AlgorithmInfo(
     planner=plan,
     printed=ghazi.FILTER_AS_PRINTED,
     verifier=verify,
-    maker=make,
+    maker=lambda plan: LocalisedSGD(plan, OutlierFilter(plan.parameters_of(FilteredParameters))),
     factor=UNMEASURED,  # no table has users enough
     no_black_boxes=ITERATES,
     choosing=Choosing(removes_outliers=True, remarks=remarks),

@@ -36,6 +36,7 @@ from quoron_server.algorithms.localised.method import (
     LocalisedParameters,
     LocalisedSGD,
     Phase,
+    Rule,
 )
 from quoron_server.algorithms.localised.plan import (
     Geometry,
@@ -45,7 +46,6 @@ from quoron_server.algorithms.localised.plan import (
     best_schedule,
     cohorts,
     coordinatewise,
-    require_conditions,
     require_of_phases,
 )
 from quoron_server.algorithms.printed import ghazi
@@ -87,7 +87,7 @@ class CoordinateMedianParameters(LocalisedParameters):
         return (*CONTRACTION, DOMINANT)
 
 
-class CoordinateMedian:
+class CoordinateMedian(Rule):
     """The rule of Algorithms 6 to 8: a mean held near the median, and the least concentration score of the phase."""
 
     def __init__(self, parameters: CoordinateMedianParameters) -> None:
@@ -173,11 +173,11 @@ def verify(plan: RunPlan) -> None:
     p, promise = plan.parameters_of(CoordinateMedianParameters), plan.guarantee
     problem, median = plan.problem, p.median
     require_of_phases(plan, median, "linf", p.distance, p.temperature, 1.0, p.cohort_size * 2.0**-50)
-    conditions = {
-        "clip = temperature * clip_bound": median.clip >= p.temperature * p.clip_bound * (1 - 1e-12),
-        "clip_bound >= the bound on coordinates": p.clip_bound >= problem.coordinate_bound,
-    }
-    require_conditions(NAME, conditions)
+    search.require(
+        NAME,
+        ("clip = temperature * clip_bound", median.clip >= p.temperature * p.clip_bound * (1 - 1e-12), median.clip),
+        ("clip_bound >= the bound on coordinates", p.clip_bound >= problem.coordinate_bound, p.clip_bound),
+    )
     slack = search.lacks(gaussians=problem.dimension, laplaces=1)
     slack += 1e-5 * promise.delta / (1 + math.exp(promise.epsilon))
     theorem.verify(median, promise.epsilon, promise.delta, delta_slack=slack)
@@ -197,11 +197,6 @@ def sampler_slack(problem: Problem, privacy: Privacy) -> float:
     """Total variation of a phase's noise: Gaussians and one Laplace; 1e-5 δ for the grid of the release."""
     exact = total_variation(gaussians=problem.dimension, laplaces=1)
     return exact + 1e-5 * privacy.delta / (1 + math.exp(privacy.epsilon))
-
-
-def make(plan: RunPlan) -> LocalisedSGD:
-    """The algorithm of a plan."""
-    return LocalisedSGD(plan, CoordinateMedian(plan.parameters_of(CoordinateMedianParameters)))
 
 
 def _steps(geometry: Geometry) -> list[float] | None:
@@ -239,7 +234,7 @@ INFO = AlgorithmInfo(
     planner=plan,
     printed=ghazi.MEDIANS_AS_PRINTED,
     verifier=verify,
-    maker=make,
+    maker=lambda plan: LocalisedSGD(plan, CoordinateMedian(plan.parameters_of(CoordinateMedianParameters))),
     factor=UNMEASURED,  # no table has users enough
     no_black_boxes=ITERATES,
     choosing=Choosing(remarks=against_mean),

@@ -14,7 +14,7 @@ users: nothing visible, neither timing nor the schedule, depends on data before 
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +23,7 @@ from quoron_client.protocol.questions import Answers, AverageGradient, Question
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.release import Release
-from quoron_server.algorithm import Update, Vector
+from quoron_server.algorithm import InPhases, Update, Vector
 from quoron_server.algorithms.slots import partition
 from quoron_server.parameters import ContractingPhases
 from quoron_server.plan import RunPlan
@@ -68,17 +68,21 @@ class Aggregate:
     diagnostics: Mapping[str, Any] = field(default_factory=dict)
 
 
-class Rule(Protocol):
+class Rule:
     """How answers become one gradient, and whether a phase may release. Tallies start at 0 and never fall."""
 
     def aggregate(self, answers: Answers, noise: NoiseSource, round_: int) -> Aggregate:
-        """The estimate for the cohort of `round_`."""
+        """Return the estimate for the cohort of `round_`."""
+        raise NotImplementedError
 
     def combine(self, tally: float, more: float) -> float:
-        """The phase's tally with that of one more round."""
+        """Return the phase's tally with that of one more round: their sum."""
+        return tally + more
 
     def passes(self, tally: float, noise: NoiseSource, phase: int) -> bool:
-        """Whether phase number `phase`, with this tally, may release."""
+        """Return whether phase number `phase`, with this tally, may release: always."""
+        del tally, noise, phase
+        return True
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -93,19 +97,18 @@ class LocalisedState:
     statuses: NDArray[np.int64]  # per phase, RELEASED, HALTED or PENDING
 
 
-class LocalisedSGD:
+class LocalisedSGD(InPhases[ContractingPhases]):
     """Algorithm object for any plan in phases."""
+
+    kind = ContractingPhases
 
     def __init__(self, plan: RunPlan, rule: Rule, ask: Callable[[int, Vector], Question] | None = None) -> None:
         """`rule` must be the one that the plan's guarantee is about; `ask` makes a round's question about a point.
 
         Without `ask` it is for the average gradients of the next `cohort_size` users.
         """
-        self.plan, self.rule = plan, rule
-        parameters = plan.parameters_of(ContractingPhases)
-        self.cohort_size, self.phases = parameters.cohort_size, parameters.phases
-        self._ask = ask or self._next_users
-        self._ends = np.cumsum([phase.rounds for phase in self.phases])
+        super().__init__(plan)
+        self.rule, self.phases, self._ask = rule, self.parameters.phases, ask or self._next_users
 
     def init(self) -> LocalisedState:
         """Start at zero."""
@@ -118,13 +121,13 @@ class LocalisedSGD:
         return None if state.round == self._ends[-1] else self._ask(state.round, state.iterate)
 
     def _next_users(self, round_: int, point: Vector) -> Question:
-        first = round_ * self.cohort_size
-        cohort = partition(seed=self.plan.seed, users=self.plan.problem.users)[first : first + self.cohort_size]
+        size = self.parameters.cohort_size
+        cohort = partition(seed=self.plan.seed, users=self.plan.problem.users)[round_ * size : (round_ + 1) * size]
         return Question(round_, cohort, AverageGradient(point[None, :], (1.0,), self.plan.problem.user_smoothness))
 
     def update(self, state: LocalisedState, answers: Answers, noise: NoiseSource) -> Update[LocalisedState]:
         """One SGD step; at the end of a phase, its release."""
-        index = int(np.searchsorted(self._ends, state.round, side="right"))
+        index = self.phase_index(state.round)
         phase, left = self.phases[index], int(self._ends[index]) - state.round
         estimate = self.rule.aggregate(answers, noise, state.round)
         iterate = self.plan.problem.domain.project(state.iterate - phase.step_size * estimate.gradient)

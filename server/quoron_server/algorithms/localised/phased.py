@@ -78,8 +78,7 @@ def verify(plan: RunPlan) -> None:
         needed = shift_per_step(plan.problem, p.cohort_size) * phase.step_size
         if phase.noise is None:
             raise VerificationError(f"Expected noise in every phase of {NAME}, got {phase}.")
-        if not phase.sensitivity >= needed * (1 - 1e-12):
-            raise VerificationError(f"Expected sensitivity >= {needed}, got {phase.sensitivity}.")
+        search.require_least(NAME, "sensitivity", phase.sensitivity, needed)
     search.require_gaussian(plan, pairs(p, plan.problem, plan.guarantee.adjacency), p.mu)
 
 

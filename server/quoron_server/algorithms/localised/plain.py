@@ -7,7 +7,7 @@ import numpy as np
 from quoron_client.protocol.questions import Answers, PlacedGradient
 from quoron_privacy.gaussian import SPARE
 from quoron_privacy.noise.streams import NoiseSource
-from quoron_server.algorithms.localised.method import Aggregate, LocalisedParameters, Phase
+from quoron_server.algorithms.localised.method import Aggregate, LocalisedParameters, Phase, Rule
 from quoron_server.parameters import Attendance, ContractingPhases, PlannedRelease
 from quoron_server.problem import Problem
 
@@ -30,7 +30,7 @@ class PhasedParameters(LocalisedParameters):
         return tuple(Attendance(mu) for mu, rounds in each for _ in range(rounds))
 
 
-class PlainMean:
+class PlainMean(Rule):
     """The mean with fixed divisor B: absent users contribute zero."""
 
     def __init__(self, cohort_size: int, lipschitz: float) -> None:
@@ -45,15 +45,6 @@ class PlainMean:
         columns = np.ascontiguousarray(np.where(usable[:, None], answers.values, 0.0).T)
         # numpy adds contiguous numbers pairwise: the error stays below 1e-6 of b for any cohort that fits in memory
         return Aggregate(np.sum(columns, axis=1) / self.cohort_size)
-
-    def combine(self, tally: float, more: float) -> float:
-        """Their sum."""
-        return tally + more
-
-    def passes(self, tally: float, noise: NoiseSource, phase: int) -> bool:
-        """Always."""
-        del tally, noise, phase
-        return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +114,7 @@ class GroupedParameters(ContractingPhases):
         return sum(questions) if self.layout == "spread" else max(questions)
 
 
-class PlainMeans:
+class PlainMeans(Rule):
     """`PlainMean` of each round's own cohort."""
 
     def __init__(self, parameters: GroupedParameters, lipschitz: float) -> None:
@@ -133,12 +124,3 @@ class PlainMeans:
         """(1/B) Σ of the answers, B the round's cohort."""
         share, _ = self.parameters.share_of(round_)
         return PlainMean(share.cohort_size, self.lipschitz).aggregate(answers, noise, round_)
-
-    def combine(self, tally: float, more: float) -> float:
-        """Their sum."""
-        return tally + more
-
-    def passes(self, tally: float, noise: NoiseSource, phase: int) -> bool:
-        """Always."""
-        del tally, noise, phase
-        return True

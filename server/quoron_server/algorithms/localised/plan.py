@@ -13,7 +13,7 @@ move, and steps projections that bring no two points farther apart; all hold in 
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -276,13 +276,6 @@ def cohorts(
     return sorted(size for size in {problem.users // total for total in rounds} if least <= size <= most)
 
 
-def require_conditions(name: str, conditions: Mapping[str, bool]) -> None:
-    """VerificationError naming the first that does not hold in a plan of `name`."""
-    for condition, holds in conditions.items():
-        if not holds:
-            raise VerificationError(f"Expected {condition} in the plan of {name}; it does not hold.")
-
-
 def as_phases(schedule: Schedule, shift_per_step: float) -> tuple[Phase, ...]:
     """The schedule as an algorithm runs it; `shift_per_step` is b / η, the sensitivity per unit of step size."""
     return tuple(
@@ -408,15 +401,16 @@ def require_of_phases(
     length = distance * math.sqrt(dimension) if norm == "linf" else distance  # in ℓ2
     scale = filter_.noise_multiplier * length / (filter_.theta * weight)  # of a step of 1, and room for two grids
     scale += scale * 0.999e-6 * math.sqrt(dimension)
-    conditions = {
-        "norm = l2 or linf": norm == geometry.norm,
-        "the filter's cohort_size = cohort_size": filter_.cohort_size == p.cohort_size,
-        "temperature = theta / distance": math.isclose(temperature, filter_.theta / distance, rel_tol=1e-12),
-        "eta_beta >= step_size * smoothness": all(f.step_size * geometry.beta <= filter_.eta_beta for f in p.phases),
-        f"score_error >= {error}, that of rounding": filter_.score_error >= error,
-        "release_scale = noise_scale of the theorem": all(f.release_scale >= f.step_size * scale for f in p.phases),
-    }
-    require_conditions(plan.algorithm, conditions)
+    search.require_of(
+        plan.algorithm,
+        p,
+        ("norm = l2 or linf", norm == geometry.norm),
+        ("the filter's cohort_size = cohort_size", filter_.cohort_size == p.cohort_size),
+        ("temperature = theta / distance", math.isclose(temperature, filter_.theta / distance, rel_tol=1e-12)),
+        ("eta_beta >= step_size * smoothness", all(f.step_size * geometry.beta <= filter_.eta_beta for f in p.phases)),
+        (f"score_error >= {error}, that of rounding", filter_.score_error >= error),
+        ("release_scale = noise_scale of the theorem", all(f.release_scale >= f.step_size * scale for f in p.phases)),
+    )
 
 
 def _measured_in(plan: RunPlan, norm: str, distance: float) -> Geometry:

@@ -22,7 +22,7 @@ from quoron_privacy.robust.filter.concentration import cohort_scores, score_erro
 from quoron_server.algorithms import search
 from quoron_server.algorithms.info import ITERATES, UNMEASURED, AlgorithmInfo, Choosing, Chosen, Promises
 from quoron_server.algorithms.localised import filtered as planning
-from quoron_server.algorithms.localised.method import Aggregate, LocalisedSGD
+from quoron_server.algorithms.localised.method import Aggregate, LocalisedSGD, Rule
 from quoron_server.algorithms.localised.plan import FilteringParameters, require_of_phases
 from quoron_server.algorithms.references import GHAZI_2026, ours
 from quoron_server.plan import Privacy, RunPlan
@@ -38,7 +38,7 @@ class SoftFilteredParameters(FilteringParameters):
     filter: soft_filter.SoftFilterParameters
 
 
-class SoftFilter:
+class SoftFilter(Rule):
     """The rule of Algorithm 2S: soft weights from exact scores, one noisy test of the phase's total suspicion."""
 
     def __init__(self, parameters: SoftFilteredParameters) -> None:
@@ -60,10 +60,6 @@ class SoftFilter:
             "threshold": p.floor * p.cohort_size,
         } | score_summary(scores)
         return Aggregate(soft_filter.soft_mean(answers.values, weights), suspicion, diagnostics)
-
-    def combine(self, tally: float, more: float) -> float:
-        """Their sum."""
-        return tally + more
 
     def passes(self, tally: float, noise: NoiseSource, phase: int) -> bool:
         """V ≤ Vmax, and V + N(0, s_u²) at most the threshold."""
@@ -93,11 +89,6 @@ def verify(plan: RunPlan) -> None:
     theorem.verify(p.filter, promise.epsilon, promise.delta, delta_slack=slack)
 
 
-def make(plan: RunPlan) -> LocalisedSGD:
-    """The algorithm of a plan."""
-    return LocalisedSGD(plan, SoftFilter(plan.parameters_of(SoftFilteredParameters)))
-
-
 def _slack(problem: Problem, delta: float, epsilon: float) -> float:
     """The samplers' total variation, and 1e-5 δ for the grids of test and release (docs/privacy/noise.md#n4)."""
     return planning.sampler_slack(problem) + 1e-5 * delta / (1 + math.exp(epsilon))
@@ -117,7 +108,7 @@ INFO = AlgorithmInfo(
     parameters=SoftFilteredParameters,
     planner=plan,
     verifier=verify,
-    maker=make,
+    maker=lambda plan: LocalisedSGD(plan, SoftFilter(plan.parameters_of(SoftFilteredParameters))),
     factor=UNMEASURED,  # no table has users enough
     no_black_boxes=ITERATES,
     choosing=Choosing(removes_outliers=True, remarks=planning.remarks),

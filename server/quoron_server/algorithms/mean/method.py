@@ -20,21 +20,19 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from quoron_client.protocol.questions import Answers, AverageGradient, Question, summed
-from quoron_client.protocol.smoothing import Moreau
+from quoron_client.protocol.smoothing import moreau
 from quoron_privacy.gaussian import SPARE, GaussianNoise, mean_sensitivity
 from quoron_privacy.means.clipping import ClippedSum
 from quoron_privacy.means.private_range import PrivateRange
 from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.release import Adjacency, NoisySums, Release, Sums
-from quoron_server.algorithm import Update, Vector
+from quoron_server.algorithm import OfPlan, Update, Vector
 from quoron_server.algorithms.centring import margin, next_radius, public_signs
 from quoron_server.algorithms.noisy import method
 from quoron_server.algorithms.noisy.method import COINS, Sampling
 from quoron_server.parameters import Assumption, Attendance, EqualRounds, MaskedRounds, PlannedRelease
-from quoron_server.plan import RunPlan
 from quoron_server.problem import Problem
 
 Estimator = Literal["clip", "tracking", "range"]
@@ -129,13 +127,10 @@ class MeanSGDState:
     running: Vector  # sum of the averaged iterates, divided by their planned number
 
 
-class MeanSGD:
+class MeanSGD(OfPlan[MeanSGDParameters]):
     """Algorithm object for a plan with MeanSGDParameters, of `mean-sgd` or `recentred-sgd`."""
 
-    def __init__(self, plan: RunPlan) -> None:
-        self.plan = plan
-        self.parameters = plan.parameters_of(MeanSGDParameters)
-        self._smoothing = Moreau(self.parameters.smoothing) if self.parameters.smoothing else None
+    kind = MeanSGDParameters
 
     def init(self) -> MeanSGDState:
         """Start at zero, and expect gradients around zero."""
@@ -148,10 +143,10 @@ class MeanSGD:
         if state.round == p.rounds:
             return None
         task = AverageGradient(
-            state.iterate[None, :], (1.0,), self.plan.problem.user_smoothness, smoothing=self._smoothing
+            state.iterate[None, :], (1.0,), self.plan.problem.user_smoothness, smoothing=moreau(p.smoothing)
         )
         drawn = p.cohort_size < self.plan.problem.users
-        cohort = self._cohort(state.round, noise)
+        cohort = method.drawn_cohort(p, self.plan.problem.users, state.round, noise)
         return Question(state.round, cohort, task, p.cohort_size, self._reduction(state), drawn)
 
     def update(self, state: MeanSGDState, answers: Answers | Sums, noise: NoiseSource) -> Update[MeanSGDState]:
@@ -174,14 +169,6 @@ class MeanSGD:
         diagnostics = {"answered": sums.answered, "clipped_fraction": sums.clipped / max(1, sums.answered)}
         return Update(after, entries, {"radius": radius}, diagnostics)
 
-    def model(self, state: MeanSGDState) -> Vector:
-        """The suffix average once complete, before that the current iterate."""
-        return state.running if state.round == self.parameters.rounds else state.iterate
-
-    def iterate(self, state: MeanSGDState) -> Vector:
-        """As `model`: every iterate is already private."""
-        return self.model(state)
-
     def _range(
         self, crude: PrivateRange, t: int, answers: Answers | Sums, noise: NoiseSource
     ) -> tuple[Vector, tuple[Release, ...]]:
@@ -202,12 +189,3 @@ class MeanSGD:
         """All that a round reads of its answers; a crude mean reads every row."""
         p = self.parameters
         return ClippedSum(state.radius, p.cohort_size, state.centre) if p.crude is None else None
-
-    def _cohort(self, round_: int, noise: NoiseSource) -> NDArray[np.int64]:
-        users, size = self.plan.problem.users, self.parameters.cohort_size
-        if size == users:
-            return np.arange(users, dtype=np.int64)
-        stream = noise.stream("cohort", round_)  # secret: amplification rests on it
-        if self.parameters.poisson_sampling:
-            return stream.poisson_subset(users, size / users)
-        return stream.subset(users, size)

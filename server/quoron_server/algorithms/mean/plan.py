@@ -18,11 +18,10 @@ import numpy as np
 
 from quoron_privacy.accounts import gdp, sensitivity_recount
 from quoron_privacy.accounts.pair import Pair
-from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
+from quoron_privacy.errors import ConfigError, Infeasible
 from quoron_privacy.gaussian import GaussianNoise, mean_sensitivity
 from quoron_privacy.means import private_range
 from quoron_privacy.means.private_range import PrivateRange
-from quoron_privacy.means.rotation import coordinate_bound
 from quoron_privacy.release import Adjacency
 from quoron_server.algorithms import centring, search
 from quoron_server.algorithms.averaged_sgd import (
@@ -32,7 +31,6 @@ from quoron_server.algorithms.averaged_sgd import (
     Vector,
     best_phases,
     default_clip,
-    ranking_mu,
     require_cohorts,
     smoothed,
     smoothings,
@@ -42,7 +40,6 @@ from quoron_server.algorithms.info import (
     AlgorithmInfo,
     Choosing,
     Chosen,
-    Counting,
     Factor,
     Promises,
     statistical_floor,
@@ -50,7 +47,7 @@ from quoron_server.algorithms.info import (
 from quoron_server.algorithms.mean.method import Estimator, MeanSGD, MeanSGDParameters
 from quoron_server.algorithms.noisy import plan as worth
 from quoron_server.algorithms.noisy.method import Sampling
-from quoron_server.algorithms.noisy.plan import DRAWS, room_for_counts
+from quoron_server.algorithms.noisy.plan import COUNTING, DRAWS
 from quoron_server.algorithms.printed import bassily_sun
 from quoron_server.algorithms.references import BASSILY_SUN_2023, ours, repaired
 from quoron_server.algorithms.search import NEAR, Candidate, best, round_grid
@@ -109,7 +106,7 @@ def plan(problem: Problem, privacy: Privacy, options: Options) -> Chosen:
     found = {name: _best(problem, privacy, options, name) for name in _wanted(options)}
     feasible = {name: tried[0].risk for name, tried in found.items() if tried}
     if not feasible:
-        raise _infeasible(problem, privacy, options)
+        raise _too_few(problem)
     name, reason = min(feasible, key=lambda estimator: feasible[estimator]), _reason(found)
     drawn, *everybody = (_calibrated(problem, privacy, options, tried.of, reason) for tried in found[name])
     for other in everybody:  # whose noise was ranked as it is; that of drawn cohorts by a central limit
@@ -150,9 +147,7 @@ def verify(plan: RunPlan) -> None:
             p.smoothing,
         ),
     )
-    truth = recounted_mu(p, plan.problem.dimension)
-    if not p.round_mu >= truth * (1 - 1e-12):
-        raise VerificationError(f"Expected round_mu >= {truth}, got {p.round_mu}: too little noise for the claim.")
+    search.require_least(name, "round_mu", p.round_mu, recounted_mu(p, plan.problem.dimension))
 
 
 def pairs(p: MeanSGDParameters, problem: Problem, adjacency: Adjacency) -> tuple[Pair, ...]:
@@ -179,20 +174,6 @@ def moves(p: MeanSGDParameters, problem: Problem) -> list[Moves]:
     """
     del problem
     return [Moves.of(lambda how: sensitivity_recount.rows(1.0, p.cohort_size, how) / p.noise_scale)] * p.rounds
-
-
-def room(p: MeanSGDParameters, problem: Problem, epsilon: float, delta: float) -> float:
-    """For counts of users who join by coins of their own."""
-    own = p.cohort_size / problem.users, p.rounds, p.round_mu
-    return room_for_counts(p.sampling, *own, epsilon, delta, problem.dimension)
-
-
-def beside(p: MeanSGDParameters, mu: float) -> MeanSGDParameters | None:
-    """With so much less noise, of users who join by coins."""
-    if not p.poisson_sampling:
-        return None
-    scale, round_mu = worth.with_count(p.noise, p.round_mu, mu)
-    return replace(p, noise_scale=scale, round_mu=round_mu)
 
 
 def _require(problem: Problem, privacy: Privacy, options: Options) -> None:
@@ -406,7 +387,7 @@ def _calibrated(problem: Problem, privacy: Privacy, options: Options, run: _Run,
     final = _candidates(problem, fixed, run.estimator, run.sampling, [(run.rate, rounds, mu)])
     chosen = best((each for each in final if each.of.smoothing == run.smoothing), near=1.0)
     if chosen is None:
-        raise _infeasible(problem, privacy, options)
+        raise _too_few(problem)
     phase = chosen.of.phase
     first, left, epsilon, bins, half_width = _first_radius(problem, options), mu, 0.0, 0, 0.0
     if run.estimator == "range" and (found := _range(problem, options, cohort, rounds, mu)) is not None:
@@ -446,32 +427,10 @@ def _reason(found: dict[Estimator, list[Candidate[_Run]]]) -> str:
     return f"least predicted risk: {', '.join(risks)}"
 
 
-def _infeasible(problem: Problem, privacy: Privacy, options: Options) -> Infeasible:
+def _too_few(problem: Problem) -> Infeasible:
     """Only a range can fail: it needs users enough for half of a round's μ."""
-    total = gdp.mu_for(privacy.epsilon, privacy.delta)
-    bound, reach = _first_radius(problem, options), _reach(problem)
-    needs = []
-    for rate in [options.rate] if options.rate else RATES:
-        for rounds in _rounds(problem, options):
-            bins = _bins(bound, reach, problem.dimension, _cohort(problem, rate), FAILURE / rounds)
-            users = private_range.crude_mean_users(
-                dimension=problem.dimension,
-                bins=bins,
-                mu=ranking_mu(rate, rounds, total),
-                failure=FAILURE,
-                rounds=rounds,
-            )
-            needs.append(math.ceil(users / rate))
     condition = f"{problem.users:,} users are too few for a private range of {problem.dimension} coordinates a round"
-    return Infeasible.too_few(NAME, condition, min(needs), also=", or recentred-sgd")
-
-
-def _bins(bound: float, reach: float, dimension: int, users: int, failure: float) -> int:
-    """About as many as the range will have: they follow from the number of users through a logarithm only."""
-    deviation, largest = (
-        coordinate_bound(norm, dimension=dimension, rows=users, failure=failure) for norm in (reach, bound)
-    )
-    return max(2, math.ceil(min(bound, largest) / (private_range.BIN_WIDTH * deviation)))
+    return Infeasible.too_few(NAME, condition, problem.users + 1, also=", or recentred-sgd")
 
 
 RECENTRED_INFO = AlgorithmInfo(
@@ -483,7 +442,7 @@ RECENTRED_INFO = AlgorithmInfo(
         ("replace-one", "zero-out"),
         THEOREM,
         pairs,
-        Counting(room, beside),
+        COUNTING,
         moves,
         one_server=None,
     ),

@@ -19,11 +19,11 @@ from quoron_privacy.gaussian import mean_sensitivity
 from quoron_privacy.release import Adjacency
 from quoron_server.algorithms import search
 from quoron_server.algorithms.averaged_sgd import RATES, PhaseModel, default_clip, require_cohorts
-from quoron_server.algorithms.info import AlgorithmInfo, Choosing, Chosen, Counting, Factor, Promises
+from quoron_server.algorithms.info import AlgorithmInfo, Choosing, Chosen, Factor, Promises
 from quoron_server.algorithms.noisy import plan as noisy
 from quoron_server.algorithms.noisy.method import NoisySGD, NoisySGDParameters, Sampling
 from quoron_server.algorithms.noisy.method import drawn as samples
-from quoron_server.algorithms.noisy.plan import DRAWS, Draws, moves, pairs, room_for_counts, verify_round, with_count
+from quoron_server.algorithms.noisy.plan import COUNTING, DRAWS, Draws, moves, pairs, verify_round
 from quoron_server.algorithms.optimisers import OptimiserOptions
 from quoron_server.algorithms.references import MCMAHAN_2018, WANG_2019, Origin, theirs
 from quoron_server.algorithms.search import Candidate, best, round_grid
@@ -95,28 +95,12 @@ def _verify(schemes: _Schemes, plan: RunPlan) -> None:
         raise VerificationError(f"Expected sampling {sampling} in a plan of {plan.algorithm}, got {p.sampling}.")
 
 
-def _room(p: NoisySGDParameters, problem: Problem, epsilon: float, delta: float) -> float:
-    """Of users who join by coins of their own."""
-    own = p.cohort_size / problem.users, p.rounds, p.round_mu
-    return room_for_counts(p.sampling, *own, epsilon, delta, samples(problem, p.adaptive is not None))
-
-
-def _beside(p: NoisySGDParameters, mu: float) -> NoisySGDParameters | None:
-    """With so much less noise, of users who join by coins."""
-    if (noise := p.noise) is None or not p.poisson_sampling:
-        return None
-    scale, round_mu = with_count(noise, p.round_mu, mu)
-    return replace(p, noise_scale=scale, round_mu=round_mu)
-
-
 def _info(name: str, schemes: _Schemes, summary: str, factor: Factor, curve_step: int, origin: Origin) -> AlgorithmInfo:
     return AlgorithmInfo(
         name=name,
         summary=summary,
         origin=origin,
-        promises=Promises(
-            ("central-broadcast",), tuple(schemes), THEOREM, pairs, Counting(_room, _beside), moves, one_server=None
-        ),
+        promises=Promises(("central-broadcast",), tuple(schemes), THEOREM, pairs, COUNTING, moves, one_server=None),
         options=DPSGDOptions,
         parameters=NoisySGDParameters,
         planner=partial(_plan, name, schemes),

@@ -33,7 +33,7 @@ from quoron_privacy.gaussian import GaussianNoise, mean_sensitivity
 from quoron_privacy.means.clipping import clipped_mean
 from quoron_privacy.noise.streams import NoiseSource, total_variation
 from quoron_privacy.release import Adjacency
-from quoron_server.algorithm import Update, Vector
+from quoron_server.algorithm import OfPlan, Update
 from quoron_server.algorithms import search
 from quoron_server.algorithms.averaged_sgd import PhaseModel
 from quoron_server.algorithms.info import UNMEASURED, AlgorithmInfo, Choosing, Chosen, NoBlackBoxes, Promises
@@ -91,12 +91,10 @@ class GroupSGDParameters(EqualRounds):
         return (Assumption(Kind.SECRET_ITEMS), Assumption(Kind.SECRET_COHORTS)) if self.rate < 1 else ()
 
 
-class GroupSGD:
+class GroupSGD(OfPlan[GroupSGDParameters]):
     """Algorithm object for a plan with GroupSGDParameters."""
 
-    def __init__(self, plan: RunPlan) -> None:
-        self.plan = plan
-        self.parameters = plan.parameters_of(GroupSGDParameters)
+    kind = GroupSGDParameters
 
     def init(self) -> NoisyState:
         """Start at zero."""
@@ -134,14 +132,6 @@ class GroupSGD:
         moved = replace(state, round=state.round + 1, iterate=iterate, running=running)
         answered = int(np.sum(answers.answered))
         return Update(moved, (p.noise.entry(),), {}, {"answered": answered, "too_long": clipped})
-
-    def model(self, state: NoisyState) -> Vector:
-        """The suffix average once complete, before that the current iterate."""
-        return state.running if state.round == self.parameters.rounds else state.iterate
-
-    def iterate(self, state: NoisyState) -> Vector:
-        """As `model`: every iterate is already private."""
-        return self.model(state)
 
     def _chosen(self, round_: int, noise: NoiseSource) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Users with a chosen place (k,), ascending, and their places (k, width), -1 beyond the last."""
@@ -249,8 +239,7 @@ def _verify(adjacency: Adjacency, plan: RunPlan) -> None:
     divisor = p.rate * problem.users * p.items
     once = sensitivity_recount.rows(p.clip_norm, p.cohort_size, "zero-out") * (p.cohort_size / divisor) * _ROUNDING
     ends = 2 if adjacency == "replace-one" else 1
-    if not p.sensitivity >= ends * p.items * once * (1 - 1e-12):
-        raise VerificationError(f"Expected sensitivity >= {ends * p.items * once}, got {p.sensitivity}.")
+    search.require_least(plan.algorithm, "sensitivity", p.sensitivity, ends * p.items * once)
     z = 1 / sensitivity_recount.mu(once, p.noise_scale, problem.dimension)
     if not z >= p.multiplier * (1 - 1e-9):
         raise VerificationError(f"Expected multiplier <= {z}, got {p.multiplier}: too little noise for the claim.")

@@ -38,11 +38,10 @@ from quoron_privacy.means.clipping import ClippedSum, clipped_mean
 from quoron_privacy.means.norm_counts import SHARES, MeanAndCounts, NormCountMean, Presence, weights_of
 from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.release import Adjacency, NoisySums, Release, Sums
-from quoron_server.algorithm import Update, Vector
+from quoron_server.algorithm import OfPlan, Update, Vector
 from quoron_server.algorithms.optimisers import SGD, Moments, Optimiser
 from quoron_server.algorithms.slots import partition
 from quoron_server.parameters import Assumption, Attendance, EqualRounds, Kind, MaskedRounds, PlannedRelease
-from quoron_server.plan import RunPlan
 from quoron_server.problem import Problem
 
 # Users join by coins of their own in the last two: against users who are left out, and who are replaced.
@@ -199,6 +198,16 @@ class NoisySGDParameters(EqualRounds):
         return assumptions_of(self.sampling, problem.users, self.cohort_size)
 
 
+def drawn_cohort(p: Any, users: int, round_: int, noise: NoiseSource) -> NDArray[np.int64]:
+    """Return whom a round asks whose cohort is drawn afresh; who is in it is secret: amplification rests on it."""
+    if p.cohort_size == users:
+        return np.arange(users, dtype=np.int64)
+    stream = noise.stream("cohort", round_)
+    if p.poisson_sampling:
+        return stream.poisson_subset(users, p.cohort_size / users)
+    return stream.subset(users, p.cohort_size)
+
+
 def drawn(problem: Problem, adaptive: bool) -> int:
     """Noise samples of one round."""
     return problem.dimension + (SHARES if adaptive else 0)
@@ -216,12 +225,10 @@ class NoisyState:
     presence: Presence = field(default_factory=Presence)  # of those who are asked, as an adaptive clip is told
 
 
-class NoisySGD:
+class NoisySGD(OfPlan[NoisySGDParameters]):
     """Algorithm object for a plan with NoisySGDParameters."""
 
-    def __init__(self, plan: RunPlan) -> None:
-        self.plan = plan
-        self.parameters = plan.parameters_of(NoisySGDParameters)
+    kind = NoisySGDParameters
 
     def init(self) -> NoisyState:
         """Start at zero."""
@@ -234,8 +241,12 @@ class NoisySGD:
             return None
         task = AverageGradient(state.iterate[None, :], (1.0,), self.plan.problem.user_smoothness)
         p = self.parameters
-        cohort, drawn = self._cohort(state.round, noise)
-        return Question(state.round, cohort, task, p.cohort_size, p.reduction(state.radius), drawn)
+        users, size, disjoint = self.plan.problem.users, p.cohort_size, p.sampling == "disjoint"
+        if disjoint:
+            cohort = partition(seed=self.plan.seed, users=users)[state.round * size : (state.round + 1) * size]
+        else:
+            cohort = drawn_cohort(p, users, state.round, noise)
+        return Question(state.round, cohort, task, size, p.reduction(state.radius), drawn=not disjoint and size < users)
 
     def update(self, state: NoisyState, answers: Answers | Sums, noise: NoiseSource) -> Update[NoisyState]:
         """One noisy step."""
@@ -271,23 +282,3 @@ class NoisySGD:
     def noise_label(self, round_: int) -> tuple[str | int, ...]:
         """The stream of a round's noise."""
         return "release", round_
-
-    def model(self, state: NoisyState) -> Vector:
-        """The suffix average once complete, before that the current iterate."""
-        return state.running if state.round == self.parameters.rounds else state.iterate
-
-    def iterate(self, state: NoisyState) -> Vector:
-        """As `model`: every iterate is already private."""
-        return self.model(state)
-
-    def _cohort(self, round_: int, noise: NoiseSource) -> tuple[NDArray[np.int64], bool]:
-        """Whom a round asks, and whether coins said so."""
-        users, size = self.plan.problem.users, self.parameters.cohort_size
-        if self.parameters.sampling == "disjoint":
-            return partition(seed=self.plan.seed, users=users)[round_ * size : (round_ + 1) * size], False
-        if size == users:
-            return np.arange(users, dtype=np.int64), False
-        stream = noise.stream("cohort", round_)  # membership is secret: it is what amplification rests on
-        if self.parameters.sampling == "without-replacement":
-            return stream.subset(users, size), True
-        return stream.poisson_subset(users, size / users), True

@@ -13,9 +13,9 @@ What a run of noisy SGD costs by its scales, and the re-check of one round: for 
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -26,6 +26,7 @@ from quoron_privacy.gaussian import GaussianNoise, mean_sensitivity
 from quoron_privacy.means.norm_counts import SHARES, NormCountMean
 from quoron_privacy.noise.streams import total_variation
 from quoron_privacy.release import Adjacency
+from quoron_server.algorithms import search
 from quoron_server.algorithms.averaged_sgd import (
     PhaseModel,
     Vector,
@@ -34,7 +35,7 @@ from quoron_server.algorithms.averaged_sgd import (
     replaced_ranking_mu,
     require_cohorts,
 )
-from quoron_server.algorithms.info import Chosen, statistical_floor
+from quoron_server.algorithms.info import Chosen, Counting, statistical_floor
 from quoron_server.algorithms.noisy.method import COINS, QUANTILES, AdaptiveClip, NoisySGDParameters, Sampling, drawn
 from quoron_server.algorithms.optimisers import SGD, Optimiser
 from quoron_server.algorithms.search import Candidate, best, round_grid
@@ -71,17 +72,6 @@ DRAWS: Mapping[Sampling, Draws] = {
 }
 
 
-def room_for_counts(
-    sampling: Sampling, rate: float, rounds: int, mu: float, epsilon: float, delta: float, drawn: int
-) -> float:
-    """μ of a count within (ε, δ) in each of T rounds by coins that are μ-GDP without, by the first account; else 0."""
-    left = delta - (1 + math.exp(epsilon)) * total_variation(gaussians=rounds * drawn)
-    if sampling not in COINS or left <= 0:
-        return 0.0
-    whole = DRAWS[sampling].round_mu(rate, rounds, epsilon, left)
-    return math.sqrt(max((whole * (1 - 1e-7)) ** 2 - mu**2, 0.0))
-
-
 def fixed_size(users: int, cohort: int, rounds: int, mu: float, drawn: int) -> tuple[Pair]:
     """T rounds of secret uniform cohorts, each μ-GDP given its cohort and drawing so many samples; replace-one.
 
@@ -103,9 +93,28 @@ def pairs_of_rounds(
     return (Pair.sampled(rate, mu, rounds, "zero-out").lacking(lack),)
 
 
-def with_count(noise: GaussianNoise, round_mu: float, mu: float) -> tuple[float, float]:
-    """(noise, GDP) of a round that is worth as much as one with this noise and a μ-GDP count of its cohort."""
-    return noise.sensitivity / math.hypot(noise.sensitivity / noise.scale, mu), math.hypot(round_mu, mu) * (1 + 1e-8)
+def room_for_counts(p: Any, problem: Problem, epsilon: float, delta: float) -> float:
+    """Return the μ of a count within (ε, δ) in each round by coins, by the first account; 0 for other cohorts."""
+    adaptive = isinstance(p, NoisySGDParameters) and p.adaptive is not None
+    left = delta - (1 + math.exp(epsilon)) * total_variation(gaussians=p.rounds * drawn(problem, adaptive))
+    if p.sampling not in COINS or left <= 0:
+        return 0.0
+    whole = DRAWS[p.sampling].round_mu(p.cohort_size / problem.users, p.rounds, epsilon, left)
+    return math.sqrt(max((whole * (1 - 1e-7)) ** 2 - p.round_mu**2, 0.0))
+
+
+def with_count(p: Any, mu: float) -> Any:
+    """Return the numbers with less noise, worth as much as they are with a μ-GDP count; None but for cohorts by coins.
+
+    For parameters with `noise`, `noise_scale` and `round_mu`.
+    """
+    if (noise := p.noise) is None or not p.poisson_sampling:
+        return None
+    scale = noise.sensitivity / math.hypot(noise.sensitivity / noise.scale, mu)
+    return replace(p, noise_scale=scale, round_mu=math.hypot(p.round_mu, mu) * (1 + 1e-8))
+
+
+COUNTING = Counting(room_for_counts, with_count)
 
 
 def require_clip(
@@ -115,8 +124,7 @@ def require_clip(
     if divisor < 1:
         raise VerificationError(f"Expected a clip over at least one user, got {divisor}.")
     needed = sensitivity_recount.rows(1.0 if adaptive else clip_norm, divisor, adjacency)
-    if not sensitivity >= needed * (1 - 1e-12):
-        raise VerificationError(f"Expected sensitivity >= {needed} of a clip over {divisor} users, got {sensitivity}.")
+    search.require_least("a clip", f"sensitivity over {divisor} users", sensitivity, needed)
     if adaptive is None:
         return
     if adaptive.adjacency != adjacency:
@@ -131,9 +139,7 @@ def verify_round(plan: RunPlan, adjacency: Adjacency) -> None:
     require_clip(p.clip_norm, p.sensitivity, p.cohort_size, p.adaptive, adjacency)
     if not p.noise_scale > 0:
         raise VerificationError(f"Expected noise in a plan of {plan.algorithm}, got noise_scale={p.noise_scale}.")
-    truth = recounted_mu(p, plan.problem.dimension)
-    if not p.round_mu >= truth * (1 - 1e-12):
-        raise VerificationError(f"Expected round_mu >= {truth}, got {p.round_mu}: too little noise for the claim.")
+    search.require_least(plan.algorithm, "round_mu", p.round_mu, recounted_mu(p, plan.problem.dimension))
 
 
 def pairs(p: NoisySGDParameters, problem: Problem, adjacency: Adjacency) -> tuple[Pair, ...]:

@@ -28,9 +28,8 @@ from quoron_client.protocol.questions import Answers, Question, SecondMoment, su
 from quoron_privacy.means.moment import SecondMomentNoise
 from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.release import Adjacency, Sums, packed
-from quoron_server.algorithm import Update, Vector
+from quoron_server.algorithm import OfPlan, Update, Vector
 from quoron_server.parameters import EqualRounds, MaskedRounds, PlannedRelease
-from quoron_server.plan import RunPlan
 from quoron_server.problem import Problem
 
 MOST_COLUMNS = 128  # of which the moment is told, as it was released: coefficients' intervals are made of it
@@ -87,12 +86,10 @@ class OneRoundState:
     model: Vector
 
 
-class OneRoundLeastSquares:
+class OneRoundLeastSquares(OfPlan[OneRoundParameters]):
     """Algorithm object for a plan with OneRoundParameters."""
 
-    def __init__(self, plan: RunPlan) -> None:
-        self.plan = plan
-        self.parameters = plan.parameters_of(OneRoundParameters)
+    kind = OneRoundParameters
 
     def init(self) -> OneRoundState:
         """Zero."""
@@ -124,10 +121,6 @@ class OneRoundLeastSquares:
 
     def model(self, state: OneRoundState) -> Vector:
         """Zero, then the solution."""
-        return state.model
-
-    def iterate(self, state: OneRoundState) -> Vector:
-        """As `model`."""
         return state.model
 
 

@@ -16,7 +16,6 @@ from quoron_server.algorithms import search
 from quoron_server.algorithms.info import AlgorithmInfo, Choosing, Chosen, Factor, NoBlackBoxes, Promises, loss_scale
 from quoron_server.algorithms.one_round.method import LABEL_WEIGHT, OneRoundLeastSquares, OneRoundParameters
 from quoron_server.algorithms.references import WANG_2018, ours
-from quoron_server.algorithms.search import too_few
 from quoron_server.plan import Allowance, Cost, Privacy, RunPlan, Verdict
 from quoron_server.problem import Problem
 
@@ -42,14 +41,7 @@ def plan(problem: Problem, privacy: Privacy, options: OneRoundOptions) -> Chosen
     resolution = users * mu / math.sqrt(d)
     if resolution < LEAST_RESOLUTION:
         condition = f"n={users:,} users give one moment a resolution of nμ/√d = {resolution:.3g} < {LEAST_RESOLUTION:g}"
-        raise too_few(
-            NAME,
-            condition,
-            lambda n: n * mu / math.sqrt(d) >= LEAST_RESOLUTION,
-            users,
-            within=1.001,
-            otherwise="fewer features",
-        )
+        raise Infeasible.too_few(NAME, condition, math.ceil(users * LEAST_RESOLUTION / resolution))
     adjacency: Adjacency = privacy.adjacency or "replace-one"
     norm, label = problem.feature_norm or 1.0, problem.beliefs.label_bound or 1.0
     longest = norm * math.hypot(1.0, LABEL_WEIGHT)

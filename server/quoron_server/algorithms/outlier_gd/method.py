@@ -20,18 +20,17 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from quoron_client.protocol.questions import Answers, AverageGradient, Question
-from quoron_client.protocol.smoothing import Moreau
+from quoron_client.protocol.smoothing import moreau
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.robust.above_threshold import AboveThreshold, Series
 from quoron_privacy.robust.combinations import Aggregate, Test
 from quoron_privacy.robust.lottery import Lottery
 from quoron_privacy.robust.subsampled_lottery import SubsampledLottery
-from quoron_server.algorithm import Update, Vector
+from quoron_server.algorithm import OfPlan, Update, Vector
 from quoron_server.algorithms.accelerated_erm.method import decision, released_gradient
 from quoron_server.algorithms.slots import partition
 from quoron_server.parameters import Assumption, EqualRounds, Kind, PlannedRelease
-from quoron_server.plan import RunPlan
 from quoron_server.problem import Problem
 
 
@@ -97,13 +96,10 @@ class OutlierGDState:
     limit: int  # of the above-threshold test: drawn once, in the first round
 
 
-class OutlierGD:
+class OutlierGD(OfPlan[OutlierGDParameters]):
     """Algorithm object for a plan with OutlierGDParameters."""
 
-    def __init__(self, plan: RunPlan) -> None:
-        self.plan = plan
-        self.parameters = plan.parameters_of(OutlierGDParameters)
-        self._smoothing = Moreau(self.parameters.smoothing) if self.parameters.smoothing else None
+    kind = OutlierGDParameters
 
     def init(self) -> OutlierGDState:
         """Start at zero."""
@@ -117,7 +113,7 @@ class OutlierGD:
         if state.round == p.rounds:
             return None
         cohort = partition(seed=self.plan.seed, users=problem.users)[: p.cohort_size]
-        task = AverageGradient(state.iterate[None, :], (1.0,), problem.user_smoothness, smoothing=self._smoothing)
+        task = AverageGradient(state.iterate[None, :], (1.0,), problem.user_smoothness, smoothing=moreau(p.smoothing))
         return Question(state.round, cohort, task)
 
     def update(self, state: OutlierGDState, answers: Answers, noise: NoiseSource) -> Update[OutlierGDState]:
@@ -143,11 +139,3 @@ class OutlierGD:
         released = step.gradient is not None
         after = replace(after, halted=p.test == "above-threshold" and not released)
         return Update(after, step.entries, {"released": released}, step.diagnostics)
-
-    def model(self, state: OutlierGDState) -> Vector:
-        """The suffix average once complete, before that the current iterate."""
-        return state.running if state.round == self.parameters.rounds else state.iterate
-
-    def iterate(self, state: OutlierGDState) -> Vector:
-        """As `model`: every iterate is already private."""
-        return self.model(state)

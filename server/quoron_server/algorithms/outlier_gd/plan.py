@@ -16,13 +16,20 @@ from numpy.typing import NDArray
 from scipy.special import chdtrc, chdtri
 
 from quoron_privacy.errors import Infeasible
-from quoron_privacy.robust.combinations import Aggregate, Test, theorem_for
+from quoron_privacy.robust.combinations import Test, theorem_for
 from quoron_privacy.robust.outlier_mean import LARGEST_COHORT, RADII
 from quoron_privacy.robust.subsampled_lottery import SubsampledLottery
 from quoron_server.algorithms import search
 from quoron_server.algorithms.accelerated_erm.method import Clipped
 from quoron_server.algorithms.accelerated_erm.noise import lottery_noise, removing, threshold_noise
-from quoron_server.algorithms.accelerated_erm.plan import FARTHER, account, forgiven, tested_noise_scale, verify_privacy
+from quoron_server.algorithms.accelerated_erm.plan import (
+    FARTHER,
+    account,
+    aggregate_of,
+    forgiven,
+    tested_noise_scale,
+    verify_privacy,
+)
 from quoron_server.algorithms.averaged_sgd import PhaseModel, best_phases, smoothed, smoothings
 from quoron_server.algorithms.info import (
     AlgorithmInfo,
@@ -36,7 +43,7 @@ from quoron_server.algorithms.info import (
 )
 from quoron_server.algorithms.outlier_gd.method import OutlierGD, OutlierGDParameters
 from quoron_server.algorithms.references import ASI_LIU_2024, LOWY_2024, repaired
-from quoron_server.algorithms.search import Candidate, exactly, ranked, round_grid, too_few
+from quoron_server.algorithms.search import Candidate, exactly, ranked, round_grid
 from quoron_server.plan import Privacy, RunPlan
 from quoron_server.problem import Problem
 
@@ -88,7 +95,12 @@ def plan(problem: Problem, privacy: Privacy, options: OutlierGDOptions) -> Chose
     tried = ranked(_candidates(problem, privacy, options))
     found = exactly(tried, lambda each: _calibrated(problem, privacy, options, each.of), most=TRIED)
     if found is None:
-        raise _infeasible(problem, privacy, options)
+        condition = f"{problem.users:,} users are too few for its tests at epsilon={privacy.epsilon:g}"
+        if options.radius is not None and (share := beyond(problem, options.radius)) > 0.001:
+            condition += f", with {100 * share:.2g} % of pairs beyond radius={options.radius:g}"
+        if problem.beliefs.hostile_share:
+            condition += f" with hostile_share={problem.beliefs.hostile_share:g}"
+        raise Infeasible.too_few(NAME, condition, problem.users + 1)
     return found
 
 
@@ -182,7 +194,7 @@ def _calibrated(problem: Problem, privacy: Privacy, options: OutlierGDOptions, e
 
     Infeasible where the test leaves nothing, or declared outliers fail it.
     """
-    cohort, rounds, aggregate = min(problem.users, LARGEST_COHORT), each.phase.rounds, _aggregate(options)
+    cohort, rounds, aggregate = min(problem.users, LARGEST_COHORT), each.phase.rounds, aggregate_of(options)
     theorem_for(each.test, aggregate, "everybody", kappa=options.kappa or 2)
     accounting = account(
         NAME,
@@ -219,10 +231,6 @@ def _calibrated(problem: Problem, privacy: Privacy, options: OutlierGDOptions, e
     return Chosen(replace(p, suffix=min(options.suffix or phase.suffix, p.rounds)), risk)
 
 
-def _aggregate(options: OutlierGDOptions) -> Aggregate:
-    return "weighted-mean" if options.aggregate == "weighted" else "random-inclusion"
-
-
 def _require(options: OutlierGDOptions, problem: Problem) -> None:
     """ConfigError for options that cannot be; UnsoundCombination for a test and an aggregate without a proof."""
     search.require_options(options, "rounds", "suffix", least=1, above=False)
@@ -230,24 +238,7 @@ def _require(options: OutlierGDOptions, problem: Problem) -> None:
     search.require_options(options, "smoothing", above=False)
     search.require_rough(problem, options.smoothing)
     if options.test != "auto":
-        theorem_for(options.test, _aggregate(options), "everybody", kappa=options.kappa or 2)
-
-
-def _infeasible(problem: Problem, privacy: Privacy, options: OutlierGDOptions) -> Infeasible:
-    """Names about the least number of users for which a plan exists that is worth running."""
-
-    def enough(users: int) -> bool:
-        larger = replace(problem, users=users)
-        worth = trivial_risk(larger) if problem.beliefs.isotropic is not None else math.inf
-        return any(each.risk < 0.8 * worth for each in _candidates(larger, privacy, options))
-
-    condition = f"{problem.users:,} users are too few for its tests at epsilon={privacy.epsilon:g}"
-    if options.radius is not None and (share := beyond(problem, options.radius)) > 0.001:
-        condition += f", with {100 * share:.2g} % of pairs beyond radius={options.radius:g}"
-    if problem.beliefs.hostile_share:
-        condition += f" with hostile_share={problem.beliefs.hostile_share:g}"
-    fix = "fewer features, more items a user, or a larger radius or epsilon"
-    return too_few(NAME, condition, enough, problem.users, otherwise=fix)
+        theorem_for(options.test, aggregate_of(options), "everybody", kappa=options.kappa or 2)
 
 
 INFO = AlgorithmInfo(

@@ -26,11 +26,9 @@ from numpy.typing import NDArray
 from quoron_client.protocol.questions import Answers, LocalSGD, Question
 from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.robust.outlier_mean import Observation
-from quoron_server.algorithm import Update, Vector
-from quoron_server.algorithms.chains import ChainPhase, ChainRounds, Chains, handed_on, largest, releases_of
+from quoron_server.algorithm import InPhases, Update, Vector
+from quoron_server.algorithms.chains import ChainPhase, ChainRounds, Chains, handed_on
 from quoron_server.algorithms.slots import partition
-from quoron_server.parameters import PlannedRelease
-from quoron_server.plan import RunPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +37,6 @@ class OutlierIterateParameters(ChainRounds):
 
     cohort_size: int  # C: chains side by side, so users asked in a round
     phases: tuple[ChainPhase, ...]
-
-    def releases(self, dimension: int) -> tuple[PlannedRelease, ...]:
-        """One noisy mean a phase, behind its test."""
-        del dimension
-        return releases_of(self.phases)
 
 
 RELEASED, HALTED, PENDING = 1, 0, -1
@@ -61,14 +54,10 @@ class OutlierIterateState:
     statuses: NDArray[np.int64]  # per phase, RELEASED, HALTED or PENDING
 
 
-class OutlierIterates:
+class OutlierIterates(InPhases[OutlierIterateParameters]):
     """Algorithm object for a plan with OutlierIterateParameters."""
 
-    def __init__(self, plan: RunPlan) -> None:
-        self.plan = plan
-        self.parameters = plan.parameters_of(OutlierIterateParameters)
-        self._ends = np.cumsum([phase.users for phase in self.parameters.phases])
-        self._largest = largest(plan.problem)
+    kind = OutlierIterateParameters
 
     def init(self) -> OutlierIterateState:
         """Start at zero."""
@@ -82,12 +71,12 @@ class OutlierIterates:
         chains, problem = self.parameters.cohort_size, self.plan.problem
         first = state.round * chains
         cohort = partition(seed=self.plan.seed, users=problem.users)[first : first + chains]
-        step = self.parameters.phases[self._index(state)].step_size
+        step = self.parameters.phases[self.phase_index(state.round)].step_size
         return Question(state.round, cohort, LocalSGD(state.iterates, step, problem.domain))
 
     def update(self, state: OutlierIterateState, answers: Answers, noise: NoiseSource) -> Update[OutlierIterateState]:
         """Hand the iterates on; at the end of a phase, its release."""
-        index = self._index(state)
+        index = self.phase_index(state.round)
         phase, left = self.parameters.phases[index], int(self._ends[index]) - state.round
         iterates, means, whole = handed_on(answers, state.whole, state.released, self.plan.problem)
         moved = replace(
@@ -120,9 +109,6 @@ class OutlierIterates:
         """The mean of the points of the next question."""
         mean: Vector = state.iterates.mean(axis=0)
         return mean
-
-    def _index(self, state: OutlierIterateState) -> int:
-        return int(np.searchsorted(self._ends, state.round, side="right"))
 
     def _begin(self, round_: int, start: Vector, statuses: NDArray[np.int64]) -> OutlierIterateState:
         chains = self.parameters.cohort_size

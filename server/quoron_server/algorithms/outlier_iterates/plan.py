@@ -295,13 +295,8 @@ def plan(problem: Problem, privacy: Privacy, options: OutlierIterateOptions) -> 
     forecast = _course(problem, stages, options)
     risk = float(forecast.risk)
     if risk >= trivial_risk(problem):
-        start = max(2 * problem.users, 20 * smallest(target, lost))
-        raise Infeasible(
-            NAME,
-            f"n={problem.users:,} predict a risk of {told(risk, problem)}, no better than not training",
-            f"n >= {start:,}, or more items of each",
-            users=start,
-        )
+        condition = f"n={problem.users:,} predict a risk of {told(risk, problem)}, no better than not training"
+        raise Infeasible.too_few(NAME, condition, problem.users + 1, also=", or more items of each")
     phases = tuple(
         ChainPhase(
             users=int(stage.users),

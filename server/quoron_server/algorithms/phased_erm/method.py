@@ -21,11 +21,10 @@ import numpy as np
 from quoron_client.protocol.questions import Answers, AverageGradient, Question
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.noise.streams import NoiseSource
-from quoron_server.algorithm import Update, Vector
+from quoron_server.algorithm import InPhases, Update, Vector
 from quoron_server.algorithms.localised.plain import PlainMean
 from quoron_server.algorithms.slots import partition
 from quoron_server.parameters import Assumption, Kind, PhasedRounds, PlannedRelease, spans
-from quoron_server.plan import RunPlan
 from quoron_server.problem import Problem
 
 Solver = Literal["gd", "agd"]
@@ -105,13 +104,10 @@ class PhasedERMState:
     z: Vector  # of agd; x for gd
 
 
-class PhasedERM:
+class PhasedERM(InPhases[PhasedERMParameters]):
     """Algorithm object for a plan with PhasedERMParameters."""
 
-    def __init__(self, plan: RunPlan) -> None:
-        self.plan = plan
-        self.parameters = plan.parameters_of(PhasedERMParameters)
-        self._ends = np.cumsum([phase.rounds for phase in self.parameters.phases])
+    kind = PhasedERMParameters
 
     def init(self) -> PhasedERMState:
         """Start at zero."""
@@ -123,14 +119,14 @@ class PhasedERM:
         del noise
         if state.round == self._ends[-1]:
             return None
-        phase, problem = self.parameters.phases[self._index(state)], self.plan.problem
+        phase, problem = self.parameters.phases[self.phase_index(state.round)], self.plan.problem
         cohort = partition(seed=self.plan.seed, users=problem.users)[phase.first : phase.first + phase.users]
         point = self._point(state, phase)
         return Question(state.round, cohort, AverageGradient(point[None, :], (1.0,), problem.user_smoothness))
 
     def update(self, state: PhasedERMState, answers: Answers, noise: NoiseSource) -> Update[PhasedERMState]:
         """One step; at the end of a phase, its release."""
-        index = self._index(state)
+        index = self.phase_index(state.round)
         phase, project = self.parameters.phases[index], self.plan.problem.domain.project
         mean = PlainMean(phase.users, self.plan.problem.lipschitz).aggregate(answers, noise, state.round)
         point = self._point(state, phase)
@@ -155,9 +151,6 @@ class PhasedERM:
     def iterate(self, state: PhasedERMState) -> Vector:
         """Where the phase's steps have come to."""
         return state.x
-
-    def _index(self, state: PhasedERMState) -> int:
-        return int(np.searchsorted(self._ends, state.round, side="right"))
 
     def _point(self, state: PhasedERMState, phase: Phase) -> Vector:
         """Where the gradient is taken: in the domain, as x and z are."""

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quoron_client.protocol.questions import Answers, AverageGradient, Question, RangeReport, VectorReport
-from quoron_client.protocol.smoothing import Moreau
+from quoron_client.protocol.smoothing import moreau
 from quoron_privacy import local
 from quoron_privacy.accounts import gdp, sensitivity_recount
 from quoron_privacy.accounts.pair import Pair
@@ -28,7 +28,7 @@ from quoron_privacy.means.private_range import PrivateRange
 from quoron_privacy.means.rotation import padded
 from quoron_privacy.noise.streams import GRID_BITS, NoiseSource, SeededNoise, total_variation
 from quoron_privacy.release import Release
-from quoron_server.algorithm import Update, Vector
+from quoron_server.algorithm import OfPlan, Update, Vector
 from quoron_server.algorithms import search
 from quoron_server.algorithms.centring import public_signs
 from quoron_server.algorithms.info import Chosen, Printed
@@ -37,7 +37,7 @@ from quoron_server.algorithms.noisy import method
 from quoron_server.algorithms.noisy import plan as worth
 from quoron_server.algorithms.slots import partition
 from quoron_server.parameters import Assumption, EqualRounds, Kind, PlannedRelease, PrintedParameters
-from quoron_server.plan import MOST_ROUNDS, Cost, Privacy, RunPlan
+from quoron_server.plan import MOST_ROUNDS, Cost, Privacy
 from quoron_server.problem import Problem
 
 LARGEST_BINS = 1 << 16  # of a range
@@ -243,12 +243,10 @@ class NoisySGDState:
     average: Vector  # (1/T) Σ θ, so far
 
 
-class UserLevelNoisySGD:
+class UserLevelNoisySGD(OfPlan[PrintedMeanSGD]):
     """Algorithm 4, User-level private noisy SGD, line by line."""
 
-    def __init__(self, plan: RunPlan) -> None:
-        self.plan = plan
-        self.parameters = plan.parameters_of(PrintedMeanSGD)
+    kind = PrintedMeanSGD
 
     def init(self) -> NoisySGDState:
         """Return θ_0 = 0: line 1."""
@@ -283,10 +281,6 @@ class UserLevelNoisySGD:
     def model(self, state: NoisySGDState) -> Vector:
         """Return line 9, the average of θ_1 to θ_T; before the end the iterate."""
         return state.average if state.round == self.parameters.rounds else state.iterate
-
-    def iterate(self, state: NoisySGDState) -> Vector:
-        """Return the same: every iterate is private."""
-        return self.model(state)
 
 
 CENTRAL = Printed(
@@ -491,12 +485,10 @@ class LocalSCOState:
     centre: Vector  # μ̃
 
 
-class UserLevelLocalSCO:
+class UserLevelLocalSCO(OfPlan[PrintedLocalModel]):
     """Algorithm 5, User-level LDP SCO, line by line."""
 
-    def __init__(self, plan: RunPlan) -> None:
-        self.plan = plan
-        self.parameters = plan.parameters_of(PrintedLocalModel)
+    kind = PrintedLocalModel
 
     def init(self) -> LocalSCOState:
         """Return θ_0 = θ_0^ag = 0: line 1."""
@@ -509,7 +501,7 @@ class UserLevelLocalSCO:
         p, problem = self.parameters, self.plan.problem
         if state.round == p.steps * p.interactions:
             return None
-        t, smoothing = state.round // p.interactions, Moreau(p.smoothing) if p.smoothing else None
+        t, smoothing = state.round // p.interactions, moreau(p.smoothing)
         batch = partition(seed=self.plan.seed, users=problem.users)[t * p.users_a_step : (t + 1) * p.users_a_step]
         gradient = AverageGradient(self._middle(state)[None, :], (1.0,), smoothing=smoothing)
         if p.seeks(state.round):  # Algorithm 3, lines 1 to 3
@@ -539,10 +531,6 @@ class UserLevelLocalSCO:
     def model(self, state: LocalSCOState) -> Vector:
         """Return line 11, θ_T^ag."""
         return state.aggregate
-
-    def iterate(self, state: LocalSCOState) -> Vector:
-        """Return the same: it is a function of reports."""
-        return self.model(state)
 
     def _middle(self, state: LocalSCOState) -> Vector:
         """Return θ_t^md: line 4."""

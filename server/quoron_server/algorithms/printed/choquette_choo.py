@@ -32,7 +32,7 @@ from quoron_privacy.means.clipping import clipped_mean
 from quoron_privacy.noise.streams import NoiseSource, total_variation
 from quoron_privacy.prefix.noise import PrefixNoise, PrefixState
 from quoron_privacy.release import Release
-from quoron_server.algorithm import Update, Vector
+from quoron_server.algorithm import OfPlan, Update, Vector
 from quoron_server.algorithms import search
 from quoron_server.algorithms.info import Chosen, Printed
 from quoron_server.algorithms.slots import partition
@@ -110,11 +110,13 @@ class SRGDState:
     sums: PrefixState  # of the tree
 
 
-class AcceleratedDPSRGD:
+class AcceleratedDPSRGD(OfPlan[PrintedSRGD]):
     """Algorithm 1, line by line."""
 
+    kind = PrintedSRGD
+
     def __init__(self, plan: RunPlan) -> None:
-        self.plan, self.parameters = plan, plan.parameters_of(PrintedSRGD)
+        super().__init__(plan)
         self._noise, self._project = self.parameters.noise, plan.problem.domain.project
 
     def init(self) -> SRGDState:
@@ -146,10 +148,6 @@ class AcceleratedDPSRGD:
 
     def model(self, state: SRGDState) -> Vector:
         """y_T; before the end y_t."""
-        return state.y
-
-    def iterate(self, state: SRGDState) -> Vector:
-        """As `model`: every point is a function of releases."""
         return state.y
 
 

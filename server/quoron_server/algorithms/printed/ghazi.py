@@ -35,7 +35,7 @@ from quoron_privacy.robust.filter.concentration import (
     usable,
 )
 from quoron_privacy.robust.filter.thresholds import LaplaceThreshold
-from quoron_server.algorithm import Update, Vector
+from quoron_server.algorithm import InPhases, Update, Vector
 from quoron_server.algorithms import search
 from quoron_server.algorithms.averaged_sgd import PhaseModel, excess_risk
 from quoron_server.algorithms.info import Chosen, Printed
@@ -140,12 +140,14 @@ class Phase(Protocol):
         """Return x̄."""
 
 
-class Localisation:
+class Localisation(InPhases[PhasesAsPrinted]):
     """Algorithm 1 with `Filter` (Algorithm 2), Algorithm 5 with `Medians` (Algorithms 6 to 8)."""
 
-    def __init__(self, plan: RunPlan, phase: Phase, numbers: PhasesAsPrinted) -> None:
-        self.plan, self.phase, self.numbers = plan, phase, numbers
-        self._ends = np.cumsum([each.rounds for each in numbers.phases])
+    kind = PhasesAsPrinted
+
+    def __init__(self, plan: RunPlan, phase: Phase) -> None:
+        super().__init__(plan)
+        self.phase = phase
 
     def init(self) -> State:
         """x_0 = 0."""
@@ -157,14 +159,14 @@ class Localisation:
         del noise
         if state.halted or state.round == self._ends[-1]:
             return None
-        problem, first = self.plan.problem, state.round * self.numbers.cohort_size
-        users = partition(seed=self.plan.seed, users=problem.users)[first : first + self.numbers.cohort_size]
+        problem, first = self.plan.problem, state.round * self.parameters.cohort_size
+        users = partition(seed=self.plan.seed, users=problem.users)[first : first + self.parameters.cohort_size]
         return Question(state.round, users, AverageGradient(state.iterate[None, :], (1.0,), problem.user_smoothness))
 
     def update(self, state: State, answers: Answers, noise: NoiseSource) -> Update[State]:
         """One step of the phase; after its last one, x_s = x̄_s + ζ_s."""
-        s = int(np.searchsorted(self._ends, state.round, side="right"))
-        phase, public = self.numbers.phases[s], {"phase": s}
+        s = self.phase_index(state.round)
+        phase, public = self.parameters.phases[s], {"phase": s}
         after, diagnostics = self.phase.step(state, answers, noise, s, phase.step_size)
         if after.halted:
             return Update(replace(after, iterate=state.released), (), public | {"halted": True}, diagnostics)
@@ -595,13 +597,13 @@ FILTER_AS_PRINTED = Printed(
     options=FilterOpen,
     parameters=FilterAsPrinted,
     planner=plan_filter,
-    maker=lambda plan: Localisation(plan, Filter(plan), plan.parameters_of(FilterAsPrinted)),
+    maker=lambda plan: Localisation(plan, Filter(plan)),
     epsilon=filter_epsilon,
 )
 MEDIANS_AS_PRINTED = Printed(
     options=MediansOpen,
     parameters=MediansAsPrinted,
     planner=plan_medians,
-    maker=lambda plan: Localisation(plan, Medians(plan), plan.parameters_of(MediansAsPrinted)),
+    maker=lambda plan: Localisation(plan, Medians(plan)),
     epsilon=medians_epsilon,
 )

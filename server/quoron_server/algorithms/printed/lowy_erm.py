@@ -27,7 +27,7 @@ from quoron_privacy.errors import Infeasible
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.noise.streams import NoiseSource, RandomStream
 from quoron_privacy.robust.above_threshold import AboveThreshold
-from quoron_server.algorithm import Update, Vector
+from quoron_server.algorithm import OfPlan, Update, Vector
 from quoron_server.algorithms import acsa, search
 from quoron_server.algorithms.info import Chosen, Printed
 from quoron_server.algorithms.printed.lowy import diameter, phase_share, phase_users, phases_of, usual_void
@@ -278,11 +278,13 @@ class PrintedERMState:
     halted: bool
 
 
-class PrintedERM:
+class PrintedERM(OfPlan[PrintedERMParameters]):
     """Algorithm 3, with Algorithm 2 for its line 7."""
 
+    kind = PrintedERMParameters
+
     def __init__(self, plan: RunPlan) -> None:
-        self.plan, self.parameters = plan, plan.parameters_of(PrintedERMParameters)
+        super().__init__(plan)
         self._places = acsa.places(self.parameters.phases)
 
     def init(self) -> PrintedERMState:
@@ -342,10 +344,6 @@ class PrintedERM:
 
     def model(self, state: PrintedERMState) -> Vector:
         """Line 9 of Algorithm 3: x_l. After a halt 0."""
-        return state.ag
-
-    def iterate(self, state: PrintedERMState) -> Vector:
-        """As `model`."""
         return state.ag
 
     def _phase(self, state: PrintedERMState) -> PrintedPhase:

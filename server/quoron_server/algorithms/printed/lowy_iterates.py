@@ -25,14 +25,14 @@ from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.robust.laplace_test import LaplaceOneShot, LaplaceTest, certified_epsilon
 from quoron_privacy.robust.outlier_mean import LARGEST_COHORT, random_inclusion, recounted_slack, score_step
 from quoron_privacy.robust.robust_mean import verify_scale
-from quoron_server.algorithm import Update, Vector
+from quoron_server.algorithm import InPhases, Update, Vector
 from quoron_server.algorithms import search
-from quoron_server.algorithms.chains import ChainPhase, ChainRounds, Chains, handed_on, releases_of
+from quoron_server.algorithms.chains import ChainPhase, ChainRounds, Chains, handed_on
 from quoron_server.algorithms.info import Chosen, Printed
 from quoron_server.algorithms.printed.lowy import diameter, phase_share, phase_users, phases_of, usual_void
 from quoron_server.algorithms.slots import partition
 from quoron_server.parameters import PlannedRelease, PrintedParameters
-from quoron_server.plan import Privacy, RunPlan
+from quoron_server.plan import Privacy
 from quoron_server.problem import Problem
 
 NAME = "outlier-iterates"
@@ -56,8 +56,7 @@ class PrintedIterateParameters(PrintedParameters, ChainRounds):
 
     def releases(self, dimension: int) -> tuple[PlannedRelease, ...]:
         """One noisy mean a phase, behind its test; after a phase that halts, none."""
-        del dimension
-        return tuple(replace(release, tested=True) for release in releases_of(self.phases))
+        return tuple(replace(release, tested=True) for release in ChainRounds.releases(self, dimension))
 
 
 def chains_of(problem: Problem, privacy: Privacy) -> int:
@@ -173,12 +172,10 @@ class PrintedIterateState:
     halted: bool
 
 
-class PrintedIterates:
+class PrintedIterates(InPhases[PrintedIterateParameters]):
     """Algorithm 1, line by line."""
 
-    def __init__(self, plan: RunPlan) -> None:
-        self.plan, self.parameters = plan, plan.parameters_of(PrintedIterateParameters)
-        self._ends = np.cumsum([phase.users for phase in self.parameters.phases])
+    kind = PrintedIterateParameters
 
     def init(self) -> PrintedIterateState:
         """x_0 = 0, and the chains of the first phase."""
@@ -191,12 +188,12 @@ class PrintedIterates:
             return None
         chains, problem = self.parameters.cohort_size, self.plan.problem
         cohort = partition(seed=self.plan.seed, users=problem.users)[state.round * chains :][:chains]
-        step_size = self.parameters.phases[self._index(state)].step_size
+        step_size = self.parameters.phases[self.phase_index(state.round)].step_size
         return Question(state.round, cohort, LocalSGD(state.iterates, step_size, problem.domain))
 
     def update(self, state: PrintedIterateState, answers: Answers, noise: NoiseSource) -> Update[PrintedIterateState]:
         """Line 8 for one user of every chain; lines 10 to 22 after the last one."""
-        i = self._index(state)
+        i = self.phase_index(state.round)
         phase = self.parameters.phases[i]
         iterates, means, whole = handed_on(answers, state.whole, state.released, self.plan.problem)
         averages = state.averages + means / phase.users
@@ -228,9 +225,6 @@ class PrintedIterates:
         """The mean of the chains."""
         mean: Vector = state.iterates.mean(axis=0)
         return mean
-
-    def _index(self, state: PrintedIterateState) -> int:
-        return int(np.searchsorted(self._ends, state.round, side="right"))
 
     def _phase(self, round_: int, start: Vector, *, halted: bool) -> PrintedIterateState:
         chains = self.parameters.cohort_size

@@ -56,7 +56,7 @@ from quoron_privacy.means.norm_counts import MeanAndCounts, NormCountMean, NormC
 from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.prefix.noise import PrefixState, sqrt_coefficients
 from quoron_privacy.release import Adjacency, Sums, packed
-from quoron_server.algorithm import Update, Vector
+from quoron_server.algorithm import OfPlan, Update, Vector
 from quoron_server.algorithms.slots import partition
 from quoron_server.algorithms.whitening import curvature_share, eigen, mean_chance, typical_length, whitening
 from quoron_server.parameters import Attendance, MaskedRounds, Parameters, PlannedRelease
@@ -407,12 +407,13 @@ class TrackingState:
     prefix: PrefixState | None  # of the prefix noise; None when independent
 
 
-class TrackingSRGD:
+class TrackingSRGD(OfPlan[TrackingParameters]):
     """Algorithm object for a plan with TrackingParameters."""
 
+    kind = TrackingParameters
+
     def __init__(self, plan: RunPlan) -> None:
-        self.plan = plan
-        self.parameters = plan.parameters_of(TrackingParameters)
+        super().__init__(plan)
         self._mechanisms = mechanisms(self.parameters, plan.problem.features, plan.problem.dimension)
 
     def init(self) -> TrackingState:
@@ -541,10 +542,6 @@ class TrackingSRGD:
         """The last iterate; with independent gradients the mean of the main rounds'. Before the end, the last one."""
         p = self.parameters
         return state.running if p.variant == "independent" and state.round == p.rounds else state.x
-
-    def iterate(self, state: TrackingState) -> Vector:
-        """As `model`: every iterate is already private."""
-        return self.model(state)
 
     def _weight(self, state: TrackingState) -> int:
         """j in a main round of the recursive variant, else 1."""

@@ -16,7 +16,7 @@ predicted steps in place of the real ones. An isotropic curvature is an assumpti
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -27,7 +27,7 @@ from scipy.special import chdtri
 from quoron_privacy.accounts import sensitivity_recount
 from quoron_privacy.accounts.gdp import mu_for
 from quoron_privacy.accounts.pair import Pair
-from quoron_privacy.errors import ConfigError, Infeasible, Needs, VerificationError
+from quoron_privacy.errors import Infeasible, Needs, VerificationError
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_privacy.means.free_presence import LogLength, MomentMean
 from quoron_privacy.means.norm_counts import WEIGHTS, NormCountMean, PrefixNormCounts
@@ -38,7 +38,7 @@ from quoron_privacy.release import Adjacency, packed
 from quoron_server.algorithms import search
 from quoron_server.algorithms.info import AlgorithmInfo, Chosen, Factor, NoBlackBoxes, Promises, no_better, trivial_risk
 from quoron_server.algorithms.references import BASSILY_SUN_2023, CHOQUETTE_CHOO_2025, ours
-from quoron_server.algorithms.search import Candidate, best, too_few
+from quoron_server.algorithms.search import Candidate, best
 from quoron_server.algorithms.tracking.method import (
     LAG_SHARE,
     LEAST_SHARE,
@@ -127,12 +127,6 @@ SLOWEST = 0.2  # and in the direction where it reaches least
 NEAR_PREDICTION = 0.6  # of FARTHEST or of a label, where not training is looked at
 ALONG = 0.35  # of the mean: a logistic Hessian along the optimum, where predictions are far from even
 SHORT = 0.5  # a known Hessian over the metric in the slowest direction: the pilot's noise makes steps shorter
-RANGES = {
-    "participation": "in [1/32, 1]",
-    "pilot_share": "in (0, 0.9]",
-    "first_radius": "in (1e-100, 1e100)",
-    "reference_items": ">= 1",
-}
 BEYOND = 40.0  # π* times nμ/(√d m), n all main users
 BEYOND_RANGE = 0.03, 0.45
 LENGTHS = 20.0, 60.0  # users of each of the pilot's lengths, over μ: at least and at most, where they are a few
@@ -174,7 +168,12 @@ def plan(problem: Problem, privacy: Privacy, options: TrackingOptions) -> Chosen
     adjacency: Adjacency = privacy.adjacency or "replace-one"
     sizes, prediction = _best(problem, mu, options, adjacency)
     if sizes is None or prediction is None or prediction.total >= _worth(problem):
-        raise _infeasible(problem, mu, options, adjacency, prediction)
+        condition = f"one pass over {problem.users:,} users leaves cohorts too small for the radius to settle"
+        if prediction is not None:
+            found = no_better(float(prediction.total), _worth(problem), problem)
+            condition = f"one pass over {problem.users:,} users predicts {found}"
+        also = " (fewer features or a method of many passes also do)"
+        raise Infeasible.too_few(NAME, condition, problem.users + 1, also=also)
     p = _calibrated(problem, privacy, options, sizes, _beyond(problem, mu, sizes, options))
     row, pilot = 8 * problem.dimension, sum(p.cohorts()[:PILOT])
     once = p.asked - pilot  # asked for a gradient, around a centre
@@ -261,16 +260,11 @@ def _counts(cohorts: tuple[int, ...], divisors: tuple[int, ...]) -> bool:
 
 def require(problem: Problem, options: TrackingOptions) -> None:
     """ConfigError for options out of range; Infeasible for a loss that is not generalised linear, convex and smooth."""
-    for name, holds in (
-        ("variant", options.variant in ("recursive", "independent")),
-        ("participation", 1 / 32 <= options.participation <= 1),
-        ("pilot_share", options.pilot_share is None or 0 < options.pilot_share <= 0.9),
-        ("first_radius", options.first_radius is None or 1e-100 < options.first_radius < 1e100),
-        ("reference_items", options.reference_items is None or options.reference_items >= 1),
-    ):
-        if not holds:
-            allowed = "recursive or independent" if name == "variant" else RANGES[name]
-            raise ConfigError(f"Expected algorithm.options.{name} {allowed}, got {name}={getattr(options, name)!r}.")
+    search.require_choice(options, variant=("recursive", "independent"))
+    search.require_participation(options.participation)
+    search.require_options(options, "pilot_share", most=1.0)
+    search.require_options(options, "first_radius", least=1e-100)
+    search.require_options(options, "reference_items", least=1, above=False)
     if options.rounds is not None and options.rounds < PILOT + 2:
         condition = f"{options.rounds} rounds hold no pilot of {PILOT}, warm-up and main round"
         raise Infeasible(NAME, condition, Needs(f"rounds >= {PILOT + 2}", rounds=PILOT + 2))
@@ -291,10 +285,10 @@ def margin(dimension: int) -> float:
 
 
 def _best(
-    problem: Problem, mu: float, options: TrackingOptions, adjacency: Adjacency, every: int = 1
+    problem: Problem, mu: float, options: TrackingOptions, adjacency: Adjacency
 ) -> tuple[_Sizes | None, Prediction | None]:
-    """The best of sizes `every` so many apart on each axis of the grid."""
-    tried = list(_candidates(problem, mu, options, every))
+    """Return the sizes of about the least predicted risk, and what is predicted of them."""
+    tried = list(_candidates(problem, mu, options))
     if not tried:
         return None, None
     risks = predicted(problem, mu, options, tried, adjacency)
@@ -304,7 +298,7 @@ def _best(
     return tried[found.of], Prediction(*(float(np.asarray(part)[found.of]) for part in risks))
 
 
-def _candidates(problem: Problem, mu: float, options: TrackingOptions, every: int) -> Iterator[_Sizes]:
+def _candidates(problem: Problem, mu: float, options: TrackingOptions) -> Iterator[_Sizes]:
     n, root = problem.users, math.sqrt(problem.dimension)
     least, least_main = (each * root for each in RESOLVED)
     for share in [options.pilot_share or _pilot_share(problem, mu, options)]:
@@ -312,13 +306,13 @@ def _candidates(problem: Problem, mu: float, options: TrackingOptions, every: in
         wanted = [math.ceil(each / (mu * options.participation)) for each in LENGTHS]
         length = min(max(wanted[0], pilot // 20), wanted[1], max(2, pilot // (3 * PASSES)))
         moment = pilot // PASSES - length
-        for warmups in WARMUPS[::every] if options.rounds is None else (1, *WARMUPS):
-            for part in WARMUP_SHARES[::every]:
+        for warmups in WARMUPS if options.rounds is None else (1, *WARMUPS):
+            for part in WARMUP_SHARES:
                 warmup = round(part * n)
                 left = n - pilot - warmups * warmup
                 if left < n // 10 or warmup * options.participation * mu <= least or moment < 2:
                     continue
-                for rounds in _main_rounds(options.rounds, warmups)[::every]:
+                for rounds in _main_rounds(options.rounds, warmups):
                     main = left // rounds
                     if main * options.participation * mu > least_main:
                         yield _Sizes(length, moment, warmups, warmup, rounds, main)
@@ -483,31 +477,6 @@ def _calibrated(
         margin=margin(d),
         reference_items=options.reference_items or problem.items_per_user,
         mu=mu,
-    )
-
-
-def _infeasible(
-    problem: Problem, mu: float, options: TrackingOptions, adjacency: Adjacency, prediction: Prediction | None
-) -> Infeasible:
-    """Names about the least number of users for which a plan is worth running; for that number there is one."""
-
-    def enough(users: int) -> bool:
-        asked = replace(problem, users=users)
-        _, risk = _best(asked, mu, options, adjacency, every=2)  # of fewer plans, so for this many users there is one
-        return risk is not None and float(risk.total) < _worth(asked)
-
-    condition = f"one pass over {problem.users:,} users leaves cohorts too small for the radius to settle"
-    if prediction is not None:
-        found = no_better(float(prediction.total), _worth(problem), problem)
-        condition = f"one pass over {problem.users:,} users predicts {found}"
-    return too_few(
-        NAME,
-        condition,
-        enough,
-        problem.users,
-        within=1.05,
-        also=" (fewer features or a method of many passes also do)",
-        otherwise="fewer features, more items a user or a larger epsilon",
     )
 
 

@@ -219,7 +219,7 @@ class BothServers:
 
     def __init__(self, engine: Engine, plan: RunPlan, seed: bytes) -> None:
         self.engine = engine
-        self._noise = noise_of(seed, HELPER, plan.without_min_cohort())
+        self._noise = noise_of(seed, HELPER, plan.without("min_cohort"))
 
     def __getattr__(self, name: str) -> Any:
         if name == "engine":  # of one that is being made

@@ -188,7 +188,7 @@ def _series(sheet: Sheet, part: float) -> float:
 def verify(plan: RunPlan) -> None:
     """The sheet is of this promise's adjacency and rounds, and what it costs outsiders keeps ε of both noises."""
     promise = plan.guarantee
-    servers, own = promise.servers, plan.without_min_cohort()
+    servers, own = promise.servers, plan.without("min_cohort")
     if servers is None or own.guarantee.curated:
         raise VerificationError(f"Expected two servers and clients of their own in a plan of {plan.algorithm}.")
     beside = (promise.health, promise.bought, promise.held_out)
@@ -214,4 +214,4 @@ def verify(plan: RunPlan) -> None:
     )
     (against,) = pairs(plan)
     both = replace(against, mu=spent_by(sheet)[1], lack=2 * against.lack)  # of either server's sampler
-    search.require_spent(own.without_servers(), (both,))
+    search.require_spent(own.without("servers"), (both,))

@@ -71,7 +71,7 @@ from quoron_privacy.means.free_presence import (
 from quoron_privacy.means.norm_counts import MeanAndCounts, NormCountSum, Presence
 from quoron_privacy.noise.streams import NoiseSource, RandomStream
 from quoron_privacy.release import NoisySums, Release, Sums, packed
-from quoron_server.algorithm import Algorithm, Update, Vector
+from quoron_server.algorithm import Algorithm, OfPlan, Update, Vector
 from quoron_server.algorithms.info import constant_risk, loss_scale, start_risk
 from quoron_server.algorithms.whitened import estimates
 from quoron_server.algorithms.whitened.estimates import (
@@ -378,12 +378,13 @@ SURE, ALIKE_BELOW, ALIKE, STRIDE, MOMENTUM = 0.25, 100.0, 0.15, 1.6, 0.3
 EVEN = 0.9  # 1 - Σ p̄² of the mean chances, over that of even ones, above which they do: rare classes were lost
 
 
-class WhitenedTracking:
+class WhitenedTracking(OfPlan[WhitenedParameters]):
     """Algorithm object for a plan with WhitenedParameters."""
 
+    kind = WhitenedParameters
+
     def __init__(self, plan: RunPlan) -> None:
-        self.plan = plan
-        self.parameters = plan.parameters_of(WhitenedParameters)
+        super().__init__(plan)
         self._contrasts = Contrasts(plan.problem.features, plan.problem.outputs)
         self._law = self.parameters.law
 
@@ -678,10 +679,6 @@ class WhitenedTracking:
     def model(self, state: WhitenedState) -> Vector:
         """L θ, of each part, as predictions."""
         return self._contrasts.model(state.transform, state.point)
-
-    def iterate(self, state: WhitenedState) -> Vector:
-        """As `model`: every iterate is already private."""
-        return self.model(state)
 
     def _farther(self, flattest: float) -> float:
         """Times what γ may be off by: more where lengths have a flat tail, so that features are far from Gaussian."""

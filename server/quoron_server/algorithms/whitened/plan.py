@@ -20,7 +20,6 @@ from quoron_privacy.release import Adjacency, packed
 from quoron_server.algorithms import search
 from quoron_server.algorithms.info import AlgorithmInfo, Choosing, Chosen, Factor, NoBlackBoxes, Promises
 from quoron_server.algorithms.references import BASSILY_SUN_2023, DWORK_2014, ours
-from quoron_server.algorithms.search import too_few as refused
 from quoron_server.algorithms.whitened.method import LEAST_RESOLUTION, before, made
 from quoron_server.algorithms.whitened.parameters import COLUMNS, PARTS, STAGES, WhitenedParameters, drawn
 from quoron_server.parameters import Moves
@@ -226,10 +225,7 @@ def _require(problem: Problem, options: WhitenedOptions) -> None:
     if options.rounds is not None and not least <= options.rounds <= most:
         condition = f"rounds={options.rounds} is not within {least} and {most}"
         raise Infeasible(NAME, condition, Needs(f"{least} to {most} rounds", rounds=least))
-    if not 1 / 32 <= options.participation <= 1:
-        raise ConfigError(
-            f"Expected algorithm.options.participation in [1/32, 1], got participation={options.participation:g}."
-        )
+    search.require_participation(options.participation)
     hinge = problem.link_curvature is None and problem.beliefs.label_bound is None
     if problem.feature_norm is None or not (problem.link_curvature or hinge) or not problem.convex:
         condition = (
@@ -318,15 +314,11 @@ def _unlearnable(problem: Problem, mu: float, options: WhitenedOptions) -> Infea
     if found >= LEAST_RESOLUTION:
         return None
 
-    def enough(users: int) -> bool:
-        return resolution(problem, mu, options, users) >= LEAST_RESOLUTION
-
     condition = (
         f"n={problem.users:,} users at this epsilon give the gradients a resolution of nμ/√d = {found:.3g} < "
         f"{LEAST_RESOLUTION:g}, at which more is lost to noise than learnt"
     )
-    fix = "fewer features or a larger epsilon"
-    return refused(NAME, condition, enough, problem.users, within=1.001, otherwise=fix)
+    return Infeasible.too_few(NAME, condition, math.ceil(problem.users * LEAST_RESOLUTION / found))
 
 
 INFO = AlgorithmInfo(

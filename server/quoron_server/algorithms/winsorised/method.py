@@ -20,11 +20,10 @@ from quoron_client.protocol.questions import Answers, AverageGradient, Question
 from quoron_privacy.means.private_range import WinsorisedMean
 from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.release import Adjacency
-from quoron_server.algorithm import Update, Vector
+from quoron_server.algorithm import InPhases, Update, Vector
 from quoron_server.algorithms.centring import public_signs
 from quoron_server.algorithms.slots import partition
 from quoron_server.parameters import PhasedRounds, PlannedRelease, spans
-from quoron_server.plan import RunPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,13 +70,10 @@ class WinsorisedERMState:
     running: Vector  # sum of the averaged iterates, divided by their planned number
 
 
-class WinsorisedERM:
+class WinsorisedERM(InPhases[WinsorisedERMParameters]):
     """Algorithm object for a plan with WinsorisedERMParameters."""
 
-    def __init__(self, plan: RunPlan) -> None:
-        self.plan = plan
-        self.parameters = plan.parameters_of(WinsorisedERMParameters)
-        self._ends = np.cumsum([phase.rounds for phase in self.parameters.phases])
+    kind = WinsorisedERMParameters
 
     def init(self) -> WinsorisedERMState:
         """Start at zero."""
@@ -89,14 +85,14 @@ class WinsorisedERM:
         del noise
         if state.round == self._ends[-1]:
             return None
-        phase, problem = self.parameters.phases[self._index(state)], self.plan.problem
+        phase, problem = self.parameters.phases[self.phase_index(state.round)], self.plan.problem
         cohort = partition(seed=self.plan.seed, users=problem.users)[phase.first : phase.first + phase.users]
         task = AverageGradient(state.iterate[None, :], (1.0,), problem.user_smoothness)
         return Question(state.round, cohort, task)
 
     def update(self, state: WinsorisedERMState, answers: Answers, noise: NoiseSource) -> Update[WinsorisedERMState]:
         """Release the winsorised mean, and step."""
-        index, t = self._index(state), state.round
+        index, t = self.phase_index(state.round), state.round
         phase = self.parameters.phases[index]
         signs = public_signs(self.plan.seed, t, len(state.iterate))
         gradient, clamped = phase.mean.release(
@@ -116,10 +112,3 @@ class WinsorisedERM:
     def model(self, state: WinsorisedERMState) -> Vector:
         """Where the last complete phase ended, or within a phase the iterate."""
         return state.iterate
-
-    def iterate(self, state: WinsorisedERMState) -> Vector:
-        """As `model`: every iterate is already private."""
-        return state.iterate
-
-    def _index(self, state: WinsorisedERMState) -> int:
-        return int(np.searchsorted(self._ends, state.round, side="right"))

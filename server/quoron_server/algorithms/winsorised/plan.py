@@ -36,7 +36,7 @@ from quoron_server.algorithms.info import (
 )
 from quoron_server.algorithms.phased_erm import plan as regularised
 from quoron_server.algorithms.references import BASSILY_SUN_2023, LEVY_2021, repaired
-from quoron_server.algorithms.search import Candidate, best, round_grid, too_few
+from quoron_server.algorithms.search import Candidate, best, round_grid
 from quoron_server.algorithms.winsorised.method import Phase, WinsorisedERM, WinsorisedERMParameters
 from quoron_server.plan import Privacy, RunPlan
 from quoron_server.problem import Problem
@@ -82,7 +82,11 @@ def plan(problem: Problem, privacy: Privacy, options: WinsorisedERMOptions) -> C
     found = best(tried := list(_candidates(problem, privacy, options)))
     worth = trivial_risk(problem) if problem.beliefs.isotropic is not None else math.inf
     if found is None or min(each.risk for each in tried) >= worth:
-        raise _infeasible(problem, privacy, options)
+        condition = (
+            f"{problem.users:,} users are too few for a private range of {padded(problem.dimension)} coordinates"
+        )
+        condition += f" in each round at epsilon={privacy.epsilon:g}, or for noise that is worth running"
+        raise Infeasible.too_few(NAME, condition, problem.users + 1)
     phases = found.of
     mu = max(math.sqrt(phase.rounds) * phase.round_mu for phase in phases)
     numbers = WinsorisedERMParameters(_rule(options), options.adjacency, phases, mu * (1 + 1e-12))
@@ -112,9 +116,7 @@ def verify(plan: RunPlan) -> None:
         far = ends * math.sqrt(sum(mean.half_width**2 for _ in range(length))) / phase.users
         if not mean.noise.sensitivity >= far:
             raise VerificationError(f"Expected sensitivity >= {far} of a box, got {mean.noise}.")
-        truth = recounted_mu(phase, length, promise.adjacency)
-        if not phase.round_mu >= truth * (1 - 1e-12):
-            raise VerificationError(f"Expected round_mu >= {truth}, got {phase.round_mu}: too little noise.")
+        search.require_least(NAME, "round_mu", phase.round_mu, recounted_mu(phase, length, promise.adjacency))
         if not p.mu >= math.sqrt(phase.rounds) * phase.round_mu:
             raise VerificationError(f"Expected mu >= that of {phase.rounds} rounds of {phase.round_mu}, got {p.mu}.")
     search.require_usual_cost(plan)
@@ -274,26 +276,6 @@ def _risks(problem: Problem, phases: tuple[Phase, ...], steps: Vector) -> Vector
         scale = steps * np.sqrt(spread * variance / problem.dimension)
         seen.append(regularised.PhaseModel(each.users, 0.0, bias, slow, pull, scale))
     return regularised.predicted(problem, seen)
-
-
-def _infeasible(problem: Problem, privacy: Privacy, options: WinsorisedERMOptions) -> Infeasible:
-    """Names about the least number of users for which ranges are affordable and a plan is worth running."""
-    rounds = options.rounds or 8
-
-    def enough(users: int) -> bool:
-        larger = replace(problem, users=users)
-        mu = _total_mu(larger, privacy, rounds) / math.sqrt(rounds)
-        try:
-            _mean(larger, options, users // (options.phases or 1), rounds, mu)
-        except Infeasible:
-            return False
-        few = replace(options, rounds=rounds)
-        worth = trivial_risk(larger) if problem.beliefs.isotropic is not None else math.inf
-        return any(each.risk < 0.8 * worth for each in _candidates(larger, privacy, few))
-
-    condition = f"{problem.users:,} users are too few for a private range of {padded(problem.dimension)} coordinates"
-    condition += f" in each of {rounds:,} rounds at epsilon={privacy.epsilon:g}, or for noise that is worth running"
-    return too_few(NAME, condition, enough, max(problem.users, 2), otherwise="fewer features or a larger epsilon")
 
 
 INFO = AlgorithmInfo(
