@@ -59,7 +59,7 @@ def main():
         helped = Helped(*given, allow_simulation=True, threads=options.threads)
         consent = helped.open(asked, LEADER)
         entries = sorted(sealed(consent, user) for user in range(options.users))
-        about = {"run": wanted.run, "plan_digest": consent.plan_digest, "previous": FIRST, "copies": 1}
+        about = {"run": wanted.run, "plan_digest": consent.plan_digest, "previous": FIRST}
         head = pb.HelperList(**about, entries=len(entries))
         before, wall, spent = peak(), perf_counter(), process_time()
         reply = helped.sum(head, entries, LEADER)

@@ -111,7 +111,6 @@ QUIET: dict[str, Callable[[Path], Words]] = {
     "ledger": lambda place: ["ledger", "show", "--file", place / "l.sqlite"],
     "backup": lambda place: [*reaching(database=f"sqlite:///{place}/none.sqlite"), "admin", "backup", place / "kept"],
     "restore": lambda place: ["admin", "restore", place / "none"],
-    "runs --continue": lambda place: [*_nobody(place), "runs", "x", "--continue"],
     "local": lambda place: ["local", "status", "--folder", place / "none"],
     "users": lambda place: [*_nobody(place), "admin", "users", "list"],
     "login": lambda place: ["login", NOBODY, "--token-file", _nobody(place) and place / "token", "--insecure"],

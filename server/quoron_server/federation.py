@@ -17,15 +17,14 @@ written, and in which order:
 
 import hashlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from quoron_privacy.errors import LedgerError, LedgerUnavailable, RunError
-from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_server.books.database import Database
 from quoron_server.books.ledger import Ledger
 from quoron_server.books.lifetime_ledger import PopulationLedger, known_of
@@ -33,13 +32,8 @@ from quoron_server.books.registry import OPEN, Front, Registry, State
 from quoron_server.books.roster import AWAY_AFTER
 from quoron_server.plan import RunPlan
 from quoron_server.rounds import Engine, Evaluate, Observer
-from quoron_server.runs import Run, Vector, charge_of, end
+from quoron_server.runs import Run, Vector, end
 from quoron_server.wording import digest
-
-if TYPE_CHECKING:
-    from quoron_server.books import backup
-else:
-    backup = OnFirstUse("quoron_server.books.backup")  # of books that were put back
 
 _log = logging.getLogger("quoron")
 
@@ -162,24 +156,6 @@ class Books:
         if self.population.charged(run) is not None:
             end(self.population, run, how, model=model)
         return how
-
-    def continue_held(
-        self, run: str, planned: Callable[[str], tuple[Described, RunPlan]], *, by: str = ""
-    ) -> int | None:
-        """Let a run that is held in restored books go on; how many more copies of it were charged, None if unknown.
-
-        `planned` makes a specification and its verified plan of the text of a run that has no charge yet. Raises what
-        `backup.continue_held` and `planned` raise.
-        """
-        row = self.registry.run(run)
-        if row is None:
-            return None
-        promise = None
-        if row.held and self.population.charged(run) is None:
-            specification, plan = planned(row.specification)
-            private = plan.guarantee.trust_model != "none"
-            promise = {"group": specification.group, **charge_of(plan)} if private else None
-        return backup.continue_held(self.database, run, promise, by=by)
 
     def settle(self) -> None:
         """At a start: end once more whatever was ended, but not to its last line, before this process came.

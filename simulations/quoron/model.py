@@ -194,15 +194,13 @@ class Model(Printed):
         """The model of a federation's run, by the plan that its coordinator tells. DataError if it tells no columns."""
         try:
             said, bounds = plan["guarantee"], dict(plan["loss"])
-            now = {**said, **plan.get("together", {})}  # of several copies of a run, after its books were put back
             loss, encoding = make_loss(bounds.pop("name"), **bounds), Encoding.from_json(plan["columns"])
             text = json.dumps(
                 {name: value for name, value in plan.items() if name not in ("columns", "loss")}, sort_keys=True
             )
             fingerprint = hashlib.sha256(text.encode()).hexdigest()
-            promise = Promise(
-                plan["statement"], now["epsilon"], now["delta"], now["adjacency"], plan["algorithm"], fingerprint, None
-            )
+            told = (plan["statement"], said["epsilon"], said["delta"], said["adjacency"], plan["algorithm"])
+            promise = Promise(*told, fingerprint, None)
         except (KeyError, TypeError, ValueError) as error:
             raise DataError(f"Expected a plan with its columns and its loss, got one without ({error}).") from None
         protected = not said["seeded"] and said["trust_model"] != "none"

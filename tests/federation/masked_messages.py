@@ -9,10 +9,10 @@ ROW = federation.Row(kind="ClippedRows", numbers={"norm": 1.5}, arrays={"centre"
 CONSENT = helper.HelperConsent(
     suite="s", run="r", plan_digest=b"\1", sheet_digest=b"\2", run_key=b"\3", participations=2, separation=3,
     epsilon=1.0, delta=1e-6, adjacency="zero-out", expires=300, signature=b"\4",
-    simulation=True, copies=2,
+    simulation=True,
 )  # fmt: skip
 ENTRY = helper.Entry(fingerprint=b"\1", question_digest=b"\2", sealed=b"\3", group=2)
-LIST = helper.HelperList(run="r", plan_digest=b"\1", round=7, previous=b"\2", entries=300, copies=2)
+LIST = helper.HelperList(run="r", plan_digest=b"\1", round=7, previous=b"\2", entries=300)
 MESSAGES = {
     "ClientMessage.masked": federation.ClientMessage(masked=MASK),
     "MaskedAnswer": MASK,
@@ -28,7 +28,7 @@ MESSAGES = {
     "RoundReference": helper.RoundReference(run="r", round=7),
     "Chunk": helper.Chunk(data=b"\1"),
     "Reply": helper.Reply(
-        run="r", plan_digest=b"\1", round=7, chain=b"\2", left_out=b"\3", values=b"\4", copies=2,
+        run="r", plan_digest=b"\1", round=7, chain=b"\2", left_out=b"\3", values=b"\4",
         fingerprints=b"\5", signature=b"\6",
     ),
     "CloseRun": helper.CloseRun(run="r", plan_digest=b"\1"),
@@ -47,19 +47,19 @@ GOLDEN: dict[str, str] = {
         "61743634120201021a10000000000000f03f00000000000000c0"
     ),
     "Announcement.sheet": (
-        "0a017212027b7d1a027b7d22390a01731201721a01012201022a01033002380341000000000000f03f498dedb5a0f7c6b03e"
-        "52087a65726f2d6f757458ac0262010468017002"
+        "0a017212027b7d1a027b7d22370a01731201721a01012201022a01033002380341000000000000f03f498dedb5a0f7c6b03e"
+        "52087a65726f2d6f757458ac026201046801"
     ),
     "OpenRun": "0a017212027b7d1a0101220871756f726f6e2031",
     "HelperConsent": (
-        "0a01731201721a01012201022a01033002380341000000000000f03f498dedb5a0f7c6b03e52087a65726f2d6f757458ac0262010468017002"
+        "0a01731201721a01012201022a01033002380341000000000000f03f498dedb5a0f7c6b03e52087a65726f2d6f757458ac026201046801"
     ),
-    "HelperList": "0a0172120101180722010228ac023002",
+    "HelperList": "0a0172120101180722010228ac02",
     "Entry": "0a01011201021a01032002",
-    "ListPart": "0a100a0172120101180722010228ac023002120b0a01011201021a01032002",
+    "ListPart": "0a0e0a0172120101180722010228ac02120b0a01011201021a01032002",
     "RoundReference": "0a01721007",
     "Chunk": "0a0101",
-    "Reply": "0a017212010118072201022a010332010438024201054a0106",
+    "Reply": "0a017212010118072201022a01033201043a0105420106",
     "CloseRun": "0a0172120101",
     "Closed": "0801",
 }

@@ -208,14 +208,12 @@ def test_the_second_servers_script_makes_them_once(tmp_path: Path) -> None:
 
 
 @in_containers
-def test_two_operators_carry_a_run_to_its_end_and_the_second_servers_asks_it_while_it_serves(tmp_path: Path) -> None:
+def test_two_operators_carry_a_run_to_its_end(tmp_path: Path) -> None:
     with Engine(tmp_path / "c", OF_TWO) as composed:
         composed.up(*THREE)
         composed.up("submit", "watch")
         assert composed.running["watch"].wait() == 0, composed.running["watch"].log()
         assert "complete" in composed.running["watch"].log()
-        told = composed.running["second-server"].exec("quoron", "second-server", "runs")
-        assert (told.returncode, told.stdout[:15]) == (0, "example  closed"), told.stderr
         for other in ("client-1", "submit"):
             assert "second-server" not in composed._hosts(other), "nobody but the coordinator reaches it"
         composed.running["second-server"].stop()

@@ -79,11 +79,9 @@ def test_an_owner_who_says_so_takes_other_books_once_and_keeps_what_was_spent(tm
             assert record.spent == (1.0, 1e-6)
 
 
-def test_no_earlier_round_is_answered_once_a_later_one_was_unless_books_say_that_they_were_restored(
-    tmp_path: Path,
-) -> None:
+def test_no_earlier_round_is_answered_once_a_later_one_was_also_if_the_database_was_restored(tmp_path: Path) -> None:
     """A coordinator put back to an earlier round of the same run asks what it has committed, in the same words."""
-    first, second, third = (bytes([each]) * 16 for each in range(3))
+    first, second = (bytes([each]) * 16 for each in range(2))
     with opened(tmp_path) as record:
         record.saw("here:1", claim(A, charged=("r", "s")), 0)
         for run in "rs":
@@ -98,14 +96,10 @@ def test_no_earlier_round_is_answered_once_a_later_one_was_unless_books_say_that
         assert record.objection("r", 3) is None
         assert record.keep("s", 0, first, first) == first  # another run's rounds are its own
     with opened(tmp_path) as record:
-        assert record.recall("r", 0, first) == first  # by itself: nobody says which books these are
-        record.saw("here:1", claim(A, charged=("r", "s")), 7)
-        assert record.recall("r", 0, first) is None
-        record.saw("here:1", claim(A + B, rows=3, then="", charged=("r", "s")), 7)  # one more copy, which is charged
-        assert record.recall("r", 0, first) == first
-        assert record.keep("r", 1, third, third) == third
-        assert record.recall("r", 0, first) is None
-        assert record.recall("r", 2, second) == second
+        for words in (A, A + B):  # a run has ended where the database was restored
+            record.saw("here:1", claim(words, rows=9, then="", charged=("r", "s")), 3)
+            assert record.recall("r", 0, first) is None
+            assert record.recall("r", 2, second) == second
 
 
 async def test_a_client_is_silent_where_its_coordinator_asks_of_a_round_before_the_last(
@@ -124,7 +118,7 @@ async def test_a_client_is_silent_where_its_coordinator_asks_of_a_round_before_t
             before, behind, restored = answers
             assert behind[0].status == Status.MISSING
             assert behind[1] == before[1]
-            assert restored == before[:1]
+            assert [each.status for each in restored] == [Status.MISSING]
     assert "No answer in round 0 of run 'r': a later round was answered" in our_logs.text
 
 
@@ -260,12 +254,12 @@ def test_a_client_sees_through_every_way_of_putting_a_coordinators_books_back(
     word, head = charge("before")
     carried_out(meet())
     older = {each: each.read_bytes() for each in place.iterdir()}
-    backed_up(url, tmp_path / "older", with_secrets=False)
+    backed_up(url, tmp_path / "older")
     with opened(data.parent) as record:
         record.saw(address, BooksClaim((word,), 1, head, head, frozenset()), 1)
         answered(record, "r")
     charge("r")
-    backed_up(url, tmp_path / "all", with_secrets=False)
+    backed_up(url, tmp_path / "all")
     carried_out(meet())
     begun_with(older)
     with pytest.raises(LedgerError, match="got 1 rows of the lifetime ledger, where this client saw 2"):

@@ -54,14 +54,10 @@ async def dialled(running: Coordinator, token: str | None):
         stub = federation_pb2_grpc.ControlPlaneStub(channel)
 
         async def call(method: str, **fields: object) -> object:
-            kind = {
-                "Submit": pb.SubmitRequest,
-                "List": pb.ListRequest,
-                "Ledger": pb.LedgerRequest,
-                "Limit": pb.LimitRequest,
-            }
-            request = kind.get(method, pb.RunReference)(**fields)
-            return await getattr(stub, method)(request, metadata=metadata)
+            if method == "Model":
+                return await stub.Model(pb.RunReference(**fields), metadata=metadata)
+            request = pb.CallRequest(command=method, arguments=json.dumps(fields))
+            return json.loads((await stub.Call(request, metadata=metadata)).json)
 
         yield call
 
@@ -84,18 +80,18 @@ async def test_roles_decide_who_may_and_a_removed_token_is_refused_at_once(tmp_p
         kept = file.read_text()
         file.write_text("{")
         async with dialled(running, auditor) as call:  # whoever has shown no token learns nothing of this machine
-            assert await status(call("List")) == (grpc.StatusCode.UNAVAILABLE, control_plane.UNREADABLE)
+            assert await status(call("runs")) == (grpc.StatusCode.UNAVAILABLE, control_plane.UNREADABLE)
         file.write_text(kept)
         async with dialled(running, auditor) as call:
-            assert (await status(call("Submit", specification=text)))[0] == grpc.StatusCode.PERMISSION_DENIED
-            assert (await status(call("Cancel", run="trial")))[0] == grpc.StatusCode.PERMISSION_DENIED
-            assert (await status(call("Limit", group="everyone")))[0] == grpc.StatusCode.PERMISSION_DENIED
-            assert json.loads((await call("List")).json) == {"runs": []}
+            assert (await status(call("submit", specification=text)))[0] == grpc.StatusCode.PERMISSION_DENIED
+            assert (await status(call("cancel", run="trial")))[0] == grpc.StatusCode.PERMISSION_DENIED
+            assert (await status(call("limit", group="everyone")))[0] == grpc.StatusCode.PERMISSION_DENIED
+            assert await call("runs") == {"runs": []}
         async with dialled(running, operator) as call:
-            assert (await call("Submit", specification=text)).run == "trial"
-            assert (await call("Submit", specification=text)).run == "trial"  # the same is no other
+            assert await call("submit", specification=text) == {"run": "trial"}
+            assert await call("submit", specification=text) == {"run": "trial"}  # the same is no other
             tokens.remove(file, name="operator")
-            assert (await status(call("List")))[0] == grpc.StatusCode.UNAUTHENTICATED
+            assert (await status(call("runs")))[0] == grpc.StatusCode.UNAUTHENTICATED
 
 
 def test_tokens_are_kept_as_hashes_for_their_owner_alone(tmp_path: Path) -> None:
@@ -126,13 +122,13 @@ async def test_a_token_that_is_over_opens_nothing_and_its_holder_is_told_why(
             for token in (week, ever):
                 async with dialled(running, token) as call:
                     try:
-                        await call("List")
+                        await call("runs")
                         said.append("let in")
                     except grpc.aio.AioRpcError as error:
                         said.append(error.details())
         tokens.remove(file, name="ever")
         async with dialled(running, ever) as call:
-            said.append((await status(call("List")))[1])
+            said.append((await status(call("runs")))[1])
     (before, _, over, *others, back) = said
     assert [before, *others] == ["let in"] * 4
     assert over.startswith(
@@ -158,15 +154,15 @@ def test_watch_tells_every_public_event_from_the_first_and_again_after_a_restart
             contextlib.AsyncExitStack() as stack,
             dialled(running, token) as call,
         ):
-            await call("Submit", specification=wanted.as_text())
+            await call("submit", specification=wanted.as_text())
             early = asyncio.create_task(watched(running))  # before anybody has enrolled
             await everybody(running, stack)
             model = await complete(running)
             report = await call("Model", run="trial")
             np.testing.assert_array_equal(np.frombuffer(report.data, "<f8"), model)
-            assert json.loads((await call("Plan", run="trial")).json)["algorithm"] == NAME
-            assert json.loads((await call("Ledger", run="trial")).json)["spent"]["rounds"] == 6
-            assert json.loads((await call("Ledger")).json)["groups"]["everyone"]["epsilon"] == 15.0
+            assert (await call("plan", run="trial"))["algorithm"] == NAME
+            assert (await call("ledger", run="trial"))["spent"]["rounds"] == 6
+            assert (await call("ledger"))["groups"]["everyone"]["epsilon"] == 15.0
             events = [await early, await watched(running)]
         async with coordinator(tmp_path) as running:
             return [*events, await watched(running)]
@@ -235,15 +231,15 @@ async def test_wrong_requests_are_refused_by_name(tmp_path: Path) -> None:
     }
     async with coordinator(tmp_path) as running, dialled(running, token) as call:
         for name, each in wrong.items():
-            code, words = await status(call("Submit", specification=json.dumps(each)))
+            code, words = await status(call("submit", specification=json.dumps(each)))
             assert code == grpc.StatusCode.INVALID_ARGUMENT, (name, words)
             assert name in words, words
-        code, words = await status(call("Submit", specification="nonsense"))
+        code, words = await status(call("submit", specification="nonsense"))
         assert code == grpc.StatusCode.INVALID_ARGUMENT
-        for method in ("Plan", "Model", "Ledger", "Cancel"):
+        for method in ("plan", "Model", "ledger", "cancel"):
             code, words = await status(call(method, run="nothing"))
             assert (code, "'nothing'" in words) == (grpc.StatusCode.NOT_FOUND, True)
-        assert json.loads((await call("List")).json) == {"runs": []}
+        assert await call("runs") == {"runs": []}
 
 
 @pytest.mark.parametrize(
@@ -473,3 +469,28 @@ async def test_a_watch_over_a_connection_that_died_without_a_word_ends_as_one_th
             wires.cut.add(0)
             with pytest.raises(Unreachable):
                 await asyncio.to_thread(next, events)
+
+
+async def test_a_command_takes_its_own_arguments_and_no_others(tmp_path: Path) -> None:
+    token = tokens.add(tmp_path / "tokens.json", name="ada", role="operator")
+    async with coordinator(tmp_path) as running, dialled(running, token) as call:
+        for command, given in (
+            ("plan", {}),
+            ("plan", {"run": 7}),
+            ("plan", {"run": "\ud800"}),
+            ("plan", {"run": "trial", "by": "eve"}),
+            ("cancel", {"run": "trial", "by": "eve"}),
+            ("users", {"after": 1.5}),
+            ("users", {"after": True}),
+            ("limit", {"group": "everyone", "epsilon": "1", "delta": 0.0}),
+            ("limit", {"group": "everyone", "epsilon": 10**400, "delta": 0.0}),
+            ("runs", {"self": 1}),
+        ):
+            code, words = await status(call(command, **given))
+            assert code == grpc.StatusCode.INVALID_ARGUMENT
+            assert f"with {command}, got " in words
+        for command in ("", "watch", "__init__", "_manager"):
+            code, words = await status(call(command))
+            assert code == grpc.StatusCode.INVALID_ARGUMENT
+            assert "Expected a command of submit, runs, cancel" in words
+        assert (await call("limit", group="everyone", epsilon=2, delta=0.5))["group"] == "everyone"

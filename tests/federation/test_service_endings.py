@@ -323,7 +323,7 @@ def test_whoever_asks_over_the_network_hears_nothing_of_where_the_database_is_or
                 connection.execute(sa.text("ALTER TABLE users RENAME TO people"))
             stub, metadata = federation_pb2_grpc.ControlPlaneStub(channel), (("authorization", f"Bearer {token}"),)
             found = []
-            for call in (stub.List(pb.ListRequest(), metadata=metadata), enrolled(running.listen)):
+            for call in (stub.Call(pb.CallRequest(command="runs"), metadata=metadata), enrolled(running.listen)):
                 with pytest.raises(grpc.aio.AioRpcError) as caught:
                     await call
                 found.append((caught.value.code(), caught.value.details()))

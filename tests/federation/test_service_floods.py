@@ -90,7 +90,9 @@ async def test_idle_connections_to_the_control_plane_keep_nobody_out(
     alone = (("grpc.use_local_subchannel_pool", 1),)
 
     async def list_runs(channel: grpc.aio.Channel) -> str:
-        return (await federation_pb2_grpc.ControlPlaneStub(channel).List(pb.ListRequest(), metadata=shown)).json
+        return (
+            await federation_pb2_grpc.ControlPlaneStub(channel).Call(pb.CallRequest(command="runs"), metadata=shown)
+        ).json
 
     async def scene(running: Coordinator) -> None:
         async with (
@@ -139,8 +141,8 @@ async def test_an_operator_is_served_between_the_streams_of_a_flood(tmp_path: Pa
         flooding = [asyncio.create_task(flood()) for _ in range(12)]
         await until(lambda: refused[0] > 20)
         async with grpc.aio.insecure_channel(running.control) as channel:
-            listed = await federation_pb2_grpc.ControlPlaneStub(channel).List(
-                pb.ListRequest(), metadata=(("authorization", f"Bearer {token}"),)
+            listed = await federation_pb2_grpc.ControlPlaneStub(channel).Call(
+                pb.CallRequest(command="runs"), metadata=(("authorization", f"Bearer {token}"),)
             )
         assert listed.json == '{"runs": []}'
         await asyncio.gather(*flooding)
@@ -167,8 +169,9 @@ async def test_auditors_who_ask_for_plans_keep_no_client_from_enrolling(
             options = (("grpc.use_local_subchannel_pool", 1),)
             channel = await stack.enter_async_context(grpc.aio.insecure_channel(running.control, options=options))
             stub = federation_pb2_grpc.ControlPlaneStub(channel)
-            await stub.List(pb.ListRequest(), metadata=shown)
-            asking += [asyncio.ensure_future(stub.Plan(pb.RunReference(run="trial"), metadata=shown)) for _ in "four"]
+            await stub.Call(pb.CallRequest(command="runs"), metadata=shown)
+            asked = pb.CallRequest(command="plan", arguments='{"run": "trial"}')
+            asking += [asyncio.ensure_future(stub.Call(asked, metadata=shown)) for _ in "four"]
         await until(lambda: planning[0])
         try:
             async with grpc.aio.insecure_channel(running.listen) as mine:
@@ -372,11 +375,11 @@ async def test_when_many_calls_are_refused_they_wait_and_an_operator_does_not(
     monkeypatch.setattr(control_plane, "RateLimit", lambda **_: RateLimit(burst=2, seconds=50.0))
     token = tokens.add(tmp_path / "tokens.json", name="ada", role="operator")
     async with coordinator(tmp_path) as running, grpc.aio.insecure_channel(running.control) as plain:
-        calls = [plain.stream_stream(f"/{coordinators.CONTROL_PLANE}/List")() for _ in range(3)]
+        calls = [plain.stream_stream(f"/{coordinators.CONTROL_PLANE}/Call")() for _ in range(3)]
         asked = [asyncio.create_task(call.code()) for call in calls]
         await until(lambda: sum(task.done() for task in asked) == 2)
-        listed = await federation_pb2_grpc.ControlPlaneStub(plain).List(
-            pb.ListRequest(), metadata=(("authorization", f"Bearer {token}"),)
+        listed = await federation_pb2_grpc.ControlPlaneStub(plain).Call(
+            pb.CallRequest(command="runs"), metadata=(("authorization", f"Bearer {token}"),)
         )
         assert listed.json == '{"runs": []}'
         assert sum(task.done() for task in asked) == 2

@@ -211,7 +211,8 @@ async def submit(control: str, text: str, token: str) -> None:
     async with grpc.aio.insecure_channel(control) as channel:
         with contextlib.suppress(grpc.aio.AioRpcError):  # it may be killed before it can reply
             stub = federation_pb2_grpc.ControlPlaneStub(channel)
-            await stub.Submit(pb.SubmitRequest(specification=text), metadata=bearer(token))
+            asked = pb.CallRequest(command="submit", arguments=json.dumps({"specification": text}))
+            await stub.Call(asked, metadata=bearer(token))
 
 
 @pytest.mark.programs
@@ -378,9 +379,7 @@ def test_a_run_of_two_operators_goes_on_through_the_deaths_of_either(tmp_path: P
         started.append(second(where))
         lines = [json.loads(line) for line in quoron(*operator, "watch", "both", "--json").splitlines()]
         assert lines[-1]["how"] == "complete"
-        live = quoron("second-server", "runs", *books, "--keys", theirs / "keys")  # beside the one that serves
         started[-1].stop()
         told = quoron("second-server", "runs", *books)
-        assert live == told
         assert "both  closed" in told
         assert "keys destroyed" in told

@@ -6,6 +6,7 @@ of a round, and no client ends.
 
 import asyncio
 import contextlib
+import json
 import os
 import signal
 import sqlite3
@@ -137,7 +138,8 @@ async def submitted(scene: Scene, text: str) -> None:
         while True:
             with contextlib.suppress(grpc.aio.AioRpcError):
                 await channel.channel_ready()
-                await stub.Submit(pb.SubmitRequest(specification=text), metadata=bearer(scene.token))
+                asked = pb.CallRequest(command="submit", arguments=json.dumps({"specification": text}))
+                await stub.Call(asked, metadata=bearer(scene.token))
                 return
 
 

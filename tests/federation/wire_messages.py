@@ -104,26 +104,8 @@ MESSAGES = {
     "ServerMessage.part": federation.ServerMessage(part=PART),
     "Receipt": federation.Receipt(run="r", round=7, verdict=federation.VERDICT_NOT_ASKED),
     "Ended": federation.Ended(run="r", how="complete"),
-    "SubmitRequest": federation.SubmitRequest(specification="{}"),
+    "CallRequest": federation.CallRequest(command="plan", arguments='{"run": "r"}'),
     "RunReference": federation.RunReference(run="r"),
-    "ListRequest": federation.ListRequest(),
-    "LedgerRequest": federation.LedgerRequest(run="r"),
-    "UsersRequest": federation.UsersRequest(group="g", state="away", after=7),
-    "ChangeUserRequest": federation.ChangeUserRequest(action="replace", user="old", by="new", rotation="signed"),
-    "LimitRequest": federation.LimitRequest(group="g", epsilon=1.0, delta=1e-6, gaussian_share=0.5, exceeded=True),
-    "ChargeRequest": federation.ChargeRequest(
-        run="r",
-        group="g",
-        epsilon=1.0,
-        delta=1e-6,
-        mu=0.5,
-        variation=0.25,
-        adjacency="zero-out",
-        note="n",
-        spent=True,
-        lost=0.25,
-    ),
-    "BackupRequest": federation.BackupRequest(with_secrets=True),
     "Document": federation.Document(json="{}"),
 }
 GOLDEN: dict[str, str] = {
@@ -214,18 +196,8 @@ GOLDEN: dict[str, str] = {
     "ServerMessage.part": "32080880808002120101",
     "Receipt": "0a017210071803",
     "Ended": "0a01721208636f6d706c657465",
-    "SubmitRequest": "0a027b7d",
     "RunReference": "0a0172",
-    "ListRequest": "",
-    "LedgerRequest": "0a0172",
-    "UsersRequest": "0a01671204617761791807",
-    "ChangeUserRequest": "0a077265706c61636512036f6c641a036e657722067369676e6564",
-    "LimitRequest": "0a016711000000000000f03f198dedb5a0f7c6b03e21000000000000e03f2801",
-    "ChargeRequest": (
-        "0a017212016719000000000000f03f218dedb5a0f7c6b03e29000000000000e03f31000000000000d03f3a087a"
-        "65726f2d6f757442016e480151000000000000d03f"
-    ),
-    "BackupRequest": "0801",
+    "CallRequest": "0a04706c616e120c7b2272756e223a202272227d",
     "Document": "0a027b7d",
     "Question.persons": (
         "7201057a2f0a2d09000000000000f83f10ac021a1f0a07666c6f61743634120201021a10000000000000f03f00000000000000c0"

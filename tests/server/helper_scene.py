@@ -90,7 +90,6 @@ class Leader:
         return Entry(key_of(user), name, seals.seal(self.consent.run_key, seed, info)), values
 
     def head(self, round_: int, entries: Sequence[Entry], previous: bytes | None = None, **more: Any) -> pb.HelperList:
-        more = {"copies": 1} | more
         return pb.HelperList(
             run=self.run.run,
             plan_digest=self.consent.plan_digest,
@@ -103,9 +102,7 @@ class Leader:
     def ask(self, round_: int, entries: Sequence[Entry]) -> pb.Reply:
         """The reply to the next list, after which the chain goes on."""
         ordered = sorted(entries)
-        known = self.helped.books.run(self.run.run)
-        copies = 1 if known is None else known.copies  # as its consent would say
-        reply = self.helped.sum(self.head(round_, ordered, copies=copies), ordered, LEADER)
+        reply = self.helped.sum(self.head(round_, ordered), ordered, LEADER)
         self.chain = next_chain(self.chain, round_, ordered)
         assert reply.chain == self.chain
         return reply

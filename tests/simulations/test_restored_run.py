@@ -1,4 +1,4 @@
-"""The ledger of a run folder that was put back from a copy: the run goes on for one more charge, or not at all."""
+"""The ledger of a run folder that was restored from a copy: the run ends, its charge stays, and a new one begins."""
 
 from pathlib import Path
 from typing import Any
@@ -60,51 +60,14 @@ def charges(account: Path) -> list[Charge]:
         return ledger.charges("everyone")
 
 
-def restored(out: Path, *more: str) -> int:
-    return invoke(["admin", "restore", str(out / "ledger.sqlite"), *more])
-
-
 @pytest.mark.parametrize("work", [train, rows])
-def test_goes_on_for_one_more_charge_each_time(work, account, tmp_path, monkeypatch, capsys) -> None:
+def test_it_ends_and_its_charge_stays(work, account, tmp_path, monkeypatch, capsys) -> None:
     interrupted(work, tmp_path / "run", monkeypatch)
-    assert restored(tmp_path / "run") == 1
-    assert "Say --continue" in " ".join(capsys.readouterr().err.split())
-    assert len(charges(account)) == 1
-    assert restored(tmp_path / "run", "--continue") == 0
-    (tmp_path / "run" / "ledger.sqlite-acknowledged").unlink()
-    assert restored(tmp_path / "run", "--continue") == 0
-    work(tmp_path / "run")
-    first, *others = charges(account)
-    assert len(others) == 2
-    assert all(each.promise == first.promise and each.run.startswith(f"{first.run} (copy ") for each in others)
-
-
-@pytest.mark.parametrize("work", [train, rows])
-def test_does_not_go_on_without_room_or_the_account_that_it_was_charged_to(
-    work, account, tmp_path, monkeypatch, capsys
-) -> None:
-    interrupted(work, tmp_path / "run", monkeypatch)
-    with lifetime.opened(account) as ledger:
-        ledger.limit("everyone", epsilon=7.0, delta=0.1)
-    assert restored(tmp_path / "run", "--continue") == 1
-    with lifetime.opened(account) as ledger:
-        ledger.limit("everyone", epsilon=9.0, delta=0.1)
-    with lifetime.opened(tmp_path / "another.sqlite") as ledger:
-        ledger.limit("everyone", epsilon=9.0, delta=0.1)
-    monkeypatch.setenv(lifetime.VARIABLE, str(tmp_path / "another.sqlite"))
-    assert restored(tmp_path / "run", "--continue") == 1
-    assert "found none: one more copy costs as much" in " ".join(capsys.readouterr().err.split())
-    assert len(charges(account)) == 1
-    with pytest.raises(LedgerError, match="found none: the file was copied"):
-        work(tmp_path / "run")
-    monkeypatch.setenv(lifetime.VARIABLE, str(account))
-    assert restored(tmp_path / "run", "--continue") == 0
-    assert len(charges(account)) == 2
-
-
-def test_of_a_simulation_costs_nothing(account, tmp_path, monkeypatch) -> None:
-    monkeypatch.setenv("QUORON_ALLOW_SIMULATION", "1")
-    interrupted(rows, tmp_path / "run", monkeypatch, seed=5)
-    assert restored(tmp_path / "run", "--continue") == 0
-    assert not account.exists()
-    rows(tmp_path / "run", seed=5)
+    assert invoke(["admin", "restore", str(tmp_path / "run" / "ledger.sqlite")]) == 0
+    assert "run: ended" in capsys.readouterr().out
+    for _ in "ab":
+        with pytest.raises(LedgerError, match="has ended and its noise key is erased"):
+            work(tmp_path / "run")
+    (first,) = charges(account)
+    work(tmp_path / "new")
+    assert [each.promise for each in charges(account)] == [first.promise] * 2

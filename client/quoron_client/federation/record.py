@@ -23,8 +23,8 @@ A silo has a record for all of its persons, each with limits of its own:
 
 It does not trust the coordinator. For each round of a run there is one answer, made once: written here before it is
 sent, sent again for the same question, and refused for any other. Rounds go forward: once a later one was answered
-nothing is sent of an earlier one, unless the coordinator's books were restored since and say so. On Flower nobody
-tells of books, and rounds may go back: there, too, each has one answer. A person is charged in full for a run when it
+nothing is sent of an earlier one, also if the coordinator's database was restored since. On Flower nobody tells of
+databases, and rounds may go back: there, too, each has one answer. A person is charged in full for a run when it
 is agreed to, whether it is then asked or not; the charges of all runs add up, which is sound however the coordinator
 composes them, and stay within the limits, which are those of one person. Whoever has no room, or has left, is not in an
 answer, like anybody who is away (docs/privacy/lifetime.md#ol1).
@@ -504,10 +504,10 @@ class Record:
             return None if found is None or self._is_past(run, round) else found[0]
 
     def _is_past(self, run: str, round: int) -> bool:
-        """Whether a later round was answered to the books as they are. They commit a round before they ask the next:
-        where they ask an earlier one, they were put back behind their own back."""
-        later = "SELECT 1 FROM answers WHERE run = ? AND round > ? AND books = ?"
-        return self._database.execute(later, (run, round, self._incarnation)).fetchone() is not None
+        """Whether a later round was answered to a coordinator. It commits a round before it asks the next, and a run
+        ends where its database is restored: one that asks an earlier round has an older copy, and does not say so."""
+        later = "SELECT 1 FROM answers WHERE run = ? AND round > ? AND books IS NOT NULL"
+        return self._database.execute(later, (run, round)).fetchone() is not None
 
     def objection(
         self,

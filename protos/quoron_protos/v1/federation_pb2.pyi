@@ -483,93 +483,19 @@ class Ended(_message.Message):
     how: str
     def __init__(self, run: _Optional[str] = ..., how: _Optional[str] = ...) -> None: ...
 
-class SubmitRequest(_message.Message):
-    __slots__ = ("specification",)
-    SPECIFICATION_FIELD_NUMBER: _ClassVar[int]
-    specification: str
-    def __init__(self, specification: _Optional[str] = ...) -> None: ...
+class CallRequest(_message.Message):
+    __slots__ = ("command", "arguments")
+    COMMAND_FIELD_NUMBER: _ClassVar[int]
+    ARGUMENTS_FIELD_NUMBER: _ClassVar[int]
+    command: str
+    arguments: str
+    def __init__(self, command: _Optional[str] = ..., arguments: _Optional[str] = ...) -> None: ...
 
 class RunReference(_message.Message):
     __slots__ = ("run",)
     RUN_FIELD_NUMBER: _ClassVar[int]
     run: str
     def __init__(self, run: _Optional[str] = ...) -> None: ...
-
-class ListRequest(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
-
-class LedgerRequest(_message.Message):
-    __slots__ = ("run",)
-    RUN_FIELD_NUMBER: _ClassVar[int]
-    run: str
-    def __init__(self, run: _Optional[str] = ...) -> None: ...
-
-class BackupRequest(_message.Message):
-    __slots__ = ("with_secrets",)
-    WITH_SECRETS_FIELD_NUMBER: _ClassVar[int]
-    with_secrets: bool
-    def __init__(self, with_secrets: _Optional[bool] = ...) -> None: ...
-
-class LimitRequest(_message.Message):
-    __slots__ = ("group", "epsilon", "delta", "gaussian_share", "exceeded")
-    GROUP_FIELD_NUMBER: _ClassVar[int]
-    EPSILON_FIELD_NUMBER: _ClassVar[int]
-    DELTA_FIELD_NUMBER: _ClassVar[int]
-    GAUSSIAN_SHARE_FIELD_NUMBER: _ClassVar[int]
-    EXCEEDED_FIELD_NUMBER: _ClassVar[int]
-    group: str
-    epsilon: float
-    delta: float
-    gaussian_share: float
-    exceeded: bool
-    def __init__(self, group: _Optional[str] = ..., epsilon: _Optional[float] = ..., delta: _Optional[float] = ..., gaussian_share: _Optional[float] = ..., exceeded: _Optional[bool] = ...) -> None: ...
-
-class ChargeRequest(_message.Message):
-    __slots__ = ("run", "group", "epsilon", "delta", "mu", "variation", "adjacency", "note", "spent", "lost")
-    RUN_FIELD_NUMBER: _ClassVar[int]
-    GROUP_FIELD_NUMBER: _ClassVar[int]
-    EPSILON_FIELD_NUMBER: _ClassVar[int]
-    DELTA_FIELD_NUMBER: _ClassVar[int]
-    MU_FIELD_NUMBER: _ClassVar[int]
-    VARIATION_FIELD_NUMBER: _ClassVar[int]
-    ADJACENCY_FIELD_NUMBER: _ClassVar[int]
-    NOTE_FIELD_NUMBER: _ClassVar[int]
-    SPENT_FIELD_NUMBER: _ClassVar[int]
-    LOST_FIELD_NUMBER: _ClassVar[int]
-    run: str
-    group: str
-    epsilon: float
-    delta: float
-    mu: float
-    variation: float
-    adjacency: str
-    note: str
-    spent: bool
-    lost: float
-    def __init__(self, run: _Optional[str] = ..., group: _Optional[str] = ..., epsilon: _Optional[float] = ..., delta: _Optional[float] = ..., mu: _Optional[float] = ..., variation: _Optional[float] = ..., adjacency: _Optional[str] = ..., note: _Optional[str] = ..., spent: _Optional[bool] = ..., lost: _Optional[float] = ...) -> None: ...
-
-class UsersRequest(_message.Message):
-    __slots__ = ("group", "state", "after")
-    GROUP_FIELD_NUMBER: _ClassVar[int]
-    STATE_FIELD_NUMBER: _ClassVar[int]
-    AFTER_FIELD_NUMBER: _ClassVar[int]
-    group: str
-    state: str
-    after: int
-    def __init__(self, group: _Optional[str] = ..., state: _Optional[str] = ..., after: _Optional[int] = ...) -> None: ...
-
-class ChangeUserRequest(_message.Message):
-    __slots__ = ("action", "user", "by", "rotation")
-    ACTION_FIELD_NUMBER: _ClassVar[int]
-    USER_FIELD_NUMBER: _ClassVar[int]
-    BY_FIELD_NUMBER: _ClassVar[int]
-    ROTATION_FIELD_NUMBER: _ClassVar[int]
-    action: str
-    user: str
-    by: str
-    rotation: str
-    def __init__(self, action: _Optional[str] = ..., user: _Optional[str] = ..., by: _Optional[str] = ..., rotation: _Optional[str] = ...) -> None: ...
 
 class Document(_message.Message):
     __slots__ = ("json",)

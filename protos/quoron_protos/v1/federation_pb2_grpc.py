@@ -159,33 +159,13 @@ class ControlPlaneStub:
         Args:
             channel: A grpc.Channel.
         """
-        self.Submit = channel.unary_unary(
-                '/quoron.v1.ControlPlane/Submit',
-                request_serializer=quoron__protos_dot_v1_dot_federation__pb2.SubmitRequest.SerializeToString,
-                response_deserializer=quoron__protos_dot_v1_dot_federation__pb2.RunReference.FromString,
-                _registered_method=True)
-        self.List = channel.unary_unary(
-                '/quoron.v1.ControlPlane/List',
-                request_serializer=quoron__protos_dot_v1_dot_federation__pb2.ListRequest.SerializeToString,
+        self.Call = channel.unary_unary(
+                '/quoron.v1.ControlPlane/Call',
+                request_serializer=quoron__protos_dot_v1_dot_federation__pb2.CallRequest.SerializeToString,
                 response_deserializer=quoron__protos_dot_v1_dot_federation__pb2.Document.FromString,
                 _registered_method=True)
         self.Watch = channel.unary_stream(
                 '/quoron.v1.ControlPlane/Watch',
-                request_serializer=quoron__protos_dot_v1_dot_federation__pb2.RunReference.SerializeToString,
-                response_deserializer=quoron__protos_dot_v1_dot_federation__pb2.Document.FromString,
-                _registered_method=True)
-        self.Cancel = channel.unary_unary(
-                '/quoron.v1.ControlPlane/Cancel',
-                request_serializer=quoron__protos_dot_v1_dot_federation__pb2.RunReference.SerializeToString,
-                response_deserializer=quoron__protos_dot_v1_dot_federation__pb2.Document.FromString,
-                _registered_method=True)
-        self.ContinueRestored = channel.unary_unary(
-                '/quoron.v1.ControlPlane/ContinueRestored',
-                request_serializer=quoron__protos_dot_v1_dot_federation__pb2.RunReference.SerializeToString,
-                response_deserializer=quoron__protos_dot_v1_dot_federation__pb2.Document.FromString,
-                _registered_method=True)
-        self.Plan = channel.unary_unary(
-                '/quoron.v1.ControlPlane/Plan',
                 request_serializer=quoron__protos_dot_v1_dot_federation__pb2.RunReference.SerializeToString,
                 response_deserializer=quoron__protos_dot_v1_dot_federation__pb2.Document.FromString,
                 _registered_method=True)
@@ -194,55 +174,15 @@ class ControlPlaneStub:
                 request_serializer=quoron__protos_dot_v1_dot_federation__pb2.RunReference.SerializeToString,
                 response_deserializer=quoron__protos_dot_v1_dot_values__pb2.Array.FromString,
                 _registered_method=True)
-        self.Ledger = channel.unary_unary(
-                '/quoron.v1.ControlPlane/Ledger',
-                request_serializer=quoron__protos_dot_v1_dot_federation__pb2.LedgerRequest.SerializeToString,
-                response_deserializer=quoron__protos_dot_v1_dot_federation__pb2.Document.FromString,
-                _registered_method=True)
-        self.Limit = channel.unary_unary(
-                '/quoron.v1.ControlPlane/Limit',
-                request_serializer=quoron__protos_dot_v1_dot_federation__pb2.LimitRequest.SerializeToString,
-                response_deserializer=quoron__protos_dot_v1_dot_federation__pb2.Document.FromString,
-                _registered_method=True)
-        self.Charge = channel.unary_unary(
-                '/quoron.v1.ControlPlane/Charge',
-                request_serializer=quoron__protos_dot_v1_dot_federation__pb2.ChargeRequest.SerializeToString,
-                response_deserializer=quoron__protos_dot_v1_dot_federation__pb2.Document.FromString,
-                _registered_method=True)
-        self.Backup = channel.unary_unary(
-                '/quoron.v1.ControlPlane/Backup',
-                request_serializer=quoron__protos_dot_v1_dot_federation__pb2.BackupRequest.SerializeToString,
-                response_deserializer=quoron__protos_dot_v1_dot_federation__pb2.Document.FromString,
-                _registered_method=True)
-        self.Users = channel.unary_unary(
-                '/quoron.v1.ControlPlane/Users',
-                request_serializer=quoron__protos_dot_v1_dot_federation__pb2.UsersRequest.SerializeToString,
-                response_deserializer=quoron__protos_dot_v1_dot_federation__pb2.Document.FromString,
-                _registered_method=True)
-        self.ChangeUser = channel.unary_unary(
-                '/quoron.v1.ControlPlane/ChangeUser',
-                request_serializer=quoron__protos_dot_v1_dot_federation__pb2.ChangeUserRequest.SerializeToString,
-                response_deserializer=quoron__protos_dot_v1_dot_federation__pb2.Document.FromString,
-                _registered_method=True)
-        self.Drawn = channel.unary_unary(
-                '/quoron.v1.ControlPlane/Drawn',
-                request_serializer=quoron__protos_dot_v1_dot_federation__pb2.RunReference.SerializeToString,
-                response_deserializer=quoron__protos_dot_v1_dot_federation__pb2.Document.FromString,
-                _registered_method=True)
 
 
 class ControlPlaneServicer:
     """What operators and auditors speak, with a token. Operators may do everything, auditors may read.
     """
 
-    def Submit(self, request, context):
-        """Missing associated documentation comment in .proto file."""
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def List(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+    def Call(self, request, context):
+        """a command of quoron_server.service.control_plane
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -254,71 +194,8 @@ class ControlPlaneServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def Cancel(self, request, context):
-        """Missing associated documentation comment in .proto file."""
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def ContinueRestored(self, request, context):
-        """of a run that is held: one more copy, charged as one
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def Plan(self, request, context):
-        """Missing associated documentation comment in .proto file."""
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
     def Model(self, request, context):
         """Missing associated documentation comment in .proto file."""
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def Ledger(self, request, context):
-        """Missing associated documentation comment in .proto file."""
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def Limit(self, request, context):
-        """Missing associated documentation comment in .proto file."""
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def Charge(self, request, context):
-        """Missing associated documentation comment in .proto file."""
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def Backup(self, request, context):
-        """Missing associated documentation comment in .proto file."""
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def Users(self, request, context):
-        """a page of the roster
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def ChangeUser(self, request, context):
-        """Missing associated documentation comment in .proto file."""
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def Drawn(self, request, context):
-        """how a run's members were drawn, for whoever draws again
-        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -326,14 +203,9 @@ class ControlPlaneServicer:
 
 def add_ControlPlaneServicer_to_server(servicer, server):
     rpc_method_handlers = {
-            'Submit': grpc.unary_unary_rpc_method_handler(
-                    servicer.Submit,
-                    request_deserializer=quoron__protos_dot_v1_dot_federation__pb2.SubmitRequest.FromString,
-                    response_serializer=quoron__protos_dot_v1_dot_federation__pb2.RunReference.SerializeToString,
-            ),
-            'List': grpc.unary_unary_rpc_method_handler(
-                    servicer.List,
-                    request_deserializer=quoron__protos_dot_v1_dot_federation__pb2.ListRequest.FromString,
+            'Call': grpc.unary_unary_rpc_method_handler(
+                    servicer.Call,
+                    request_deserializer=quoron__protos_dot_v1_dot_federation__pb2.CallRequest.FromString,
                     response_serializer=quoron__protos_dot_v1_dot_federation__pb2.Document.SerializeToString,
             ),
             'Watch': grpc.unary_stream_rpc_method_handler(
@@ -341,60 +213,10 @@ def add_ControlPlaneServicer_to_server(servicer, server):
                     request_deserializer=quoron__protos_dot_v1_dot_federation__pb2.RunReference.FromString,
                     response_serializer=quoron__protos_dot_v1_dot_federation__pb2.Document.SerializeToString,
             ),
-            'Cancel': grpc.unary_unary_rpc_method_handler(
-                    servicer.Cancel,
-                    request_deserializer=quoron__protos_dot_v1_dot_federation__pb2.RunReference.FromString,
-                    response_serializer=quoron__protos_dot_v1_dot_federation__pb2.Document.SerializeToString,
-            ),
-            'ContinueRestored': grpc.unary_unary_rpc_method_handler(
-                    servicer.ContinueRestored,
-                    request_deserializer=quoron__protos_dot_v1_dot_federation__pb2.RunReference.FromString,
-                    response_serializer=quoron__protos_dot_v1_dot_federation__pb2.Document.SerializeToString,
-            ),
-            'Plan': grpc.unary_unary_rpc_method_handler(
-                    servicer.Plan,
-                    request_deserializer=quoron__protos_dot_v1_dot_federation__pb2.RunReference.FromString,
-                    response_serializer=quoron__protos_dot_v1_dot_federation__pb2.Document.SerializeToString,
-            ),
             'Model': grpc.unary_unary_rpc_method_handler(
                     servicer.Model,
                     request_deserializer=quoron__protos_dot_v1_dot_federation__pb2.RunReference.FromString,
                     response_serializer=quoron__protos_dot_v1_dot_values__pb2.Array.SerializeToString,
-            ),
-            'Ledger': grpc.unary_unary_rpc_method_handler(
-                    servicer.Ledger,
-                    request_deserializer=quoron__protos_dot_v1_dot_federation__pb2.LedgerRequest.FromString,
-                    response_serializer=quoron__protos_dot_v1_dot_federation__pb2.Document.SerializeToString,
-            ),
-            'Limit': grpc.unary_unary_rpc_method_handler(
-                    servicer.Limit,
-                    request_deserializer=quoron__protos_dot_v1_dot_federation__pb2.LimitRequest.FromString,
-                    response_serializer=quoron__protos_dot_v1_dot_federation__pb2.Document.SerializeToString,
-            ),
-            'Charge': grpc.unary_unary_rpc_method_handler(
-                    servicer.Charge,
-                    request_deserializer=quoron__protos_dot_v1_dot_federation__pb2.ChargeRequest.FromString,
-                    response_serializer=quoron__protos_dot_v1_dot_federation__pb2.Document.SerializeToString,
-            ),
-            'Backup': grpc.unary_unary_rpc_method_handler(
-                    servicer.Backup,
-                    request_deserializer=quoron__protos_dot_v1_dot_federation__pb2.BackupRequest.FromString,
-                    response_serializer=quoron__protos_dot_v1_dot_federation__pb2.Document.SerializeToString,
-            ),
-            'Users': grpc.unary_unary_rpc_method_handler(
-                    servicer.Users,
-                    request_deserializer=quoron__protos_dot_v1_dot_federation__pb2.UsersRequest.FromString,
-                    response_serializer=quoron__protos_dot_v1_dot_federation__pb2.Document.SerializeToString,
-            ),
-            'ChangeUser': grpc.unary_unary_rpc_method_handler(
-                    servicer.ChangeUser,
-                    request_deserializer=quoron__protos_dot_v1_dot_federation__pb2.ChangeUserRequest.FromString,
-                    response_serializer=quoron__protos_dot_v1_dot_federation__pb2.Document.SerializeToString,
-            ),
-            'Drawn': grpc.unary_unary_rpc_method_handler(
-                    servicer.Drawn,
-                    request_deserializer=quoron__protos_dot_v1_dot_federation__pb2.RunReference.FromString,
-                    response_serializer=quoron__protos_dot_v1_dot_federation__pb2.Document.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -409,7 +231,7 @@ class ControlPlane:
     """
 
     @staticmethod
-    def Submit(request,
+    def Call(request,
             target,
             options=(),
             channel_credentials=None,
@@ -422,35 +244,8 @@ class ControlPlane:
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/quoron.v1.ControlPlane/Submit',
-            quoron__protos_dot_v1_dot_federation__pb2.SubmitRequest.SerializeToString,
-            quoron__protos_dot_v1_dot_federation__pb2.RunReference.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def List(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/quoron.v1.ControlPlane/List',
-            quoron__protos_dot_v1_dot_federation__pb2.ListRequest.SerializeToString,
+            '/quoron.v1.ControlPlane/Call',
+            quoron__protos_dot_v1_dot_federation__pb2.CallRequest.SerializeToString,
             quoron__protos_dot_v1_dot_federation__pb2.Document.FromString,
             options,
             channel_credentials,
@@ -490,87 +285,6 @@ class ControlPlane:
             _registered_method=True)
 
     @staticmethod
-    def Cancel(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/quoron.v1.ControlPlane/Cancel',
-            quoron__protos_dot_v1_dot_federation__pb2.RunReference.SerializeToString,
-            quoron__protos_dot_v1_dot_federation__pb2.Document.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def ContinueRestored(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/quoron.v1.ControlPlane/ContinueRestored',
-            quoron__protos_dot_v1_dot_federation__pb2.RunReference.SerializeToString,
-            quoron__protos_dot_v1_dot_federation__pb2.Document.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def Plan(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/quoron.v1.ControlPlane/Plan',
-            quoron__protos_dot_v1_dot_federation__pb2.RunReference.SerializeToString,
-            quoron__protos_dot_v1_dot_federation__pb2.Document.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
     def Model(request,
             target,
             options=(),
@@ -587,195 +301,6 @@ class ControlPlane:
             '/quoron.v1.ControlPlane/Model',
             quoron__protos_dot_v1_dot_federation__pb2.RunReference.SerializeToString,
             quoron__protos_dot_v1_dot_values__pb2.Array.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def Ledger(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/quoron.v1.ControlPlane/Ledger',
-            quoron__protos_dot_v1_dot_federation__pb2.LedgerRequest.SerializeToString,
-            quoron__protos_dot_v1_dot_federation__pb2.Document.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def Limit(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/quoron.v1.ControlPlane/Limit',
-            quoron__protos_dot_v1_dot_federation__pb2.LimitRequest.SerializeToString,
-            quoron__protos_dot_v1_dot_federation__pb2.Document.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def Charge(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/quoron.v1.ControlPlane/Charge',
-            quoron__protos_dot_v1_dot_federation__pb2.ChargeRequest.SerializeToString,
-            quoron__protos_dot_v1_dot_federation__pb2.Document.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def Backup(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/quoron.v1.ControlPlane/Backup',
-            quoron__protos_dot_v1_dot_federation__pb2.BackupRequest.SerializeToString,
-            quoron__protos_dot_v1_dot_federation__pb2.Document.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def Users(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/quoron.v1.ControlPlane/Users',
-            quoron__protos_dot_v1_dot_federation__pb2.UsersRequest.SerializeToString,
-            quoron__protos_dot_v1_dot_federation__pb2.Document.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def ChangeUser(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/quoron.v1.ControlPlane/ChangeUser',
-            quoron__protos_dot_v1_dot_federation__pb2.ChangeUserRequest.SerializeToString,
-            quoron__protos_dot_v1_dot_federation__pb2.Document.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def Drawn(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/quoron.v1.ControlPlane/Drawn',
-            quoron__protos_dot_v1_dot_federation__pb2.RunReference.SerializeToString,
-            quoron__protos_dot_v1_dot_federation__pb2.Document.FromString,
             options,
             channel_credentials,
             insecure,

@@ -83,65 +83,33 @@ class ControlPlaneStub:
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> ControlPlaneAsyncStub: ...
-    Submit: _grpc.UnaryUnaryMultiCallable[_federation_pb2.SubmitRequest, _federation_pb2.RunReference]
-    List: _grpc.UnaryUnaryMultiCallable[_federation_pb2.ListRequest, _federation_pb2.Document]
+    Call: _grpc.UnaryUnaryMultiCallable[_federation_pb2.CallRequest, _federation_pb2.Document]
+    """a command of quoron_server.service.control_plane"""
     Watch: _grpc.UnaryStreamMultiCallable[_federation_pb2.RunReference, _federation_pb2.Document]
     """public events from the first, then as they happen"""
-    Cancel: _grpc.UnaryUnaryMultiCallable[_federation_pb2.RunReference, _federation_pb2.Document]
-    ContinueRestored: _grpc.UnaryUnaryMultiCallable[_federation_pb2.RunReference, _federation_pb2.Document]
-    """of a run that is held: one more copy, charged as one"""
-    Plan: _grpc.UnaryUnaryMultiCallable[_federation_pb2.RunReference, _federation_pb2.Document]
     Model: _grpc.UnaryUnaryMultiCallable[_federation_pb2.RunReference, _values_pb2.Array]
-    Ledger: _grpc.UnaryUnaryMultiCallable[_federation_pb2.LedgerRequest, _federation_pb2.Document]
-    Limit: _grpc.UnaryUnaryMultiCallable[_federation_pb2.LimitRequest, _federation_pb2.Document]
-    Charge: _grpc.UnaryUnaryMultiCallable[_federation_pb2.ChargeRequest, _federation_pb2.Document]
-    Backup: _grpc.UnaryUnaryMultiCallable[_federation_pb2.BackupRequest, _federation_pb2.Document]
-    Users: _grpc.UnaryUnaryMultiCallable[_federation_pb2.UsersRequest, _federation_pb2.Document]
-    """a page of the roster"""
-    ChangeUser: _grpc.UnaryUnaryMultiCallable[_federation_pb2.ChangeUserRequest, _federation_pb2.Document]
-    Drawn: _grpc.UnaryUnaryMultiCallable[_federation_pb2.RunReference, _federation_pb2.Document]
-    """how a run's members were drawn, for whoever draws again"""
 
 @_typing.type_check_only
 class ControlPlaneAsyncStub(ControlPlaneStub):
     """What operators and auditors speak, with a token. Operators may do everything, auditors may read."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
-    Submit: _aio.UnaryUnaryMultiCallable[_federation_pb2.SubmitRequest, _federation_pb2.RunReference]  # type: ignore[assignment]
-    List: _aio.UnaryUnaryMultiCallable[_federation_pb2.ListRequest, _federation_pb2.Document]  # type: ignore[assignment]
+    Call: _aio.UnaryUnaryMultiCallable[_federation_pb2.CallRequest, _federation_pb2.Document]  # type: ignore[assignment]
+    """a command of quoron_server.service.control_plane"""
     Watch: _aio.UnaryStreamMultiCallable[_federation_pb2.RunReference, _federation_pb2.Document]  # type: ignore[assignment]
     """public events from the first, then as they happen"""
-    Cancel: _aio.UnaryUnaryMultiCallable[_federation_pb2.RunReference, _federation_pb2.Document]  # type: ignore[assignment]
-    ContinueRestored: _aio.UnaryUnaryMultiCallable[_federation_pb2.RunReference, _federation_pb2.Document]  # type: ignore[assignment]
-    """of a run that is held: one more copy, charged as one"""
-    Plan: _aio.UnaryUnaryMultiCallable[_federation_pb2.RunReference, _federation_pb2.Document]  # type: ignore[assignment]
     Model: _aio.UnaryUnaryMultiCallable[_federation_pb2.RunReference, _values_pb2.Array]  # type: ignore[assignment]
-    Ledger: _aio.UnaryUnaryMultiCallable[_federation_pb2.LedgerRequest, _federation_pb2.Document]  # type: ignore[assignment]
-    Limit: _aio.UnaryUnaryMultiCallable[_federation_pb2.LimitRequest, _federation_pb2.Document]  # type: ignore[assignment]
-    Charge: _aio.UnaryUnaryMultiCallable[_federation_pb2.ChargeRequest, _federation_pb2.Document]  # type: ignore[assignment]
-    Backup: _aio.UnaryUnaryMultiCallable[_federation_pb2.BackupRequest, _federation_pb2.Document]  # type: ignore[assignment]
-    Users: _aio.UnaryUnaryMultiCallable[_federation_pb2.UsersRequest, _federation_pb2.Document]  # type: ignore[assignment]
-    """a page of the roster"""
-    ChangeUser: _aio.UnaryUnaryMultiCallable[_federation_pb2.ChangeUserRequest, _federation_pb2.Document]  # type: ignore[assignment]
-    Drawn: _aio.UnaryUnaryMultiCallable[_federation_pb2.RunReference, _federation_pb2.Document]  # type: ignore[assignment]
-    """how a run's members were drawn, for whoever draws again"""
 
 class ControlPlaneServicer(metaclass=_abc_1.ABCMeta):
     """What operators and auditors speak, with a token. Operators may do everything, auditors may read."""
 
     @_abc_1.abstractmethod
-    def Submit(
+    def Call(
         self,
-        request: _federation_pb2.SubmitRequest,
+        request: _federation_pb2.CallRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_federation_pb2.RunReference, _abc.Awaitable[_federation_pb2.RunReference]]: ...
-
-    @_abc_1.abstractmethod
-    def List(
-        self,
-        request: _federation_pb2.ListRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_federation_pb2.Document, _abc.Awaitable[_federation_pb2.Document]]: ...
+    ) -> _typing.Union[_federation_pb2.Document, _abc.Awaitable[_federation_pb2.Document]]:
+        """a command of quoron_server.service.control_plane"""
 
     @_abc_1.abstractmethod
     def Watch(
@@ -152,83 +120,10 @@ class ControlPlaneServicer(metaclass=_abc_1.ABCMeta):
         """public events from the first, then as they happen"""
 
     @_abc_1.abstractmethod
-    def Cancel(
-        self,
-        request: _federation_pb2.RunReference,
-        context: _ServicerContext,
-    ) -> _typing.Union[_federation_pb2.Document, _abc.Awaitable[_federation_pb2.Document]]: ...
-
-    @_abc_1.abstractmethod
-    def ContinueRestored(
-        self,
-        request: _federation_pb2.RunReference,
-        context: _ServicerContext,
-    ) -> _typing.Union[_federation_pb2.Document, _abc.Awaitable[_federation_pb2.Document]]:
-        """of a run that is held: one more copy, charged as one"""
-
-    @_abc_1.abstractmethod
-    def Plan(
-        self,
-        request: _federation_pb2.RunReference,
-        context: _ServicerContext,
-    ) -> _typing.Union[_federation_pb2.Document, _abc.Awaitable[_federation_pb2.Document]]: ...
-
-    @_abc_1.abstractmethod
     def Model(
         self,
         request: _federation_pb2.RunReference,
         context: _ServicerContext,
     ) -> _typing.Union[_values_pb2.Array, _abc.Awaitable[_values_pb2.Array]]: ...
-
-    @_abc_1.abstractmethod
-    def Ledger(
-        self,
-        request: _federation_pb2.LedgerRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_federation_pb2.Document, _abc.Awaitable[_federation_pb2.Document]]: ...
-
-    @_abc_1.abstractmethod
-    def Limit(
-        self,
-        request: _federation_pb2.LimitRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_federation_pb2.Document, _abc.Awaitable[_federation_pb2.Document]]: ...
-
-    @_abc_1.abstractmethod
-    def Charge(
-        self,
-        request: _federation_pb2.ChargeRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_federation_pb2.Document, _abc.Awaitable[_federation_pb2.Document]]: ...
-
-    @_abc_1.abstractmethod
-    def Backup(
-        self,
-        request: _federation_pb2.BackupRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_federation_pb2.Document, _abc.Awaitable[_federation_pb2.Document]]: ...
-
-    @_abc_1.abstractmethod
-    def Users(
-        self,
-        request: _federation_pb2.UsersRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_federation_pb2.Document, _abc.Awaitable[_federation_pb2.Document]]:
-        """a page of the roster"""
-
-    @_abc_1.abstractmethod
-    def ChangeUser(
-        self,
-        request: _federation_pb2.ChangeUserRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_federation_pb2.Document, _abc.Awaitable[_federation_pb2.Document]]: ...
-
-    @_abc_1.abstractmethod
-    def Drawn(
-        self,
-        request: _federation_pb2.RunReference,
-        context: _ServicerContext,
-    ) -> _typing.Union[_federation_pb2.Document, _abc.Awaitable[_federation_pb2.Document]]:
-        """how a run's members were drawn, for whoever draws again"""
 
 def add_ControlPlaneServicer_to_server(servicer: ControlPlaneServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

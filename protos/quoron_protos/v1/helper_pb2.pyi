@@ -19,7 +19,7 @@ class OpenRun(_message.Message):
     def __init__(self, run: _Optional[str] = ..., specification: _Optional[str] = ..., plan_digest: _Optional[bytes] = ..., software: _Optional[str] = ...) -> None: ...
 
 class HelperConsent(_message.Message):
-    __slots__ = ("suite", "run", "plan_digest", "sheet_digest", "run_key", "participations", "separation", "epsilon", "delta", "adjacency", "expires", "signature", "simulation", "copies")
+    __slots__ = ("suite", "run", "plan_digest", "sheet_digest", "run_key", "participations", "separation", "epsilon", "delta", "adjacency", "expires", "signature", "simulation")
     SUITE_FIELD_NUMBER: _ClassVar[int]
     RUN_FIELD_NUMBER: _ClassVar[int]
     PLAN_DIGEST_FIELD_NUMBER: _ClassVar[int]
@@ -33,7 +33,6 @@ class HelperConsent(_message.Message):
     EXPIRES_FIELD_NUMBER: _ClassVar[int]
     SIGNATURE_FIELD_NUMBER: _ClassVar[int]
     SIMULATION_FIELD_NUMBER: _ClassVar[int]
-    COPIES_FIELD_NUMBER: _ClassVar[int]
     suite: str
     run: str
     plan_digest: bytes
@@ -47,24 +46,21 @@ class HelperConsent(_message.Message):
     expires: int
     signature: bytes
     simulation: bool
-    copies: int
-    def __init__(self, suite: _Optional[str] = ..., run: _Optional[str] = ..., plan_digest: _Optional[bytes] = ..., sheet_digest: _Optional[bytes] = ..., run_key: _Optional[bytes] = ..., participations: _Optional[int] = ..., separation: _Optional[int] = ..., epsilon: _Optional[float] = ..., delta: _Optional[float] = ..., adjacency: _Optional[str] = ..., expires: _Optional[int] = ..., signature: _Optional[bytes] = ..., simulation: _Optional[bool] = ..., copies: _Optional[int] = ...) -> None: ...
+    def __init__(self, suite: _Optional[str] = ..., run: _Optional[str] = ..., plan_digest: _Optional[bytes] = ..., sheet_digest: _Optional[bytes] = ..., run_key: _Optional[bytes] = ..., participations: _Optional[int] = ..., separation: _Optional[int] = ..., epsilon: _Optional[float] = ..., delta: _Optional[float] = ..., adjacency: _Optional[str] = ..., expires: _Optional[int] = ..., signature: _Optional[bytes] = ..., simulation: _Optional[bool] = ...) -> None: ...
 
 class HelperList(_message.Message):
-    __slots__ = ("run", "plan_digest", "round", "previous", "entries", "copies")
+    __slots__ = ("run", "plan_digest", "round", "previous", "entries")
     RUN_FIELD_NUMBER: _ClassVar[int]
     PLAN_DIGEST_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     PREVIOUS_FIELD_NUMBER: _ClassVar[int]
     ENTRIES_FIELD_NUMBER: _ClassVar[int]
-    COPIES_FIELD_NUMBER: _ClassVar[int]
     run: str
     plan_digest: bytes
     round: int
     previous: bytes
     entries: int
-    copies: int
-    def __init__(self, run: _Optional[str] = ..., plan_digest: _Optional[bytes] = ..., round: _Optional[int] = ..., previous: _Optional[bytes] = ..., entries: _Optional[int] = ..., copies: _Optional[int] = ...) -> None: ...
+    def __init__(self, run: _Optional[str] = ..., plan_digest: _Optional[bytes] = ..., round: _Optional[int] = ..., previous: _Optional[bytes] = ..., entries: _Optional[int] = ...) -> None: ...
 
 class Entry(_message.Message):
     __slots__ = ("fingerprint", "question_digest", "sealed", "group")
@@ -101,14 +97,13 @@ class Chunk(_message.Message):
     def __init__(self, data: _Optional[bytes] = ...) -> None: ...
 
 class Reply(_message.Message):
-    __slots__ = ("run", "plan_digest", "round", "chain", "left_out", "values", "copies", "fingerprints", "signature")
+    __slots__ = ("run", "plan_digest", "round", "chain", "left_out", "values", "fingerprints", "signature")
     RUN_FIELD_NUMBER: _ClassVar[int]
     PLAN_DIGEST_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     CHAIN_FIELD_NUMBER: _ClassVar[int]
     LEFT_OUT_FIELD_NUMBER: _ClassVar[int]
     VALUES_FIELD_NUMBER: _ClassVar[int]
-    COPIES_FIELD_NUMBER: _ClassVar[int]
     FINGERPRINTS_FIELD_NUMBER: _ClassVar[int]
     SIGNATURE_FIELD_NUMBER: _ClassVar[int]
     run: str
@@ -117,10 +112,9 @@ class Reply(_message.Message):
     chain: bytes
     left_out: bytes
     values: bytes
-    copies: int
     fingerprints: bytes
     signature: bytes
-    def __init__(self, run: _Optional[str] = ..., plan_digest: _Optional[bytes] = ..., round: _Optional[int] = ..., chain: _Optional[bytes] = ..., left_out: _Optional[bytes] = ..., values: _Optional[bytes] = ..., copies: _Optional[int] = ..., fingerprints: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, run: _Optional[str] = ..., plan_digest: _Optional[bytes] = ..., round: _Optional[int] = ..., chain: _Optional[bytes] = ..., left_out: _Optional[bytes] = ..., values: _Optional[bytes] = ..., fingerprints: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
 
 class CloseRun(_message.Message):
     __slots__ = ("run", "plan_digest")

@@ -62,8 +62,7 @@ class HelperServicer:
     """
 
     def Open(self, request, context):
-        """Ask for the helper's consent to a run. Repeating it returns the same, but for copies; what was closed is never
-        opened again.
+        """Ask for the helper's consent to a run. Repeating it returns the same; what was closed is never opened again.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -34,9 +34,7 @@ class HelperStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> HelperAsyncStub: ...
     Open: _grpc.UnaryUnaryMultiCallable[_helper_pb2.OpenRun, _helper_pb2.HelperConsent]
-    """Ask for the helper's consent to a run. Repeating it returns the same, but for copies; what was closed is never
-    opened again.
-    """
+    """Ask for the helper's consent to a run. Repeating it returns the same; what was closed is never opened again."""
     Sum: _grpc.StreamStreamMultiCallable[_helper_pb2.ListPart, _helper_pb2.Chunk]
     """One list a round, in order: the helper's part of the round's sum. To another list of a round that was answered the
     first one's reply. Chunks are bytes of one Reply.
@@ -52,9 +50,7 @@ class HelperAsyncStub(HelperStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Open: _aio.UnaryUnaryMultiCallable[_helper_pb2.OpenRun, _helper_pb2.HelperConsent]  # type: ignore[assignment]
-    """Ask for the helper's consent to a run. Repeating it returns the same, but for copies; what was closed is never
-    opened again.
-    """
+    """Ask for the helper's consent to a run. Repeating it returns the same; what was closed is never opened again."""
     Sum: _aio.StreamStreamMultiCallable[_helper_pb2.ListPart, _helper_pb2.Chunk]  # type: ignore[assignment]
     """One list a round, in order: the helper's part of the round's sum. To another list of a round that was answered the
     first one's reply. Chunks are bytes of one Reply.
@@ -73,9 +69,7 @@ class HelperServicer(metaclass=_abc_1.ABCMeta):
         request: _helper_pb2.OpenRun,
         context: _ServicerContext,
     ) -> _typing.Union[_helper_pb2.HelperConsent, _abc.Awaitable[_helper_pb2.HelperConsent]]:
-        """Ask for the helper's consent to a run. Repeating it returns the same, but for copies; what was closed is never
-        opened again.
-        """
+        """Ask for the helper's consent to a run. Repeating it returns the same; what was closed is never opened again."""
 
     @_abc_1.abstractmethod
     def Sum(

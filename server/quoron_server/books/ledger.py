@@ -226,24 +226,24 @@ class Ledger:
         """The secret of the noise source; LedgerError after the run's end, when it has been erased."""
         rows = self._of(_unreleased, "run", "noise_key", "key_seal")
         if not rows:
-            raise LedgerError(
-                f"Expected an unfinished run in {self.path}, but it has ended and its noise key is erased."
-            )
+            raise self._ended()
         self._check("key_seal", rows[0])
         return bytes(rows[0]["noise_key"])
 
     def same_inputs(self, *digests: bytes) -> bool:
         """Whether an unfinished run computes with the private inputs of these digests: those it is first told of.
 
-        More may follow those that it has been told of. They are erased with the noise key.
+        More may follow those that it has been told of. They are erased with the noise key: LedgerError after the end.
         """
         given = b"".join(digests)
         with self._database.transaction() as execute:
             rows = execute("SELECT inputs FROM unreleased WHERE run = ?", [self.run])
-            held = b"" if not rows or rows[0]["inputs"] is None else bytes(rows[0]["inputs"])
+            if not rows:
+                raise self._ended()
+            held = bytes(rows[0]["inputs"] or b"")
             if given.startswith(held):
                 execute("UPDATE unreleased SET inputs = ? WHERE run = ?", [given, self.run])
-        return bool(rows) and (given.startswith(held) or held.startswith(given))
+        return given.startswith(held) or held.startswith(given)
 
     @property
     def finished(self) -> bool:
@@ -435,6 +435,11 @@ class Ledger:
             whole = False
         if not whole:
             raise self._changed()
+
+    def _ended(self) -> LedgerError:
+        return LedgerError(
+            f"Expected an unfinished run in {self.path}, but it has ended and its noise key is erased. Begin a new run."
+        )
 
     def _changed(self) -> LedgerError:
         return LedgerError(

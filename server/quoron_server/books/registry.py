@@ -47,9 +47,7 @@ _runs = sa.Table(
     sa.Column("created", sa.Text, nullable=False),
     sa.Column("error", sa.Text),
     sa.Column("front", sa.Text, nullable=False, server_default=SERVICE),
-    sa.Column("held", sa.Integer, nullable=False, server_default="0"),  # restorations, open, since it went on
 )
-RUNS = _runs  # for `backup` and `restoring`
 _slots = sa.Table(
     "slots",
     _schema,
@@ -79,21 +77,9 @@ class RunRow:
     created: str  # for people
     error: str | None
     front: Front
-    held: int = 0  # how often the books were put back since it went on; 0: it may go on
 
     def require(self, front: Front) -> None:
-        """OtherVersion unless it was entered by this front, as the members of another hear of no question, and is not
-        held: it was open when the books were put back."""
-        self.require_front(front)
-        if self.held:
-            raise OtherVersion(
-                f"Expected run {self.run} as it was left, but these books were restored: what it has shown since may "
-                "be missing, and going on costs one more copy of it. Cancel it; or let it go on with "
-                "`quoron runs RUN --continue`, which charges that copy."
-            )
-
-    def require_front(self, front: Front) -> None:
-        """The first half of `require`."""
+        """OtherVersion unless it was entered by this front, as the members of another hear of no question."""
         if self.front != front:
             raise OtherVersion(
                 f"Expected run {self.run} to go on by {FRONTS.get(self.front, self.front)}, which it was submitted "
@@ -260,6 +246,4 @@ def _next(connection: sa.Connection, column: sa.Column[Any]) -> int:
 
 
 def _row(stored: Any) -> RunRow:
-    return RunRow(
-        stored.run, stored.specification, stored.state, stored.created, stored.error, stored.front, int(stored.held)
-    )
+    return RunRow(stored.run, stored.specification, stored.state, stored.created, stored.error, stored.front)

@@ -371,9 +371,12 @@ class Store:
         """Until the end of this transaction nobody else who calls this writes. A SQLite file has one process anyway."""
 
     def checkpoint(self) -> None:
-        """Fold SQLite's journal into the file: no copy is left of what was erased, and the file alone is whole."""
-        if self.path is not None:
-            with self._mutex:
+        """Fold SQLite's journal into the file: no copy is left of what was erased, and the file alone is whole.
+
+        Nothing happens within a transaction of `together`: whoever opened it folds afterwards.
+        """
+        with self._mutex:
+            if self.path is not None and self._joined is None:
                 self._folded()
 
     def as_new(self) -> None:

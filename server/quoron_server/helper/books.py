@@ -5,7 +5,6 @@ no seal. When a run ends all of that is erased but its name and its plan's diges
 closed is never opened again. Keys are in no database (`keys`).
 """
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -16,6 +15,7 @@ from quoron_privacy.errors import LedgerError
 from quoron_server.books.database import Database
 
 OPEN, CLOSED, EXPIRED = "open", "closed", "expired"
+RESTORED = "restored"  # ended, as the database was restored from a copy while the run was open
 _schema = sa.MetaData()
 _runs = sa.Table(
     "helped_runs",
@@ -28,8 +28,6 @@ _runs = sa.Table(
     sa.Column("consent", sa.LargeBinary, nullable=False),
     sa.Column("expires", sa.Integer, nullable=False),  # seconds since 1970
     sa.Column("state", sa.Text, nullable=False),
-    sa.Column("copies", sa.Integer, nullable=False),  # 1, and one more for each time that older books went on with it
-    sa.Column("held", sa.Integer, nullable=False),  # 1: the books were put back, and nobody has said that it goes on
 )
 _lists = sa.Table(
     "helped_lists",
@@ -55,16 +53,11 @@ class HelpedRun:
     consent: bytes
     expires: int
     state: str = OPEN
-    copies: int = 1
-    held: int = 0
 
-    def words(self, now: str = "") -> str:
-        """One line for its operator: state, plan, when its keys end, copies, and what is promised `now`."""
+    def words(self) -> str:
+        """One line for its operator: state, plan, and when its keys end."""
         ends = f"{datetime.fromtimestamp(self.expires, UTC):%Y-%m-%d %H:%M} UTC" if self.state == OPEN else "destroyed"
-        held = ", held: the books were put back" if self.held else ""
-        return (
-            f"{self.run}  {self.state}  plan {self.plan_digest.hex():.12}  keys {ends}  copies {self.copies}{now}{held}"
-        )
+        return f"{self.run}  {self.state}  plan {self.plan_digest.hex():.12}  keys {ends}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,23 +121,10 @@ class HelperBooks:
         """Erase all of a run but its name and its plan's digest; whether it was open."""
         with self._database.writing() as connection:
             open_ = sa.and_(_runs.c.run == run, _runs.c.state == OPEN)
-            nothing: dict[str, Any] = {"specification": "", "sheet": "", "consent": b"", "state": state, "held": 0}
+            nothing: dict[str, Any] = {"specification": "", "sheet": "", "consent": b"", "state": state}
             news = connection.execute(_runs.update().where(open_).values(**nothing)).rowcount > 0
             if news:
                 connection.execute(_lists.delete().where(_lists.c.run == run))
         if news:
             self._database.checkpoint()
         return news
-
-    def hold(self, runs: Sequence[str] | None = None) -> list[str]:
-        """These books were put back: open runs, or some, do not go on until somebody says so."""
-        open_ = [each.run for each in self.runs() if each.state == OPEN]
-        held = [run for run in open_ if runs is None or run in runs]
-        with self._database.writing() as connection:
-            connection.execute(_runs.update().where(_runs.c.run.in_(held)).values(held=1))
-        return held
-
-    def go_on(self, run: str, copies: int) -> None:
-        """A run is held no more, as so many copies of it."""
-        with self._database.writing() as connection:
-            connection.execute(_runs.update().where(_runs.c.run == run).values(held=0, copies=copies))

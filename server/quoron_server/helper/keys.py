@@ -8,15 +8,15 @@
 
 The folder is for no backup: whoever has a run's keys, and what the coordinator was sent, has every answer of the run.
 It says so itself, in the way that backup programs know (CACHEDIR.TAG). What also stands there is how many lists of a
-run were answered, and how many copies of it there are: books that know of fewer were put back, each time anew.
+run were answered: a database that knows of fewer was restored from a copy.
 """
 
 import hashlib
 import os
 import secrets
+import stat
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import (
@@ -28,7 +28,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from quoron_client.durable import OWN, PRIVATE, PUBLIC, erase, make_folder, replace_whole, sync_folder
-from quoron_privacy.errors import IdentityError, LedgerError
+from quoron_privacy.errors import ConfigError, IdentityError, LedgerError
 from quoron_privacy.two_servers.seals import SECRET, RunKey
 
 _TAG = b"Signature: 8a477f597d28d172789f06886806bc55\n# Keys that are destroyed: keep this folder out of backups.\n"
@@ -48,18 +48,13 @@ class Secrets:
         return RunKey.of(self.run_key).public
 
 
-class Noted(NamedTuple):
-    """What the folder knows of an open run's books, which may be put back where it is not."""
-
-    answered: int  # lists
-    copies: int = 1
-
-
 class Keys:
     """A folder of its owner's alone."""
 
     def __init__(self, folder: Path) -> None:
         make_folder(folder, mode=OWN)
+        if stat.S_IMODE(folder.stat().st_mode) & 0o077:
+            raise ConfigError(f"Expected a folder of keys that is its owner's alone, got {folder}. Use chmod 700.")
         self.folder = folder
         if not (tag := folder / "CACHEDIR.TAG").exists():
             replace_whole(tag, _TAG, mode=PUBLIC)
@@ -69,7 +64,7 @@ class Keys:
         self.destroy(run)
         made = Secrets(RunKey.fresh().secret, secrets.token_bytes(_NOISE) if noise_key is None else noise_key)
         replace_whole(self._path(run, "keys"), made.run_key + made.noise_key, mode=PRIVATE)
-        self.note(run, Noted(0))
+        self.note(run, 0)
         return made
 
     def read(self, run: str) -> Secrets | None:
@@ -92,15 +87,14 @@ class Keys:
         erase(self._path(run, "keys"), secret=True)
         erase(self._path(run, "lists"), secret=False)
 
-    def note(self, run: str, noted: Noted) -> None:
-        """So many lists of a run were answered, in so many copies."""
-        replace_whole(self._path(run, "lists"), f"{noted.answered} {noted.copies}\n".encode(), mode=PRIVATE)
+    def note(self, run: str, answered: int) -> None:
+        """Keep how many lists of a run were answered."""
+        replace_whole(self._path(run, "lists"), f"{answered}\n".encode(), mode=PRIVATE)
 
-    def noted(self, run: str) -> Noted:
-        """What was noted last."""
+    def noted(self, run: str) -> int:
+        """Return the number of answered lists that was kept last."""
         try:
-            answered, copies = map(int, self._path(run, "lists").read_bytes().split())
-            return Noted(answered, copies)
+            return int(self._path(run, "lists").read_bytes())
         except (OSError, ValueError):
             raise LedgerError(
                 f"Expected the number of lists of run {run} that were answered in {self._path(run, 'lists')}, found "

@@ -17,7 +17,7 @@ from pathlib import Path
 from quoron_privacy.two_servers.specification import Sheet
 from quoron_server.books.database import Database
 from quoron_server.books.store import software
-from quoron_server.helper.books import CLOSED, EXPIRED, OPEN, HelpedRun
+from quoron_server.helper.books import CLOSED, EXPIRED, OPEN, RESTORED, HelpedRun
 from quoron_server.helper.runs import Helped
 from quoron_server.service import metrics as metrics_port
 from quoron_server.service.metrics import DATABASE_TIMEOUT as PATIENCE
@@ -85,18 +85,12 @@ class HelperMetrics:
 
     def _of_runs(self, stored: list[tuple[HelpedRun, int]]) -> Iterator[Family]:
         states = Counter(run.state for run, _ in stored)
-        yield own("runs", "Runs by state.", [({"state": s}, states[s]) for s in (OPEN, CLOSED, EXPIRED)])
+        yield own("runs", "Runs by state.", [({"state": s}, states[s]) for s in (OPEN, CLOSED, EXPIRED, RESTORED)])
         open_ = [(run, answered) for run, answered in stored if run.state == OPEN]
-        yield own("runs_held", "Open runs that are held, as the books were put back.", sum(r.held for r, _ in open_))
         now = self._clock()
         for name, words, value in (
             ("rounds_answered", "Rounds of an open run whose list was answered.", lambda run, answered: answered),
             ("rounds_planned", "Rounds that it has.", lambda run, _: _rounds(run.sheet)),
-            (
-                "copies",
-                "Of it: 1 unless books were put back.",
-                lambda run, _: run.copies,
-            ),
             ("keys_seconds_left", "Until its keys are destroyed in any case.", lambda run, _: run.expires - now),
         ):
             yield own(f"run_{name}", words, [({"run": run.run}, value(run, n)) for run, n in open_])

@@ -9,8 +9,9 @@
 | a plan that is not verified, or of another trust model| refused, by name                                           |
 | the same list again                                   | the same bytes                                             |
 | another list of an answered round                     | the first one's reply, with its chain and fingerprints     |
-| a round before its time, or after another chain       | refused: the books of one side were put back               |
-| a new list of one who has charged fewer copies        | refused until it has: nothing is released before           |
+| a round before its time, or after another chain       | refused: the database of one side was restored             |
+| anything of a run whose lists are fewer than its keys | the run ends: its keys are destroyed, nothing is answered  |
+| know of, as the database was restored from a copy     |                                                            |
 | a user whom the plan does not have in this round      | left out and named: by count, separation and phase         |
 | a seal that does not open under its own info          | left out and named                                         |
 | a run that is closed, expired, or whose keys are gone | refused, for ever                                          |
@@ -25,7 +26,6 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TypeVar
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -38,8 +38,8 @@ from quoron_privacy.two_servers.noise import FIRST, Entry, ServerNoise, next_cha
 from quoron_privacy.two_servers.specification import Sheet
 from quoron_protos.v1 import helper_pb2 as pb
 from quoron_server.algorithms.two_servers.method import HELPER, noise_of, noise_of_groups
-from quoron_server.helper.books import CLOSED, EXPIRED, OPEN, AnsweredList, HelpedRun, HelperBooks
-from quoron_server.helper.keys import Keys, Noted, Secrets
+from quoron_server.helper.books import CLOSED, EXPIRED, OPEN, RESTORED, AnsweredList, HelpedRun, HelperBooks
+from quoron_server.helper.keys import Keys, Secrets
 from quoron_server.plan import RunPlan
 from quoron_server.specification import RunSpecification, planned, require_deployable
 from quoron_server.wording import digest
@@ -49,15 +49,10 @@ DIGEST = 32  # bytes of fingerprints, of digests and of chains
 _MOST_TOGETHER = 512  # seals that one thread opens before another may begin
 _log = logging.getLogger("quoron.helper")
 Words = NDArray[np.uint64]
-Signed = TypeVar("Signed", pb.HelperConsent, pb.Reply)
 
 
 class Refused(RunError):
     """What a coordinator asks for is not done; asking again changes nothing."""
-
-
-class Uncharged(Refused):
-    """A list of a coordinator that has yet to charge a copy of the run; asking again after that is right."""
 
 
 class UnknownRun(Refused):
@@ -115,7 +110,7 @@ class Helped:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def open(self, request: pb.OpenRun, coordinator: str) -> pb.HelperConsent:
-        """The helper's signed consent to a run, the same however often it is asked, but for its copies.
+        """The helper's signed consent to a run, the same however often it is asked.
 
         Raises Refused for what was closed and for another plan, and what `specification.planned` raises.
         """
@@ -127,7 +122,7 @@ class Helped:
                 if known.specification != request.specification:
                     raise Refused(f"Expected run {request.run} as it was opened, got another specification.")
                 self._require(self._noticed(known), coordinator, request.plan_digest)  # before the next list
-                return self._now(pb.HelperConsent.FromString(known.consent), known)
+                return pb.HelperConsent.FromString(known.consent)
             specification, plan = new or planned(request.specification)
             sheet = self._sheet(request, specification, plan)
             seeded = specification.simulation_seed
@@ -179,7 +174,6 @@ class Helped:
             adjacency=promise.adjacency,
             expires=int(self._clock() + self._keep),
             simulation=simulation,
-            copies=1,
         )
         consent.signature = signature_of(consent, self._signing)
         return consent
@@ -203,10 +197,6 @@ class Helped:
                     f"Expected round {head.round} of run {head.run} after the lists that this server has "
                     "answered, got other ones: the books of one of the two servers were put back."
                 )
-            if head.copies != run.copies:
-                raise Uncharged(
-                    f"Expected {run.copies} charged copies of run {head.run}, as books went back, got {head.copies}."
-                )
             if any(each.group >= working.sheet.groups for each in entries):
                 raise Refused(f"Expected users in one of {working.sheet.groups} groups, got one in another.")
             chain = _chain(before, head, entries)
@@ -219,14 +209,13 @@ class Helped:
                 chain=chain,
                 left_out=b"".join(left_out),
                 values=rows.less(total, noise).astype("<u8").tobytes(),
-                copies=run.copies,
             )
             reply.signature = signature_of(reply, self._signing)
             fingerprints = b"".join(each.fingerprint for each in entries)
             kept = AnsweredList(head.round, chain, fingerprints, reply.left_out, reply.SerializeToString())
             self._working.pop(head.run)  # if the write fails, the books say whether it is there
             self.books.answer(head.run, kept, before)
-            self.keys.note(head.run, Noted(head.round + 1, run.copies))  # if this fails, `_work` does it before a reply
+            self.keys.note(head.run, head.round + 1)  # if this fails, `_work` does it before a reply
             self._working[head.run] = working
             working.chains.append(chain)
             _count(working.rounds, kept)
@@ -246,7 +235,7 @@ class Helped:
             answered = self.books.answered(run, round_)
             if answered is None:
                 raise UnknownRun(f"Expected an answered round of run {run}, got round {round_}.")
-            return self._told(found, answered)
+            return _with_list(answered)
 
     def close(self, run: str, plan_digest: bytes, coordinator: str) -> bool:
         """The run is over: its keys are destroyed, its name stays. Whether it was open."""
@@ -261,29 +250,6 @@ class Helped:
         """Destroy the keys of runs whose time is over, by this helper's clock."""
         with self._lock:
             self._expire()
-
-    def end(self, run: str) -> bool:
-        """By the helper's own operator: nothing of a run is answered any more. Whether it was open."""
-        with self._lock:
-            return self._end(run, CLOSED)
-
-    def go_on(self, run: str) -> int:
-        """By the helper's own operator: a run that is held goes on as one more copy; how many there are.
-
-        The keys' folder counts them too, as books may be put back to before the first time. LedgerError for a run that
-        is not held: nobody can say beforehand that books which are put back go on.
-        """
-        with self._lock:
-            self._working.pop(run, None)
-            found = self.books.run(run)
-            if found is None or not (found := self._noticed(found)).held:
-                state = "none of that name" if found is None else f"{found.state}, not held"
-                raise LedgerError(f"Expected a run that is held as the books were put back, got {run!r}: {state}.")
-            copies = max(found.copies, self.keys.noted(run).copies) + 1
-            self.books.go_on(run, copies)
-            self.keys.note(run, Noted(self.books.rounds(run), copies))
-            _log.warning("run %s goes on from older books: %d copies, μ times √%d at most", run, copies, copies)
-            return copies
 
     def _expire(self) -> None:
         for run in self.books.runs():
@@ -309,15 +275,10 @@ class Helped:
 
     def _require(self, run: HelpedRun, coordinator: str, plan_digest: bytes) -> None:
         if run.state != OPEN:
-            raise Refused(f"Expected an open run, got {run.run}, which is {run.state}: its keys are destroyed.")
+            why = " The second server's database was restored from a copy." if run.state == RESTORED else ""
+            raise Refused(f"Expected an open run, got {run.run}, which is {run.state}: its keys are destroyed.{why}")
         if (run.coordinator, run.plan_digest) != (coordinator, plan_digest):
             raise Refused(f"Expected the coordinator and the plan that run {run.run} was opened with, got others.")
-        if run.held:
-            raise Refused(
-                f"Expected the second server's books as they were, but they were put back: run {run.run} is held until "
-                "the second server's operator closes it, or lets it go on (second-server runs RUN --continue). That "
-                "is one more release of what was answered since: μ times √2 for the first time."
-            )
 
     def _work(self, run: HelpedRun) -> _Working:
         """An open run in memory. Refused where its keys are gone, and where its books are older than they."""
@@ -328,8 +289,8 @@ class Helped:
             raise Refused(f"Expected the keys of run {run.run}, but they are gone: it cannot go on. Begin another.")
         self._require(self._noticed(run), run.coordinator, run.plan_digest)
         lists = self.books.lists(run.run)
-        if len(lists) > self.keys.noted(run.run).answered:  # a kill, or a full disk, came between
-            self.keys.note(run.run, Noted(len(lists), run.copies))
+        if len(lists) > self.keys.noted(run.run):  # a kill, or a full disk, came between
+            self.keys.note(run.run, len(lists))
         rounds: dict[bytes, list[int]] = {}
         for each in lists:
             _count(rounds, each)
@@ -345,27 +306,11 @@ class Helped:
         return self._working[run.run]
 
     def _noticed(self, run: HelpedRun) -> HelpedRun:
-        """The run; held, if the keys' folder knows of more lists, or copies, than its books."""
-        if run.state != OPEN or run.held:
+        """The run; it ends here if the keys' folder knows of more lists than the database, which was restored then."""
+        if run.state != OPEN or self.books.rounds(run.run) >= self.keys.noted(run.run):
             return run
-        noted = self.keys.noted(run.run)
-        if self.books.rounds(run.run) >= noted.answered and run.copies >= noted.copies:
-            return run
-        self.books.hold([run.run])
+        self._end(run.run, RESTORED)
         return self.books.run(run.run) or run
-
-    def _now(self, said: Signed, run: HelpedRun) -> Signed:
-        """What was signed before, with as many copies as there are now."""
-        if said.copies != run.copies:
-            said.copies = run.copies
-            said.signature = signature_of(said, self._signing)
-        return said
-
-    def _told(self, run: HelpedRun, answered: AnsweredList) -> pb.Reply:
-        """With whose list it is the reply to."""
-        reply = self._now(pb.Reply.FromString(answered.reply), run)
-        reply.fingerprints = answered.fingerprints
-        return reply
 
     def _again(self, run: HelpedRun, head: pb.HelperList, entries: Sequence[Entry]) -> pb.Reply:
         """The reply that was given: to another list with whose it is."""
@@ -375,7 +320,7 @@ class Helped:
         earlier = self.books.answered(run.run, head.round - 1)
         before = FIRST if earlier is None else earlier.chain
         same = head.previous == before and _chain(before, head, entries) == answered.chain
-        return self._now(pb.Reply.FromString(answered.reply), run) if same else self._told(run, answered)
+        return pb.Reply.FromString(answered.reply) if same else _with_list(answered)
 
     def _lifted(
         self, run: HelpedRun, working: _Working, round_: int, entries: Sequence[Entry]
@@ -427,6 +372,19 @@ def sheet_of(plan: RunPlan) -> Sheet:
         ) from None
 
 
+def close(run: str, books: HelperBooks, keys: Keys) -> str:
+    """End a run for good, by the second server's own operator; what was done, in words.
+
+    LedgerError for a run that was not consented to. Keys first: a run without keys answers nothing.
+    """
+    if books.run(run) is None:
+        raise LedgerError(f"Expected a run that was consented to, got {run!r}. `quoron second-server runs` lists them.")
+    there = keys.holds(run)
+    keys.destroy(run)
+    state = "closed" if books.end(run, CLOSED) else "was not open"
+    return f"{run}: {state}; {'its keys are destroyed' if there else f'no keys of it are in {keys.folder}'}."
+
+
 def _chain(before: bytes, head: pb.HelperList, entries: Sequence[Entry]) -> bytes:
     """Refused for a list that is none."""
     if any(len(each.question_digest) != DIGEST or len(each.sealed) != seals.SEALED for each in entries):
@@ -443,6 +401,13 @@ def _count(rounds: dict[bytes, list[int]], answered: AnsweredList) -> None:
     for each in _split(answered.fingerprints):
         if each not in left_out:
             rounds.setdefault(each, []).append(answered.round)
+
+
+def _with_list(answered: AnsweredList) -> pb.Reply:
+    """The reply to a list, with the fingerprints of that list."""
+    reply = pb.Reply.FromString(answered.reply)
+    reply.fingerprints = answered.fingerprints
+    return reply
 
 
 def _split(fingerprints: bytes) -> list[bytes]:

@@ -31,12 +31,12 @@ from quoron_protos.v1 import helper_pb2_grpc
 from quoron_server.books.database import Database
 from quoron_server.books.store import software
 from quoron_server.helper.books import HelperBooks
-from quoron_server.helper.desk import Desk
 from quoron_server.helper.keys import Keys, public_fingerprint, signing_key
 from quoron_server.helper.metrics import REFUSED, HelperMetrics, Watched
-from quoron_server.helper.runs import KEEP, Helped, Refused, Uncharged, UnknownRun
+from quoron_server.helper.runs import KEEP, Helped, Refused, UnknownRun
 from quoron_server.service import metrics as metrics_port
 from quoron_server.service import security
+from quoron_server.service.folder_lock import locked
 from quoron_server.service.security import Trust
 
 SERVICE = "quoron.v1.Helper"
@@ -113,16 +113,17 @@ class HelperProcess:
         trust = Trust(config.certificate, config.key, config.authority)
         self._database = Database(config.database)
         try:
+            keys = Keys(config.keys)
+            self._open.enter_context(locked(config.keys, wait=False))  # or a copy of the database could answer beside
             self.helped = Helped(
                 HelperBooks(self._database),
-                Keys(config.keys),
+                keys,
                 self.signing,
                 keep=config.keep,
                 allow_simulation=config.allow_simulation,
                 threads=config.threads,
             )
             self.metrics = HelperMetrics(self.helped, self._database, lambda: _days_left(trust))
-            self._open.enter_context(Desk(self.helped, self._database))
             if config.metrics is not None:
                 watched = Watched(
                     config.metrics, self.metrics, lambda: self.metrics.on_time and not self._database.failing
@@ -242,8 +243,6 @@ class HelperService(helper_pb2_grpc.HelperServicer):
             raise
         except UnknownRun as error:
             self._abort(context, grpc.StatusCode.NOT_FOUND, None, str(error))
-        except Uncharged as error:
-            self._abort(context, grpc.StatusCode.ABORTED, REFUSED[2], str(error))
         except LedgerUnavailable as error:
             self._abort(context, grpc.StatusCode.UNAVAILABLE, REFUSED[3], error.outside)
         except OSError as error:  # such as a full disk: what waits for it goes on when there is room

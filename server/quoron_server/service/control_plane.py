@@ -1,10 +1,6 @@
-"""The control plane over gRPC: submit, watch, cancel; plan, model, ledger, limits, charges, users. A token is needed.
+"""The control plane over gRPC: one table of commands (`Commands`), a run's events, and its model. A token is needed.
 
-| role     | may                                          |
-| -------- | -------------------------------------------- |
-| auditor  | list, watch, plan, model, ledger, users      |
-| operator | all of it, and submit, cancel, limit, charge |
-|          | and change users                             |
+Auditors may read; operators may call every command, those that change something too.
 
 A stream ends soon after its token was removed.
 """
@@ -13,6 +9,7 @@ import asyncio
 import json
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
+from inspect import signature
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,15 +22,17 @@ from quoron_protos.v1 import federation_pb2_grpc, values_pb2
 from quoron_server.service import journal, security, tokens
 from quoron_server.service.client_plane import Doorkeeper, RateLimit
 from quoron_server.service.manager import Counts, Manager
-from quoron_server.service.records import UnknownRun, outside
+from quoron_server.service.records import UnknownRun, outside, retried_once
 
 LATE = 1.0  # seconds before a call is refused, when there are more than a hundred a second
 MOST_TRUSTED = 5.0  # seconds for which a quiet stream goes without asking again who watches
 _LOOK = 1.0  # seconds between two looks at what a run awaits
 _NO_TOKEN = "Expected a token. Make one: `quoron admin tokens NAME --role ROLE`."
+_LONGEST = 64  # characters of a population's name or a run's, as in a specification
 UNREADABLE = "The coordinator cannot read its tokens now. Its log says why."
 _log = logging.getLogger("quoron")
 Context = Any  # grpc.aio.ServicerContext
+Document = dict[str, Any]
 T = TypeVar("T")
 
 
@@ -78,22 +77,160 @@ class TokenGate(grpc.aio.ServerInterceptor):
         return grpc.stream_stream_rpc_method_handler(refuse)
 
 
+class Commands:
+    """A coordinator's commands, each by its name and with its keyword arguments; those with `by` are operators'."""
+
+    def __init__(self, manager: Manager) -> None:
+        self._manager = manager
+
+    async def submit(self, *, specification: str, by: str) -> Document:
+        """Take a run on; its name."""
+        return {"run": await self._manager.submit(specification, by=by)}
+
+    async def runs(self) -> Document:
+        """Every run and its state."""
+        return {"runs": await self._manager.runs()}
+
+    async def cancel(self, *, run: str, by: str) -> Document:
+        """End a run without a model; its state."""
+        return await self._manager.cancel(run, by=by)
+
+    async def plan(self, *, run: str) -> Document:
+        """The plan of a run."""
+        return await self._manager.records.plan(run)
+
+    async def ledger(self, *, run: str = "") -> Document:
+        """What a run has spent and released, or the population's lifetime ledger."""
+        return await self._manager.records.ledger(run)
+
+    async def limit(
+        self,
+        *,
+        group: str,
+        epsilon: float,
+        delta: float,
+        gaussian_share: float = 0.0,
+        exceeded: bool = False,
+        by: str,
+    ) -> Document:
+        """From now on refuse runs that would bring the group beyond (ε, δ); `exceeded`: also below what is counted."""
+        numbers = {"epsilon": epsilon, "delta": delta, "gaussian_share": gaussian_share}
+        _check_name("population", group)
+        limit = await retried_once(
+            lambda: self._manager.population.limit(group, exceeded=exceeded, by=by, **numbers),
+        )
+        journal.limited(group, by, limit.words())
+        return {"group": limit.group, "limit": limit.words()}
+
+    async def charge(
+        self,
+        *,
+        run: str,
+        group: str,
+        epsilon: float,
+        delta: float,
+        mu: float = 0.0,
+        lost: float = 0.0,
+        variation: float = 0.0,
+        adjacency: str = "replace-one",
+        note: str = "",
+        spent: bool = False,
+        by: str,
+    ) -> Document:
+        """Enter what another tool spends on a group's users, or has `spent`, as `PopulationLedger`; `mu` 0: none."""
+        promise: Document = {"epsilon": epsilon, "delta": delta, "mu": mu or None, "lost": lost, "variation": variation}
+        promise |= {"adjacency": adjacency, "statement": note, "spent": spent}
+        _check_name("population", group)
+        _check_name("run", run)
+        population = self._manager.population
+        charge = await retried_once(lambda: population.charge(run, group, elsewhere=True, by=by, **promise))
+        journal.charged(run, by, group, charge.words())
+        return {"run": charge.run, "group": charge.group, "charged": charge.words()}
+
+    async def backup(self, *, by: str) -> Document:
+        """Copy the database beside itself: what it holds does not leave the coordinator's machine."""
+        done = await self._manager.records.back_up()
+        journal.copied(by, done["file"])
+        return done
+
+    async def users(self, *, group: str = "", state: str = "", after: int = 0) -> Document:
+        """A page of the roster: users of a group and a state, or of all, from number `after` on."""
+        return await self._manager.users.page(group=group, state=state, after=after)
+
+    async def change_user(
+        self, *, action: str, user: str, successor: str = "", rotation: str = "", by: str
+    ) -> Document:
+        """Retire a user, set it away or back, give its seat to a `successor`, or it the key that its old one signed."""
+        if rotation:
+            done = await self._manager.users.rotate(user, rotation)
+        else:
+            done = await self._manager.users.change(action, user, successor)
+        journal.user(action or "rotate", by, done["said"])
+        return await self._manager.after(done)
+
+    async def forget_user(self, *, user: str, sure: bool, by: str) -> Document:
+        """Erase who a user was, if `sure`: what was erased, or of whom it would be."""
+        done = await self._manager.users.forget(user, sure=sure)
+        if sure:
+            journal.user("forget", by, f"User {done['user']} is forgotten.")
+        return await self._manager.after(done)
+
+    async def drawn(self, *, run: str) -> Document:
+        """How a run's members were drawn."""
+        return await self._manager.users.drawn(run)
+
+
+COMMANDS: dict[str, Callable[..., Awaitable[Document]]] = {
+    name: command for name, command in vars(Commands).items() if not name.startswith("_")
+}
+
+
+def _check_name(what: str, name: str) -> None:
+    if not 1 <= len(name) <= _LONGEST:
+        raise ConfigError(f"Expected a {what}'s name of 1 to {_LONGEST} characters, got {len(name)}.")
+
+
+def _arguments(name: str, text: str) -> Document:
+    """Read a command's keyword arguments. ConfigError for one too many or too few, or a value of another kind."""
+    parameters = {key: each for key, each in signature(COMMANDS[name]).parameters.items() if key not in ("self", "by")}
+    needed = {key for key, each in parameters.items() if each.default is each.empty}
+    try:
+        given = json.loads(text or "{}")
+        json.dumps(given, ensure_ascii=False).encode()  # half of a pair of surrogates is no text
+        if isinstance(given, dict) and needed <= given.keys() <= parameters.keys():
+            kinds = {key: parameters[key].annotation for key in given}
+            read = {key: float(v) if kinds[key] is float and type(v) is int else v for key, v in given.items()}
+            if all(type(value) is kinds[key] for key, value in read.items()):
+                return read
+    except (ValueError, OverflowError):
+        pass
+    raise ConfigError(
+        f"Expected {', '.join(parameters) or 'no arguments'} with {name}, got {text[:200]!r}. Use the same version of "
+        "quoron on both sides."
+    )
+
+
 class ControlPlane(federation_pb2_grpc.ControlPlaneServicer):
     """What operators and auditors call."""
 
     def __init__(self, manager: Manager, token_file: Path, doorkeeper: Doorkeeper | None = None) -> None:
         """With a `doorkeeper` those who have brought no token of ours make way for those who have."""
         self._manager, self._tokens, self._doorkeeper = manager, token_file, doorkeeper
+        self._commands = Commands(manager)
 
-    async def Submit(self, request: pb.SubmitRequest, context: Context) -> pb.RunReference:
-        """Take a run on."""
-        by = await self._require(context, operator=True)
-        return pb.RunReference(run=await _told(self._manager.submit(request.specification, by=by), context))
+    async def Call(self, request: pb.CallRequest, context: Context) -> pb.Document:
+        """Carry out a command."""
+        command = COMMANDS.get(request.command)
+        operators = command is not None and "by" in signature(command).parameters
+        by = await self._require(context, operator=operators)
 
-    async def List(self, request: pb.ListRequest, context: Context) -> pb.Document:
-        """Every run and its state."""
-        await self._require(context)
-        return _document({"runs": await _told(self._manager.runs(), context)})
+        async def carried_out() -> Document:
+            if command is None:
+                raise ConfigError(f"Expected a command of {', '.join(COMMANDS)}, got {request.command[:200]!r}.")
+            given = _arguments(request.command, request.arguments)
+            return await command(self._commands, **given, **({"by": by} if operators else {}))
+
+        return _document(await _told(carried_out(), context))
 
     async def Watch(self, request: pb.RunReference, context: Context) -> AsyncIterator[pb.Document]:
         """Public events from the first to the end, and what the run awaits meanwhile."""
@@ -118,90 +255,11 @@ class ControlPlane(federation_pb2_grpc.ControlPlaneServicer):
                 return
             yield _document(event)
 
-    async def Cancel(self, request: pb.RunReference, context: Context) -> pb.Document:
-        """End a run without a model."""
-        by = await self._require(context, operator=True)
-        return _document(await _told(self._manager.cancel(request.run, by=by), context))
-
-    async def ContinueRestored(self, request: pb.RunReference, context: Context) -> pb.Document:
-        """Let a run go on that is held because the books were restored, as one more copy."""
-        by = await self._require(context, operator=True)
-        return _document(await _told(self._manager.continue_restored(request.run, by=by), context))
-
-    async def Plan(self, request: pb.RunReference, context: Context) -> pb.Document:
-        """The plan of a run."""
-        await self._require(context)
-        return _document(await _told(self._manager.records.plan(request.run), context))
-
     async def Model(self, request: pb.RunReference, context: Context) -> values_pb2.Array:
         """The released model of a complete run."""
         await self._require(context)
         model = await _told(self._manager.records.model(request.run), context)
         return values_pb2.Array(dtype="float64", shape=model.shape, data=model.astype("<f8").tobytes())
-
-    async def Ledger(self, request: pb.LedgerRequest, context: Context) -> pb.Document:
-        """What a run has spent and released, or the population's lifetime ledger."""
-        await self._require(context)
-        return _document(await _told(self._manager.records.ledger(request.run), context))
-
-    async def Limit(self, request: pb.LimitRequest, context: Context) -> pb.Document:
-        """What no run may bring a group's users beyond, from now on."""
-        by = await self._require(context, operator=True)
-        numbers = {"epsilon": request.epsilon, "delta": request.delta, "gaussian_share": request.gaussian_share}
-        limited = self._manager.accounts.limit(request.group, exceeded=request.exceeded, by=by, **numbers)
-        limit = await _told(limited, context)
-        return _document({"group": limit.group, "limit": limit.words()})
-
-    async def Charge(self, request: pb.ChargeRequest, context: Context) -> pb.Document:
-        """What another tool spends on a group's users, on the chain."""
-        by = await self._require(context, operator=True)
-        charged = self._manager.accounts.charge(
-            request.run,
-            request.group,
-            epsilon=request.epsilon,
-            delta=request.delta,
-            mu=request.mu or None,
-            lost=request.lost,
-            variation=request.variation,
-            adjacency=request.adjacency,
-            statement=request.note,
-            spent=request.spent,
-            by=by,
-        )
-        charge = await _told(charged, context)
-        return _document({"run": charge.run, "group": charge.group, "charged": charge.words()})
-
-    async def Backup(self, request: pb.BackupRequest, context: Context) -> pb.Document:
-        """A copy of the books, on the coordinator's own machine."""
-        by = await self._require(context, operator=True)
-        done = await _told(self._manager.records.back_up(with_secrets=request.with_secrets), context)
-        journal.copied(by, done["file"], secrets=request.with_secrets)
-        return _document(done)
-
-    async def Users(self, request: pb.UsersRequest, context: Context) -> pb.Document:
-        """A page of the roster."""
-        await self._require(context)
-        page = self._manager.users.page(group=request.group, state=request.state, after=request.after)
-        return _document(await _told(page, context))
-
-    async def ChangeUser(self, request: pb.ChangeUserRequest, context: Context) -> pb.Document:
-        """What an operator says of a user; or the new key that its old one has signed."""
-        by = await self._require(context, operator=True)
-        if request.action in ("forget", "would-forget"):
-            changed = self._manager.users.forget(request.user, sure=request.action == "forget")
-        elif request.rotation:
-            changed = self._manager.users.rotate(request.user, request.rotation)
-        else:
-            changed = self._manager.users.change(request.action, request.user, request.by)
-        told = await _told(self._manager.after(await _told(changed, context)), context)
-        if request.action != "would-forget":
-            journal.user(request.action or "rotate", by, told.get("said") or f"User {told['user']} is forgotten.")
-        return _document(told)
-
-    async def Drawn(self, request: pb.RunReference, context: Context) -> pb.Document:
-        """How a run's members were drawn."""
-        await self._require(context)
-        return _document(await _told(self._manager.users.drawn(request.run), context))
 
     async def _require(self, context: Context, *, operator: bool = False) -> str:
         """The name of whoever calls; the call ends here if it may not."""

@@ -30,13 +30,12 @@ from numpy.typing import NDArray
 
 from quoron_client.protocol.masked import check_signature, read_helper_key, row_to_wire
 from quoron_client.protocol.questions import Question, Status
-from quoron_privacy.errors import BudgetExceeded, IdentityError, LedgerUnavailable, OtherVersion, RunError
+from quoron_privacy.errors import IdentityError, LedgerUnavailable, OtherVersion, RunError
 from quoron_privacy.two_servers import rows
 from quoron_privacy.two_servers.noise import FIRST, Entry, next_chain, simulated_chain
 from quoron_privacy.two_servers.rows import RingReduction, RingSums
 from quoron_protos.v1 import helper_pb2
 from quoron_protos.v1.helper_pb2_grpc import HelperStub
-from quoron_server.books.backup import charge_helped
 from quoron_server.books.database import Database
 from quoron_server.books.registry import OPEN, Registry
 from quoron_server.books.roster import USERS
@@ -134,7 +133,6 @@ _PARTING = 5.0  # seconds for the helper to hear of a run's end: whoever watches
 _PART = 200  # entries of one message
 _AT_ONCE = 500  # users in one query, and answers in one sum
 _DIGEST = 32
-_MOST_COPIES = 100  # of a run: a helper that lies could use up everybody's budget
 _MESSAGE, _LONGEST = 4 << 20, 1 << 30  # bytes of a message of the helper's, and of a reply in many
 _log = logging.getLogger("quoron")
 _schema = sa.MetaData()
@@ -204,15 +202,14 @@ class Helping:
             connection.execute(_helped.insert().values(**row))
         return consent
 
-    def admit(self, specification: RunSpecification, plan: RunPlan) -> int:
-        """Before a list leaves: how many copies of the run the helper has by now, all of them charged."""
+    def require_same_key(self, specification: RunSpecification, plan: RunPlan) -> None:
+        """HelperDisagrees, before a list leaves, unless the helper still has the key that clients seal for."""
         consent = self._consent(specification, plan)
         if consent.run_key != self.open(specification, plan).run_key:
             raise HelperDisagrees(
                 f"Expected the second server to have the key that clients of run {specification.run} seal for, got "
                 "another. It has lost its books or keys, and nothing would open: cancel the run, and begin another."
             )
-        return self.charged(specification.run, consent.copies)
 
     def _consent(self, specification: RunSpecification, plan: RunPlan) -> helper_pb2.HelperConsent:
         """As the helper says it now."""
@@ -224,24 +221,6 @@ class Helping:
         if (consent.run, consent.plan_digest, consent.sheet_digest) != (run, wanted, plan.sheet.digest()):
             raise HelperDisagrees(f"Expected the second server's consent to run {run}, got one to another plan.")
         return consent
-
-    def charged(self, run: str, copies: int, known: int = 1) -> int:
-        """So many copies of a run, where `known` were charged before. HelperDisagrees where they have no room."""
-        if copies > _MOST_COPIES:
-            raise HelperDisagrees(
-                f"Expected at most {_MOST_COPIES} copies of run {run} at the second server, got {copies}: its books "
-                "were put back as often, or it does not follow. Cancel the run."
-            )
-        if copies <= known:
-            return known
-        try:
-            charge_helped(self._database, run, copies)
-        except BudgetExceeded as error:
-            raise HelperDisagrees(
-                f"The second server's books were put back, and run {run} has no more room: {error}"
-            ) from None
-        _log.warning("run %s: the second server's books were put back, and %d copies of it are charged", run, copies)
-        return copies
 
     def close_ended(self, registry: Registry) -> None:
         """Tell the helper of every run that has ended. Of one that it hears of later, its own clock takes care."""
@@ -329,11 +308,6 @@ class Helping:
             self._raise(code, " ".join((error.details() or "no reason").split())[:600])
 
     def _raise(self, code: grpc.StatusCode, said: str) -> NoReturn:
-        if code == grpc.StatusCode.ABORTED:  # its books were put back since: what comes next begins with its consent
-            raise HelperAway(
-                f"second server {self.link.address} asks to be asked again: {said}",
-                outside="the second server's books were put back",
-            )
         if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED):
             self._channel = None  # which may have died without a word: the next call has a connection of its own
             raise HelperAway(
@@ -373,7 +347,6 @@ class HelpedEngine:
     plan: RunPlan
     hides_answers: ClassVar[bool] = True
     _begun: bool = False  # whether this process has asked anything yet
-    _copies: int = 1
     _gathered: dict[bytes, _Gathered] = field(default_factory=dict)
 
     @property
@@ -401,12 +374,11 @@ class HelpedEngine:
         reply = None
         if not self._begun:
             self.helping.sums.forget(run, before=round_)  # of a round whose commit came just before a kill
-            self._copies = self.helping.admit(self.specification, self.plan)
+            self.helping.require_same_key(self.specification, self.plan)
             reply = self.helping.recall(run, round_)
         self._begun = True
         if reply is None:
             reply = self._first(question, asked, before)
-        self._copies = self.helping.charged(run, reply.copies, self._copies)  # of one that was answered before
         sums = self._unmasked(question, asked, before, reply)
         self._gathered = {}
         return replace(sums, chain=simulated_chain(asked.chains, round_)) if self.specification.simulation else sums
@@ -424,9 +396,7 @@ class HelpedEngine:
         total = self._totals(round_, self._gathered.values())
         self.helping.sums.hold(run, round_, Held(chain, used, total, len(entries)))
         plan = bytes.fromhex(digest(self.plan))
-        head = helper_pb2.HelperList(
-            run=run, plan_digest=plan, round=round_, previous=before, entries=len(entries), copies=self._copies
-        )
+        head = helper_pb2.HelperList(run=run, plan_digest=plan, round=round_, previous=before, entries=len(entries))
         return self.helping.sum(head, entries)
 
     def _unmasked(self, question: Question, asked: RingReduction, before: bytes, reply: helper_pb2.Reply) -> RingSums:

@@ -81,11 +81,6 @@ def cancelled(run: str, by: str) -> None:
     _note("cancelled", "run %s was cancelled by %s", run=run, by=by or _NOBODY)
 
 
-def continued(run: str, by: str) -> None:
-    """An operator lets a held run go on."""
-    _note("continued", "run %s goes on from restored books, said %s", run=run, by=by or _NOBODY)
-
-
 def limited(group: str, by: str, limit: str) -> None:
     """An operator has set a limit."""
     _note("limited", "group %s was limited by %s to %s", group=group, by=by or _NOBODY, limit=limit)
@@ -102,9 +97,9 @@ def user(action: str, by: str, said: str) -> None:
     _note("user", "%s, said %s: %s", action=action, by=by or _NOBODY, said=said)
 
 
-def copied(by: str, file: str, *, secrets: bool) -> None:
+def copied(by: str, file: str) -> None:
     """An operator has had the books copied."""
-    _note("copied", "the books were copied by %s to %s, secrets: %s", by=by or _NOBODY, file=file, secrets=secrets)
+    _note("copied", "the books were copied by %s to %s", by=by or _NOBODY, file=file)
 
 
 def _note(event: str, words: str, *, level: int = logging.INFO, **fields: Any) -> None:

@@ -42,7 +42,6 @@ from quoron_server.plan import RunPlan
 from quoron_server.rounds import Evaluate, Observer
 from quoron_server.service import certificates, journal, security, users
 from quoron_server.service import running as attending
-from quoron_server.service.accounts import Accounts
 from quoron_server.service.certificates import Revocations
 from quoron_server.service.engine import GrpcEngine, RunStopped
 from quoron_server.service.journal import Feed
@@ -130,7 +129,7 @@ class Manager:
         self._books = Books(database, away_after=away_after)
         self._registry = self._books.registry
         self.users = Users(self._books, sessions, revoked)
-        self.accounts = Accounts(self._books.population)
+        self.population = self._books.population
         self.records = Records(database, put_back)
         self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._helping = helping
@@ -290,24 +289,6 @@ class Manager:
             if active.task is not None:
                 await asyncio.wait({active.task})  # whoever stops waiting does not stop the run
         journal.cancelled(run, by)
-        return await self.records.status(run)
-
-    async def continue_restored(self, run: str, *, by: str = "") -> dict[str, Any]:
-        """Let a run go on that is held because the books were restored, as one more copy for each time; its state.
-
-        UnknownRun; OtherVersion for a run of another front; and what `Books.continue_held` raises: it is held then.
-        """
-        row = await self.records.row(run)
-        row.require_front(SERVICE)
-        known = await self._planned(row.specification)
-        async with self._taking:
-            planned = known.specification, known.plan
-            await retried_once(lambda: self._books.continue_held(run, lambda _: planned, by=by))
-            known.seated = await self._stored(self._registry.seated, run)
-            self._go_on(run)
-            self._waiting[run] = known
-            journal.continued(run, by)
-        await self._begin_those_that_can()
         return await self.records.status(run)
 
     async def runs(self) -> list[dict[str, Any]]:

@@ -82,8 +82,6 @@ class Records:
         specification = RunSpecification.parse(row.specification)
         stored = await self._read(lambda: self._stored_plan(run))
         plan = plan_json(await self.make_plan(specification)) if stored is None else stored
-        if (now := (await self._read(lambda: self._copies(run))).get("together")) is not None:
-            plan |= {"statement": f"{plan['statement']} {now['words']}", "together": now}
         return plan | {"columns": specification.columns.as_json(), "loss": specification.loss}
 
     def close(self) -> None:
@@ -107,7 +105,7 @@ class Records:
         row = await self.row(run)
         return await self._read(lambda: self._spent(row))
 
-    async def back_up(self, *, with_secrets: bool) -> dict[str, Any]:
+    async def back_up(self) -> dict[str, Any]:
         """Copy a SQLite file's books beside it, in one transaction; the copy's name and digest.
 
         ConfigError for a database server, beside which anybody with the right to may read.
@@ -116,7 +114,7 @@ class Records:
         if path is None:
             raise ConfigError("Expected a coordinator with a SQLite file, got one with PostgreSQL. Back up --database.")
         out = path.with_name(f"{path.name}-{datetime.now(UTC):%Y%m%dT%H%M%S}-{secrets.token_hex(4)}.backup")
-        digest = await self._read(lambda: backup.back_up(self._database, out, with_secrets=with_secrets))
+        digest = await self._read(lambda: backup.back_up(self._database, out))
         return {"file": out.name, "sha256": digest}
 
     async def books(self, group: str, seen: int) -> dict[str, Any]:
@@ -173,7 +171,7 @@ class Records:
         return state | {"charged": charged}
 
     def _told(self, row: RunRow) -> dict[str, Any]:
-        paused = row.held or row.run in self.paused or self.away
+        paused = row.run in self.paused or self.away
         state = "paused" if row.state in OPEN and paused else row.state
         return {"run": row.run, "state": state, "created": row.created, "error": self._error(row)}
 
@@ -185,21 +183,7 @@ class Records:
             return {"run": row.run, "state": row.state, "spent": {}, "releases": []}
         ledger = Ledger.within(self._database, row.run)
         releases = [{"round": number} | asdict(release) for number, release in ledger.releases()]
-        told = {"run": row.run, "state": row.state, "spent": ledger.spent(), "releases": releases}
-        return told | self._copies(row.run)
-
-    def _copies(self, run: str) -> dict[str, Any]:
-        """What is promised now of a run that went on from restored books, ours or the helper's; else nothing."""
-        charges = backup.copies_of(self._population, run)
-        if len(charges) < 2:
-            return {}
-        now = backup.together(charges)
-        words = (
-            f"It went on from restored books: {len(charges)} copies, which together guarantee {now.words()} for "
-            "replacing one user."
-        )
-        promised = {"epsilon": now.epsilon, "delta": now.delta, "adjacency": "replace-one", "words": words}
-        return {"copies": len(charges), "together": promised}
+        return {"run": row.run, "state": row.state, "spent": ledger.spent(), "releases": releases}
 
 
 def outside(error: QuoronError) -> str:

@@ -1,6 +1,6 @@
 """`quoron admin`: copies of the database, whether a coordinator serves, a silo's state, the users of a federation.
 
-A copy of the books while they are used, books put back from one, and runs that go on in restored books.
+A copy of the database while it is used, and a database restored from one.
 
 `quoron admin health HOST:PORT`: is a coordinator serving? By the standard health service of gRPC.
 
@@ -10,10 +10,7 @@ A copy of the books while they are used, books put back from one, and runs that 
 """
 
 import json
-import sys
-from contextlib import suppress
 from dataclasses import asdict
-from functools import partial
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -52,7 +49,6 @@ _MAGIC = b"SQLite format 3\0"
 @connects
 def backup(
     out: Annotated[Path | None, typer.Argument(help="Of a database: a file that is not there yet.")] = None,
-    with_secrets: Annotated[bool, typer.Option("--with-secrets", help="What open runs need: it undoes noise.")] = False,
 ) -> None:
     """Copy the books in one transaction, also while they are used; print the copy's SHA-256.
 
@@ -60,7 +56,7 @@ def backup(
     that has it is asked, and writes the copy beside it; nothing of it leaves that machine.
     """
     with reached(books=True).books(sole=False) as books:
-        name, digest = books.backup(out, with_secrets=with_secrets)
+        name, digest = books.backup(out)
     print(f"{digest}  {name}")
 
 
@@ -69,9 +65,6 @@ def restore(
     database: Annotated[
         str, typer.Option(envvar="QUORON_DATABASE", help="sqlite:///FILE or postgresql://USER@HOST/NAME.")
     ] = "sqlite:///coordinator.sqlite",
-    continue_restored: Annotated[
-        bool, typer.Option("--continue", help="Let running runs go on: each is one more copy, charged as one.")
-    ] = False,
     checkpoint: Annotated[
         str | None, typer.Option(metavar="HASH", help="Of `ledger verify`: refuse older books.")
     ] = None,
@@ -80,12 +73,11 @@ def restore(
         typer.Option("--lost-copy", metavar="WORD", help="Incarnation restored from the same copy, used and lost."),
     ] = None,
 ) -> None:
-    """Put books back, as a new incarnation in which runs that were open are held; cancel them, or say that they go on.
+    """Restore a database. Runs that were open end, as they may have released more since; their charges stay.
 
-    A SQLite file, of a coordinator or of a run folder, is taken in its place for all that there is; a backup needs a
-    database without books. `quoron runs RUN --continue` lets a held run go on later.
+    A SQLite file, of a coordinator or of a run folder, is taken in its place for all that there is; a backup needs an
+    empty database.
     """
-    from quoron.training.copies import charge_copy
     from quoron_server.books import backup
 
     try:
@@ -93,7 +85,7 @@ def restore(
             bare = opened.read(len(_MAGIC)) == _MAGIC
     except OSError as error:
         raise ConfigError(f"Expected a backup at {source}, cannot read it: {error.strerror}.") from None
-    how: dict[str, Any] = {"continue_open": continue_restored, "head": checkpoint, "lost": lost or ()}
+    how: dict[str, Any] = {"head": checkpoint, "lost": lost or ()}
     if not bare:
         made = backup.restore(source, database, **how)
     elif click.get_current_context().get_parameter_source("database") is ParameterSource.COMMANDLINE:
@@ -102,11 +94,10 @@ def restore(
             "then, and restore the backup there."
         )
     else:
-        made = backup.accept(source, **how, charge=partial(charge_copy, source.parent))
+        made = backup.accept(source, **how)
     print(f"restored as {made.incarnation}")
-    for words, runs in (("held", made.held), ("goes on, as one more copy", made.continued)):
-        for run in runs:
-            print(f"{run}: {words}")
+    for run in made.ended:
+        print(f"{run}: ended")
 
 
 TIMEOUT = 5.0  # seconds to wait for an answer
@@ -127,11 +118,7 @@ def health(
 
     own = Files.found(certs, insecure=insecure, needed=())
     check_plaintext(address, insecure=insecure, anywhere=anywhere(insecure))
-    secure = credentials(own, insecure=insecure)
-    print(check(address, secure, timeout=TIMEOUT))
-    if secure is not None and own.authority is not None:
-        for warning in endings(address, own.authority, own.certificate, own.key, timeout=TIMEOUT):
-            print(f"warning: {warning}", file=sys.stderr)
+    print(check(address, credentials(own, insecure=insecure), timeout=TIMEOUT))
 
 
 def credentials(own: Files, *, insecure: bool) -> "grpc.ChannelCredentials | None":
@@ -174,38 +161,6 @@ def check(address: str, secure: "grpc.ChannelCredentials | None", *, timeout: fl
     if status != "SERVING":
         raise RunError(f"Expected a coordinator that serves at {address}, got status {status}.")
     return status
-
-
-def endings(address: str, authority: Path, certificate: Path | None, key: Path | None, *, timeout: float) -> list[str]:
-    """Warnings of what ends soon: the certificate that is shown at an address, and the files of one's own."""
-    from cryptography import x509
-
-    from quoron_client.protocol import identity
-
-    said = identity.endings(authority, *(() if certificate is None else (certificate,)))
-    with suppress(OSError, ValueError):  # gRPC has just been there; whatever else is wrong, it would have said
-        shown = x509.load_der_x509_certificate(_shown(address, certificate, key, timeout))
-        days = identity.days_left(shown)
-        said += filter(None, (identity.ending(f"The certificate of the coordinator at {address}", days),))
-    return said
-
-
-def _shown(address: str, certificate: Path | None, key: Path | None, timeout: float) -> bytes:
-    """What an address shows of itself, which gRPC has checked and keeps for itself. OSError if it shows nothing now."""
-    import socket
-    import ssl
-
-    host, _, port = address.rpartition(":")
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # only its date is read
-    context.set_alpn_protocols(["h2"])
-    if certificate is not None and key is not None:
-        context.load_cert_chain(certificate, key)
-    with (
-        socket.create_connection((host.strip("[]"), int(port)), timeout) as plain,
-        context.wrap_socket(plain) as secure,
-    ):
-        return secure.getpeercert(binary_form=True) or b""
 
 
 silo = typer.Typer(
@@ -373,7 +328,7 @@ def replace(
     except (OSError, ValueError) as error:
         raise ConfigError(f"Expected a rotation in {rotation}, cannot read it: {error}.") from None
     with reached().control() as control:
-        print(printable(control.change_user("replace", old, by=new or "", rotation=statement)))
+        print(printable(control.change_user("replace", old, successor=new or "", rotation=statement)))
 
 
 @users.command()

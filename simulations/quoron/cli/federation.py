@@ -186,25 +186,11 @@ def _warn(said: str | None) -> None:
 @connects
 def runs(
     run: Annotated[str | None, typer.Argument(metavar="[RUN]", help="This one alone.")] = None,
-    goes_on: Annotated[
-        bool, typer.Option("--continue", help="Let it go on, if it is held because its books were restored.")
-    ] = False,
     as_json: Json = False,
 ) -> None:
-    """List the runs of a coordinator, or let one go on that is held.
-
-    A run goes on in restored books, in a database too that no process has open, as one more copy for each time, charged
-    as the run is. A run that still waited may have begun since: it is charged for that, and again when it begins.
-    `quoron cancel` ends a held run instead.
-    """
+    """List the runs of a coordinator."""
     from quoron_client.protocol.wire import GONE_AFTER
 
-    if goes_on:
-        if run is None or as_json:
-            raise ConfigError("Expected --continue with a RUN, and without --json, got it otherwise.")
-        with reached(books=True).books() as books:
-            print(f"{run}: {books.continue_restored(run)['state']}")
-        return
     with reached().control() as control:
         listed = [each for each in control.runs() if run in (None, each["run"])]
         if run is not None and not listed:

@@ -132,32 +132,38 @@ def key(
 
 @app.command()
 def runs(
-    run: Annotated[str | None, typer.Argument(metavar="[RUN]", help="Which to close or to continue.")] = None,
+    run: Annotated[str | None, typer.Argument(metavar="[RUN]", help="Which to close.")] = None,
     close: Annotated[
         bool, typer.Option("--close", help="End it for good: its keys are destroyed, and nothing of it is answered.")
     ] = False,
-    goes_on: Annotated[
-        bool, typer.Option("--continue", help="Held: let it go on; what was answered since is released once more.")
-    ] = False,
     restored: Annotated[
-        bool, typer.Option("--restored", help="While the server is stopped: accept books put back; open runs are held.")
+        bool, typer.Option("--restored", help="Accept a database that was restored from a copy; open runs end.")
     ] = False,
     database: Books = _BOOKS,
     keys: RunKeys = _KEYS,
 ) -> None:
-    """List runs that were consented to: state, when their keys end, copies, and what several copies promise now.
+    """List runs that were consented to: state, plan, and when their keys end. Or end one.
 
-    Or end one, or let one go on. Books that were put back, or lost their count, are refused until --restored accepts
-    them for all that there is.
+    The second server has to be stopped meanwhile; runs wait for it, and go on. A database that was restored from a
+    copy, or lost its count, is refused until --restored accepts it for all that there is.
     """
-    from quoron_server.helper import desk
+    from quoron_server.books.database import Database
+    from quoron_server.helper import runs as helped
+    from quoron_server.helper.books import RESTORED, HelperBooks
+    from quoron_server.helper.keys import Keys
 
-    asked = [word for word, said in (("close", close), ("continue", goes_on), ("restored", restored)) if said]
-    if len(asked) > 1 or (run is None) is not (asked in ([], ["restored"])):
-        got = " and ".join([*([] if run is None else [run]), *(f"--{word}" for word in asked)])
-        raise ConfigError(f"Expected a RUN with --close or --continue, or --restored without, got {got}.")
-    if restored:
-        held = ", ".join(desk.hold(database)) or "none"
-        print(f"Held: {held}. Say of each `quoron second-server runs RUN --close` or --continue.")
-    elif said := desk.ask(asked[0] if asked else "runs", run or "", database, keys):
-        print(said)
+    if (close and restored) or close is (run is None):
+        got = [*([] if run is None else [run]), *(["--close"] if close else []), *(["--restored"] if restored else [])]
+        raise ConfigError(f"Expected RUN --close, --restored, or neither, got {' '.join(got)}.")
+    if close and not keys.is_dir():
+        raise ConfigError(f"Expected the folder of the second server's keys, got {keys}, where there is none.")
+    with Database(database, create=False, as_it_is=restored) as opened:
+        books = HelperBooks(opened)
+        if restored:
+            ended = ", ".join(each.run for each in books.runs() if books.end(each.run, RESTORED)) or "none"
+            print(f"Ended: {ended}. Their keys are destroyed when the second server starts.")
+        elif run is not None:
+            print(helped.close(run, books, Keys(keys)))
+        else:
+            for each in books.runs():
+                print(each.words())

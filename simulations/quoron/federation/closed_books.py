@@ -28,13 +28,6 @@ class StoredBooks:
         """End a run without a model; its state."""
         return {"state": _known(run, self._books().cancel(run, by=_here()))}
 
-    def continue_restored(self, run: str) -> dict[str, Any]:
-        """Let a held run go on; for how many more copies it is charged."""
-        from quoron_server.specification import planned
-
-        copies = _known(run, self._books().continue_held(run, planned, by=_here()))
-        return {"state": f"goes on, charged for {copies} more {'copy' if copies == 1 else 'copies'}"}
-
     def forget_user(self, user: str, *, sure: bool) -> dict[str, Any]:
         """`Seats.forget` of a user, by number, name or fingerprint."""
         from quoron_server.books.roster import Seats
@@ -42,13 +35,13 @@ class StoredBooks:
         books = self._books()
         return Seats(books.registry.roster, books.population).forget(user, sure=sure)
 
-    def backup(self, out: Path | None, *, with_secrets: bool = False) -> tuple[str, str]:
+    def backup(self, out: Path | None) -> tuple[str, str]:
         """Copy the books to a file: its name and SHA-256."""
         from quoron_server.books.backup import back_up
 
         if out is None:
             raise ConfigError("Expected a file to write the backup to, got none.")
-        return str(out), back_up(self._books().database, out, with_secrets=with_secrets)
+        return str(out), back_up(self._books().database, out)
 
     def ledger(self) -> dict[str, Any]:
         """The population's lifetime ledger."""

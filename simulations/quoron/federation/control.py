@@ -72,14 +72,18 @@ class Control:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._channel.close()
 
+    def call(self, command: str, *, slow: bool = False, **arguments: Any) -> dict[str, Any]:
+        """Carry out a command of `quoron_server.service.control_plane.Commands`, with its keyword arguments."""
+        request = pb.CallRequest(command=command, arguments=json.dumps(arguments))
+        return dict(json.loads(self._called(self._stub.Call, request, slow=slow).json))
+
     def submit(self, specification: str) -> str:
         """Submit a run; its name."""
-        request = pb.SubmitRequest(specification=specification)
-        return str(self._called(self._stub.Submit, request, slow=True).run)
+        return str(self.call("submit", specification=specification, slow=True)["run"])
 
     def runs(self) -> list[dict[str, Any]]:
         """Every run and its state."""
-        return list(self._document(self._stub.List, pb.ListRequest())["runs"])
+        return list(self.call("runs")["runs"])
 
     def watch(self, run: str) -> Iterator[dict[str, Any]]:
         """The public events of a run from the first to the end."""
@@ -89,15 +93,11 @@ class Control:
 
     def cancel(self, run: str) -> dict[str, Any]:
         """End a run without a model; its state."""
-        return self._document(self._stub.Cancel, pb.RunReference(run=run), slow=True)
-
-    def continue_restored(self, run: str) -> dict[str, Any]:
-        """Let a run go on that is held because the books were restored; its state."""
-        return self._document(self._stub.ContinueRestored, pb.RunReference(run=run), slow=True)
+        return self.call("cancel", run=run, slow=True)
 
     def plan(self, run: str) -> dict[str, Any]:
         """The plan of a run."""
-        return self._document(self._stub.Plan, pb.RunReference(run=run), slow=True)
+        return self.call("plan", run=run, slow=True)
 
     def model(self, run: str) -> NDArray[np.float64]:
         """The released model of a complete run, shape (d,)."""
@@ -107,62 +107,53 @@ class Control:
 
     def ledger(self, run: str = "") -> dict[str, Any]:
         """What a run has spent and released; without a name, the population's lifetime ledger."""
-        return self._document(self._stub.Ledger, pb.LedgerRequest(run=run))
+        return self.call("ledger", run=run)
 
     def limit(self, group: str, **numbers: Any) -> str:
-        """From now on refuse runs that would bring `group` beyond (ε, δ), as `LimitRequest`; the limit in words."""
-        return str(self._document(self._stub.Limit, pb.LimitRequest(group=group, **numbers))["limit"])
+        """From now on refuse runs that would bring `group` beyond (ε, δ); the limit in words."""
+        return str(self.call("limit", group=group, **numbers)["limit"])
 
-    def backup(self, out: Path | None = None, *, with_secrets: bool = False) -> tuple[str, str]:
+    def backup(self, out: Path | None = None) -> tuple[str, str]:
         """Copy the coordinator's SQLite file beside it: the copy's name and SHA-256. ConfigError for another place."""
         if out is not None:
             raise ConfigError(
                 f"Expected no file with {self.name}, which copies beside its database, got {out}. Omit it."
             )
-        reply = self._document(self._stub.Backup, pb.BackupRequest(with_secrets=with_secrets), slow=True)
+        reply = self.call("backup", slow=True)
         return str(reply["file"]), str(reply["sha256"])
 
-    def charge(
-        self, run: str, group: str, *, mu: float | None = None, adjacency: str = "replace-one", **promise: Any
-    ) -> str:
-        """Enter what another tool spends on `group`, or has `spent`, as `ChargeRequest`; the charge in words."""
-        request = pb.ChargeRequest(run=run, group=group, mu=mu or 0.0, adjacency=adjacency, **promise)
-        return str(self._document(self._stub.Charge, request)["charged"])
+    def charge(self, run: str, group: str, *, mu: float | None = None, **promise: Any) -> str:
+        """Enter what another tool spends on `group`, or has `spent`; the charge in words."""
+        return str(self.call("charge", run=run, group=group, mu=mu or 0.0, **promise)["charged"])
 
     def users(self, *, group: str = "", state: str = "") -> Iterator[dict[str, Any]]:
         """The roster: every user of a group and a state, or of all, in order."""
         after, more = 0, True
         while more:
-            page = self._document(self._stub.Users, pb.UsersRequest(group=group, state=state, after=after))
+            page = self.call("users", group=group, state=state, after=after)
             yield from page["users"]
             more = page["more"]
             after = page["users"][-1]["user"] + 1 if page["users"] else 0
 
     def standing(self, group: str) -> dict[str, int]:
         """How many users of a group are active, away and retired."""
-        request = pb.UsersRequest(group=group, after=2**31 - 1)  # nobody's number
-        return dict(self._document(self._stub.Users, request)["standing"])
+        return dict(self.call("users", group=group, after=2**31 - 1)["standing"])  # from nobody's number on
 
-    def change_user(self, action: str, user: str, *, by: str = "", rotation: str = "") -> str:
+    def change_user(self, action: str, user: str, *, successor: str = "", rotation: str = "") -> str:
         """Say that a user is to `retire`, is `away` or `back`, or has its seat taken; what came of it, in words."""
-        request = pb.ChangeUserRequest(action=action, user=user, by=by, rotation=rotation)
-        return str(self._document(self._stub.ChangeUser, request)["said"])
+        return str(self.call("change_user", action=action, user=user, successor=successor, rotation=rotation)["said"])
 
     def forget_user(self, user: str, *, sure: bool) -> dict[str, Any]:
         """Erase who a user was, if `sure`: what was erased, or of whom it would be."""
-        request = pb.ChangeUserRequest(action="forget" if sure else "would-forget", user=user)
-        return self._document(self._stub.ChangeUser, request)
+        return self.call("forget_user", user=user, sure=sure)
 
     def drawn(self, run: str) -> dict[str, Any]:
         """How the members of a run were drawn: seed, whom from, and who they are."""
-        return self._document(self._stub.Drawn, pb.RunReference(run=run), slow=True)
+        return self.call("drawn", run=run, slow=True)
 
     def _called(self, call: Any, request: Any, *, slow: bool = False) -> Any:
         with self._refusals_raised():
             return call(request, metadata=self._metadata, timeout=10 * PATIENCE if slow else PATIENCE)
-
-    def _document(self, call: Any, request: Any, *, slow: bool = False) -> dict[str, Any]:
-        return dict(json.loads(self._called(call, request, slow=slow).json))
 
     @contextmanager
     def _refusals_raised(self) -> Iterator[None]:

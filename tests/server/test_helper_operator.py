@@ -1,0 +1,111 @@
+"""The second server's operator: commands while it is stopped, and what it tells those who watch it."""
+
+import shutil
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+import yaml
+
+from quoron.cli.app import invoke
+from quoron_privacy.errors import ConfigError
+from quoron_server.books.database import Database
+from quoron_server.helper.keys import Keys
+from quoron_server.helper.metrics import ALARMS, HelperMetrics, Watched
+from quoron_server.helper.runs import Helped, Refused
+from quoron_server.service.folder_lock import locked
+from server.helper_scene import LEADER, Leader, opened, real
+
+
+def test_a_run_is_closed_for_good_and_only_where_its_keys_are(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def said(*words: str, keys: str = "keys", code: int = 0) -> str:
+        books = ["--database", f"sqlite:///{tmp_path}/helper.sqlite", "--keys", str(tmp_path / keys)]
+        assert invoke(["second-server", "runs", *words, *books]) == code
+        told = capsys.readouterr()
+        return told.out if code == 0 else " ".join(told.err.split())
+
+    with opened(tmp_path) as helped:
+        leader = Leader(real(), helped)
+        assert "database is locked" in said(code=1)
+    assert said().startswith("trial  open")
+    assert "was consented to, got 'trail'" in said("trail", "--close", code=1)
+    assert "where there is none" in said("trial", "--close", keys="kyes", code=2)
+    (tmp_path / "kyes").mkdir(mode=0o700)
+    assert "closed; no keys of it are in" in said("trial", "--close", keys="kyes")
+    with opened(tmp_path) as helped:
+        assert not helped.keys.holds("trial"), "the next start destroys them"
+        with pytest.raises(Refused, match="which is closed"):
+            helped.sum(leader.head(0, []), [], LEADER)
+    assert "was not open" in said("trial", "--close")
+    assert said().startswith("trial  closed")
+
+
+def test_a_folder_of_keys_is_one_servers_and_its_owners_alone(tmp_path: Path) -> None:
+    """Beside another process a copy of the database could answer another list of a round."""
+    keys = tmp_path / "keys"
+    Keys(keys)
+    with locked(keys, wait=False), pytest.raises(ConfigError, match="no other process uses"), locked(keys, wait=False):
+        pass
+    keys.chmod(0o755)
+    with pytest.raises(ConfigError, match="chmod 700"):
+        Keys(keys)
+
+
+@pytest.fixture
+def steady(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Room that others on this machine do not fill between two looks."""
+    monkeypatch.setattr("shutil.disk_usage", lambda _: shutil._ntuple_diskusage(1 << 40, 0, 1 << 40))
+
+
+@pytest.mark.usefixtures("steady")
+class TestMetrics:
+    def scraped(self, helped: Helped, database: Database, path: str = "metrics", *, on_time: bool = True) -> str:
+        metrics = HelperMetrics(helped, database, lambda: {"helper": 30.5}, clock=lambda: 1_800_000_000.0)
+        with (
+            Watched("0", metrics, lambda: on_time) as watched,
+            urllib.request.urlopen(f"http://{watched.address}/{path}") as reply,
+        ):
+            return str(reply.read().decode())
+
+    def test_they_say_how_far_a_run_is_and_not_how_many_are_in_it(self, tmp_path: Path) -> None:
+        texts = []
+        for name, users in (("one", 1), ("three", 3)):
+            place = tmp_path / name
+            place.mkdir()
+            with opened(place) as helped:
+                leader = Leader(real(), helped)
+                leader.ask(0, [leader.masked(user, 0)[0] for user in range(users)])
+                expires = helped.books.runs()[0].expires - 1_800_000_000
+                made = self.scraped(helped, helped.books._database)
+                assert 'quoron_second_server_run_rounds_answered{run="trial"} 1\n' in made
+                assert 'quoron_second_server_runs{state="open"} 1\n' in made
+                assert f'quoron_second_server_run_keys_seconds_left{{run="trial"}} {expires}\n' in made
+                texts.append(made.replace(str(expires), ""))
+        assert texts[0] == texts[1]
+
+    def test_alarms_ask_for_metrics_that_there_are_and_name_sections_that_there_are(self, tmp_path: Path) -> None:
+        with opened(tmp_path) as helped:
+            Leader(real(), helped)
+            made = self.scraped(helped, helped.books._database)
+            served = self.scraped(helped, helped.books._database, "alarms.yml")
+        assert served == ALARMS.read_text(encoding="utf-8")
+        page = (Path(__file__).parents[2] / "docs" / "two-servers.md").read_text(encoding="utf-8").lower()
+        for rule in yaml.safe_load(served)["groups"][0]["rules"]:
+            names = [word for word in _words(rule["expr"]) if word.startswith("quoron_")]
+            assert all(f"\n{name}" in made for name in names), rule["alert"]
+            section = rule["annotations"]["runbook"].partition("#")[2]
+            assert f"# {section.replace('-', ' ')}" in page
+
+    def test_health_is_that_keys_end_in_time(self, tmp_path: Path) -> None:
+        with opened(tmp_path) as helped:
+            assert self.scraped(helped, helped.books._database, "healthz") == "serving\n"
+            with pytest.raises(urllib.error.HTTPError, match="503") as found:
+                self.scraped(helped, helped.books._database, "healthz", on_time=False)
+            found.value.close()
+
+
+def _words(expression: str) -> list[str]:
+    return "".join(each if each.isalnum() or each == "_" else " " for each in expression).split()
