@@ -12,7 +12,7 @@ from quoron_client.protocol.questions import Answers, Question, RangeReport, Sta
 from quoron_privacy.means.rotation import padded
 from quoron_server.algorithm import Algorithm
 from quoron_server.algorithms.accelerated_erm.method import AcceleratedERM
-from quoron_server.algorithms.chains import ChainPhase
+from quoron_server.algorithms.chains import ChainPhase, largest
 from quoron_server.algorithms.local_model.method import LocalModel
 from quoron_server.algorithms.localised.median import CoordinateMedianParameters
 from quoron_server.algorithms.localised.method import LocalisedSGD
@@ -88,11 +88,11 @@ def edges(algorithm: Algorithm[Any], state: Any, honest: np.ndarray) -> Edges:
         edge = -math.log(floor) / p.temperature  # where a user alone before all others scores just the threshold
         return Edges(middle, (edge, 1.5 * edge, 2 * edge, p.distance))
     if isinstance(algorithm, OutlierIterates):
-        phase = p.phases[algorithm._index(state)]
+        phase = p.phases[algorithm.phase_index(state.round)]
         reach = phase.radius * phase.averaged
-        return Edges(middle, (reach, reach / 2, 2 * reach, algorithm._largest))
+        return Edges(middle, (reach, reach / 2, 2 * reach, largest(algorithm.plan.problem)))
     if isinstance(algorithm, WinsorisedERM):
-        mean = p.phases[algorithm._index(state)].mean
+        mean = p.phases[algorithm.phase_index(state.round)].mean
         return Edges(zero, (mean.half_width * math.sqrt(padded(len(zero))), mean.crude.half_width, mean.half_width))
     if isinstance(algorithm, OutlierGD):
         return Edges(middle, (p.radius, p.radius / 2, 2 * p.radius, 2.0**20 * p.radius))
