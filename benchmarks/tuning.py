@@ -146,9 +146,9 @@ def cell(
         chosen, names, tried = [], [], []
         for repeat in range(repeats):
             source = SeededNoise(1000 + repeat)
-            best = search(found.price, source, lambda at, noise, source=source: table.perform(at, noise, source))
+            best = search(found.price, source, table.perform)
             names.append(found.candidates[best.candidate].name)
-            chosen.append(figure(found, found.candidates[best.candidate], best.outcome.weights, test))
+            chosen.append(figure(found, found.candidates[best.candidate], best.weights, test))
             tried.append(found.price.trials.draw(source))
         alone = {
             each.name: alone_figures(found, table, place_, test, repeats)

@@ -285,7 +285,6 @@ _NUMBERS = (
     "bound",
     "spread",
     "outliers",
-    "accuracy",
 )
 _WHOLE = ("items_per_user", "chunk", "dimension", "most_votes")
 _SWITCHES = ("allow_large_delta", "dry_run", "compiled", "compare", "epsilons", "items", "progress")

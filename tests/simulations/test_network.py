@@ -1,12 +1,10 @@
-"""A network projects what an obvious simulation of every client gives; what rounds cost, and which fronts."""
+"""A network projects what an obvious simulation of every client gives; what rounds cost."""
 
 import math
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import quoron
 from quoron import config as configs
@@ -15,7 +13,7 @@ from quoron.data import Synthetic
 from quoron.engine.inline import InlineEngine
 from quoron.engine.network import DEADLINE, PRESETS, SERVER, Counts, Link, Network, Times
 from quoron.planning.plans import Plan
-from quoron.planning.projection import fronts, of_candidates
+from quoron.planning.projection import of_candidates
 from quoron.run_folder import RunFolder
 from quoron.simulation import run as runs
 from quoron_client.protocol.domains import L2Ball
@@ -142,17 +140,6 @@ def test_a_wrong_network_is_refused_with_its_key(small: Path, capsys: pytest.Cap
 
 
 THREE = ",".join(PRESETS)
-FEW = st.one_of(st.none(), st.sampled_from([0.0, 1.0, 2.0, 3.0]))
-
-
-@given(st.lists(st.tuples(FEW, FEW), max_size=8))
-def test_a_front_is_who_nobody_beats(points: list[tuple[float | None, float | None]]) -> None:
-    found = fronts([{"cost": cost} for cost, _ in points], [risk for _, risk in points])
-    known = [point for point in points if None not in point]
-    for (cost, risk), on in zip(points, found, strict=True):
-        beaten = any(o <= cost and r <= risk and (o, r) != (cost, risk) for o, r in known if None not in (cost, risk))
-        assert bool(on) == (None not in (cost, risk) and not beaten)
-    assert not known or any(found)
 
 
 @pytest.fixture(scope="module")
@@ -161,15 +148,11 @@ def planned() -> Plan:
     return quoron.plan(config)
 
 
-def test_a_guess_is_on_no_front(planned: Plan) -> None:
-    assert all(not each.fronts for each in planned.costs if each.risk is None)
-
-
 def test_answers_that_cannot_be_in_time_have_no_seconds(planned: Plan) -> None:
     (chosen, *_) = [each for each in planned.candidates if each.plan is not None]
     slow = {"slow": Network.parse("up=10bps,deadline=2s"), "phones": Network.parse("phones")}
     (priced,) = of_candidates([chosen], slow)
-    assert (priced.seconds["slow"], "slow" in priced.fronts) == (None, False)
+    assert priced.seconds["slow"] is None
     assert priced.seconds["phones"] > 0
     with pytest.raises(ConfigError, match="the network's deadline to be above"):
         planned.over({"slow": slow["slow"]}, everybody=True)

@@ -16,7 +16,6 @@ from quoron.cli.showing import plan_rows
 from quoron.federation.submission import promised, specify
 from quoron.planning.choosing import Candidate, automatic, risk_words
 from quoron.planning.plans import Plan, choose
-from quoron.planning.questions import EpsilonPoint
 from quoron.presets import presets
 from quoron.reports.summary import Summary
 from quoron.simulation import sources
@@ -326,7 +325,7 @@ def test_no_door_shows_a_guess_as_a_bound(name: str) -> None:
         return
     assert not any("nine of ten" in each or "predicted at most" in each for each in said)
     assert plan_json(plan)["predicted_excess_risk"] is None
-    assert EpsilonPoint.of(1.0, plan).predicted_excess_risk is None
+    assert Candidate(plan.algorithm, plan).predicted is None
     if plan.guessed_excess_risk is not None:
         assert all("guess" in each for each in said)
         assert risk_words(None, plan.guessed_excess_risk).startswith("guess: ")

@@ -1,4 +1,4 @@
-"""Questions to a plan: how many users, which ε or how many rounds would do, and what a risk means in accuracy."""
+"""Questions to a plan: how many users, which ε or how many rounds would do."""
 
 import json
 import math
@@ -8,7 +8,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,7 +15,6 @@ from hypothesis import strategies as st
 import quoron
 from problems import changed, small
 from quoron import config as configs
-from quoron.api.asking import accuracy_of, risk_of
 from quoron.cli.app import invoke
 from quoron.planning.plans import Plan, RoundsCurve, choose
 from quoron.planning.questions import enough, least
@@ -84,19 +82,6 @@ def test_of_a_method_for_which_nothing_is_predicted_no_risk_is_asked() -> None:
         enough(configs.from_tree({}), rough, 0.1)
 
 
-def test_the_accuracy_of_a_risk_falls_from_the_best_models_to_worse_than_the_starts() -> None:
-    best = accuracy_of(SCENE.population, 0.0)
-    start = SCENE.population.excess_risk(np.zeros(3))
-    accuracies = [accuracy_of(SCENE.population, share * start) for share in (0.01, 0.1, 0.5, 1.0)]
-    assert best > accuracies[0] > accuracies[1] > accuracies[2] > accuracies[3]
-    wanted = (best + accuracies[2]) / 2
-    risk = risk_of(SCENE.population, wanted)
-    assert accuracy_of(SCENE.population, risk) >= wanted > accuracy_of(SCENE.population, 1.1 * risk)
-    for wrong in (1.0, 0.0, -0.1):
-        with pytest.raises(ConfigError, match="which the best model without privacy has here"):
-            risk_of(SCENE.population, wrong)
-
-
 def test_the_command_line_answers_people_and_programs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -109,7 +94,6 @@ def test_the_command_line_answers_people_and_programs(
     printed = json.loads(capsys.readouterr().out)
     assert printed["algorithm"] == "one-pass-dp-sgd"
     assert [point["epsilon"] for point in printed["epsilon_curve"]] == [0.5, 1.0, 2.0, 4.0, 8.0]
-    assert all(0.5 < point["accuracy"] < 1 for point in printed["epsilon_curve"])
     assert ElementTree.fromstring((tmp_path / "epsilon.svg").read_bytes()).tag.endswith("svg")
 
 

@@ -31,7 +31,7 @@ from quoron.tuning.select import Trial, select
 from quoron_client.data.items import ItemBatch
 from quoron_client.losses import make_loss
 from quoron_privacy.accounts.pair import Pair
-from quoron_privacy.errors import ConfigError, Infeasible, NothingReleased, OtherVersion
+from quoron_privacy.errors import ConfigError, Infeasible, NothingReleased, OtherVersion, UsageError
 from quoron_privacy.noise.streams import NoiseSource, SecureNoise, SeededNoise
 from quoron_privacy.selection.price import Selection
 from quoron_privacy.selection.trials import Trials
@@ -277,11 +277,11 @@ class TestNothingOfATrialIsOutside:
 
     def test_the_state_cannot_be_read_without_the_key(self, tmp_path: Path) -> None:
         state = PrivateState(tmp_path, KEY, 1 << 12)
-        state.write(Known(3, Outcome(0.5, np.arange(4.0)), 7))
+        state.write(Known(3, Outcome(0.5, np.arange(4.0), candidate=7)))
         assert b"weights" not in state.path.read_bytes()
         found = state.read()
-        assert (found.done, found.candidate) == (3, 7)
         assert found.best is not None
+        assert (found.done, found.best.candidate) == (3, 7)
         assert np.array_equal(found.best.weights, np.arange(4.0))
         with pytest.raises(Exception, match="as this search wrote it"):
             PrivateState(tmp_path, bytes(reversed(KEY)), 1 << 12).read()
@@ -294,13 +294,13 @@ class TestTheClock:
     def counted(seed: int, *, padded: bool) -> tuple[int, int, float]:
         law, seen = Trials.negative_binomial(6.0, most=20), []
 
-        def perform(candidate: int, noise: NoiseSource) -> Outcome:
+        def perform(candidate: int, noise: NoiseSource, _: NoiseSource) -> Outcome:
             seen.append(candidate)
             return Outcome(float(noise.stream("score").uniform(1)[0]), np.zeros(1))
 
         price = Price(law, (Pair.gaussian(0.1),), 1.0, 1e-6, "replace-one", 3, padded)
         best = search(price, SeededNoise(seed), perform)
-        return len(seen), best.candidate, best.outcome.score
+        return len(seen), best.candidate, best.score
 
     def test_tells_nothing_where_it_is_and_the_outcome_is_the_same(self) -> None:
         padded, plain = ([self.counted(seed, padded=each) for seed in range(20)] for each in (True, False))
@@ -541,3 +541,11 @@ class TestSelectionOfAnything:
         chosen = self.of(tmp_path, trial, **done)
         assert chosen.score == chosen.model[0]
         assert "its declared pair" in chosen.statement
+
+    def test_a_trial_that_trains_or_scores_twice_is_refused(self, tmp_path: Path) -> None:
+        def greedy(_: Any, at: Trial) -> tuple[float, np.ndarray]:
+            at.score(np.zeros(len(at.held_out)))
+            return at.score(np.zeros(len(at.held_out))), np.zeros(2)
+
+        with pytest.raises(UsageError, match="paid for once"):
+            self.of(tmp_path, greedy)

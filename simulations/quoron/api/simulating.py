@@ -5,6 +5,7 @@ print(run.summary)
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
@@ -14,24 +15,29 @@ from quoron.config import Config, is_wanted
 from quoron.data.columns import Label
 from quoron.engine.choice import Engine, Inline, Ray, Service, from_spec
 from quoron.engine.first_use import rounds_compiled_meanwhile
-from quoron.planning.plans import Plan, Prepared
+from quoron.planning.plans import Plan, Prepared, choose
 from quoron.reports import progress as bars
 from quoron.run_folder import FRAME, RunFolder, as_parquet, claim, write
 from quoron.simulation import run as runs
-from quoron.simulation.problem import Setup
+from quoron.simulation.problem import Setup, problem_for_real, setup
 from quoron.simulation.run import SimulatedRun, shared
 from quoron.simulation.sources import Frame, Source, described, needed
 from quoron.simulation.wildcards import unread_of
-from quoron_privacy.errors import ConfigError, Infeasible
+from quoron_privacy.errors import ConfigError, Infeasible, QuoronError, RunError
 from quoron_privacy.kernels.on_first_use import OnFirstUse
+from quoron_server.plan import RunPlan
+from quoron_server.problem import Problem
 from quoron_server.rounds import Observer
 
 if TYPE_CHECKING:
-    from quoron.api import asking
+    from quoron.planning import questions
+    from quoron.planning.questions import Advice, Enough, Planner
+    from quoron.training import estimated
     from quoron.training import run as training
 else:
-    asking = OnFirstUse("quoron.api.asking")
-    training = OnFirstUse("quoron.training.run")  # of a table without declared bounds
+    questions = OnFirstUse("quoron.planning.questions")
+    estimated = OnFirstUse("quoron.training.estimated")  # of a table without declared bounds
+    training = OnFirstUse("quoron.training.run")
 
 
 @entry_point
@@ -118,7 +124,6 @@ def plan(
     label: str | Label | None = None,
     *,
     risk: str | float | None = None,
-    accuracy: float | None = None,
     epsilons: bool = False,
     **arguments: Unpack[PlanArguments],
 ) -> Plan:
@@ -129,7 +134,6 @@ def plan(
             are read. What `train` would promise for a table says `train(..., dry_run=True)`.
         risk: an excess risk, or a share of the start's such as "5%": how many users, or which ε, would do for it is in
             `advice` of the result.
-        accuracy: the same for an accuracy in [0, 1]; it looks at the data, so it is for simulations only.
         epsilons: whether `advice` has plans for several ε, from an eighth of the given one to eight times as much.
 
     Raises:
@@ -138,13 +142,50 @@ def plan(
     config, _, frame = described(source, user, label, arguments)
     frame = frame.read_all() if hasattr(frame, "read_all") else frame  # a RecordBatchReader can be read only once
     advice = None
-    if risk is not None or accuracy is not None or epsilons:
-        advice = asking.advice_for(config, frame, risk=risk, accuracy=accuracy, epsilons=epsilons)
+    if risk is not None or epsilons:
+        advice = _advice(config, frame, risk=risk, epsilons=epsilons)
     try:
         return replace(_planned(config, frame), advice=advice)
     except Infeasible as error:
         error.advice = advice
         raise
+
+
+def _advice(config: Config, frame: Frame, *, risk: str | float | None, epsilons: bool) -> "Advice":
+    """Return what would do for a risk, and with `epsilons` what each ε allows: as `plan` says."""
+    if is_wanted(config, simulated=True):
+        return _before_estimates(config, frame, risk=risk, epsilons=epsilons)
+    table, config = needed(frame, config)
+    problem = problem_for_real(config, setup(config, Path.cwd(), table).population)
+    with suppress(Infeasible, RunError):  # a wrong request is one for every number of users and every epsilon
+        choose(config, problem, alternatives=False)
+    found = None if risk is None else questions.enough(config, problem, questions.wanted_risk(str(risk), problem))
+    return questions.Advice(questions.epsilon_curve(config, problem) if epsilons else None, found)
+
+
+def _before_estimates(config: Config, frame: Frame, *, risk: str | float | None, epsilons: bool) -> "Advice":
+    """What would do for a table with columns still to be estimated: for the fewest coefficients and the most."""
+    asked, users = estimated.undeclared(config, Path.cwd(), frame)
+
+    def of(width: int) -> "tuple[Problem, Planner]":
+        def plan(config: Config, problem: Problem) -> RunPlan | QuoronError:
+            try:
+                return estimated.plan_of_width(config, asked, problem.users, width)
+            except QuoronError as error:
+                return error
+
+        return estimated.problem_of_width(config, asked, users, width), plan
+
+    def would_do(problem: Problem, plan: "Planner") -> "Enough":
+        found = questions.enough(config, problem, questions.wanted_risk(str(risk), problem), plan=plan)
+        return replace(found, coefficients=problem.dimension)
+
+    narrow, wide = of(1), of(estimated.WIDEST) if estimated.any_text(asked) else None
+    return questions.Advice(
+        questions.epsilon_curve(config, narrow[0], plan=narrow[1]) if epsilons else None,
+        None if risk is None else would_do(*narrow),
+        None if risk is None or wide is None else would_do(*wide),
+    )
 
 
 def _planned(config: Config, frame: Frame) -> Plan:

@@ -86,6 +86,6 @@ def tune(
     search = prepare(config, Path.cwd(), effort=effort, **asked)
     if dry_run:
         return search
-    claimed = claim(search.config, name)
+    claimed = claim(search.request.config, name)
     with claimed.resumable():
         return tables.carry_out(search, claimed)

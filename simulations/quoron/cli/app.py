@@ -244,10 +244,6 @@ def plan(
         str | None,
         typer.Option("--for-risk", metavar="RISK|SHARE%", help="Say how many users, or which ε, would do for it."),
     ] = None,
-    accuracy: Annotated[
-        float | None,
-        typer.Option("--for-accuracy", metavar="0..1", help="The same for an accuracy; looks at the data."),
-    ] = None,
     epsilons: Annotated[
         bool, typer.Option("--epsilons", help="Say what risk each ε leaves; with --plot, draw that.")
     ] = False,
@@ -266,7 +262,7 @@ def plan(
         if file is not None and not (file.suffix == kind and file.parent.is_dir()):
             raise ConfigError(f"Expected {option} to name a {kind} file in a folder that exists, got {file}.")
     asked: dict[str, Any] = {"epsilon": epsilon, "algorithm": algorithm, "settings": settings or (), **columns}
-    asked |= {"risk": risk, "accuracy": accuracy, "epsilons": epsilons}
+    asked |= {"risk": risk, "epsilons": epsilons}
     try:
         planned = quoron.plan(source, **asked)
     except Infeasible as error:  # what would be feasible is told before it is said that this is not

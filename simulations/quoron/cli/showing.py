@@ -148,8 +148,6 @@ def _answers(answers: Advice) -> list[Section]:
 def enough_lines(found: Enough) -> list[str]:
     """What would do for a risk, in sentences."""
     asked = f"a predicted excess risk of {found.risk:.2g} ({100 * found.share:.2g} % of the bound on the start's)"
-    if found.accuracy is not None:
-        asked = f"an accuracy of {100 * found.accuracy:.3g} % (simulation only), that is {asked}"
     of = "" if found.coefficients is None else f" of a model of {found.coefficients:,} coefficients"
     lines = [f"For {asked}{of}:"]
     if found.users is None:

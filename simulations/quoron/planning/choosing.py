@@ -84,6 +84,11 @@ class Candidate:
         """What its planner's model says, before it was made a bound: the rule compares these."""
         return self.plan.guessed_excess_risk if self.plan else None
 
+    @property
+    def risk(self) -> float | None:
+        """The bound, or the guess where there is none."""
+        return self.guess if self.predicted is None else self.predicted
+
     def record(self) -> dict[str, Any]:
         """Return one row of a table of candidates; figures are None where it is infeasible."""
         cost, users = (None, 1) if self.plan is None else (self.plan.cost, self.plan.problem.users)

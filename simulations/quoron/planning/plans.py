@@ -76,12 +76,11 @@ def warnings(plan: RunPlan, sizes: Sequence[int] | None) -> tuple[str, ...]:
     return (f"WARNING: {_holds(away, len(sizes))}, {_spared(away)}.",) if away.too_large else ()
 
 
-def remarks(plan: RunPlan, silos: Silos, without: Callable[[int], RunPlan]) -> tuple[str, ...]:
-    """What the largest silo's absence costs; `without` makes the plan of fewer users, or raises as planning does."""
+def remarks(plan: RunPlan, silos: Silos) -> tuple[str, ...]:
+    """What the largest silo's absence costs, and what knowing a person in two silos does."""
     away = largest_away(plan, silos)
-    risk = _risk(plan, away.users - away.persons, without)
     who = _holds(away, len(silos.sizes))
-    told = [f"A silo that is away is as many absent users: {who}. Without it, {_spared(away)}; {risk}."]
+    told = [f"A silo that is away is as many absent users: {who}. Without it, {_spared(away)}."]
     promise, worth = plan.guarantee, ALGORITHMS[plan.algorithm].gaussian(plan)
     if worth is not None:
         own = Charge("", "", promise.epsilon, promise.delta, worth.mu, "zero-out", worth.variation)  # is passed twice
@@ -113,21 +112,6 @@ def _spared(away: Away) -> str:
         told = f"{spared}, but ends the run with a chance of up to {away.ends:.2g} while that silo is away"
         return f"{told}. Declare {lower}more and smaller silos"
     return f"{spared}, and holds"
-
-
-def _risk(plan: RunPlan, users: int, without: Callable[[int], RunPlan]) -> str:
-    """As of a run planned over the others: its noise is that of this run, as divisors stay."""
-    before = plan.predicted_excess_risk or plan.guessed_excess_risk
-    if before is None:
-        return "nothing is predicted of either"
-    try:
-        left = without(users) if users else None
-    except QuoronError:
-        left = None
-    after = None if left is None else left.predicted_excess_risk or left.guessed_excess_risk
-    if after is None:
-        return "the others are too few for this method"
-    return f"the excess risk of the {users:,} others is predicted to be {after:.2g}, where that of all is {before:.2g}"
 
 
 def useless(plan: RunPlan) -> str | None:
@@ -269,7 +253,7 @@ class Plan(Tabular):
         considered = [{name: row[name] for name in CONSIDERED} for row in (each.record() for each in self.candidates)]
         curve = {} if self.curve is None else {"rounds_curve": self.curve.as_json()}
         network: dict[str, Any] = {} if self.network is None else {"network": self.network.as_json()}
-        network |= {"costs": [each.as_json() for each in self.costs]} if self.costs else {}
+        network |= {"costs": [asdict(each) for each in self.costs]} if self.costs else {}
         read = self.forecast
         said: dict[str, Any] = {"forecast": None if read is None else read.as_json()}
         said |= {"choice": self.choice, "considered": considered, "remarks": [*self.doubts, *self.remarks]}
@@ -329,7 +313,7 @@ def choose(
     numbers = planned.plan.parameters
     own = numbers.remarks() if isinstance(numbers, PrintedParameters) else taken.choosing.remarks(planned.plan)
     said = (*unbearable(problem, taken), *own)
-    lost = () if silos is None else _without_silos(planned.plan, silos, config, algorithms)
+    lost = () if silos is None else remarks(planned.plan, silos)
     planned = replace(planned, remarks=(*said, *lost, *bounds.undeclared(config, planned.plan)))
     if not compare:
         return planned
@@ -477,15 +461,9 @@ def _worthwhile(candidate: Candidate, problem: Problem) -> Candidate:
 def _named(config: Config, problem: Problem, algorithms: Registry, *, compare: bool, alternatives: bool) -> Plan:
     name = config.algorithm.name
     others = {other: info for other, info in algorithms.items() if other != name}
-    info, wanted = algorithms[name], config.privacy.adjacency
-    if info.trust_model != "none" and wanted not in info.promises.adjacency:
-        offered = " or ".join(map(repr, info.promises.adjacency))
-        raise ConfigError(f"Expected privacy.adjacency={offered} with {name}, got privacy.adjacency={wanted!r}.")
-    if info.trust_model != "none" and not _keeps_answers(info, config):
-        raise ConfigError(
-            f"Expected an algorithm of trust model {_trust_models(config)}, got algorithm.name={name!r} of trust model "
-            f"{', '.join(info.trust_models)}{_seen(info)}. Name another, or trust more."
-        )
+    info = algorithms[name]
+    if info.trust_model != "none" and (why := _other_promise(info, config)) is not None:
+        raise ConfigError(f"Expected a method with the promise that is asked for, got {name}: {why}. Name another.")
     try:
         plan = _plan(info, config, problem, config.algorithm.options)
     except Infeasible as error:
@@ -496,17 +474,6 @@ def _named(config: Config, problem: Problem, algorithms: Registry, *, compare: b
     info.verify(plan)
     candidates = (Candidate(name, plan), *(_candidates(config, problem, others) if compare else ()))
     return Plan(plan, candidates)
-
-
-def _without_silos(plan: RunPlan, silos: Silos, config: Config, algorithms: Registry) -> tuple[str, ...]:
-    """Of the same algorithm, planned for those who are left, who are asked as all are: by rows, or by sums."""
-    given = config.algorithm.options if config.algorithm.name == plan.algorithm else {}
-
-    def without(users: int) -> RunPlan:
-        others = _in_equal_silos(config, min(users, len(silos.sizes)))
-        return _plan(algorithms[plan.algorithm], others, replace(plan.problem, users=users), given)
-
-    return remarks(plan, silos, without)
 
 
 def _in_equal_silos(config: Config, count: int) -> Config:
@@ -553,11 +520,6 @@ def _trust_models(config: Config) -> str:
     return f"{' or '.join(STRICTER[asked])} with privacy.trust_model={asked!r}"
 
 
-def _seen(info: Registered) -> str:
-    """Why two servers will not do."""
-    return "" if info.promises.one_server is None else f" ({info.promises.one_server})"
-
-
 def _two_servers(info: Registered, config: Config) -> Literal["two-servers"] | None:
     """Return whether two servers have to carry out a method that does not keep answers from one by itself."""
     asked = config.privacy.trust_model == "two-servers" and info.trust_model not in ("local", "none")
@@ -580,25 +542,23 @@ def _private(config: Config, algorithms: Registry) -> list[Registered]:
 def _candidate(info: Registered, config: Config, problem: Problem) -> Candidate:
     if info.choosing.named_only:
         return Candidate(info.name, None, f"{info.name}: kept for comparison, and planned only where it is named.")
-    if config.privacy.adjacency not in info.promises.adjacency:
-        offered = ", ".join(info.promises.adjacency)
-        return Candidate(
-            info.name,
-            None,
-            f"{info.name}: guaranteed is {offered}, and privacy.adjacency={config.privacy.adjacency!r}.",
-        )
-    if not _keeps_answers(info, config):
-        why = (
-            info.promises.one_server
-            if {*info.trust_models}.isdisjoint(UNSEEN)
-            else f"its trust model is {info.trust_model}"
-        )
-        shown = f"{info.name}: asked is trust model {_trust_models(config)}; {why}."
-        return Candidate(info.name, None, shown)
+    if (why := _other_promise(info, config)) is not None:
+        return Candidate(info.name, None, f"{info.name}: {why}.")
     try:
         return Candidate(info.name, _plan(info, config, problem, {}))
     except QuoronError as error:  # also a loss or domain that the algorithm is not made for
         return Candidate(info.name, None, error)
+
+
+def _other_promise(info: Registered, config: Config) -> str | None:
+    """Why a method does not promise what is asked for, without its name; None where it may."""
+    if (adjacency := config.privacy.adjacency) not in info.promises.adjacency:
+        return f"guaranteed is {', '.join(info.promises.adjacency)}, and privacy.adjacency={adjacency!r}"
+    if _keeps_answers(info, config):
+        return None
+    seen = {*info.trust_models}.isdisjoint(UNSEEN)
+    why = info.promises.one_server if seen else f"its trust model is {info.trust_model}"
+    return f"asked is trust model {_trust_models(config)}; {why}"
 
 
 def _plan(

@@ -5,13 +5,14 @@ forecast holds no better for being asked backwards.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from quoron.config import Config
+from quoron.planning.choosing import Candidate
 from quoron.planning.plans import choose, with_epsilon
-from quoron_privacy.errors import ConfigError, Infeasible, QuoronError
+from quoron_privacy.errors import ConfigError, QuoronError
 from quoron_server.algorithms.info import start_risk
 from quoron_server.algorithms.search import two_digits
 from quoron_server.plan import LEAST_EPSILON, MOST_EPSILON, RunPlan
@@ -22,33 +23,7 @@ EPSILONS = (LEAST_EPSILON, MOST_EPSILON)  # that are looked at
 STEPS = (1 / 8, 1 / 4, 1 / 2, 1.0, 2.0, 4.0, 8.0)  # times the configured ε: the points of the curve
 STRIDE = 4.0  # factor from one place to the next, until the answer lies between two
 CLOSE = 1.04  # bisection ends when the ends are this factor apart
-
-
-@dataclass(frozen=True, slots=True)
-class EpsilonPoint:
-    """What one ε buys: a plan's predicted excess risk, or why there is none."""
-
-    epsilon: float
-    algorithm: str | None
-    rounds: int | None
-    predicted_excess_risk: float | None  # a bound; None where nobody has measured one
-    infeasible: str | None = None
-    accuracy: float | None = None  # of a model that is off by that risk; a figure of the data, simulation only
-    guessed_excess_risk: float | None = None
-
-    @property
-    def risk(self) -> float | None:
-        """The bound, or the guess where there is none."""
-        return self.guessed_excess_risk if self.predicted_excess_risk is None else self.predicted_excess_risk
-
-    @classmethod
-    def of(cls, epsilon: float, plan: RunPlan | QuoronError) -> "EpsilonPoint":
-        """From a plan, or the reason why there is none."""
-        if isinstance(plan, QuoronError):
-            why = f"{plan.condition}; needs {plan.needs}." if isinstance(plan, Infeasible) else str(plan)
-            return cls(epsilon, None, None, None, why)
-        bound, guess = plan.predicted_excess_risk, plan.guessed_excess_risk
-        return cls(epsilon, plan.algorithm, plan.cost.rounds, bound, guessed_excess_risk=guess)
+EpsilonCurve = tuple[tuple[float, Candidate], ...]  # what each ε buys: a plan's risk, or why there is none
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +36,6 @@ class Enough:
     users_algorithm: str | None
     epsilon: float | None  # the least, to two digits; None if none up to 15 does
     epsilon_algorithm: str | None
-    accuracy: float | None = None  # that was asked for, of which the risk was made
     users_guessed: bool = False  # whether no bound stands behind the answer, but a guess that nobody has measured
     epsilon_guessed: bool = False
     coefficients: int | None = None  # of the model, where columns are still to be estimated
@@ -71,7 +45,7 @@ class Enough:
 class Advice:
     """What was asked beside a plan; None for what was not."""
 
-    curve: tuple[EpsilonPoint, ...] | None = None
+    curve: EpsilonCurve | None = None
     enough: Enough | None = None
     widest: Enough | None = None  # as `enough`, of the most coefficients that columns still to be estimated may become
 
@@ -79,7 +53,7 @@ class Advice:
         """Plain numbers."""
         answers: dict[str, Any] = {}
         if self.curve is not None:
-            answers["epsilon_curve"] = [asdict(point) for point in self.curve]
+            answers["epsilon_curve"] = [{"epsilon": epsilon} | point.record() for epsilon, point in self.curve]
         if self.enough is not None:
             answers["enough"] = asdict(self.enough)
         if self.widest is not None:
@@ -98,15 +72,17 @@ def planned(config: Config, problem: Problem) -> RunPlan | QuoronError:
 Planner = Callable[[Config, Problem], RunPlan | QuoronError]
 
 
-def epsilon_curve(
-    config: Config, problem: Problem, steps: Sequence[float] = STEPS, *, plan: Planner = planned
-) -> tuple[EpsilonPoint, ...]:
+def epsilon_curve(config: Config, problem: Problem, *, plan: Planner = planned) -> EpsilonCurve:
     """What ε from an eighth of the configured one to eight times as much buys, everything else as configured."""
     points = []
-    for epsilon in (config.privacy.epsilon * step for step in steps):
+    for epsilon in (config.privacy.epsilon * step for step in STEPS):
         if not EPSILONS[0] <= epsilon <= EPSILONS[1]:
             continue
-        points.append(EpsilonPoint.of(epsilon, plan(with_epsilon(config, epsilon), problem)))
+        found = plan(with_epsilon(config, epsilon), problem)
+        if isinstance(found, QuoronError):
+            points.append((epsilon, Candidate(config.algorithm.name, None, found)))
+        else:
+            points.append((epsilon, Candidate(found.algorithm, found)))
     return tuple(points)
 
 

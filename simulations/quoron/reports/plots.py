@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 
 from quoron.engine.network import duration
-from quoron.planning.choosing import risk_words
+from quoron.planning.choosing import refusals, risk_words
 from quoron.planning.plans import RoundsCurve
 from quoron.planning.projection import NAME, Costs
-from quoron.planning.questions import EpsilonPoint
-from quoron.reports.page import ONLY, Picture, Section, Table
+from quoron.planning.questions import EpsilonCurve
+from quoron.reports.page import Picture, Section, Table
 from quoron.reports.pictures import LOG, Axis, Line, bar, chart
 from quoron.results import size
 from quoron_server.traffic import idle, once
@@ -33,35 +33,27 @@ def rounds_section(name: str, curve: RoundsCurve, chosen: int) -> Section:
     return Section(title=title, tables=[Table(title, heads, rows)], pictures=[Picture(title, drawn)])
 
 
-def epsilon_section(points: Sequence[EpsilonPoint]) -> Section:
-    """One line an ε, with a bar on a logarithmic scale, and accuracy where it can be spoken of."""
-    feasible = [point for point in points if point.risk is not None]
-    accuracies = [(point.epsilon, 100 * point.accuracy) for point in feasible if point.accuracy is not None]
-    risks, rows = [(point.epsilon, point.risk or 0.0) for point in feasible], []
-    ends = min((risk for _, risk in risks), default=1.0), max((risk for _, risk in risks), default=1.0)
-    for point in points:
-        by = "infeasible" if point.algorithm is None else f"{point.algorithm}, {point.rounds:,} rounds"
-        predicted = risk_words(point.predicted_excess_risk, point.guessed_excess_risk)
-        right = "" if point.accuracy is None else f"{100 * point.accuracy:.1f} %"
+def epsilon_section(points: EpsilonCurve) -> Section:
+    """One line an ε, with a bar on a logarithmic scale."""
+    risks = [(epsilon, point.risk) for epsilon, point in points if point.risk is not None]
+    ends, rows = (min((risk for _, risk in risks), default=1.0), max((risk for _, risk in risks), default=1.0)), []
+    for epsilon, point in points:
         drawn = "" if point.risk is None else bar(point.risk, *ends)
-        rows.append([f"{point.epsilon:.3g}", predicted, drawn, *([right] if accuracies else []), by])
-    heads = ["ε", "predicted excess risk", LOG, *([f"accuracy{ONLY}"] if accuracies else []), "by"]
-    below = [f"Infeasible at ε = {each.epsilon:.3g}: {each.infeasible}" for each in points if each.infeasible]
-    guesses = [(each.epsilon, each.risk or 0.0) for each in feasible if each.predicted_excess_risk is None]
+        by = "infeasible" if point.plan is None else f"{point.algorithm}, {point.plan.cost.rounds:,} rounds"
+        rows.append([f"{epsilon:.3g}", risk_words(point.predicted, point.guess), drawn, by])
+    below = [f"Infeasible at ε = {epsilon:.3g}: {why}" for epsilon, each in points for why, _ in refusals([each])]
+    bounds = {epsilon for epsilon, point in points if point.predicted is not None}
+    guesses = [(epsilon, risk) for epsilon, risk in risks if epsilon not in bounds]
     lines, across = [Line(AT_MOST, risks), *([Line(GUESSED, guesses, "dots")] if guesses else [])], Axis("ε", log=True)
     pictures = [Picture(AT_MOST, chart(AT_MOST, lines, across, Axis(AT_MOST, log=True)))] if risks else []
-    if accuracies and len(accuracies) == len(feasible):
-        label = "accuracy in %, simulation only"
-        pictures.append(Picture(label, chart(label, [Line(label, accuracies)], across, Axis(label))))
-    listed = [Table("Risk by ε", heads, rows)]
+    listed = [Table("Risk by ε", ["ε", "predicted excess risk", LOG, "by"], rows)]
     return Section(title="Risk by ε", tables=listed, pictures=pictures, below=below)
 
 
 DESCRIPTION = 1_200  # bytes of a run's announcement, about
-FRONT = "●"  # behind a cost: on its front
 LEGEND = (
-    f"{FRONT} on the front: no other has as little of it with as little risk. Messages are answers asked for; bytes "
-    "are of questions and answers, on the wire. Time is projected: what it leaves out is in docs/network.md."
+    "Messages are answers asked for; bytes are of questions and answers, on the wire. Time is projected: what it "
+    "leaves out is in docs/network.md."
 )
 EARLY = (
     "Over named networks a round ends once all have answered, as with `--early-ends`; without it each lasts its "
@@ -78,12 +70,10 @@ def section(rows: Sequence[Costs]) -> Section:
         return Section()
     lines = []
     for row in rows:
-        line = [row.algorithm, row.told, _marked(row, "rounds", f"{row.rounds:,.4g}"), f"{row.messages:,.10g}"]
-        line += [_marked(row, "bytes", size(row.bytes_down + row.bytes_up)), size(row.bytes_up)]
-        for network, seconds in row.seconds.items():
-            words = "too slow" if seconds is None else duration(seconds) + (" held" if row.held else "")
-            line.append(_marked(row, network, words))
-        lines.append(line)
+        late = " held" if row.held else ""
+        moved = [size(row.bytes_down + row.bytes_up), size(row.bytes_up)]
+        times = ["too slow" if seconds is None else duration(seconds) + late for seconds in row.seconds.values()]
+        lines.append([row.algorithm, row.told, f"{row.rounds:,.4g}", f"{row.messages:,.10g}", *moved, *times])
     down, up = once(run=NAME, description=DESCRIPTION)
     hour = idle(seconds=3600)
     beside = (
@@ -93,7 +83,3 @@ def section(rows: Sequence[Costs]) -> Section:
     heads = ["algorithm", "excess risk", "rounds", "messages", "bytes", "of them up", *rows[0].seconds]
     title, held = "What the rounds cost", [HELD] if any(row.held for row in rows) else []
     return Section(title=title, tables=[Table(title, heads, lines)], below=[LEGEND, EARLY, *held, beside])
-
-
-def _marked(row: Costs, name: str, words: str) -> str:
-    return f"{words} {FRONT}" if name in row.fronts else words

@@ -13,7 +13,7 @@ What is to be compared: algorithms times settings times seeds, on one problem.
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, Literal
 
@@ -24,7 +24,7 @@ from quoron import toml_text
 from quoron.arguments import overlay
 from quoron.config import Config
 from quoron.engine.network import Network
-from quoron.planning.projection import Costs, marked
+from quoron.planning.projection import Costs
 from quoron.reports.summary import Summary
 from quoron_privacy.errors import ConfigError
 from quoron_server.algorithms import ALGORITHMS
@@ -53,11 +53,6 @@ class Cell:
     def named(self) -> str:
         """For people: `recentred-sgd privacy.epsilon=4`."""
         return " ".join([self.algorithm, *(f"{key}={shown(value)}" for key, value in self.varied)])
-
-    @property
-    def problem(self) -> str:
-        """Cells in which this is equal have the same users and the same loss, so that their risks can be compared."""
-        return json.dumps(self.config.model_dump(mode="json", include={"population": True, "loss": True}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,78 +201,83 @@ Rows = tuple[Mapping[str, Any], ...]
 CONFIDENCE = 0.95
 COSTS = ("rounds", "messages", "gradient_evaluations", "bytes_up", "bytes_down", "wire_up", "wire_down")
 FORECASTS = ("predicted_excess_risk", "guessed_excess_risk")
-PROJECTED, FRONTS = "projected.", "fronts"  # columns of networks: seconds; and the costs on whose front a cell is
+PROJECTED = "projected."  # columns of networks: seconds
 TOLD, ENDS = "told ", (", low", ", high")  # columns of what held-out users tell privately
 PROMISE = ("epsilon", "delta", "adjacency", "trust_model")
+ENDED = ("infeasible", "failed", "folder")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Outcome:
-    """What became of one run; of an infeasible cell, of its first."""
+def run_row(
+    cell: Cell,
+    simulation_seed: int,
+    folder: str,
+    summary: Summary | None = None,
+    *,
+    seconds: Mapping[str, float | None] | None = None,
+    held: bool = False,
+    infeasible: str | None = None,
+    failed: str | None = None,
+) -> Mapping[str, Any]:
+    """One row of what became of one run; of an infeasible cell, of its first.
 
-    cell: Cell
-    simulation_seed: int
-    folder: str  # relative to the comparison's
-    summary: Summary | None = None
-    seconds: Mapping[str, float | None] = field(default_factory=dict)  # projected, by network; None: answers too late
-    held: bool = False  # whether its rounds must last their whole time
-    infeasible: str | None = None  # why there is no plan
-    failed: str | None = None  # why a run did not end well
+    `seconds` are projected, by network, None where answers would be too late; rounds that are `held` must last their
+    whole time. `folder` is relative to the comparison's; `infeasible` is why there is no plan, `failed` why a run did
+    not end well.
+    """
+    row = {**dict(cell.varied), "algorithm": cell.algorithm, "simulation_seed": simulation_seed}
+    row |= {"taken": None, "excess_risk": None}
+    if summary is not None:
+        row |= {"taken": summary.algorithm, "excess_risk": summary.excess_risk}
+        row |= {"excess_risk_at_start": summary.excess_risk_initial, "held_back": summary.held_back}
+        row |= {name: getattr(summary, name) for name in (*FORECASTS, *COSTS, "users_asked", "halted", *PROMISE)}
+        row |= {f"test_{name}": value for name, value in summary.test.items()}
+        for name, figures in summary.told.items():
+            row |= {f"{TOLD}{name}{end}": figure for end, figure in zip(("", *ENDS), figures, strict=True)}
+        row |= {"seconds": summary.seconds}
+        if seconds:
+            row |= {f"{PROJECTED}{name}": value for name, value in seconds.items()} | {"held": held}
+    return row | {"infeasible": infeasible, "failed": failed, "folder": folder}
 
 
-def run_rows(outcomes: Sequence[Outcome]) -> Rows:
-    """One row a run, and one for each cell that is infeasible."""
-    return tuple(map(_run_row, outcomes))
-
-
-def cell_rows(outcomes: Sequence[Outcome], looks: int = 1) -> Rows:
-    """One row a cell: within each setting the least mean excess risk first, cells without a result last.
+def cell_rows(runs: Rows, keys: Sequence[str], looks: int = 1) -> Rows:
+    """One row a cell: within each setting of `keys` the least mean excess risk first, cells without a result last.
 
     `behind_low` and `behind_high` are the interval of how much more a cell leaves than the setting's first, seed by
     seed, where they have two seeds in common. All of a setting's cells, and all of so many `looks` at growing numbers
     of seeds, hold together with 95 %: each has its part of the 5 % (Bonferroni).
     """
-    cells = list(dict.fromkeys(outcome.cell for outcome in outcomes))
-    settings = list(dict.fromkeys(_setting(cell) for cell in cells))
-    rows = [(cell, _cell_row([each for each in outcomes if each.cell is cell])) for cell in cells]
-    for setting in settings if any(each.seconds for each in outcomes) else ():
-        alike = [row for cell, row in rows if _setting(cell) == setting]
-        for row, costs in zip(alike, marked([_costs(row) for row in alike]), strict=True):
-            row[FRONTS] = list(costs.fronts)
-
-    for setting in settings:
-        done = [(cell, row) for cell, row in rows if _setting(cell) == setting and row["excess_risk"] is not None]
+    found: list[Mapping[str, Any]] = []
+    for setting in _groups(runs, keys):
+        cells = [(own, _cell_row(own, keys)) for own in _groups(setting, ["algorithm"])]
+        cells.sort(key=lambda cell: (cell[1]["excess_risk"] is None, cell[1]["excess_risk"] or 0.0))
+        done = [cell for cell in cells if cell[1]["excess_risk"] is not None]
         confidence = 1 - (1 - CONFIDENCE) / (looks * max(1, math.comb(len(done), 2)))
-        for cell, row in done:
-            best, _ = min(done, key=lambda pair: float(pair[1]["excess_risk"]))
-            more = [] if cell is best else _differences(outcomes, cell, best)
+        for place, (own, row) in enumerate(done):
+            more = _differences(own, done[0][0]) if place else []
             row["behind_low"], row["behind_high"] = interval(more, confidence, least=-math.inf) or (None, None)
-
-    def order(pair: tuple[Cell, Mapping[str, Any]]) -> tuple[int, bool, float]:
-        cell, row = pair
-        risk = row["excess_risk"]
-        return settings.index(_setting(cell)), risk is None, 0.0 if risk is None else risk
-
-    return tuple(row for _, row in sorted(rows, key=order))
+        found += [row for _, row in cells]
+    return tuple(found)
 
 
 def decided(rows: Rows, keys: Sequence[str]) -> bool:
     """Whether under every choice of the varied `keys` the first cell is known to leave less than the second."""
-    first: dict[str, list[Mapping[str, Any]]] = {}
+    groups = _groups([row for row in rows if row["excess_risk"] is not None], keys)
+    return all(len(some) < 2 or (some[1]["behind_low"] or 0.0) > 0 for some in groups)
+
+
+def _groups(rows: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> list[list[Mapping[str, Any]]]:
+    """The rows with the same values of `keys`, in the order of each group's first."""
+    groups: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:
-        if row["excess_risk"] is not None:
-            first.setdefault(json.dumps([row[key] for key in keys], default=str), []).append(row)
-    return all(len(some) < 2 or (some[1]["behind_low"] or 0.0) > 0 for some in first.values())
+        groups.setdefault(json.dumps([row[key] for key in keys], default=str), []).append(row)
+    return list(groups.values())
 
 
-def _differences(outcomes: Sequence[Outcome], cell: Cell, best: Cell) -> list[float]:
-    """How much more `cell` leaves than `best`, for every seed that both have."""
-    own, its = (
-        {each.simulation_seed: each.summary.excess_risk for each in outcomes if each.cell is some and each.summary}
-        for some in (cell, best)
-    )
-    risks = ((own[seed], its.get(seed)) for seed in own)
-    return [risk - other for risk, other in risks if risk is not None and other is not None]
+def _differences(runs: Sequence[Mapping[str, Any]], best: Sequence[Mapping[str, Any]]) -> list[float]:
+    """How much more excess risk `runs` leave than those of the best cell, for every seed that both have."""
+    other = {row["simulation_seed"]: row["excess_risk"] for row in best}
+    pairs = ((row["excess_risk"], other.get(row["simulation_seed"])) for row in runs)
+    return [risk - least for risk, least in pairs if risk is not None and least is not None]
 
 
 def interval(
@@ -299,8 +299,9 @@ def interval(
 
 def costs_of(rows: Sequence[Mapping[str, Any]]) -> list[Costs]:
     """What rounds cost in cells with a result, in their order; none where no network is given."""
-    with_network = [row for row in rows if row.get(FRONTS) is not None and row["excess_risk"] is not None]
-    return [replace(_costs(row), fronts=tuple(row[FRONTS])) for row in with_network]
+    return [
+        _costs(row) for row in rows if row["excess_risk"] is not None and any(key.startswith(PROJECTED) for key in row)
+    ]
 
 
 def algorithm(row: Mapping[str, Any]) -> str:
@@ -324,80 +325,26 @@ def _costs(row: Mapping[str, Any]) -> Costs:
     )
 
 
-def _projected(outcomes: Sequence[Outcome]) -> dict[str, Any]:
-    """Mean projected seconds over each network, and whether rounds are held."""
-    names = list(dict.fromkeys(name for each in outcomes for name in each.seconds))
-    if not names:
-        return {}
-    row: dict[str, Any] = {}
-    for name in names:
-        values = [each.seconds.get(name) for each in outcomes]
-        known = [value for value in values if value is not None]
-        row[f"{PROJECTED}{name}"] = _mean(known) if len(known) == len(values) else None
-    return row | {"held": outcomes[0].held}
-
-
-def _setting(cell: Cell) -> str:
-    return json.dumps(cell.varied, default=str)
-
-
-def _head(cell: Cell) -> dict[str, Any]:
-    return {**dict(cell.varied), "algorithm": cell.algorithm}
-
-
-def _run_row(outcome: Outcome) -> dict[str, Any]:
-    summary = outcome.summary
-    row = _head(outcome.cell) | {
-        "simulation_seed": outcome.simulation_seed,
-        "taken": None,
-        "excess_risk": None if summary is None else summary.excess_risk,
-    }
-    if summary is not None:
-        row |= {"taken": summary.algorithm, "excess_risk_at_start": summary.excess_risk_initial}
-        row |= {"held_back": summary.held_back}
-        row |= {name: getattr(summary, name) for name in FORECASTS}
-        row |= {name: getattr(summary, name) for name in (*COSTS, "users_asked", "halted", *PROMISE)}
-        row |= {f"test_{name}": value for name, value in summary.test.items()} | _told([summary])
-        row |= {"seconds": summary.seconds} | _projected([outcome])
-    return row | {"infeasible": outcome.infeasible, "failed": outcome.failed, "folder": outcome.folder}
-
-
-def _cell_row(outcomes: Sequence[Outcome]) -> dict[str, Any]:
-    """The row of one cell. Costs are means over its runs, which differ where a run is halted."""
-    first = outcomes[0]
-    done = [each for each in outcomes if each.summary is not None]
-    summaries = [each.summary for each in done if each.summary is not None]
-    risks = [each.excess_risk for each in summaries if each.excess_risk is not None]
-    start = max((each.excess_risk_initial or 0.0 for each in summaries), default=0.0)
-    row = _head(first.cell) | {"taken": None, "runs": len(done), "excess_risk": None, "low": None, "high": None}
-    row |= {"of_start": None}
+def _cell_row(runs: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> dict[str, Any]:
+    """The row of one cell. Costs and figures are means over its runs; what its plan says is that of the first run."""
+    done = [row for row in runs if row["taken"] is not None]
+    risks = [row["excess_risk"] for row in done if row["excess_risk"] is not None]
+    start = max((row["excess_risk_at_start"] or 0.0 for row in done), default=0.0)
+    row = {key: runs[0][key] for key in (*keys, "algorithm")}
+    row |= {"taken": None, "runs": len(done), "excess_risk": None, "low": None, "high": None, "of_start": None}
     if risks:
         row["excess_risk"] = float(np.mean(risks))
         row["low"], row["high"] = interval(risks) or (None, None)
         row["of_start"] = row["excess_risk"] / start if start else None
-    if done:
-        row["taken"] = summaries[0].algorithm
-        row |= {name: getattr(summaries[0], name) for name in FORECASTS}
-        row |= {"held_back": _mean([each.held_back for each in summaries])}
-        row |= {name: _mean([getattr(each, name) for each in summaries]) for name in COSTS}
-        row |= {name: getattr(summaries[0], name) for name in PROMISE}
-        row |= {f"test_{name}": _mean([each.test[name] for each in summaries]) for name in summaries[0].test}
-        row |= _told(summaries)
-        row |= {
-            "halted": sum(each.halted for each in summaries),
-            "seconds": _mean([each.seconds for each in summaries]),
-        }
-        row |= _projected(done)
-    failed = next((each.failed for each in outcomes if each.failed is not None), None)
-    return row | {"infeasible": first.infeasible, "failed": failed}
-
-
-def _told(summaries: Sequence[Summary]) -> dict[str, Any]:
-    """Means over runs of what held-out users tell privately, and of the ends of its 95 % intervals."""
-    return {
-        f"{TOLD}{name}{end}": _mean([each.told[name][place] for each in summaries])
-        for name in summaries[0].told
-        for place, end in enumerate(("", ENDS[0], ENDS[1]))
+    for key in done[0] if done else ():
+        values = [run[key] for run in done]
+        if key in ("taken", *FORECASTS, *PROMISE, "held"):
+            row[key] = values[0]
+        elif key not in {*row, "simulation_seed", "users_asked", "excess_risk_at_start", *ENDED}:
+            row[key] = sum(values) if key == "halted" else None if None in values else _mean(values)
+    return row | {
+        "infeasible": runs[0]["infeasible"],
+        "failed": next((run["failed"] for run in runs if run["failed"]), None),
     }
 
 

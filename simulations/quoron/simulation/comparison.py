@@ -50,14 +50,13 @@ from quoron.run_folder import RunFolder, as_parquet, numbered, write
 from quoron.simulation import run as runs
 from quoron.simulation.cells import (
     Cell,
-    Outcome,
     Request,
     Rows,
     algorithm,
     cell_rows,
     costs_of,
     decided,
-    run_rows,
+    run_row,
     shown,
     told_of,
 )
@@ -431,30 +430,30 @@ def _refusal(job: Job) -> str | None:
 
 def _collected(request: Request, folder: Path, jobs: Sequence[Job], failures: Mapping[Job, str]) -> Comparison:
     refused = {job.cell: reason for job in jobs if (reason := _refusal(job)) is not None}
-    outcomes = []
+    found = []
     for job in jobs:
-        seed, where = job.config.run.seed, str(job.folder.relative_to(folder))
+        run = job.cell, job.config.run.seed, str(job.folder.relative_to(folder))
         if job.cell in refused:
             if job.number == 0:
-                outcomes.append(Outcome(job.cell, seed, where, infeasible=refused[job.cell]))
+                found.append(run_row(*run, infeasible=refused[job.cell]))
         elif job in failures:
-            outcomes.append(Outcome(job.cell, seed, where, failed=failures[job]))
+            found.append(run_row(*run, failed=failures[job]))
         else:
-            outcomes.append(_done(job, seed, where, request.networks))
-    return Comparison(folder, request, cell_rows(outcomes, len(request.looks)), run_rows(outcomes))
+            seconds, held = _seconds(job, request.networks)
+            found.append(run_row(*run, from_json(RunFolder(job.folder).summary()), seconds=seconds, held=held))
+    rows = tuple(found)
+    return Comparison(folder, request, cell_rows(rows, [key for key, _ in request.vary], len(request.looks)), rows)
 
 
-def _done(job: Job, seed: int, where: str, networks: Mapping[str, Network]) -> Outcome:
-    """A complete run with its projected seconds over every network."""
+def _seconds(job: Job, networks: Mapping[str, Network]) -> tuple[dict[str, float | None], bool]:
+    """A complete run's projected seconds over every network, and whether its rounds must last their whole time."""
     folder, own = RunFolder(job.folder), job.config.run.link
-    summary = from_json(folder.summary())
     over = networks or ({} if own is None else {"its network": own})
     if not over:
-        return Outcome(job.cell, seed, where, summary=summary)
+        return {}, False
     kinds = [each["kind"] for each in folder.plan()["guarantee"]["assumptions"]]
     held, rounds = Kind.SECRET_COHORTS in kinds, folder.rounds()
-    seconds = {text: seconds_of(rounds, network.held() if held else network) for text, network in over.items()}
-    return Outcome(job.cell, seed, where, summary=summary, seconds=seconds, held=held)
+    return {text: seconds_of(rounds, network.held() if held else network) for text, network in over.items()}, held
 
 
 Row = Mapping[str, Any]

@@ -27,8 +27,8 @@ import secrets
 import shutil
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from contextlib import AbstractContextManager, closing
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from hashlib import blake2b
 from pathlib import Path
@@ -70,6 +70,7 @@ class Outcome:
     score: float  # with noise, higher is better
     weights: Vector  # (d,)
     events: tuple[Mapping[str, Any], ...] = ()  # what its rounds made public
+    candidate: int = -1  # that was tried, by its place; set by the search
 
     @property
     def settled(self) -> "Outcome":
@@ -78,7 +79,7 @@ class Outcome:
         Were it raised, whoever looks on would be told of a trial that is not released.
         """
         finite = bool(np.isfinite(self.score) & np.isfinite(self.weights).all())
-        return self if finite else Outcome(WORST, np.zeros(self.weights.shape))
+        return self if finite else Outcome(WORST, np.zeros(self.weights.shape), candidate=self.candidate)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -87,13 +88,11 @@ class Known:
 
     done: int = 0  # trials
     best: Outcome | None = None
-    candidate: int = -1  # of the best one
 
-    def after(self, candidate: int, outcome: Outcome, *, counts: bool) -> "Known":
+    def after(self, outcome: Outcome, *, counts: bool) -> "Known":
         """With one trial more; of equal scores the earlier one stays, which is as good as tossing a coin."""
         better = counts and (self.best is None or outcome.score > self.best.score)
-        known = replace(self, done=self.done + 1)
-        return replace(known, best=outcome, candidate=candidate) if better else known
+        return Known(self.done + 1, outcome if better else self.best)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +116,9 @@ class PrivateState:
             raw = self.path.read_bytes()
             said = json.loads(self._cipher.decrypt(raw[:_NONCE], raw[_NONCE:], None))
             best = said["best"]
-            kept = None if best is None else Outcome(best["score"], _vector(best["weights"]), tuple(best["events"]))
-            return Known(said["done"], kept, said["candidate"])
+            if best is not None:
+                best = Outcome(best["score"], _vector(best["weights"]), tuple(best["events"]), best["candidate"])
+            return Known(said["done"], best)
         except Exception:  # whatever is wrong is wrong with the file; nothing of it may be told
             raise LedgerError(
                 f"Expected {self.path} as this search wrote it, got another file. Put it back, or begin a new search."
@@ -126,9 +126,8 @@ class PrivateState:
 
     def write(self, known: Known) -> None:
         """Keep it: complete or not at all. RunError where it cannot be."""
-        best = known.best
-        kept = None if best is None else {"score": best.score, "weights": _text(best.weights), "events": best.events}
-        text = json.dumps({"done": known.done, "candidate": known.candidate, "best": kept}).encode()
+        best = None if known.best is None else asdict(known.best) | {"weights": _text(known.best.weights)}
+        text = json.dumps({"done": known.done, "best": best}).encode()
         if len(text) > self.room:
             raise LedgerError(f"Expected an outcome within {self.room} bytes, as planned, got a larger one.")
         nonce, padded = secrets.token_bytes(_NONCE), text.ljust(self.room)
@@ -177,7 +176,7 @@ def _vector(text: str) -> Vector:
 
 
 T = TypeVar("T")
-Perform = Callable[[int, NoiseSource], Outcome]  # a candidate, by its place, with the noise of its trial
+Perform = Callable[[int, NoiseSource, NoiseSource], Outcome]  # a candidate's place, noise of its trial, of the search
 THEOREM = "docs/privacy/selection.md#se1"
 _AGAIN = 6  # times that trials are planned with less, where some cost more than Gaussian ones
 
@@ -264,20 +263,7 @@ class TrialNoise(OtherStreams):
         return self.source.stream("trial", self.trial, *labels)
 
 
-@dataclass(frozen=True, slots=True)
-class Best:
-    """The trial that is released."""
-
-    candidate: int
-    outcome: Outcome
-
-
-def noise_of(key: bytes, *, simulated: bool) -> NoiseSource:
-    """The source of a key."""
-    return SeededNoise(int(key)) if simulated else SecureNoise(key)
-
-
-def search(price: Price, noise: NoiseSource, perform: Perform, state: PrivateState | None = None) -> Best:
+def search(price: Price, noise: NoiseSource, perform: Perform, state: PrivateState | None = None) -> Outcome:
     """Carry out the trials that are left, and return the best of all.
 
     Nothing is raised, told or written of single trials but to `state`: one whose numbers are not finite has the worst
@@ -289,24 +275,23 @@ def search(price: Price, noise: NoiseSource, perform: Perform, state: PrivateSta
         candidate = drawn(noise, trial, price.candidates)
         with np.errstate(all="ignore"), warnings.catch_warnings():  # a warning tells of the trial that it is of
             warnings.simplefilter("ignore")
-            outcome = perform(candidate, StartedNoise(TrialNoise(noise, trial), "search"))
-        known = known.after(candidate, outcome.settled, counts=trial < number)
+            outcome = perform(candidate, StartedNoise(TrialNoise(noise, trial), "search"), noise)
+        known = known.after(replace(outcome.settled, candidate=candidate), counts=trial < number)
         if state is not None:
             state.write(known)
     assert known.best is not None  # at least one trial
-    return Best(known.candidate, known.best)
+    return known.best
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Books:
-    """The durable side of a search."""
+class SearchRun:
+    """A search in its folder: check, charge, begin, carry out and end it, as `quoron_server.runs.Run` does a plan's."""
 
     folder: Path
-    name: str  # in the lifetime ledger
+    name: str  # in the privacy ledger
     text: str  # all that makes it this search and no other
-    digest: str
     price: Price
-    group: str
+    population: str  # whose privacy budget is charged
     statement: str
     account: Callable[[], AbstractContextManager["PopulationLedger"]] | None  # None: a simulation, charged to nobody
     simulation_seed: int | None = None
@@ -320,60 +305,65 @@ class Books:
         """BudgetExceeded if the account has no room for it now."""
         if self.account is not None:
             with self.account() as population:
-                population.check(self.name, group=self.group, **self._charge)
+                population.check(self.name, group=self.population, **self._charge)
 
-    def begin(self) -> Ledger:
-        """Its ledger, and the charge; OtherVersion if another search began here."""
+    def carry_out(self, perform: Perform, *, inputs: Callable[[], bytes | None], data: str, room: int) -> Outcome:
+        """Begin and charge it, or go on from where it stands, to the end: the best trial, kept before it is reported.
+
+        `inputs` returns a digest of the `data` that trials compute with, None where nobody checks that they are the
+        same. What was secret is erased. NothingReleased, with all of it charged, where the best trial is no model;
+        OtherVersion if another search began here.
+        """
+        with closing(self._begun()) as own:
+            if not own.finished:
+                if (digest := inputs()) is not None and not own.same_inputs(digest):
+                    raise other_run(self.folder, data)
+                seeded, state = self.simulation_seed is not None, PrivateState(self.folder, own.noise_key, room)
+                noise = SeededNoise(int(own.noise_key)) if seeded else SecureNoise(own.noise_key)
+
+                def draw() -> tuple[tuple[Release, ...], dict[str, Any]]:
+                    best = search(self.price, noise, perform, state)
+                    selected = {"candidate": best.candidate, "score": best.score, "events": list(best.events)}
+                    release = Release("private-selection", {"mean_trials": self.price.trials.mean})
+                    return (release,), {"selected": selected}
+
+                own.release_once(PREFACE, draw)
+                best = state.read().best
+                assert best is not None
+                own.finish(best.weights)
+            erase(self.folder)
+            preface = own.released(PREFACE)
+            assert preface is not None
+            selected = preface["selected"]
+            if selected["score"] <= WORST:
+                self.end("failed")
+                raise NothingReleased(
+                    "Nothing was chosen, and the whole of epsilon is spent: no trial's score and model were finite "
+                    "numbers."
+                )
+            return Outcome(selected["score"], own.model, tuple(selected["events"]), selected["candidate"])
+
+    def _begun(self) -> Ledger:
+        """Its ledger, and the charge."""
+        digest = blake2b(self.text.encode(), digest_size=32).hexdigest()
         if not self.ledger.is_file():
             key = SecureNoise.fresh() if self.simulation_seed is None else SeededNoise(self.simulation_seed)
-            own = Ledger.create(self.ledger, plan=self.text, config_digest=self.digest, noise_key=key.export_key())
+            own = Ledger.create(self.ledger, plan=self.text, config_digest=digest, noise_key=key.export_key())
         else:
             own = Ledger.open(self.ledger)
         try:
-            if (own.plan_json, own.config_digest) != (self.text, self.digest):
+            if own.plan_json != self.text:
                 raise other_run(self.ledger, "settings to try, or price")
             if self.account is not None:
                 with self.account() as population:
-                    population.charge(self.name, group=self.group, statement=self.statement, **self._charge)
+                    population.charge(self.name, group=self.population, statement=self.statement, **self._charge)
         except BaseException:
             own.close()
             raise
         return own
 
-    def noise(self, own: Ledger) -> NoiseSource:
-        """The source that it began with."""
-        return noise_of(own.noise_key, simulated=self.simulation_seed is not None)
-
-    def carry_out(self, own: Ledger, perform: Perform, *, room: int, entries: tuple[Release, ...] = ()) -> Best:
-        """From wherever it stands to the end: the best trial, kept before it is told. What was secret is erased.
-
-        NothingReleased, with all of it charged, where the best of them is no model.
-        """
-        if not own.finished:
-            state = PrivateState(self.folder, own.noise_key, room)
-
-            def draw() -> tuple[tuple[Release, ...], dict[str, Any]]:
-                best = search(self.price, self.noise(own), perform, state)
-                said = {"candidate": best.candidate, "score": best.outcome.score, "events": list(best.outcome.events)}
-                return entries, {"selected": said}
-
-            own.release_once(PREFACE, draw)
-            kept = state.read().best
-            assert kept is not None
-            own.finish(kept.weights)
-        erase(self.folder)
-        preface = own.released(PREFACE)
-        assert preface is not None
-        said = preface["selected"]
-        if said["score"] <= WORST:
-            self.end("failed")
-            raise NothingReleased(
-                "Nothing was chosen, and the whole of epsilon is spent: no trial's score and model were finite numbers."
-            )
-        return Best(said["candidate"], Outcome(said["score"], own.model, tuple(said["events"])))
-
     def end(self, status: Any = "complete", *, model: Any = None) -> None:
-        """In the lifetime ledger: what became of it."""
+        """In the privacy ledger: what became of it."""
         if self.account is not None:
             with self.account() as population:
                 end(population, self.name, status, model=model)

@@ -18,7 +18,6 @@ mechanisms of their own says in `base` what one whole call costs, as a pair or s
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -34,22 +33,21 @@ from quoron.training import lifetime
 from quoron.training.rows import Method, Rows, RowsEngine, Vector, algorithm_of, origin_of, problem_of
 from quoron.training.start import Identity
 from quoron.tuning.scoring import Effort, mu_of, noise_for, pair_of, planned_with, private_mean
-from quoron.tuning.searching import THEOREM, Books, Outcome, Price, room_for, within
+from quoron.tuning.searching import THEOREM, Outcome, Price, SearchRun, room_for, within
 from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.errors import ConfigError, UsageError, count
 from quoron_privacy.gaussian import GaussianNoise
-from quoron_privacy.noise.streams import NoiseSource, SeededNoise
+from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.release import Adjacency
 from quoron_privacy.selection.price import calibrate
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.black_box import Asked
 from quoron_server.parameters import Kind
 from quoron_server.plan import EVERYONE, Privacy, RunPlan, check_delta
-from quoron_server.rounds import other_run, without_ledger
+from quoron_server.rounds import without_ledger
 from quoron_server.wording import TEXTS, guaranteed, simulated
 
 OWN = "tune.json of quoron.select"
-_OVER = SeededNoise(0)  # of a search that is over: nothing is drawn
 T = TypeVar("T")
 
 
@@ -206,22 +204,21 @@ def select(
         "methods": None if given is None else given,
     }
     text = json.dumps(asked, sort_keys=True, default=str)
-    books = Books(
+    run = SearchRun(
         folder=folder.path,
         name=identity.run,
         text=text,
-        digest=hashlib.sha256(text.encode()).hexdigest(),
         price=price,
-        group=population or EVERYONE,
+        population=population or EVERYONE,
         statement=statement,
         account=None if seed is not None else lifetime.account(lifetime.place(ledger)),
         simulation_seed=seed,
     )
-    if not books.ledger.is_file():
-        books.check()
+    if not run.ledger.is_file():
+        run.check()
         folder.write_json(SEARCH, {"kind": OWN, "identity": asdict(identity), "asked": json.loads(text)})
 
-    def perform(place: int, noise: NoiseSource) -> Outcome:
+    def perform(place: int, noise: NoiseSource, source: NoiseSource) -> Outcome:
         training = np.empty(0, np.int64)
         scoring = training
         if users is not None:
@@ -237,18 +234,12 @@ def select(
             )
         return Outcome(float(score), found)
 
-    with closing(books.begin()) as own:
-        if not own.finished and private is not None and not own.same_inputs(private):
-            raise other_run(folder.path, "data")
-        source = _OVER if own.finished else books.noise(own)
-        best = books.carry_out(own, perform, room=max(map(room_for, widths)))
-    folder.write_model(best.outcome.weights)
-    name = list(named)[best.candidate]
-    folder.write_json(CHOICE, {"name": name, "score": best.outcome.score, "price": price.as_json()})
-    model = best.outcome.weights
-    books.end(model=model)
-    told = model, model, statement, folder.path
-    return Selected(*told, options[best.candidate], name, best.outcome.score, price.as_json())
+    best = run.carry_out(perform, inputs=lambda: private, data="data", room=max(map(room_for, widths)))
+    model, name = best.weights, list(named)[best.candidate]
+    folder.write_model(model)
+    folder.write_json(CHOICE, {"name": name, "score": best.score, "price": price.as_json()})
+    run.end(model=model)
+    return Selected(model, model, statement, folder.path, options[best.candidate], name, best.score, price.as_json())
 
 
 def _of(said: T | Callable[[Any], T], candidate: Any) -> T:

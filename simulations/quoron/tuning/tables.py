@@ -14,7 +14,6 @@ import hashlib
 import json
 import warnings
 from collections.abc import Mapping, Sequence
-from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
@@ -51,18 +50,17 @@ from quoron.tuning.scoring import (
     user_scores,
     worst,
 )
-from quoron.tuning.searching import THEOREM, Best, Books, Outcome, Price, room_for, search, within
+from quoron.tuning.searching import THEOREM, Outcome, Price, SearchRun, room_for, search, within
 from quoron_client.losses import Regression
 from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.errors import ConfigError, Infeasible, QuoronError
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.noise.streams import NoiseSource, SeededNoise
-from quoron_privacy.release import Release
 from quoron_privacy.selection.price import calibrate
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.parameters import Assumption
 from quoron_server.plan import LEAST_EPSILON, RunPlan
-from quoron_server.rounds import other_run, without_ledger
+from quoron_server.rounds import without_ledger
 from quoron_server.runs import end
 from quoron_server.serial import dumps
 from quoron_server.wording import sentence
@@ -92,9 +90,7 @@ class Candidate:
 class TableSearch(Printed):
     """A search over settings of one table, ready to be charged."""
 
-    config: Config  # as it was given
-    vary: tuple[tuple[str, tuple[Any, ...]], ...]  # keys and the values to try
-    algorithms: tuple[str, ...] | None
+    request: Request  # the configuration, and what varies
     candidates: tuple[Candidate, ...]
     refused: tuple[tuple[str, str], ...]  # settings that nothing can be planned for, and why
     price: Price
@@ -107,6 +103,11 @@ class TableSearch(Printed):
     seeded: bool  # a simulation
     assumptions: tuple[Assumption, ...] = ()  # on the table
     _algorithms: dict[int, Any] = field(default_factory=dict)  # by the place of their candidate
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        """What was asked for, as `resume` reads it."""
+        return self.request.as_json() | {"effort": asdict(self.effort), "seeded": self.seeded}
 
     @property
     def statement(self) -> str:
@@ -249,7 +250,8 @@ def prepare(
         )
     config = with_columns(config, base, frame)
     names = (config.algorithm.name,) if algorithms is None else algorithms
-    cells = Request.of(config, algorithms=names, vary=_varied(vary), seeds=1).cells()
+    request = Request.of(config, algorithms=names, vary=_varied(vary), seeds=1)
+    cells = request.cells()
     if len(cells) < 2:
         raise ConfigError("Expected two settings or more to try, got one. Give vary, or several algorithms.")
     law, (epsilon, delta) = effort.of(len(cells)), (config.privacy.epsilon, config.privacy.delta)
@@ -270,9 +272,10 @@ def prepare(
     asked = Price(law, (), epsilon, delta, config.privacy.adjacency, len(cells), effort.padded)
     (candidates, refused, noise), price = within(asked, plan)
     price = replace(price, candidates=len(candidates))
-    found = (tuple(candidates), tuple(refused), price, effort, identity, users, held, noise, rows, seeded)
-    swept = tuple((key, tuple(values)) for key, values in (vary or {}).items())
-    return TableSearch(config, swept, None if algorithms is None else tuple(algorithms), *found, tuple(assumptions))
+    planned = (tuple(candidates), tuple(refused), price)
+    return TableSearch(
+        request, *planned, effort, identity, users, held, noise, rows, seeded, assumptions=tuple(assumptions)
+    )
 
 
 def _planned(
@@ -414,11 +417,11 @@ def prepared(
 def rehearsed(own: TableSearch, simulation_seed: int) -> tuple[Model, RunPlan, int, Choice]:
     """The best of a search with noise from a seed: its model and plan, rounds taken, and what was chosen."""
     source = SeededNoise(simulation_seed)
-    best = search(own.price, source, lambda place, noise: own.perform(place, noise, source))
+    best = search(own.price, source, own.perform)
     candidate = own.candidates[best.candidate]
     held, plan = own.held_rows(candidate), own.promised(candidate.planned.plan)
-    model = Model.released(best.outcome.weights, held.encoding, candidate.declared.loss, plan, made=None)
-    return model, plan, len(best.outcome.events), choice_of(own, best)
+    model = Model.released(best.weights, held.encoding, candidate.declared.loss, plan, made=None)
+    return model, plan, len(best.events), choice_of(own, best)
 
 
 def identity_of(folder: RunFolder | None, name: str) -> Identity:
@@ -428,26 +431,8 @@ def identity_of(folder: RunFolder | None, name: str) -> Identity:
     return Identity.fresh(name)
 
 
-def books_of(search: TableSearch, folder: RunFolder) -> Books:
-    """Where it is kept, and what it is charged to."""
-    text = dumps({"tune": _said(search), "plan": search.as_json()})
-    digest = hashlib.sha256(dumps(_said(search)).encode()).hexdigest()
-    train, seeded = search.config.train, search.seeded
-    return Books(
-        folder=folder.path,
-        name=search.identity.run,
-        text=text,
-        digest=digest,
-        price=search.price,
-        group=train.population,
-        statement=search.statement,
-        account=None if seeded else lifetime.account(lifetime.place(train.ledger)),
-        simulation_seed=search.config.run.seed if seeded else None,
-    )
-
-
 def carry_out(search: TableSearch, folder: RunFolder) -> Tuned:
-    """The whole search, from wherever its folder stands. Raises what `Books.begin` raises.
+    """The whole search, from wherever its folder stands. Raises what `SearchRun.carry_out` and its charge raise.
 
     Warns with DoubtfulModel before the charge where no setting's plan is better than not training.
     """
@@ -456,28 +441,27 @@ def carry_out(search: TableSearch, folder: RunFolder) -> Tuned:
             f"Expected a folder for a new or an interrupted search, got {folder.path} of a complete one. Read its "
             "model with `quoron.load`, or choose another folder."
         )
-    books = books_of(search, folder)
-    if not books.ledger.is_file():
-        books.check()
+    config = search.request.config
+    run = SearchRun(
+        folder=folder.path,
+        name=search.identity.run,
+        text=dumps({"tune": search.asked, "plan": search.as_json()}),
+        price=search.price,
+        population=config.train.population,
+        statement=search.statement,
+        account=None if search.seeded else lifetime.account(lifetime.place(config.train.ledger)),
+        simulation_seed=config.run.seed if search.seeded else None,
+    )
+    if not run.ledger.is_file():
+        run.check()
         for doubt in search.doubts:
             warnings.warn(doubt, DoubtfulModel, stacklevel=2)
-        folder.write_text("config.toml", search.config.as_toml())
-        folder.write_json(SEARCH, {"identity": asdict(search.identity), **_said(search)})
-    with closing(books.begin()) as own, memory_for("the rest of this search", ONCE):
-        if own.finished:
-            best = books.carry_out(own, lambda *_: _never(), room=search.room)
-        else:
-            if not own.same_inputs(search.digest()):
-                raise other_run(folder.path, "table")
-            source = books.noise(own)
-            best = books.carry_out(
-                own,
-                lambda place, noise: search.perform(place, noise, source),
-                room=search.room,
-                entries=(Release("private-selection", {"mean_trials": search.price.trials.mean}),),
-            )
+        folder.write_text("config.toml", config.as_toml())
+        folder.write_json(SEARCH, {"identity": asdict(search.identity), **search.asked})
+    with memory_for("the rest of this search", ONCE):
+        best = run.carry_out(search.perform, inputs=search.digest, data="table", room=search.room)
         tuned = _kept(search, folder, best)
-    books.end(model=best.outcome.weights)
+    run.end(model=best.weights)
     return tuned
 
 
@@ -519,32 +503,21 @@ def stored(folder: RunFolder) -> Tuned:
     return Tuned(done.model, done.weights, done.statement, done.directory, done.summary, choice)
 
 
-def choice_of(search: TableSearch, best: Best) -> Choice:
+def choice_of(search: TableSearch, best: Outcome) -> Choice:
     """What a search says of its best trial."""
     candidate = search.candidates[best.candidate]
     return Choice(
         candidate.name,
         dict(candidate.cell.varied),
         candidate.planned.plan.algorithm,
-        best.outcome.score,
+        best.score,
         score_name(candidate.declared.loss),
         search.noise.scale,
         search.price.as_json(),
     )
 
 
-def _said(search: TableSearch) -> dict[str, Any]:
-    """What was asked for, as `resume` reads it."""
-    return {
-        "config": search.config.model_dump(mode="json", exclude_none=True),
-        "vary": {key: list(values) for key, values in search.vary},
-        "algorithms": None if search.algorithms is None else list(search.algorithms),
-        "effort": asdict(search.effort),
-        "seeded": search.seeded,
-    }
-
-
-def _kept(search: TableSearch, folder: RunFolder, best: Best) -> Tuned:
+def _kept(search: TableSearch, folder: RunFolder, best: Outcome) -> Tuned:
     """The files of the trial that is released; the model last."""
     candidate = search.candidates[best.candidate]
     held = search.held_rows(candidate)
@@ -556,13 +529,9 @@ def _kept(search: TableSearch, folder: RunFolder, best: Best) -> Tuned:
         search.identity,
         UNLOOKED,
     )
-    prepared = Prepared(search.config, scene, replace(planned, remarks=remarks), "", search.identity.run)
+    prepared = Prepared(search.request.config, scene, replace(planned, remarks=remarks), "", search.identity.run)
     folder.write_json("plan.json", prepared.planned.as_json() | {"search": search.as_json()})
     folder.write_text(CHOSEN, candidate.cell.config.as_toml())
     folder.write_json(CHOICE, asdict(choice))
-    done = result.write(prepared, folder, np.asarray(best.outcome.weights), best.outcome.events)
+    done = result.write(prepared, folder, np.asarray(best.weights), best.events)
     return Tuned(done.model, done.weights, done.statement, done.directory, done.summary, choice)
-
-
-def _never() -> Any:
-    raise AssertionError("a search that is over tries nothing")
