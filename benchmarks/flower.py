@@ -26,7 +26,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -36,9 +36,9 @@ from flower_apps.processes import VARIABLE, cpu_seconds, memory
 
 import federation
 from quoron import config as configs
+from quoron.engine.choice import Flower
 from quoron.engine.processors import free_port
 from quoron.federation.control import Address, Control
-from quoron.federation.flower_claim import LINES
 from quoron.federation.flower_commands import FlowerConnection, Process, write_bundle
 from quoron.federation.flower_simulation import simulate
 from quoron.planning.plans import Prepared
@@ -109,25 +109,8 @@ def inline(prepared: Prepared[Setup], meter: Meter, folder: Path, options: argpa
 
 def flower(prepared: Prepared[Setup], meter: Meter, folder: Path, options: argparse.Namespace) -> np.ndarray:
     """On Flower's simulation, with Flower and Ray in processes of their own."""
-    lines, over = folder / LINES, threading.Event()
-
-    def watch() -> None:
-        """Closer than `simulate` does, which now and then asks Flower how it goes, and waits for the reply."""
-        seen = 0
-        while seen < options.rounds and not over.wait(0.01):
-            with suppress(OSError):
-                text = lines.read_text().count('"kind": "round"')
-                if text > seen and (seen == 0 or text == options.rounds):
-                    meter.look(text - 1, options.rounds)
-                seen = text
-
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    try:
-        return simulate(prepared, RunFolder(folder), folder, nodes=options.nodes, cpus=os.cpu_count() or 1).weights
-    finally:
-        over.set()
-        watcher.join()
+    engine = Flower(nodes=options.nodes, cpus=os.cpu_count() or 1)
+    return simulate(prepared, RunFolder(folder), folder, [meter], engine).weights
 
 
 def native(prepared: Prepared[Setup], meter: Meter, folder: Path, options: argparse.Namespace) -> np.ndarray:
@@ -310,7 +293,11 @@ def overhead(options: argparse.Namespace) -> None:
             while not results.exists():  # asking Flower costs CPU, so seldom
                 time.sleep(1.0)
                 looks += 1
-                if looks % 60 == 0 and connection.status(run).startswith("finished") and not results.exists():
+                if (
+                    looks % 60 == 0
+                    and connection.status_and_details(run)[0].startswith("finished")
+                    and not results.exists()
+                ):
                     sys.exit(f"Flower has ended the run.\n{(Path(scratch) / 'log').read_text()[-3000:]}")
         blocks = json.loads(results.read_text())
     work = f"{options.turns} turns of {options.rounds} rounds"

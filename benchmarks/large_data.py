@@ -123,8 +123,7 @@ def train(folder: Path, algorithm: str, workers: int | None) -> None:
 def shared(users: int) -> dict[str, float]:
     """Seconds of the same rounds over made-up users with no, one and four workers, started before."""
     from quoron.data import Synthetic
-    from quoron.engine import processes
-    from quoron.engine.sharded import Settings, ShardedEngine
+    from quoron.engine.sharded import Settings, ShardedEngine, of_processes
     from quoron_client.protocol.domains import L2Ball
     from quoron_client.protocol.questions import AverageGradient, Question
     from quoron_privacy.means.clipping import ClippedSum
@@ -138,7 +137,7 @@ def shared(users: int) -> dict[str, float]:
     warm = Question(0, order[:1000], task, reduction=ClippedSum(1.0, users))
     engines = {"one process": Settings().engine(crowd)}
     for workers in (1, 4):
-        engines[f"{workers} workers"] = processes.engine(crowd, workers, Settings())
+        engines[f"{workers} workers"] = of_processes(crowd, workers, Settings())
     took = dict.fromkeys(engines, np.inf)
     for _ in range(3):  # in turns
         for name, engine in engines.items():

@@ -67,7 +67,7 @@ class Watch:
         if event.round in (0, event.rounds // 2):
             numbers = [
                 os.getpid(),
-                running["keeper"],
+                running["supervisor"],
                 running["coordinator"],
                 *(each for _, each in running["processes"]),
             ]
@@ -110,8 +110,6 @@ def measured(options: argparse.Namespace, folder: Path) -> dict[str, float]:
         "seconds_beyond_rounds": whole - (watch.last - watch.asked),
         "coordinator_ms_an_answer": 1000 * (watch.used[-1] - watch.used[0]) / answers,
         "mebibytes_together": watch.memory,
-        "clients_cpu_seconds": figures["clients_seconds"],
-        "coordinator_cpu_seconds": figures["coordinator_seconds"],
         "same_bits": float(np.array_equal(result.weights, inline.weights)),
         "nothing_left": float(not list(passing.iterdir())),
         "load_of_the_machine": os.getloadavg()[0],

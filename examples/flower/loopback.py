@@ -34,8 +34,8 @@ import numpy as np
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from quoron import reaper
 from quoron.engine.processors import free_port
-from quoron.federation import flower_warden
 from quoron.federation.flower_commands import FlowerConnection, Process
 from quoron_server.service import certificates
 
@@ -193,9 +193,7 @@ class Loopback:
             self.configure(number)
 
     def _keep(self) -> None:
-        command = flower_warden.command(
-            f"LOOPBACK={self._mark}", [], []
-        )  # ends what has the mark, however this process ends
+        command = reaper.command(f"LOOPBACK={self._mark}", [], [])  # ends what has the mark, however this process ends
         self._keeper = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
 
     def _register(self, connection: FlowerConnection, number: int) -> None:

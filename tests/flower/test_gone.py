@@ -16,13 +16,13 @@ from pathlib import Path
 import pytest
 
 from federation.crowd import HANGS
-from quoron.federation import flower_warden
+from quoron import reaper
 from quoron.federation.flower_commands import Process
 
 pytestmark = pytest.mark.skipif(
-    sys.platform != "linux" or shutil.which("setsid") is None, reason="a warden reads /proc, the scene needs setsid"
+    sys.platform != "linux" or shutil.which("setsid") is None, reason="a reaper reads /proc, the scene needs setsid"
 )
-# Whoever asks for a program: it has a warden, and beside that another program with the same home, such as `flwr run`.
+# Whoever asks for a program: it has a reaper, and beside that another program with the same home, such as `flwr run`.
 OWNER = """
 import os, subprocess, sys
 mark, beside, *words = sys.argv[1:]
@@ -40,7 +40,7 @@ setsid sh -c 'env -i {setsid} {sh} -c "{quoted}" & exit' &
 
 
 class Scene:
-    """A command, and what it has started: its warden, the program, two of its children, and one beside."""
+    """A command, and what it has started: its reaper, the program, two of its children, and one beside."""
 
     def __init__(self, place: Path, then: str = "exec sleep 3600") -> None:
         self.folder, self.pipe = place / "scratch", place / "pipe"
@@ -55,7 +55,7 @@ class Scene:
         os.mkfifo(place / "go")
         self.go = os.open(place / "go", os.O_RDWR)
         mark = f"FLWR_HOME={self.folder / 'home'}"
-        kept = flower_warden.command(mark, [self.folder], ["/bin/sh", str(script)])
+        kept = reaper.command(mark, [self.folder], ["/bin/sh", str(script)])
         # Whatever runs in the background of a shell ignores an interrupt, and hands that down.
         command = ["env", "--default-signal=INT,HUP", sys.executable, "-S", "-c", OWNER, mark, says, *kept]
         self.command = subprocess.Popen(command, env=os.environ | {"PATH": os.environ["PATH"]})
@@ -65,7 +65,7 @@ class Scene:
                 self.begun[int(number)] = os.pidfd_open(int(number))
         os.close(ear)
 
-    def warden(self) -> int:
+    def reaper(self) -> int:
         """Number of the process that keeps the program."""
         (program,) = (each for each in self.begun if b"program" in Path(f"/proc/{each}/cmdline").read_bytes())
         return int(Path(f"/proc/{program}/stat").read_text().rpartition(")")[2].split()[1])
@@ -104,7 +104,7 @@ def _bystander() -> Iterator[None]:
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
 def test_whatever_ends_a_command_nothing_that_it_started_is_left(how: signal.Signals, scene: Scene) -> None:
-    last = os.pidfd_open(scene.warden())
+    last = os.pidfd_open(scene.reaper())
     scene.command.send_signal(how)
     assert select.select([last], [], [], HANGS)[0]
     os.close(last)
@@ -120,21 +120,3 @@ def test_a_process_with_folders_is_gone_with_them_at_its_end(tmp_path: Path) -> 
     assert select.select([last], [], [], 0)[0]
     os.close(last)
     assert not scratch.exists()
-
-
-def test_a_scratch_folder_is_gone_with_whoever_was_killed_with_it() -> None:
-    here = str(Path(flower_warden.__file__).parent)  # alone, without what the package imports
-    words = f"import sys\nsys.path.append({here!r})\nfrom flower_warden import scratch\n"
-    words += "with scratch() as at: print(at, flush=True); input()"
-    with subprocess.Popen(
-        [sys.executable, "-c", words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout is not None
-        folder = Path(process.stdout.readline().strip())
-        assert folder.is_dir()
-        (keeper,) = map(int, Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split())
-        last = os.pidfd_open(keeper)
-        process.kill()
-        assert select.select([last], [], [], HANGS)[0]
-        os.close(last)
-        assert not folder.exists()

@@ -3,11 +3,10 @@
 import json
 import os
 import shutil
-import subprocess
-import sys
 import threading
 import tomllib
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +21,8 @@ from federation.crowd import HANGS
 from flower.grids import SECRET, Failing, FakeGrid, Rows, error_reply, spread
 from quoron.engine import on_ray
 from quoron.engine.choice import Flower
-from quoron.federation import flower_claim as claims
 from quoron.federation import flower_simulated, flower_simulation
-from quoron.federation.flower_claim import CLAIM, LINES, Claim, ClaimObserver, alive
+from quoron.federation.flower_simulated import Events
 from quoron.federation.flower_simulation import COMPONENTS, simulate
 from quoron.planning.plans import Prepared
 from quoron.run_folder import RunFolder
@@ -53,7 +51,7 @@ LEDGER = {"ledger.sqlite", "ledger.sqlite-acknowledged"}
 def left(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The times that a ServerApp would have ended its process, which here is that of the tests."""
     codes: list[int] = []
-    monkeypatch.setattr(claims.os, "_exit", codes.append)
+    monkeypatch.setattr(flower_simulated.os, "_exit", codes.append)
     return codes
 
 
@@ -64,12 +62,8 @@ class FlowerHere:
         self.grid = FakeGrid(flower_simulated.client_app, spread(nodes))
         self.config: dict[str, Any] = {}
         self.thread: threading.Thread | None = None
-        self.stopped: list[int] = []
         self.error: BaseException | None = None
         self.status = "running"
-
-    def begin(self) -> None:
-        pass
 
     def run(self, app: Path, *, federation: str | None = None) -> int:
         tree = tomllib.loads((app / "pyproject.toml").read_text(encoding="utf-8"))
@@ -99,13 +93,12 @@ class FlowerHere:
     def log(self, run: int) -> str:
         return "what Flower logged\n"
 
-    def stop(self, run: int) -> None:
-        self.stopped.append(run)
-
 
 @pytest.fixture
-def flower_here() -> Iterator[FlowerHere]:
+def flower_here(monkeypatch: pytest.MonkeyPatch) -> Iterator[FlowerHere]:
     here = FlowerHere()
+    monkeypatch.setattr(on_ray, "require_tokens", lambda: None)  # as if Ray were installed
+    monkeypatch.setattr(flower_simulation, "superlink", lambda place, log: nullcontext((here, lambda: None)))
     yield here
     if here.thread is not None:
         here.thread.join()
@@ -157,10 +150,11 @@ def test_a_run_on_flower_leaves_the_same_folder_and_tells_observers(
     monkeypatch.setattr(flower_simulated, "_TOLD", -1.0)  # every word
     prepared, folder = prepared_in(tmp_path / "run")
     watching = Watching()
-    result = simulate(prepared, folder, tmp_path, [watching], connection=flower_here)  # type: ignore[arg-type]
+    result = simulate(prepared, folder, tmp_path, [watching])
     np.testing.assert_array_equal(result.weights, model)
-    told = [f"{number} of 5 nodes {said}" for said in ("are there", "have answered") for number in range(1, 6)]
-    assert [each for each in watching.heard if isinstance(each, str) and each != "started"][:10] == told
+    told = ["starting Flower", "starting 50 nodes"]
+    told += [f"{number} of 5 nodes {said}" for said in ("are there", "have answered") for number in range(1, 6)]
+    assert [each for each in watching.heard if isinstance(each, str) and each != "started"][:12] == told
     assert "started" in watching.heard[:-1]
     assert [each for each in watching.heard[:-1] if not isinstance(each, str)] == [0, 1, 2, 3]
     np.testing.assert_array_equal(watching.heard[-1], model)
@@ -177,7 +171,7 @@ def test_a_complete_run_asks_nobody(
     shutil.copytree(whole, tmp_path / "run")
     prepared = runs.prepare(RunFolder(tmp_path / "run").config(), tmp_path)
     watching = Watching()
-    result = simulate(prepared, RunFolder(tmp_path / "run"), tmp_path, [watching], connection=None)
+    result = simulate(prepared, RunFolder(tmp_path / "run"), tmp_path, [watching])
     np.testing.assert_array_equal(result.weights, model)
     assert len(watching.heard) == 1
 
@@ -195,7 +189,7 @@ def test_a_node_that_fails_ends_the_run_by_name_and_either_engine_goes_on(
 
     flower_here.grid.fault = fault
     with pytest.raises(RunError, match=rf"in round \d, got \d.* `quoron resume {folder.path}` goes on") as raised:
-        simulate(prepared, folder, tmp_path, connection=flower_here)  # type: ignore[arg-type]
+        simulate(prepared, folder, tmp_path)
     assert SECRET not in str(raised.value)
     assert {each.name for each in folder.path.iterdir()} == LEDGER | {"config.toml", "plan.json"}
     flower_here.thread.join()  # type: ignore[union-attr]
@@ -207,37 +201,23 @@ def test_the_text_of_a_client_s_exception_is_nowhere_in_the_run_folder(tmp_path:
     prepared, folder = prepared_in(tmp_path / "run")
     flower_here.grid.app = make_app(Failing(Rows()))
     with pytest.raises(RunError) as raised:
-        simulate(prepared, folder, tmp_path, connection=flower_here)  # type: ignore[arg-type]
+        simulate(prepared, folder, tmp_path)
     assert SECRET not in str(raised.value)
     assert not any(SECRET.encode() in each.read_bytes() for each in folder.path.iterdir())
 
 
-def test_an_end_without_a_word_is_told_with_flower_s_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_end_without_a_word_is_told_with_flower_s_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flower_here: FlowerHere
+) -> None:
     prepared, folder = prepared_in(tmp_path / "run")
     monkeypatch.setattr(flower_simulation, "_ASK", 0.0)
-    here = FlowerHere()
-    monkeypatch.setattr(here, "run", lambda app, federation=None: 7)
-    monkeypatch.setattr(here, "status_and_details", lambda run: ("finished:failed", "no such component"))
+    monkeypatch.setattr(flower_here, "run", lambda app, federation=None: 7)
+    monkeypatch.setattr(flower_here, "status_and_details", lambda run: ("finished:failed", "no such component"))
     with pytest.raises(
         RunError, match=r"finished:failed no such component.*quoron resume .*--engine flower or without"
     ):
-        simulate(prepared, folder, tmp_path, connection=here)  # type: ignore[arg-type]
+        simulate(prepared, folder, tmp_path)
     assert (folder.path / flower_simulation.LOG).read_text() == "what Flower logged\n"
-
-
-def test_an_interrupt_stops_flower_s_run(tmp_path: Path, flower_here: FlowerHere, model: np.ndarray) -> None:
-    prepared, folder = prepared_in(tmp_path / "run")
-
-    class Interrupting(Watching):
-        def round_finished(self, event: Any) -> None:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        simulate(prepared, folder, tmp_path, [Interrupting()], connection=flower_here)  # type: ignore[arg-type]
-    assert flower_here.stopped == [7]
-    assert not (folder.path / CLAIM).exists()
-    flower_here.thread.join()  # type: ignore[union-attr]
-    np.testing.assert_array_equal(quoron.resume(folder.path).weights, model)
 
 
 def test_without_ray_the_error_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -253,11 +233,6 @@ def test_without_ray_the_error_says_what_to_install(tmp_path: Path, monkeypatch:
     ("choice", "says"),
     [
         ({"nodes": 0}, "Expected nodes to be an integer >= 1, got nodes=0"),
-        ({"superlink": "a:1"}, "one of authority .* and insecure .* got none"),
-        ({"superlink": "a:1", "insecure": True, "authority": "ca.pem"}, "got both"),
-        ({"superlink": "a:1", "authority": "nosuch.pem"}, "certificate's file, got nosuch.pem"),
-        ({"superlink": "a:1", "insecure": True}, "Expected TLS to reach a:1"),
-        ({"superlink": "a:1", "insecure": True, "nodes": 3}, "Expected no nodes or cpus with a superlink"),
     ],
 )
 def test_options_that_do_not_go_together_are_refused(choice: dict[str, Any], says: str) -> None:
@@ -288,65 +263,31 @@ def test_flwr_run_makes_a_run_folder_of_its_own_and_goes_on_there(
     assert "round 4/4" in capsys.readouterr().err
 
 
-# Two processes and one folder.
+# Two processes.
 
 
-def test_a_serverapp_without_the_folder_of_whoever_started_it_writes_nothing(tmp_path: Path) -> None:
-    with Claim(tmp_path) as claim:
-        with pytest.raises(ConfigError, match="Share that folder with the ServerApp's machine"):
-            ClaimObserver(tmp_path / "elsewhere", claim.token)
-        with pytest.raises(ConfigError, match="does not see it, or the run is no longer wanted"):
-            ClaimObserver(tmp_path, "another token")
-        assert not (tmp_path / LINES).exists()
-    with pytest.raises(ConfigError, match="no longer wanted"):
-        ClaimObserver(tmp_path, claim.token)
-
-
-def test_a_serverapp_that_is_no_longer_wanted_leaves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    gone = threading.Event()
-    monkeypatch.setattr(claims.os, "_exit", lambda code: gone.set())
-    with Claim(tmp_path) as claim:
-        observer = ClaimObserver(tmp_path, claim.token)
-        observer.__enter__()
-        assert next(claim.lines())["process"] == os.getpid()
-    assert gone.wait(HANGS)
-
-
-def test_a_serverapp_whose_owner_was_killed_ends_the_superlink_too(tmp_path: Path) -> None:
-    superlink = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    owner = subprocess.Popen([sys.executable, "-c", "pass"])
-    owner.wait()
-    with Claim(tmp_path, superlink.pid) as claim:
-        observer = ClaimObserver(tmp_path, claim.token)
-        stored = json.loads((tmp_path / CLAIM).read_text())
-        (tmp_path / CLAIM).write_text(json.dumps(stored | {"owner": owner.pid}))
-        assert not alive(owner.pid)
-        assert not observer._wanted()
-    assert superlink.wait(HANGS) == -15
-    superlink.stdin.close()  # type: ignore[union-attr]
-
-
-def test_one_folder_is_claimed_once(tmp_path: Path) -> None:
-    with Claim(tmp_path), pytest.raises(RunError, match=rf"process {os.getpid()} carries out on Flower"):
-        Claim(tmp_path).__enter__()
-    with Claim(tmp_path):
+def test_a_serverapp_that_is_no_longer_wanted_leaves_and_one_that_comes_later_does_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone, path = threading.Event(), tmp_path / flower_simulation.EVENTS
+    monkeypatch.setattr(flower_simulated.os, "_exit", lambda code: gone.set())
+    path.touch()
+    with Events(path) as events:
+        assert json.loads(path.read_text())["process"] == os.getpid()
+        path.unlink()
+        assert gone.wait(HANGS)
+        events.said("nobody reads it")
+    with pytest.raises(RunError, match="still wanted"), Events(path):
         pass
-    assert not list(tmp_path.iterdir())
+    assert not path.exists()
 
 
-def test_a_data_frame_runs_on_flower(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_data_frame_runs_on_flower(tmp_path: Path, flower_here: FlowerHere) -> None:
     rng = np.random.default_rng(0)
     frame = pd.DataFrame(
         {"who": np.repeat(np.arange(80), 3), "x": rng.uniform(-1, 1, 240), "y": rng.integers(0, 2, 240)}
     )
     options = {"user": "who", "label": "y", "columns": {"numeric": {"x": (-1.0, 1.0)}}, "settings": SMALL[3:]}
-    here = FlowerHere()
-    original = flower_simulation.simulate
-    monkeypatch.setattr(
-        flower_simulation,
-        "simulate",
-        lambda *given, **named: original(*given, connection=here),  # type: ignore[arg-type]
-    )
     there = quoron.simulate(frame, out=tmp_path / "flower", engine="flower", **options)
-    assert here.thread is not None
+    assert flower_here.thread is not None
     np.testing.assert_array_equal(there.weights, quoron.simulate(frame, out=tmp_path / "inline", **options).weights)

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -26,11 +26,9 @@ from flower.grids import SECRET
 from listening import asked, family, listening
 from quoron.engine import on_ray
 from quoron.engine.choice import Flower
-from quoron.engine.processors import free_port
 from quoron.federation import flower_simulation
-from quoron.federation.flower_claim import CLAIM, LINES
-from quoron.federation.flower_commands import FlowerConnection, Process, write_bundle
-from quoron.federation.flower_simulation import LOG, simulate
+from quoron.federation.flower_commands import FlowerConnection, write_bundle
+from quoron.federation.flower_simulation import EVENTS, LOG, simulate
 from quoron.planning.plans import Prepared
 from quoron.run_folder import RunFolder
 from quoron.simulation import run as runs
@@ -85,9 +83,11 @@ class At:
         pass
 
 
-def serverapp_of(folder: RunFolder) -> int:
-    """Number of the process that carries a run out."""
-    return int(json.loads((folder.path / LINES).read_text().splitlines()[0])["process"])
+def serverapp_of(command: int) -> int:
+    """Number of the process that carries a run out, of a command."""
+    roots = {Path(tempfile.gettempdir()), Path("/tmp")}
+    (events,) = (each for root in roots for each in root.glob(f"{on_ray.PREFIX}{command}-*/{EVENTS}"))
+    return int(json.loads(events.read_text().splitlines()[0])["process"])
 
 
 def actors_of(process: int) -> list[int]:
@@ -115,21 +115,20 @@ def test_whatever_is_killed_either_engine_goes_on_to_the_same_bits(tmp_path: Pat
     prepared, folder = prepared_in(tmp_path / "run")
 
     def kill_an_actor() -> None:
-        os.kill(actors_of(serverapp_of(folder))[0], signal.SIGKILL)
+        os.kill(actors_of(serverapp_of(os.getpid()))[0], signal.SIGKILL)
 
     with pytest.raises(RunError, match=r"Expected answers of \d+ nodes in round \d, got \d+\..*quoron resume"):
-        simulate(prepared, folder, tmp_path, [At(3, kill_an_actor)], nodes=FEWER, cpus=2)
+        simulate(prepared, folder, tmp_path, [At(3, kill_an_actor)], Flower(nodes=FEWER, cpus=2))
 
     def kill_the_run() -> None:
-        os.kill(serverapp_of(folder), signal.SIGKILL)
+        os.kill(serverapp_of(os.getpid()), signal.SIGKILL)
 
     with pytest.raises(RunError, match=rf"Flower ended the run: .*quoron resume {folder.path}"):
-        simulate(prepared, folder, tmp_path, [At(9, kill_the_run)], nodes=FEWER, cpus=2)
+        simulate(prepared, folder, tmp_path, [At(9, kill_the_run)], Flower(nodes=FEWER, cpus=2))
     assert not (folder.path / "model.npz").exists(), "it was in the middle"
     shutil.copytree(folder.path, tmp_path / "copy")
     np.testing.assert_array_equal(quoron.resume(tmp_path / "copy").weights, model)
     np.testing.assert_array_equal(quoron.resume(folder.path, engine=Flower(nodes=7, cpus=2)).weights, model)
-    assert not (folder.path / CLAIM).exists()
 
 
 def line_with(words: str, lines: Iterable[str]) -> str:
@@ -194,7 +193,7 @@ def test_nobody_gets_into_a_simulation_without_its_token_or_as_another_user(tmp_
     try:
         with command.stderr:
             line_with(f"round 1/{ROUNDS}", command.stderr)
-            run = serverapp_of(RunFolder(tmp_path / "run"))
+            run = serverapp_of(command.pid)
             for number in family(command.pid) - actors_and_servers(run):
                 os.kill(number, signal.SIGSTOP)  # the command, and the run: nobody asks anything any more
             found = [each for each in listening(command.pid) if each.process in actors_and_servers(run)]
@@ -208,7 +207,7 @@ def test_nobody_gets_into_a_simulation_without_its_token_or_as_another_user(tmp_
         stopped = family(command.pid) - {command.pid}
         command.kill()
         command.wait()
-        for number in stopped:  # their warden too, which then ends them
+        for number in stopped:  # their reaper too, which then ends them
             with suppress(ProcessLookupError):
                 os.kill(number, signal.SIGCONT)
     until(lambda: not left_of(command.pid))
@@ -217,24 +216,6 @@ def test_nobody_gets_into_a_simulation_without_its_token_or_as_another_user(tmp_
 def actors_and_servers(process: int) -> set[int]:
     """Ray's own processes below one that carries a run out."""
     return family(process) - {process}
-
-
-NODES, FEWER = 50, 10
-
-
-@pytest.fixture
-def superlink(tmp_path: Path) -> Iterator[tuple[FlowerConnection, Process]]:
-    """A SuperLink in simulation mode, as `flwr run . local` starts one."""
-    home, port = tmp_path / "home", free_port()
-    connection = FlowerConnection(home, f"127.0.0.1:{port}")
-    connection.begin()
-    arguments = ("--insecure", "--simulation", "--isolation", "subprocess", "--host", "127.0.0.1", "--port", str(port))
-    process = Process("flower-superlink", arguments, home=home, log=tmp_path / "superlink.log")
-    try:
-        process.healthy(f"http://127.0.0.1:{port}/health")
-        yield connection, process
-    finally:
-        process.end()
 
 
 FAILING = f"""
@@ -260,19 +241,19 @@ def test_the_text_of_a_client_s_exception_is_nowhere(tmp_path: Path, monkeypatch
         (app / "failing.py").write_text(FAILING)
         return app
 
-    original = flower_simulation._Follower._until_ended
+    original = flower_simulation._Follower.follow
 
-    def watched(self: Any, claim: Any, connection: FlowerConnection, run: int, superlink: Any) -> None:
+    def watched(self: Any, connection: FlowerConnection, run: int, *given: Any) -> None:
         try:
-            original(self, claim, connection, run, superlink)
+            original(self, connection, run, *given)
         finally:
             logs.append(connection.log(run))
             logs.extend(each.read_bytes().decode("latin-1") for each in connection.home.rglob("*.db*"))
 
     monkeypatch.setattr(flower_simulation, "write_bundle", written)
-    monkeypatch.setattr(flower_simulation._Follower, "_until_ended", watched)
+    monkeypatch.setattr(flower_simulation._Follower, "follow", watched)
     with pytest.raises(RunError, match=r"Expected answers of \d+ nodes in round 0, got 0") as raised:
-        simulate(prepared, folder, tmp_path, nodes=FEWER, cpus=1)
+        simulate(prepared, folder, tmp_path, (), Flower(nodes=FEWER, cpus=1))
     assert "Flower Simulation" in logs[0], "this is the log of the run"
     assert SECRET not in str(raised.value)
     assert not any(SECRET in each for each in logs)

@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -23,7 +24,9 @@ from quoron import config as configs
 from quoron.api import resuming
 from quoron.cli import showing
 from quoron.cli.app import invoke
+from quoron.engine.choice import Inline
 from quoron.engine.network import PRESETS
+from quoron.engine.supervisor import Workers
 from quoron.evaluation import measuring
 from quoron.reports import plots, progress
 from quoron.reports.summary import Summary
@@ -39,6 +42,7 @@ from quoron_server.wording import plan_json
 from small_run import TOML, Watched
 from summaries import EXAMPLE
 
+ONE = Inline(workers=1)
 SMALL = configs.parse(TOML, "small", ["algorithm.options={}"])
 REQUEST = Request.of(
     SMALL, algorithms=["recentred-sgd", "local-model", "filtered-sgd"], vary={"privacy.epsilon": [2.0, 8.0]}, seeds=2
@@ -47,12 +51,14 @@ REQUEST = Request.of(
 
 @pytest.fixture(scope="module")
 def compared(tmp_path_factory: pytest.TempPathFactory) -> comparisons.Comparison:
-    return comparisons.carry_out(REQUEST, tmp_path_factory.mktemp("compared"), watcher=Watched(), workers=1)
+    return comparisons.carry_out(
+        REQUEST, tmp_path_factory.mktemp("compared"), watcher=Watched(), engine=Inline(workers=1)
+    )
 
 
 def test_what_is_complete_is_not_carried_out_again(compared: comparisons.Comparison) -> None:
     watched = Watched()
-    again = comparisons.carry_out(REQUEST, compared.directory, watcher=watched, workers=1)
+    again = comparisons.carry_out(REQUEST, compared.directory, watcher=watched, engine=ONE)
     assert (watched.runs, again.cells, again.runs) == (0, compared.cells, compared.runs)
     assert comparisons.stored(compared.directory).cells == compared.cells
     more = replace(REQUEST, seeds=3, algorithms=("recentred-sgd", "filtered-sgd"))
@@ -97,7 +103,9 @@ def priced(compared: comparisons.Comparison, tmp_path_factory: pytest.TempPathFa
     shutil.copytree(compared.directory, folder)
     run = SMALL.run.model_copy(update={"network": ",".join(PRESETS)})
     request = replace(REQUEST, config=SMALL.model_copy(update={"run": run}))
-    scene = comparisons.carry_out(Request.from_json(request.as_json()), folder, watcher=watched, workers=1)
+    scene = comparisons.carry_out(
+        Request.from_json(request.as_json()), folder, watcher=watched, engine=Inline(workers=1)
+    )
     assert watched.runs == 0
     return scene
 
@@ -180,8 +188,6 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path: Path, monkeypatch: p
         comparisons.claim(tmp_path / "other" / "letter.txt", "x")
     assert str(comparisons.claim(None, "x")) == "runs/x-compare-1"
     assert str(comparisons.claim(None, "x")) == "runs/x-compare-2"
-    with pytest.raises(ConfigError, match="workers=0"):
-        comparison.run_jobs([], tmp_path, workers=0, watcher=Watched())
 
 
 @pytest.mark.parametrize("form", ["nothing", "lines", "bars"])
@@ -251,7 +257,7 @@ def test_looking_again_and_again_names_a_winner_of_equals_in_one_case_of_twenty_
 def test_seeds_auto_adds_seeds_until_the_best_two_part_and_goes_on_from_there(tmp_path: Path) -> None:
     asked = Request.of(SMALL, algorithms=["recentred-sgd", "local-model", "median-sgd"], seeds="auto")
     assert Request.from_json(asked.as_json()) == asked
-    found = comparisons.carry_out(asked, tmp_path, watcher=Watched(), workers=1)
+    found = comparisons.carry_out(asked, tmp_path, watcher=Watched(), engine=ONE)
     best, second, infeasible = found.cells
     assert best["runs"] == second["runs"] == sum(row["algorithm"] == best["algorithm"] for row in found.runs)
     assert best["runs"] in LOOKS
@@ -259,7 +265,7 @@ def test_seeds_auto_adds_seeds_until_the_best_two_part_and_goes_on_from_there(tm
     assert infeasible["infeasible"]
     assert comparisons.stored(tmp_path).cells == found.cells
     watched = Watched()
-    assert comparisons.carry_out(asked, tmp_path, watcher=watched, workers=1).cells == found.cells
+    assert comparisons.carry_out(asked, tmp_path, watcher=watched, engine=ONE).cells == found.cells
     assert watched.runs == 0
 
 
@@ -286,30 +292,31 @@ def test_a_worker_that_is_killed_loses_nothing_that_was_done(tmp_path: Path, mon
         def began(self, worker: int, job: comparison.Job) -> None:
             begun.append(job.named)
             if len(begun) == 2:
-                processes[-1].kill()
+                os.kill(numbers[-1], signal.SIGKILL)
 
-    processes: list[subprocess.Popen[str]] = []
-    popen = subprocess.Popen
+    numbers, begin = [], Workers.begin
 
-    def recorded(*arguments, **named):
-        processes.append(popen(*arguments, **named))
-        return processes[-1]
+    def recorded(*arguments):
+        numbers.append(begin(*arguments))
+        return numbers[-1]
 
-    monkeypatch.setattr(comparison.subprocess, "Popen", recorded)
-    with pytest.raises(RunError, match=r"A worker ended at recentred-sgd seed 1 with exit code -9.*try fewer workers"):
-        comparisons.carry_out(request, tmp_path, watcher=Killing(), workers=1)
-    assert all(process.poll() is not None for process in processes)
+    monkeypatch.setattr(Workers, "begin", recorded)
+    with pytest.raises(RunError, match=r"A worker ended at recentred-sgd seed 1: try fewer workers"):
+        comparisons.carry_out(request, tmp_path, watcher=Killing(), engine=ONE)
+    assert not any(Path(f"/proc/{number}").exists() for number in numbers)
     with pytest.raises(RunError, match="Complete it with `quoron resume"):
         resuming.report(tmp_path)
     watched = Watched()
-    complete = comparisons.carry_out(comparisons.stored_request(tmp_path), tmp_path, watcher=watched, workers=1)
+    complete = comparisons.carry_out(
+        comparisons.stored_request(tmp_path), tmp_path, watcher=watched, engine=Inline(workers=1)
+    )
     assert watched.ends == [("recentred-sgd seed 1", "done")]
     assert [row["runs"] for row in complete.cells] == [2]
 
 
 @pytest.mark.programs
 def test_a_comparison_that_is_killed_leaves_no_worker_and_resumes(tmp_path: Path) -> None:
-    """SIGKILL of `quoron compare` at its first finished run: the worker sees its input end; `resume` does the rest."""
+    """SIGKILL of `quoron compare` at its first finished run: the worker sees its socket end; `resume` does the rest."""
     folder = tmp_path / "cut"
     settings = ["population.users=2000", "population.items_per_user=3", "population.dimension=3", "privacy.epsilon=8"]
     command = [
@@ -328,8 +335,8 @@ def test_a_comparison_that_is_killed_leaves_no_worker_and_resumes(tmp_path: Path
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     assert process.stderr.readline().startswith("run 1/2, recentred-sgd seed 0: done")
-    workers = _children(process.pid)
-    assert workers
+    workers = [number for child in _children(process.pid) for number in (child, *_children(child))]
+    assert len(workers) == 2
     process.kill()
     process.communicate()
     done = sorted(folder.glob("runs/*/summary.json"))

@@ -19,29 +19,16 @@ import quoron
 from federation.crowd import DIMENSION, items
 from quoron.config import parse
 from quoron.data import Synthetic
+from quoron.engine import supervisor as supervising
 from quoron.engine.choice import Service, from_spec, inline_or_ray
 from quoron.engine.inline import InlineEngine
 from quoron.federation import client_items, engine, launch, programs, supervisor
 from quoron.federation import folder as folders
 from quoron.federation import folder as orders
 from quoron.federation.client_items import give, give_tables, silos_in
-from quoron.federation.folder import (
-    ITEMS,
-    MARK,
-    MOST,
-    ORDER,
-    PASSING,
-    RUN,
-    RUNNING,
-    Faults,
-    Folder,
-    Kill,
-    Order,
-    reached,
-    sweep,
-)
+from quoron.federation.faults import Faults, Kill
+from quoron.federation.folder import ITEMS, MARK, MOST, ORDER, PASSING, RUN, RUNNING, Folder, Order, reached, sweep
 from quoron.federation.launch import Local
-from quoron.federation.programs import MADE, load_items
 from quoron.federation.submission import declared
 from quoron.run_folder import RunFolder
 from quoron.simulation import run as runs
@@ -65,7 +52,7 @@ class TestOrders:
         assert order().words == "7 clients, 3 processes, up to 3 in each"
         assert order(processes=7).words == "7 clients, one process each"
 
-    @pytest.mark.parametrize("wrong", [{"clients": 0}, {"clients": MOST + 1}, {"processes": 8}, {"kills": ("8@1",)}])
+    @pytest.mark.parametrize("wrong", [{"clients": 0}, {"clients": MOST + 1}, {"processes": 8}])
     def test_what_cannot_be_is_refused(self, wrong: dict[str, object]) -> None:
         with pytest.raises(ConfigError, match="Expected"):
             order(**wrong)
@@ -86,8 +73,8 @@ class TestOrders:
 
 class TestFaults:
     def test_a_kill_is_of_one_client_in_one_round_and_once(self) -> None:
-        faults = Faults.parse(kills=("3@2", "5@1:gone"))
-        assert faults.kills == (Kill(3, 2), Kill(5, 1, comes_back=False))
+        faults = Faults.parse(kills=("3@2", "5@1"))
+        assert faults.kills == (Kill(3, 2), Kill(5, 1))
         hit = [
             (client, round_)
             for client in range(1, 8)
@@ -96,7 +83,11 @@ class TestFaults:
         ]
         assert hit == [(3, 1), (5, 0)]
         assert not faults.killed(3, 1, before=True)
-        assert [client for client in range(1, 8) if faults.gone(client)] == [5]
+
+    @pytest.mark.parametrize("kills", [("8@1",), ("3@9",), ("3@1", "3@2"), ("3",)])
+    def test_a_kill_that_cannot_be_is_refused(self, kills: tuple[str, ...]) -> None:
+        with pytest.raises(ConfigError, match="Expected"):
+            Faults.parse(kills=kills).check(7, 8)
 
     @pytest.mark.parametrize(
         ("text", "slow"), [("25%:2s", (5, 2.0)), ("300ms", (20, 0.3)), ("90%:1s", (18, 1.0)), ("0%:1s", (0, 0.0))]
@@ -107,7 +98,7 @@ class TestFaults:
 
     def test_who_is_silent_is_who_drops_out_of_the_inline_engine(self) -> None:
         people = Synthetic(family="logistic", users=40, items_per_user=2, dimension=2, domain=L2Ball(1.0))
-        faults, engine = Faults.parse(network="dropout=30%"), InlineEngine(people, seed=5, dropout=0.3)
+        faults, engine = Faults.parse(dropout=0.3), InlineEngine(people, seed=5, dropout=0.3)
         for round_ in range(5):
             told = engine.rows(Question(round_, np.arange(40), AverageGradient(np.zeros((1, 2)), (1.0,))))
             assert (told.status == Status.MISSING).tolist() == [
@@ -144,7 +135,7 @@ def test_a_federation_that_cannot_begin_leaves_no_folder(tmp_path: Path, monkeyp
     def full(*_: object, **__: object) -> None:
         raise BlockingIOError(11, "Resource temporarily unavailable")
 
-    monkeypatch.setattr(launch.subprocess, "Popen", full)
+    monkeypatch.setattr(supervising.subprocess, "Popen", full)
     order = Order(clients=2, processes=1, listen="127.0.0.1:1", control="127.0.0.1:2", simulation_seed=1)
     with pytest.raises(RunError, match=r"room for another process.*temporarily"), Local(Folder(tmp_path / "f"), order):
         pass
@@ -192,9 +183,9 @@ class TestFolder:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         folder, sent = Folder(tmp_path), list[int]()
-        monkeypatch.setattr(launch.os, "kill", lambda number, _: sent.append(number))
-        monkeypatch.setattr(launch.subprocess, "Popen", _never)
-        folder.write(RUNNING, {"keeper": 123456})
+        monkeypatch.setattr(supervising.os, "kill", lambda number, _: sent.append(number))
+        monkeypatch.setattr(supervising.subprocess, "Popen", _never)
+        folder.write(RUNNING, {"supervisor": 123456})
         with suppress(RuntimeError):
             Local(folder, ORDERED).__enter__()
         with folder.held(), pytest.raises(RunError, match="Expected the federation"):
@@ -205,8 +196,8 @@ class TestFolder:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         folder, sent = Folder(tmp_path), list[int]()
-        monkeypatch.setattr(launch.os, "kill", lambda number, _: (sent.append(number), holding.close()))
-        monkeypatch.setattr(launch.time, "sleep", lambda _: folder.write(RUNNING, {"keeper": 123456}))
+        monkeypatch.setattr(supervising.os, "kill", lambda number, _: (sent.append(number), holding.close()))
+        monkeypatch.setattr(launch.time, "sleep", lambda _: folder.write(RUNNING, {"supervisor": 123456}))
         with ExitStack() as holding:
             holding.enter_context(folder.held())
             assert launch.stop(folder.path)
@@ -221,7 +212,7 @@ class TestFolder:
 
 
 class TestSweeping:
-    """Folders that were to pass stay when a command and its keeper are killed together."""
+    """Folders that were to pass stay when a command and its supervisor are killed together."""
 
     def old(self, path: Path, *, marked: bool = True) -> Path:
         path.mkdir(parents=True)
@@ -269,13 +260,13 @@ class TestSweeping:
 
 
 def test_nobody_is_here_while_the_coordinator_is_away(tmp_path: Path) -> None:
-    kept_by, died = supervisor.Keeper(Folder(tmp_path), ORDERED, None), subprocess.Popen([sys.executable, "-c", ""])
+    kept_by, died = supervisor.Supervisor(Folder(tmp_path), ORDERED, None), subprocess.Popen([sys.executable, "-c", ""])
     kept_by.children, kept_by.here = [supervisor.Child(process=died.pid)], 7
-    kept_by.pipes = (-1, -1, os.open(os.devnull, os.O_RDONLY))
+    kept_by.pipes = (-1, -1, -1, os.open(os.devnull, os.O_RDONLY))
     while kept_by.here:
         kept_by._reap()
-    died.returncode = 0  # who waited for it was the keeper
-    os.close(kept_by.pipes[2])
+    died.returncode = 0  # who waited for it was the supervisor
+    os.close(kept_by.pipes[3])
 
 
 class TestAClientThatFails:
@@ -296,8 +287,8 @@ class TestAClientThatFails:
 
     def test_is_why_a_run_ends(self, tmp_path: Path) -> None:
         local = self.heard(tmp_path, {"here": 6}, {"failed": "Client 3 has failed: no disk."})
-        local._process = subprocess.Popen([sys.executable, "-c", ""])
-        with local._ours, local._process, pytest.raises(RunError, match=r"ended\. Client 3 has failed: no disk\."):
+        local._program = supervising.Program([sys.executable, "-c", ""], environment=os.environ)
+        with local._ours, local._program, pytest.raises(RunError, match=r"ended\. Client 3 has failed: no disk\."):
             local.check()
 
     def test_keeps_nobody_from_stopping(self, tmp_path: Path) -> None:
@@ -309,8 +300,8 @@ class TestAClientThatFails:
     def test_ends_a_simulation_and_no_federation_that_is_kept(self, seed: int | None, tmp_path: Path) -> None:
         ears, hearing, saying = socket.socketpair(), *os.pipe()
         os.set_blocking(hearing, False)
-        kept_by = supervisor.Keeper(Folder(tmp_path), replace(ORDERED, simulation_seed=seed), ears[0])
-        kept_by.pipes = (-1, saying, hearing)
+        kept_by = supervisor.Supervisor(Folder(tmp_path), replace(ORDERED, simulation_seed=seed), ears[0])
+        kept_by.pipes = (-1, -1, saying, hearing)
         os.write(saying, b"here 6\nfailed 3 Expected a disk, got none.\n")
         kept_by._hear()
         told = [json.loads(line) for line in ears[1].recv(1 << 12).splitlines()]
@@ -337,7 +328,7 @@ class TestAClientThatFails:
         monkeypatch.setattr(programs, "run_client", fails)
         monkeypatch.setattr(programs, "LATER", 0.0)
         stop, (hearing, saying) = asyncio.Event(), os.pipe()
-        asyncio.run(programs._client(tmp_path, ORDERED, 3, lambda _: None, stop, saying))
+        asyncio.run(programs._client(tmp_path, ORDERED, None, 3, False, stop, saying))
         line = os.read(hearing, 1 << 16).decode()
         assert line.count("\n") == 1
         assert line.startswith(
@@ -390,16 +381,14 @@ def table(tmp_path: Path) -> Path:
 
 class TestItems:
     def test_made_up_users_items_come_as_they_are(self, tmp_path: Path) -> None:
-        prepared, folder = (
-            runs.prepare(parse(TOML, settings=("population.users=30",)), tmp_path),
-            Folder(tmp_path / "f"),
-        )
-        for number in range(1, 31):
-            folder.client(number).mkdir(parents=True)
-        give(folder, prepared, tmp_path)
+        prepared, folder = runs.prepare(parse(TOML, settings=("population.users=30",)), tmp_path), Folder(tmp_path)
+        give(folder, prepared.config, tmp_path)
+        programs.write(folder, prepared, Faults())
+        simulation = programs.read(folder)
+        assert simulation is not None
         for number in (1, 7, 30):
-            wanted = prepared.scene.population.items(np.array([number - 1]))
-            assert _same(load_items(folder.client(number) / MADE), wanted)
+            found = programs.User(number, ORDERED, simulation).items(tmp_path, None)  # type: ignore[arg-type]
+            assert _same(found.batch, prepared.scene.population.items(np.array([number - 1])))
 
     @pytest.mark.parametrize("source", [TABLE, TOML])
     def test_started_again_everybody_keeps_their_items_and_only_new_clients_get_some(

@@ -9,14 +9,16 @@ import pytest
 
 from federation.crowd import DIMENSION, items
 from quoron.config import parse
+from quoron.federation import programs
 from quoron.federation.client_items import give
+from quoron.federation.faults import Faults
 from quoron.federation.folder import ITEMS, Folder
-from quoron.federation.programs import MADE, load_items
 from quoron.simulation import run as runs
 from quoron_client.data.items import ItemBatch
 from quoron_client.federation.own_table import own_items
 from quoron_client.federation.terms import read_terms
 from quoron_server.specification import describe, make_plan
+from simulations.test_local import ORDERED
 
 TABLE = f"""
 [population]
@@ -63,15 +65,15 @@ class TestItems:
         population = prepared.scene.population
         for number in range(1, population.users + 1):
             folder.client(number).mkdir(parents=True)
-        give(folder, prepared, table)
-        made = 0
+        give(folder, prepared.config, table)
+        made, simulation = 0, programs.Simulation(prepared.scene, Faults(), [])
         for number in range(1, population.users + 1):
             place = folder.client(number)
             wanted = population.held.of(np.array([number - 1]))
-            if (place / MADE).exists():
-                made, found = made + 1, load_items(place / MADE)
+            terms = read_terms("r", _description(prepared))
+            if not (place / ITEMS).exists():
+                made, found = made + 1, programs.User(number, ORDERED, simulation).items(place, terms).batch
             else:
-                terms = read_terms("r", _description(prepared))
                 found = own_items(place / ITEMS, terms).batch
                 assert "who" not in pq.read_schema(place / ITEMS).names
             assert _same(found, wanted)

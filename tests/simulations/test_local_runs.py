@@ -101,7 +101,7 @@ def patience() -> Iterator[None]:
 
 
 def numbers(running: dict[str, Any]) -> list[int]:
-    return [running["keeper"], running["coordinator"], *(number for _, number in running["processes"])]
+    return [running["supervisor"], running["coordinator"], *(number for _, number in running["processes"])]
 
 
 def alive(number: int) -> bool:
@@ -182,10 +182,10 @@ def test_nothing_is_left_of_a_command_that_ends_in_the_middle(how: signal.Signal
 
 
 @programs
-def test_whoever_loses_the_keeper_ends_and_says_so(tmp_path: Path) -> None:
+def test_whoever_loses_the_supervisor_ends_and_says_so(tmp_path: Path) -> None:
     with command(tmp_path, *ordered(tmp_path, MADE_UP, "service:workers=3,slow=100%:60s")) as simulation:
         running = simulation.running(12)
-        os.kill(running["keeper"], signal.SIGKILL)
+        os.kill(running["supervisor"], signal.SIGKILL)
         assert simulation.process.wait(HANGS) == 1, simulation.log.read_text()
         gone(numbers(running))
         assert list(simulation.passing.iterdir()) == []

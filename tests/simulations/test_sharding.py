@@ -1,6 +1,7 @@
 """Shards: the same bits for any number of workers, whoever of them dies, and whoever asks them."""
 
 import os
+import pickle
 import select
 import signal
 import subprocess
@@ -21,16 +22,16 @@ from quoron.cli.app import invoke
 from quoron.data import Outliers, Synthetic
 from quoron.data.population import from_dataset
 from quoron.data.table import encoded_table
-from quoron.engine import processes
 from quoron.engine import sharded as engines
 from quoron.engine.choice import Flower, Inline, Ray, Service, from_spec
-from quoron.engine.sharded import Died, Settings, ShardedEngine, opened
+from quoron.engine.sharded import Settings, ShardedEngine, of_processes
+from quoron.engine.supervisor import Died
 from quoron.run_folder import RunFolder
 from quoron.simulation import run as runs
 from quoron.simulation import sources
 from quoron_client.losses import Logistic
 from quoron_client.protocol.domains import L2Ball
-from quoron_client.protocol.questions import AverageGradient, LocalSGD, PlacedGradient, Question, SecondMoment
+from quoron_client.protocol.questions import Answers, AverageGradient, LocalSGD, PlacedGradient, Question, SecondMoment
 from quoron_privacy.errors import ConfigError, DataError, RunError
 from quoron_privacy.means.clipping import ClippedSum
 from quoron_privacy.noise.streams import SecureNoise, StartedNoise
@@ -51,14 +52,15 @@ class Here:
 
     calls = 0
 
-    def __init__(self, letter: bytes, dies: tuple[int, ...] = ()) -> None:
-        self._engine, self._dies = opened(letter), dies
+    def __init__(self, service: bytes, dies: tuple[int, ...] = ()) -> None:
+        self._service, self._dies = pickle.loads(service), dies
 
-    def ask(self, question, most):
+    def ask(self, question):
         Here.calls += 1
         if Here.calls in self._dies:
             raise Died("A worker has ended.")
-        answers = self._engine.ask(question)
+        answers = self._service(question, None)
+        most = max(engines.PIECE, answers.values[:1].nbytes + 1) if isinstance(answers, Answers) else 0
         assert isinstance(answers, Sums) or answers.values.nbytes + len(answers.status) <= most
         return answers
 
@@ -68,7 +70,7 @@ class Here:
 
 def here(population, workers: int, *, dies: tuple[int, ...] = (), **settings) -> ShardedEngine:
     Here.calls = 0
-    return ShardedEngine.of(population, workers, lambda number, letter: Here(letter, dies), Settings(**settings))
+    return ShardedEngine(population, workers, lambda service: Here(service, dies), Settings(**settings))
 
 
 def made_up(**changes) -> Synthetic:
@@ -170,13 +172,13 @@ def test_a_worker_that_dies_over_and_over_is_an_error_that_loses_nothing(folder)
 
 @pytest.fixture(scope="module")
 def shared():
-    with processes.engine(made_up(), 2, Settings(seed=5)) as engine:
+    with of_processes(made_up(), 2, Settings(seed=5)) as engine:
         yield engine
 
 
 class TestProcesses:
     def test_answer_with_the_same_bits(self, shared):
-        alone = Settings(seed=5).engine(shared.cut.population)
+        alone = Settings(seed=5).engine(shared.population)
         for question in questions(500, D):
             assert_same(shared.ask(question), alone.ask(question))
 
@@ -191,7 +193,7 @@ class TestProcesses:
             return ask(*given)
 
         worker.ask = killed
-        assert_same(shared.ask(question), Settings(seed=5).engine(shared.cut.population).ask(question))
+        assert_same(shared.ask(question), Settings(seed=5).engine(shared.population).ask(question))
         assert shared.replaced == before + 1
 
     def test_end_with_their_engine(self, shared):
@@ -204,7 +206,7 @@ class TestProcesses:
     def test_a_file_that_disappears_is_told_by_its_worker(self, tmp_path):
         in_buckets(rows(100), tmp_path / "d")
         population = from_dataset(tmp_path / "d", RULES, user="who", loss=Logistic(), test_fraction=0.0)
-        with processes.engine(population, 1, Settings()) as shared:
+        with of_processes(population, 1, Settings()) as shared:
             (tmp_path / "d" / "bucket-001.parquet").unlink()
             with pytest.raises(DataError, match=r"'bucket-001.parquet' in .*, but it has disappeared"):
                 shared.ask(Question(0, np.arange(9), AverageGradient(np.zeros((1, population.dimension)), (1.0,))))
@@ -242,11 +244,10 @@ def test_training_with_workers_releases_the_model_of_one_process(path, folder, t
         ("ray:address=auto,workers=8", Ray(address="auto", workers=8)),
         ("ray:address=10.0.0.7:6379", Ray(address="10.0.0.7:6379")),
         (
-            "service:clients=20,slow=10%:2s,kills=3@2,kills=8@3:gone",
-            Service(clients=20, slow="10%:2s", kills=["3@2", "8@3:gone"]),
+            "service:clients=20,slow=10%:2s,kills=3@2,kills=8@3",
+            Service(clients=20, slow="10%:2s", kills=["3@2", "8@3"]),
         ),
         ("flower:nodes=20,cpus=2", Flower(nodes=20, cpus=2)),
-        ("flower:superlink=127.0.0.1:9093,insecure=true", Flower(superlink="127.0.0.1:9093", insecure=True)),
         (Inline(workers=4), Inline(workers=4)),
     ],
 )
@@ -291,17 +292,17 @@ KILLER = textwrap.dedent(
     """
     import os, signal, sys
     from pathlib import Path
-    from quoron.engine import processes
+    from quoron.engine.supervisor import Worker
     from quoron_server.books.ledger import Ledger
     from quoron.__main__ import main
 
-    born, begin = [], processes.WorkerProcess.__init__
+    born, begin = [], Worker.__init__
 
     def telling(self, *given):
         begin(self, *given)
         born.append(self.number)
 
-    processes.WorkerProcess.__init__ = telling
+    Worker.__init__ = telling
     commit, left = Ledger.commit, 4
 
     def dying(*given, **named):

@@ -122,8 +122,8 @@ def test_a_cluster_answers_with_the_bits_of_one_process_and_a_node_that_dies_is_
     files = from_dataset(tmp_path / "d", RULES, **given)
     files = files.read_in(partition(seed=1, users=files.users))
     made_up = Synthetic(family="logistic", users=500, items_per_user=4, dimension=3, domain=L2Ball(2.0), seed=3)
-    start, settings = on_ray.starter(cluster.address), Settings(seed=5, dropout=0.1)
-    engines = [ShardedEngine.of(each, 5, start, settings) for each in (files, made_up)]
+    leave, settings = on_ray.joined(cluster.address), Settings(seed=5, dropout=0.1)
+    engines = [ShardedEngine(each, 5, on_ray.Actor, settings, leave) for each in (files, made_up)]
     for engine, population in zip(engines, (files, made_up), strict=True):
         alone = settings.engine(population)
         rows_asked, sums_asked = (question(population.users, population.dimension, sums=each) for each in (False, True))
@@ -142,7 +142,7 @@ def test_a_cluster_answers_with_the_bits_of_one_process_and_a_node_that_dies_is_
                 name = "total" if sums else "values"
                 np.testing.assert_array_equal(getattr(found, name), getattr(expected, name))
     (tmp_path / "d" / "bucket-001.parquet").unlink()
-    lost = ShardedEngine.of(files, 2, start, settings)
+    lost = ShardedEngine(files, 2, on_ray.Actor, settings)
     with pytest.raises(DataError, match=r"'bucket-001.parquet' in .*, but it has disappeared"):
         lost.ask(question(files.users, files.dimension, sums=False))
     for engine in (*engines, lost):
@@ -226,24 +226,24 @@ def test_a_cluster_of_our_own_leaves_nothing_behind(monkeypatch):
 def test_a_cluster_that_asks_for_no_token_is_refused_by_name(cluster, tmp_path: Path):
     assert intrudes(cluster.address, tmp_path / "mark"), "anyone who reaches it is in it"
     with pytest.raises(ConfigError, match=r"asks for a token, got one at address=.*answers anyone who reaches it"):
-        on_ray.starter(cluster.address)
+        on_ray.joined(cluster.address)
     assert not ray.is_initialized()
     ray.init(cluster.address, logging_level=logging.ERROR)
     with pytest.raises(ConfigError, match=r"that this process is part of .* answers anyone who reaches it"):
-        on_ray.starter(None)
+        on_ray.joined(None)
 
 
 def test_an_address_without_the_token_is_refused_with_what_it_takes(cluster, monkeypatch):
     monkeypatch.setenv("RAY_AUTH_TOKEN", "0" * 64)
     on_ray._read_again(anywhere=False)
     with pytest.raises(ConfigError, match=r"RAY_AUTH_MODE=token here, and its token in RAY_AUTH_TOKEN_PATH"):
-        on_ray.starter(cluster.address)
+        on_ray.joined(cluster.address)
     with pytest.raises(ConfigError, match="HOST:PORT or auto"):
-        on_ray.starter(f"ray://{cluster.address}")
+        on_ray.joined(f"ray://{cluster.address}")
 
 
 def test_a_ray_without_tokens_is_refused_by_name(monkeypatch):
     monkeypatch.setattr(ray, "__version__", "2.51.3")
     for wanted in (None, "127.0.0.1:6379"):
         with pytest.raises(ConfigError, match=r"Expected Ray 2.52 or newer, .* got Ray 2.51.3, .* Install it: pip"):
-            on_ray.starter(wanted)
+            on_ray.joined(wanted)

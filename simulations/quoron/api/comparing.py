@@ -68,5 +68,4 @@ def compare(
 def carried_out(request: Request, folder: Path, engine: Inline | Ray, progress: bool | None) -> Comparison:
     """Carry out the runs of a comparison that are not complete in its folder, and return it."""
     with RunFolder(folder).resumable(), bars.display(progress) as watcher:
-        sharing = engine.sharing if isinstance(engine, Ray) else None
-        return comparisons.carry_out(request, folder, watcher=watcher, workers=engine.workers, sharing=sharing)
+        return comparisons.carry_out(request, folder, watcher=watcher, engine=engine)

@@ -62,7 +62,7 @@ def resume(
         if folder.is_search:
             return tuning.resume(folder)
         if folder.is_training:
-            return training.resume(folder, observers, sharing=inline_or_ray(where).sharing)
+            return training.resume(folder, observers, engine=inline_or_ray(where))
         prepared = runs.prepare(folder.config(), folder.path)
         return simulating.carry_out(where, prepared, folder, folder.path, observers)
 

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any, Unpack
 from quoron.arguments import PlanArguments, SimulationArguments, entry_point
 from quoron.config import Config, is_wanted
 from quoron.data.columns import Label
-from quoron.engine.choice import Engine, Inline, Ray, Service, from_spec
+from quoron.engine.choice import Engine, Inline, Ray, Service, from_spec, shared
 from quoron.engine.first_use import rounds_compiled_meanwhile
 from quoron.planning.plans import Plan, Prepared, choose
 from quoron.reports import progress as bars
 from quoron.run_folder import FRAME, RunFolder, as_parquet, claim, write
 from quoron.simulation import run as runs
 from quoron.simulation.problem import Setup, problem_for_real, setup
-from quoron.simulation.run import SimulatedRun, shared
+from quoron.simulation.run import SimulatedRun
 from quoron.simulation.sources import Frame, Source, described, needed
 from quoron.simulation.wildcards import unread_of
 from quoron_privacy.errors import ConfigError, Infeasible, QuoronError, RunError
@@ -68,8 +68,8 @@ def simulate(
         engine: "inline", "ray", "flower" or "service", with keys as in "inline:workers=4", or an engine of
             `quoron.engine`; the bits are the same. `Inline(workers=4)` shares the users between processes,
             `Ray(address=...)` between the nodes of a Ray cluster, `Flower(nodes=..., cpus=...)` between simulated nodes
-            of Flower, `Flower(superlink=...)` between those of a federation; `Service(clients=200)` starts a
-            coordinator and a client for each user on this machine (docs/local.md).
+            of Flower; `Service(clients=200)` starts a coordinator and a client for each user on this machine
+            (docs/local.md).
 
     Raises:
         QuoronError: with the thing, its value and the fix; see quoron_privacy.errors.
@@ -100,7 +100,7 @@ def carry_out(
 ) -> SimulatedRun:
     """Carry a simulation out from the last committed round; a table's relative path is relative to `base`."""
     if isinstance(engine, Inline | Ray):
-        with shared(prepared, engine.sharing) as prepared:
+        with shared(prepared, engine) as prepared:
             return runs.carry_out(prepared, folder, observers)
     silos = prepared.config.population.silos
     if silos is not None and (silos.away or silos.hostile):
@@ -114,7 +114,7 @@ def carry_out(
         return local.simulate(prepared, folder, base, observers, engine)
     from quoron.federation import flower_simulation
 
-    return flower_simulation.carry_out(prepared, folder, base, observers, engine)
+    return flower_simulation.simulate(prepared, folder, base, observers, engine)
 
 
 @entry_point

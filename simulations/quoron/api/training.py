@@ -94,13 +94,13 @@ def train(
     """
     if dry_run:
         return plan_training(source, user, label, holdout=holdout, **arguments)
-    sharing = inline_or_ray(engine).sharing
+    chosen = inline_or_ray(engine)
     config, name, frame = described(source, user, label, {**arguments, "holdout": holdout}, secret=True)
     with bars.display(progress) as shown:
         prepared = training.prepare(config, Path.cwd(), name=name, frame=frame)
         folder = claim(config, name)
         with folder.resumable():
-            return training.carry_out(prepared, folder, (*observers, shown), sharing=sharing)
+            return training.carry_out(prepared, folder, (*observers, shown), engine=chosen)
 
 
 def plan_training(

@@ -6,16 +6,40 @@ quoron.simulate("quickstart", engine=Service(clients=20))
 quoron.simulate("quickstart", engine="service:clients=20")
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, replace
 from importlib.util import find_spec
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from quoron.arguments import shortened
 from quoron.engine.processors import processors
-from quoron.engine.sharing import Sharing
+from quoron.engine.sharded import Settings, ShardedEngine, of_processes
 from quoron_privacy.errors import ConfigError, count, nearest
+from quoron_privacy.kernels.on_first_use import OnFirstUse
+
+if TYPE_CHECKING:
+    from quoron.data.users import Answering
+    from quoron.engine import on_ray
+    from quoron.planning.plans import Prepared
+    from quoron.simulation.problem import Setup
+    from quoron_server import rounds
+else:  # where workers are asked for
+    on_ray = OnFirstUse("quoron.engine.on_ray")
+
+
+def _check_fields(engine: "Engine", *, needs: str | None = None, extra: str = "") -> None:
+    """Raise ConfigError for a field of another kind, or where the package that the engine `needs` is not installed."""
+    for field in fields(engine):
+        name, value = field.name, getattr(engine, field.name)
+        if field.type == int | None and value is not None:
+            count(**{name: value})
+        if field.type == str | None and (value == "" or not isinstance(value, str | None)):
+            raise ConfigError(f"Expected {name} as a text, got {name}={value!r}.")
+    if needs is not None and find_spec(needs) is None:
+        raise ConfigError(
+            f"Expected {needs} for the engine {type(engine).__name__}, got none. pip install 'quoron[{extra}]'."
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,10 +51,12 @@ class Inline:
     def __post_init__(self) -> None:
         _check_fields(self)
 
-    @property
-    def sharing(self) -> Sharing | None:
-        """The workers; None where this process does the work."""
-        return None if self.workers is None else Sharing(self.workers)
+    def over(self, population: "Answering", settings: Settings) -> "rounds.Engine":
+        """Return what answers for these users; whoever has it closes it, where it is shared between workers."""
+        return settings.engine(population) if self.workers is None else of_processes(population, self.workers, settings)
+
+
+INLINE = Inline()  # without workers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,10 +69,9 @@ class Ray:
     def __post_init__(self) -> None:
         _check_fields(self)
 
-    @property
-    def sharing(self) -> Sharing:
-        """The workers."""
-        return Sharing(self.workers or processors(), ray=True, address=self.address)
+    def over(self, population: "Answering", settings: Settings) -> "rounds.Engine":
+        """Return what answers for these users; whoever has it closes it."""
+        return on_ray.engine(population, self.workers or processors(), settings, self.address)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,35 +93,13 @@ class Service:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flower:
-    """Simulated SuperNodes of Flower on this machine, or the SuperNodes of a running federation."""
+    """Simulated SuperNodes of Flower on this machine."""
 
-    nodes: int | None = None  # simulated SuperNodes; default 50
-    cpus: int | None = None  # processors for simulated SuperNodes; default all
-    superlink: str | None = None  # host:port of a running federation
-    authority: str | Path | None = None  # certificate that signed the SuperLink's; made absolute
-    insecure: bool = False  # plaintext to the SuperLink
+    nodes: int | None = None  # default 50
+    cpus: int | None = None  # processors for them; default all
 
     def __post_init__(self) -> None:
         _check_fields(self, needs="flwr", extra="flower")
-        if self.superlink is None:
-            if self.authority is not None or self.insecure:
-                raise ConfigError("Expected a superlink with authority or insecure, got none: ours is on this machine.")
-            return
-        if self.nodes is not None or self.cpus is not None:
-            raise ConfigError("Expected no nodes or cpus with a superlink, got some: its SuperNodes are there.")
-        if (self.authority is None) is not self.insecure:
-            raise ConfigError(
-                "Expected one of authority (a certificate) and insecure (plaintext) for the SuperLink "
-                f"{self.superlink}, got {'both' if self.insecure else 'none'}."
-            )
-        if self.authority is None:
-            from quoron_client.federation.config import check_plaintext  # it brings gRPC
-
-            check_plaintext(self.superlink, insecure=True, anywhere=False)
-        elif not (isinstance(self.authority, str | Path) and Path(self.authority).is_file()):
-            raise ConfigError(f"Expected authority to be a certificate's file, got {self.authority}.")
-        else:
-            object.__setattr__(self, "authority", Path(self.authority).resolve())  # Flower reads it from another folder
 
 
 Engine = Inline | Ray | Flower | Service
@@ -134,9 +137,7 @@ def from_spec(engine: str | Engine) -> Engine:
         if key in given and key != "kills":
             raise ConfigError(f"Expected one {key} of the engine {name}, got two in {engine!r}. Leave one out.")
         read: Any = value
-        if kinds[key] is bool:
-            read = {"true": True, "false": False}.get(value, value)
-        elif kinds[key] == int | None and value.isdecimal():
+        if kinds[key] == int | None and value.isdecimal():
             read = int(value)
         given[key] = (*given.get(key, ()), read) if key == "kills" else read
     try:
@@ -157,17 +158,14 @@ def inline_or_ray(engine: str | Engine) -> Inline | Ray:
     return chosen
 
 
-def _check_fields(engine: Engine, *, needs: str | None = None, extra: str = "") -> None:
-    """Raise ConfigError for a field of another kind, or where the package that the engine `needs` is not installed."""
-    for field in fields(engine):
-        name, value = field.name, getattr(engine, field.name)
-        if field.type == int | None and value is not None:
-            count(**{name: value})
-        if field.type == str | None and (value == "" or not isinstance(value, str | None)):
-            raise ConfigError(f"Expected {name} as a text, got {name}={value!r}.")
-        if field.type is bool and not isinstance(value, bool):
-            raise ConfigError(f"Expected {name} as true or false, got {name}={value!r}.")
-    if needs is not None and find_spec(needs) is None:
-        raise ConfigError(
-            f"Expected {needs} for the engine {type(engine).__name__}, got none. pip install 'quoron[{extra}]'."
-        )
+@contextmanager
+def shared(prepared: "Prepared[Setup]", engine: Inline | Ray) -> "Iterator[Prepared[Setup]]":
+    """The same run with the engine's workers for its users, for as long as it takes; without any, in this process."""
+    config, scene = prepared.config, prepared.scene
+    if isinstance(engine, Inline) and engine.workers is None:
+        yield replace(prepared, scene=scene.remembering(prepared.planned.plan))
+        return
+    workers = engine.over(scene.population, Settings(config.run.seed, config.run.dropout))
+    assert isinstance(workers, ShardedEngine)
+    with workers:
+        yield replace(prepared, scene=replace(scene, engine=workers))

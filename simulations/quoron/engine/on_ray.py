@@ -19,10 +19,11 @@ Source: https://docs.ray.io/en/latest/ray-security/token-auth.html.
 
 import logging
 import os
+import pickle
 import secrets
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -30,7 +31,8 @@ from typing import Any
 
 from quoron.data.users import Answering
 from quoron.engine.inline import Told
-from quoron.engine.sharded import Died, Settings, ShardedEngine, Worker, opened, own_error
+from quoron.engine.sharded import Settings, ShardedEngine
+from quoron.engine.supervisor import Died, Service, own_error
 from quoron_client.durable import PRIVATE
 from quoron_client.protocol.questions import Question
 from quoron_privacy.errors import ConfigError, QuoronError, RunError
@@ -218,33 +220,32 @@ def _sweep(root: Path) -> None:
             continue
 
 
-class Shard:
+class Held:
     """What runs in an actor."""
 
-    def __init__(self, letter: bytes) -> None:
-        self._engine = opened(letter)
+    def __init__(self, service: bytes) -> None:
+        self._service: Service = pickle.loads(service)  # from whoever started this process, and nobody else
 
     def ask(self, question: Question) -> tuple[Any, ...]:
-        """("told", the answer), or ("error", its kind and words)."""
+        """("returned", the answer), or ("failed", its kind and words)."""
         try:
-            return "told", self._engine.ask(question)
+            return "returned", self._service(question, lambda _: None)
         except QuoronError as error:
-            return "error", type(error).__name__, str(error)
+            return "failed", type(error).__name__, str(error)
 
 
 class Actor:
     """One worker on the cluster."""
 
-    def __init__(self, letter: bytes) -> None:
+    def __init__(self, service: bytes) -> None:
         import ray
 
         # No processor is asked for: where a node has died, the others take its workers.
-        kind: Any = ray.remote(num_cpus=0, max_restarts=0, scheduling_strategy="SPREAD")(Shard)
-        self._actor: Any = kind.remote(letter)
+        kind: Any = ray.remote(num_cpus=0, max_restarts=0, scheduling_strategy="SPREAD")(Held)
+        self._actor: Any = kind.remote(service)
 
-    def ask(self, question: Question, most: int) -> Told:
+    def ask(self, question: Question, /) -> Told:
         """Its answer. Raises Died."""
-        del most
         import ray
 
         try:
@@ -256,7 +257,7 @@ class Actor:
                 f"Expected an answer from the Ray cluster, got {type(error).__name__}. Nothing is lost: the run can be "
                 "resumed, with Ray or without."
             ) from None
-        if kind == "error":
+        if kind == "failed":
             raise own_error(*rest)
         return rest[0]  # type: ignore[no-any-return]
 
@@ -268,36 +269,13 @@ class Actor:
             ray.kill(self._actor)
 
 
-@dataclass(frozen=True, slots=True)
-class Starter:
-    """Starts workers on a cluster; `close` ends it if it is our own, and else leaves it."""
-
-    cluster: Own | None  # None: of others
-    joined: bool  # by us, not by whoever calls
-
-    def __call__(self, number: int, letter: bytes) -> Worker:
-        """A worker, on whichever node Ray finds."""
-        del number
-        return Actor(letter)
-
-    def close(self) -> None:
-        """Nothing of ours is left there."""
-        if self.cluster is not None:
-            self.cluster.close()
-        elif self.joined:
-            import ray
-
-            ray.shutdown()
-
-
 def engine(population: Answering, workers: int, settings: Settings, address: str | None) -> ShardedEngine:
-    """An engine over a population whose workers `starter` starts; whoever has it closes it."""
-    start = starter(address)
-    return ShardedEngine.of(population, workers, start, settings, start.close)
+    """An engine over a population whose workers are on the cluster at `address`; whoever has it closes it."""
+    return ShardedEngine(population, workers, Actor, settings, after=joined(address))
 
 
-def starter(address: str | None) -> Starter:
-    """Starts workers on the cluster at `address`; without one, on a cluster of this machine for the time of the run.
+def joined(address: str | None) -> Callable[[], None]:
+    """Join the cluster at `address`, or without one a new one of this machine; returns what leaves it, or ends ours.
 
     A cluster that this process is already part of is taken as it is. ConfigError for one that asks for no secret.
     """
@@ -306,9 +284,9 @@ def starter(address: str | None) -> Starter:
 
     if ray.is_initialized():
         require_guarded(address)
-        return Starter(None, joined=False)
+        return lambda: None
     if address is None:
-        return Starter(Own.begun(), joined=True)
+        return Own.begun().close
     if "://" in address:
         raise ConfigError(f"Expected HOST:PORT or auto as the address of a Ray cluster, got {address!r}.")
     try:
@@ -323,4 +301,4 @@ def starter(address: str | None) -> Starter:
     except BaseException:
         ray.shutdown()
         raise
-    return Starter(None, joined=True)
+    return ray.shutdown  # type: ignore[no-any-return]

@@ -1,4 +1,4 @@
-"""What this machine has for a process: processors, memory, ports; and what says how many threads libraries start."""
+"""What this machine has for a process: processors, memory, ports."""
 
 import os
 import secrets
@@ -32,22 +32,11 @@ def free_ports(number: int) -> tuple[int, ...]:
     return tuple(found)
 
 
-THREADS = ("NUMBA_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-# What forks has one thread: no library's own, of linear algebra or of pyarrow's memory.
-ALONE = dict.fromkeys(THREADS, "1") | {"JE_ARROW_MALLOC_CONF": "background_thread:false"}
 # Of a control group, by version: its limit, what it holds, and what of that is files that make way.
 _GROUPS = {
     "v2": ("memory.max", "memory.current", "inactive_file"),
     "v1": ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
 }
-
-
-def forking(module: str, *arguments: str) -> list[str]:
-    """Return the command of a program of ours that imports what its copies need and then forks them, under `ALONE`.
-
-    Looking for garbage among what is imported would take a tenth of the time.
-    """
-    return [sys.executable, "-P", "-c", f"import gc; gc.disable(); import {module} as it; it.main()", *arguments]
 
 
 def processors() -> int:

@@ -12,7 +12,7 @@ import pickle
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -21,10 +21,11 @@ from numpy.typing import NDArray
 
 from quoron.data.users import Answering, Users
 from quoron.engine.inline import Indices, InlineEngine, Told, looked_at_again, part_of, together
+from quoron.engine.processors import processors
+from quoron.engine.supervisor import Died, Report, Workers
 from quoron_client.protocol.questions import Question
 from quoron_client.randomisers import LocalRandomness
-from quoron_privacy import errors
-from quoron_privacy.errors import QuoronError, RunError
+from quoron_privacy.errors import RunError
 from quoron_privacy.noise.streams import NoiseSource
 
 if TYPE_CHECKING:  # a worker needs nothing of a coordinator
@@ -76,119 +77,79 @@ class Settings:
         return InlineEngine(people, seed=self.seed, dropout=self.dropout, randomness=self.randomness)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Cut:
-    """A population cut into shards."""
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """What a worker does: it answers for its own users, or for all of those that are made up when asked for."""
 
-    population: Answering
-    shards: int
-    shard_of: NDArray[np.int32]  # (n,)
+    engine: "Engine"
 
-    @classmethod
-    def of(cls, population: Answering, workers: int) -> "Cut":
-        """As many shards as workers, but no more than users."""
-        users, shards = population.users, min(workers, population.users)
-        place = population.storage() if isinstance(population, Stored) else np.arange(users)
-        return cls(population, shards, (place * shards // users).astype(np.int32))
-
-    def letter(self, shard: int, settings: Settings) -> bytes:
-        """What a worker is given at its start."""
-        own = np.flatnonzero(self.shard_of == shard)
-        return pickle.dumps((settings, part(self.population, own)), pickle.HIGHEST_PROTOCOL)
-
-
-def part(population: Answering, own: Users) -> Answering:
-    """Some users of a population; all of one that is made up when it is asked for."""
-    if isinstance(population, Parted):
-        return population.part(own)
-    return population
-
-
-def opened(letter: bytes) -> "Engine":
-    """The engine of a worker, from what it was given."""
-    settings, people = pickle.loads(letter)  # from whoever started this process, and nobody else
-    return checked(settings).engine(people)
-
-
-def checked(settings: Any) -> Settings:
-    """What it has to be."""
-    assert isinstance(settings, Settings)
-    return settings
+    def __call__(self, question: Question, report: Report) -> Told:
+        """Return their answer."""
+        del report
+        return self.engine.ask(question)
 
 
 PIECE = 16 << 20  # bytes of answers that are on their way from one worker
 TRIES = 3  # workers that may die in a row over one piece
 
 
-class Died(RunError):
-    """A worker is gone."""
-
-
 class Worker(Protocol):
     """A process that answers for one shard."""
 
-    def ask(self, question: Question, most: int) -> Told:
-        """Its answer, of `most` bytes at most. Raises Died; any other QuoronError is the worker's own."""
+    def ask(self, message: Question, /) -> Told:
+        """Return its answer. Raises Died; any other QuoronError is the worker's own."""
 
     def close(self) -> None:
         """End it, whatever it does."""
 
 
-Start = Callable[[int, bytes], Worker]  # number of a worker, and what it is given
+Start = Callable[[bytes], Worker]  # of a pickled service
 
 
-@dataclass(slots=True, eq=False)
 class ShardedEngine:
-    """Asks as many workers as there are shards; `close` ends them."""
+    """Asks as many workers as there are shards, at most one a user; `close` ends them.
 
-    cut: Cut
-    start: Start
-    settings: Settings
-    after: Callable[[], None] | None = None  # when all has ended
-    replaced: int = 0  # workers that have died and were replaced
-    _workers: dict[int, Worker] = field(default_factory=dict)
-    _threads: ThreadPoolExecutor | None = None
-    _lock: Any = field(default_factory=threading.Lock)
+    Workers are started when they are first asked, and `after` is called when all have ended.
+    """
 
-    @classmethod
-    def of(
-        cls,
+    def __init__(
+        self,
         population: Answering,
         workers: int,
         start: Start,
         settings: Settings,
-        after: Callable[[], None] | None = None,
-    ) -> "ShardedEngine":
-        """For a population; workers are started when they are first asked."""
-        return cls(Cut.of(population, workers), start, settings, after)
-
-    def over(self, population: Answering) -> "ShardedEngine":
-        """The same for other users."""
-        self._end_workers()
-        return ShardedEngine.of(population, self.cut.shards, self.start, self.settings, self.after)
+        after: Callable[[], None] = lambda: None,
+    ) -> None:
+        users, self.shards = population.users, min(workers, population.users)
+        place = population.storage() if isinstance(population, Stored) else np.arange(users)
+        self.shard_of = (place * self.shards // users).astype(np.int32)  # (n,)
+        self.population, self.replaced = population, 0  # workers that have died and were replaced
+        self._start, self._settings, self._after = start, settings, after
+        self._workers: dict[int, Worker] = {}
+        self._threads: ThreadPoolExecutor | None = None
+        self._lock = threading.Lock()
 
     def ask(self, question: Question) -> Told:
         """Answers of the question's cohort."""
-        return looked_at_again(self._answers, question, self.cut.population.dimension) or self._answers(question)
+        return looked_at_again(self._answers, question, self.population.dimension) or self._answers(question)
 
     def _answers(self, question: Question) -> Any:
         if self._threads is None:
-            self._threads = ThreadPoolExecutor(self.cut.shards, thread_name_prefix="quoron-shard")
-        shards = self.cut.shard_of[question.cohort]
-        asked = [(shard, np.flatnonzero(shards == shard)) for shard in range(self.cut.shards)]
+            self._threads = ThreadPoolExecutor(self.shards, thread_name_prefix="quoron-shard")
+        shards = self.shard_of[question.cohort]
+        asked = [(shard, np.flatnonzero(shards == shard)) for shard in range(self.shards)]
         waiting = [
             self._threads.submit(self._shard, shard, question, own) for shard, own in asked if len(own) or shard == 0
         ]
         pieces = [piece for each in waiting for piece in each.result()]
-        return together(question, iter(pieces), self.cut.population.dimension)
+        return together(question, iter(pieces), self.population.dimension)
 
     def close(self) -> None:
         """End all workers, and whatever was started for them."""
         try:
             self._end_workers()
         finally:
-            if self.after is not None:
-                self.after()
+            self._after()
 
     def _end_workers(self) -> None:
         if self._threads is not None:
@@ -211,34 +172,42 @@ class ShardedEngine:
         if question.reduction is not None:  # sums are small, whoever they are of
             yield own
             return
-        row = 8 * prod(question.task.answer_shape(self.cut.population.dimension)) + 1
+        row = 8 * prod(question.task.answer_shape(self.population.dimension)) + 1
         most = max(1, PIECE // row)
         yield from (own[first : first + most] for first in range(0, max(1, len(own)), most))
 
+    def _service(self, shard: int) -> bytes:
+        """What a worker is given at its start: a pickled `Shard`."""
+        people: Answering = self.population
+        if isinstance(people, Parted):
+            people = people.part(np.flatnonzero(self.shard_of == shard))
+        return pickle.dumps(Shard(self._settings.engine(people)), pickle.HIGHEST_PROTOCOL)
+
     def _asked(self, shard: int, question: Question) -> Told:
-        row = 8 * prod(question.task.answer_shape(self.cut.population.dimension)) + 1
-        most = PIECE if question.reduction is not None else max(PIECE, row * len(question.cohort))
+        died: Died | None = None
         for _ in range(TRIES):
             worker = self._workers.get(shard)
             try:
                 if worker is None:
-                    worker = self.start(shard, self.cut.letter(shard, self.settings))
-                    self._workers[shard] = worker
-                return worker.ask(question, most)
-            except Died:
+                    worker = self._workers[shard] = self._start(self._service(shard))
+                return worker.ask(question)
+            except Died as error:
+                died = error
                 with self._lock:
                     self.replaced += 1
                 if (gone := self._workers.pop(shard, None)) is not None:
                     gone.close()
         raise RunError(
-            f"Expected an answer from worker {shard} of {self.cut.shards} in round {question.round}, but {TRIES} in a "
-            "row have died over it, perhaps for want of memory: try fewer workers. Nothing is lost: the run can be "
-            "resumed, with any number of them."
+            f"Expected an answer from worker {shard} of {self.shards} in round {question.round}, but {TRIES} in a "
+            f"row have died over it: try fewer workers. Nothing is lost: the run can be resumed, with any number of "
+            f"them. {died}"
         )
 
 
-def own_error(kind: str, message: str) -> QuoronError:
-    """A worker's error as what it was."""
-    named = getattr(errors, kind, RunError)
-    plain = isinstance(named, type) and issubclass(named, QuoronError) and named is not errors.Infeasible
-    return named(message) if plain else RunError(message)
+MODULES = "quoron.data.population", "quoron.data", "quoron.engine.sharded"  # what services are made of
+
+
+def of_processes(population: Answering, workers: int, settings: Settings) -> ShardedEngine:
+    """Return an engine whose workers share this machine's processors; whoever has it closes it."""
+    start = Workers(max(1, processors() // workers), MODULES).start
+    return ShardedEngine(population, workers, start, settings)

@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from numpy.typing import NDArray
 
 from quoron.config import (
     ColumnsSection,
@@ -22,19 +21,15 @@ from quoron.config import (
 from quoron.data import Population
 from quoron.data.table import trained
 from quoron.federation.folder import ITEMS, ORDER, RUN, SOURCE, Folder
-from quoron.federation.programs import FRAME, MADE, POPULATION, save_items
 from quoron.paths import dataset, table_file
-from quoron.planning.plans import Prepared
-from quoron.run_folder import FRAME as OF_FRAME
-from quoron.simulation.problem import LABEL, Setup, encoding_of, loss_of, setup
+from quoron.run_folder import FRAME
+from quoron.simulation.problem import LABEL, encoding_of, loss_of, setup
 from quoron.simulation.sources import resolve
 from quoron.simulation.wildcards import with_columns
-from quoron_client.compute.enforcement import bounded
 from quoron_client.data import fused, tables
 from quoron_client.data.items import ItemBatch
 from quoron_client.data.users import group
 from quoron_client.durable import PRIVATE, replace_whole
-from quoron_client.protocol.domains import L2Ball
 from quoron_privacy.errors import ConfigError
 from quoron_server.plan import EVERYONE
 from quoron_server.silos import Silos
@@ -66,53 +61,32 @@ def cut(config: Config, base: Path, frame: pa.Table | None, clients: int | None)
     if most > users:
         raise ConfigError(f"Expected {most:,} users in the table for {clients:,} clients, got {users:,}. Say fewer.")
     return (
-        config.model_copy(update={"population": people.model_copy(update={"path": OF_FRAME})}),
+        config.model_copy(update={"population": people.model_copy(update={"path": FRAME})}),
         table.filter(pa.array(owners < most)),
     )
 
 
-def give(folder: Folder, prepared: Prepared[Setup], base: Path) -> None:
-    """Every client of a simulation its items, and the coordinator what it measures models on."""
-    config, population = prepared.config, prepared.scene.population
-    owned = isinstance(config.population, TableSection) and not config.population.outliers.share
-    table = _table(_one_file(config, base, None), base, None) if isinstance(config.population, TableSection) else None
-    if table is not None:
-        with pa.OSFile(str(folder.path / FRAME), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
-            writer.write_table(table)
-    (folder.path / POPULATION).write_text(_with_domain(config, population).as_toml(), encoding="utf-8")
-    usable = _split(folder, config, table) if owned and table is not None else np.zeros(population.users, np.bool_)
-    for user in np.flatnonzero(~usable):
-        items = population.items(np.array([user]))
-        own = items if getattr(population, "makes", False) else bounded(items, population.loss)
-        save_items(folder.client(int(user) + 1) / MADE, own)
+def give(folder: Folder, config: Config, base: Path) -> None:
+    """Every client of a simulation on a table a file of its rows, where any of them can be used.
 
-
-def _split(folder: Folder, config: Config, table: pa.Table) -> NDArray[np.bool_]:
-    """A file of its rows for each user that is trained on, (n,); whether any of them can be used.
-
-    Who has none is one of zeros in a simulation, and one who counts for nothing as a client: the former is given as it
-    is.
+    Who has none that can is one of zeros in a simulation, and one who counts for nothing as a client: it has no file,
+    and is given the former as it is, as whoever is made up or altered is given theirs (`quoron.federation.programs`).
     """
     people = config.population
-    assert isinstance(people, TableSection)
+    if not isinstance(people, TableSection) or people.outliers.share:
+        _one_file(config, base, None)
+        return
+    table = _table(_one_file(config, base, None), base, None)
     encoding = encoding_of(people, loss_of(config)).resolved(table)
     users, owners = group(table, people.user)
     training = np.flatnonzero(trained(users, people.test_fraction, people.seed))
     order = np.argsort(owners, kind="stable")
     ends = np.cumsum(np.bincount(owners, minlength=users))
-    kept = np.bincount(owners[fused.encoded(encoding, table).kept], minlength=users)
+    usable = np.bincount(owners[fused.encoded(encoding, table).kept], minlength=users)
     own = table.select(list(encoding.columns))
     for number, user in enumerate(training, 1):
-        rows = order[ends[user - 1] if user else 0 : ends[user]]
-        _save(own.take(pa.array(rows)), folder, number)
-    return kept[training] > 0
-
-
-def _with_domain(config: Config, population: Population) -> Config:
-    """With the domain that the plan has settled on."""
-    domain = population.domain
-    size = domain.radius if isinstance(domain, L2Ball) else domain.half_width
-    return config.model_copy(update={"domain": config.domain.model_copy(update={"radius": size})})
+        if usable[user]:
+            _save(own.take(pa.array(order[ends[user - 1] if user else 0 : ends[user]])), folder, number)
 
 
 def _table(config: Config, base: Path, frame: pa.Table | None) -> pa.Table:

@@ -14,12 +14,11 @@ from pathlib import Path
 from tempfile import gettempdir
 from typing import Any
 
-import numpy as np
-
 from quoron.engine.choice import Service
 from quoron.engine.processors import free_ports, memory_below
 from quoron.federation import programs
 from quoron.federation.client_items import give
+from quoron.federation.faults import Faults
 from quoron.federation.folder import Folder, Order, passing, processes_for, sweep
 from quoron.federation.launch import Local, Shown
 from quoron.federation.submission import specification_of
@@ -37,7 +36,7 @@ from quoron_server.specification import RunSpecification
 SECONDS = 600.0  # of a round where no network says how long it takes answers: it ends once all have answered
 ATTENDED = 4.0  # the same where who answers is public: then it ends after half of that
 NAME = "simulation"  # of the run, in the federation's books
-FIGURES = "federation.json"  # in the run folder: who took part, and what it took
+FIGURES = "federation.json"  # in the run folder: who took part, and who was killed
 LOOK, AWAY = 0.2, 120.0  # seconds between two tries to reach a coordinator, and of them after which it is gone
 _EVENT = {each.name for each in fields(RoundEvent)}
 
@@ -52,21 +51,14 @@ def order_of(service: Service, prepared: Prepared[Setup], *, resumed: bool = Fal
             "is another operator's. Simulate both by --engine inline, or see docs/two-servers.md."
         )
     run, population = prepared.config.run, prepared.scene.population
-    corruption = population.corruption(np.arange(population.users)).tolist()
     listen, control = free_ports(2)
-    order = Order(
+    return Order(
         clients=population.users,
         processes=min(population.users, service.workers or processes_for(population.users, resumed=resumed)),
         listen=f"127.0.0.1:{listen}",
         control=f"127.0.0.1:{control}",
         simulation_seed=run.seed,
-        corruption=tuple(corruption) if any(corruption) else (),
-        kills=tuple(service.kills),
-        slow=service.slow,
-        network=run.network,
     )
-    order.faults.check_rounds(prepared.planned.plan.cost.rounds)
-    return order
 
 
 def simulate(
@@ -82,6 +74,8 @@ def simulate(
     """
     service = Service() if service is None else service
     order = order_of(service, prepared, resumed=folder.ledger.is_file())
+    faults = Faults.parse(kills=service.kills, slow=service.slow, dropout=prepared.config.run.dropout)
+    faults.check(order.clients, prepared.planned.plan.cost.rounds)
     if runs.begin(prepared, folder):
         return runs.carry_out(prepared, folder, observers)  # complete: nobody is asked
     sweep(Path(gettempdir()))
@@ -89,8 +83,8 @@ def simulate(
     with Local(place, order) as local:
         place.make(order.clients)
         place.enrol(order.clients)
-        give(place, prepared, base)
-        programs.write(place, prepared)
+        give(place, prepared.config, base)
+        programs.write(place, prepared, faults)
         local.begin()
         local.ready(_shown(observers))
         began = time.monotonic()

@@ -8,13 +8,11 @@ import json
 import os
 import re
 import shutil
-import signal
 import ssl
 import subprocess
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -23,9 +21,9 @@ from typing import Any
 import httpx
 
 from quoron import toml_text
-from quoron.federation import flower_warden
+from quoron.engine.supervisor import Program
 from quoron.run_folder import write
-from quoron_client.durable import OWN, make_folder, public
+from quoron_client.durable import OWN, make_folder
 from quoron_privacy.errors import ConfigError, RunError
 
 
@@ -90,10 +88,6 @@ class FlowerConnection:
             raise RunError(f"Flower did not start the run: {_said(reply)}")
         return int(reply["run-id"])
 
-    def status(self, run: int) -> str:
-        """Such as "running", "finished:completed" or "finished:failed"."""
-        return self.status_and_details(run)[0]
-
     def status_and_details(self, run: int) -> tuple[str, str]:
         """Status of a run, and why it is that."""
         reply = self._flwr("list", "here", "--run-id", str(run), "--format", "json")
@@ -121,10 +115,6 @@ class FlowerConnection:
     def register(self, public_key: Path) -> None:
         """Let the SuperNode with this key in; needed with --enable-supernode-auth."""
         self._flwr("supernode", "register", str(public_key), "here", "--format", "json")
-
-    def stop(self, run: int) -> None:
-        """End a run."""
-        self._flwr("stop", str(run), "here", "--format", "json")
 
     def _flwr(self, *arguments: str) -> dict[str, Any]:
         done = subprocess.run(
@@ -167,8 +157,8 @@ def program(name: str) -> str:
     return found
 
 
-class Process:
-    """A program that is started, waited for, and ended by its number. A context manager."""
+class Process(Program):
+    """A program of Flower's, with a home of its own."""
 
     def __init__(
         self,
@@ -180,44 +170,21 @@ class Process:
         more: Mapping[str, str] | None = None,
         folders: Sequence[Path] = (),
     ) -> None:
-        """`more` is put into its environment.
-
-        With `folders` it is kept by a warden: it, all that it starts and they are gone with this process, however that
-        ends; and so is all that has the same `home`.
-        """
-        words = [program(name), *arguments]
-        if folders:
-            words = flower_warden.command(f"FLWR_HOME={home.resolve()}", [*folders], words)
-        make_folder(log.parent)
-        self.name, self.log = name, log
-        with open(log, "ab", opener=public) as out:
-            self._begins = out.tell()  # what stands before is an earlier program's
-            self._process = subprocess.Popen(
-                words,
-                env={**environment(home), **(more or {})},
-                stdin=subprocess.PIPE if folders else subprocess.DEVNULL,
-                stdout=out,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,  # an interrupt at the terminal is for whoever started it
-            )
-
-    def __enter__(self) -> "Process":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.end()
-
-    @property
-    def number(self) -> int:
-        """Of the process."""
-        return self._process.pid
+        """`more` is put into its environment; with `folders` it has a reaper, as has all that has the same `home`."""
+        self.name = name
+        super().__init__(
+            [program(name), *arguments],
+            environment={**environment(home), **(more or {})},
+            log=log,
+            folders=folders,
+            mark=f"FLWR_HOME={home.resolve()}",
+        )
 
     def check(self) -> None:
         """RunError if it has ended."""
-        if self._process.poll() is not None:
-            said = self.log.read_bytes()[self._begins :].decode(errors="replace")
+        if self.code is not None:
             raise RunError(
-                f"{self.name} has ended with code {self._process.returncode}. Its log is {self.log}.{last_error(said)}"
+                f"{self.name} has ended with code {self.code}. Its log is {self.log}.{last_error(self.written)}"
             )
 
     def healthy(self, url: str, authority: Path | None = None) -> None:
@@ -232,26 +199,6 @@ class Process:
             except httpx.HTTPError:
                 time.sleep(0.1)
         raise RunError(f"{self.name} did not start within {_START_SECONDS:g} seconds. Its log is {self.log}.")
-
-    def ask_to_end(self) -> None:
-        """It may take its time; what has a warden has none."""
-        if self._process.stdin is None:
-            self._process.terminate()
-        else:
-            self._process.stdin.close()  # which a warden notices even if it has only begun
-
-    def end(self, seconds: float = 20.0) -> None:
-        """Ask it to end, then end it, and whatever it has started."""
-        self.ask_to_end()
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(seconds)
-        self.kill()
-
-    def kill(self) -> None:
-        """End it at once, and whatever it has started."""
-        with suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)  # it leads a group of its own
-        self._process.wait()
 
 
 def _said(reply: dict[str, Any]) -> str:

@@ -10,7 +10,7 @@ crosses between them; the bits are those of the inline engine. The run config of
 | `set`              | further keys, such as "algorithm.options.rounds=5; domain.radius=2"                |
 | any with a dot     | that key of the configuration, such as `privacy.epsilon`                           |
 | `config`, `base`   | instead of a preset: a configuration's text, and where its table's path begins     |
-| `token`            | of whoever started the run and follows it in the folder; see `quoron.federation.flower_claim` |
+| `events`           | a file for the lines of `Events`, of whoever started the run and follows it         |
 
 A node that holds a user's `data` takes no part, unless its owner lets it simulate (`simulation-seed`).
 """
@@ -18,20 +18,24 @@ A node that holds a user's `data` takes no part, unless its owner lets it simula
 import json
 import logging
 import os
+import threading
 import time
 from collections.abc import Mapping
-from dataclasses import replace
+from contextlib import suppress
+from dataclasses import asdict, replace
 from functools import lru_cache
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
+import numpy as np
 from flwr.app import Context, RecordDict
 from flwr.serverapp import Grid, ServerApp
+from numpy.typing import NDArray
 
 from quoron import config as configs
 from quoron.config import Config
 from quoron.engine.inline import InlineEngine
-from quoron.federation.flower_claim import ClaimObserver
 from quoron.reports.progress import Display
 from quoron.run_folder import RunFolder, claim
 from quoron.simulation import run as runs
@@ -39,12 +43,17 @@ from quoron.simulation.problem import setup
 from quoron.simulation.sources import resolve
 from quoron_client.flower.serving import make_app
 from quoron_client.protocol.flower_records import NOT_SIMULATED, Values, answers_record, question_from_values
+from quoron_privacy.errors import QuoronError, RunError
 from quoron_server.flower.engine import FlowerEngine, NodeFailed
 from quoron_server.flower.users import Shards
+from quoron_server.plan import RunPlan
+from quoron_server.rounds import RoundEvent
+from quoron_server.serial import dumps
 
 RUN = "simulation"
 SECONDS = 3600.0  # until a round closes: nobody is late in a simulation, but a process may die
 WAITING = 600.0  # for nodes to be there
+_LOOK = 0.5  # seconds between two looks whether a run is still wanted
 _TOLD = 5.0  # seconds between two words of how many nodes have come, or answered
 _log = logging.getLogger("quoron")
 Settings = Mapping[str, Any]
@@ -82,14 +91,64 @@ def read(settings: Settings) -> tuple[Config, str, Path]:
     return *resolve(str(settings.get("preset", "")) or "quickstart", given), base
 
 
+class Events:
+    """Writes what happens into a file, a line of JSON each, and ends this process when that is gone.
+
+    The file's folder is removed with whoever started the run, however that ends. A context manager.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._over = path, threading.Event()
+
+    def __enter__(self) -> "Events":
+        if not self._path.exists():
+            raise RunError("Expected a run that is still wanted, got one whose command has ended.")
+        threading.Thread(target=self._end_when_unwanted, daemon=True).start()
+        self._tell(kind="started", process=os.getpid())
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._over.set()
+        if error is None:
+            self._tell(kind="ended")
+        elif isinstance(error, QuoronError):
+            self._tell(kind="ended", error=type(error).__name__, message=str(error))
+        else:
+            self._tell(kind="ended", error="RunError", message=f"The ServerApp failed: {type(error).__name__}: {error}")
+
+    def said(self, text: str) -> None:
+        """What is waited for."""
+        self._tell(kind="waiting", what=text)
+
+    def started(self, plan: RunPlan) -> None:
+        """Whoever follows has the plan."""
+
+    def round_finished(self, event: RoundEvent) -> None:
+        """One line a round."""
+        self._tell(kind="round", event=asdict(event))
+
+    def finished(self, model: NDArray[np.float64]) -> None:
+        """Whoever follows reads the folder."""
+
+    def _tell(self, **event: Any) -> None:
+        with suppress(FileNotFoundError), open(self._path, "r+", encoding="utf-8") as lines:
+            lines.seek(0, os.SEEK_END)
+            lines.write(dumps(event) + "\n")
+
+    def _end_when_unwanted(self) -> None:
+        while self._path.exists():
+            if self._over.wait(_LOOK):
+                return
+        os._exit(1)  # the ledger holds all that counts, at every moment
+
+
 def carry_out(grid: Grid, context: Context) -> None:
     """The main of the ServerApp: a run in its folder, from wherever its ledger stands."""
     settings = context.run_config
     config, name, base = read(settings)
-    if token := str(settings.get("token", "")):
-        folder = RunFolder(Path(str(settings["folder"])))
-        with ClaimObserver(folder.path, token) as observer:
-            _in_folder(grid, config, base, folder, observer)
+    if events := str(settings.get("events", "")):
+        with Events(Path(events)) as observer:
+            _in_folder(grid, config, base, RunFolder(Path(str(settings["folder"]))), observer)
         return
     if settings.get("folder", ""):
         config = config.model_copy(update={"run": config.run.model_copy(update={"out": str(settings["folder"])})})
@@ -98,7 +157,7 @@ def carry_out(grid: Grid, context: Context) -> None:
     _in_folder(grid, config, base, folder, Display("lines"))
 
 
-def _in_folder(grid: Grid, config: Config, base: Path, folder: RunFolder, observer: ClaimObserver | Display) -> None:
+def _in_folder(grid: Grid, config: Config, base: Path, folder: RunFolder, observer: Events | Display) -> None:
     prepared = runs.prepare(config, base)
     fleet = Shards.found(grid, run=RUN, seconds=WAITING, told=_Counting(observer, "nodes are there"))
     told = _Counting(observer, "nodes have answered")
@@ -114,7 +173,7 @@ def _in_folder(grid: Grid, config: Config, base: Path, folder: RunFolder, observ
 class _Counting:
     """Tells an observer how many have come, now and then: the data are made up."""
 
-    def __init__(self, observer: ClaimObserver | Display, what: str) -> None:
+    def __init__(self, observer: Events | Display, what: str) -> None:
         self._observer, self._what, self._due = observer, what, time.monotonic() + _TOLD
 
     def __call__(self, answered: int, asked: int) -> None:

@@ -1,35 +1,35 @@
-"""A simulation carried out by Flower: users spread over its nodes, one SuperLink for the time of the run.
+"""A simulation carried out by Flower: users spread over its simulated nodes, one SuperLink for the time of the run.
 
-    result = simulate(prepared, folder, base, nodes=50, cpus=2)
+    result = simulate(prepared, folder, base, engine=Flower(nodes=50, cpus=2))
 
-The bits are those of the inline engine, so either may continue what the other began.
+The bits are those of the inline engine, so either may continue what the other began. The ServerApp writes what happens,
+a line of JSON each, into a file of this run's scratch folder (`simulated.Events`); where that is gone, it ends.
 """
 
+import json
 import os
 import sys
 import threading
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
-from socket import gethostname
 from typing import Any
 
 from quoron.engine import on_ray
 from quoron.engine.choice import Flower
 from quoron.engine.processors import free_port
-from quoron.federation.flower_claim import Claim, alive
+from quoron.engine.supervisor import own_error
 from quoron.federation.flower_commands import FlowerConnection, Process, last_error, write_bundle
 from quoron.federation.flower_superlink import MARK
-from quoron.federation.flower_warden import scratch
 from quoron.planning.plans import Prepared
 from quoron.run_folder import RunFolder
 from quoron.simulation import run as runs
 from quoron.simulation.problem import Setup
 from quoron.simulation.run import SimulatedRun
 from quoron_client.durable import public
-from quoron_privacy import errors
-from quoron_privacy.errors import QuoronError, RunError
+from quoron_privacy.errors import ConfigError, RunError
 from quoron_server.rounds import Observer, RoundEvent
 
 GATED = sys.platform == "linux"  # where the kernel says whose the other end of a connection is
@@ -37,10 +37,10 @@ COMPONENTS = {
     "server": "quoron.federation.flower_simulated:server_app",
     "client": "quoron.federation.flower_simulated:client_app",
 }
-NODES = 50
+NODES, FLOWER = 50, Flower()
 LOG = "flower.log"  # in the run folder
+EVENTS = "events.jsonl"  # in the scratch folder
 _LOOK, _ASK = 0.1, 15.0  # seconds between two looks at the run's events, and two questions for its state
-_PATIENCE = 600.0  # seconds that a SuperLink may be away
 
 
 def simulate(
@@ -48,154 +48,136 @@ def simulate(
     folder: RunFolder,
     base: Path,
     observers: Sequence[Observer] = (),
-    *,
-    nodes: int = NODES,
-    cpus: int | None = None,
-    connection: FlowerConnection | None = None,
+    engine: Flower = FLOWER,
 ) -> SimulatedRun:
-    """Carry a run out on Flower and return it: on `nodes` simulated SuperNodes on `cpus`, or a running federation's.
+    """Carry a run out on simulated SuperNodes and return it; a table's relative path is relative to `base`.
 
-    A table's relative path is relative to `base`. With a `connection` the nodes are the SuperNodes there: they have
-    quoron, their --node-config says partition-id and num-partitions, and the ServerApp sees the run folder. Raises
-    ConfigError without Ray or that folder; RunError, with the run as its ledger holds it, if Flower or a node fails.
+    Raises ConfigError without Ray; RunError, with the run as its ledger holds it, if Flower or a node fails.
     """
     if prepared.config.privacy.min_cohort.participation == "public":
-        raise errors.ConfigError(
+        raise ConfigError(
             "Expected privacy.min_cohort.participation='private' on Flower, got 'public': nodes answer when they have "
             "computed. Use engine inline or service."
         )
-    if connection is None:
-        on_ray.require_tokens()
+    on_ray.require_tokens()
     if runs.begin(prepared, folder):
         return runs.carry_out(prepared, folder, observers)  # complete: nobody is asked
-    follower = _Follower(prepared, folder, observers, base)
-    if connection is None:
-        follower.alone(min(nodes, prepared.scene.problem.users), cpus or os.cpu_count() or 1)
-    else:
-        connection.begin()
-        with scratch() as place:
-            follower.follow(connection, place)
+    nodes = min(engine.nodes or NODES, prepared.scene.problem.users)
+    follower = _Follower(prepared, folder, observers)
+    with on_ray.Place.made() as place:  # Flower starts Ray in what comes after it, with its environment
+        follower.say("starting Flower")
+        with superlink(place, folder.path / LOG) as (connection, check):
+            follower.say(f"starting {nodes} nodes")
+            (events := place.folder / EVENTS).touch()
+            settings: dict[str, str | int | float] = {
+                "config": prepared.config.as_toml(),
+                "base": str(base.resolve()),
+                "folder": str(folder.path.resolve()),
+                "events": str(events),
+            }
+            app = write_bundle(place.folder / "app", name="quoron-simulation", settings=settings, **COMPONENTS)
+            sizes = (
+                f"num-supernodes={nodes} init-args-num-cpus={engine.cpus or os.cpu_count() or 1} "
+                "client-resources-num-cpus=1 "
+                "init-args-log-to-driver=false"  # what goes wrong in a client is not the server's to know
+            )
+            follower.follow(connection, connection.run(app, federation=sizes), events, check)
+        (folder.path / LOG).unlink(missing_ok=True)  # nobody reads it unless something failed
     result = runs.stored(prepared, folder)
     for observer in observers:
         observer.finished(result.model)
     return result
 
 
-def carry_out(
-    prepared: Prepared[Setup], folder: RunFolder, base: Path, observers: Sequence[Observer], engine: Flower
-) -> SimulatedRun:
-    """Carry a run out on the nodes of an engine; errors as of `simulate`."""
-    if engine.superlink is None:
-        return simulate(prepared, folder, base, observers, nodes=engine.nodes or NODES, cpus=engine.cpus)
-    with scratch() as own:
-        there = FlowerConnection(own / "home", engine.superlink, engine.authority)
-        return simulate(prepared, folder, base, observers, connection=there)
+@contextmanager
+def superlink(place: on_ray.Place, log: Path) -> Iterator[tuple[FlowerConnection, Callable[[], None]]]:
+    """A SuperLink of our own in Flower's simulation, of which nothing outlives this process; raises if it has ended."""
+    home, own, port = place.folder / "home", place.folder / "t", free_port()
+    own.mkdir()
+    connection = FlowerConnection(home, f"127.0.0.1:{port}")
+    connection.begin()
+    here = ("--host", "127.0.0.1", "--port", str(port))
+    arguments: tuple[str, ...] = ("--insecure", "--simulation", "--isolation", "subprocess", *here)
+    name = "python" if GATED else "flower-superlink"
+    if GATED:
+        arguments = ("-m", "quoron.federation.flower_superlink", *arguments)
+    more = place.environment | {"TMPDIR": str(own)}
+    with Process(name, arguments, home=home, log=log, more=more, folders=[place.folder]) as process:
+        process.healthy(f"http://127.0.0.1:{port}/health")
+        if GATED:  # this SuperLink carries out what it is given
+            process.healthy(f"http://127.0.0.1:{port}{MARK}")
+        yield connection, process.check
 
 
+@dataclass(slots=True)
 class _Follower:
-    """Starts a run, tells observers of its rounds, and leaves when it has ended."""
+    """Tells observers of a run's rounds, and leaves when it has ended."""
 
-    def __init__(self, prepared: Prepared[Setup], folder: RunFolder, observers: Sequence[Observer], base: Path) -> None:
-        self._prepared, self._folder, self._observers = prepared, folder, observers
-        self._base = base
-        self._started = False
-        self._process: int | None = None  # of the ServerApp, if it is on this machine
+    prepared: Prepared[Setup]
+    folder: RunFolder
+    observers: Sequence[Observer]
+    started: bool = False
+    process: int | None = None  # of the ServerApp
 
-    def alone(self, nodes: int, cpus: int) -> None:
-        """On a SuperLink of its own, in Flower's simulation, of which nothing outlives this process."""
-        with on_ray.Place.made() as place:  # Flower starts Ray in what comes after it, with its environment
-            home, own, port = place.folder / "home", place.folder / "t", free_port()
-            own.mkdir()
-            connection = FlowerConnection(home, f"127.0.0.1:{port}")
-            connection.begin()
-            here = ("--host", "127.0.0.1", "--port", str(port))
-            arguments: tuple[str, ...] = ("--insecure", "--simulation", "--isolation", "subprocess", *here)
-            name = "python" if GATED else "flower-superlink"
-            if GATED:
-                arguments = ("-m", "quoron.federation.flower_superlink", *arguments)
-            more, log = place.environment | {"TMPDIR": str(own)}, self._folder.path / LOG
-            self._say("starting Flower")
-            with Process(name, arguments, home=home, log=log, more=more, folders=[place.folder]) as superlink:
-                superlink.healthy(f"http://127.0.0.1:{port}/health")
-                if GATED:  # this SuperLink carries out what it is given
-                    superlink.healthy(f"http://127.0.0.1:{port}{MARK}")
-                sizes = (
-                    f"num-supernodes={nodes} init-args-num-cpus={cpus} client-resources-num-cpus=1 "
-                    "init-args-log-to-driver=false"  # what goes wrong in a client is not the server's to know
-                )
-                self._say(f"starting {nodes} nodes")
-                self.follow(connection, place.folder, superlink=superlink, federation=sizes)
-                superlink.log.unlink(missing_ok=True)  # nobody reads it unless something failed
-
-    def _say(self, what: str) -> None:
-        for observer in self._observers:
+    def say(self, what: str) -> None:
+        """Tell those observers that listen what is waited for."""
+        for observer in self.observers:
             if hasattr(observer, "said"):
                 observer.said(what)
 
-    def follow(
-        self,
-        connection: FlowerConnection,
-        scratch: Path,
-        *,
-        superlink: Process | None = None,
-        federation: str | None = None,
-    ) -> None:
-        """Start the run, and return when it is complete; its own error if it failed."""
-        with Claim(self._folder.path, None if superlink is None else superlink.number) as claim:
-            settings: dict[str, str | int | float] = {
-                "config": self._prepared.config.as_toml(),
-                "base": str(self._base.resolve()),
-                "folder": str(self._folder.path.resolve()),
-                "token": claim.token,
-            }
-            app = write_bundle(scratch / "app", name="quoron-simulation", settings=settings, **COMPONENTS)
-            run = connection.run(app, federation=federation)
-            try:
-                self._until_ended(claim, connection, run, superlink)
-            except KeyboardInterrupt:
-                if superlink is None:
-                    with suppress(RunError):
-                        connection.stop(run)
-                raise
-
-    def _until_ended(self, claim: Claim, connection: FlowerConnection, run: int, superlink: Process | None) -> None:
-        with _State(connection, run) as state:
+    def follow(self, connection: FlowerConnection, run: int, events: Path, check: Callable[[], None]) -> None:
+        """Return when the run is complete; its own error if it failed."""
+        with _State(connection, run) as state, events.open("rb") as file:
+            line = b""
             while True:
-                why = state.words if state.over else "its process has died" if self._is_dead() else ""
-                if any(self._is_end(line) for line in claim.lines()):
-                    return
-                if why:
-                    raise self._failed(connection, run, why)
-                if superlink is not None:
-                    superlink.check()
+                over = state.words if state.over else "its process has died" if self._is_dead() else ""
+                while (line := line + file.readline()).endswith(b"\n"):
+                    if self._is_end(json.loads(line)):
+                        return
+                    line = b""
+                if over:
+                    raise self._failed(connection, run, over)
+                check()
                 time.sleep(_LOOK)
 
-    def _is_end(self, line: dict[str, Any]) -> bool:
-        """Tell what a line says; its error if it is one."""
-        if line["kind"] == "started":
-            self._process = int(line["process"]) if line["host"] == gethostname() else None
-        elif line["kind"] == "waiting":
-            self._say(line["what"])
-        elif line["kind"] == "round":
-            for observer in self._observers:
-                if not self._started:
-                    observer.started(self._prepared.planned.plan)
-                observer.round_finished(RoundEvent(**line["event"]))
-            self._started = True
-        elif "error" in line:
-            raise _named(line["error"], line["message"])
-        return bool(line["kind"] == "ended")
+    def _is_end(self, event: dict[str, Any]) -> bool:
+        """Tell what has happened; its error if it is one."""
+        if event["kind"] == "started":
+            self.process = int(event["process"])
+        elif event["kind"] == "waiting":
+            self.say(event["what"])
+        elif event["kind"] == "round":
+            for observer in self.observers:
+                if not self.started:
+                    observer.started(self.prepared.planned.plan)
+                observer.round_finished(RoundEvent(**event["event"]))
+            self.started = True
+        elif "error" in event:
+            raise own_error(event["error"], event["message"])
+        return bool(event["kind"] == "ended")
 
     def _is_dead(self) -> bool:
-        return self._process is not None and not alive(self._process)
+        """Whether the ServerApp's process does not run any more: Flower leaves those that have ended unread."""
+        if self.process is None:
+            return False
+        try:
+            stat = Path(f"/proc/{self.process}/stat").read_bytes()
+            return stat.rpartition(b")")[2].split()[0] in (b"Z", b"X")
+        except (OSError, IndexError):
+            pass  # gone, or a system without /proc
+        try:
+            os.kill(self.process, 0)
+        except ProcessLookupError:
+            return True
+        return False
 
     def _failed(self, connection: FlowerConnection, run: int, why: str) -> RunError:
-        log, said = self._folder.path / LOG, connection.log(run)
+        log, said = self.folder.path / LOG, connection.log(run)
         with open(log, "a", encoding="utf-8", opener=public) as text:
             text.write(said)
         return RunError(
             f"Flower ended the run: {why}. Its log is {log}. Nothing is lost: continue with "
-            f"`quoron resume {self._folder.path}`, with --engine flower or without.{last_error(said)}"
+            f"`quoron resume {self.folder.path}`, with --engine flower or without.{last_error(said)}"
         )
 
 
@@ -215,17 +197,7 @@ class _State:
         self._enough.set()
 
     def _ask(self) -> None:
-        heard = time.monotonic()
         while not self.over and not self._enough.wait(_ASK):
-            try:
+            with suppress(RunError):  # if its SuperLink has ended, others see that
                 status, details = self._connection.status_and_details(self._run)
-            except RunError as error:
-                self.words, self.over = str(error), time.monotonic() - heard > _PATIENCE
-            else:
-                heard, self.words, self.over = time.monotonic(), f"{status} {details}", status.startswith("finished")
-
-
-def _named(kind: str, message: str) -> QuoronError:
-    named = getattr(errors, kind, RunError)
-    plain = isinstance(named, type) and issubclass(named, QuoronError) and named is not errors.Infeasible
-    return named(message) if plain else RunError(message)
+                self.words, self.over = f"{status} {details}", status.startswith("finished")

@@ -12,21 +12,13 @@
 | order.json         | what was asked for                                                                       |
 | running.json       | addresses and numbers of the processes, while they run                                   |
 
-What a local federation is started with: how many clients in how many processes, where, and what is to go wrong.
-
-What is to go wrong is who is silent, slow or killed.
-
-    >>> Kill.parse("3@2"), Slow.parse("10%:2s")
-    (Kill(client=3, round=2, comes_back=True), Slow(share=0.1, seconds=2.0))
-
-Only simulations have faults: a federation that is kept to be operated has none.
+What a local federation is started with: how many clients in how many processes, and where.
 """
 
 import fcntl
 import ipaddress
 import json
 import os
-import re
 import shutil
 import stat
 import time
@@ -37,108 +29,12 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any, Self
 
-import numpy as np
-
-from quoron.data.users import Purpose, uniforms, words
-from quoron.engine.network import Network
 from quoron.engine.processors import free_memory
 from quoron_client.durable import OWN, PRIVATE, make_folder, replace_whole
 from quoron_privacy.errors import ConfigError
 from quoron_server.books.database import Database
 from quoron_server.books.registry import Registry
 from quoron_server.service import certificates, tokens
-
-_KILL = re.compile(r"(\d{1,9})@(\d{1,9})(:gone)?")
-_SLOW = re.compile(r"(?:(\d+(?:\.\d+)?)%:)?(\d+(?:\.\d+)?)(ms|s)")
-
-
-@dataclass(frozen=True, slots=True)
-class Kill:
-    """A client's process is killed (SIGKILL) when it is asked in a round; then it is started again, or not."""
-
-    client: int  # from 1
-    round: int  # from 1, as displays count
-    comes_back: bool = True
-
-    @classmethod
-    def parse(cls, text: str) -> Self:
-        """Of `CLIENT@ROUND`, and `:gone` behind it for one that is not started again."""
-        found = _KILL.fullmatch(text.strip())
-        if found is None or not int(found[1]) or not int(found[2]):
-            raise ConfigError(f"Expected a kill as CLIENT@ROUND, such as 3@2, or 3@2:gone, got {text!r}.")
-        return cls(int(found[1]), int(found[2]), found[3] is None)
-
-
-@dataclass(frozen=True, slots=True)
-class Slow:
-    """This share of the clients, those with the highest numbers, takes so many seconds more to answer."""
-
-    share: float
-    seconds: float
-
-    @classmethod
-    def parse(cls, text: str) -> Self:
-        """Of `SHARE%:SECONDSs`; without a share everybody is slow."""
-        found = _SLOW.fullmatch(text.strip())
-        share = None if found is None else float(found[1] or 100) / 100
-        if found is None or share is None or share > 1:
-            raise ConfigError(f"Expected slow clients as 10%:2s, or 2s for all, got {text!r}.")
-        return cls(share, float(found[2]) * (1e-3 if found[3] == "ms" else 1.0))
-
-
-@dataclass(frozen=True, slots=True)
-class Faults:
-    """All that was ordered."""
-
-    kills: tuple[Kill, ...] = ()
-    slow: Slow | None = None
-    network: Network | None = None  # of which dropouts are carried out, drawn as by the inline engine
-
-    @classmethod
-    def parse(cls, *, kills: tuple[str, ...] = (), slow: str | None = None, network: str | None = None) -> Self:
-        """Of the texts of the command line."""
-        return cls(
-            tuple(Kill.parse(each) for each in kills),
-            None if slow is None else Slow.parse(slow),
-            None if network is None else Network.parse(network),
-        )
-
-    def check(self, clients: int) -> None:
-        """ConfigError for a client that there is not."""
-        for kill in self.kills:
-            if kill.client > clients:
-                raise ConfigError(f"Expected a client to kill among {clients:,}, got number {kill.client:,}.")
-        if len({kill.client for kill in self.kills}) < len(self.kills):
-            raise ConfigError("Expected every client to be killed once at most, got two kills of one. Name others.")
-
-    def check_rounds(self, rounds: int) -> None:
-        """ConfigError for a round that the run has not."""
-        for kill in self.kills:
-            if kill.round > rounds:
-                raise ConfigError(f"Expected a client to be killed in one of {rounds:,} rounds, got {kill.round:,}.")
-
-    def killed(self, client: int, round_: int, *, before: bool) -> bool:
-        """Whether a client dies when it is asked in a round (from 0); `before`: it has died already."""
-        return not before and any((each.client, each.round - 1) == (client, round_) for each in self.kills)
-
-    def gone(self, client: int) -> bool:
-        """Whether it is not started again when it has died."""
-        return any(each.client == client and not each.comes_back for each in self.kills)
-
-    def delay(self, client: int, clients: int) -> float:
-        """Seconds that a client takes more."""
-        return (
-            self.slow.seconds if self.slow is not None and client > clients - round(self.slow.share * clients) else 0.0
-        )
-
-    def silent(self, client: int, round_: int, seed: int) -> bool:
-        """Whether a client does not answer in a round: the coins of the inline engine."""
-        if self.network is None or not self.network.dropout:
-            return False
-        users = np.array([client - 1], np.int64)
-        drawn = uniforms(words(seed=seed, purpose=Purpose.DROPOUT, users=users, block=round_)[:, 0])
-        return bool(drawn[0] < self.network.dropout)
-
 
 EACH, MORE = 18 << 20, 3 << 20  # bytes of a process with a client, beside what all share, and of each client more in it
 BASE = 600 << 20  # bytes of whoever starts it, of the coordinator, and of what clients share
@@ -154,10 +50,6 @@ class Order:
     listen: str  # host:port of the coordinator, for clients
     control: str  # for operators
     simulation_seed: int | None = None  # of a simulation; None: for real
-    corruption: tuple[int, ...] = ()  # of a simulation: what each user does, as `populations.Corruption`; none: honest
-    kills: tuple[str, ...] = ()
-    slow: str | None = None
-    network: str | None = None
     user: str | None = None  # of silos: the column that says whose each row is
     people: tuple[int, ...] = ()  # of silos: persons of each client; none: every client is one user
 
@@ -173,7 +65,6 @@ class Order:
             )
         if not 1 <= self.processes <= self.clients:
             raise ConfigError(f"Expected 1 to {self.clients:,} processes, got {self.processes:,}.")
-        self.faults.check(self.clients)
         for address in (self.listen, self.control):
             host_of(address)
 
@@ -181,11 +72,6 @@ class Order:
     def passing(self) -> bool:
         """Whether the folder is removed at the end: a simulation's."""
         return self.simulation_seed is not None
-
-    @property
-    def faults(self) -> Faults:
-        """What is to go wrong."""
-        return Faults.parse(kills=self.kills, slow=self.slow, network=self.network)
 
     @property
     def split(self) -> list[list[int]]:
@@ -230,13 +116,13 @@ def reached(address: str) -> str:
     return f"{f'[{host}]' if ':' in host else host}:{address.rpartition(':')[2]}"
 
 
-def processes_for(clients: int, memory: int | None = None, *, resumed: bool = False) -> int:
+def processes_for(clients: int, *, resumed: bool = False) -> int:
     """As many as clients, or as fit into three quarters of the memory that is free.
 
     ConfigError where the clients do not fit even if all are in one process, unless their run is `resumed`: that was
     let in when it began.
     """
-    free = free_memory() if memory is None else memory
+    free = free_memory()
     left = 3 * free // 4 - BASE - MORE * clients
     if left < EACH - MORE and not resumed:
         fewer = max(0, (3 * free // 4 - BASE - EACH + MORE) // MORE)
@@ -400,7 +286,7 @@ def passing() -> Path:
 
 
 def sweep(parent: Path) -> None:
-    """Remove folders of federations that were to pass and whose processes, keeper and all, were killed together.
+    """Remove folders of federations that were to pass and whose processes, supervisor and all, were killed together.
 
     Only what `passing` marked, of this user, with nobody in it, and older than a start takes; links are not followed.
     What somebody keeps is called what they like, and has no mark.

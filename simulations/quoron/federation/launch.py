@@ -16,8 +16,8 @@ import os
 import shutil
 import signal
 import socket
-import subprocess
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -25,14 +25,14 @@ from types import TracebackType
 from typing import Any
 
 from quoron.config import Config
-from quoron.engine.processors import ALONE, forking
+from quoron.engine.supervisor import ALONE, Lines, Program, forking, send
 from quoron.federation.client_items import give_tables, silos_in
 from quoron.federation.control import Address, Control
 from quoron.federation.folder import MARK, ORDER, RUNNING, Folder, Order, host_of, processes_for, reached
-from quoron_client.durable import OWN, make_folder, public
+from quoron_client.durable import OWN, make_folder
 from quoron_privacy.errors import ConfigError, QuoronError, RunError
 
-LOG = "keeper.log"
+LOG = "supervisor.log"
 LOGS = "coordinator.log", LOG
 PATIENCE = 300.0  # seconds between two signs of life while a federation starts
 # Completion queues of gRPC look at sockets themselves, with no thread between: an eighth of the coordinator's time.
@@ -49,9 +49,9 @@ class Local:
     def __init__(self, folder: Folder, order: Order) -> None:
         """`folder` has everybody's identity and items."""
         self.folder, self.order = folder, order
-        self._process: subprocess.Popen[bytes] | None = None
+        self._program: Program | None = None
         self._ours: socket.socket | None = None
-        self._heard, self._kept = b"", False
+        self._heard, self._kept, self._lines = Lines(), False, deque[bytes]()
         self.listen = self.control = ""
 
     def __enter__(self) -> "Local":
@@ -65,18 +65,15 @@ class Local:
         return self
 
     def _launch(self, lock: int) -> None:
-        """Start the keeper, whose the lock is from now on."""
+        """Start the supervisor, whose the lock is from now on."""
         self._ours, theirs = socket.socketpair()
         try:
-            with theirs, open(self.folder.path / LOG, "ab", opener=public) as log:
-                self._process = subprocess.Popen(
+            with theirs:
+                self._program = Program(
                     forking("quoron.federation.supervisor", str(self.folder.path.resolve()), str(theirs.fileno())),
-                    pass_fds=[theirs.fileno(), lock],
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    env=POLLING | os.environ | ALONE,
-                    start_new_session=True,  # an interrupt at the terminal is for this process
+                    environment=POLLING | os.environ | ALONE,
+                    log=self.folder.path / LOG,
+                    files=[theirs.fileno(), lock],
                 )
         except BaseException as error:
             self._ours.close()
@@ -88,23 +85,17 @@ class Local:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         assert self._ours is not None
-        assert self._process is not None
-        lost, said = self._process.poll() is not None, self.folder.last_words(*LOGS)
+        assert self._program is not None
+        lost, said = self._program.code is not None, self.folder.last_words(*LOGS)
         self._ours.close()
         if self._kept:
-            self._process.returncode = 0  # nobody waits for it
+            self._program.keep()
             return
-        self._process.wait()
+        self._program.wait()
         if self.order.passing:
-            shutil.rmtree(self.folder.path, ignore_errors=True)  # if its keeper was killed
+            shutil.rmtree(self.folder.path, ignore_errors=True)  # if its supervisor was killed
         if lost and isinstance(error, QuoronError):  # what follows from it says less
             raise RunError(f"The local federation has ended. {said}") from None
-
-    @property
-    def keeper(self) -> int:
-        """The process from which all others come."""
-        assert self._process is not None
-        return self._process.pid
 
     def begin(self) -> None:
         """Start everybody, now that all is there."""
@@ -127,17 +118,16 @@ class Local:
 
     def check(self) -> None:
         """RunError if its processes are gone, or one of them has failed."""
-        assert self._process is not None
+        assert self._program is not None
         assert self._ours is not None
         self._ours.setblocking(False)
         with suppress(OSError):
             while data := self._ours.recv(1 << 16):
-                self._heard += data
-        *lines, self._heard = self._heard.split(b"\n")
-        for line in lines:
-            if failed := json.loads(line).get("failed"):
+                self._lines += self._heard.of(data)
+        while self._lines:
+            if failed := json.loads(self._lines.popleft()).get("failed"):
                 raise RunError(f"The local federation has ended. {failed}")
-        if self._process.poll() is not None:
+        if self._program.code is not None:
             raise RunError(f"The local federation has ended. {self.folder.last_words(*LOGS)}")
 
     def operator(self) -> Control:
@@ -145,8 +135,7 @@ class Local:
         return Control(Address(reached(self.control), self.folder.token, self.folder.authority))
 
     def stop(self) -> dict[str, Any]:
-        """End all processes in order, and keep the folder: processor seconds and largest memory by kind, and who was
-        killed as ordered."""
+        """End all processes in order, and keep the folder: who was killed."""
         self._say(b"stop\n")
         while "stopped" not in (said := self._next()):
             pass
@@ -165,7 +154,7 @@ class Local:
     def _next(self, so_far: str = "") -> dict[str, Any]:
         assert self._ours is not None
         self._ours.settimeout(PATIENCE)
-        while b"\n" not in self._heard:
+        while not self._lines:
             try:
                 data = self._ours.recv(1 << 16)
             except TimeoutError:
@@ -176,9 +165,8 @@ class Local:
             if not data:
                 said = self.folder.last_words(*LOGS)
                 raise RunError(f"The local federation has ended. Its logs are in {self.folder.path}: {said}")
-            self._heard += data
-        line, _, self._heard = self._heard.partition(b"\n")
-        return dict(json.loads(line))
+            self._lines += self._heard.of(data)
+        return dict(json.loads(self._lines.popleft()))
 
 
 def stop(path: Path, seconds: float = 60.0) -> bool:
@@ -186,13 +174,12 @@ def stop(path: Path, seconds: float = 60.0) -> bool:
     folder = Folder(path)
     if not folder.runs:
         return False
-    keeper, asked, ends = None, None, time.monotonic() + seconds
+    supervisor, asked, ends = None, None, time.monotonic() + seconds
     while folder.runs:
-        keeper = folder.read(RUNNING).get("keeper")  # none yet, while it starts
-        if keeper is not None and keeper != asked:
-            with suppress(ProcessLookupError):
-                os.kill(int(keeper), signal.SIGTERM)
-            asked = keeper
+        supervisor = folder.read(RUNNING).get("supervisor")  # none yet, while it starts
+        if supervisor is not None and supervisor != asked:
+            send(supervisor, signal.SIGTERM)
+            asked = supervisor
         if time.monotonic() > ends:
             raise RunError(f"Expected the federation in {folder.path} to end, but process {asked} is still there.")
         time.sleep(0.05)
@@ -251,7 +238,7 @@ def status(path: Path) -> dict[str, Any]:
     if not folder.runs:
         return {"running": False, "folder": str(folder.path)}
     found = folder.read(ORDER) | {"here": 0, "processes": ()} | folder.read(RUNNING)
-    told = {name: found.get(name) for name in ("listen", "control", "clients", "here", "keeper")}
+    told = {name: found.get(name) for name in ("listen", "control", "clients", "here", "supervisor")}
     told["users"] = sum(found["people"]) or found["clients"]
     return {"running": True, "folder": str(folder.path)} | told | {"processes": len(found["processes"])}
 

@@ -1,4 +1,4 @@
-"""The program that a local federation's processes come from, and that ends them: `keeper FOLDER SOCKET`.
+"""The program that a local federation's processes come from, and that ends them: `supervisor FOLDER SOCKET`.
 
 It imports what coordinator and clients need, and then forks each of them: that costs milliseconds and a few megabytes,
 where a program of its own costs a processor seconds and a hundred megabytes. It has one thread, so nothing is copied
@@ -16,15 +16,16 @@ import signal
 import socket
 import sys
 import time
-import traceback
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from quoron.engine.processors import largest
+from quoron.engine.supervisor import Lines, die_with, fork, send
 from quoron.federation import programs
 from quoron.federation.folder import ORDER, RUNNING, Folder, Order
+from quoron_client.federation import log_limit
 from quoron_server.service.coordinator import allow_many_files
 
 AGAIN, QUICK, TRIES = 0.2, 2.0, 5  # seconds until whoever died is started again; a life so short is none, so many times
@@ -45,27 +46,28 @@ class Child:
 
     @property
     def kind(self) -> str:
-        """Whose its time and memory are."""
+        """Whose process it is."""
         return "clients" if self.numbers else "coordinator"
 
 
 @dataclass(slots=True)
-class Keeper:
+class Supervisor:
     """One federation's processes."""
 
     folder: Folder
     order: Order
     ear: socket.socket | None  # of whoever started it
+    simulation: programs.Simulation | None = None
     children: list[Child] = field(default_factory=list)
     died: set[int] = field(default_factory=set)  # clients that were killed as ordered
     killed: list[int | str] = field(default_factory=list)  # clients, or the coordinator, as often as they were
-    figures: dict[str, float] = field(default_factory=dict)  # seconds of processors, and largest memory, of who ended
     here: int = 0  # clients in conversation
     leaving: bool = False
     failed: bool = False  # somebody without whom a simulation cannot go on
-    heard: bytes = b""  # of a line of the children's
-    told: bytes = b""  # of a line of whoever started it
-    pipes: tuple[int, int, int] = (-1, -1, -1)  # what keeps children alive; what they say on; what is heard of it
+    heard: Lines = field(default_factory=Lines)  # of the children
+    told: Lines = field(default_factory=Lines)  # of whoever started it
+    # What keeps children alive, and where they see its end; what they say on, and where it is heard.
+    pipes: tuple[int, int, int, int] = (-1, -1, -1, -1)
 
     def keep(self) -> None:
         """Until the socket ends, or SIGTERM."""
@@ -74,8 +76,7 @@ class Keeper:
         awake, wake = os.pipe()
         for number in (hearing, awake, wake):
             os.set_blocking(number, False)
-        programs.watch_over(watched)
-        self.pipes = alive, saying, hearing
+        self.pipes = alive, watched, saying, hearing
         signal.set_wakeup_fd(wake)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.signal(signal.SIGTERM, self._leave)
@@ -103,49 +104,38 @@ class Keeper:
     def _begin_due(self) -> None:
         for child in self.children:
             if child.process is None and child.due <= time.monotonic():
-                child.began, child.process, child.ordered = time.monotonic(), self._fork(child), False
+                child.began, child.ordered = time.monotonic(), False
+                child.process = fork(partial(self._live, child))
                 self._note()
 
     def _until_due(self) -> float | None:
         due = [child.due for child in self.children if child.process is None]
         return max(0.0, min(due) - time.monotonic()) if due else None
 
-    def _fork(self, child: Child) -> int:
-        alive, saying, _ = self.pipes
+    def _live(self, child: Child) -> None:
+        """The life of a copy of this process."""
+        alive, watched, saying, _ = self.pipes
+        os.close(alive)
+        if self.ear is not None:
+            self.ear.close()
+        signal.set_wakeup_fd(-1)
+        for each in (signal.SIGCHLD, signal.SIGTERM):
+            signal.signal(each, signal.SIG_DFL)
         place = self.folder.client(child.numbers[0]) if child.numbers else self.folder.path
-        number = os.fork()
-        if number:
-            return number
-        code = 1
-        try:
-            os.close(alive)
-            if self.ear is not None:
-                self.ear.close()
-            signal.set_wakeup_fd(-1)
-            for each in (signal.SIGCHLD, signal.SIGTERM):
-                signal.signal(each, signal.SIG_DFL)
-            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
-            log = os.open(place / ("client.log" if child.numbers else "coordinator.log"), flags, 0o600)
-            os.dup2(log, 1)
-            os.dup2(log, 2)
-            random.seed()  # or all would wait for the same times
-            gc.enable()
-            if child.numbers:
-                own = tuple(number for number in child.numbers if not self._gone(number))
-                programs.clients(self.folder, self.order, own, frozenset(self.died), saying)
-            else:
-                programs.coordinator(self.folder, self.order, saying)
-            code = 0
-        except BaseException:
-            traceback.print_exc()
-            sys.stderr.flush()
-        os._exit(code)
-
-    def _gone(self, client: int) -> bool:
-        return client in self.died and self.order.faults.gone(client)
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
+        log = os.open(place / ("client.log" if child.numbers else "coordinator.log"), flags, 0o600)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        random.seed()  # or all would wait for the same times
+        log_limit.begin()
+        die_with(watched)
+        if child.numbers:
+            programs.clients(self.folder, self.order, self.simulation, child.numbers, frozenset(self.died), saying)
+        else:
+            programs.coordinator(self.folder, self.order, self.simulation, saying)
 
     def _reap(self) -> None:
-        """Whoever has died is started again, but for a coordinator that never lives, and for clients that are gone."""
+        """Whoever has died is started again, but for who never lives."""
         for child in self.children:
             if child.process is not None and self._has_ended(child):
                 self._hear()
@@ -158,30 +148,23 @@ class Keeper:
                 if child.short == TRIES:
                     own = f"clients/client-{child.numbers[0]}/client.log" if child.numbers else "coordinator.log"
                     self._fail(f"One of the {child.kind} does not live: {self.folder.last_words(own)}")
-        self.children = [
-            child for child in self.children if not child.numbers or not all(map(self._gone, child.numbers))
-        ]
 
     def _has_ended(self, child: Child, how: int = os.WNOHANG) -> bool:
-        """Whether a process is over; then it is counted, and none."""
+        """Whether a process is over; then it is none."""
         assert child.process is not None
-        number, status, used = os.wait4(child.process, how)
+        number, status = os.waitpid(child.process, how)
         if not number:
             return False
         child.process, child.by_itself = None, os.WIFEXITED(status)
-        for name, value in (("seconds", used.ru_utime + used.ru_stime), ("mebibytes", largest(used) / (1 << 20))):
-            key = f"{child.kind}_{name}"
-            before = self.figures.get(key, 0.0)
-            self.figures[key] = before + value if name == "seconds" else max(before, value)
         return True
 
     def _hear(self) -> None:
         """What children say, a line each."""
+        data = b""
         with suppress(BlockingIOError):
-            while data := os.read(self.pipes[2], 1 << 16):
-                self.heard += data
-        *lines, self.heard = self.heard.split(b"\n")
-        for kind, *rest in (line.decode(errors="replace").split(maxsplit=2) for line in lines):
+            while more := os.read(self.pipes[3], 1 << 16):
+                data += more
+        for kind, *rest in (line.decode(errors="replace").split(maxsplit=2) for line in self.heard.of(data)):
             if kind == "listening":
                 self._listens(*rest)
             elif kind == "here":
@@ -211,17 +194,16 @@ class Keeper:
             data = b""
         if not data:
             for child in self.children:
-                _send(child.process, signal.SIGKILL)
+                send(child.process, signal.SIGKILL)
             self.leaving = True
-        *words, self.told = (self.told + data).split(b"\n")
-        for word in words:
+        for word in self.told.of(data):
             if word == b"begin":
-                programs.carry_out(self.folder)
+                self.simulation = programs.read(self.folder)
                 gc.freeze()  # what is there now no child has to look through, nor to copy
                 self.children = [Child()]
             elif word == b"stop":
                 self._end()
-                self._tell(stopped=self.figures | {"killed": self.killed})
+                self._tell(stopped={"killed": self.killed})
             elif word == b"keep":
                 selector.unregister(self.ear)
                 self.ear.close()
@@ -240,7 +222,7 @@ class Keeper:
 
     def _note(self) -> None:
         """For `quoron local status`, and for whoever kills."""
-        running = {"keeper": os.getpid(), "listen": self.order.listen, "control": self.order.control}
+        running = {"supervisor": os.getpid(), "listen": self.order.listen, "control": self.order.control}
         running |= {"here": self.here, "clients": self.order.clients}
         running |= {"coordinator": next((each.process for each in self.children if not each.numbers), None)}
         running |= {"processes": [[list(each.numbers), each.process] for each in self.children if each.numbers]}
@@ -253,11 +235,11 @@ class Keeper:
             some = [child for child in self.children if child.kind == kind and child.process is not None]
             ends = time.monotonic() + PATIENCE
             for child in some:
-                _send(child.process, signal.SIGTERM)
+                send(child.process, signal.SIGTERM)
             for child in some:
                 while not self._has_ended(child):
                     if time.monotonic() > ends:
-                        _send(child.process, signal.SIGKILL)
+                        send(child.process, signal.SIGKILL)
                         self._has_ended(child, 0)
                         break
                     time.sleep(0.01)
@@ -266,18 +248,12 @@ class Keeper:
             (self.folder.path / RUNNING).unlink(missing_ok=True)
 
 
-def _send(process: int | None, what: signal.Signals) -> None:
-    if process is not None:
-        with suppress(ProcessLookupError):
-            os.kill(process, what)
-
-
 def main() -> None:
     """Keep a federation whose lock has been handed over."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's is for whoever started it
     allow_many_files()  # of clients that share a process, each has some
     folder, ear = Folder(Path(sys.argv[1])), socket.socket(fileno=int(sys.argv[2]))
     order = Order.from_json(folder.read(ORDER))
-    Keeper(folder, order, ear).keep()  # the folder's lock is open: whoever started this gave it
+    Supervisor(folder, order, ear).keep()  # the folder's lock is open: whoever started this gave it
     if order.passing:
         shutil.rmtree(folder.path, ignore_errors=True)

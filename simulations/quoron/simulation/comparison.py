@@ -10,33 +10,32 @@
 
 A folder may be used again, with more seeds, algorithms or values: runs that are there are not carried out again.
 
-Processes carry out the runs: each worker is a program of its own (`worker.py`) that is asked by lines of JSON, so that
-a script without a `__main__` guard can compare, and a worker that is killed is seen at once.
+Processes carry out the runs (`worker.py`): copies of a program of ours, so that a script without a `__main__` guard can
+compare, and a worker that is killed is seen at once.
 
 A comparison as sections for people: tables, and pictures of what changes with a varied setting.
 """
 
 import hashlib
 import json
-import os
-import queue
-import subprocess
-import sys
+import pickle
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from collections import deque
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from tempfile import TemporaryFile
-from typing import IO, TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 import quoron
 from quoron.config import Config
+from quoron.engine.choice import INLINE, Inline, Ray
 from quoron.engine.network import Network
-from quoron.engine.processors import THREADS, processors
-from quoron.engine.sharing import Sharing
+from quoron.engine.processors import processors
+from quoron.engine.supervisor import Died, Workers
 from quoron.planning.choosing import Candidate, refusals, risk_words
 from quoron.planning.plans import SURE
 from quoron.planning.projection import seconds_of
@@ -48,6 +47,7 @@ from quoron.reports.summary import NOTICED, from_json
 from quoron.results import Axes, Tabular, axes, interval, short, size
 from quoron.run_folder import RunFolder, as_parquet, numbered, write
 from quoron.simulation import run as runs
+from quoron.simulation import worker
 from quoron.simulation.cells import (
     Cell,
     Request,
@@ -61,6 +61,7 @@ from quoron.simulation.cells import (
     told_of,
 )
 from quoron.simulation.problem import setup
+from quoron.simulation.worker import End
 from quoron_client.durable import make_folder
 from quoron_privacy.errors import ConfigError, RunError
 from quoron_server.parameters import Kind
@@ -70,10 +71,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from quoron.reports.progress import Display
-
-
-TAIL = 2000  # characters of what a worker that died had written
-End = Literal["done", "refused", "failed"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -92,40 +89,27 @@ class Job:
 
 
 def run_jobs(
-    jobs: Sequence[Job],
-    base: Path,
-    *,
-    workers: int | None,
-    sharing: Mapping[str, Any] | None = None,
-    watcher: "Display",
+    jobs: Sequence[Job], base: Path, *, engine: Inline | Ray, watcher: "Display"
 ) -> dict[Job, tuple[End, str | None]]:
     """What became of each job; relative paths are relative to `base`.
 
     When a plan is refused, so are all later runs of its cell. RunError if a worker dies, after the others are ended:
     what they did stays, and the same call goes on with it. However this function is left, no worker stays behind.
-    With `sharing` (the fields of `quoron.engine.sharing.Sharing`) one run at a time shares its users so.
+    With Ray there is one run at a time, whose users its workers share.
     """
     watcher.planned(len(jobs))
-    count = 1 if sharing is not None else min(_workers(workers), max(1, len(jobs)))
-    waiting: queue.SimpleQueue[Job] = queue.SimpleQueue()
-    for job in jobs:
-        waiting.put(job)
-    state = _State(base, watcher, sharing)
-    threads = [
-        threading.Thread(target=_drive, args=(number, waiting, state, count), daemon=True) for number in range(count)
-    ]
-    try:
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            while thread.is_alive():  # a join without an end would not see an interruption
-                thread.join(0.2)
-    finally:
-        state.stop()
-        for thread in threads:
-            thread.join()
-    if state.errors:
-        raise state.errors[0]
+    if not jobs:
+        return {}
+    count = min(engine.workers or processors(), len(jobs)) if isinstance(engine, Inline) else 1
+    workers = Workers(max(1, processors() // count), [worker.__name__])
+    state = _State(base.resolve(), watcher, INLINE if isinstance(engine, Inline) else engine, deque(jobs))
+    with ThreadPoolExecutor(count) as threads:
+        driven = [threads.submit(_drive, number, workers, state) for number in range(count)]
+        try:
+            for each in as_completed(driven):
+                each.result()
+        finally:
+            workers.stop()
     return state.ends
 
 
@@ -135,114 +119,53 @@ class _State:
 
     base: Path
     watcher: "Display"
-    sharing: Mapping[str, Any] | None = None
+    engine: Inline | Ray  # of one run
+    waiting: deque[Job]
     lock: threading.Lock = field(default_factory=threading.Lock)
-    stopped: bool = False
-    alive: "list[subprocess.Popen[str]]" = field(default_factory=list)
     refused: dict[Cell, str | None] = field(default_factory=dict)
     ends: dict[Job, tuple[End, str | None]] = field(default_factory=dict)
-    errors: list[BaseException] = field(default_factory=list)
 
-    def stop(self) -> None:
-        """End every worker; nothing new begins."""
+    def next(self, number: int) -> Job | None:
+        """The next job of a worker, None at the end; those of a cell that is refused are over at once."""
         with self.lock:
-            self.stopped = True
-            for process in self.alive:
-                process.kill()
+            while self.waiting:
+                job = self.waiting.popleft()
+                if job.cell not in self.refused:
+                    self.watcher.began(number, job)
+                    return job
+                self._end(number, job, "refused", self.refused[job.cell])
+            return None
 
+    def moved(self, number: int, rounds: tuple[int, int]) -> None:
+        """How far a worker's run is."""
+        with self.lock:
+            self.watcher.moved(number, *rounds)
 
-def _drive(number: int, waiting: "queue.SimpleQueue[Job]", state: _State, workers: int) -> None:
-    """One worker's life."""
-    try:
-        with TemporaryFile() as written, _worker(state, written, workers) as process:
-            while process is not None:
-                try:
-                    job = waiting.get_nowait()
-                except queue.Empty:
-                    return
-                _one(number, job, process, state, written)
-    except BaseException as error:
-        with state.lock:
-            if not state.stopped:
-                state.errors.append(error)
-        state.stop()
-
-
-def _one(number: int, job: Job, process: "subprocess.Popen[str]", state: _State, written: IO[bytes]) -> None:
-    with state.lock:
-        if job.cell in state.refused:
-            state.ends[job] = ("refused", state.refused[job.cell])
-            state.watcher.ended(number, job, "refused", state.refused[job.cell])
-            return
-        state.watcher.began(number, job)
-    for line in _asked(job, process, state):
-        with state.lock:
-            if "at" in line:
-                state.watcher.moved(number, line["at"], line["of"])
-                continue
-            end, why = line["end"], line["why"]
-            state.ends[job] = (end, why)
+    def end(self, number: int, job: Job, end: End, why: str | None) -> None:
+        """What became of a job."""
+        with self.lock:
             if end == "refused":
-                state.refused[job.cell] = why
-            state.watcher.ended(number, job, end, why)
-            return
-    code = process.wait()
-    written.seek(0)
-    last = written.read().decode(errors="replace").strip()[-TAIL:]
-    killed = " Perhaps for want of memory: try fewer workers, --engine inline:workers=1." if code == -9 else ""
-    raise RunError(
-        f"A worker ended at {job.named} with exit code {code}.{killed} Runs that are done are kept: give the same "
-        f"command again, or carry that run out by itself.{f' It said: {last}' if last else ''}"
-    )
+                self.refused[job.cell] = why
+            self._end(number, job, end, why)
+
+    def _end(self, number: int, job: Job, end: End, why: str | None) -> None:
+        self.ends[job] = (end, why)
+        self.watcher.ended(number, job, end, why)
 
 
-def _asked(job: Job, process: "subprocess.Popen[str]", state: _State) -> Iterator[Mapping[str, Any]]:
-    """The worker's lines about a job; they end early if the worker does."""
-    assert process.stdin is not None
-    assert process.stdout is not None
-    task = {
-        "config": job.config.model_dump(mode="json", exclude_none=True),
-        "base": str(state.base.resolve()),
-        "folder": str(job.folder.resolve()),
-        "sharing": state.sharing,
-    }
-    try:
-        process.stdin.write(json.dumps(task) + "\n")
-        process.stdin.flush()
-    except OSError:
-        return
-    for line in process.stdout:
-        yield json.loads(line)
-
-
-@contextmanager
-def _worker(state: _State, written: IO[bytes], workers: int) -> "Iterator[subprocess.Popen[str] | None]":
-    """A running worker, with its share of the processors; None if all is to end."""
-    threads = str(max(1, processors() // workers))
-    process: subprocess.Popen[str] | None = None
-    with state.lock:
-        if not state.stopped:
-            process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "quoron.simulation.worker"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=written,
-                text=True,
-                env=os.environ | dict.fromkeys(THREADS, threads),
-            )
-            state.alive.append(process)
-    try:
-        yield process
-    finally:
-        if process is not None:
-            process.kill()  # between runs it has nothing to lose, and in one it goes on later
-            process.communicate()
-
-
-def _workers(given: int | None) -> int:
-    if given is not None and given < 1:
-        raise ConfigError(f"Expected workers >= 1, got workers={given}.")
-    return given or processors()
+def _drive(number: int, workers: Workers, state: _State) -> None:
+    """One worker's life."""
+    with workers.start(pickle.dumps(worker.Work())) as process:
+        while (job := state.next(number)) is not None:
+            task = worker.Task(job.config, state.base, job.folder.resolve(), state.engine)
+            try:
+                end, why = process.ask(task, partial(state.moved, number))
+            except Died as error:
+                raise RunError(
+                    f"A worker ended at {job.named}: try fewer workers, --engine inline:workers=1. Runs that are done "
+                    f"are kept: give the same command again, or carry that run out by itself. {error}"
+                ) from None
+            state.end(number, job, end, why)
 
 
 REQUEST = "comparison.json"
@@ -313,13 +236,11 @@ def stored_request(folder: Path) -> Request:
     return Request.from_json(json.loads((folder / REQUEST).read_text(encoding="utf-8")))
 
 
-def carry_out(
-    request: Request, folder: Path, *, watcher: "Display", workers: int | None = None, sharing: Sharing | None = None
-) -> Comparison:
+def carry_out(request: Request, folder: Path, *, watcher: "Display", engine: Inline | Ray = INLINE) -> Comparison:
     """Every run that is not complete yet, in parallel processes; then what came of all of them, written and returned.
 
     A table's relative path is relative to `folder`. A run that fails is told of, and tried again by the next call.
-    With `sharing` there is one run at a time, for whose users other processes answer.
+    With Ray there is one run at a time, whose users its workers share.
     """
     scene = setup(request.config, folder)  # a table that cannot be read is refused once, before any work
     if request.config.train.holdout is not None:
@@ -327,13 +248,12 @@ def carry_out(
 
         held_out_release(request.config, scene.population, "replace-one")  # and users that are too few to tell
     write(folder / REQUEST, (dumps(request.as_json()) + "\n").encode())
-    settings = None if sharing is None else asdict(sharing)
     failures: dict[Job, str] = {}
     for seeds in request.looks:
         jobs = _jobs(request, folder, seeds)
         refused = {job.cell for job in jobs if _refusal(job) is not None}
         missing = [job for job in jobs if job.cell not in refused and not _complete(job)]
-        ends = run_jobs(missing, folder, workers=workers, sharing=settings, watcher=watcher)
+        ends = run_jobs(missing, folder, engine=engine, watcher=watcher)
         for job, (end, why) in ends.items():
             if end == "refused":
                 make_folder(job.folder)

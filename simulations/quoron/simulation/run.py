@@ -6,8 +6,7 @@ import math
 import os
 import resource
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,8 +18,6 @@ from quoron.config import Config, TableSection
 from quoron.data import Population
 from quoron.engine.network import DEADLINE
 from quoron.engine.processors import largest, memory_below
-from quoron.engine.sharded import Settings
-from quoron.engine.sharing import Sharing
 from quoron.paths import dataset, table_file
 from quoron.planning import meaning, projection
 from quoron.planning.plans import Plan, Prepared, choose, silos_of
@@ -128,18 +125,6 @@ def carry_out(
         run.carry_out(ledger, _in_silos(prepared), observers, evaluate=scene.evaluate)
         seconds, memory = before + time.perf_counter() - prepared.began, memory_below(os.getpid())  # of workers
         return _written(prepared, folder, ledger, seconds, report=report, memory=memory)
-
-
-@contextmanager
-def shared(prepared: Prepared[Setup], sharing: Sharing | None) -> Iterator[Prepared[Setup]]:
-    """The same run with workers that answer for its users, for as long as it takes; without any, in this process."""
-    if sharing is None:
-        yield replace(prepared, scene=prepared.scene.remembering(prepared.planned.plan))
-        return
-    config, scene = prepared.config, prepared.scene
-    settings = Settings(config.run.seed, config.run.dropout)
-    with sharing.engine(scene.population, settings) as engine:
-        yield replace(prepared, scene=replace(scene, engine=engine))
 
 
 def _in_silos(prepared: Prepared[Setup]) -> Engine:

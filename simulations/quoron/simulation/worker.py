@@ -1,68 +1,41 @@
-"""A worker of `quoron compare`: one run after another, as lines of JSON on standard input ask for them.
+"""A worker of `quoron compare`: one run after another, whose users and plan the next one often shares.
 
-It ends at once when its input ends: whoever asked is gone then, and what is cut off goes on later, to the same bits.
-
-A line that comes is {"config": ..., "base": the folder of relative paths, "folder": the run's, "sharing": how its users
-are shared, or null}. Lines that go are {"at": round, "of": rounds}, now and then, and at last {"end": "done", "refused"
-or "failed", "why": ...}.
+What is cut off, because whoever asked is gone, goes on later, to the same bits.
 """
 
-import json
-import os
-import queue
-import signal
-import sys
-import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron import config as configs
 from quoron.config import Config
 from quoron.data import Population
+from quoron.engine.choice import Inline, Ray, shared
 from quoron.engine.inline import InlineEngine
-from quoron.engine.sharing import Sharing
 from quoron.planning.plans import Prepared
 from quoron.run_folder import RunFolder
 from quoron.simulation import run as runs
 from quoron.simulation.problem import Setup, make_domain
-from quoron.simulation.run import shared
 from quoron_privacy.errors import Infeasible, QuoronError
 from quoron_server.plan import RunPlan
 from quoron_server.rounds import RoundEvent
 
-Tell = Callable[[Mapping[str, Any]], None]
-LINES = 20  # about so many lines of progress a run
+End = Literal["done", "refused", "failed"]
+Report = Callable[[tuple[int, int]], None]  # of a round, and how many there are
+LINES = 20  # about so many reports a run
 
 
-def main() -> None:
-    """Work until the input ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal tells us, too; whoever asked will end us
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # what a library prints is no answer
-    tasks: queue.SimpleQueue[str] = queue.SimpleQueue()
-    threading.Thread(target=_listen, args=(tasks,), daemon=True).start()
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One run: its folder, and the one that relative paths are relative to."""
 
-    def tell(line: Mapping[str, Any]) -> None:
-        answers.write(json.dumps(line) + "\n")
-        answers.flush()
-
-    work = Work()
-    while True:
-        task = json.loads(tasks.get())
-        config = configs.from_tree(task["config"])
-        sharing = None if task["sharing"] is None else Sharing(**task["sharing"])
-        tell(work.carry_out(config, Path(task["base"]), RunFolder(Path(task["folder"])), tell, sharing))
-
-
-def _listen(tasks: "queue.SimpleQueue[str]") -> None:
-    for line in sys.stdin:
-        tasks.put(line)
-    os._exit(0)
+    config: Config
+    base: Path
+    folder: Path
+    engine: Inline | Ray
 
 
 @dataclass(slots=True)
@@ -72,23 +45,21 @@ class Work:
     last: Prepared[Setup] | None = None
     base: Path | None = None
 
-    def carry_out(
-        self, config: Config, base: Path, folder: RunFolder, tell: Tell, sharing: Sharing | None = None
-    ) -> dict[str, Any]:
-        """One run, all of its folder but the report; the last line to answer with."""
+    def __call__(self, task: Task, report: Report) -> tuple[End, str | None]:
+        """Carry out one run, all of its folder but the report; what became of it, and why."""
         try:
-            prepared = self._prepared(config, base)
+            prepared = self._prepared(task.config, task.base)
         except Infeasible as error:
-            return {"end": "refused", "why": f"{error.condition}; needs {error.needs}."}
+            return "refused", f"{error.condition}; needs {error.needs}."
         except QuoronError as error:
-            return {"end": "refused", "why": str(error)}
+            return "refused", str(error)
         try:
-            folder.path.mkdir(parents=True, exist_ok=True)
-            with shared(prepared, sharing) as given:
-                runs.carry_out(given, folder, [_Progress(tell)], report=False)
+            task.folder.mkdir(parents=True, exist_ok=True)
+            with shared(prepared, task.engine) as given:
+                runs.carry_out(given, RunFolder(task.folder), [_Progress(report)], report=False)
         except QuoronError as error:
-            return {"end": "failed", "why": str(error)}
-        return {"end": "done", "why": None}
+            return "failed", str(error)
+        return "done", None
 
     def _prepared(self, config: Config, base: Path) -> Prepared[Setup]:
         if (
@@ -132,21 +103,17 @@ def _users(config: Config) -> tuple[Any, ...]:
 class _Progress:
     """Tells how far a run is."""
 
-    def __init__(self, tell: Tell) -> None:
-        self._tell = tell
+    def __init__(self, report: Report) -> None:
+        self._report = report
 
     def started(self, plan: RunPlan) -> None:
         """The length of the run."""
-        self._tell({"at": 0, "of": plan.cost.rounds})
+        self._report((0, plan.cost.rounds))
 
     def round_finished(self, event: RoundEvent) -> None:
         """Now and then."""
         if event.round % max(1, event.rounds // LINES) == 0:
-            self._tell({"at": event.round + 1, "of": event.rounds})
+            self._report((event.round + 1, event.rounds))
 
     def finished(self, model: NDArray[np.float64]) -> None:
-        """Told by the last line."""
-
-
-if __name__ == "__main__":
-    main()
+        """What the call returns says so."""

@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quoron.config import Config, TableSection, is_wanted, require_epsilon
-from quoron.engine.sharing import Sharing
+from quoron.engine.choice import INLINE, Inline, Ray
 from quoron.evaluation.split import parts, trained_users
 from quoron.model import Model
 from quoron.planning.plans import Plan, Prepared, S
@@ -298,11 +298,11 @@ def carry_out(
     folder: RunFolder,
     observers: Sequence[Observer] = (),
     *,
-    sharing: Sharing | None = None,
+    engine: Inline | Ray = INLINE,
 ) -> TrainedTable:
     """Train in `folder` from wherever its ledger stands, and write every file of the run folder.
 
-    With `sharing` other processes answer for the users, to the same bits. Warns with DoubtfulModel before the charge
+    Workers of the `engine` answer for the users, to the same bits. Warns with DoubtfulModel before the charge
     where the plan's bound is no better than not training.
     """
     if _released(folder) is not None:  # of which table, nothing here may tell
@@ -332,8 +332,8 @@ def carry_out(
                 items = data_quality.weigh(items, encoding)
             seed = _read_by(run.plan)
             last = evaluated.last(prepared, encoding, items, apart) if len(apart) else None
-            with closing(CuratorEngine(held.declared, items, words, seed=seed, sharing=sharing, among=among)) as engine:
-                model = run.carry_out(own, engine, observers, last=last)
+            with closing(CuratorEngine(held.declared, items, words, seed=seed, engine=engine, among=among)) as asked:
+                model = run.carry_out(own, asked, observers, last=last)
             events = own.events()
             measured = None
             if len(apart):
@@ -346,7 +346,7 @@ def carry_out(
     return trained
 
 
-def resume(folder: RunFolder, observers: Sequence[Observer] = (), *, sharing: Sharing | None = None) -> TrainedTable:
+def resume(folder: RunFolder, observers: Sequence[Observer] = (), *, engine: Inline | Ray = INLINE) -> TrainedTable:
     """Go on with the run in `folder`, from its last committed round and for one charge; a complete one is read.
 
     What it has released stands, to the bit; what a kill left uncommitted is drawn anew (docs/durability.md).
@@ -365,7 +365,7 @@ def resume(folder: RunFolder, observers: Sequence[Observer] = (), *, sharing: Sh
             f"call of quoron.train and out={str(folder.path)!r}."
         )
     prepared = prepare(config, folder.path, name=folder.path.name, folder=folder)
-    return carry_out(prepared, folder, observers, sharing=sharing)
+    return carry_out(prepared, folder, observers, engine=engine)
 
 
 def _released(folder: RunFolder) -> NDArray[np.float64] | None:

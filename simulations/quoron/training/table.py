@@ -23,8 +23,8 @@ from quoron import config as configs
 from quoron.config import Config
 from quoron.data.table import TableUsers
 from quoron.data.users import Declared, PublicKnowledge
+from quoron.engine.choice import INLINE, Inline, Ray
 from quoron.engine.sharded import KeyedRandomness, Settings, ShardedEngine
-from quoron.engine.sharing import Sharing
 from quoron.paths import dataset, table_file
 from quoron.simulation.problem import encoding_of, loss_of, make_domain
 from quoron.simulation.wildcards import unread
@@ -57,7 +57,7 @@ class CuratorEngine:
 
     `items` are those of all users, or the rows of files. Of these a run with public `seed` reads each once a pass; None
     where everybody is asked in every round, in the order of slots.
-    With `sharing` other processes answer, which `close` ends. `among` (k,) are those that are asked at all; None: all.
+    Workers of the `engine` answer, which `close` ends. `among` (k,) are those that are asked at all; None: all.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class CuratorEngine:
         noise: NoiseSource,
         *,
         seed: int | None = 0,
-        sharing: Sharing | None = None,
+        engine: Inline | Ray = INLINE,
         among: Users | None = None,
     ) -> None:
         self._order = (
@@ -75,7 +75,7 @@ class CuratorEngine:
         )
         self._order = self._order if among is None else among[self._order]
         people, settings = self._holders(declared, items, seed), Settings(randomness=KeyedRandomness(noise))
-        self._engine = settings.engine(people) if sharing is None else sharing.engine(people, settings)
+        self._engine = engine.over(people, settings)
 
     def close(self) -> None:
         """End whatever other processes there are."""

@@ -1,6 +1,6 @@
 """A program, all that it starts and what they write, gone with whoever asked for them, however that one ends.
 
-    python -S warden.py FLWR_HOME=/tmp/quoron-7-a/home /tmp/quoron-7-a -- flower-superlink --simulation ...
+    python -S reaper.py FLWR_HOME=/tmp/quoron-7-a/home /tmp/quoron-7-a -- flower-superlink --simulation ...
 
 It runs the program, and waits: for the end of its own input, which its parent holds and which no death of that keeps
 open; for the program's end; or to be told to end. Then it ends, at once, all that the program has started, and all that
@@ -14,12 +14,9 @@ import os
 import select
 import shutil
 import signal
-import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 PROC = Path("/proc")
@@ -30,18 +27,8 @@ IGNORED = (signal.SIGPIPE, signal.SIGXFSZ)  # by Python, and not by programs
 
 
 def command(mark: str, folders: list[Path], program: list[str]) -> list[str]:
-    """What to start, with a pipe as its input: the warden of a program, or of nothing but folders."""
+    """What to start, with a pipe as its input: the reaper of a program; of none, it ends what has the mark."""
     return [sys.executable, "-S", __file__, mark, *map(str, folders), "--", *program]
-
-
-@contextmanager
-def scratch() -> Iterator[Path]:
-    """A temporary folder, `home` in it for programs of Flower's: both are gone with this process, however it ends."""
-    with tempfile.TemporaryDirectory(prefix="quoron-flower-", ignore_cleanup_errors=True) as name:
-        folder = Path(name).resolve()
-        words = command(f"FLWR_HOME={folder / 'home'}", [folder], [])
-        with subprocess.Popen(words, stdin=subprocess.PIPE, start_new_session=True):  # which closes its input
-            yield folder
 
 
 def main() -> int:
