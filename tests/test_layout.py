@@ -172,7 +172,7 @@ def test_versions_agree() -> None:
 # of a fork aborts; `subprocess` forks, too, to run something before the program or to change its user (use setpriv).
 MAY_FORK = {
     "simulations/quoron/federation/supervisor.py",
-    "simulations/quoron/engine/supervisor.py",
+    "simulations/quoron/engine/processes.py",
     "tests/federation/container.py",
     "tests/federation/store_scenario.py",
 }

@@ -34,7 +34,7 @@ import numpy as np
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from quoron import reaper
+from quoron.engine import reaper
 from quoron.engine.processors import free_port
 from quoron.federation.flower_commands import FlowerConnection, Process
 from quoron_server.service import certificates

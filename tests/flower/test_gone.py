@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from federation.crowd import HANGS
-from quoron import reaper
+from quoron.engine import reaper
 from quoron.federation.flower_commands import Process
 
 pytestmark = pytest.mark.skipif(

@@ -26,7 +26,7 @@ from quoron.cli import showing
 from quoron.cli.app import invoke
 from quoron.engine.choice import Inline
 from quoron.engine.network import PRESETS
-from quoron.engine.supervisor import Workers
+from quoron.engine.processes import Workers
 from quoron.evaluation import measuring
 from quoron.reports import plots, progress
 from quoron.reports.summary import Summary

@@ -19,7 +19,7 @@ import quoron
 from federation.crowd import DIMENSION, items
 from quoron.config import parse
 from quoron.data import Synthetic
-from quoron.engine import supervisor as supervising
+from quoron.engine import processes as supervising
 from quoron.engine.choice import Service, from_spec, inline_or_ray
 from quoron.engine.inline import InlineEngine
 from quoron.federation import client_items, engine, launch, programs, supervisor

@@ -24,8 +24,8 @@ from quoron.data.population import from_dataset
 from quoron.data.table import encoded_table
 from quoron.engine import sharded as engines
 from quoron.engine.choice import Flower, Inline, Ray, Service, from_spec
+from quoron.engine.processes import Died
 from quoron.engine.sharded import Settings, ShardedEngine, of_processes
-from quoron.engine.supervisor import Died
 from quoron.run_folder import RunFolder
 from quoron.simulation import run as runs
 from quoron.simulation import sources
@@ -292,7 +292,7 @@ KILLER = textwrap.dedent(
     """
     import os, signal, sys
     from pathlib import Path
-    from quoron.engine.supervisor import Worker
+    from quoron.engine.processes import Worker
     from quoron_server.books.ledger import Ledger
     from quoron.__main__ import main
 

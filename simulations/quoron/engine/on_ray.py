@@ -31,8 +31,8 @@ from typing import Any
 
 from quoron.data.users import Answering
 from quoron.engine.inline import Told
+from quoron.engine.processes import Died, Service, own_error
 from quoron.engine.sharded import Settings, ShardedEngine
-from quoron.engine.supervisor import Died, Service, own_error
 from quoron_client.durable import PRIVATE
 from quoron_client.protocol.questions import Question
 from quoron_privacy.errors import ConfigError, QuoronError, RunError

@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 
 from quoron.data.users import Answering, Users
 from quoron.engine.inline import Indices, InlineEngine, Told, looked_at_again, part_of, together
+from quoron.engine.processes import Died, Report, Workers
 from quoron.engine.processors import processors
-from quoron.engine.supervisor import Died, Report, Workers
 from quoron_client.protocol.questions import Question
 from quoron_client.randomisers import LocalRandomness
 from quoron_privacy.errors import RunError

@@ -21,7 +21,7 @@ from typing import Any
 import httpx
 
 from quoron import toml_text
-from quoron.engine.supervisor import Program
+from quoron.engine.processes import Program
 from quoron.run_folder import write
 from quoron_client.durable import OWN, make_folder
 from quoron_privacy.errors import ConfigError, RunError

@@ -19,8 +19,8 @@ from typing import Any
 
 from quoron.engine import on_ray
 from quoron.engine.choice import Flower
+from quoron.engine.processes import own_error
 from quoron.engine.processors import free_port
-from quoron.engine.supervisor import own_error
 from quoron.federation.flower_commands import FlowerConnection, Process, last_error, write_bundle
 from quoron.federation.flower_superlink import MARK
 from quoron.planning.plans import Prepared

@@ -25,7 +25,7 @@ from types import TracebackType
 from typing import Any
 
 from quoron.config import Config
-from quoron.engine.supervisor import ALONE, Lines, Program, forking, send
+from quoron.engine.processes import ALONE, Lines, Program, forking, send
 from quoron.federation.client_items import give_tables, silos_in
 from quoron.federation.control import Address, Control
 from quoron.federation.folder import MARK, ORDER, RUNNING, Folder, Order, host_of, processes_for, reached

@@ -22,7 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from quoron.engine.supervisor import Lines, die_with, fork, send
+from quoron.engine.processes import Lines, die_with, fork, send
 from quoron.federation import programs
 from quoron.federation.folder import ORDER, RUNNING, Folder, Order
 from quoron_client.federation import log_limit

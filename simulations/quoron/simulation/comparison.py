@@ -34,8 +34,8 @@ import quoron
 from quoron.config import Config
 from quoron.engine.choice import INLINE, Inline, Ray
 from quoron.engine.network import Network
+from quoron.engine.processes import Died, Workers
 from quoron.engine.processors import processors
-from quoron.engine.supervisor import Died, Workers
 from quoron.planning.choosing import Candidate, refusals, risk_words
 from quoron.planning.plans import SURE
 from quoron.planning.projection import seconds_of

@@ -35,7 +35,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any, NoReturn, Self
 
-from quoron import reaper
+from quoron.engine import reaper
 from quoron_client.durable import make_folder, public
 from quoron_privacy import errors
 from quoron_privacy.errors import QuoronError, RunError
@@ -250,7 +250,7 @@ class Workers:
         self._orders, theirs = socket.socketpair()
         with theirs:
             self._program = Program(
-                forking("quoron.engine.supervisor", str(theirs.fileno()), *self._modules),
+                forking("quoron.engine.processes", str(theirs.fileno()), *self._modules),
                 environment=os.environ | ALONE | {"NUMBA_NUM_THREADS": str(self._threads)},
                 files=[theirs.fileno()],
             )
