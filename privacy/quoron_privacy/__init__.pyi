@@ -6,14 +6,6 @@ from .counts.held_out import HeldMeans as HeldMeans
 from .counts.held_out import HeldOut as HeldOut
 from .counts.private_bounds import Bought as Bought
 from .counts.spread import Spread as Spread
-from .counts.user_histograms import Fact as Fact
-from .counts.user_histograms import HiddenBins as HiddenBins
-from .counts.user_histograms import KnownBins as KnownBins
-from .counts.user_histograms import RankChoice as RankChoice
-from .counts.user_histograms import holders_of_category as holders_of_category
-from .counts.user_histograms import release_categories as release_categories
-from .counts.user_histograms import release_items_per_user as release_items_per_user
-from .counts.user_histograms import users_for_items as users_for_items
 from .gaussian import GaussianNoise as GaussianNoise
 from .gaussian import mean_sensitivity as mean_sensitivity
 from .means.clipping import clip_rows as clip_rows

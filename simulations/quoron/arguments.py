@@ -286,7 +286,7 @@ _NUMBERS = (
     "spread",
     "outliers",
 )
-_WHOLE = ("items_per_user", "chunk", "dimension", "most_votes")
+_WHOLE = ("items_per_user", "chunk", "dimension")
 _SWITCHES = ("allow_large_delta", "dry_run", "compiled", "compare", "epsilons", "items", "progress")
 _TEXTS = ("user", "adjacency", "algorithm", "run")
 _KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {  # of every word that means the same everywhere
@@ -294,7 +294,6 @@ _KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {  # of every word that m
     **dict.fromkeys(_WHOLE, ("a whole number", _is_whole)),
     **dict.fromkeys(_SWITCHES, ("true or false", lambda value: isinstance(value, bool))),
     **dict.fromkeys(_TEXTS, ("a text", _is_text)),
-    **dict.fromkeys(("most_outside", "most_below"), ("a share", _is_number)),
     **dict.fromkeys(("rows", "watch"), ("a function", callable)),
     **dict.fromkeys(("directory", "path", "out", "ledger"), ("a path", lambda value: isinstance(value, str | Path))),
     **dict.fromkeys(

@@ -1,4 +1,4 @@
-"""Audits of counts: votes, ranks, weights over cells, bought declarations, held-out users and the look at a table."""
+"""Audits of counts: weights over cells, bought declarations, held-out users and the look at a table."""
 
 import math
 from dataclasses import replace
@@ -12,97 +12,7 @@ from quoron_privacy.counts.data_quality import TableHealth
 from quoron_privacy.counts.held_out import HeldOut
 from quoron_privacy.counts.private_bounds import CELLS, MARKS, Bought, Windows, marks
 from quoron_privacy.counts.spread import Spread
-from quoron_privacy.counts.user_histograms import HiddenBins, KnownBins, RankChoice, distances
-from quoron_privacy.means.private_range import weights
 from quoron_privacy.noise.streams import SecureNoise, SeededNoise
-
-
-def vote_audits():
-    """One user votes for the first half of the bins or for the other; `crowd` users vote for each bin, one bin each.
-
-    Many runs are one release over bins and users of their own. The statistic is sufficient: how many of the first bins
-    show more than `crowd` less how many show fewer, and the reverse for the other bins.
-    """
-    epsilon, delta, most = 2.0, 0.02, 2
-    known = KnownBins.calibrate(bins=12, most=most, epsilon=epsilon)
-    hidden = HiddenBins.calibrate(most=most, epsilon=epsilon, delta=delta, noise="laplace")
-    eight = HiddenBins.calibrate(most=8, epsilon=epsilon, delta=delta, noise="gaussian")
-    eight_known = KnownBins.calibrate(bins=16, most=8, epsilon=epsilon, delta=delta, noise="gaussian")
-    one_vote = HiddenBins.calibrate(most=1, epsilon=epsilon, delta=delta, noise="gaussian").scale
-
-    def world(own, number, mechanism, crowd, half=most):
-        width, ours = 2 * half, range(own * half, (own + 1) * half)
-
-        def draw(runs):
-            first = np.arange(runs)[:, None]
-            bins = np.concatenate([np.repeat(np.arange(width), crowd), [*ours]])
-            voters = np.concatenate([np.arange(width * crowd), np.full(half, width * crowd)])
-            owners, votes = (first * (width * crowd + 1) + voters).ravel(), (first * width + bins).ravel()
-            stream = SeededNoise(31 + number).stream("audit")
-            if isinstance(mechanism, KnownBins):
-                held = replace(mechanism, bins=width * runs).release(owners, votes, stream)
-            else:
-                held = np.zeros(width * runs, np.int64)
-                which, counts = mechanism.release(owners, votes, stream)
-                held[which] = counts
-            signs = held.reshape(runs, width) - crowd
-            if mechanism.noise == "laplace":  # whose likelihood knows no more
-                signs = np.sign(signs)
-            return signs[:, :half].sum(axis=1) - signs[:, half:].sum(axis=1)
-
-        return draw
-
-    crowded, crowded_eight = hidden.threshold + 2, eight.threshold + 12
-    many = {"half": 6, "draws": 10_000}
-    gaussian = {"half": 8, "draws": 5_000}
-    yield Audit(
-        "votes",
-        epsilon,
-        events(world, ends=(0, 1), delta=delta, draws=30_000),
-        {f"hidden bins of {crowd}": case(mechanism=hidden, crowd=crowd) for crowd in (0, 1, crowded)}
-        | {
-            "known bins": case(mechanism=known, crowd=1, delta=0.0, least=0.5),
-            "of six votes two count, known": case(mechanism=known, crowd=1, delta=0.0, **many),
-            "of six votes two count, hidden": case(mechanism=hidden, crowd=crowded, **many),
-            "gaussian, full hidden bins": case(mechanism=eight, crowd=crowded_eight, half=8, draws=2_000),
-            "gaussian, empty hidden bins": case(mechanism=eight, crowd=0, **gaussian),
-            "gaussian, known": case(mechanism=eight_known, crowd=1, **gaussian),
-        },
-        {
-            "a quarter of the noise, known": case(mechanism=replace(known, scale=known.scale / 4), crowd=1, delta=0.0),
-            "a quarter of the noise, hidden": case(
-                mechanism=replace(hidden, scale=hidden.scale / 4), crowd=crowded, draws=10_000
-            ),
-            "a low threshold": case(mechanism=replace(hidden, threshold=hidden.threshold - 2), crowd=0),
-            "no limit, known": case(mechanism=replace(known, most=6), crowd=1, delta=0.0, **many),
-            "no limit, hidden": case(mechanism=replace(hidden, most=6), crowd=crowded, **many),
-            "gaussian for one of eight, hidden": case(
-                mechanism=replace(eight, scale=one_vote), crowd=crowded_eight, half=8, draws=2_000
-            ),
-            "gaussian for one of eight, known": case(
-                mechanism=replace(eight_known, scale=one_vote), crowd=1, half=8, draws=2_000
-            ),
-            "a low threshold, gaussian": case(
-                mechanism=replace(eight, threshold=eight.threshold - 4), crowd=0, **gaussian
-            ),
-        },
-    )
-
-    def ranks(votes, number, epsilon):
-        """Independent choices of one rank, by the exact integer weights."""
-        whole = weights(distances(np.array(votes), 3), epsilon)
-        below = np.cumsum([float(weight / sum(whole)) for weight in whole])
-        stream = SeededNoise(number + 1).stream("rank")
-        return lambda draws: np.searchsorted(below[:-1], stream.uniform(draws), side="right")
-
-    choice = RankChoice(epsilon, 3)
-    yield Audit(
-        "rank",
-        epsilon,  # one user moves from the last bin to the first
-        events(ranks, ends=([2, 1, 3], [3, 1, 2]), delta=0.0, draws=200_000),
-        {"as planned": case(epsilon=choice.epsilon, least=0.25)},
-        {"four times the epsilon": case(epsilon=4 * choice.epsilon)},
-    )
 
 
 def spread_audits():
@@ -428,7 +338,6 @@ def table_health_audits():
 
 
 AUDITS = [
-    *vote_audits(),
     *spread_audits(),
     *bought_audits(),
     *held_out_audits(),

@@ -153,7 +153,7 @@ def test_other_releases_print_their_figures() -> None:
     plot_of(found)
     declared = declarations.find_bounds(ROWS, user="who", numeric=["age"], items=True, epsilon=8.0, delta=1e-4)
     lines_of(declared, "1,500 users", "age = ", "(8, ")
-    table_of(declared, 2, "kind", "name", "value", "epsilon")
+    table_of(declared, 2, "kind", "name", "value")
     given: dict[str, Any] = {"epsilon": 2.0, "delta": 1e-4, "items_per_user": 3, "radius": 1.0, "clip_norm": 1.0}
     zeros = lambda users, point: np.zeros((len(users), len(point)))  # noqa: E731
     rows = quoron.train_rows(zeros, users=900, dimension=3, options={"rounds": 2}, **given)

@@ -10,7 +10,7 @@ import numpy as np
 
 from golden.plain import plain
 from golden.verdicts import changes, passes
-from quoron_privacy.counts import data_quality, held_out, min_cohort, private_bounds, user_histograms
+from quoron_privacy.counts import data_quality, held_out, min_cohort, private_bounds
 from quoron_privacy.means.clipping import ClippedSum
 from quoron_privacy.means.free_presence import (
     ColumnSum,
@@ -67,10 +67,6 @@ MECHANISMS: Mapping[str, Callable[[], tuple[Any, Callable[[Any], Any]]]] = {
     "bought": lambda: (
         private_bounds.Bought.calibrate(users=5_000, columns=5, names=2, epsilon=2.0, delta=1e-6, share=0.3),
         lambda made: made.verify(6.0, 1e-5, **TOLD),
-    ),
-    "votes": lambda: (
-        user_histograms.HiddenBins(3, 4.0, 40, at=1e-6),
-        lambda made: user_histograms.verify(made, made.epsilon, made.delta),
     ),
     "lottery": lambda: (lottery.calibrate(2.0, 1e-6, 2_000), partial(lottery.verify_one_shot, epsilon=2.0, delta=1e-6)),
     "laplace test": lambda: (

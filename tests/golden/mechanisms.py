@@ -14,7 +14,7 @@ from golden.plain import plain
 from quoron_privacy import local
 from quoron_privacy.accounts import exports, gdp, lifetime, stages, subsampling
 from quoron_privacy.accounts.pair import Pair
-from quoron_privacy.counts import data_quality, held_out, min_cohort, private_bounds, user_histograms
+from quoron_privacy.counts import data_quality, held_out, min_cohort, private_bounds
 from quoron_privacy.counts.spread import Spread, count_of, mean_of, needed, quantile_of, thirds
 from quoron_privacy.errors import Infeasible
 from quoron_privacy.means import learnt_radii, private_range, rotation
@@ -112,17 +112,6 @@ def _searches() -> Any:
     bases = (Pair.gaussian(0.4),), (Pair.gaussian(0.3), Pair.sampled(0.1, 0.5, 5, "replace-one"))
     selections = [Selection(trials, pairs) for trials in SEARCHES for pairs in bases]
     return [[each.epsilon(1e-6), each.trial_epsilon(1e-6), each.delta(2.0)] for each in selections]
-
-
-def _votes() -> Any:
-    made = []
-    for kind in ("laplace", "gaussian"):
-        for adjacency in ADJACENCIES:
-            more = {"adjacency": adjacency, "noise": kind}
-            known = user_histograms.KnownBins(6, 3, 4.0, **more, at=1e-6)
-            hidden = user_histograms.HiddenBins(3, 4.0, 40, **more, at=1e-6)
-            made.append([known.epsilon, known.delta, hidden.epsilon, hidden.delta, hidden.kept_from(0.99)])
-    return made
 
 
 def _spread(running: bool) -> Any:
@@ -260,7 +249,6 @@ MECHANISMS: Mapping[str, Callable[[], Any]] = {
     **{f"lattice, {name}": (lambda name=name: _lattice(_pairs()[name])) for name in LATTICES},
     "a lifetime": _lifetime,
     "searches": _searches,
-    "votes": _votes,
     "running counts": lambda: _spread(True),
     "counts": lambda: _spread(False),
     "weights of users": lambda: thirds(np.array([3, 0, 7, 1]), np.array([0.2, 0.9, 0.5, 1.0])),
@@ -272,14 +260,6 @@ MECHANISMS: Mapping[str, Callable[[], Any]] = {
         ),
         [private_bounds.of_cells(_drawn().integers(0, many, (3, 40)).astype(float), around, 2.0) for many in (30, 900)],
         private_bounds.cells(np.array([-1.0, 0.0, 0.49, 0.5, 1.0, np.nan]), 0.0, 1.0, 2),
-    ],
-    "facts": lambda: [
-        [user_histograms.users_for_items(epsilon=e) for e in EPSILONS],
-        [
-            user_histograms.holders_of_category(epsilon=e, delta=1e-6, most_votes=many)
-            for e in EPSILONS
-            for many in (1, 4)
-        ],
     ],
     "purchases": lambda: [
         [

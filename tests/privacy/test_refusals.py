@@ -11,12 +11,11 @@ import pytest
 from quoron_privacy import local
 from quoron_privacy.accounts import exports, gdp, lifetime, roots, subsampling
 from quoron_privacy.accounts.pair import Pair
-from quoron_privacy.counts import min_cohort, user_histograms
+from quoron_privacy.counts import min_cohort
 from quoron_privacy.counts.data_quality import TableHealth
 from quoron_privacy.counts.held_out import HeldOut
 from quoron_privacy.counts.private_bounds import CELLS, MARKS, Bought, marks, share_for
 from quoron_privacy.counts.spread import Spread
-from quoron_privacy.counts.user_histograms import HiddenBins, KnownBins
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
 from quoron_privacy.means import private_range, rotation, silo_sums
 from quoron_privacy.means.clipping import ClippedSum, clipped_mean
@@ -123,13 +122,6 @@ CONFIG: list[tuple[str, Callable[[], object]]] = [
     ("items", lambda: items(items=0)),
     ("adjacency", lambda: items(adjacency="add")),
     ("min_cohort_epsilon=1 of epsilon=1", lambda: min_cohort.rest(1.0, 1e-6, 1.0)),
-    ("held as integers", lambda: user_histograms.release_items_per_user(np.ones(9), epsilon=1.0, stream=STREAM)),
-    ("a share of users", lambda: user_histograms.users_for_items(epsilon=1.0, most_below=0.0)),
-    ("epsilon in", lambda: user_histograms.users_for_items(epsilon=0.0)),
-    (
-        "one owner",
-        lambda: user_histograms.release_categories(["a"], np.zeros(2, int), epsilon=1.0, delta=1e-6, stream=STREAM),
-    ),
     *several("Expected", bought, {"users": 0}, {"columns": -1}, {"names": 1.5}, {"share": 1.1}),
     ("Expected", lambda: bought(columns=0, names=0)),
     ("Expected", lambda: bought(adjacency="none")),
@@ -148,15 +140,6 @@ CONFIG: list[tuple[str, Callable[[], object]]] = [
     ("Expected cells <=", lambda: Spread(10, 1, 1 << 20, 1.0)),
     *several("Expected", partial(replace, MADE["health"]), {"users": 0}, {"labels": 1.5}, {"scale": 0.0}),
     ("Expected", lambda: replace(MADE["health"], adjacency="none")),
-    ("Expected epsilon in", lambda: HiddenBins.calibrate(most=1, epsilon=NAN, delta=1e-6)),
-    ("Expected delta >= ", lambda: HiddenBins.calibrate(most=1, epsilon=15.0, delta=1e-42)),
-    ("Expected most <= 64", lambda: HiddenBins.calibrate(most=65, epsilon=1.0, delta=1e-6)),
-    ("Expected bins", lambda: KnownBins.calibrate(bins=0, most=1, epsilon=1.0)),
-    ("nothing is guaranteed", lambda: KnownBins.calibrate(bins=2, most=1, epsilon=1.0, adjacency="none")),
-    ("Expected scale in", lambda: KnownBins(2, 1, math.inf)),
-    ("Expected chance in", lambda: HiddenBins(1, 1.0, 3).kept_from(0.2)),
-    ("owners and votes", lambda: KnownBins(2, 1, 1.0).release(np.zeros(2), np.zeros(2, int), STREAM)),
-    ("of one shape", lambda: KnownBins(2, 1, 1.0).release(np.zeros(2, int), np.zeros(3, int), STREAM)),
     (r"64 \* divisor rows", lambda: clipped_mean(np.ones((65, 1)), np.ones(65, bool), 1.0, 1)),
     ("centre of shape", lambda: ClippedSum(1.0, 9, centre=np.zeros(3)).of(np.zeros((1, 4)), ONE)),
     ("centre of shape", lambda: NormCountSum(1.0, 9, centre=np.zeros(3)).of(np.zeros((1, 4)), ONE)),

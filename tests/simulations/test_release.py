@@ -15,7 +15,7 @@ from quoron_privacy.errors import BudgetExceeded, Infeasible, VerificationError
 from quoron_privacy.noise.streams import SecureNoise, SeededNoise
 from quoron_server.wording import ReleaseGuarantee
 
-PROMISE = ReleaseGuarantee.central(1.0, 1e-6, "figures", "docs/privacy/votes.md#st1")
+PROMISE = ReleaseGuarantee.central(1.0, 1e-6, "figures", "docs/privacy/statistics.md#st1")
 
 
 def once(steps: list[Any], ledger: Path, seed: int | None = None, fails: bool = False) -> tuple[int, str]:

@@ -233,19 +233,17 @@ def test_columns_that_cannot_be_told_are_comments_with_their_cost() -> None:
     table = visits().assign(nothing="?", zero=0)
     declaration = find_bounds(table, numeric=["nothing", "zero"], categorical=["secret"], **ASKED)
     declared = declaration.toml()
-    assert "# nothing: too few users have numbers here (epsilon = 2.66667, delta = 2.5e-07)" in declared
+    assert "# nothing: too few users have numbers here" in declared
     assert "# zero: zero for nearly everybody" in declared
-    assert "# secret: no category has enough users' votes (epsilon = 2.66667, delta = 5e-07)" in declared
+    assert "# secret: no category has enough users" in declared
     assert tomllib.loads(declared)["population"]["columns"] == {"numeric": {}, "categorical": {}}
 
 
 def test_too_few_users_are_told_before_anything_is_charged_or_released(tmp_path: Path) -> None:
-    with pytest.raises(Infeasible, match=r"ranges: 3,000 users .* of a column .*, and epsilon is shared by 2"):
+    with pytest.raises(Infeasible, match=r"bounds: 3,000 users do not tell 2 .* or fewer columns"):
         find_bounds(
             visits(), numeric=["delay"], items=True, epsilon=0.05, ledger=str(tmp_path / "none.sqlite"), user="who"
         )
-    with pytest.raises(Infeasible, match=r"items per user: 3,000 users"):
-        find_bounds(visits(), items=True, user="who", epsilon=0.01)
 
 
 def test_what_a_declaration_of_ranges_costs_is_its_whole_promise_and_no_more(own_ledger: Path) -> None:
@@ -253,8 +251,6 @@ def test_what_a_declaration_of_ranges_costs_is_its_whole_promise_and_no_more(own
     with Database(f"sqlite:///{own_ledger}") as opened:
         (charge,) = PopulationLedger(opened).charges("everyone")
     assert (charge.epsilon, charge.delta, charge.mu) == (2.0, 1e-6, declared.mu)
-    assert sum(each.mu**2 for each in declared.declared) == pytest.approx(declared.mu**2)
-    assert sum(each.epsilon for each in declared.declared) <= 2.0
     assert gdp.delta_for(declared.mu, 2.0) + (1 + math.exp(2.0)) * charge.variation <= 1e-6
 
 
@@ -271,7 +267,7 @@ def test_no_noise_is_drawn_twice_whatever_columns_are_called(own_ledger: Path, m
     names = ["users", "bought", "places", "cells", "closer", "declare", "items"]
     table = pd.DataFrame({"who": rows, "age": rows % 70, **dict.fromkeys(names, rows % 2)})
     find_bounds(table, user="who", epsilon=20.0, items=True, numeric=["age"], categorical=names)
-    assert len(drawn) == len(set(drawn)) >= len(names) + 4
+    assert len(drawn) == len(set(drawn)) >= 5
 
 
 @pytest.mark.parametrize("value", ["\ud800", b"", "nan", True, np.float32(2.5), 2.0**70, "0x1"], ids=ascii)
@@ -435,7 +431,7 @@ def test_the_charge_is_the_whole_promise_and_stands_before_anything_is_told(own_
     for charge in (rows[0]["payload"], rows[3]["payload"]):
         assert (charge["group"], charge["epsilon"], charge["delta"]) == ("clinic", 4.0, 1e-6)
         assert 0.5 < charge["mu"] < 1.0  # sums of squares, as training's
-        assert "votes.md#st1" in charge["statement"]
+        assert "statistics.md#st1" in charge["statement"]
     assert [len(row["payload"]["statistics"]) for row in rows if row["kind"] == "release"] == [4, 7]
 
 

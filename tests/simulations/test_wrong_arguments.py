@@ -217,8 +217,6 @@ def test_what_takes_no_table_of_a_door_refuses_by_name_too() -> None:
                     ("numeric", "categorical"), (3, None, "age", ["agee"], [3], THING, {"age": (0, 1)}, [["age"]])
                 ),
                 "items": (3, "x", THING, None),
-                "most_votes": ("x", 1.5, THING, None, True),
-                "most_outside": ("x", -1, 2, THING, None, NAN),
                 **shared,
             },
         ),

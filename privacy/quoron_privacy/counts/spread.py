@@ -14,7 +14,7 @@ of it is whole numbers of steps, so that sums are exact and a user has one weigh
 What is released is C times the weights of each group: C is the identity, or the root of the matrix of ones, which makes
 all running sums of a group's cells nearly as exact as its cells are.
 
-Statement, proof and symbols: docs/privacy/votes.md#st1.
+Statement, proof and symbols: docs/privacy/statistics.md#st1.
 
 From released weights of cells to values, each with its standard error and an interval for noise and sampling.
 
@@ -24,7 +24,7 @@ From released weights of cells to values, each with its standard error and an in
 Every interval is for those whom the users are a sample of. What is released is Gaussian around what the users hold;
 what they hold is normal around that in the limit of many users, with a variance that is bounded (counts, quantiles) or
 released (means). Everything here is a function of released and public numbers. Statement and proofs:
-docs/privacy/votes.md#st2.
+docs/privacy/statistics.md#st2.
 """
 
 import math
@@ -56,7 +56,7 @@ class Spread:
     """Noise on how much weight each of `cells` cells has in each of `groups` groups.
 
     Formal guarantee: a release is `effective_mu`-GDP with exact noise under `adjacency`, for whatever users hold
-    (votes#st1).
+    (statistics#st1).
 
     | input                               | what happens                                      |
     | ----------------------------------- | ------------------------------------------------- |

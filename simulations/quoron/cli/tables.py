@@ -33,8 +33,8 @@ User = Annotated[str, typer.Option(metavar="COLUMN", help="Column that says whos
 def bounds(
     table: Table,
     user: User,
-    epsilon: Annotated[float, typer.Option(help="What all of it costs, shared equally.")],
-    delta: Annotated[float, typer.Option(help="δ of all ranges and categories together.")] = 1e-6,
+    epsilon: Annotated[float, typer.Option(help="What all of it costs together.")],
+    delta: Annotated[float, typer.Option(help="δ of all of it together.")] = 1e-6,
     items: Annotated[bool, typer.Option(help="Items per user.")] = False,
     numeric: Annotated[
         Listed, typer.Option(metavar="COLUMN,...", help="Columns of which to tell the range; x*, x[0:9].")
@@ -49,7 +49,7 @@ def bounds(
     population: Population = None,
     csv: Csv = None,
 ) -> None:
-    """Estimate privately the bounds that a configuration has to declare of a table, as TOML with the cost of each line.
+    """Estimate privately the bounds that a configuration has to declare of a table, as TOML.
 
     All of it is charged to the population's privacy budget before any value is read, as training is. Asking again
     costs again.

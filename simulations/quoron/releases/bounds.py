@@ -1,4 +1,4 @@
-"""Declarations for a configuration, released from a table where nobody knows them: each for a stated ε.
+"""Private bounds of a table for its configuration: ranges, categories and items per user, all for one stated ε.
 
     >>> import pandas as pd
     >>> wards = ["CBCACB"[row // 3 % 6] for row in range(9000)]
@@ -6,30 +6,27 @@
     >>> found = find_bounds(visits, user="who", epsilon=2.0, seed=1, items=True, categorical=["ward"])
     >>> print(found.toml().replace(found.statement, "(2, 1e-06)-differential privacy ..."))
     # (2, 1e-06)-differential privacy ...
-    # Categories with fewer than 36 users' votes may be missing.
+    # Categories of fewer than 65 users may be missing.
     [population]
     kind = "table"
     user = "who"
-    items_per_user = 3 # epsilon = 1
+    items_per_user = 3
     <BLANKLINE>
     [population.columns.categorical]
-    ward = ["C", "B", "A"] # epsilon = 1, delta = 1e-06
-    <BLANKLINE>
+    ward = ["C", "B", "A"]
 
-Rows are read as training reads them, one value at a time, and none of them raises: what is no number is no vote for a
-range, what is missing or empty is no category, and a row without a user is nobody's. ε is shared equally by all that is
-asked for, and charged before anything is told.
+The mechanism is that of a run on undeclared columns (`quoron.training.column_bounds`), with all of ε. No value of a row
+raises: what is no number has no place in a range, what is missing or empty is no category, and a row without a user is
+nobody's. Statement and proof: docs/privacy/bought-declarations.md.
 """
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from quoron import results, toml_text
 from quoron.arguments import DELTA, entry_point, shortened
@@ -42,46 +39,31 @@ from quoron_client.data import columns, tables
 from quoron_client.data.features import DateNumber
 from quoron_client.data.formats import Dialect
 from quoron_client.data.users import Reading, group, most_rows, only_first
-from quoron_privacy.accounts import gdp
 from quoron_privacy.counts.data_quality import looked_at
 from quoron_privacy.counts.private_bounds import Bought, edge
-from quoron_privacy.counts.user_histograms import (
-    MOST_BELOW,
-    HiddenBins,
-    RankChoice,
-    items_choice,
-    release_categories,
-    release_items_per_user,
-)
-from quoron_privacy.counts.user_histograms import verify as verify_bins
 from quoron_privacy.errors import CONTROL, ConfigError, DataError, Infeasible
-from quoron_privacy.noise.streams import NoiseSource, RandomStream
-from quoron_privacy.release import Release
+from quoron_privacy.noise.streams import NoiseSource
 from quoron_server.wording import ReleaseGuarantee
 
-VARIATION = 2.0**-60  # ranks are drawn exactly; the ledger wants a bound above zero
 KINDS = ("numeric", "dates", "categorical")
+ITEMS = "\0items per user"  # no column's name
+CLEAR = 2.33  # standard errors above the threshold: with so many users a category is shown with chance 0.99
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line of the configuration, and what it cost."""
+    """One line of the configuration."""
 
     kind: str  # numeric, dates, categorical or items
     name: str  # of the column, or items_per_user
     value: Any  # None: nothing that could be declared
-    epsilon: float
-    delta: float
-    mu: float | None
     problem: str = ""
-    entries: tuple[Release, ...] = ()  # of the mechanisms; none where nothing was chosen
 
     def line(self) -> str:
-        """The line in TOML; a comment where there is no value."""
-        cost = f"epsilon = {self.epsilon:g}" + (f", delta = {self.delta:g}" if self.delta else "")
+        """Return the line in TOML; a comment where there is no value."""
         if self.value is None:
-            return f"# {_key(self.name)}: {self.problem} ({cost})"
-        return f"{toml_text.dumps({'x': {self.name: self.value}}).partition(chr(10))[2]} # {cost}"
+            return f"# {_key(self.name)}: {self.problem}"
+        return toml_text.dumps({"x": {self.name: self.value}}).partition("\n")[2]
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -94,8 +76,8 @@ class PrivateBounds(results.Release):
     declared: tuple[Line, ...]
     epsilon: float
     delta: float
-    mu: float | None  # all of it is μ-GDP; None: no such bound
-    votes: int | None  # with which a category is shown with chance 0.99; None: none was asked for
+    mu: float  # all of it is μ-GDP
+    shown_from: int | None  # users whose category is shown with chance 0.99; None: none was asked for
     statement: str
     dialect: Dialect = field(default_factory=Dialect)  # of the table's text, as declared
 
@@ -105,12 +87,12 @@ class PrivateBounds(results.Release):
 
     def records(self) -> list[dict[str, Any]]:
         """Return one mapping a line."""
-        return [{name: value for name, value in asdict(line).items() if name != "entries"} for line in self.declared]
+        return [asdict(line) for line in self.declared]
 
     def toml(self) -> str:
-        """Sections for a configuration file, each line with its cost."""
+        """Return sections for a configuration file."""
         head = [f"# {self.statement}"]
-        head += [f"# Categories with fewer than {self.votes:,} users' votes may be missing."] if self.votes else []
+        head += [f"# Categories of fewer than {self.shown_from:,} users may be missing."] if self.shown_from else []
         table = {"kind": "table", "path": self.path, "user": self.user}
         items = [each.line() for each in self.declared if each.kind == "items"]
         if dialect := self.dialect.declared():
@@ -135,8 +117,6 @@ def find_bounds(
     numeric: Sequence[str] = (),
     dates: Sequence[str] = (),
     categorical: Sequence[str] = (),
-    most_votes: int = 1,
-    most_below: float = MOST_BELOW,
     population: str | None = None,
     ledger: str | Path | None = None,
     seed: int | None = None,
@@ -146,23 +126,21 @@ def find_bounds(
     Args:
         source: the table; of a file, only the columns that are named are read.
         user: column that says whose item a row is. How many users there are is public.
-        epsilon: the cost of all of it together, shared equally.
-        delta: that of all ranges and categories together, 1e-6 unless given; without any, nothing is spent of it.
+        epsilon, delta: the cost of all of it together; 1e-6 unless given.
         allow_large_delta: accept a `delta` above 1/n.
-        items: release a number of items per user that at least a share 1 - `most_below` of the users hold.
-        numeric: columns whose range is released, also as a pattern `x*` or a span `x[0:9]`: of all at once, where
-            most of the numbers are.
-        dates: columns of dates, as they are stored or in ISO 8601, of which the first and the last year are released,
-            with the ranges; patterns and spans, too.
-        categorical: columns whose categories are released, also the classes of a label.
-        most_votes: categories of one column that a user votes for.
+        items: estimate how many items a user typically holds.
+        numeric: columns whose range is estimated, also as a pattern `x*` or a span `x[0:9]`: where most of the numbers
+            are.
+        dates: columns of dates, as they are stored or in ISO 8601, of which the first and the last year are estimated;
+            patterns and spans, too.
+        categorical: columns whose categories are estimated, also the classes of a label.
         population, ledger: whose privacy budget is charged, in which file.
         seed: SIMULATED: of all noise, which comes again and protects nobody; charged to a given ledger only.
 
     Raises:
         ConfigError: nothing asked for, a column asked for twice or that of the user, a parameter out of range.
         DataError: no such file or column, a column of neither numbers nor text, no users.
-        Infeasible: too few users for an ε, told before anything is released, with what would do.
+        Infeasible: too few users for ε, told before anything is released, with what would do.
         BudgetExceeded: the population's limit leaves no room; nothing is released.
     """
     for kind, listed in (("numeric", numeric), ("dates", dates), ("categorical", categorical)):
@@ -174,55 +152,32 @@ def find_bounds(
             raise ConfigError(f"Expected {kind} as a list of columns, got {kind}={shortened(listed)}.")
     numeric, dates, categorical = found = _named(source, user, numeric, dates, categorical)
     names = [name for some in found for name in some]
-    parts = len(names) + items
-    if not parts or len(set(names)) < len(names):
+    if not (names or items) or len(set(names)) < len(names):
         raise ConfigError(f"Expected items, columns that are numeric, dates or categorical, each once, got {names}.")
     if user in names:
         raise ConfigError(f"Expected columns other than the user's own {user!r}, got it too: it tells who is there.")
-    # Together never more than ε, whatever the division rounds to.
-    each, ranged = math.nextafter(epsilon / parts, 0.0), [*numeric, *dates]
-    each_delta = delta / max(len(categorical) + bool(ranged), 1)
-    bins = HiddenBins.calibrate(most=most_votes, epsilon=each, delta=each_delta) if categorical else None
+    wants = [*(Want(name, "number") for name in numeric), *(Want(name, "year") for name in dates)]
+    wants += [*(Want(name, "category") for name in categorical), *([Want(ITEMS, "items")] if items else [])]
     table, owners, users = read(source, user, names, dates)
-    spent_delta = delta if ranged or categorical else 0.0
-    slots_of(users, None, spent_delta, allow_large_delta=allow_large_delta)
-    ranges = _ranges_plan(users, len(ranged), each, each_delta, parts) if ranged else None
-    choice = _items_choice(users, each, parts, most_below) if items else None
-    mu = None if categorical else gdp.compose(*(fact.mu for fact in (ranges, choice) if fact is not None))
-    variation = VARIATION if ranges is None else ranges.variation
+    slots_of(users, None, delta, allow_large_delta=allow_large_delta)
+    paid = _planned(wants, users, epsilon, delta)
+
+    def draw(noise: NoiseSource) -> tuple[tuple[Line, ...], dict[str, Any]]:
+        bounds, entries = column_bounds.release(paid, wants, tables.opened(table), owners, users, noise)
+        declared = tuple(_line(want, bounds[want.column]) for want in wants)
+        return declared, {"declared": {"lines": names, "releases": [asdict(entry) for entry in entries]}}
 
     def verify() -> None:
-        if bins is not None:
-            verify_bins(bins, each, each_delta)
-        if ranges is not None:
-            spent = math.nextafter(len(ranged) * each, 0.0), each_delta
-            ranges.verify(*spent, users=users, adjacency="replace-one", own=(0.0, 0.0))
+        paid.verify(epsilon, delta, users=users, adjacency="replace-one", own=(0.0, 0.0))
 
-    def draw(noise: NoiseSource) -> tuple[list[Line], dict[str, Any]]:
-        declared: list[Line] = []
-        if ranges is not None:
-            wants = [*(Want(name, "number") for name in numeric), *(Want(name, "year") for name in dates)]
-            found, entries = column_bounds.release(ranges, wants, tables.opened(table), owners, users, noise)
-            declared = [_range(want, found[want.column], ranges, each, each_delta, len(ranged)) for want in wants]
-            declared[0] = replace(declared[0], entries=entries)  # of all of them together
-        for name in categorical:
-            words = [None if word and CONTROL.search(word) else word for word in columns.texts(table, name).to_pylist()]
-            declared.append(_categories(name, words, owners, each, each_delta, most_votes, _stream(noise, name)))
-        if items:
-            held, stream = np.bincount(owners, minlength=users), _stream(noise)
-            fact = release_items_per_user(held, epsilon=each, stream=stream, most_below=most_below)
-            declared.append(Line("items", "items_per_user", fact.value, each, 0.0, fact.mu, entries=fact.entries))
-        kept = [{"line": line.name, "releases": [asdict(entry) for entry in line.entries]} for line in declared]
-        return declared, {"declared": kept}
-
-    proofs = {"docs/privacy/bought-declarations.md": bool(ranged), "docs/privacy/votes.md": bool(categorical) or items}
-    theorems = " and ".join(page for page, needed in proofs.items() if needed)
-    promise = ReleaseGuarantee.central(epsilon, spent_delta, "bounds", theorems)
-    planned = Planned(draw, verify, mu, 0.0 if mu is None else variation)
+    promise = ReleaseGuarantee.central(epsilon, delta, "bounds", "docs/privacy/bought-declarations.md")
+    planned = Planned(draw, verify, paid.mu, paid.variation)
     declared, statement = release_once("declare", promise, planned, seed=seed, population=population, ledger=ledger)
-    opened, shown = tables.opened(source), bins.kept_from(0.99) if bins else None
+    opened, many = tables.opened(source), len(categorical)
+    error = paid.errors(columns=0, names=many).names
+    shown = math.ceil(paid.threshold(many) + CLEAR * error) if many else None
     dialect = opened.dialect or Dialect()
-    return PrivateBounds(opened.path, user, users, tuple(declared), epsilon, spent_delta, mu, shown, statement, dialect)
+    return PrivateBounds(opened.path, user, users, declared, epsilon, delta, paid.mu, shown, statement, dialect)
 
 
 def _named(source: Any, user: str, *declared: Sequence[str]) -> list[list[str]]:
@@ -235,7 +190,7 @@ def _named(source: Any, user: str, *declared: Sequence[str]) -> list[list[str]]:
 
 def read(
     source: Any, user: str, names: Sequence[str], dates: Collection[str] = (), *, empty: bool = False
-) -> tuple[pa.Table, NDArray[np.int64], int]:
+) -> tuple[pa.Table, column_bounds.Integers, int]:
     """(first rows of users, whose each is, number of users); DataError for what is wrong with file or columns.
 
     Of a user as many count as of one item that is declared: `most_rows`. Nobody may be there where it may be `empty`.
@@ -254,61 +209,37 @@ def read(
     return *only_first(table, owners, most), users
 
 
-def _ranges_plan(users: int, many: int, each: float, delta: float, parts: int) -> Bought:
-    """All ranges at once, for `many` times ε of one line; Infeasible for too few users, with what would do."""
-    epsilon = math.nextafter(many * each, 0.0)
-    plan = Bought.calibrate(users=looked_at(users), columns=many, names=0, epsilon=epsilon, delta=delta, share=1.0)
+def _planned(wants: Sequence[Want], users: int, epsilon: float, delta: float) -> Bought:
+    """Calibrate the bounds for all of ε; Infeasible for too few users, with what would do."""
+    numbers, names = sum(want.may_be_number for want in wants), sum(want.may_be_text for want in wants)
+    looked = looked_at(users)
+    plan = Bought.calibrate(users=looked, columns=numbers, names=names, epsilon=epsilon, delta=delta, share=1.0)
     if plan.users < plan.needs:
-        shared = f", and epsilon is shared by {parts}" if parts > 1 else ""
-        ranges = "the range of a column" if many == 1 else f"the ranges of {many} columns"
-        condition = f"{users:,} users do not tell {ranges} from noise at epsilon={epsilon:g}"
-        raise Infeasible("ranges", condition, f"{plan.needs:,} users, or a larger epsilon{shared}")
+        condition = f"{users:,} users do not tell {len(wants):,} of them from noise at epsilon={epsilon:g}"
+        raise Infeasible("bounds", condition, f"{plan.needs:,} users, a larger epsilon or fewer columns")
     return plan
 
 
-def _range(want: Want, found: Mapping[str, Any], plan: Bought, epsilon: float, delta: float, many: int) -> Line:
-    """The line of one of so many columns whose ranges are released together."""
+def _line(want: Want, found: Mapping[str, Any]) -> Line:
+    """Return the line of what was released of one column, or of items per user."""
+    if want.what == "category":
+        words = [word for word, _ in found["names"] if not CONTROL.search(word)]
+        # An empty list would be read as: whatever is in the data.
+        return Line("categorical", want.column, integers(words) if words else None, "no category has enough users")
     low, high = found["range"]
-    kind = "dates" if want.what == "year" else "numeric"
-    value: Any = [low, high]
-    problem = ""
+    if want.what == "items":
+        value = column_bounds.typical_items(found) if found["told"] else None
+        return Line("items", "items_per_user", value, "too few users")
+    kind, things = ("dates", "dates") if want.what == "year" else ("numeric", "numbers")
     if not found["told"]:
-        value, problem = None, f"too few users have {'dates' if kind == 'dates' else 'numbers'} here"
-    elif max(-low, high) <= edge(1):
-        value, problem = None, "zero for nearly everybody"
-    elif kind == "dates":
-        first = math.floor(low)
-        value = {"parts": ["month", "weekday"], "year": [first, max(math.ceil(high), first + 1)]}
-    return Line(kind, want.column, value, epsilon, delta / many, plan.mu / math.sqrt(many), problem)
-
-
-def _categories(
-    name: str,
-    words: Sequence[object],
-    owners: NDArray[np.int64],
-    epsilon: float,
-    delta: float,
-    most_votes: int,
-    stream: RandomStream,
-) -> Line:
-    fact = release_categories(words, owners, epsilon=epsilon, delta=delta, stream=stream, most_votes=most_votes)
-    if not fact.value:  # an empty list would be read as: whatever is in the data
-        return Line(
-            "categorical", name, None, epsilon, delta, None, "no category has enough users' votes", fact.entries
-        )
-    return Line("categorical", name, integers([*map(str, fact.value)]), epsilon, delta, None, entries=fact.entries)
-
-
-def _items_choice(users: int, epsilon: float, parts: int, most_below: float) -> RankChoice:
-    try:
-        return items_choice(users, epsilon=epsilon, most_below=most_below)
-    except Infeasible as error:
-        shared = f" for it alone, and epsilon is shared by {parts}" if parts > 1 else ""
-        raise Infeasible("items per user", error.condition, error.needs + shared) from None
-
-
-def _stream(noise: NoiseSource, *names: str) -> RandomStream:
-    return noise.stream("declare", *names)
+        return Line(kind, want.column, None, f"too few users have {things} here")
+    if max(-low, high) <= edge(1):
+        return Line(kind, want.column, None, "zero for nearly everybody")
+    if kind == "numeric":
+        return Line(kind, want.column, [low, high])
+    first = math.floor(low)
+    years = [first, max(math.ceil(high), first + 1)]
+    return Line(kind, want.column, {"parts": ["month", "weekday"], "year": years})
 
 
 def _key(name: str) -> str:

@@ -11,7 +11,7 @@
 What is asked is a text, the same in Python and in a shell, and several of them share one
 promise. A user weighs one, whatever it holds, and one who is in several groups is shared among them; with
 `items_per_user=K` each of its items weighs one, up to K. Ranges and categories that nobody declares are bought out of
-the same promise. Statement, proof and intervals: docs/privacy/votes.md#st1.
+the same promise. Statement, proof and intervals: docs/privacy/statistics.md#st1.
 
 From the rows of a table to everybody's weights, by group and cell.
 
@@ -377,7 +377,7 @@ def statistics(
     _check_users(asked, facts, shared, mu)
     variation = total_variation(gaussians=_SAMPLES)
     charged = (mu, variation) if paid is None else paid.charged
-    theorem = "docs/privacy/votes.md#st1"
+    theorem = "docs/privacy/statistics.md#st1"
     if paid is not None:
         theorem += f", and {BOUGHT_THEOREM} for bounds that are estimated privately, which cost {paid.share:.2g} of μ²"
     promise = ReleaseGuarantee.central(epsilon, delta, "figures", theorem, adjacency)

@@ -6,8 +6,9 @@ What is released is JSON-compatible, and all that anybody reads afterwards. The 
 releases may be chosen so: quoron_privacy.counts.private_bounds, docs/privacy/bought-declarations.md.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import sqrt
 from typing import Any, Literal
 
 import numpy as np
@@ -108,6 +109,12 @@ def release(
     made = crowd.numbers([want for want in wants if want.may_be_number], found) if bought.columns else []
     made += crowd.names([want for want in wants if want.may_be_text], found)
     return found, tuple(entries[f"bought-{each}"] for each in made)
+
+
+def typical_items(found: Mapping[str, Any]) -> int:
+    """Return what a user typically holds: the middle of where nearly all users' numbers of rows lie."""
+    low, high = found.get("range", (1.0, 1.0))
+    return max(1, round(sqrt(max(low, 1.0) * max(high, 1.0))))
 
 
 def spelt(want: Want, found: Released) -> bool:

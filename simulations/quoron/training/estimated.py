@@ -15,7 +15,7 @@ not. Statement and proof: docs/privacy/bought-declarations.md#b1. The mechanism:
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import ceil, floor, hypot, isnan, sqrt
+from math import ceil, floor, hypot, isnan
 from pathlib import Path
 from typing import Any
 
@@ -277,7 +277,7 @@ class Found:
             if text and not label:
                 label = _spelt([word for word, _ in released[asked.label.column]["names"]])
             missing += rare
-        items = None if asked.items is None else _items(released[asked.items.column])
+        items = None if asked.items is None else column_bounds.typical_items(released[asked.items.column])
         rate = None if asked.label is None else _rate(released[asked.label.column], paid, own)
         missing += _unread(released)
         wider = None
@@ -385,12 +385,6 @@ def _dates(low: float, high: float) -> dict[str, Any]:
     """Of dates between these years their parts, where a few years are told apart, else the year."""
     first, last = floor(low), max(ceil(high), floor(low) + 1)
     return {"year": [first, last]} if last - first > YEARS else {"parts": ["month", "weekday"], "year": [first, last]}
-
-
-def _items(said: Mapping[str, Any]) -> int:
-    """What a user typically holds: the middle of where nearly all users' numbers of rows lie."""
-    low, high = said.get("range", (1.0, 1.0))
-    return max(1, round(sqrt(max(low, 1.0) * max(high, 1.0))))
 
 
 def _label(
