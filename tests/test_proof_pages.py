@@ -182,7 +182,6 @@ def numbers(text: str) -> list[float]:
         ("noise", "GAUSSIAN_SLACK", noise.GAUSSIAN_SLACK),
         ("noise", "LAPLACE_SLACK", noise.LAPLACE_SLACK),
         ("noise", "total_variation", noise.total_variation(laplaces=1)),
-        ("votes", "LAPLACE_SLACK", noise.LAPLACE_SLACK),
         ("lifetime", "SAMPLERS", lifetime.SAMPLERS),
         ("lifetime", "LOST", lifetime.LOST),
         ("min-cohort", "BETA", min_cohort.BETA),
