@@ -11,7 +11,8 @@ from quoron_server.algorithms import ALGORITHMS
 
 ROOT = Path(__file__).parent.parent
 FILES = {"quoron.losses", "quoron.unreleased"}  # what looks like a room and is none
-PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
+ROOT_PAGES = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
+PAGES = [*(ROOT / name for name in ROOT_PAGES), *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def anchors(page: Path) -> set[str]:
