@@ -212,7 +212,8 @@ def test_the_promise_pays_for_the_min_cohort_and_the_algorithm(name: str) -> Non
     assert min_cohort.epsilon in (
         (0.0,) if free else (MIN_COHORT.min_cohort_epsilon / 16, MIN_COHORT.min_cohort_epsilon)
     )
-    where = "min-cohort.md#q1" if min_cohort.count_scale or promise.trust_model == "local" else "min-cohort-free.md#q"
+    one = min_cohort.count_scale or promise.trust_model == "local"
+    where = "min-cohort.md#q1" if one else "min-cohort.md#q"
     assert f"docs/privacy/{where}" in sentence(promise)
     with pytest.raises(VerificationError):
         info.make(replace(plan, guarantee=replace(promise, epsilon=promise.epsilon * 0.98)))
