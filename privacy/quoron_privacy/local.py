@@ -8,7 +8,7 @@ printed budget of a user who sends both reports is 1.5 ε.
 
 The coordinator goes from noisy bits to a crude mean, and from noisy vectors to a mean. Users are dealt to the rotated
 coordinates in public, the same number to each; every group's counts name a bin. All of that handles reports that are
-private already, so nothing in it can harm a guarantee, and a hostile report counts for as much as one honest one.
+private already, so nothing in it can harm a guarantee, and an adversarial report counts for as much as one honest one.
 
 Source: Bassily & Sun (2023), Algorithms 2 and 3. Statements and proofs: docs/privacy/local-model.md.
 """
@@ -134,7 +134,7 @@ def mean_of_reports(reports: Matrix, answered: Mask, centre: Vector, largest: fl
     """Mean of the vector reports, shape (d,); reports (k, d). None: `centre`.
 
     Each is first brought within `largest` of the centre (the radius plus the noise that is to be expected, so that
-    honest reports stay as they are), which bounds what a hostile one can do. Dividing by the number of reports is
+    honest reports stay as they are), which bounds what an adversarial one can do. Dividing by the number of reports is
     allowed: they are private already, and whether one arrives must not depend on the user's data.
     """
     with np.errstate(all="ignore"):

@@ -54,8 +54,8 @@ P = TypeVar("P", bound=Parameters)
 Part = Literal["held_out", "bought", "health", "servers", "min_cohort"]  # of a guarantee, from the outside in
 MOST_ROUNDS = 1_000_000  # of any plan; beyond, planning alone would exhaust memory
 PREFACE = -2  # the round, in ledgers, of what is released before the first one; -1 is that of the initial state
-PLANNED = -3  # and of the plan that is made of what was bought, or of why there is none
-BOUGHT = -4  # and of what is bought before the run is planned
+PLANNED = -3  # and of the plan that is made of what was estimated, or of why there is none
+BOUGHT = -4  # and of what is estimated before the run is planned
 EVALUATED = -5  # and of what is released of users that were held out, with the model
 GROUPS = 1, 3, 5, 7, 9  # of users, under two servers
 LINES, WIDTH = 10, 120  # of what prints itself
@@ -332,7 +332,7 @@ class RunPlan:
     def releases(self) -> tuple[PlannedRelease, ...]:
         """All that a run will release, by which mechanisms, how often: what its ledger is compared with.
 
-        What was bought, the look at the table, if there is one, then the algorithm's own, then the decisions of a
+        What was estimated, the look at the table, if there is one, then the algorithm's own, then the decisions of a
         minimum cohort; last what is released of users that were held out.
         """
         health, min_cohort, paid = self.guarantee.health, self.guarantee.min_cohort, self.guarantee.bought

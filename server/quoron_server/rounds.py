@@ -172,7 +172,7 @@ def run(
     Outside simulation the noise source must be deployable, the promise proved, and the trust model `central-release`,
     in which clients see un-noised iterates, needs `trust_clients`. Every call draws noise and coins of its own, a
     simulation those of its seed; where models are large, noise of coming rounds is drawn while users compute. What
-    `last` releases of the final model is committed with it, or drawn anew. Raises BudgetExceeded, RunError,
+    `last` releases of the final model is committed with it, or drawn again. Raises BudgetExceeded, RunError,
     LedgerError; OtherVersion, with the ledger as it was, if another version, configuration or noise began this run.
     """
     budget = budget or Budget()

@@ -362,7 +362,7 @@ def require_telling(specification: RunSpecification, plan: RunPlan) -> None:
     length = len(json.dumps(describe(specification, plan)))
     if length > wire.MAX_DESCRIPTION:
         raise ConfigError(
-            f"Expected a run that can be told in {wire.MAX_DESCRIPTION:,} characters, got {length:,}, most of them "
+            f"Expected a run that is described in {wire.MAX_DESCRIPTION:,} characters, got {length:,}, most of them "
             "columns. Declare columns that are alike as one: those that count up as 'x[0:100000]' (docs/tables.md)."
         )
 

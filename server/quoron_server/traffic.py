@@ -120,7 +120,7 @@ def encoded(question: Question, dimension: int) -> tuple[int, int]:
 
 
 class Sizes:
-    """`encoded` of a run's questions, which is counted anew only where it can have changed: not for other numbers.
+    """`encoded` of a run's questions, which is counted again only where it can have changed: not for other numbers.
 
     A message's bytes depend on what is in it only by the shapes of arrays and by plain values; a question about ten
     million parameters is not written out in every round just to be measured.

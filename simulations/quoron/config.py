@@ -765,7 +765,7 @@ def require_epsilon(given: Container[str], door: str, how: str = "epsilon=, --ep
 
 
 def is_wanted(config: Config, *, simulated: bool = False) -> bool:
-    """Whether something of a table is to be bought: of a column that is named, or of all where no feature is.
+    """Whether something of a table is to be estimated: of a column that is named, or of all where no feature is.
 
     Of a simulation not for the values of a category alone: it takes those in the data, which thereby become public.
     """
@@ -776,7 +776,7 @@ def is_wanted(config: Config, *, simulated: bool = False) -> bool:
 
 
 def bought_of(section: TableSection) -> dict[str, str]:
-    """Columns and patterns of which something is bought, each with its kind."""
+    """Columns and patterns of which something is estimated, each with its kind."""
     columns = section.columns
     if not (columns.estimate or columns.numeric or columns.categorical or columns.hashed or columns.dates):
         return {ALL: "any"} if section.label is not None else {}

@@ -5,7 +5,7 @@
 
 The file is JSON that a person can read: the encoding of the columns, the numbers, the promise, the date. Reading one
 carries nothing out. A digest of all that it says ties the weights to the promise and the plan: it finds what was
-changed by accident, by an editor, a copy or a disk. It has no key, so whoever writes a file anew can give it any
+changed by accident, by an editor, a copy or a disk. It has no key, so whoever writes a file again can give it any
 promise: what a loaded model says of its guarantee is **as stated by its author**, and nothing here has checked it. Keep
 models where nobody else writes, and compare `promise.plan` with the run's plan, and the weights with the lifetime
 ledger's line of the run, where that matters.

@@ -43,7 +43,7 @@ def test_a_label_is_bought_beside_declared_features_where_it_is_named(people, le
     trained = train(people, tmp_path / "run", columns=known, items_per_user=1)
     assert [(line.column, line.value) for line in trained.estimated] == [("ill", "classes = no, yes")]
     assert trained.model.feature_names_in_ == ("age", "dose")
-    with pytest.raises(ConfigError, match="label 'ill' to be declared or bought, got both"):
+    with pytest.raises(ConfigError, match="label 'ill' to be declared or estimated, got both"):
         train(
             people,
             tmp_path / "both",
@@ -198,7 +198,7 @@ def test_dates_of_a_pandas_frame_are_bought_as_those_of_its_file_are(people, led
 
 
 def test_a_column_that_is_declared_is_not_paid_for_as_well(people):
-    with pytest.raises(ConfigError, match="'age' to be declared or bought, got both"):
+    with pytest.raises(ConfigError, match="'age' to be declared or estimated, got both"):
         quoron.train(
             people,
             user="who",

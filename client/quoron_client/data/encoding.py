@@ -35,7 +35,7 @@ Declarations that the types of columns alone show to be a mistake: before anythi
 
 Types are those of Arrow and Parquet schemas, which are public as the names of columns are. Nothing here looks at a
 value or at what was made of values: not of CSV, not of a pandas column, not at the values of a dictionary, not at a
-column that is null throughout. What only values tell is bought (docs/privacy/table-health.md).
+column that is null throughout. What only values tell is estimated (docs/privacy/table-health.md).
 """
 
 import json

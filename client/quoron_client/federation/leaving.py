@@ -109,7 +109,7 @@ def _check(record: Path, certificate: Path | None, key: Path | None) -> str:
     if not record.is_file():
         raise ConfigError(f"Expected a client's state, got {record}, which is not there. Give --state.")
     if key is not None and certificate is None:
-        raise ConfigError(f"Expected --certificate with --key {key}: which key it is, is told by its certificate.")
+        raise ConfigError(f"Expected --certificate with --key {key}: its certificate says which key it is.")
     if certificate is None or not certificate.exists():
         return ""
     if key is not None and key.exists() and key.stat().st_size and key.read_bytes().strip(b"\0"):

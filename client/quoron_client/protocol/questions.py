@@ -120,7 +120,7 @@ class Question:
     """What one cohort is asked in one round; `cohort` holds distinct user numbers, in slot order.
 
     With a `reduction` the algorithm reads nothing of the answers but that, and an engine may return `Sums` of it. Where
-    it is `drawn`, another start of the run draws the cohort anew, and what each user has of its own.
+    it is `drawn`, another start of the run draws the cohort again, and what each user has of its own.
     """
 
     round: int  # from 0

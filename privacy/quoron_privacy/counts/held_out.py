@@ -350,7 +350,7 @@ def _sizes(classes: int, cap: int, cells: int) -> tuple[int, int]:
 
 
 def _variation(sizes: tuple[int, int]) -> float:
-    """The same of all labels of few classes: what a run is charged does not hang on classes that it buys."""
+    """The same of all labels of few classes: what a run is charged does not hang on classes that it estimates."""
     return total_variation(gaussians=max(sum(sizes), 4096))
 
 

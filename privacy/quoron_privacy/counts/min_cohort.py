@@ -34,7 +34,7 @@ from quoron_privacy.noise.streams import GRID_BITS, RandomStream, total_variatio
 from quoron_privacy.release import Release
 
 BETA = 1e-6  # of either mistake: a run with everybody present ends, a round that nobody answers passes
-MARGIN = 1.15  # over what would do for this run: with it, the run is planned anew, and may need a little more
+MARGIN = 1.15  # over what would do for this run: with it, the run is planned again, and may need a little more
 SHARE = 0.05  # of ε, at most, where nothing else is said
 _MOST_DRAWS = 1 << 21  # of one run: more than any plan has rounds
 _LARGEST = 1 << 40  # users in a cohort, beyond which none is looked for

@@ -24,7 +24,7 @@ Windows: where nearly all of what was counted lies, read off noisy counts, and t
 
 Everything here is a function of released numbers, or of one user's own.
 
-Declarations that nobody made, bought inside a run's own promise: kinds, ranges and names of all columns at once.
+Declarations that nobody made, estimated within a run's own guarantee: kinds, ranges and names of all columns at once.
 
     >>> plan = Bought.calibrate(users=1000, columns=11, names=1, epsilon=2.0, delta=1e-6, share=0.3)
     >>> errors = plan.errors(columns=11, names=1)
@@ -263,7 +263,7 @@ ERROR, WORST = 0.035, 0.055  # standard error of a place in shares of users: wha
 SEEN, UNSEEN = 0.1, 0.3  # threshold of a name in shares of users: the same
 HOLDERS = 4.5  # standard errors of a window: with fewer votes of numbers nothing is told of a column
 TAIL = 1e-3  # of δ, for names that one user alone holds
-_REST = 2**40  # samples that all else may draw, beside what is bought: far more than any plan's
+_REST = 2**40  # samples that all else may draw, beside what is estimated: far more than any plan's
 _BINS = PLACES + len(KINDS) - 1
 _SPLIT = (0.4, 0.4, 0.2)  # of μ², without names: places, cells, closer
 _NAMES, _MOST_NAMES = 0.2, 0.4  # of μ², names of one column and of many
@@ -272,7 +272,7 @@ _RELEASES = ("places", "cells", "closer", "names")
 
 @dataclass(frozen=True, slots=True)
 class Errors:
-    """Standard deviations of what is released, in users' whole votes; infinite for what is not bought."""
+    """Standard deviations of what is released, in users' whole votes; infinite for what is not estimated."""
 
     places: float
     cells: float
@@ -323,7 +323,7 @@ class Bought:
     columns: int  # K, of the first release, at most: what may be a number; 0: none
     names: int  # of the last: what may be text, at most; 0: none
     adjacency: Adjacency
-    scales: tuple[float, ...]  # of a coordinate of the mean of vectors of norm one, of `_RELEASES`; 0: not bought
+    scales: tuple[float, ...]  # of a coordinate of the mean of vectors of norm one, of `_RELEASES`; 0: not estimated
     tail: float  # t: the chance that a name of one user alone is shown
     share: float = 0.0  # s, of the whole promise's μ²
     rest_epsilon: float = 0.0  # what is left to all else
@@ -335,9 +335,9 @@ class Bought:
             if isinstance(value, bool) or not isinstance(value, int) or value < 0:
                 raise ConfigError(f"Expected {name} to be an integer >= 0, got {name}={value!r}.")
         if not self.columns + self.names:
-            raise ConfigError("Expected columns or names to be bought, got none.")
+            raise ConfigError("Expected columns or names to estimate, got none.")
         if [scale > 0 for scale in self.scales] != [*[self.columns > 0] * 3, self.names > 0]:
-            raise ConfigError(f"Expected a scale for each of {_RELEASES} that is bought, got {self.scales}.")
+            raise ConfigError(f"Expected a scale for each of {_RELEASES} that is estimated, got {self.scales}.")
         probability(tail=self.tail)
 
     @classmethod

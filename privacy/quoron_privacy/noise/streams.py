@@ -339,7 +339,7 @@ class NoiseAhead(OtherStreams):
             self._drawn[labels] = samples, self._pool.submit(_draw, self.source, labels, samples)
 
     def stream(self, *labels: str | int) -> RandomStream:
-        """See NoiseSource. What was drawn ahead is handed out once; asked again, the stream is drawn anew."""
+        """See NoiseSource. What was drawn ahead is handed out once; asked again, the stream is drawn again."""
         found = self._drawn.pop(labels, None)
         if found is None:
             return self.source.stream(*labels)

@@ -222,7 +222,7 @@ Steps = NDArray[np.int64]
 
 @dataclass(eq=False)
 class ServerNoise:
-    """See above; what earlier rounds left is kept beside it, and made anew for other chains."""
+    """See above; what earlier rounds left is kept beside it, and made again for other chains."""
 
     key: bytes = field(repr=False)
     run: str

@@ -154,7 +154,7 @@ class Choosing:
     # The share of users who are expected to answer comes last.
     too_few: Callable[[Problem, Privacy, float], Infeasible | None] | None = None
     fewer_rounds: Sequence[int] = ()  # that `auto` tries in this order where the budget does not allow the usual plan
-    curve_step: int = 1  # every so many numbers of rounds stand on the curve: more where each is accounted anew
+    curve_step: int = 1  # every so many numbers of rounds stand on the curve: more where each is accounted again
     named_only: bool = False  # kept for comparison, and slow to plan: planned where it is named, never beside others
     remarks: Callable[[RunPlan], tuple[str, ...]] = lambda _: ()  # beside a plan's numbers
 
@@ -173,8 +173,8 @@ ITERATES = NoBlackBoxes("its clients are sent iterates without noise, and its gu
 def no_pairs(parameters: Any, problem: Problem, adjacency: Adjacency) -> "tuple[Pair, ...]":
     """Of a theorem that proves (ε, δ) only, as with private tests and filters.
 
-    So, too, of local reports: a client holds a hostile coordinator to (ε, δ), under which that may ask for bits where
-    vectors with Gaussian noise were planned.
+    So, too, of local reports: a client holds an adversarial coordinator to (ε, δ), under which that may ask for bits
+    where vectors with Gaussian noise were planned.
     """
     del parameters, problem, adjacency
     return ()

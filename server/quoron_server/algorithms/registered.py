@@ -5,13 +5,12 @@ worth in μ.
     plan = info.plan(problem, Privacy(2.0, 1e-6))
     algorithm = info.make(plan)          # verifies the plan first
 
-No algorithm knows of this room, nor of the minimum cohort and the look at the table that it puts around one.
+No algorithm knows of this module, nor of the minimum cohort and the data quality check that it puts around one.
 
-What a promise pays for before its first round: a look at the table, and declarations that nobody made, bought.
-
-Each is paid out of any algorithm whose promise is a μ, which is chosen for what is left. What is bought, and with which
-noise, is fixed before any value is looked at, as is the part of μ that is left. Which columns, which algorithm and
-which numbers come after may depend on what was released: every part's μ is fixed beforehand, and so they compose.
+Before its first round a guarantee may pay for a data quality check, and for bounds that nobody declared. Each is paid
+out of any algorithm whose guarantee is a μ, which is chosen for what is left. What is estimated, and with which noise,
+is fixed before any value is looked at, as is the part of μ that is left. Which columns, which algorithm and which
+numbers come after may depend on what was released: every part's μ is fixed beforehand, and so they compose.
 Statements and proofs: docs/privacy/table-health.md, docs/privacy/bought-declarations.md#b1.
 """
 
@@ -472,7 +471,7 @@ def _worse(bought: GaussianPromise, promise: Guarantee) -> GaussianPromise:
     """What keeps both that and an evaluation, of which a user is in one, whatever label is found.
 
     By the most that a verified evaluation can spend: what it does spend hangs, in its last digits, on how many classes
-    and items were bought, and the books would tell of these (bought-declarations#b1).
+    and items were estimated, and the books would tell of these (bought-declarations#b1).
     """
     assert promise.held_out is not None
     lack = promise.held_out.pair.lack
@@ -481,7 +480,7 @@ def _worse(bought: GaussianPromise, promise: Guarantee) -> GaussianPromise:
 
 
 def derived(plan: RunPlan) -> tuple[Assumption, ...]:
-    """What a promise rests on by its numbers; on a curator's own machine all is so but what somebody vouches for.
+    """What a promise rests on by its numbers; on a data holder's own machine all is so but what somebody vouches for.
 
     A minimum cohort needs, where clients see iterates without noise, that these move nobody to answer: it would tell of
     them.

@@ -229,7 +229,7 @@ class Store:
 
     | what happens                                   | what is raised                                 |
     | ---------------------------------------------- | ---------------------------------------------- |
-    | no connection, connection lost, disk full      | LedgerUnavailable; the next call connects anew |
+    | no connection, connection lost, disk full      | LedgerUnavailable; the next call connects again |
     | it has been closed                             | LedgerError: another may have opened it since  |
     | another process owns it                        | LedgerUnavailable                              |
     | another process has owned it in between        | LedgerError: this process must start again     |
@@ -455,7 +455,7 @@ class Store:
             self._end(held)
 
     def _connected(self) -> Any:
-        """The one connection, made anew if it was lost."""
+        """The one connection, made again if it was lost."""
         if self._over:
             raise LedgerError(f"Expected a ledger that is open, got {self.name}, which has been closed. Open it again.")
         if self._connection is None or self._lost(self._connection):

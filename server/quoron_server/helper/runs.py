@@ -352,7 +352,7 @@ class Helped:
 
 
 def as_consented(run: HelpedRun) -> tuple[RunSpecification, RunPlan]:
-    """A run's plan, made anew: seconds, perhaps. Refused if it is another than was consented to."""
+    """A run's plan, made again: seconds, perhaps. Refused if it is another than was consented to."""
     specification, plan = planned(run.specification)
     if bytes.fromhex(digest(plan)) != run.plan_digest or plan.sheet.as_json() != run.sheet:
         raise Refused(

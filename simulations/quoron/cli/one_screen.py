@@ -35,7 +35,7 @@ def promise(epsilon: float, delta: float, adjacency: str) -> str:
 
 
 def planned(plan: Plan, doubted: Section) -> list[Section]:
-    """The plan of a run: its promise, what is bought and forecast, and remarks."""
+    """The plan of a run: its promise, what is estimated and forecast, and remarks."""
     promised = plan.plan.guarantee
     said = [DRY, promise(promised.epsilon, promised.delta, promised.adjacency)]
     said += [f"Assumed: {assumption_text(assumed)}." for assumed in promised.assumptions]
@@ -54,7 +54,7 @@ def trained(summary: "TrainingSummary", model: "Model") -> list[Section]:
 
 
 def rows(planned: Plan) -> list[tuple[str, str]]:
-    """What is bought, forecast and asked for."""
+    """What is estimated, forecast and asked for."""
     plan = planned.plan
     problem, cost, promised = plan.problem, plan.cost, plan.guarantee
     plural = "s" * (problem.items_per_user != 1)

@@ -136,7 +136,7 @@ def _of_plan(planned: Plan, answers: Advice) -> list[Section]:
 
 
 def show_answers(answers: Advice, refused: str, *, as_json: bool) -> None:
-    """Where a plan is infeasible: what would do for a risk, and what each ε buys."""
+    """Where a plan is infeasible: what would do for a risk, and what each ε brings."""
     _put(lambda: _answers(answers), lambda: {"infeasible": refused} | answers.as_json(), as_json=as_json)
 
 

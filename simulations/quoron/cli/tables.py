@@ -120,7 +120,7 @@ def _adjacency(users: int | None) -> Literal["replace-one", "zero-out"]:
 
 
 def _dates(typed: Sequence[str]) -> dict[str, tuple[str, ...] | None]:
-    """The first and the last day of each column, None where they are to be bought."""
+    """The first and the last day of each column, None where they are to be estimated."""
     parted = [each.partition("=") for each in typed]
     return {name: tuple(ends.split(":")) if ends else None for name, _, ends in parted}
 
@@ -174,7 +174,7 @@ def index(
     user: Annotated[str | None, typer.Option(metavar="COLUMN", help="Column that says whose item a row is.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Throw away the index that exists, make another.")] = False,
 ) -> None:
-    """Check a folder of Parquet files and number its users, once; whoever trains on it then reads only what is asked.
+    """Check a folder of Parquet files and number its users, once; training on it then reads only what is asked.
 
     Rows have to be sorted by user over all files, or every user's rows in one file, in any order. Interrupted, the same
     command goes on; after files or the index itself have changed it begins again. The index is kept in your own cache,

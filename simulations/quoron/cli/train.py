@@ -200,7 +200,7 @@ def tune(
     as_json: Json = False,
     population: Population = None,
 ) -> None:
-    """Train with several settings and release the best by a private score: one price, told before it begins."""
+    """Train with several settings and release the best by a private score: one price, stated before it begins."""
     from quoron.simulation.cells import sweep
 
     names = None if algorithms is None else [each.strip() for each in algorithms.split(",") if each.strip()]

@@ -454,8 +454,8 @@ class InSilos:
     | honest, by rows               | their rows, or the sum that the coordinator makes of these              |
     | honest, by one sum            | the sum that it makes of them: the same integers                        |
     | away                          | MISSING, all of them                                                    |
-    | hostile, by rows              | for each the same long row, against the sum of all of them              |
-    | hostile, by one sum           | the longest sum that passes, against theirs                             |
+    | adversarial, by rows              | for each the same long row, against the sum of all of them              |
+    | adversarial, by one sum           | the longest sum that passes, against theirs                             |
     | sends a sum that cannot be    | MISSING, all of them                                                    |
     """
 

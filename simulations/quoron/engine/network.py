@@ -84,7 +84,7 @@ class Link:
     """How one kind of client reaches the coordinator, how often it drops out, and how fast it computes."""
 
     rtt: float = 0.0  # seconds there and back
-    jitter: float = 0.0  # seconds: mean of an exponential delay on top, each client's own, anew in every round
+    jitter: float = 0.0  # seconds: mean of an exponential delay on top, each client's own, again in every round
     up: float = math.inf  # bits a second; of the median client where they spread
     down: float = math.inf
     spread: float = 1.0  # how many times slower than the median one client in ten is: rates are lognormal

@@ -532,7 +532,7 @@ def expected(held: HeldOut) -> float:
 def require_telling(held: HeldOut, epsilon: float, *, bought: bool = False) -> None:
     """Infeasible where intervals would be as wide as all that there is, with how many users would do.
 
-    `bought`: what the label is, is yet to be bought, and held.classes the most that it may have.
+    `bought`: what the label is, is yet to be estimated, and held.classes the most that it may have.
     """
     width = expected(held)
     if width >= 0.5:

@@ -477,7 +477,7 @@ def _named(config: Config, problem: Problem, algorithms: Registry, *, compare: b
 
 
 def _in_equal_silos(config: Config, count: int) -> Config:
-    """The same of users of another number than configured, in so many silos of which none is away or hostile."""
+    """The same of users of another number than configured, in so many silos of which none is away or adversarial."""
     silos = SiloSection(sizes=count, sums=config.population.silos is not None and config.population.silos.sums)
     return config.model_copy(update={"population": config.population.model_copy(update={"silos": silos})})
 
@@ -641,7 +641,7 @@ class Prepared(Generic[S]):
             group=config.train.population,
             account=self.account,
             simulation_seed=config.run.seed if simulated else None,
-            trust_clients=config.privacy.trusts_clients if simulated else True,  # a curator answers for all
+            trust_clients=config.privacy.trusts_clients if simulated else True,  # a data holder answers for all
             budget=budget_of(config),
         )
 

@@ -23,7 +23,7 @@ EPSILONS = (LEAST_EPSILON, MOST_EPSILON)  # that are looked at
 STEPS = (1 / 8, 1 / 4, 1 / 2, 1.0, 2.0, 4.0, 8.0)  # times the configured ε: the points of the curve
 STRIDE = 4.0  # factor from one place to the next, until the answer lies between two
 CLOSE = 1.04  # bisection ends when the ends are this factor apart
-EpsilonCurve = tuple[tuple[float, Candidate], ...]  # what each ε buys: a plan's risk, or why there is none
+EpsilonCurve = tuple[tuple[float, Candidate], ...]  # what each ε brings: a plan's risk, or why there is none
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ Planner = Callable[[Config, Problem], RunPlan | QuoronError]
 
 
 def epsilon_curve(config: Config, problem: Problem, *, plan: Planner = planned) -> EpsilonCurve:
-    """What ε from an eighth of the configured one to eight times as much buys, everything else as configured."""
+    """What ε from an eighth of the configured one to eight times as much brings, everything else as configured."""
     points = []
     for epsilon in (config.privacy.epsilon * step for step in STEPS):
         if not EPSILONS[0] <= epsilon <= EPSILONS[1]:

@@ -8,13 +8,13 @@
 
 | method      | what is released                                                              | protects against    |
 | ----------- | ----------------------------------------------------------------------------- | ------------------- |
-| `learnt`    | where users are and how far from one another, then the mean clipped as it pays | all but the curator |
-| `clip`      | the mean clipped at `bound`, with noise                                       | all but the curator |
-| `two-stage` | that with part of the budget, then the mean clipped around it                 | all but the curator |
-| `range`     | private ranges of rotated coordinates, then the mean clipped around them      | all but the curator |
-| `robust`    | whether all but the declared `outliers` agree; if so, the mean of those who do | all but the curator |
-| `local`     | noisy reports of the users; with `spread`, some of them to find the centre    | the curator as well |
-| `auto`      | `robust` where outliers are declared, else `learnt` where users are enough to | all but the curator |
+| `learnt`    | where users are and how far from one another, then the mean clipped as it pays | all but the holder |
+| `clip`      | the mean clipped at `bound`, with noise                                       | all but the holder |
+| `two-stage` | that with part of the budget, then the mean clipped around it                 | all but the holder |
+| `range`     | private ranges of rotated coordinates, then the mean clipped around them      | all but the holder |
+| `robust`    | whether all but the declared `outliers` agree; if so, the mean of those who do | all but the holder |
+| `local`     | noisy reports of the users; with `spread`, some of them to find the centre    | the holder as well |
+| `auto`      | `robust` where outliers are declared, else `learnt` where users are enough to | all but the holder |
 |             | learn from, else, with `spread`, the least noisy of the other three           |                     |
 
 `learnt` needs no `spread` and takes a `bound` a thousand times too large, a million times with the users that `auto`

@@ -10,8 +10,8 @@
 
 What is asked is a text, the same in Python and in a shell, and several of them share one
 promise. A user weighs one, whatever it holds, and one who is in several groups is shared among them; with
-`items_per_user=K` each of its items weighs one, up to K. Ranges and categories that nobody declares are bought out of
-the same promise. Statement, proof and intervals: docs/privacy/statistics.md#st1.
+`items_per_user=K` each of its items weighs one, up to K. Ranges and categories that nobody declares are estimated
+within the same guarantee. Statement, proof and intervals: docs/privacy/statistics.md#st1.
 
 From the rows of a table to everybody's weights, by group and cell.
 
@@ -58,11 +58,11 @@ ITEMS = "value"  # the column of users' own arrays
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What is known of columns: declared, or bought."""
+    """What is known of columns: declared, or estimated."""
 
     ranges: Mapping[str, tuple[float, float]]
     words: Mapping[str, Sequence[str | int]]
-    bought: frozenset[str] = frozenset()  # columns whose range was bought: some numbers lie beyond it
+    bought: frozenset[str] = frozenset()  # columns whose range was estimated: some numbers lie beyond it
     dates: frozenset[str] = frozenset()  # columns of dates, which are days since 1970-01-01
 
     def groups(self, question: Question) -> Sequence[str | int | None]:
@@ -181,8 +181,8 @@ def held(part: Spread, question: Question, facts: Facts, table: pa.Table, owners
 class Row:
     """One released figure, its standard error, and where it lies with 95 %: noise and sampling of users.
 
-    A quantile that may lie beyond a range that was bought has an infinite end. Of dates a value and its ends are days
-    since 1970-01-01, and the error is in days.
+    A quantile that may lie beyond a range that was estimated has an infinite end. Of dates a value and its ends are
+    days since 1970-01-01, and the error is in days.
     """
 
     question: str
@@ -214,7 +214,7 @@ class Statistics(results.Release):
     epsilon: float
     delta: float
     statement: str  # the promise, in a sentence
-    remarks: tuple[str, ...]  # what was bought, and for what share of the promise
+    remarks: tuple[str, ...]  # what was estimated, and for what share of the promise
 
     def rows(self) -> list[tuple[str, str]]:
         """Return the question and answer of each figure."""
@@ -324,11 +324,11 @@ def statistics(
             months`; or `Question`s.
         user: column that says whose item a row is; of a table alone. How many users there are is public.
         epsilon, delta, adjacency, allow_large_delta: the guarantee, as of `train`.
-        numeric: public range of a column. Items beyond it count as at its end. Without, the range is bought, out of
+        numeric: public range of a column. Items beyond it count as at its end. Without, the range is estimated, out of
             the same promise.
-        categorical: public values of a column of groups; without, they are bought. Items of others do not count.
+        categorical: public values of a column of groups; without, they are estimated. Items of others do not count.
         dates: columns of dates, as they are stored or in ISO 8601, each with its public first and last day, or None: it
-            is bought. A column of a type that holds dates alone need not be named.
+            is estimated. A column of a type that holds dates alone need not be named.
         items_per_user: what weighs one: None, a user, whatever it holds; K, each of its items, but all of them K.
         users: under zero-out the most users that the table may hold: whether somebody is in it is private then, and a
             plain `count` is of users.
@@ -465,7 +465,7 @@ def _check_users(asked: Sequence[Question], facts: Facts, shared: Asked, mu: flo
 
 
 def _found(facts: Facts, found: Mapping[str, Any], paid: Bought) -> tuple[Facts, tuple[str, ...]]:
-    """With what was bought, and what is said of it.
+    """With what was estimated, and what is said of it.
 
     A range is where most numbers are: for figures of all of them it is made twice as wide, not beyond zero where that
     is on one side of it.

@@ -15,7 +15,7 @@ from quoron_privacy.counts import data_quality
 from quoron_privacy.counts.data_quality import FALSE_ALARM, MISSED, OFTEN, Errors, Shares, TableHealth
 
 LEAST_COMMON = 2 / 3  # of labels, that are sure to be alike where they may well all be
-WIDE = 0.25  # of a column whose range was bought, which leaves its tails at the ends, is spoken of from here on
+WIDE = 0.25  # of a column whose range was estimated, which leaves its tails at the ends, is spoken of from here on
 FEW, MOST_NAMED = 4, 8  # columns with a warning each, and with their names in one; all are in the report
 UNSEEN = (
     "Whether values lie in their declared ranges, rows cannot be used, or every row is of another user, is private, "
@@ -69,7 +69,7 @@ def read(
     bought: Collection[str] = (),
     wider: tuple[float, float] | None = None,
 ) -> Health:
-    """What the released shares of a table with this encoding say; of these columns the range or values were bought.
+    """What the released shares of a table with this encoding say; of these columns the range or values were estimated.
 
     `wider`: a label's range that was not taken, in which a coarser release saw nearly all labels.
     """

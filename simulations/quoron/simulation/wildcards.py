@@ -74,7 +74,7 @@ def roles(table: TableSection) -> set[str]:
 def unread(table: TableSection, names: Sequence[str]) -> tuple[str, ...]:
     """A line that says which of a table's columns nobody spoke of, where there are any, from the section as given.
 
-    None of a table that ships with quoron, nor where all of which nothing is said is bought, nor of a header without
+    None of a table that ships with quoron, nor where all of which nothing is said is estimated, nor of a header without
     any column that has a role, which may be somebody's row, nor of JSON lines, whose keys are values of rows.
     """
     bought = bought_of(table)

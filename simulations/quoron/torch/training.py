@@ -51,7 +51,7 @@ def answering(
     """A function from a model (d,) to what one user, who holds all of `data`, answers: (d,).
 
     Arguments, rows and refusals are those of `quoron.torch.train`; `data` is a tuple of tensors or arrays, or a torch
-    Dataset. Shuffles and dropout are drawn anew in each call.
+    Dataset. Shuffles and dropout are drawn again in each call.
     """
     size = len(data[0]) if isinstance(data, tuple | list) else len(data)
     items = items_of(data, offsets=np.array([0, size]))

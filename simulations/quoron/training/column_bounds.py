@@ -44,7 +44,7 @@ Released = dict[str, Any]  # by column: its kind, the votes of each kind, its ra
 
 @dataclass(frozen=True, slots=True)
 class Want:
-    """A fact to be bought: the range of a number, the values of a category, any of these; a label, or rows a user."""
+    """A fact to estimate: the range of a number, the values of a category, any of these; a label, or rows a user."""
 
     column: str
     what: What

@@ -61,7 +61,7 @@ from quoron_server.problem import Problem
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What is bought, and what is known without."""
+    """What is estimated, and what is known without."""
 
     features: tuple[Want, ...]  # in the order of the table
     known: Mapping[str, tuple[float, float]]  # ranges that a type tells: of true and false
@@ -175,7 +175,7 @@ def _resolved(section: TableSection, declared: TableSection, header: list[str]) 
     for name in kinds:
         columns.check_name(name, header, own)
         if name in given.numeric or name in given.hashed or name in given.dates:
-            raise ConfigError(f"Expected {name!r} to be declared or bought, got both. Leave it out of one.")
+            raise ConfigError(f"Expected {name!r} to be declared or estimated, got both. Leave it out of one.")
         if name in own:
             raise ConfigError(f"Expected columns other than {', '.join(sorted(own))} as features, got {name!r}.")
     for name in dict.fromkeys(header):
@@ -192,7 +192,7 @@ def _wanted_label(section: TableSection, types: Mapping[str, pa.DataType]) -> Wa
     type_ = types.get(label)
     if not isinstance(section.label.read(), Signs) or (type_ is not None and pa.types.is_boolean(type_)):
         if label in section.columns.estimate:
-            raise ConfigError(f"Expected label {label!r} to be declared or bought, got both. Leave out one.")
+            raise ConfigError(f"Expected label {label!r} to be declared or estimated, got both. Leave out one.")
         return None
     if isinstance(weights, dict):
         raise ConfigError(
@@ -208,7 +208,7 @@ MOST = 0.8  # of the users whose label is something: so many hold the classes th
 YEARS = 12  # over more, months and weekdays are not looked at
 SHOWN = 8  # values of a column, in words
 LONG = 48  # letters of each
-MUCH = 1.1  # times as wide as a range that was bought is a wider one
+MUCH = 1.1  # times as wide as a range that was estimated is a wider one
 SIGNS = ({"0", "1"}, {"-1", "1"}, {"false", "true"})
 _OTHER = {"0": "1", "1": "0", "-1": "1", "false": "true", "true": "false"}
 _MISSING, _TEXT = len(KINDS) - 1, KINDS.index("text")
@@ -224,7 +224,7 @@ class Found:
     label: Mapping[str, Any] = field(default_factory=dict)  # keys of the table's section
     items: int | None = None
     rate: float | None = None  # of a label of two classes: the share of one of them
-    missing: tuple[str, ...] = ()  # what was bought and tells little or nothing, in words with its fix
+    missing: tuple[str, ...] = ()  # what was estimated and tells little or nothing, in words with its fix
     wider: tuple[float, float] | None = (
         None  # of a label that is a number: where the first, coarse release saw nearly all
     )
@@ -288,7 +288,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Declarations:
-    """What was bought for a run, and what it cost."""
+    """What was estimated for a run, and what it cost."""
 
     paid: Bought
     found: Found
@@ -310,7 +310,7 @@ class Declarations:
 
     @property
     def columns(self) -> frozenset[str]:
-        """Those whose range or values were bought."""
+        """Those whose range or values were estimated."""
         return frozenset(each.column for each in self.wanted.all)
 
     @property
@@ -371,7 +371,7 @@ def _why(want: Want, said: Mapping[str, Any], least: float, shared: float) -> st
 
 
 def _unread(released: Released) -> list[str]:
-    """That words which were bought hold bytes that are no UTF-8, and so are not what their writer meant."""
+    """That words which were estimated hold bytes that are no UTF-8, and so are not what their writer meant."""
     held = {column: [word for word, _ in said.get("names", [])] for column, said in released.items()}
     return [
         f"Column {column!r} holds bytes that are no UTF-8, which its words have signs for: declare how the text is "
@@ -432,7 +432,7 @@ def _label(
 
 
 def _wider(said: Mapping[str, Any], found: Sequence[float]) -> tuple[float, float] | None:
-    """A range that holds what is bought and the powers of four that had nearly all, where that is much wider."""
+    """A range that holds what is estimated and the powers of four that had nearly all, where that is much wider."""
     low, high = said.get("around", found)
     wider = min(low, found[0]), max(high, found[1])
     return wider if wider[1] - wider[0] > MUCH * (found[1] - found[0]) else None
@@ -485,7 +485,7 @@ Owners = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Undeclared:
-    """The users of a table of which something is bought before the run is planned; no other value is looked at yet."""
+    """The users of a table of which something is estimated before the run is planned; no other value is read yet."""
 
     source: Opened
     owners: Owners  # (N,) whose each row is
@@ -625,7 +625,7 @@ def within(config: Config, problem: Problem, encoding: Any, paid: Bought) -> tup
 def release(
     scene: Undeclared, noise: NoiseSource | None = None, among: Owners | None = None
 ) -> tuple[Released, tuple[Release, ...]]:
-    """What is bought `among` users (k,), or of all, with the noise of this start alone, and its entries.
+    """What is estimated `among` users (k,), or of all, with the noise of this start alone, and its entries.
 
     Call it once the run is charged.
     """
@@ -693,7 +693,7 @@ def _seeded(config: Config, seed: int) -> Config:
 
 
 def _told(planned: Plan, asked: Wanted, paid: Bought, wide: Plan) -> Plan:
-    """The forecast with what is bought, in words."""
+    """The forecast with what is estimated, in words."""
     remarks = [
         f"{len(asked.all)} facts of the table are not declared: estimating them takes {100 * paid.share:.3g} % of what "
         f"ε pays for, which leaves epsilon={paid.rest_epsilon:.3g} of {planned.plan.guarantee.epsilon:g} for training, "

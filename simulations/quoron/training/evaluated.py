@@ -1,4 +1,4 @@
-"""Users of a curator's run that are held out: planned with it, drawn when it begins, measured when it ends.
+"""Users of a data holder's run that are held out: planned with it, drawn when it begins, measured when it ends.
 
     planned = with_held_out(planned, config, encoding, users)
     trained, apart = split.parts(users, config.train.holdout, run.noise(own))

@@ -1,4 +1,4 @@
-"""What a curator's run released, as a page for people. Nothing on it depends on private data but the releases."""
+"""What a data holder's run released, as a page for people. Nothing on it depends on private data but the releases."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a curator's run released, and the files that keep it. Nothing here depends on private data but the releases.
+"""What a data holder's run released, and the files that keep it. Nothing here depends on private data but the releases.
 
 Intervals of coefficients hold both noise and sampling of users. A method whose releases tell no such thing is refused
 by name. What is proved, and for which methods nothing is: docs/privacy/one-round-least-squares.md#ui1.
@@ -34,7 +34,7 @@ from quoron_server.problem import Problem
 from quoron_server.wording import sentence
 
 report = OnFirstUse("quoron.training.report")
-SHOWN = 3  # facts that were bought, in a summary; the page has all
+SHOWN = 3  # facts that were estimated, in a summary; the page has all
 UNEVEN = 4.0  # eigenvalues of a last pass apart, from which tracking-srgd's forecasts were seen to fail
 OUTGROWN = 3.0  # times a plan's bound: where a run tells of more, the plan's is not told as if it held
 CLEARLY = 3.0  # deviations of a vote's noise: of a model that helps nobody nothing is said in one run of 700
@@ -49,7 +49,7 @@ class DoubtfulModel(UserWarning):
 
 @dataclass(frozen=True, slots=True)
 class BoughtLine:
-    """One fact that was bought, in words."""
+    """One fact that was estimated, in words."""
 
     column: str
     value: str
@@ -84,7 +84,7 @@ class TrainingSummary(Printed):
     unseen: str  # what no warning can be about
     choice: str | None
     guessed_excess_risk: float | None = None  # by the planner's model; where nothing is predicted it is told as a guess
-    bought: tuple[BoughtLine, ...] = ()  # what of the table was bought, with its standard error
+    bought: tuple[BoughtLine, ...] = ()  # what of the table was estimated, with its standard error
     health: Health | None = None  # how well the table fits its declarations, by a look with noise; None: nobody looked
     forecast: Mapping[str, Any] | None = None  # what the predicted risk means for the label (planning.meaning)
     afterwards: Mapping[str, Any] | None = None  # the same of a bound that a method made of what it released

@@ -30,7 +30,7 @@ Which items users take when has the same shapes for all, whatever anybody holds:
 
 Every user has the same `steps` x `batch` places: a place without an item repeats one of the user's own with weight
 zero. So shapes say nothing of anybody's items, and the kernels that compute a user's row are the same whatever others
-hold. A user of more than `items_per_user` items takes part with so many of them, drawn anew in each round.
+hold. A user of more than `items_per_user` items takes part with so many of them, drawn again in each round.
 """
 
 import hashlib

@@ -1,4 +1,4 @@
-"""Carrying out a curator's run in its folder: plan, charge, train, keep the model, erase what is secret.
+"""Carrying out a data holder's run in its folder: plan, charge, train, keep the model, erase what is secret.
 
 What is written, and in which order, each step harmless to repeat after a crash:
 
@@ -129,7 +129,7 @@ def rehearse(config: Config, *, simulation_seed: int, frame: Any) -> tuple[Model
 
 
 def forecast(config: Config, base: Path, frame: Any = None) -> Plan:
-    """What a run would promise and cost of which something is bought, with no account asked. Raises as `prepare`."""
+    """What a run would promise and cost of which something is estimated, with no account asked. Raises as `prepare`."""
     return buying.prepared(_alone(config), base, Identity("forecast", config.run.seed, ""), frame, ())[1]
 
 
@@ -156,7 +156,7 @@ def simulated(config: Config, base: Path, frame: Any = None) -> tuple[Config, st
 
 
 def _rehearsed(config: Config, base: Path, identity: Identity, frame: Any) -> Prepared[Curated]:
-    """A run planned, for what is bought with noise from its seed where something is; NothingReleased as for real."""
+    """A run planned, for what is estimated with noise from its seed where something is; NothingReleased as for real."""
     if not is_wanted(config):
         return _planned(config, base, identity, frame, ())
     scene, planned = buying.prepared(config, base, identity, frame, ())
@@ -224,9 +224,9 @@ def _prepared(config: Config, scene: S, planned: Plan, digest: str, identity: Id
 
 
 def _with_bought(prepared: "Prepared[Undeclared]", folder: RunFolder) -> Prepared[Curated]:
-    """The run as it is planned for what was bought, which is bought now if it has not been: charged, then committed.
+    """Return the run as planned for what was estimated, which is done now if it has not been: charged, then committed.
 
-    Nothing is made of what was bought, no plan and no error, before it is committed: whoever starts again after
+    Nothing is made of what was estimated, no plan and no error, before it is committed: whoever starts again after
     whatever went wrong finds the same. NothingReleased, with all of it charged, where nothing can be trained with what
     was found; so again at every start.
     """
@@ -261,7 +261,7 @@ def _with_bought(prepared: "Prepared[Undeclared]", folder: RunFolder) -> Prepare
 
 
 def _books(prepared: "Prepared[Undeclared]", folder: RunFolder) -> Ledger:
-    """Its ledger, to be closed. Until it is planned for what was bought its plan is the forecast; OtherVersion else."""
+    """Return its open ledger. Until it is planned for the estimates its plan is the forecast. OtherVersion else."""
     if folder.ledger.exists():
         own = Ledger.open(folder.ledger)
         if own.config_digest != prepared.digest:
@@ -289,7 +289,7 @@ def _made_of(prepared: "Prepared[Undeclared]", released: "Released") -> Prepared
     own: dict[str, Any] = {"digest": prepared.digest, "people": scene.people}
     made = _planned(*given, begun=True, bought=bought, asked=check_section(prepared.config), **own)
     if made.run.plan.guarantee.bought is not bought.paid:
-        raise VerificationError("Expected a guarantee of what was bought and all else together, got one without.")
+        raise VerificationError("Expected a guarantee of the estimates and all else together, got one without.")
     return made
 
 
@@ -349,7 +349,7 @@ def carry_out(
 def resume(folder: RunFolder, observers: Sequence[Observer] = (), *, engine: Inline | Ray = INLINE) -> TrainedTable:
     """Go on with the run in `folder`, from its last committed round and for one charge; a complete one is read.
 
-    What it has released stands, to the bit; what a kill left uncommitted is drawn anew (docs/durability.md).
+    What it has released stands, to the bit; what a kill left uncommitted is drawn again (docs/durability.md).
     """
     config, model = folder.config(), _released(folder)
     if model is not None:

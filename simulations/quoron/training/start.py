@@ -1,6 +1,6 @@
 """Which run this is, and the model that it began with, kept in its folder: an interrupted run goes on from there.
 
-A script that makes its module anew, without a seed of its own, makes another one each time. The start is public,
+A script that makes its module again, without a seed of its own, makes another one each time. The start is public,
 so it must be made of what is public. What of a module is not trained is kept beside it, since rows depend on it too.
 """
 

@@ -1,4 +1,4 @@
-"""The table of a curator's run, in two steps: first what is public of it, later its items.
+"""The table of a data holder's run, in two steps: first what is public of it, later its items.
 
 Public are the declared facts and the number of users: how many different names the user column holds, whatever becomes
 of their rows. Under adjacency zero-out it is not public whether a user is there at all: the number is then declared.
@@ -44,7 +44,7 @@ from quoron_privacy.release import Sums
 from quoron_server.algorithms.slots import partition
 from quoron_server.plan import check_delta
 
-if TYPE_CHECKING:  # only a folder needs the first, and what is bought the second
+if TYPE_CHECKING:  # only a folder needs the first, and what is estimated the second
     from quoron.data.population import FileUsers
     from quoron.data.rows import Rows
     from quoron.training.estimated import Declarations
@@ -177,12 +177,12 @@ class HeldRows:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Curated:
-    """The users of a curator's run, and which run that is."""
+    """The users of a data holder's run, and which run that is."""
 
     held: HeldRows
     identity: Identity
     unlooked: str | None = None  # why nobody looks at how well the table fits; None: somebody does
-    bought: "Declarations | None" = None  # what of its declarations was bought
+    bought: "Declarations | None" = None  # what of its declarations was estimated
     people: bytes = b""  # a digest of who the users are, then
 
     @property
@@ -204,7 +204,7 @@ def hold(
 
     Rows become items while they are read. A run that has `begun` is not refused for what memory the system says is
     left: it gets what there is. `given` is the table's section as it was before patterns were looked up: with what it
-    excludes, and what it buys. `people` is a digest of its users, where something of them was bought.
+    excludes, and what it estimates. `people` is a digest of its users, where something of them was estimated.
 
     Raises ConfigError for what only a simulation can have, DataError for a table that cannot be read, a missing column
     and a row without a user, RunError where memory ends.
@@ -277,7 +277,7 @@ def gather(table: Opened, encoding: Encoding, user: str, most: int, **more: Any)
 def _check_people(people: bytes, now: bytes) -> None:
     """A slot is the same user's in all that a run does: evaluation#ev1."""
     if people and people != now:
-        raise DataError("Expected the users of whom something was bought, got others. Go on with that table.")
+        raise DataError("Expected the users of whom something was estimated, got others. Go on with that table.")
 
 
 def check_section(config: Config) -> configs.TableSection:

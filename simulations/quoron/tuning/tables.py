@@ -239,8 +239,8 @@ def prepare(
         require_epsilon(config.privacy.model_fields_set, "tuning")
     if is_wanted(config):
         raise ConfigError(
-            "Expected a table whose features are declared to tune on, got one of which some are to be bought: every "
-            "trial would buy them again. Buy once, with `quoron bounds`, and put what it tells into the configuration; "
+            "Expected a table whose features are declared to tune on, got one of which some are to be estimated: "
+            "every trial would estimate them again. Run `quoron bounds` once and put its lines into the configuration, "
             "or take the declared.toml of a run of `quoron train`."
         )
     if config.train.holdout is not None:
@@ -466,7 +466,7 @@ def carry_out(search: TableSearch, folder: RunFolder) -> Tuned:
 
 
 def resume(folder: RunFolder) -> Tuned:
-    """Go on with the search in a folder, for its one charge: the same trials, nothing drawn anew. Or read it."""
+    """Go on with the search in a folder, for its one charge: the same trials, nothing drawn again. Or read it."""
     kept = folder.read_json(SEARCH)
     if "vary" not in kept:
         raise ConfigError(

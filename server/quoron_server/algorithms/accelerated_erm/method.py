@@ -65,7 +65,7 @@ class AcceleratedERMOptions:
     cohort: int | None = None  # K; at most a phase's users
     test: Literal["lottery", "above-threshold", "clip"] = "lottery"  # clip: no test, outliers shortened
     aggregate: Literal["weighted", "random"] = "weighted"
-    kappa: Literal[1, 2] | None = None  # weights count answers within κτ; with declared hostile users 1
+    kappa: Literal[1, 2] | None = None  # weights count answers within κτ; with declared adversarial users 1
     # Public: shuffled epochs of fixed batches, no amplification. Coins: each user by its own, with test="clip" alone.
     schedule: Literal["secret", "public", "coins"] = "secret"
     regularisation: float | None = None  # λ_1

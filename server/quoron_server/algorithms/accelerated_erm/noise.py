@@ -20,7 +20,7 @@ COSTS = (0.15, 0.3, 0.5)  # of ε, for its tests
 
 
 def removing(kappa: Kappa | None, kind: Kind, hostile_share: float) -> Kappa | None:
-    """κ as asked; else 1 with declared hostile users, as it removes from τ on; else None: the one of less noise."""
+    """κ as asked; else 1 with declared adversarial users, as it removes from τ on; else None: the one of less noise."""
     return 1 if kappa is None and kind == "weighted" and hostile_share > 0 else kappa
 
 

@@ -143,7 +143,7 @@ def shapes(pull: float, steps: tuple[Step, ...], beta: float) -> tuple[Vector, V
 
 
 def forgiven(problem: Problem, cohort: int, share: float) -> int:
-    """By how much the average count may miss K: `share` of it, and declared hostile users with all their pairs."""
+    """By how much the average count may miss K: `share` of it, and declared adversarial users with all their pairs."""
     hostile = problem.beliefs.hostile_share * cohort
     return math.ceil(share * cohort + 2 * (hostile + 4 * math.sqrt(hostile)))
 

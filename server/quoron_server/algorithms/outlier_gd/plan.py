@@ -67,7 +67,7 @@ class OutlierGDOptions:
     step_size: float | None = None
     test: Literal["auto", "above-threshold", "lottery"] = "auto"
     aggregate: Literal["weighted", "random"] = "weighted"  # random: with the lottery only
-    kappa: Literal[1, 2] | None = None  # weights count answers within κτ; with declared hostile users 1
+    kappa: Literal[1, 2] | None = None  # weights count answers within κτ; with declared adversarial users 1
     radius: float | None = None  # τ, from public knowledge
     smoothing: float | None = None  # λ of the Moreau envelope, for losses whose slope jumps; 0 is none
     suffix: int | None = None  # iterates averaged

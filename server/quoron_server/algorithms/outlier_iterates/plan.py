@@ -70,7 +70,7 @@ class Stage:
     step_size: Number  # η
     noise_multiplier: Number  # σ/τ
     chains: Number  # honest chains that are counted on
-    lost: Number = 0.0  # share of chains that a hostile user may steer
+    lost: Number = 0.0  # share of chains that an adversarial user may steer
     reach: float = 1.0  # κ: in units of τ, how far off such a chain may lie without being removed
 
 
@@ -79,7 +79,7 @@ class Course:
     """What a sequence of stages is predicted to do."""
 
     risk: Number  # when outliers are removed
-    worst: Number  # when hostile chains stay as far off as they can without being removed; plans are ranked by it
+    worst: Number  # when adversarial chains stay as far off as they can without being removed; plans are ranked by it
     radii: tuple[Number, ...]  # τ of every stage
 
 
@@ -237,7 +237,7 @@ class OutlierIterateOptions:
     kappa: Literal["auto", 1, 2] = "auto"
     radius: Literal["usual", "guaranteed"] = "usual"
     radius_factor: float | None = None  # c: the usual radius in units of honest chains' rms distance
-    tolerance: float | None = None  # share of users, hostile or absent, that may not stop a release; None: as declared
+    tolerance: float | None = None  # share of users, adversarial or absent, that stop no release; None: as declared
     broadcast: bool = False  # only chains of one user: no client sees anything un-noised
 
 
@@ -442,7 +442,7 @@ def _kappa(options: OutlierIterateOptions, lost: float) -> Kappa | None:
 
 
 def _lost(users: float, lost: float) -> float:
-    """Chance that one of a chain's users is hostile or absent."""
+    """Chance that one of a chain's users is adversarial or absent."""
     return float(1 - (1 - lost) ** users)
 
 

@@ -98,7 +98,7 @@ def rows_of(reduction: Any, sheet: RoundSheet, chains: tuple[bytes, ...]) -> Rin
 Steps = NDArray[np.int64]
 Words = NDArray[np.uint64]
 
-LARGEST = 2.0**62  # steps of a median: hostile sums, made as large as all groups together, fit into no 64 bits
+LARGEST = 2.0**62  # steps of a median: adversarial sums, made as large as all groups together, fit into no 64 bits
 COORDINATOR, HELPER = b"quoron-leader", b"quoron-helper"  # whose noise a key is for; a simulation has one seed for both
 
 

@@ -20,7 +20,7 @@ Ours. Statement and proof: docs/privacy/whitened-tracking.md.
 What `whitened-tracking` leaves at most: by public numbers, in nine of ten tables like those measured; by releases.
 
 Powers of public, or of released, numbers, fixed on made tables and real ones (docs/privacy/whitened-tracking.md,
-"Forecast"; benchmarks/whitened_bound.py fits them anew): no theorem. A bound on the excess risk itself and not on a
+"Forecast"; benchmarks/whitened_bound.py fits them again): no theorem. A bound on the excess risk itself and not on a
 share of the start's, which nobody knows before: noise leaves what it leaves, however much there is to learn. They rank
 plans and inform people; no noise and nothing that a run does depends on them.
 
@@ -367,8 +367,9 @@ HEARD = 3.0  # deviations of its noise above which features are taken to vary at
 CLIPPED = 0.02  # of the radius times the share of users beyond ⅔ of it: how far clipping is reckoned to move their mean
 SPREAD_GAIN = 0.5  # of what the last round says of the users' spread
 LEAST_RADIUS = 1e-6  # times s₀, so that arithmetic stays finite; and most, over s₀
-# Where hostile users are declared: least share of users beyond the radius, its largest factor over their spread, over
-# their length at the start and over its bound; the largest root mean square of logistic predictions, of others over y.
+# Where adversarial users are declared: least share of users beyond the radius, its largest factor over their spread,
+# over their length at the start and over its bound; the largest root mean square of logistic predictions, of others
+# over y.
 ROBUST_BEYOND, ROBUST_FACTOR, ROBUST_LENGTHS, ROBUST_BOUND = 0.15, 2.0, 3.0, 2.0
 ROBUST_LABELS = 1.2
 USUAL = 4.0  # root mean square of logistic predictions, at most, up to a ν of COARSE; above it in proportion
@@ -682,7 +683,7 @@ class WhitenedTracking(OfPlan[WhitenedParameters]):
 
     def _farther(self, flattest: float) -> float:
         """Times what γ may be off by: more where lengths have a flat tail, so that features are far from Gaussian."""
-        p = self.parameters  # of the tail of fewer, or of hostile, users it is mostly noise, or theirs
+        p = self.parameters  # of the tail of fewer, or of adversarial, users it is mostly noise, or theirs
         return FARTHER if p.outputs == 1 and not p.robust and p.resolution > SLOWER_FROM and flattest < STEEP else 1.0
 
     def _sure(self, state: WhitenedState, following: Vector) -> bool:
@@ -722,7 +723,7 @@ class WhitenedTracking(OfPlan[WhitenedParameters]):
 
     @property
     def _largest(self) -> float:
-        """Root mean square of predictions at most: as far as noise allows, less in fear of hostile users."""
+        """Root mean square of predictions at most: as far as noise allows, less in fear of adversarial users."""
         p, label = self.parameters, self.plan.problem.beliefs.label_bound
         usual = USUAL * math.sqrt(p.width) if p.sigmoid else math.inf
         if not p.robust:

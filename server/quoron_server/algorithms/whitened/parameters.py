@@ -231,7 +231,7 @@ class WhitenedParameters(Parameters):
     outputs: int  # K: predictions of an item
     intercept: bool  # whether the last feature is the same for every item
     resolution: float  # ν = nμ_g / √d, with every user
-    robust: bool  # whether to clip more, and to bound predictions, in fear of hostile users
+    robust: bool  # whether to clip more, and to bound predictions, in fear of adversarial users
     mu: float  # GDP parameter of the whole transcript
     parts: bool = False  # whether the first message is asked in PARTS + 1 questions, each for one release
 

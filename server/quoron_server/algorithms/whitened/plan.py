@@ -42,7 +42,7 @@ VOTE = 0.02
 LENGTH = (0.006, 0.03)  # of each length, at least and at most
 LENGTH_RESOLUTION = 6.2  # a length wants (6.2 / (nμ))² of μ²
 GROWTH = 1.2  # of μ_t² from round to round
-FEARED = 0.02  # declared share of hostile users above which it is ready for them, unless told
+FEARED = 0.02  # declared share of adversarial users above which it is ready for them, unless told
 VOTE_BOUND = 0.1
 SURE_CLASSES = (
     "The predicted risk is of classes that columns tell with doubt. Of classes that they tell almost surely 7 times "
@@ -62,8 +62,8 @@ class WhitenedOptions:
     rounds: int | None = None  # all of them; 13 unless told
     participation: float = 1.0  # declared share of users who answer; it steers the forecast, never a divisor
     smoothing: float | None = None  # of a hinge: λ of its Moreau envelope, at most 1; SMOOTHING unless told
-    # Clip more, in fear of hostile users: where there are none it leaves up to 240 times as much. None: where more than
-    # one in fifty are declared, below which it has not been worth that.
+    # Clip more, in fear of adversarial users: where there are none it leaves up to 240 times as much. None: where more
+    # than one in fifty are declared, below which it has not been worth that.
     robust: bool | None = None
     parts: bool = (
         False  # whether the first message is asked in thirteen questions: two servers and sums of silos need it
@@ -162,7 +162,7 @@ def taken(plan: RunPlan, allowed: Allowance) -> Verdict:
 
 
 def remarks(plan: RunPlan) -> tuple[str, ...]:
-    """What its forecast takes for granted; what being ready for hostile users costs, and not to be."""
+    """What its forecast takes for granted; what being ready for adversarial users costs, and not to be."""
     if plan.problem.outputs > 2:
         return (SURE_CLASSES, *_ready(plan))
     share = 100 * min(SEEN / plan.parameters_of(WhitenedParameters).resolution, 1.0)
