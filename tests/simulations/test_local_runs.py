@@ -324,7 +324,7 @@ def test_clients_and_coordinator_that_are_killed_in_a_row_leave_whole_books_and_
                     break
         simulation.done()
     assert not kept.path.exists()
-    accept(tmp_path / "coordinator.sqlite", continue_open=False)  # their count went with the folder
+    accept(tmp_path / "coordinator.sqlite")  # their count went with the folder
     with Database(f"sqlite:///{tmp_path}/coordinator.sqlite") as database:
         ledger, population = Ledger.within(database, "simulation"), PopulationLedger(database)
         population.verify()

@@ -193,8 +193,7 @@ def coefficients(model: "Model | None", most: int | None = FEATURES) -> Section:
         row += ["" if reach is None else " to ".join(map(in_units, reach))] if uncertain else []
         rows.append([*row, in_units(math.exp(min(max(values[0], -700), 700)))] if odds else row)
     more = len(table) - len(rows)
-    note = [_reading(model, classes)]
-    note += [f"{more:,} more are in the model's file."] if more > 0 else []
+    note = [_reading(model, classes) + (f" {more:,} more are in the model's file." if more > 0 else "")]
     note += [f"Coefficients have {model.no_interval}."] if model.no_interval else []
     listed = Table("Coefficients, in the columns' own units", heads, rows)
     return Section(title="What the model says", note=note, tables=[listed, *_spans(model)], detail=True)
