@@ -169,7 +169,7 @@ def test_what_was_bought_by_another_forecast_or_is_in_no_promise_is_not_gone_on_
             train(people, tmp_path / "run")
     assert train(people, tmp_path / "run").estimated
     monkeypatch.setattr(column_bounds, "release", forgets)
-    with pytest.raises(NothingReleased, match="a guarantee of what was bought"):
+    with pytest.raises(NothingReleased, match="a guarantee of the estimates"):
         train(people, tmp_path / "forgetful")
 
 
