@@ -1,6 +1,6 @@
 """Formulas of pages: LaTeX in the source, MathML in the site, so that no script and no font is loaded to show them.
 
-    scripts/check_formulas.py [PAGE ...]      # every formula that is not valid, with where; exit status 1 if there is one
+    scripts/check_formulas.py [PAGE ...]    # every formula that is not valid, with where; exit status 1 if there is one
 
 A displayed formula is a block between two lines of `$$` alone; in a text it stands between two `$`.
 """

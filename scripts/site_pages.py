@@ -261,9 +261,10 @@ def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -
 
 
 class AsElsewhere(MarkdownExtension):
-    """Code blocks that begin with `>>>` are Python, and an underscore after a hat, as in x̂_t, begins no emphasis."""
+    """Code blocks that begin with `>>>` are Python; an underscore after a hat, as in x̂_t, begins no emphasis; \\$ is a $."""
 
     def extendMarkdown(self, md: Markdown) -> None:  # noqa: D102
+        md.ESCAPED_CHARS.append("$")
         md.preprocessors.register(_Fences(md), "examples", 30)
         md.inlinePatterns.register(_Hat(r"[\u0300-\u036f]_", md), "hat", 70)
 
