@@ -261,7 +261,7 @@ def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -
 
 
 class AsElsewhere(MarkdownExtension):
-    """Code blocks that begin with `>>>` are Python; an underscore after a hat, as in x̂_t, begins no emphasis; \\$ is a $."""
+    """Code blocks that begin with `>>>` are Python; an underscore after a hat (x̂_t) begins no emphasis; \\$ is a $."""
 
     def extendMarkdown(self, md: Markdown) -> None:  # noqa: D102
         md.ESCAPED_CHARS.append("$")
