@@ -141,7 +141,6 @@ def few(config: Config, users: int, say: Callable[[str], None]) -> Iterator[None
 
 Registry = Mapping[str, Registered]
 CONSIDERED = ("algorithm", "predicted_excess_risk", "guessed_excess_risk", "infeasible")  # of a candidate, in JSON
-BASELINE = "phased-sgd"  # the naive alternative of the papers
 LARGEST_ROUNDS = 1024  # that the curve looks at
 SURE = (
     f"Predicted excess risks are bounds that hold {LIKELY}, in fewer of odd ones; what is called a guess nobody has "
@@ -237,11 +236,6 @@ class Plan(Tabular):
         chosen = {text: of_plan(self.plan, text, network) for text, network in networks.items()}
         costs = of_candidates(self.candidates, networks) if everybody and networks else ()
         return replace(self, network=chosen[next(iter(chosen))] if len(chosen) == 1 else None, costs=costs)
-
-    @property
-    def baseline(self) -> Candidate | None:
-        """The naive baseline, phased SGD."""
-        return next((each for each in self.candidates if each.algorithm == BASELINE), None)
 
     @property
     def forecast(self) -> Meaning | None:
