@@ -2,6 +2,7 @@
 
 import ast
 import re
+import sys
 from functools import cache
 from pathlib import Path
 from posixpath import dirname, normpath, relpath
@@ -17,6 +18,9 @@ from markdown.util import AtomicString
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
+
+sys.path.insert(0, str(Path(__file__).parent))  # mkdocs loads this file by its path
+from check_formulas import DISPLAYED, INLINE, mathml
 
 ROOT = Path(__file__).parent.parent
 SOURCES = ("privacy", "client", "server", "simulations")
@@ -257,9 +261,10 @@ def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -
 
 
 class AsElsewhere(MarkdownExtension):
-    """Code blocks that begin with `>>>` are Python, and an underscore after a hat, as in x̂_t, begins no emphasis."""
+    """Code blocks that begin with `>>>` are Python; an underscore after a hat (x̂_t) begins no emphasis; \\$ is a $."""
 
     def extendMarkdown(self, md: Markdown) -> None:  # noqa: D102
+        md.ESCAPED_CHARS.append("$")
         md.preprocessors.register(_Fences(md), "examples", 30)
         md.inlinePatterns.register(_Hat(r"[\u0300-\u036f]_", md), "hat", 70)
 
@@ -270,12 +275,28 @@ class _Hat(InlineProcessor):
 
 
 class Formulas(MarkdownExtension):
-    """Indices and exponents of formulas in texts, as in x_{t+1} and e^ε, are set as such; code stays as it is."""
+    """Formulas in LaTeX are set as MathML, indices and exponents in texts as such; code stays as it is."""
 
     def extendMarkdown(self, md: Markdown) -> None:  # noqa: D102
+        md.preprocessors.register(_Displayed(md), "displayed", 20)  # after blocks of code
+        md.inlinePatterns.register(_Inline(INLINE.pattern, md), "formula", 185)  # after code, before escapes
         index = rf"(?<![A-Za-z_][A-Za-z])(?<=[^\W\d_]|[\u0300-\u036f‖)\]])_({_SMALL})"
         md.inlinePatterns.register(_Small(index, md, "sub"), "index", 75)
         md.inlinePatterns.register(_Small(rf"(?<=[\w)])\^({_SMALL}|\([^()]+\))", md, "sup"), "exponent", 74)
+
+
+class _Displayed(Preprocessor):
+    def run(self, lines: list[str]) -> list[str]:
+        def block(found: re.Match[str]) -> str:
+            html = f'<div class="formula">{mathml(found["latex"], displayed=True)}</div>'
+            return f"\n{self.md.htmlStash.store(html)}\n"
+
+        return DISPLAYED.sub(block, "\n".join(lines)).split("\n")
+
+
+class _Inline(InlineProcessor):
+    def handleMatch(self, m: re.Match[str], data: str) -> tuple[str, int, int]:  # type: ignore[override]
+        return self.md.htmlStash.store(mathml(m["latex"], displayed=False)), m.start(), m.end()
 
 
 _SMALL = r"\{[^{}]+\}|−?\d+|[a-zα-ω]+[\d₀-₉]*|[A-ZΑ-Ω]+|∞"
