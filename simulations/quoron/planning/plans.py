@@ -35,7 +35,7 @@ from quoron_server.parameters import Kind, PrintedParameters
 from quoron_server.plan import Allowance, Budget, Privacy, RunPlan
 from quoron_server.problem import Problem
 from quoron_server.silos import UNSURE, Away, Silos, in_silos, largest_away
-from quoron_server.wording import plan_json
+from quoron_server.wording import plan_json, sentence
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
@@ -200,6 +200,11 @@ class Plan(Tabular):
         more = [("others", f"{feasible} feasible, {len(others) - feasible} not: see candidates")] if others else []
         more += [("remarks", f"{len(self.remarks)}: {self.remarks[0]}")] if self.remarks else []
         return [*self.plan.rows(), *more]
+
+    @property
+    def statement(self) -> str:
+        """Return the privacy guarantee in one sentence."""
+        return sentence(self.plan.guarantee)
 
     def records(self) -> list[dict[str, Any]]:
         """Return one mapping a candidate algorithm; of the plan alone where no other was considered."""
