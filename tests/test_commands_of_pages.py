@@ -18,7 +18,7 @@ ROOT = Path(__file__).parent.parent
 APART = ["unshare", "--mount", "--net", "--pid", "--fork", "--kill-child=KILL", "--mount-proc"]
 if os.geteuid():
     APART[1:1] = ["--map-root-user"]
-ALL = ("federation.md", "identity.md", "local.md", "silos.md", "two-servers.md", "flower.md")
+ALL = ("federation.md", "durability.md", "local.md", "silos.md", "two-servers.md", "flower.md")
 
 # What is not carried out, by its first words, and why.
 LEFT_OUT = {
@@ -43,8 +43,6 @@ GIVEN: dict[str, list[tuple[str, list[str]]]] = {
         (r"(?<=set ada )17", ["2"]),
         (r"(?<=users drawn )summer", ["example"]),
         (r"(ada|ada-2)(?=/key)", [r"trial/\1"]),
-    ],
-    "identity.md": [
         (r"(?<=trial/coordinator )\.\.\.", ["--tokens tokens.json --database sqlite:///coordinator.sqlite"]),
     ],
     "silos.md": [
@@ -63,16 +61,17 @@ GIVEN: dict[str, list[tuple[str, list[str]]]] = {
 }
 # What is there before a line, by its first words.
 BEFORE = {
-    "quoron admin certs trial --list": [
-        "quoron admin certs trial --clients 3",
-        "quoron admin tokens ada --role operator --file tokens.json --out ada.token",
-    ],
     "quoron admin users list": [
         "quoron admin certs trial --client ada --client ada-2 --client ben --client cem --client cem-2",
         *(f"{DIARY} {CLIENT.format(name)}" for name in ("ada", "ben", "cem", "cem-2")),
     ],
     "quoron admin users rotation": ["quoron admin users set ada active"],
-    "quoron login sqlite": ["stop"],
+    "quoron login sqlite:///coordinator": [
+        "quoron admin certs trial --clients 1",
+        "quoron admin tokens ada --role operator --file tokens.json --out ada.token",
+        f"quoron serve {BASE}coordinator.sqlite",
+        "stop",
+    ],
     "quoron serve ... --set second_server": [
         "quoron admin certs trial --clients 1",
         "quoron admin tokens ada --role operator --file tokens.json --out ada.token",
