@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from check_formulas import DISPLAYED, INLINE
+
 ROOT = Path(__file__).parent.parent
 LONG = 40  # words of a sentence
 TERMS = re.compile(
@@ -63,6 +65,7 @@ def words(sentence: str) -> int:
 def paragraphs(text: str) -> Iterator[str]:
     """Paragraphs and items of lists of a page, without code, tables, headings and formulas on lines of their own."""
     text = re.sub(r"^```.*?^```", "\n", text, flags=re.DOTALL | re.MULTILINE)
+    text = INLINE.sub("x", DISPLAYED.sub("\n", text))
     text = re.sub(r"^(#|\||<).*$", "\n", text, flags=re.MULTILINE)
     text = re.sub(r"^(    |\t).*$", "\n", text, flags=re.MULTILINE)
     text = re.sub(r"^\s*([*-]|\d+\.) ", "\n", text, flags=re.MULTILINE)

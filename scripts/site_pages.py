@@ -1,7 +1,9 @@
 """What the site has beside docs/: a page of reference for each public module, and what else pages link to."""
 
 import ast
+import json
 import re
+import sys
 from functools import cache
 from pathlib import Path
 from posixpath import dirname, normpath, relpath
@@ -17,6 +19,10 @@ from markdown.util import AtomicString
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
+
+sys.path.insert(0, str(Path(__file__).parent))  # mkdocs loads this file by its path
+from check_formulas import DISPLAYED, INLINE, mathml
+from make_notebooks import BLOCK
 
 ROOT = Path(__file__).parent.parent
 SOURCES = ("privacy", "client", "server", "simulations")
@@ -234,9 +240,30 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Leads links out of docs/ to the pages of those files."""
+    """Leads links out of docs/ to the pages of those files, and shows what the code of tutorials prints and draws."""
     path = page.file.src_uri
-    return markdown if path.startswith(("api/", "files/")) else relinked(markdown, dirname(f"docs/{path}"), path)
+    if path.startswith(("api/", "files/")):
+        return markdown
+    if path.startswith("tutorials/"):
+        markdown = with_outputs(markdown, ROOT / "docs" / path.replace(".md", ".ipynb"))
+    return relinked(markdown, dirname(f"docs/{path}"), path)
+
+
+def with_outputs(text: str, notebook: Path) -> str:
+    """Return a tutorial with the outputs of its notebook behind each block of code."""
+    cells = [cell for cell in json.loads(notebook.read_text("utf-8"))["cells"] if cell["cell_type"] == "code"]
+    return BLOCK.sub(lambda block: block[0] + "".join(map(_output, cells.pop(0)["outputs"])), text)
+
+
+def _output(output: dict[str, Any]) -> str:
+    data = output.get("data", {})
+    if "image/png" in data:
+        return f'\n<img alt="Picture" src="data:image/png;base64,{data["image/png"].strip()}">\n'
+    if "text/html" in data:
+        table = re.sub(r"<style.*?</style>|\s*\n\s*", " ", "".join(data["text/html"]), flags=re.DOTALL)
+        return f'\n<div class="output">{table}</div>\n'
+    text = "".join(output.get("text") or data.get("text/plain", ""))
+    return "" if text.startswith("<Axes") else f"\n```text\n{text}\n```\n"
 
 
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
@@ -257,9 +284,10 @@ def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -
 
 
 class AsElsewhere(MarkdownExtension):
-    """Code blocks that begin with `>>>` are Python, and an underscore after a hat, as in x̂_t, begins no emphasis."""
+    """Code blocks that begin with `>>>` are Python; an underscore after a hat (x̂_t) begins no emphasis; \\$ is a $."""
 
     def extendMarkdown(self, md: Markdown) -> None:  # noqa: D102
+        md.ESCAPED_CHARS.append("$")
         md.preprocessors.register(_Fences(md), "examples", 30)
         md.inlinePatterns.register(_Hat(r"[\u0300-\u036f]_", md), "hat", 70)
 
@@ -270,12 +298,28 @@ class _Hat(InlineProcessor):
 
 
 class Formulas(MarkdownExtension):
-    """Indices and exponents of formulas in texts, as in x_{t+1} and e^ε, are set as such; code stays as it is."""
+    """Formulas in LaTeX are set as MathML, indices and exponents in texts as such; code stays as it is."""
 
     def extendMarkdown(self, md: Markdown) -> None:  # noqa: D102
+        md.preprocessors.register(_Displayed(md), "displayed", 20)  # after blocks of code
+        md.inlinePatterns.register(_Inline(INLINE.pattern, md), "formula", 185)  # after code, before escapes
         index = rf"(?<![A-Za-z_][A-Za-z])(?<=[^\W\d_]|[\u0300-\u036f‖)\]])_({_SMALL})"
         md.inlinePatterns.register(_Small(index, md, "sub"), "index", 75)
         md.inlinePatterns.register(_Small(rf"(?<=[\w)])\^({_SMALL}|\([^()]+\))", md, "sup"), "exponent", 74)
+
+
+class _Displayed(Preprocessor):
+    def run(self, lines: list[str]) -> list[str]:
+        def block(found: re.Match[str]) -> str:
+            html = f'<div class="formula">{mathml(found["latex"], displayed=True)}</div>'
+            return f"\n{self.md.htmlStash.store(html)}\n"
+
+        return DISPLAYED.sub(block, "\n".join(lines)).split("\n")
+
+
+class _Inline(InlineProcessor):
+    def handleMatch(self, m: re.Match[str], data: str) -> tuple[str, int, int]:  # type: ignore[override]
+        return self.md.htmlStash.store(mathml(m["latex"], displayed=False)), m.start(), m.end()
 
 
 _SMALL = r"\{[^{}]+\}|−?\d+|[a-zα-ω]+[\d₀-₉]*|[A-ZΑ-Ω]+|∞"

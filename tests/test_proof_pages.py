@@ -171,9 +171,10 @@ def test_statement_and_proof_of_a_promise_fit_two_printed_pages(page: str) -> No
 
 
 def numbers(text: str) -> list[float]:
-    """Every power that a text prints, as 2⁻¹⁶⁰ or 10⁻⁶."""
+    """Every power that a text prints, as 2⁻¹⁶⁰, 10⁻⁶ or 2^{-160}."""
     digits = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻", "0123456789-")
-    return [float(base) ** int(power.translate(digits)) for base, power in re.findall(r"(2|10)([⁻⁰¹²³⁴-⁹]+)", text)]
+    powers = re.findall(r"(2|10)(?:\^\{(-?\d+)\}|([⁻⁰¹²³⁴-⁹]+))", text)
+    return [float(base) ** int(latex or power.translate(digits)) for base, latex, power in powers]
 
 
 @pytest.mark.parametrize(

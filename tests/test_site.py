@@ -136,11 +136,17 @@ def test_a_page_reads_the_same_as_elsewhere(page: Path, monkeypatch: pytest.Monk
     monkeypatch.syspath_prepend(str(ROOT / "scripts"))
     extension = importlib.import_module("site_pages").AsElsewhere()
     plain = {"pymdownx.highlight": {"use_pygments": False}}
-    text = html(page)
+    text = importlib.import_module("check_formulas").replaced(html(page), lambda latex, displayed: "x")
     here, elsewhere = Read(), Read()
     here.feed(markdown.markdown(text, extensions=[*MARKDOWN, extension], extension_configs=plain))
     elsewhere.feed(MarkdownIt("commonmark").enable("table").render(text))
     assert here.words == elsewhere.words
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_formulas_are_valid(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+    assert not importlib.import_module("check_formulas").errors(page)
 
 
 def test_formulas_have_indices_and_code_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,7 +156,8 @@ def test_formulas_have_indices_and_code_has_none(monkeypatch: pytest.MonkeyPatch
     pages = importlib.import_module("site_pages")
 
     def shown(text: str) -> str:
-        return markdown.markdown(text, extensions=["pymdownx.betterem", pages.AsElsewhere(), pages.Formulas()])
+        extensions = ["pymdownx.betterem", "pymdownx.superfences", "tables", pages.AsElsewhere(), pages.Formulas()]
+        return markdown.markdown(text, extensions=extensions)
 
     assert shown("x_{t+1}, ‖x̂_i‖_2 ≤ λ_1R² and F* = F(x*)") == (
         "<p>x<sub>t+1</sub>, ‖x̂<sub>i</sub>‖<sub>2</sub> ≤ λ<sub>1</sub>R² and F* = F(x*)</p>"
@@ -159,3 +166,11 @@ def test_formulas_have_indices_and_code_has_none(monkeypatch: pytest.MonkeyPatch
     assert (
         shown("`x_t` in cohort_size, [x](a_b.md)") == '<p><code>x_t</code> in cohort_size, <a href="a_b.md">x</a></p>'
     )
+    assert shown("so $x_1 < \\{y_2\\}$, at `$x$`") == (
+        "<p>so <math><msub><mi>x</mi><mn>1</mn></msub><mo>&lt;</mo>"
+        '<mo stretchy="false">{</mo><msub><mi>y</mi><mn>2</mn></msub><mo stretchy="false">}</mo></math>, '
+        "at <code>$x$</code></p>"
+    )
+    displayed = shown("then\n\n$$\n\\frac{1}{2}\n$$\n\nand\n\n```\n$$\nx\n$$\n```\n\n    $y$")
+    assert displayed.count("<math") == 1
+    assert '<div class="formula"><math display="block"><mfrac>' in displayed

@@ -11,7 +11,7 @@ from quoron.api.listing import algorithms
 from quoron.cli import one_screen
 from quoron.planning.choosing import Candidate, refusals, risk_sentence, risk_words
 from quoron.planning.plans import SURE, Plan
-from quoron.planning.questions import EPSILONS, MOST_USERS, Advice, Enough
+from quoron.planning.questions import Advice
 from quoron.presets import presets
 from quoron.reports import pages
 from quoron.reports import plots as plots
@@ -141,30 +141,8 @@ def show_answers(answers: Advice, refused: str, *, as_json: bool) -> None:
 
 
 def _answers(answers: Advice) -> list[Section]:
-    enough = [Section(note=enough_lines(found)) for found in (answers.enough, answers.widest) if found is not None]
+    enough = [Section(rows=found.rows()) for found in (answers.enough, answers.widest) if found is not None]
     return enough + ([] if answers.curve is None else [plots.epsilon_section(answers.curve)])
-
-
-def enough_lines(found: Enough) -> list[str]:
-    """What would do for a risk, in sentences."""
-    asked = f"a predicted excess risk of {found.risk:.2g} ({100 * found.share:.2g} % of the bound on the start's)"
-    of = "" if found.coefficients is None else f" of a model of {found.coefficients:,} coefficients"
-    lines = [f"For {asked}{of}:"]
-    if found.users is None:
-        lines.append(f"  with this ε, no number of users up to {MOST_USERS:,} would do;")
-    else:
-        by = _by(found.users_algorithm, found.users_guessed)
-        lines.append(f"  with this ε, {found.users:,} users would do ({by});")
-    if found.epsilon is None:
-        lines.append(f"  with these users, no ε up to {EPSILONS[1]:,g} would do.")
-    else:
-        by = _by(found.epsilon_algorithm, found.epsilon_guessed)
-        lines.append(f"  with these users, ε = {found.epsilon:g} would do ({by}).")
-    return lines
-
-
-def _by(algorithm: str | None, guessed: bool) -> str:
-    return f"{algorithm}, by a guess that nobody has measured" if guessed else f"{algorithm}"
 
 
 def show_algorithms(*, as_json: bool) -> None:
@@ -219,8 +197,7 @@ def infeasible(candidates: Iterable[Candidate]) -> list[str]:
 
 def plan_rows(planned: Plan) -> list[tuple[str, str]]:
     """Label and text of each number of a plan, the algorithm's own parameters included."""
-    chosen, baseline = planned.plan, planned.baseline
-    cost = chosen.cost
+    chosen, cost = planned.plan, planned.plan.cost
     rows = [
         ("algorithm", chosen.algorithm),
         (
@@ -251,9 +228,7 @@ def plan_rows(planned: Plan) -> list[tuple[str, str]]:
         numbers = {name: value for name, value in numbers.items() if name not in remarked}
     rows += [row for row in _parameter_rows(numbers) if row not in rows]
     if bound := risk_sentence(chosen.predicted_excess_risk, chosen.guessed_excess_risk):
-        other = "" if baseline is None else _risk(baseline)
-        beside = f" ({baseline.algorithm}: {other})" if baseline is not None and other else ""
-        rows.append(("predicted excess risk", f"{bound}{beside}"))
+        rows.append(("predicted excess risk", bound))
     if (read := planned.forecast) is not None:
         rows += read.rows()
     if planned.network is not None:

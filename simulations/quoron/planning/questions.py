@@ -10,8 +10,9 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from quoron.config import Config
-from quoron.planning.choosing import Candidate
+from quoron.planning.choosing import Candidate, risk_words
 from quoron.planning.plans import choose, with_epsilon
+from quoron.results import Printed
 from quoron_privacy.errors import ConfigError, QuoronError
 from quoron_server.algorithms.info import start_risk
 from quoron_server.algorithms.search import two_digits
@@ -40,14 +41,36 @@ class Enough:
     epsilon_guessed: bool = False
     coefficients: int | None = None  # of the model, where columns are still to be estimated
 
+    def rows(self) -> list[tuple[str, str]]:
+        """Return the label and text of each line: the risk, and the users and the ε that would do for it."""
+        of = "" if self.coefficients is None else f" of a model of {self.coefficients:,} coefficients"
+        users, epsilon = f"no number up to {MOST_USERS:,} would do with this ε", f"none up to {EPSILONS[1]:,g} would do"
+        if self.users is not None:
+            users = f"{self.users:,} users would do{_by(self.users_algorithm, self.users_guessed)}"
+        if self.epsilon is not None:
+            epsilon = f"{self.epsilon:g} would do with these users{_by(self.epsilon_algorithm, self.epsilon_guessed)}"
+        risk = f"at most {self.risk:.2g} ({100 * self.share:.2g} % of the bound on the start's){of}"
+        return [("excess risk", risk), ("users", users), ("ε", epsilon)]
 
-@dataclass(frozen=True, slots=True)
-class Advice:
+
+def _by(algorithm: str | None, guessed: bool) -> str:
+    return f" ({algorithm}, by a guess that nobody has measured)" if guessed else f" ({algorithm})"
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Advice(Printed):
     """What was asked beside a plan; None for what was not."""
 
     curve: EpsilonCurve | None = None
     enough: Enough | None = None
     widest: Enough | None = None  # as `enough`, of the most coefficients that columns still to be estimated may become
+
+    def rows(self) -> list[tuple[str, str]]:
+        """Return what would do for the risk, and the predicted excess risk of each ε."""
+        found = [row for enough in (self.enough, self.widest) if enough is not None for row in enough.rows()]
+        for epsilon, point in self.curve or ():
+            found.append((f"ε = {epsilon:.3g}", f"{risk_words(point.predicted, point.guess)}, {point.algorithm}"))
+        return found
 
     def as_json(self) -> dict[str, Any]:
         """Plain numbers."""
