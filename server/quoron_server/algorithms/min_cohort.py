@@ -8,7 +8,7 @@ Where a round's own release tells how many answered, what it tells decides: the 
 that the books never hold a decision without what it was made from. Where who answers is public, answers are counted as
 they are: those that came, whatever is in them.
 
-Statement and proof: docs/privacy/min-cohort.md, min-cohort-free.md, public-participation.md; its numbers:
+Statement and proof: docs/privacy/min-cohort.md, public-participation.md; its numbers:
 quoron_privacy.counts.min_cohort.
 """
 
