@@ -155,7 +155,7 @@ class WhitenedState:
     radii: Vector  # (T,), C
     beyond: Vector  # (T,): share of users beyond ⅔ C
     tail: float  # the least power of the tail of users' lengths so far
-    alike: bool = False  # whether all users who are told wrong count alike
+    alike: bool = False  # whether all misclassified users count alike
 
 
 @dataclass(frozen=True, slots=True, eq=False)
