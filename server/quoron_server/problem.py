@@ -208,7 +208,7 @@ class Problem:
         return replace(self, domain=wider.domain, lipschitz=wider.lipschitz, coordinate_lipschitz=None, wide=None)
 
     def without_beliefs(self) -> "Problem":
-        """The same, for whoever checks a promise: looking at a belief raises VerificationError."""
+        """Return the problem for a verifier of guarantees: reading a belief raises VerificationError."""
         return replace(self, beliefs=cast(Beliefs, _Unseen()))
 
     @property

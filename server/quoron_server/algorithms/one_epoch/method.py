@@ -1,8 +1,8 @@
 """What the algorithms of one epoch share: their public numbers, whom a round asks, and the clipped mean of the answers.
 
 A public order of the users is cut into disjoint cohorts. The users of cohort t are asked for their gradient at x_t, or
-for its weighted difference from the one at x_{t-1}; the server clips each answer to norm C, and the divisor is B for
-any number of answers. Proof of what the released sums promise: docs/privacy/srgd.md#s1.
+for its weighted difference from the one at x_{t-1}. The server clips each answer to norm C; the divisor is B for any
+number of answers. Proof of what the released sums promise: docs/privacy/srgd.md#s1.
 
 Accelerated SRGD: Nesterov's steps along private sums of recursive gradients; each user is asked once.
 
