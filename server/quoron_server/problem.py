@@ -86,7 +86,7 @@ class Beliefs:
 
 
 class _Unseen:
-    """Beliefs that whoever checks a promise may not look at."""
+    """Beliefs that a verifier of guarantees may not read."""
 
     def __getattr__(self, name: str) -> Any:
         raise VerificationError(f"Expected a check that rests on the problem alone, got one that looks at {name}.")

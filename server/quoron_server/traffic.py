@@ -142,7 +142,7 @@ class Sizes:
 
 
 def _own(task: Task) -> NDArray[np.int64] | None:
-    """Where each user is told one number of its own, those numbers (k,): what is said of them takes what they take."""
+    """Return the numbers (k,) where each user is sent one of its own: a question takes the bytes that they take."""
     own = None if task.own is None else getattr(task, task.own)
     return own if own is not None and own.ndim == 1 else None
 

@@ -3,7 +3,7 @@
     roster = Roster(database, away_after=7 * DAY)
     user = roster.enrol(fingerprint, "clinics", name="ada", software="quoron 0.3")
     roster.retire([user]); roster.away(user); roster.back(user)
-    chosen = draw(seed, roster.active("clinics"), 20)    # by public randomness, the same for whoever draws again
+    chosen = draw(seed, roster.active("clinics"), 20)    # by public randomness: an auditor can repeat it
 
 A user is *retired* when its operator says so, when its key was revoked and when another has its seat; *away* when its
 operator says so, or when it was not seen for `away_after` seconds; otherwise *active*. To be seen is to be connected:
