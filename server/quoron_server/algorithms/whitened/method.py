@@ -687,7 +687,7 @@ class WhitenedTracking(OfPlan[WhitenedParameters]):
         return FARTHER if p.outputs == 1 and not p.robust and p.resolution > SLOWER_FROM and flattest < STEEP else 1.0
 
     def _sure(self, state: WhitenedState, following: Vector) -> bool:
-        """Whether most are classified right, and noise hides by how much: of several even classes and users of one row."""
+        """Whether most are predicted right, noise hides by how much: for several even classes and users of one row."""
         p = self.parameters
         near = SURE * min(1.0, ALIKE_BELOW / p.resolution)
         usual = p.outputs > 2 and self.plan.problem.items_per_user == 1 and not p.robust
