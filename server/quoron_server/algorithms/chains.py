@@ -85,7 +85,7 @@ def handed_on(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], Chains]:
     """Return where each chain continues, its mean iterate of this pass, and which chains are unbroken.
 
-    A row that no local pass can produce breaks its chain, for that row alone: its clients get `start` from then on.
+    A row that no local pass can produce breaks its own chain: the chain's clients get `start` from then on.
     """
     sane = (np.abs(answers.values) <= largest(problem)).all(axis=(1, 2))
     whole = whole & answers.answered & sane

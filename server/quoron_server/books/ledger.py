@@ -292,7 +292,7 @@ class Ledger:
                 )
 
     def released(self, stage: int) -> dict[str, Any] | None:
-        """Return the event of a stage: of one before the first round, or of EVALUATED, with the model."""
+        """Return a stage's event: `BOUGHT`, `PLANNED` or `PREFACE` before any round, `EVALUATED` with the model."""
         return next((json.loads(row["event"]) for row in self._committed() if row["round"] == stage), None)
 
     def release_once(self, stage: int, draw: Callable[[], tuple[Sequence[Release], dict[str, Any]]]) -> dict[str, Any]:

@@ -70,7 +70,7 @@ class GrpcEngine:
         return answers
 
     def note(self) -> None:
-        """Store who has agreed, before the first question and before a round's commit: an answer that counts is by one.
+        """Store which members have agreed, before the first question and a round's commit, as those who answer have.
 
         A client that comes back and does not hear so takes the run for one that has not begun, unless it was drawn and
         has answered: its charge would reveal that (docs/privacy/lifetime.md#ol1).

@@ -34,8 +34,8 @@ Whether what is read back from a scratch file is what was written there: sums th
 
 Of every block of 8 KB a sum of products of its words is taken, each moved by a secret word of this process (NH, Black
 et al. 1999). Any two blocks have different sums but with probability 2⁻³², as long as nobody knows the secret words. A
-block with one changed bit always has another sum, unless a secret word is just its opposite. The
-sums' BLAKE2b is the seal. It runs at the speed of memory, several times faster than a digest of all bytes.
+block with one changed bit always has another sum, unless a secret word is just its opposite. The sums' BLAKE2b is the
+seal. It runs at the speed of memory, several times faster than a digest of all bytes.
 """
 
 import errno

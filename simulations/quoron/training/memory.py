@@ -1,4 +1,4 @@
-"""Memory for a run: checked before it is charged, and an error that says which part ran out.
+"""Memory for a run: checked before it is charged, and named in the error where it ends.
 
 with memory_for("the rows of this table", f"{UNCHARGED} {ELSEWHERE}"):
     gathering.add(batch)

@@ -156,7 +156,7 @@ def origin_of(start: NDArray[np.float64] | None, dimension: int) -> Vector:
 
 Users = NDArray[np.int64]
 Rows = Callable[[Users, Vector], Any]  # users (k,), point (d,) -> (k, d): numpy, or anything with DLPack
-Computation = Callable[[int, Users, Vector, NoiseSource], Any]  # the same, with the round, and noise of the run
+Computation = Callable[[int, Users, Vector, NoiseSource], Any]  # the same, with the round, and its randomness
 Summation = Callable[[Question, Users, Vector, NoiseSource, float], Sums]  # the reduction of users' answers, made there
 Watch = Callable[[int, Vector], None]  # a round from 0, and the point (d,) of its question
 
