@@ -70,7 +70,7 @@ class GrpcEngine:
         return answers
 
     def note(self) -> None:
-        """Store which members have agreed, before the first question and a round's commit, as those who answer have.
+        """Store which members have agreed, before any question and each round's commit: a counted answer implies it.
 
         A client that comes back and does not hear so takes the run for one that has not begun, unless it was drawn and
         has answered: its charge would reveal that (docs/privacy/lifetime.md#ol1).

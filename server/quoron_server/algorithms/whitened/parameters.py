@@ -356,7 +356,7 @@ class WhitenedParameters(Parameters):
         return True
 
     def attendance(self, problem: Problem) -> tuple[Attendance, ...]:
-        """Released by the shares of every gradient; possible beside the vote, where one user may be replaced by another.
+        """Released by the shares of every gradient; possible beside the vote where one user may be replaced.
 
         With parts, the shares of second moments release it, too. That of a length counts users with one above zero
         (free-presence#p1), that of columns users with an item: neither ends a round.
