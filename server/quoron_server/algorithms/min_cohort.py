@@ -37,7 +37,7 @@ from quoron_server.problem import Problem
 if TYPE_CHECKING:
     from quoron_server.algorithms.info import Counting
 
-MET, NOT_MET, UNDECIDED = "met", "not met", "not decided"  # what is told of a round
+MET, NOT_MET, UNDECIDED = "met", "not met", "not decided"  # what is reported of a round
 TRUE_ANSWERS = (Kind.CONTRACTING_LOSSES, Kind.TRUE_GRADIENTS, Kind.FULL_PARTICIPATION)  # by which zeros are none
 _NOTHING = Attendance(0.0)
 
