@@ -106,16 +106,13 @@ def page() -> str:
 
 
 def table() -> str:
-    """A row an algorithm; whose text was not at hand, the page says for all of them."""
-    rows = ["| name | whose | from | what is changed |", "| --- | --- | --- | --- |"]
+    """A row an algorithm."""
+    rows = ["| name | whose | from |", "| --- | --- | --- |"]
     for name, info in ALGORITHMS.items():
         after = "after " if info.origin.relation == "ours" else ""
         cited = re.sub(r"([A-Z][\w-]+)(?:, [A-Z][\w-]+)+ & [A-Z][\w-]+ \(", r"\1 et al. (", info.origin.papers)
-        note = re.sub(
-            r"(?:; )?(?:the|their) text(?: of [\w& ]+?(?: al\.)?)? was not at hand(?:: )?", "", info.origin.note
-        )
         proof = f"../privacy/{info.promises.theorem.removeprefix('docs/privacy/')}"
-        rows.append(f"| [`{name}`]({proof}) | {info.origin.relation} | {after}{cited} | {note} |")
+        rows.append(f"| [`{name}`]({proof}) | {info.origin.relation} | {after}{cited} |")
     return "\n".join(rows) + "\n"
 
 
