@@ -1,6 +1,7 @@
 """What the site has beside docs/: a page of reference for each public module, and what else pages link to."""
 
 import ast
+import json
 import re
 import sys
 from functools import cache
@@ -21,6 +22,7 @@ from mkdocs.structure.pages import Page
 
 sys.path.insert(0, str(Path(__file__).parent))  # mkdocs loads this file by its path
 from check_formulas import DISPLAYED, INLINE, mathml
+from make_notebooks import BLOCK
 
 ROOT = Path(__file__).parent.parent
 SOURCES = ("privacy", "client", "server", "simulations")
@@ -238,9 +240,30 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Leads links out of docs/ to the pages of those files."""
+    """Leads links out of docs/ to the pages of those files, and shows what the code of tutorials prints and draws."""
     path = page.file.src_uri
-    return markdown if path.startswith(("api/", "files/")) else relinked(markdown, dirname(f"docs/{path}"), path)
+    if path.startswith(("api/", "files/")):
+        return markdown
+    if path.startswith("tutorials/"):
+        markdown = with_outputs(markdown, ROOT / "docs" / path.replace(".md", ".ipynb"))
+    return relinked(markdown, dirname(f"docs/{path}"), path)
+
+
+def with_outputs(text: str, notebook: Path) -> str:
+    """Return a tutorial with the outputs of its notebook behind each block of code."""
+    cells = [cell for cell in json.loads(notebook.read_text("utf-8"))["cells"] if cell["cell_type"] == "code"]
+    return BLOCK.sub(lambda block: block[0] + "".join(map(_output, cells.pop(0)["outputs"])), text)
+
+
+def _output(output: dict[str, Any]) -> str:
+    data = output.get("data", {})
+    if "image/png" in data:
+        return f'\n<img alt="Picture" src="data:image/png;base64,{data["image/png"].strip()}">\n'
+    if "text/html" in data:
+        table = re.sub(r"<style.*?</style>|\s*\n\s*", " ", "".join(data["text/html"]), flags=re.DOTALL)
+        return f'\n<div class="output">{table}</div>\n'
+    text = "".join(output.get("text") or data.get("text/plain", ""))
+    return "" if text.startswith("<Axes") else f"\n```text\n{text}\n```\n"
 
 
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:

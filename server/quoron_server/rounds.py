@@ -17,7 +17,7 @@ Work that takes longer shows, but rounded up to whole pauses.
     opens = opening(due, now, seconds)
 
 With early ends, which an operator has to accept, a round ends once everybody was heard of. Whoever sees when learns
-whether somebody was absent. See docs/network.md#when-rounds-end.
+whether somebody was absent. See docs/comparing.md#when-rounds-end.
 """
 
 import math

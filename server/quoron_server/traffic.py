@@ -7,7 +7,7 @@ On the wire is what TCP carries, in both directions, once a run has begun and no
 protobuf, in parts where it is long, with gRPC's prefix (5 bytes), in frames of HTTP/2 (9 bytes for each 16 KiB) and
 records of TLS 1.3 (22 bytes for each 16 KiB), and the flow control that goes with what is said next (two frames of 13
 bytes for a question, two for an answer). Headers of TCP and IP are not in it, nor what a connection costs once (`once`)
-and while nothing happens (`idle`). docs/network.md has how that was measured.
+and while nothing happens (`idle`). docs/rounds.md has how that was measured.
 
 Room for the answers of a round: in memory, or where they are too long for it in a file without a name.
 

@@ -347,7 +347,7 @@ class ColumnsSection(Section):
     )
     intercept: bool = Field(default=True, description="add a constant feature")
     normalize: bool = Field(default=False, description="scale each row to the feature norm by its own length")
-    csv: Csv = Field(default=Csv(), description="how a file of text is written, by its keys (docs/table-files.md)")
+    csv: Csv = Field(default=Csv(), description="how a file of text is written, by its keys (docs/tables.md)")
 
     @field_validator("numeric")
     @classmethod
@@ -373,7 +373,7 @@ class TableSection(Simulated):
     path: str = Field(
         description="a file (.csv, .tsv, .jsonl, these with .gz, .parquet, .feather), relative to the configuration "
         "file; `package:NAME.parquet` is one that ships with quoron: `storms`, `scorecard` or `flights`; a folder of "
-        "Parquet files, or a URL such as `s3://bucket/visits`, is read piece by piece (docs/large-data.md)"
+        "Parquet files, or a URL such as `s3://bucket/visits`, is read piece by piece (docs/tables.md)"
     )
     user: str = Field(description="column that says whose item a row is")
     label: LabelSection | None = Field(default=None, description="what is predicted; none for the linear loss only")
@@ -643,7 +643,7 @@ class RunSection(Section):
     network: str | None = Field(
         default=None,
         description="network to project time over, such as 'phones' or 'rtt=80ms,up=1Mbps,down=10Mbps,dropout=5%'; "
-        "plans and comparisons take several, as in 'phones,hospitals,datacentre'; docs/network.md",
+        "plans and comparisons take several, as in 'phones,hospitals,datacentre'; docs/comparing.md",
     )
 
     @field_validator("network")

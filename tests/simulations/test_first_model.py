@@ -42,7 +42,7 @@ def visits(here: Path) -> None:
 @pytest.mark.usefixtures("visits")
 def test_the_commands_of_the_page_lead_to_predictions(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for command in COMMANDS:
-        program, *words = shlex.split(command)
+        program, *words = shlex.split(command, comments=True)
         assert (program, invoke(words)) == ("quoron", 0), capsys.readouterr().err
     assert "colleges" in capsys.readouterr().out  # the account of the population
     rows = pd.read_csv("scorecard.csv")

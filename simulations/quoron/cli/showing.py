@@ -197,8 +197,7 @@ def infeasible(candidates: Iterable[Candidate]) -> list[str]:
 
 def plan_rows(planned: Plan) -> list[tuple[str, str]]:
     """Label and text of each number of a plan, the algorithm's own parameters included."""
-    chosen, baseline = planned.plan, planned.baseline
-    cost = chosen.cost
+    chosen, cost = planned.plan, planned.plan.cost
     rows = [
         ("algorithm", chosen.algorithm),
         (
@@ -229,9 +228,7 @@ def plan_rows(planned: Plan) -> list[tuple[str, str]]:
         numbers = {name: value for name, value in numbers.items() if name not in remarked}
     rows += [row for row in _parameter_rows(numbers) if row not in rows]
     if bound := risk_sentence(chosen.predicted_excess_risk, chosen.guessed_excess_risk):
-        other = "" if baseline is None else _risk(baseline)
-        beside = f" ({baseline.algorithm}: {other})" if baseline is not None and other else ""
-        rows.append(("predicted excess risk", f"{bound}{beside}"))
+        rows.append(("predicted excess risk", bound))
     if (read := planned.forecast) is not None:
         rows += read.rows()
     if planned.network is not None:

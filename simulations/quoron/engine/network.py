@@ -10,7 +10,7 @@
     >>> mixed.shares, [link.up for link in mixed.clients(10)].count(10e9)
     ((0.9, 0.1), 1)
 
-Model, assumptions, limits, and where the figures of `PRESETS` are from: docs/network.md.
+Model, assumptions, limits, and where the figures of `PRESETS` are from: docs/comparing.md.
 """
 
 import math
@@ -35,7 +35,7 @@ PRESETS: Mapping[str, str] = {
     "hospitals": "rtt=21ms,down=100Mbps,up=100Mbps,ends=early",
     "datacentre": "rtt=0.25ms,jitter=0.05ms,down=10Gbps,up=10Gbps,ends=early",
 }
-"""Kinds of clients that were measured, by name; what measured them stands in docs/network.md."""
+"""Kinds of clients that were measured, by name; what measured them stands in docs/comparing.md."""
 
 _DECILE = NormalDist().inv_cdf(0.9)
 _GAUSS = (  # nodes and weights of Gauss and Legendre on [0, 1], right for polynomials up to the seventh degree
@@ -184,7 +184,7 @@ class Network:
 
         It lasts until its deadline and the rest behind it, also when all have answered long before. With early ends it
         lasts until the slowest of the k asked has answered, or the deadline D: with F(t) the chance that one user has
-        answered by t, the expectation of that is the integral of 1 - F(t)^k from 0 to D (docs/network.md).
+        answered by t, the expectation of that is the integral of 1 - F(t)^k from 0 to D (docs/comparing.md).
         """
         parts = [(share, link.seconds(counts)) for share, link in self._kinds]
         down, computing, up = (math.fsum(share * each[i] for share, each in parts) for i in range(3))

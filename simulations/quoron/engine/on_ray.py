@@ -47,7 +47,7 @@ QUESTION = "/ray.rpc.NodeInfoGcsService/GetAllNodeInfo"
 SECONDS = 20.0
 PREFIX = "quoron-ray-"  # and the number of the process whose it is
 LONGEST = 10  # characters of a temporary folder: Ray puts sockets 90 characters below it, whose paths have at most 104
-TOKENS = "Start it with RAY_AUTH_MODE=token on every node, and give its token here: docs/large-data.md."
+TOKENS = "Start it with RAY_AUTH_MODE=token on every node, and give its token here: docs/tables.md#ray."
 
 
 def require_tokens() -> None:

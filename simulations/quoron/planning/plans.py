@@ -35,7 +35,7 @@ from quoron_server.parameters import Kind, PrintedParameters
 from quoron_server.plan import Allowance, Budget, Privacy, RunPlan
 from quoron_server.problem import Problem
 from quoron_server.silos import UNSURE, Away, Silos, in_silos, largest_away
-from quoron_server.wording import plan_json
+from quoron_server.wording import plan_json, sentence
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
@@ -141,7 +141,6 @@ def few(config: Config, users: int, say: Callable[[str], None]) -> Iterator[None
 
 Registry = Mapping[str, Registered]
 CONSIDERED = ("algorithm", "predicted_excess_risk", "guessed_excess_risk", "infeasible")  # of a candidate, in JSON
-BASELINE = "phased-sgd"  # the naive alternative of the papers
 LARGEST_ROUNDS = 1024  # that the curve looks at
 SURE = (
     f"Predicted excess risks are bounds that hold {LIKELY}, in fewer of odd ones; what is called a guess nobody has "
@@ -201,6 +200,11 @@ class Plan(Tabular):
         more += [("remarks", f"{len(self.remarks)}: {self.remarks[0]}")] if self.remarks else []
         return [*self.plan.rows(), *more]
 
+    @property
+    def statement(self) -> str:
+        """Return the privacy guarantee in one sentence."""
+        return sentence(self.plan.guarantee)
+
     def records(self) -> list[dict[str, Any]]:
         """Return one mapping a candidate algorithm; of the plan alone where no other was considered."""
         return [each.record() for each in self.candidates or (Candidate(self.plan.algorithm, self.plan),)]
@@ -232,11 +236,6 @@ class Plan(Tabular):
         chosen = {text: of_plan(self.plan, text, network) for text, network in networks.items()}
         costs = of_candidates(self.candidates, networks) if everybody and networks else ()
         return replace(self, network=chosen[next(iter(chosen))] if len(chosen) == 1 else None, costs=costs)
-
-    @property
-    def baseline(self) -> Candidate | None:
-        """The naive baseline, phased SGD."""
-        return next((each for each in self.candidates if each.algorithm == BASELINE), None)
 
     @property
     def forecast(self) -> Meaning | None:

@@ -53,7 +53,7 @@ def epsilon_section(points: EpsilonCurve) -> Section:
 DESCRIPTION = 1_200  # bytes of a run's announcement, about
 LEGEND = (
     "Messages are answers asked for; bytes are of questions and answers, on the wire. Time is projected: what it "
-    "leaves out is in docs/network.md."
+    "leaves out is in docs/comparing.md."
 )
 EARLY = (
     "Over named networks a round ends once all have answered, as with `--early-ends`; without it each lasts its "
