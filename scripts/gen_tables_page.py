@@ -118,7 +118,7 @@ TABLES = (
     ),
     Table(
         "Lowy, Liu and Asi, Figure 1",
-        "Gradients for the optimal rate, ε = 1, n = d. Rows for losses that are not smooth run on a smooth one.",
+        "Gradients for the optimal rate, ε = 1, n = d. Losses that are not smooth: figures of a smooth one.",
         "loss; gradients",
         (
             Row("BS23", r"smooth; $mn^{3/2}$", "mean-sgd", {}),
