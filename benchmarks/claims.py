@@ -10,6 +10,7 @@ error by bootstrap over seeds. `opening`, `details` and `picture` render what ha
 import json
 import math
 import tempfile
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing import get_context
@@ -443,7 +444,7 @@ def _fewest(
 
 
 def _regime(experiment: Experiment, points: Sequence[Point], failed: float) -> str:
-    """What dominates the measured error, and how far it is from the formula without constants."""
+    """What dominates the measured error, and how far it is from the floor and from the formula without constants."""
     if not points:
         return "no number of rounds in the grid suffices" if experiment.rounds else "no removal"
     texts = []
@@ -451,17 +452,14 @@ def _regime(experiment: Experiment, points: Sequence[Point], failed: float) -> s
     if experiment.signals and experiment.measure == "excess" and not any(row.against for row in experiment.rows):
         above = [point.value / (FLOOR / math.sqrt(point.sizes.users * point.sizes.items)) for point in ends]
         names = ["privacy" if ratio >= DOMINATES else "statistics" for ratio in above]
-        texts.append(f"{' to '.join(dict.fromkeys(names))} ({_span(above)} × the statistical floor)")
+        texts.append(f"{' to '.join(dict.fromkeys(names))}, {_span(above)} floors")
     if experiment.measure in ("excess", "rounds"):
-        texts.append(f"{_span([point.value / point.claimed for point in ends])} × the formula")
+        texts.append(f"{_span([point.value / point.claimed for point in ends])} formulas")
     if experiment.measure == "gradients":
         texts.append(f"{_span([point.record['rounds'] for point in ends])} rounds")
     if experiment.measure == "removed":
         texts.append(f"{_span([point.value / point.sizes.share for point in ends])} removals an outlier")
-        texts.append(f"a test failed in up to {failed:.0%} of the runs" if failed else "no test failed")
-    unmet = dict.fromkeys(text for point in points for text in experiment.unmet(point.sizes))
-    if unmet:
-        texts.append(f"not met: {', '.join(unmet)}")
+        texts.append(f"a test failed in up to {failed:.0%} of runs" if failed else "no test failed")
     return "; ".join(texts) or "—"
 
 
@@ -530,14 +528,15 @@ def _chart(experiment: Experiment, findings: Sequence[Finding]) -> str | None:
     return chart(experiment.claim, drawn, Axis(AXES[experiment.across], log=True), up)
 
 
-def opening(findings: Sequence[Finding], papers: Mapping[str, str]) -> list[str]:
-    """The opening table: a line for each claim and algorithm; `papers` are short names."""
-    lines = ["| claim | place | algorithm | claimed | measured ± error | verdict | regime |", "| --- " * 7 + "|"]
+def opening(findings: Sequence[Finding], typeset: Callable[[str], str] = str) -> list[str]:
+    """The opening table: a line for each claim and algorithm; the first of an experiment has its claim, typeset."""
+    lines, seen = ["| claim | algorithm | claimed | measured ± error | verdict | regime |", "| --- " * 6 + "|"], set()
     for finding in findings:
-        experiment = finding.experiment
-        place, measured_as = f"{papers[experiment.paper]}, {experiment.place}", exponent(finding)
-        cells = finding.row.label, f"{finding.claimed:+.2f}", measured_as, f"**{finding.verdict}**", finding.regime
-        lines.append(f"| {experiment.name}: {experiment.claim} | {place} | {' | '.join(cells)} |")
+        name = finding.experiment.name
+        claim = name if name in seen else f"{name}: {typeset(finding.experiment.claim)}"
+        seen.add(name)
+        cells = finding.row.label, f"{finding.claimed:+.2f}", exponent(finding), f"**{finding.verdict}**"
+        lines.append(f"| {claim} | {' | '.join(cells)} | {finding.regime} |")
     return lines
 
 
@@ -548,39 +547,57 @@ def exponent(finding: Finding) -> str:
     return f"{finding.slope:+.2f}" + ("" if math.isnan(finding.error) else f" ± {finding.error:.2f}")
 
 
-def details(experiment: Experiment, findings: Sequence[Finding], instance: str = "") -> list[str]:
+def details(
+    experiment: Experiment,
+    findings: Sequence[Finding],
+    instance: str = "",
+    typeset: Callable[[str], str] = str,
+    usual: int = 0,
+) -> list[str]:
     """The section of one experiment: what is claimed, on which instance, what would falsify it, and every point.
 
-    `instance` names the experiment that has described the same one.
+    `instance` names the experiment that has described the same one, `usual` is the number of seeds that needs no word.
     """
-    described = f"*Instance* as in {instance}." if instance else f"*Instance.* {experiment.instance}"
-    text = [
-        f"### {experiment.name}: {experiment.claim}",
-        "",
-        f"{described} *Falsified if* {experiment.falsified}.",
-        "",
-        "| algorithm | " + " | ".join(at(experiment, sizes) for sizes in experiment.points) + " | exponent |",
-        "| --- " * (len(experiment.points) + 2) + "|",
+    text = f"{experiment.place}: {typeset(experiment.claim)}. "
+    text += f"*Instance* as in {instance}." if instance else f"*Instance.* {typeset(experiment.instance)}"
+    if experiment.falsified:
+        text += f" *Falsified if* {typeset(experiment.falsified)}."
+    points = [point for finding in findings for point in finding.points]
+    if unmet := dict.fromkeys(words for point in points for words in experiment.unmet(point.sizes)):
+        text += f" *Not met*: {', '.join(map(typeset, unmet))}."
+    seeds = {point.seeds for point in points if not math.isnan(point.value)}
+    if len(seeds) == 1 and seeds != {usual}:
+        text += f" Seeds: {min(seeds)}."
+    lines = [
+        *(f"### {experiment.name}", "", *textwrap.wrap(text, 100, break_long_words=False, break_on_hyphens=False), ""),
+        "| algorithm | " + " | ".join(at(experiment, sizes) for sizes in experiment.points) + " |",
+        "| --- " * (len(experiment.points) + 1) + "|",
     ]
     for finding in findings:
         by_sizes = {point.sizes: point for point in finding.points}
-        cells = [_cell(finding, by_sizes.get(sizes), sizes) for sizes in experiment.points]
-        text.append(f"| {finding.row.label} | {' | '.join(cells)} | {exponent(finding)} |")
-    refused = {
-        f"{finding.row.label}, {at(experiment, sizes)}: {why.splitlines()[0]}": None
-        for finding in findings
-        for sizes, why in finding.refused.items()
-    }
-    return [*text, "", *(f"* No figure: {line}" for line in refused), *([""] if refused else [])]
+        cells = [_cell(finding, by_sizes.get(sizes), sizes, seeds=len(seeds) != 1) for sizes in experiment.points]
+        lines.append(f"| {finding.row.label} | {' | '.join(cells)} |")
+    refused = [line for finding in findings for line in _refusals(experiment, finding)]
+    return [*lines, "", *refused, *([""] if refused else [])]
 
 
-def _cell(finding: Finding, point: Point | None, sizes: Sizes) -> str:
+def _refusals(experiment: Experiment, finding: Finding) -> list[str]:
+    """At which points a row has no figure, with the reason at the first of them."""
+    if not finding.refused:
+        return []
+    places = ", ".join(at(experiment, sizes) for sizes in finding.refused)
+    why = next(iter(finding.refused.values())).splitlines()[0].partition(" Feasible here")[0]
+    return [f"* No figure: {finding.row.label}, {places}: {why.removeprefix('Infeasible: ')}"]
+
+
+def _cell(finding: Finding, point: Point | None, sizes: Sizes, *, seeds: bool) -> str:
     if point is None:
         return "none" if sizes in finding.refused else "not run"
     if math.isnan(point.value):
         return "out of reach" if finding.experiment.target else f"{finding.experiment.rounds[-1]} or more"
     error = "" if math.isnan(point.error) else f" ± {point.error:.1g}"
-    failed = f", {point.failed:.0%} failed" if point.failed else ""
-    beside = f"; excess {point.excess:.2g}" if finding.experiment.measure == "removed" else ""
+    notes = [f"{point.seeds} seeds"] if seeds else []
+    notes += [f"{point.failed:.0%} failed"] if point.failed else []
+    notes += [f"excess {point.excess:.2g}"] if finding.experiment.measure == "removed" else []
     form = ",.0f" if finding.experiment.measure in ("rounds", "gradients") else ".3g"
-    return f"{point.value:{form}}{error} ({point.seeds}{failed}{beside})"
+    return f"{point.value:{form}}{error}" + (f" ({', '.join(notes)})" if notes else "")

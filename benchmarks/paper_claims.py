@@ -5,12 +5,13 @@
     python benchmarks/paper_claims.py --quick --out DIR    # a miniature, under a minute
     python benchmarks/paper_claims.py --render             # the page of the runs that there are
 
-Runs are kept in claims.jsonl, one line a run: an interrupted call goes on where it stopped, and more seeds are added to
-those that there are. --again forgets the runs of the chosen papers, which is needed where plans have changed.
+claims.jsonl has one line a run: an interrupted call goes on where it stopped, and more seeds are added to those that
+there are. --again forgets the runs of the chosen papers, which is needed where plans have changed.
 """
 
 import argparse
 import math
+import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -26,25 +27,19 @@ PAGE, IMAGES = Path("docs/papers"), Path("docs/images")
 SEEDS, FEW_SEEDS = 8, 4
 SLOW = {"accelerated-erm": 6_000}  # as printed a run of 60,000 users takes minutes
 PAPERS = {
-    "ghazi": "Ghazi, Kumar, Liu and Manurangsi, Nearly linear-time user-level DP-SCO with optimal rates",
-    "lowy": "Lowy, Liu and Asi (2024), Faster algorithms for user-level private stochastic convex optimization",
-    "bassily-sun": "Bassily and Sun (2023), User-level private stochastic convex optimization with optimal rates",
-    "choquette-choo": "Choquette-Choo, Ganesh and Thakurta, Near-optimal rates for O(1)-smooth DP-SCO",
-}
-SHORT = {
-    "ghazi": "Ghazi et al.",
-    "lowy": "Lowy et al.",
+    "ghazi": "Ghazi, Kumar, Liu and Manurangsi",
+    "lowy": "Lowy, Liu and Asi",
     "bassily-sun": "Bassily and Sun",
-    "choquette-choo": "Choquette-Choo et al.",
+    "choquette-choo": "Choquette-Choo, Ganesh and Thakurta",
 }
 LINEAR: Settings = ("population.family=linear", "domain.radius=1.0")
 LINEAR_TEXT = (
-    "Linear losses f(x; z) = -⟨z, x⟩ on the ball of radius 1: no curvature doubles a rate. The norm of the mean is, at "
-    "every point and for every algorithm, the power of two times the formula that leaves the largest risk."
+    "Linear losses f(x; z) = -⟨z, x⟩ on the ball of radius 1. The norm of the mean is, at every point and for every "
+    "algorithm, the power of two times the formula that leaves the largest risk."
 )
 QUADRATIC_TEXT = (
     "f(x; z) = ½⟨x, Hx⟩ - ⟨z, x⟩ with H = diag(1, h, …, h) on the ball of radius 2, an optimum of norm 1 in a flat "
-    "direction, h = 4/√(nm); plans are told β = 1 and nothing of H."
+    "direction, h = 4/√(nm); plans know β = 1 and nothing of H."
 )
 LOGISTIC_TEXT = "Logistic regression with isotropic features"
 
@@ -53,8 +48,8 @@ def centred(epsilon: float, delta: float, dimension: int) -> str:
     """Which n finds a centre in the local model."""
     enough = dimension * (2 / mu_for(epsilon, delta)) ** 2
     return (
-        f"Users of the order of d(2/μ)² = {enough:,.0f} or fewer, with μ of one report, do not find the centre to "
-        "within less than the domain; then items help little."
+        f"About d(2/μ)² = {enough:,.0f} users or fewer, with μ of one report, do not find a centre; then items help "
+        "little."
     )
 
 
@@ -160,7 +155,7 @@ def risk(
 ) -> Experiment:
     """Excess risk over n or m on the linear family, with the first row as printed beside it."""
     across = "users" if len({s.users for s in points}) > 1 else "items"
-    given = {"claimed": optimal, "falsified": "the slope is more than .1 above the claim's where its conditions hold"}
+    given = {"claimed": optimal, "falsified": ""}
     given |= {"settings": LINEAR, "preset": "flat-direction", "signals": True, "instance": LINEAR_TEXT} | more
     rows = (*rows, printed(rows[0])) if rows[0].against is None else rows
     return Experiment(name, paper, claim, place, "excess", across, points, rows=rows, **given)  # type: ignore[arg-type]
@@ -289,37 +284,74 @@ def small(experiment: Experiment) -> Experiment | None:
 
 HEAD = """# What the papers claim, measured
 
-Every claim of the four papers that a simulation can check, as an experiment: an instance, a grid, the exponent that is
-claimed, and what would falsify it. `{command}` made this page from the runs in `claims.jsonl`, up to
-{seeds} seeds a point. In brackets behind each figure: its number of seeds, and the share of them in which a private
-test failed, if any.{missing}
+`{command}` made this page from the runs in `claims.jsonl`.
+Each claim of the four papers that a simulation can check is one experiment. Points have {seeds} seeds
+unless the section says otherwise.{missing}
 
-**How to read it.** A claim is an upper bound up to constants and logarithms. Its exponent is the least-squares slope of
-its formula over the grid, with all constants one. The measured exponent is the same slope of log means over seeds, ±
-a standard error by bootstrap over seeds.
+**Exponents.** A claim is an upper bound up to constants and logarithms. Its exponent is the
+least-squares slope of its formula over the grid, with all constants one. The measured exponent is
+the same slope of log means over seeds, ± a standard error by bootstrap over seeds.
 
-* *Confirmed*: the slope is at most {tolerance} above the claim; where an equality is claimed, within {tolerance} of it.
-  A slope below the claim falsifies nothing. A claim without hidden constants (G3, L6) is confirmed by figures that are
-  at most its formula, but for two standard errors.
-* *Not confirmed*: it is not, with three points or more at which the theorem's own conditions hold.
-* *Outside its regime*: it is not, and there are no three such points.
-* *Not measured*: fewer than three points have a figure, or the standard error is above {error} or unknown.
+**Verdicts**
 
-**The regime.** The statistical floor is {floor}/√(nm), the worst risk of one step along the exact average of all nm
-gradients. *Privacy* dominates where the measured risk is at least {dominates:g} times the floor: noise, thresholds,
-clipping, and steps that are chosen because of them are all in it. "× the formula" is the measured figure over the
-claim's formula, at the first point and at the last. "Not met" names conditions of the theorem that some point breaks:
-a claim that is confirmed all the same holds there beyond its theorem.
+* *Confirmed*: the slope is at most {tolerance} above the claim; for an equality, within {tolerance} of it.
+  Claims without hidden constants (G3, L6): figures at most two standard errors above the formula.
+* *Not confirmed*: otherwise, where the theorem's conditions hold at three points or more.
+* *Outside its regime*: otherwise.
+* *Not measured*: figures at fewer than three points, or a standard error above {error} or unknown.
+
+**Regime**, at the first and the last point. One *floor* is ${floor}/\\sqrt{{nm}}$, the worst risk of one
+step along the exact average of all nm gradients. From {dominates:g} floors on, *privacy* dominates: noise,
+thresholds, clipping, cautious steps. One *formula* is the claim's formula. *Not met* names
+conditions of the theorem that some point breaks.
 
 ## All claims
 """
 NOT_CHECKED = """## What is not checked
 
-* Ghazi et al., Algorithms 5 to 8 and Theorem 23 (ℓ∞): `benchmarks/linf.py` holds them against the lower bound.
-* Lowy et al., Theorem 4.1 (losses that are not smooth, n^(11/8) m^(5/4) gradients): one run of its size takes hours.
-* Exponents in d and ε, logarithms, and lower bounds: no finite grid tells a logarithm from a small power.
-* That an algorithm is private: [proofs](../privacy/README.md) and audits are for that.
+* Ghazi et al., Algorithms 5 to 8 and Theorem 23 (ℓ∞): `benchmarks/linf.py` compares them with the
+  lower bound.
+* Lowy et al., Theorem 4.1 (losses that are not smooth): one run of its size takes hours.
+* Exponents in d and ε, logarithms and lower bounds: a finite grid cannot tell a logarithm from a
+  small power.
+* Privacy: [proofs](../privacy/README.md) and audits cover it.
 """
+# Formulas of claims, instances and conditions, as the page sets them; pictures have them as they stand.
+LATEX = {
+    "1/√(nm) + √d/(n√m ε)": r"1/\sqrt{nm}+\sqrt{d}/(n\sqrt{m}\varepsilon)",
+    "1/√(nmε) + √d/(√(nm) ε)": r"1/\sqrt{nm\varepsilon}+\sqrt{d}/(\sqrt{nm}\varepsilon)",
+    "1/√n + √p/(εn)": r"1/\sqrt{n}+\sqrt{p}/(\varepsilon n)",
+    "√(d/(nm))/ε": r"\sqrt{d/(nm)}/\varepsilon",
+    "n^(1-q) > 100 log(20nmde^ε/δ)/(ε(1 - 2^-q))": (
+        r"n^{1-q}>100\log(20nmde^{\varepsilon}/\delta)/(\varepsilon(1-2^{-q}))"
+    ),
+    "n ≥ 300 log³(mn/δ)/ε^1.5": r"n\ge 300\log^3(mn/\delta)/\varepsilon^{1.5}",
+    "δ < d/(4n^2.5 √m ε²)": r"\delta<d/(4n^{2.5}\sqrt{m}\varepsilon^2)",
+    "m < max(√d, nε²/√d)": r"m<\max(\sqrt{d},n\varepsilon^2/\sqrt{d})",
+    "f(x; z) = ½⟨x, Hx⟩ - ⟨z, x⟩": r"f(x;z)=\tfrac{1}{2}\langle x,Hx\rangle-\langle z,x\rangle",
+    "f(x; z) = -⟨z, x⟩": r"f(x;z)=-\langle z,x\rangle",
+    "H = diag(1, h, …, h)": r"H=\operatorname{diag}(1,h,\dots,h)",
+    "h = 4/√(nm)": r"h=4/\sqrt{nm}",
+    "d(2/μ)²": r"d(2/\mu)^2",
+    "(nm)^(9/8)": r"(nm)^{9/8}",
+    "(nm)^(3/2)": r"(nm)^{3/2}",
+    "m < d/ε²": r"m<d/\varepsilon^2",
+    "n ≥ d/ε²": r"n\ge d/\varepsilon^2",
+    "n > √d/ε": r"n>\sqrt{d}/\varepsilon",
+    "n^¼": "n^{1/4}",
+    "√n": r"\sqrt{n}",
+    "T·√h": r"T\sqrt{h}",
+    "T·h": "Th",
+    "10³⁰⁰": "10^{300}",
+    "β = 1": r"\beta=1",
+    "ε < 1": r"\varepsilon<1",
+}
+FORMULA = re.compile("|".join(map(re.escape, sorted(LATEX, key=len, reverse=True))))
+
+
+def typeset(text: str) -> str:
+    """The text with its formulas as LaTeX."""
+    return FORMULA.sub(lambda found: f"${LATEX[found[0]]}$", text)
 
 
 def page(findings: Sequence[tuple[Experiment, Sequence[Finding]]], command: str, seeds: int, missing: int) -> str:
@@ -335,14 +367,14 @@ def page(findings: Sequence[tuple[Experiment, Sequence[Finding]]], command: str,
         dominates=claims.DOMINATES,
         error=claims.LARGEST_ERROR,
     )
-    lines = [head, *claims.opening(every, SHORT)]
+    lines = [head, *claims.opening(every, typeset)]
     described: dict[str, str] = {}  # an instance, and the experiment that describes it
     for paper, title in PAPERS.items():
         own = [(experiment, found) for experiment, found in findings if experiment.paper == paper]
         if own:
-            lines += ["", f"## {title}", "", f"![{title}: measured and claimed](../images/papers-{paper}.svg)", ""]
+            lines += ["", f"## {title}", "", f"![Measured and claimed, {title}](../images/papers-{paper}.svg)", ""]
             for experiment, found in own:
-                lines += claims.details(experiment, found, described.get(experiment.instance, ""))
+                lines += claims.details(experiment, found, described.get(experiment.instance, ""), typeset, seeds)
                 described.setdefault(experiment.instance, experiment.name)
     return "\n".join([*lines, NOT_CHECKED]).replace("\n\n\n", "\n\n")
 

@@ -107,13 +107,12 @@ def page() -> str:
 
 def table() -> str:
     """A row an algorithm."""
-    rows = ["| name | whose | from | what is changed, or was not at hand |", "| --- | --- | --- | --- |"]
+    rows = ["| name | whose | from |", "| --- | --- | --- |"]
     for name, info in ALGORITHMS.items():
         after = "after " if info.origin.relation == "ours" else ""
+        cited = re.sub(r"([A-Z][\w-]+)(?:, [A-Z][\w-]+)+ & [A-Z][\w-]+ \(", r"\1 et al. (", info.origin.papers)
         proof = f"../privacy/{info.promises.theorem.removeprefix('docs/privacy/')}"
-        rows.append(
-            f"| [`{name}`]({proof}) | {info.origin.relation} | {after}{info.origin.papers} | {info.origin.note} |"
-        )
+        rows.append(f"| [`{name}`]({proof}) | {info.origin.relation} | {after}{cited} |")
     return "\n".join(rows) + "\n"
 
 

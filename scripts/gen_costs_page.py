@@ -1,6 +1,6 @@
-"""Write the tables of docs/round-costs.md: what a message, a round and a run cost, as `quoron plan` says it.
+"""Write tables into docs/results.md: the cost of a message, a round and a run, as `quoron plan` prints it.
 
-The page's prose is its own; what stands between its marks is written here.
+The page's prose is its own; the text between marks is written here.
 
 python scripts/gen_costs_page.py            # some ten seconds
 python scripts/gen_costs_page.py --check    # whether the page is up to date
@@ -23,10 +23,11 @@ from quoron.simulation import sources
 from quoron_client.protocol.questions import AverageGradient, Question
 from quoron_server.traffic import CONNECTING, encoded, idle, once, traffic
 
-PAGE = Path(__file__).parent.parent / "docs" / "round-costs.md"
+PAGE = Path(__file__).parent.parent / "docs" / "results.md"
 SOURCE = "few-rounds"
 DIMENSIONS = (1, 10, 100, 1_000, 10_000, 100_000, 1_000_000)
 COHORTS = (1, 10, 100, 1_000, 10_000, 100_000)
+COLUMNS = ("algorithm", "excess risk", "rounds", "bytes", "phones")  # of all that a plan prints
 MIX = "phones:0.9+datacentre:0.1"
 ROUND, SECONDS = 100, 60  # the hundredth round
 
@@ -53,9 +54,8 @@ def messages() -> str:
     for dimension in DIMENSIONS:
         one = counts(dimension, 1)
         told = [in_time(Network.parse(name), one) for name in PRESETS]
-        share = 100 * 16 * dimension / (one.wire_down + one.wire_up)
-        lines.append([f"{dimension:,}", size(one.wire_down), size(one.wire_up), f"{share:.3g} %", *told])
-    return _table(["columns d", "down", "up", "of that numbers", *PRESETS], lines)
+        lines.append([f"{dimension:,}", size(one.wire_down), size(one.wire_up), *told])
+    return _table(["columns d", "down", "up", *PRESETS], lines)
 
 
 def rounds() -> str:
@@ -65,16 +65,16 @@ def rounds() -> str:
         counted = counts(10, asked)
         told = [in_time(Network.parse(name), counted) for name in (*PRESETS, MIX)]
         lines.append([f"{asked:,}", *told, duration(asked / Network().server)])
-    return _table(["users asked", *PRESETS, f"`{MIX}`", "and the coordinator"], lines)
+    return _table(["users asked", *PRESETS, f"`{MIX}`", "plus the coordinator"], lines)
 
 
 def methods() -> str:
     """What `quoron plan` says of all methods."""
     config, folder = sources.resolve(SOURCE, [f"run.network={','.join(PRESETS)!r}"])
     rows = runs.prepare(config, folder, compare=True).planned.costs
-    shown = plots.section(rows)
-    (table,) = shown.tables
-    return "\n\n".join([_table(table.heads, table.rows), *shown.below])
+    (table,) = plots.section(rows).tables
+    places = [table.heads.index(name) for name in COLUMNS]
+    return _table(COLUMNS, [[line[place] for place in places] for line in table.rows])
 
 
 def beside() -> str:
@@ -82,15 +82,15 @@ def beside() -> str:
     down, up = once(run=NAME, description=plots.DESCRIPTION)
     pings = idle(seconds=3600)
     lines = [
-        ["a connection: handshake, enrolment, hello", *map(size, CONNECTING)],
+        ["a connection: TLS handshake, enrolment", *map(size, CONNECTING)],
         [
-            f"a run: its announcement ({size(plots.DESCRIPTION)}), consent, end",
+            f"a run: announcement ({size(plots.DESCRIPTION)}), consent, end",
             size(down - CONNECTING[0]),
             size(up - CONNECTING[1]),
         ],
-        ["an hour in which nothing is said", size(pings), size(pings)],
+        ["an idle hour", size(pings), size(pings)],
     ]
-    return _table(["once", "down", "up"], lines)
+    return _table(["for each client", "down", "up"], lines)
 
 
 PARTS = {"messages": messages, "rounds": rounds, "methods": methods, "beside": beside}

@@ -1,6 +1,6 @@
-"""Write the tables of docs/tables-row-by-row.md: every row of the papers', and what calibrated constants make of it.
+"""Write the papers' tables into docs/results.md: every row, and what calibrated constants make of it.
 
-The page's prose is its own; what stands between its two marks is written here.
+The page's prose is its own; the text between two marks is written here.
 
 python scripts/gen_tables_page.py             # all plans again, some minutes
 python scripts/gen_tables_page.py --text      # the text alone, with the figures that the page has
@@ -25,7 +25,7 @@ from quoron_server.algorithms.references import REFUSED, deletions, subsets
 from quoron_server.plan import Privacy
 from quoron_server.problem import Problem
 
-PAGE = Path(__file__).parent.parent / "docs" / "tables-row-by-row.md"
+PAGE = Path(__file__).parent.parent / "docs" / "results.md"
 USERS = (10_000, 100_000, 1_000_000)
 EPSILON, DELTA = 1.0, 1e-6
 
@@ -35,7 +35,7 @@ class Row:
     """One row of a table, and the algorithm that runs it."""
 
     cited: str
-    claimed: str  # as printed, with printing errors
+    claimed: str  # as printed, with printing errors, as LaTeX, as LaTeX, as LaTeX
     name: str
     options: Mapping[str, Any] = field(default_factory=dict)
     items_as_users: bool = False  # an item-level row: every item is a user of its own
@@ -71,63 +71,72 @@ class Table:
 TABLES = (
     Table(
         "Ghazi, Kumar, Liu and Manurangsi, Table 1",
-        "*Nearly linear-time user-level DP-SCO with optimal rates*. Error and gradient evaluations, n users with m "
-        "items.",
+        "Excess risk and gradients, n users of m items.",
         "excess; gradients",
         (
-            Row("Group privacy", "1/(nm) + √d/(nε); nm", "group-phased-sgd"),
+            Row("Group privacy", r"$1/(nm)+\sqrt{d}/(n\varepsilon)$; $nm$", "group-phased-sgd"),
             Row("the same, with releases of every iterate", "", "group-dp-sgd"),
-            Row("Levy et al. (2021)", "1/√(nm) + d/(n√(mε)); n³m/d", "winsorised-erm"),
-            Row("Bassily and Sun (2023)", "1/√(nm) + √d/(n√(mε)); n²m/√d", "mean-sgd", {}),
-            Row("Ghazi et al. (2023)", "1/√(nm) + √d/(n√(mε^2.5)); super-polynomial", "ghazi-2023"),
-            Row("Asi and Liu (2024)", "1/√(nm) + √d/(n√(mε)); β(nm)^(3/2), or (nm)³", "outlier-gd"),
+            Row("Levy et al. (2021)", r"$1/\sqrt{nm}+d/(n\sqrt{m\varepsilon})$; $n^3m/d$", "winsorised-erm"),
+            Row(
+                "Bassily and Sun (2023)",
+                r"$1/\sqrt{nm}+\sqrt{d}/(n\sqrt{m\varepsilon})$; $n^2m/\sqrt{d}$",
+                "mean-sgd",
+                {},
+            ),
+            Row(
+                "Ghazi et al. (2023)",
+                r"$1/\sqrt{nm}+\sqrt{d}/(n\sqrt{m\varepsilon^{2.5}})$; super-polynomial",
+                "ghazi-2023",
+            ),
+            Row(
+                "Asi and Liu (2024)",
+                r"$1/\sqrt{nm}+\sqrt{d}/(n\sqrt{m\varepsilon})$; $\beta(nm)^{3/2}$, or $(nm)^3$",
+                "outlier-gd",
+            ),
             Row(
                 "Lowy et al. (2024), polynomial",
-                "the same; max(β^¼ (nm)^(9/8), β^½ n^¼ m^(5/4)), or n^(11/8) m^(5/4)",
+                r"the same; $\max(\beta^{1/4}(nm)^{9/8},\beta^{1/2}n^{1/4}m^{5/4})$, or $n^{11/8}m^{5/4}$",
                 "accelerated-erm",
             ),
-            Row("Lowy et al. (2024), linear", "√d/√(nmε); nm", "outlier-iterates"),
-            Row("This work", "1/√(nm) + √d/(n√(mε)); nm", "filtered-sgd"),
+            Row("Lowy et al. (2024), linear", r"$\sqrt{d}/\sqrt{nm\varepsilon}$; $nm$", "outlier-iterates"),
+            Row("This work", r"$1/\sqrt{nm}+\sqrt{d}/(n\sqrt{m\varepsilon})$; $nm$", "filtered-sgd"),
             Row("its soft filter, ours", "", "soft-filtered-sgd"),
         ),
     ),
     Table(
         "Choquette-Choo, Ganesh and Thakurta, Table 1",
-        "*Near-optimal rates for O(1)-smooth DP-SCO with a single epoch and large batches*. Gradients and batch "
-        "gradient steps for the optimal rate, n users with one item; here every user's items are one of theirs.",
+        "Gradients and steps for the optimal rate, n users of one item; one item there is one user here.",
         "gradients; steps; one epoch; convexity for privacy",
         (
-            Row("Ours, optimum inside", "2n; n^¼; yes; no", "accelerated-srgd"),
-            Row("Ours, no assumption", "2n; √n; yes; no", "accelerated-srgd"),
-            Row("Feldman et al. (2020)", "n; n/polylog n; yes; yes", "phased-sgd"),
-            Row("Zhang et al. (2022b)", "2n; n; yes; no", "online-to-batch"),
-            Row("Zhang et al. (2022a)", "n; √n; no; yes", "phased-erm"),
-            Row("Gao et al. (2024)", "n^(9/8); n^¼; no; no", "accelerated-erm", {"test": "clip"}),
+            Row("Ours, optimum inside", r"$2n$; $n^{1/4}$; yes; no", "accelerated-srgd"),
+            Row("Ours, no assumption", r"$2n$; $\sqrt{n}$; yes; no", "accelerated-srgd"),
+            Row("Feldman et al. (2020)", r"$n$; $n/\operatorname{polylog}n$; yes; yes", "phased-sgd"),
+            Row("Zhang et al. (2022b)", r"$2n$; $n$; yes; no", "online-to-batch"),
+            Row("Zhang et al. (2022a)", r"$n$; $\sqrt{n}$; no; yes", "phased-erm"),
+            Row("Gao et al. (2024)", r"$n^{9/8}$; $n^{1/4}$; no; no", "accelerated-erm", {"test": "clip"}),
         ),
     ),
     Table(
         "Lowy, Liu and Asi, Figure 1",
-        "*Faster algorithms for user-level private stochastic convex optimization*. Gradients for the optimal rate; "
-        "ε = 1, n = d. Rows for losses that are not smooth show the same method on this smooth problem.",
+        "Gradients for the optimal rate, ε = 1, n = d. Losses that are not smooth: figures of a smooth one.",
         "loss; gradients",
         (
-            Row("BS23", "smooth; mn^(3/2)", "mean-sgd", {}),
-            Row("AL24", "smooth; β(mn)^(3/2)", "outlier-gd"),
-            Row("Algorithm 3", "smooth; β^¼ (mn)^(9/8) + β^½ n^¼ m^(5/4)", "accelerated-erm"),
-            Row("AL24", "not smooth; (mn)³", "outlier-gd"),
-            Row("Algorithm 3, smoothed", "not smooth; n^(11/8) m^(5/4)", "accelerated-erm"),
+            Row("BS23", r"smooth; $mn^{3/2}$", "mean-sgd", {}),
+            Row("AL24", r"smooth; $\beta(mn)^{3/2}$", "outlier-gd"),
+            Row("Algorithm 3", r"smooth; $\beta^{1/4}(mn)^{9/8}+\beta^{1/2}n^{1/4}m^{5/4}$", "accelerated-erm"),
+            Row("AL24", r"not smooth; $(mn)^3$", "outlier-gd"),
+            Row("Algorithm 3, smoothed", r"not smooth; $n^{11/8}m^{5/4}$", "accelerated-erm"),
         ),
     ),
     Table(
         "Bassily and Sun, Table 1",
-        "*User-level private stochastic convex optimization with optimal rates*. Excess; item-level rows take every "
-        "item for a user.",
+        "Excess risk. In item-level rows each item is a user.",
         "excess",
         (
-            Row("Item-level, central", "1/√(mn) + √(d ln(1/δ))/(nmε)", "dp-sgd-wor", {}, True),
-            Row("Item-level, local", "√(d/(nmε²))", "local-model", {"estimator": "clip"}, True),
-            Row("User-level, central", "1/√(mn) + √(d ln(1/δ))/(n√mε)", "mean-sgd", {}),
-            Row("User-level, local", "√(d/(nmε²))", "local-model", {"estimator": "tracking"}),
+            Row("Item-level, central", r"$1/\sqrt{mn}+\sqrt{d\ln(1/\delta)}/(nm\varepsilon)$", "dp-sgd-wor", {}, True),
+            Row("Item-level, local", r"$\sqrt{d/(nm\varepsilon^2)}$", "local-model", {"estimator": "clip"}, True),
+            Row("User-level, central", r"$1/\sqrt{mn}+\sqrt{d\ln(1/\delta)}/(n\sqrt{m}\varepsilon)$", "mean-sgd", {}),
+            Row("User-level, local", r"$\sqrt{d/(nm\varepsilon^2)}$", "local-model", {"estimator": "tracking"}),
         ),
     ),
 )
@@ -145,7 +154,7 @@ def public_problem(users: int, row: Row) -> Problem:
 
 
 def figure(row: Row, users: int) -> str:
-    """One cell: a predicted risk, or what it would take."""
+    """One cell: a predicted risk and the rounds, or what it would take."""
     if row.name in REFUSED:
         digits = subsets(users, deletions(EPSILON, DELTA))
         return f"refused: 10^{digits:.1f} subsets"
@@ -160,7 +169,7 @@ def figure(row: Row, users: int) -> str:
     except QuoronError as error:
         return f"refused: {error}".replace("|", "/")
     risk = plan.guessed_excess_risk  # the page tells guesses, measured or not
-    return f"in {plan.cost.rounds:,} rounds" if risk is None else f"{risk:.1e} in {plan.cost.rounds:,} rounds"
+    return f"({plan.cost.rounds:,})" if risk is None else f"{risk:.1e} ({plan.cost.rounds:,})"
 
 
 def key(row: Row) -> str:
@@ -185,9 +194,9 @@ def known() -> dict[str, tuple[str, ...]]:
     for table in TABLES:
         for row in table.rows:
             told = re.escape(f"| {row.cited} | {row.claimed} | {row.label} |")
-            pattern = rf"^{told}[^|]*\|[^|]*\|(.*)\|$"  # behind whose it is, and its trust model
+            pattern = rf"^{told}(.*)\|$"
             if (line := re.search(pattern, text, re.MULTILINE)) is not None:
-                found[key(row)] = tuple(cell.strip() for cell in line.group(1).split("|"))
+                found.setdefault(key(row), tuple(cell.strip() for cell in line.group(1).split("|")))
     return found
 
 
@@ -195,15 +204,16 @@ def page(figures: Mapping[str, tuple[str, ...]]) -> str:
     """The page with these figures, its prose as it stands."""
     head, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
     _, _, tail = rest.partition(END)
-    every, parts = {**ALGORITHMS, **REFUSED}, []
+    parts: list[str] = []
+    above: set[str] = set()
     for table in TABLES:
-        heads = ["row", table.columns, "here", "whose", "trust_model", *(f"n = {users:,}" for users in USERS)]
-        lines = [f"\n## {table.title}\n\n{table.source}\n", _line(heads), _line(["---"] * len(heads))]
+        heads = ["row", table.columns, "here", *(f"n = {users:,}" for users in USERS)]
+        lines = [f"\n### {table.title}\n\n{table.source}\n", _line(heads), _line(["---"] * len(heads))]
         for row in table.rows:
-            trust_model = every[row.name].trust_model if row.name in every else "—"
-            cells = figures.get(key(row), ("—",) * len(USERS))
-            whose = ALGORITHMS[row.name].origin.relation if row.name in ALGORITHMS else "—"
-            lines.append(_line([row.cited, row.claimed, row.label, whose, trust_model, *cells]))
+            again = ("as above", *[""] * (len(USERS) - 1))
+            cells = again if key(row) in above else figures.get(key(row), ("—",) * len(USERS))
+            above.add(key(row))
+            lines.append(_line([row.cited, row.claimed, row.label, *cells]))
         parts.append("\n".join(lines) + "\n")
     return "".join((head, BEGIN, "\n", *parts, "\n", END, tail))
 

@@ -335,12 +335,12 @@ def table_rows():
     recentred = ALGORITHMS["recentred-sgd"]
     for size in SIZES:
         n, m, d, epsilon = size
-        at = [sized(n), sized(m), str(d), f"{epsilon:g}"]
+        at, same = [sized(n), sized(m), str(d), f"{epsilon:g}"], [""] * 4
         yield at, "4, printed", *_central_row(central(*size))
         for name, info in (("mean-sgd", CENTRAL), ("recentred-sgd", recentred)):
-            yield at, f"`{name}`", *_central_row(_calibrated(info, size))
-        yield at, "5, printed", *_local_row(local_model(*size))
-        yield at, "`local-model`", *_local_row(_calibrated(LOCAL, size))
+            yield same, f"`{name}`", *_central_row(_calibrated(info, size))
+        yield same, "5, printed", *_local_row(local_model(*size))
+        yield same, "`local-model`", *_local_row(_calibrated(LOCAL, size))
 
 
 def _calibrated(info, size):
@@ -379,7 +379,7 @@ def table_lines():
 
 def test_the_page_tells_what_the_printed_constants_give_beside_the_calibrated_ones():
     page = (Path(__file__).parents[2] / "docs" / "papers" / "bassily_sun.md").read_text(encoding="utf-8")
-    told = [line for line in page.splitlines() if line.count("|") == 12 and line[2].isdigit()]
+    _, _, *told = [line for line in page.splitlines() if line.count("|") == 12]
     assert told == table_lines()
 
 

@@ -357,6 +357,6 @@ STABLE_SETS = Refused(
     summary="Search for a stable set of users, then output perturbation; refused: its search is super-polynomial",
     source=GHAZI_2023.at(),
     trust_model="central-release",
-    theorem="docs/tables-row-by-row.md",
+    theorem="docs/results.md",
 )
 REFUSED: Mapping[str, Refused] = MappingProxyType({each.name: each for each in (STABLE_SETS,)})

@@ -5,7 +5,7 @@ The rule, in order, over the plans that are feasible and predicted to be better 
 1. an untrusted coordinator leaves only plans of trust models `two-servers` and `local` (the caller passes no others);
 2. declared outlier users: where users are publicly known to be alike in every direction, the least predicted risk of
    those that remove outliers, up to ten times the recommended's. Elsewhere removal left most in all that was measured
-   (docs/results.md, adversarial users): up to one in twenty change nothing but the sentence; of more, the recommended
+   (docs/results.md, "Adversarial users"): up to one in twenty change nothing but the sentence; of more, the recommended
    method, which asks and clips each once, and removal where that is infeasible;
 3. a method whose own rule of n, d, ε and what may be asked takes the problem (`Choosing.rule`): everybody may be asked
    in every round, or a budget of one round; with budget.max_rounds that of the least bound. Such rules were fixed on
