@@ -31,9 +31,9 @@ def sync_folder(folder: Path) -> None:
 
 
 def replace_whole(path: Path, data: bytes, *, mode: int) -> None:
-    """Write a file so that it is complete or not there at all, whoever else writes it and even after a power cut.
+    """Write a file so that it is complete or not there at all, even with concurrent writers and after a power cut.
 
-    Whoever reads and then writes takes turns besides: the last to write wins.
+    Callers that read and then write must take turns: the last to write wins.
     """
     draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}.new")
     handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)

@@ -95,9 +95,9 @@ def threads_for(batch: Items, threads: int | None) -> int:
 
 
 def pieces(so_far: NDArray[np.int64], width: int, threads: int) -> list[int]:
-    """Where pieces of about equal size begin, of users whose sizes add up to `so_far` (k,) times `width`, and k.
+    """Return where pieces of about equal size begin, of users whose sizes add up to `so_far` (k,) times `width`, and k.
 
-    As many as threads, or a few times that where there is much to do: whoever is slower then takes fewer.
+    There are as many as threads, or a few times that where there is much to do: a slower thread then takes fewer.
     """
     if threads == 1 or len(so_far) < threads:
         return [0, len(so_far)]

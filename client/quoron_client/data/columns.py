@@ -442,7 +442,7 @@ def check_name(name: str, names: Sequence[str], wanted: Collection[str] = ()) ->
 
 
 def _names(names: list[str]) -> str:
-    """The columns of a table for people; a first row with numbers is somebody's row, and is not told."""
+    """Return a table's columns for an error; a first row with numbers is a user's row, and is not shown."""
     if any(not math.isnan(number(each)) for each in names):
         return "columns whose names are numbers"
     first = [(each.splitlines() or [""])[0] for each in names[:MANY]]  # in quotes that never close there may be rows

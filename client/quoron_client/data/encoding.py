@@ -9,9 +9,9 @@
     >>> fused.encoded(rules, table).kept.tolist()
     [True, False]
 
-One row's numbers depend on that row alone, by declared ranges and vocabularies. No value of a row is an error: a row
+One row's numbers depend on that row alone, by declared ranges and vocabularies. No value of a row is an error. A row
 that cannot be used (a feature or a weight that is no finite number, a label that is none of those declared) is left
-out, or with `missing="midpoint"` a feature without a number is taken to be in the middle of its range. A column that is
+out. With `missing="midpoint"` a feature without a number is taken to be in the middle of its range. A column that is
 not there, or is there twice, is an error: a table's columns are public.
 
 What a row's label is, by public rules only: a comparison, a positive value, classes, a range, or given signs.
@@ -258,7 +258,7 @@ def read_label(
 
 
 def outcomes(label: AnyLabel | None) -> tuple[str | int | bool, ...]:
-    """The values that are told apart, the one of lower scores first, as the column has them; () for a number.
+    """Return a label's values, the one of lower scores first, as the column has them; () for a number.
 
     Of a comparison and of one value among others they are false and true. Of -1 and +1 undeclared, 0 and 1.
     """

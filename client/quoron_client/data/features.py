@@ -1,6 +1,6 @@
 """What a column becomes: the public range of a number, the public vocabulary of a category, a public hash.
 
-What every feature answers: whoever reads a table asks a feature, never which kind it is.
+The interface of every feature: code that reads a table calls it, and never checks which kind a feature is.
 
 Each value is read alone, by `read(table)`, in one of two ways:
 
@@ -20,8 +20,8 @@ Columns that are declared alike as one entry: `x[0:100000]` is x0, x1, ..., x999
     ['x[0:150]']
 
 What stands in brackets are the first number and the one after the last, as Python slices are. Numbers have as many
-digits as the first, if that begins with 0. So a run over 10⁵ columns is told in a line: in a configuration, to a
-coordinator, to its clients and in a model's file.
+digits as the first, if that begins with 0. So the columns of a run over 10⁵ columns are one line: in a configuration,
+in messages and in a model's file.
 
 Categories that are integers and count up are one text likewise.
 
@@ -148,11 +148,9 @@ class Kind(ABC):
         """Numbers or codes of all rows, shape (N,), as `is_number` says. Raises DataError as `check` does."""
 
 
-MAX_COLUMNS = (
-    1 << 20
-)  # columns of one encoding: their names take some 100 MB, and whoever announces a run may name a span
+MAX_COLUMNS = 1 << 20  # columns of one encoding: their names take some 100 MB, and an announcement may name a span
 MAX_INTEGER = 2**53  # integer categories below it are what they are as float64 too
-MIN_SPAN = 100  # columns, or integers, in a row that are told as a span
+MIN_SPAN = 100  # columns, or integers, in a row that are written as a span
 _SPAN = re.compile(r"(.*)\[(\d{1,9}):(\d{1,9})\]", re.ASCII | re.DOTALL)
 _COUNTED = re.compile(r"(-?\d{1,16}):(-?\d{1,16})", re.ASCII)
 _NUMBERED = re.compile(r"(.*?)(\d{1,9})", re.ASCII | re.DOTALL)
@@ -284,7 +282,7 @@ class DatePart(Kind):
     column: str
     part: Part
     format: str = "iso"  # how text says it: "iso", a format such as "%d.%m.%Y %H:%M", or "unix", "unix-ms", ...
-    zone: str = ""  # the clock that values are told by, of those that have an offset; "": the one they are written in
+    zone: str = ""  # the clock by which values with an offset are read; "": the one they are written in
 
     __pydantic_config__: ClassVar[ConfigDict] = _CLOSED
 
@@ -492,8 +490,8 @@ class Categorical(Kind):
     """One 0/1 column for each declared category; other values, and nulls, are all zeros.
 
     Text categories are compared as text, integer ones as integers. A hundred integers or more that count up are a
-    range, told as `0:50000`. `"from-data"` takes the values found, for simulation only: in a deployment the vocabulary
-    itself would leak.
+    range, written as `0:50000`. The value `"from-data"` takes the values found, for simulation only: in a deployment
+    the vocabulary itself would leak.
     """
 
     column: str
@@ -548,8 +546,8 @@ class Hashed(Kind):
     [51, 57, -1, 51]
 
     The bucket of a value is SipHash-2-4 of its text in UTF-8 modulo the number of buckets. The key, 16 bytes of BLAKE2b
-    of the column's name, is public: two columns fall together in different places, and whoever picks values that do
-    moves his own rows alone. Which bucket a value has depends on nothing else: not on the machine, the file or what
+    of the column's name, is public. Each column has collisions of its own, and a user who picks values that collide
+    changes its own rows alone. Which bucket a value has depends on nothing else: not on the machine, the file or what
     others hold.
 
     Source: Aumasson & Bernstein (2012), SipHash: a fast short-input PRF.

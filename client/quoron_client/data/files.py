@@ -5,9 +5,9 @@ Parquet files in a folder or an object store, read row group by row group.
     files = Files.found("s3://bucket/visits")
     for batch in files.batches(files.parts[0], ["patient", "age"]): ...
 
-Of a folder all `.parquet` files below it are read, but for names that begin with "." or "_"; the keys of hive
-partitions (`year=2024/`) are columns of text, whatever their values look like: a type that followed from all of them
-would let one user's value change everybody's column. Rows are in the order of the files' paths.
+All `.parquet` files below a folder are read, but for names that begin with "." or "_". The keys of hive partitions
+(`year=2024/`) are columns of text, whatever their values look like: a type that followed from all of them would let one
+user's value change everybody's column. Rows are in the order of the files' paths.
 
 | what is wrong                                   | DataError names                               |
 | ----------------------------------------------- | --------------------------------------------- |

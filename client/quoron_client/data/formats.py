@@ -19,7 +19,7 @@ How a table's text is written is declared, or read off its header and its name, 
     >>> Dialect().of_header(b'"weight, kg";age', "visits.csv")[1].separator
     ';'
 
-| what                    | declared as                          | told from                                         |
+| what                    | declared as                          | detected from                                     |
 | ----------------------- | ------------------------------------ | ------------------------------------------------- |
 | what separates cells    | `separator`, one character           | the name (.tsv), or what the header has           |
 | what a number's comma is| `decimal`, `.` or `,`                | nothing: it is `.`                                |
@@ -51,7 +51,7 @@ def can_separate(one: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """As declared; None is to be told. ConfigError for what none can be."""
+    """The declared form of a text file; None is to be detected. Raises ConfigError for an impossible value."""
 
     separator: str | None = None
     decimal: Literal[".", ","] = "."
@@ -72,9 +72,9 @@ class Dialect:
             raise ConfigError(f"Expected quoting to be 'double' or 'none', got {self.quoting!r}.")
 
     def declared(self) -> dict[str, str]:
-        """What differs from what is told."""
-        given, told = asdict(self), asdict(Dialect())
-        return {name: value for name, value in given.items() if value != told[name]}
+        """Return the fields that differ from the defaults."""
+        given, default = asdict(self), asdict(Dialect())
+        return {name: value for name, value in given.items() if value != default[name]}
 
     def of_bytes(self, first: bytes, called: str) -> str:
         """The encoding of a file that begins so. DataError where it begins like another than is declared."""

@@ -65,7 +65,7 @@ from quoron_privacy.kernels.threads import all_threads, at_once
 
 _LONG, _NUMBERS = 256, 1 << 16  # rows of a tile, and numbers: it stays in a processor's cache
 _APART = 16  # numbers between columns of a tile: a power of two apart, they would drive each other out of the cache
-# How Arrow stores numbers, by what `numbers` is told.
+# How Arrow stores numbers; `numbers` takes the index.
 STORED = ("float", "double", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "bool")
 _LIKE = tuple(np.empty(0, {"float": "float32"}.get(kind, kind)) for kind in STORED[:-1])
 
@@ -122,11 +122,11 @@ def _scale(value: float, low: float, high: float, scale: float) -> Any:
 def numbers(
     stored: Any, ends: Any, places: Any, drop: bool, scale: float, features: Any, marks: Any, counts: Any
 ) -> None:
-    """Columns of numbers, each brought from its [low, high] to [-1, 1] in float32, and then times `scale`.
+    """Write columns of numbers, each brought from its [low, high] to [-1, 1] in float32, and then times `scale`.
 
-    `stored` (k, 4) are the address of each column's values, how they are stored, the address of their validity and the
-    first one's place; `ends` (k, 2) low and high; `places` (k, 2) its column of `features` (N, p) and its bit of
-    `marks` (N, B). `counts` (k, 2) become values that are missing, and others outside the range.
+    Row j of `stored` (k, 4) has the address of a column's values, how they are stored, the address of their validity
+    and the first one's place; `ends` (k, 2) low and high. Row j of `places` (k, 2) has its column of `features` (N, p)
+    and its bit of `marks` (N, B). `counts` (k, 2) become values that are missing, and others outside the range.
     """
     rows, columns = len(features), len(stored)
     long = min(_LONG, max(8, _NUMBERS // max(1, columns)))
@@ -350,7 +350,7 @@ def declared_columns(rules: Encoding) -> tuple[Column, ...]:
 
 
 def declared_labels(rules: Encoding) -> tuple[str, ...]:
-    """What labels are told apart, in words: the classes, or the two ends of a range at which they are held."""
+    """Return the labels that are counted, in words: the classes, or the two ends of a range of numbers."""
     label = rules.label
     if label is None:
         return ()
@@ -678,8 +678,8 @@ _STRETCH = 1 << 21  # bytes of rows that are put in order at a time, about: a pr
 class Gathering:
     """Rows that are added batch by batch, of a table of so many `rows`, where that is known.
 
-    Before they take more memory `ask` is told how many bytes they will take, and how many of these are new. It may
-    raise.
+    Before they take more memory, `ask` is called with the bytes that they will take, and how many of these are new. It
+    may raise.
     """
 
     def __init__(

@@ -101,7 +101,7 @@ class ItemView:
     Made by `ItemBatch` alone, whose checks hold for it. A loop over users reads it like a batch.
     """
 
-    features: Features  # (N, d), of whoever else is there as well
+    features: Features  # (N, d), of other users, too
     labels: NDArray[np.float64]  # (N,)
     begins: NDArray[np.int64]  # (k,)
     ends: NDArray[np.int64]  # (k,)

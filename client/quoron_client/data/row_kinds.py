@@ -57,7 +57,7 @@ def codes(table: pa.Table, name: str) -> tuple[NDArray[np.float64], list[str]]:
     order = sorted(range(len(found)), key=found.__getitem__)
     ranks = np.full(len(found) + 1, np.nan)
     ranks[order] = np.arange(len(order))
-    # What a model's file may not hold is no name either, whoever has it.
+    # A text that a model's file may not hold is no name, either.
     nothing = np.array([*(text.strip().lower() in _NOTHING or bool(CONTROL.search(text)) for text in found), True])
     ranks[nothing] = np.nan
     return ranks[columns.codes(coded)], [found[each] for each in order]

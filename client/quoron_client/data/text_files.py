@@ -22,8 +22,8 @@ The rows of a CSV file, all cells as text: no cell of one user moves the borders
 | a row of more than 256 MiB                    | the same, at 512 MiB at the latest: it may be an unclosed quote    |
 
 Dialect: RFC 4180, which lets no quote into a cell without quotes. So a row ends at the line ends after an even number
-of quotes and nowhere else, which is found here; each piece of whole rows is then read by pyarrow. A file is looked at
-to its end before any of its rows is told. docs/tables.md says what a malformed file means for the promise.
+of quotes and nowhere else, which is found here; each piece of whole rows is then read by pyarrow. A file is checked to
+its end before any of its rows is returned. docs/tables.md says what a malformed file means for the guarantee.
 
 JSON lines: a line is a row, whatever it holds, so nobody's bytes are in another's row.
 

@@ -8,10 +8,10 @@ How many rows of one user count: the first so many in the table's own order, by 
     [True, True, True, False]
 
 Nobody's rows may decide how much memory and time a run takes: a user with 6·10⁷ rows would end it, and whether a run
-ends is something that others see. So a user's items are the first `most_rows` of its rows: TIMES the declared items
-per user, or as many as take BYTES, whichever is more. That number follows from declarations alone. Whether a row is
-among the first of its user depends on that user's own rows and their order alone, so for tables that differ in one user
-the items of all others are the same, and every promise for a user's data holds as it is.
+ends is something that others see. So a user's items are the first `most_rows` of its rows: TIMES the declared items per
+user, or as many as take BYTES, whichever is more. That number follows from declarations alone. Whether a row is among
+the first of its user depends on that user's own rows and their order alone. So for tables that differ in one user the
+items of all others are the same, and every guarantee for a user's data holds as it is.
 """
 
 import hashlib
