@@ -17,8 +17,8 @@ Unary randomised response for a number in a range: which bin holds it, one noisy
 
     bit j = [x lies in bin j], flipped with probability 1 / (e^(ε/2) + 1)
 
-Replacing x changes two of the true bits, so a report is ε-differentially private for its user whoever reads it, and no
-less than ε where the bins differ. With 1 / (e^ε + 1) it would be 2ε.
+Replacing x changes two of the true bits, so a report is ε-differentially private for its user against every reader, and
+no less than ε where the bins differ. With 1 / (e^ε + 1) it would be 2ε.
 
 Source: Bassily & Sun (2023), Algorithm 2, step 2. Proof: docs/privacy/local-model.md#r1.
 
@@ -43,7 +43,7 @@ Gaussian noise drawn by a client: exact on an integer grid, and calibrated by th
     >>> round(noise_scale(radius=1.0, epsilon=1.0, delta=1e-6, dimension=10), 2)
     8.45
 
-The coordinator is the adversary here, so a client trusts no noise scale that it is told. Sampler and grid are those of
+The coordinator is the adversary here, so a client trusts no noise scale that it receives. Sampler and grid are those of
 every release (docs/privacy/noise.md#n1, noise#n3 and noise#n4); the calibration is the analytic Gaussian mechanism for
 a vector that one user moves by up to 2 radius (docs/privacy/local-model.md#r2).
 """
@@ -83,7 +83,7 @@ class LocalRandomness(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SeededRandomness:
-    """For simulation: each word is a function of (seed, round, user, position), whoever else is asked in one go."""
+    """For simulation: each word is a function of (seed, round, user, position), and not of other users in a call."""
 
     seed: int
 

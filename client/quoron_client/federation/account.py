@@ -1,11 +1,11 @@
-"""What a silo's record says to the silo: what was promised, run by run, and how much of each person is spent.
+"""The account of a silo's record: the guarantee of each run, and how much of each person's budget is spent.
 
     with Record.open(Path("silo.sqlite"), epsilon=inf, delta=inf) as record:
         print(account(record).as_json())
         print(of_each(record, ["patient 17"]))
 
-For the silo and whoever checks on it, and nobody else: how many answered may tell whom a secret cohort had. No
-person's name is in an account; `of_each` needs the names from whoever holds them, as the record has none.
+For the silo and its auditors, and nobody else: how many answered may reveal who was in a secret cohort. No person's
+name is in an account; `of_each` needs the names from the silo, as the record has none.
 """
 
 import csv
@@ -37,7 +37,7 @@ class Promise:
     """A run that was agreed to: what was announced, and what it came to."""
 
     run: str
-    agreed: str  # ISO 8601, UTC; empty if it was not told
+    agreed: str  # ISO 8601, UTC; empty if it is not known
     algorithm: str
     statement: str
     theorem: str
@@ -87,7 +87,7 @@ class Account:
 
 @dataclass(frozen=True, slots=True)
 class PersonAccount:
-    """One person's, for whoever has its name."""
+    """The account of one person, for a caller who has its name."""
 
     name: str
     number: int | None  # None: the record does not know this name

@@ -30,7 +30,7 @@ from quoron_privacy.errors import ConfigError, IdentityError
 STAYS = {
     "that this user has left, and when": "a client that is started with this record again answers nothing",
     "the sum of ε and of δ that was spent": "what was released stays released, and bounds what may follow",
-    "the number of writes, in the record and beside it": "an older copy of the record is told from this one",
+    "the number of writes, in the record and beside it": "an older copy of the record is distinguished from this one",
     "what was released before": "it is out; its guarantee bounds, by ε and δ, what it can say of this user's items",
 }
 
@@ -45,11 +45,11 @@ class Receipt:
 
     def as_json(self) -> dict[str, Any]:
         """All of it."""
-        told = asdict(self.farewell)
-        erased = {"runs": told.pop("runs"), "answers": told.pop("answers"), "books": told.pop("books")}
+        fields = asdict(self.farewell)
+        erased = {"runs": fields.pop("runs"), "answers": fields.pop("answers"), "books": fields.pop("books")}
         return (
-            {"left": told.pop("time"), "record": self.record}
-            | told
+            {"left": fields.pop("time"), "record": self.record}
+            | fields
             | {"erased": erased | {"files": self.files}, "stays": STAYS}
         )
 

@@ -6,7 +6,7 @@
     >>> [each.getMessage() for each in lines]
     ['refused ada', 'refused ada (and 2 more like it)']
 
-A kind is a place in the source. What happens in other libraries while they serve a call is told in one line.
+A kind is a place in the source. An exception in another library that serves a call is logged in one line.
 
 Nor is there a core dump: what the system keeps of a process that crashes holds its keys.
 

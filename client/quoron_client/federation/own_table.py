@@ -1,14 +1,14 @@
 """One user's own table as items, by a run's public rules.
 
-What is wrong with the file or its columns is an error, told to the owner: the header of a file of text alone says so,
-or the schema of another. What is wrong with the rows is not: the coordinator would learn it. Rows that cannot be used
-are left out. Where none is left, the items become one that is not finite, which is rejected, or in the
-local model counts as a gradient of zero, like anybody's.
+A fault of the file or its columns is an error, shown to the owner: the header of a file of text alone says so, or the
+schema of another. A fault of the rows is not: the coordinator would learn of it. Rows that cannot be used are left out.
+Where none is left, the items become one that is not finite, which is rejected, or in the local model counts as a
+gradient of zero, like anybody's.
 
 Whether a client's table looks like that of several people. If so, its owner is asked.
 
-A client's whole table is one user. Where a hospital runs one client for all of its patients, what is promised is
-promised for the hospital, and for none of its patients. A table looks like that of several people if
+A client's whole table is one user. Where a hospital runs one client for all of its patients, the guarantee is for the
+hospital, and for none of its patients. A table looks like that of several people if
 
 | what                                         | when                                                                 |
 | -------------------------------------------- | -------------------------------------------------------------------- |
@@ -27,9 +27,8 @@ A silo's own table as the items of its persons, by a run's public rules.
     names = names_in(Path("patients.parquet"), "patient_id")
     held = own_people(Path("patients.parquet"), terms, "patient_id", people=300)
 
-As `own_table`, person by person: what is wrong with the file or its columns is an error, told to the owner; what is
-wrong with rows is not, and concerns the person alone whose rows they are. Rows of nobody, without a name in the user
-column, are left out.
+As `own_table`, person by person: a fault of the file or its columns is an error, shown to the owner. A fault of rows is
+not, and concerns the person alone whose rows they are. Rows without a name in the user column are left out.
 """
 
 import re
@@ -67,9 +66,9 @@ _DATE = re.compile(r"\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}([T ].*)?|\d{1,2}:\d{2}(:.*)
 
 
 def several(table: pa.Table, items_per_user: int | None = None) -> str | None:
-    """Why a table looks like that of several people, without a value or a number of it; None if it does not.
+    """Return why a table looks like that of several people, without a value or a number of it; None if it does not.
 
-    A column is told by its place: the first row of a file without a header is somebody's.
+    A column is named by its place: the first row of a file without a header is somebody's.
     """
     if items_per_user is not None and table.num_rows > MANY * items_per_user:
         return f"more than {MANY} times the {items_per_user:,} rows that a person holds"
@@ -159,7 +158,7 @@ def opened(path: Path, terms: Terms, dialect: Dialect | None = None, *more: str)
 
 
 def unusable(path: Path, error: Exception) -> str:
-    """What its owner is told of rows: consent must not depend on it, and other libraries' words may quote a value."""
+    """Return what the owner reads of rows: consent must not depend on it, and other libraries may quote a value."""
     known = isinstance(error, DataError)
     said = str(error) if known else f"Expected rows that can be used, got {type(error).__name__}."
     return f"Data file {str(path)!r}: {said}"

@@ -23,21 +23,21 @@ A silo has a record for all of its persons, each with limits of its own:
 
 It does not trust the coordinator. For each round of a run there is one answer, made once: written here before it is
 sent, sent again for the same question, and refused for any other. Rounds go forward: once a later one was answered
-nothing is sent of an earlier one, also if the coordinator's database was restored since. On Flower nobody tells of
-databases, and rounds may go back: there, too, each has one answer. A person is charged in full for a run when it
-is agreed to, whether it is then asked or not; the charges of all runs add up, which is sound however the coordinator
-composes them, and stay within the limits, which are those of one person. Whoever has no room, or has left, is not in an
-answer, like anybody who is away (docs/privacy/lifetime.md#ol1).
+nothing is sent of an earlier one, also if the coordinator's database was restored since. Flower reports no database,
+and rounds may go back: there, too, each has one answer. A person is charged in full for a run when it is agreed to,
+whether the person is then asked or not. The charges of all runs add up, which is sound however the coordinator composes
+them, and stay within the limits, which are those of one person. A person without budget, or who has left, is not in an
+answer, as if away (docs/privacy/lifetime.md#ol1).
 
-How the file survives crashes, and is told from an older copy of itself, is in `record_file`; beyond that, one that
-lacks a run which a coordinator says this key has agreed to is refused by name. Whoever has nothing else says so
-(`anew`): what coordinators say is then entered as spent, by everybody. In turn it keeps what it has seen of each
-coordinator's books, and refuses older ones by name.
+How the file survives crashes, and is distinguished from an older copy of itself, is in `record_file`. A record that
+lacks a run which a coordinator says this key has agreed to is refused by name. An owner without another record declares
+so (`anew`): runs that coordinators report are then entered as spent, by everybody. In turn the record keeps what it has
+seen of each coordinator's books, and refuses older ones by name.
 
-Answers may be functions of the owner's data, so the file is its owner's alone, and they are erased when the run has
-ended. Whoever loses the file loses these protections: keep it with the data. An owner who leaves (`leave`) has all of
-it erased but that it has left and what was spent, and from then on nothing opens the file to answer; of a person who
-leaves a silo (`depart`) that person's answers are.
+Answers may be functions of the owner's data, so the file is its owner's alone, and answers are erased when the run has
+ended. Without the file these protections are lost: keep it with the data. For an owner who leaves (`leave`) everything
+is erased but that it has left and what was spent, and from then on nothing opens the file to answer. For a person who
+leaves a silo (`depart`) that person's answers are erased.
 
 The runs in a client's record: what was agreed to, and what a silo's account shows of it.
 
@@ -97,7 +97,7 @@ class Charge:
 
     run: str
     agreed: str | None  # ISO 8601, UTC; None: a coordinator says so
-    promise: str  # JSON; empty where it was not told
+    promise: str  # JSON; empty where it is not known
     epsilon: float
     delta: float
     ended: bool
@@ -145,7 +145,7 @@ def too_many(database: sqlite3.Connection) -> bool:
 
 
 def end(database: sqlite3.Connection, run: str, *, begun: bool) -> None:
-    """A run has ended: its answers are erased. Whoever was charged stays so, unless it had not begun."""
+    """End a run: erase its answers. A person who was charged stays charged, unless the run had not begun."""
     release = not begun and not Share.of(database, run).given
     database.execute("UPDATE runs SET ended = 1, charged = charged AND NOT ? WHERE run = ?", (release, run))
     record_file.close(database, run, release=release)
@@ -186,7 +186,7 @@ class BooksClaim:
     rows: int  # of the lifetime ledger
     head: str  # hash of the last; of 64 zeros without one
     then: str  # hash of the last row of those that the client named; empty if there are fewer
-    charged: frozenset[int] | None  # marks of runs that are charged to this client's group; None if not all were told
+    charged: frozenset[int] | None  # marks of runs charged to this client's group; None if not all were reported
 
     @classmethod
     def read(cls, message: federation.Books) -> "BooksClaim":
@@ -206,7 +206,7 @@ class BooksClaim:
         )
 
     def lacks(self, runs: Iterable[str]) -> list[str]:
-        """Those of `runs` that are not charged in these books, as far as can be told."""
+        """Return those of `runs` that are not charged in these books, as far as is known."""
         return [] if self.charged is None else [run for run in runs if run_mark(run) not in self.charged]
 
 
@@ -332,11 +332,11 @@ class Record:
             raise
 
     def register(self, names: Sequence[str], most: int | None = None) -> Persons:
-        """The number of each person of a silo, by its name, shape (k,): new ones follow in the order given, up to
-        `most` in all; a number is for ever. -1 for whoever has left, or is one too many.
+        """Return the number of each person of a silo, by its name, shape (k,): -1 for a person who has left, or is one
+        too many. New persons follow in the order given, up to `most` in all; a number is for ever.
 
-        Names are kept as salted digests. Whoever is new is charged for the open runs for which it has room. LedgerError
-        for the record of one user who has answered.
+        Names are kept as salted digests. A new person is charged for the open runs for which its budget suffices.
+        Raises LedgerError for the record of one user who has answered.
         """
         if self._settled:
             numbers, left = self.known(names)
@@ -393,7 +393,7 @@ class Record:
                 release(database, begun, books=self._root, before=self._before)
 
     def _everybody(self) -> Persons:
-        """Whoever has a number, or the one user."""
+        """Every person with a number, or the one user."""
         (many,) = self._database.execute("SELECT count(*) FROM people").fetchone()
         return np.arange(max(1, many))
 
@@ -450,11 +450,11 @@ class Record:
             return charges(database, those)
 
     def agree(self, agreement: Agreement) -> str | None:
-        """Agree to a run, durably, and charge everybody who has room for it; None, or why not: other terms than before,
-        or nobody has room.
+        """Agree to a run, durably, and charge everybody whose budget suffices. Return None, or why not: other terms
+        than before, or nobody's budget suffices.
 
-        By terms, limits and who has left alone, whoever was asked or has answered in earlier runs: that may be secret
-        (docs/privacy/lifetime.md#ol1). Said again, whoever has come since, or has room by now, is charged too.
+        Terms, limits and who has left alone decide, not who was asked or has answered in earlier runs: that may be
+        secret (docs/privacy/lifetime.md#ol1). A repeated call also charges persons who are new, or have budget by now.
         """
         a = agreement
         with self._file.errors(), self._file.transaction() as database:
@@ -518,8 +518,8 @@ class Record:
         spends: tuple[float, float] = (0.0, 0.0),
         may: May | None = None,
     ) -> str | None:
-        """Why none of these persons of a silo may give a new answer in this round, or None; by default the one user. Of
-        no persons at all: why nobody may, whoever it is.
+        """Return why none of these persons of a silo may give a new answer in this round, or None; by default of the
+        one user. For no persons at all, return why nobody may.
 
         The answer `spends` (ε, δ) by itself: a local report. `may` says whether the plan has a user in this round who
         was in some others.
@@ -620,7 +620,7 @@ class Record:
             query = "SELECT persons, epsilon, delta FROM answers WHERE run = ? AND round = ?"
             earlier = database.execute(query, (run, round)).fetchone() if further else None
             everybody = record_file.mask(asked) if earlier is None else record_file.union(earlier[0], asked)
-            if earlier is not None:  # one row for all of them: of each as much as of whoever spends most
+            if earlier is not None:  # one row for all of them: of each as much as of the one who spends most
                 spends = max(spends[0], earlier[1]), max(spends[1], earlier[2])
             row = (run, round, digest, *spends, self._incarnation, record_file.packed(everybody), answer)
             database.execute("INSERT OR REPLACE INTO answers VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
@@ -629,9 +629,9 @@ class Record:
 
     def end(self, run: str, *, begun: bool = True) -> bool:
         """Erase the answers of a run that has ended; that they were given, and what was spent, stays. Nobody is charged
-        for one of which its coordinator says that it had not `begun`, if nothing was answered in it.
+        for a run that had not `begun`, by its coordinator, if nothing was answered in it.
 
-        Whether this is news: a coordinator tells of the runs that ended to whoever comes back.
+        Return whether this is news: a coordinator reports ended runs to every client that comes back.
         """
         with self._file.errors() as database:
             if not database.execute("SELECT 1 FROM runs WHERE run = ? AND ended = 0", (run,)).fetchone():

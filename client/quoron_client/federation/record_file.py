@@ -22,9 +22,9 @@ Whom a client's record charges: the persons of a silo, each by a number of its o
     count(database, "spring", seats)                     # and have answered once more in it
     spent(database, seats)                               # ε and δ of each, shape (2, 2)
 
-Of a name the record keeps a salted digest, so whoever finds the file learns nobody's name from it; whoever has the file
-and guesses a name can check the guess, as the salt is in it. Of a run it keeps one row, however many the persons are:
-who is charged and who has answered, a bit each, and how often, while the run is open.
+The record keeps a salted digest of each name, so the file reveals nobody's name. An adversary who has the file can
+check a guessed name, as the salt is in it. Of a run the record keeps one row, however many the persons are: who is
+charged and who has answered, a bit each, and how often, while the run is open.
 
 All of it belongs to a transaction of `Record`, whose tables these are. Sums of ε and of δ are correctly rounded.
 """
@@ -59,7 +59,7 @@ class Farewell:
     """All that a record says of an owner who has left."""
 
     time: str  # ISO 8601, UTC, to the second
-    key: str  # SHA-256 of the public key, if it was told
+    key: str  # SHA-256 of the public key, if it is known
     epsilon: float  # spent over all runs, which nothing takes back
     delta: float
     runs: int  # rows that were erased: runs, what was answered in them, and coordinators' books
@@ -148,9 +148,9 @@ def are_registered(database: sqlite3.Connection) -> bool:
 
 
 def register(database: sqlite3.Connection, names: Sequence[str], most: int | None = None) -> Persons:
-    """The number of each name, shape (k,): new ones follow in the order given, up to `most` in all.
+    """Return the number of each name, shape (k,): new ones follow in the order given, up to `most` in all.
 
-    -1 for whoever has left, or is one too many. LedgerError for the record of one user who has answered.
+    It is -1 for a person who left, or is one too many. Raises LedgerError for the record of one user who has answered.
     """
     found = database.execute("SELECT salt FROM silo").fetchone()
     if found is None:
@@ -313,7 +313,7 @@ def are_among(kept: bytes, persons: Persons) -> bool:
 
 
 def union(kept: bytes, persons: Persons) -> Mask:
-    """A bit for each of these, and for whoever has one in what the file says."""
+    """Return a bit for each of these persons, and for each person who has one in `kept`."""
     return mask(np.append(np.flatnonzero(unpacked(kept)), persons))
 
 

@@ -9,10 +9,10 @@
 | a certificate that is not the coordinator's, or is over          | the same: a portal of a hotel passes by         |
 | a refusal before this client was ever welcomed                  | an error with the reason: somebody is looking   |
 | a refusal by the operator: revoked, or a second client of a key  | an error with the reason                        |
-| the owner: told to stop, a record that cannot be written        | the end, or an error                            |
+| the owner: a request to stop, a record that cannot be written   | the end, or an error                            |
 
-Of a run that tells who answers every message leaves at a time that is public: half a round after its question came, an
-answer if it is ready, zeros if it is not. Whatever is computed meanwhile, messages are heard as they come.
+In a run with public participation every message leaves at a time that is public: half a round after its question came,
+an answer if it is ready, zeros if it is not. Whatever is computed meanwhile, messages are heard as they come.
 """
 
 import asyncio
@@ -95,10 +95,10 @@ class Answering(Protocol):
 async def converse(config: ClientConfig, worker: Answering, stop: asyncio.Event) -> None:
     """Take part in a coordinator's runs until `stop` is set, with what `worker` answers.
 
-    However a conversation ends, another is tried, after longer and longer waits, but for what the table above names.
-    Raises IdentityError for a client that is refused, LedgerError for a record that cannot be written, and, before the
-    first welcome, WireError for a coordinator that does not speak this protocol and RunError for one that does not take
-    this client.
+    However a conversation ends, another is tried, after longer and longer waits, except where the table above names an
+    error. Raises IdentityError for a client that is refused, and LedgerError for a record that cannot be written.
+    Before the first welcome, raises WireError for a coordinator that does not speak this protocol and RunError for one
+    that does not take this client.
     """
     session = _Session(config, worker)
     reminding = asyncio.create_task(_remind(config))

@@ -43,7 +43,7 @@ class Promised(_Part):
     dimension: Count  # of the model
     simulation: bool = False
     silo_sums: bool = False  # silos may be asked for sums of their persons' rows
-    participation: Literal["private", "public"] = "private"  # public: whether this client answers is told, by name
+    participation: Literal["private", "public"] = "private"  # public: whether this client answers is public, by name
     seconds: Positive | None = None  # that a round takes answers, where that says when a client sends its own
 
     @model_validator(mode="after")
@@ -58,7 +58,7 @@ class Promised(_Part):
 
     @property
     def public(self) -> bool:
-        """Whether who answers is told."""
+        """Whether it is public who answers."""
         return self.participation == "public"
 
     @property

@@ -1,15 +1,15 @@
 """What a client answers: to each question one answer, made once, or none at all.
 
-Nothing that goes wrong here is told to the coordinator but a status; the owner's log has the rest. Of a run that tells
-who answers not even that: whatever goes wrong with items, or takes too long, is the zero row, as an answer.
+Of an error here the coordinator receives a status alone; the owner's log has the rest. In a run with public
+participation it does not receive even that: with a fault of items, or too late, the answer is the zero row.
 
 What a silo answers: a row for each asked person, as a client of that person's own would say it, or their sums.
 
     worker = SiloWorker.of(owner, record)     # owner.user_column says whose each row of the file is
 
-Persons are numbered in the record, for ever: in the order of their names at first, and whoever comes later by the next
-free number, up to as many as the silo has declared. A number without a person, or whose person has left, has no room
-left or is not in the file, is as somebody who is away; where who answers is told, that is the zero row like anybody's.
+Persons are numbered in the record, for ever: in the order of their names at first, and later persons by the next free
+number, up to as many as the silo has declared. A number without a person, or whose person has left, has no budget left
+or is not in the file, counts as away. With public participation its answer is the zero row.
 
 What a silo has said in one round, as its record keeps it: the row of each person who has answered, made once, or the
 sums that it has sent in place of rows.
@@ -17,10 +17,10 @@ sums that it has sent in place of rows.
     kept = KeptRows.of(task, persons, answers)
     again = KeptRows.read(kept.as_bytes())
 
-A coordinator that comes back may ask other persons in the same round, where it has drawn them by coins: whoever has
-answered says the same again, and nothing to another task; whoever has not is asked for the first time. Of sums the
-same question has the same answer, and to another one those are silent who are in a sum already: of two sums, with and
-without a person, the difference would be its row.
+A coordinator that comes back may ask other persons in the same round, where it has drawn them by coins. A person who
+has answered repeats the answer, and answers no other task; a person who has not is asked for the first time. For sums
+the same question has the same answer, and to another question persons in an earlier sum are silent: of two sums, with
+and without a person, the difference would be its row.
 """
 
 import logging
@@ -266,8 +266,8 @@ class Worker:
         return self._none(message, made) if isinstance(made, str) else made
 
     def at_once(self, message: federation.Question) -> bytes | None:
-        """As `reply`, of an answer that leaves when it is made: in a run whose answers have their time none, not even
-        one that was kept by now; nor in one that was not agreed to yet, as a question may come before the consent."""
+        """Answer as `reply`, but not in a run whose answers have their time, not even with one that was kept by now.
+        Nor in a run that was not agreed to yet: a question may come before the consent."""
         promise = self.record.promise(message.run)
         if promise is None or is_timely(promise):
             return self._none(message, "it was asked before the client had consented")
@@ -526,9 +526,9 @@ class SiloWorker(Worker):
 
     @classmethod
     def of(cls, owner: Owner, record: Record) -> Self:
-        """With everybody in the file in the record. DataError, for the owner, for a file that cannot be read or holds
-        more persons than were declared; of who is enrolled already it is told in the log alone. ConfigError where the
-        file may not be looked at, as who answers may be told, and it is not said how many persons are in it."""
+        """Return a worker, with everybody in the file in the record. Raises DataError for a file that cannot be read or
+        holds more persons than were declared; a silo that is enrolled already logs it instead. Raises ConfigError if
+        participation may be public, as the file may not be read then, and `people` is not declared."""
         public = PUBLIC_PARTICIPATION in owner.accept_trust_models
         if public and owner.people is None:
             raise ConfigError(

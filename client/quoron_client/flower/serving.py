@@ -2,8 +2,8 @@
 
     app = make_app(hello, answer, ended)
 
-Flower sends the text of a client's exception to the server word for word; so everything that runs on the data runs
-inside `guarded`, which turns any exception into a refusal of fixed words, and the owner's log has the rest.
+Flower sends the text of a client's exception to the server word for word. So all code that runs on the data runs inside
+`guarded`, which turns any exception into a refusal of fixed words; the owner's log has the rest.
 
 What the owner of a node decides, by the SuperNode's `--node-config` or the environment of its ClientApps.
 
@@ -156,7 +156,7 @@ _PLACE = {"partition-id": "partition", "num-partitions": "partitions"}
 
 
 class Holder(Protocol):
-    """Whoever holds the items behind a node."""
+    """The holder of the items behind a node."""
 
     def answer(self, values: Values, context: Context) -> RecordDict:
         """The reply to a question."""

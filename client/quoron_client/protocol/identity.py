@@ -1,12 +1,12 @@
-"""Who is who: certificates, looked at before they are shown to anyone, so that errors name the file; and their ends.
+"""Who is who: certificates, checked before they are sent to a peer, so that errors name the file; and their expiry.
 
-A person's new key, signed by the old one: the same user, with the same budget, for whoever checks the statement.
+A person's new key, signed by the old one: the same user, with the same budget, for every party that checks it.
 
     text = sign(Path("ada.key"), Path("ada-new.key"))
     old, new = check(text)                            # fingerprints of the two keys
 
-Both keys sign the words `quoron rotation 1` and both fingerprints, each on a line: the old one says that the new one
-follows it, the new one that whoever says so holds it. Nothing else that quoron or TLS signs begins so.
+Both keys sign the words `quoron rotation 1` and both fingerprints, each on a line: the old key states that the new one
+follows it, the new key that the signer holds it. Nothing else that quoron or TLS signs begins so.
 """
 
 import base64

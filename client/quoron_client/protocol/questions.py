@@ -1,13 +1,13 @@
 """The two types that cross between coordinator and clients: a question to a cohort, and its answers.
 
-An answer is a fixed-shape array and a status. Whoever drops out, is late, or sends nonsense becomes a row of zeros with
-a status other than `ANSWERED`; what that means (a zero vector, an isolated point) is the algorithm's neutral element.
-No value a user sends can raise, stall or change the shape of a round.
+An answer is a fixed-shape array and a status. A user who drops out, is late, or sends nonsense becomes a row of zeros
+with a status other than `ANSWERED`; what the row means (a zero vector, an isolated point) is the algorithm's neutral
+element. No value a user sends can raise, stall or change the shape of a round.
 
 The tasks of a question: what a client computes for it.
 
-A gradient at points that the coordinator names; a pass of SGD over a user's own items; the second moment of its
-features; a gradient of some of its items, by their places; rounds in a metric that the users' own second moment gives.
+Gradients at points that the coordinator names, of all of a user's items or of some, by their places. A pass of SGD over
+a user's own items; the second moment of its features; rounds in a metric that the users' own second moment gives.
 
 Questions of the local model: reports that are private before they leave a client.
 
@@ -126,10 +126,10 @@ class Question:
     round: int  # from 0
     cohort: NDArray[np.int64]  # (k,)
     task: Task
-    planned: int | None = None  # users as told in public; None where k itself is public
-    reduction: Reduction | None = None  # stays with whoever asks: no client is told of it
+    planned: int | None = None  # users as announced in public; None where k itself is public
+    reduction: Reduction | None = None  # stays with the server that asks: no client receives it
     drawn: bool = False  # whom it asks is by secret coins, on which the promise rests
-    attended: bool = False  # who answers is public: whoever sends anything has answered, if only with the zero row
+    attended: bool = False  # who answers is public: a user who sends anything has answered, if only with the zero row
 
     @property
     def lasting(self) -> tuple[Any, ...]:
@@ -334,7 +334,7 @@ class PlacedGradient(Task):
     places: NDArray[np.int64]  # (k, w), one row per asked user
     divisor: float
     clip: float | None = None
-    expected: int = 1  # items of an asked user, as told in public
+    expected: int = 1  # items of an asked user, as announced in public
 
     @property
     def model_size(self) -> int:

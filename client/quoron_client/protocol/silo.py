@@ -4,8 +4,8 @@
     ('0502', [0, 2, 9])
 
 A silo is one client that holds the rows of several persons, each a user of the federation. Persons are named by bits in
-the order of their numbers: nobody twice, nobody of others, and as many bytes whoever is asked. The answer has a row and
-a status for each of them, or sums of their rows on the integer grid of the run's plan.
+the order of their numbers: nobody twice, nobody of another silo, and equally many bytes for all choices of persons. The
+answer has a row and a status for each of them, or sums of their rows on the integer grid of the run's plan.
 """
 
 from math import isfinite, prod

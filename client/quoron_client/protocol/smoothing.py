@@ -68,9 +68,9 @@ class Convolution:
 class Moreau:
     """The Moreau envelope f_λ(x) = min_v f(v) + ‖v - x‖²/2λ of each item's loss.
 
-    With q = ⟨a, x⟩ the minimiser moves along a alone, to the prediction p* = argmin_p φ(p, y) + (p - q)²/2λ‖a‖², and
-    the gradient is (q - p*)/λ‖a‖² · a: a subgradient of φ at p*, times a. Its length is at most that of every
-    subgradient at x, so constants of the loss on the domain hold for it.
+    With q = ⟨a, x⟩ the minimiser moves along a alone, to the prediction p* = argmin_p φ(p, y) + (p - q)²/2λ‖a‖². The
+    gradient is (q - p*)/λ‖a‖² · a: a subgradient of φ at p*, times a. Its length is at most that of every subgradient
+    at x, so constants of the loss on the domain hold for it.
 
     Source: Moreau (1965); Bassily & Sun (2023), section 5, whose parameter β is 1/λ. f - f_λ ≤ λ L²/2 because
     f(v) ≥ f(x) - L ‖v - x‖.

@@ -15,9 +15,9 @@ Questions and answers that are too long for one message: their end follows them,
 
 The end is a question's task, of whom and for which sums; or an answer's values or sums. In its place stands its length,
 of a question its digest too, which is in the question's name, and nothing else is said until it has come. That bytes of
-an answer arrive as they left is the transport's part. A part holds `MOST` bytes and the last one the rest, so
-whoever hears them holds what has come, never more than was announced, and nothing of what it does not want. What fits
-into one message is one, as ever.
+an answer arrive as they left is the transport's part. A part holds `MOST` bytes and the last one the rest, so the
+receiver holds the bytes that have come, never more than were announced, and none of a message that it does not want.
+What fits into one message is one, as ever.
 
 | what comes                                              | what happens                                           |
 | ------------------------------------------------------- | ------------------------------------------------------ |
@@ -213,7 +213,7 @@ MAX_NAME = 200  # characters of a run's name
 MAX_BINS = 1 << 16
 MAX_POINTS = 16  # at which losses are asked for
 KEEPALIVE_SECONDS = 30  # between a client's pings; a server must allow them this often, also without data
-# Whoever does not answer a ping is gone. gRPC waits a minute unless it is told; a slow link needs some seconds.
+# A peer that does not answer a ping is gone. gRPC waits a minute by default; a slow link needs some seconds.
 KEEPALIVE = (
     ("grpc.keepalive_time_ms", 1000 * KEEPALIVE_SECONDS),
     ("grpc.keepalive_timeout_ms", 10_000),
