@@ -19,7 +19,7 @@ from quoron_privacy.noise.streams import GRID_BITS, RandomStream
 from quoron_privacy.release import Adjacency, NoisySums, Release
 
 LARGEST = 2.0**22  # a released coordinate is at most this many standard deviations before noise
-# Of the μ of a mean, what whoever is away in one of two worlds leaves to a count of those who are there
+# Of the μ of a mean, what a user who is away in one of two worlds leaves to a count of those who are there
 # (min-cohort#q4): below √¾ where two vectors are farther apart than one and nobody by 2.
 SPARE = 0.866
 _ARITHMETIC = 1 + 1e-9  # rounding of plans: products and quotients of public floats

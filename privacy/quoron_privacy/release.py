@@ -60,7 +60,7 @@ class NoisySums(Sums):
     """The sum of a cohort's weighted rows with the noise of two servers in it, in steps: released as it stands.
 
     A step is 2⁻³⁰ deviations of one server's noise. What a mechanism makes of it is arithmetic on what is public. There
-    are no `cells`, and nobody is told who was `clipped`: what rows say of their norms is in `total`.
+    are no `cells`, and who was `clipped` is not reported: what rows say of their norms is in `total`.
     """
 
     @classmethod

@@ -56,7 +56,7 @@ class _Law:
 def delta(forward: Profile, backward: Profile, rounds: int, epsilon: float, *, least: float = 1e-15) -> float:
     """δ at ε >= 0 of `rounds` adaptive rounds with the profile `forward`; `backward` is that of the worlds exchanged.
 
-    What is far below `least` is not told apart.
+    Values far below `least` are not resolved.
     """
     if rounds == 1:
         return min(1.0, float(forward(np.array([epsilon]))[0]))

@@ -96,7 +96,7 @@ class Charge:
     def gaussian(self) -> tuple[tuple[float, float], ...]:
         """(μ, t) for replacing one user, t falling: with each it is a Gaussian run but for t; none where there is none.
 
-        The run's theorem proves all of them at once, so whoever counts it may take any (lifetime#lt2).
+        The run's theorem proves all of them at once, so an accountant may take any (lifetime#lt2).
         """
         mu = self.replace_one[2]
         return self.near if mu is None else ((mu, 0.0),)
@@ -139,12 +139,12 @@ class Spent:
 
 
 def compose(charges: Sequence[Charge], delta: float | None = None) -> Spent:
-    """(ε, δ) of all `charges` together, rounded up, by the smaller of two bounds (lifetime#lt3).
+    """Return (ε, δ) of all `charges` together, rounded up, by the smaller of two bounds (lifetime#lt3).
 
-    At δ = Σ δ, or at the given `delta`: either Σ ε, or Σ ε of the runs without μ plus the ε of √(Σ μ²) at what is left
-    of δ, the Σ t of the others and their samplers' total variation paid. `epsilon` is inf if `delta` is too small for
-    the runs. Exact when the promises did not depend on releases; if later promises were chosen in view of earlier
-    releases, it is the limit that holds (lifetime#lt1 and lifetime#lt2).
+    At δ = Σ δ, or at the given `delta`, one bound is Σ ε. The other is Σ ε of the runs without μ plus the ε of √(Σ μ²)
+    at what is left of δ, the Σ t of the others and their samplers' total variation paid. The result's `epsilon` is inf
+    if `delta` is too small for the runs. Exact when the guarantees did not depend on releases; if later guarantees were
+    chosen in view of earlier releases, it is the limit that holds (lifetime#lt1 and lifetime#lt2).
     """
     promises = [charge.replace_one for charge in charges]
     whole = sum((each[1] for each in promises), Fraction(0))

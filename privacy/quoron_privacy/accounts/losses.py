@@ -41,7 +41,7 @@ Vector = NDArray[np.float64]
 UNIT = 2.0**-53
 _BELOW = 8.5  # and below so many, 1e-17, a loss counts as that of the edge
 STEP = 2e-3  # of x, between two points of a table, in standard deviations
-FARTHEST = 100.0  # standard deviations between shifts, beyond which everything counts as told
+FARTHEST = 100.0  # standard deviations between shifts, beyond which laws count as fully distinguishable
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,7 +59,7 @@ class Mixtures:
 
     @property
     def too_far(self) -> bool:
-        """Whether everything counts as told."""
+        """Whether the laws count as fully distinguishable."""
         return bool(np.ptp(np.concatenate([self.left[1], self.right[1]])) > FARTHEST)
 
 
@@ -403,7 +403,7 @@ _CHOICES = 64  # of how many of each law are large
 
 
 def most(parts: Parts, epsilon: float, near: float) -> float:
-    """δ at ε of all of them together, never below the truth; what lies far below `near` is not told apart."""
+    """Return δ at ε of all `parts` together, never below the truth; values far below `near` are not resolved."""
     if any(isinstance(law, Mixtures) and law.too_far for law, _ in parts):
         return 1.0
     rounds = sum(times for _, times in parts)

@@ -4,8 +4,8 @@
     >>> points(Pair.sampled(0.05, 0.2, 100, "replace-one").delta, 0.5, 1e-7)[-1]
     (0.1097, 1e-10)
 
-`points` finds, and takes nothing that `holds` does not prove again: one reads μ off the corners of what is known of the
-run's trade-off curve, the other names a test of the Gaussian pair for each stretch of its profile.
+Function `points` reads μ off the corners of what is known of the run's trade-off curve, and `holds` proves every one
+again. The proof names a test of the Gaussian pair for each stretch of the run's profile.
 
 Statement and proof: docs/privacy/lifetime.md#lt6.
 """

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 composed = OnFirstUse("quoron_privacy.accounts.losses")  # who reads or plans a run needs no transform
 
-NEAR = 1e-12  # the δ below which nothing is told apart, where nobody says another
+NEAR = 1e-12  # the δ below which nothing is resolved, by default
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +135,7 @@ class Pair:
         return not self.stages
 
     def delta(self, epsilon: float, near: float = NEAR) -> float:
-        """δ at ε as the run is drawn, never below the truth; what lies far below `near` is not told apart."""
+        """Return δ at ε as the run is drawn, never below the truth; values far below `near` are not resolved."""
         _check_question(epsilon, near)
         exact: float = max(found[1] for found in composed.exactly(self.mu, self.stages, epsilon, near, least=False))
         lacking = (1 + math.exp(min(epsilon, 700.0))) * self.lack * (1 + 1e-12)

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 Vector = NDArray[np.float64]
 
-_RARE = 1e-32  # chances of numbers of own items that are not told apart
-_USERS = 10**7  # up to so many, dp-accounting is told the very share B/n
+_RARE = 1e-32  # chances of numbers of own items that are not resolved
+_USERS = 10**7  # up to so many, dp-accounting is given the exact share B/n
 
 
 @dataclass(frozen=True, slots=True)

@@ -173,7 +173,7 @@ def _typical(rate: float, mu: float) -> float:
     return math.sqrt(math.log1p((mu / rate) ** 2))
 
 
-_LOST = 1e-22  # chance of more chosen items than are told apart: those count as all m
+_LOST = 1e-22  # chance of more chosen items than are resolved: those count as all m
 _ROUNDING = 4e-15  # of the tails that a profile is the difference of
 
 

@@ -71,7 +71,7 @@ class TableHealth:
     | a user with many unfit columns          | its columns are shortened together, to norm one           |
     | a number outside [0, 1], one not finite | held at the ends, NaN as zero                             |
     | a slot that holds nobody (zero-out)     | the zero vector: leave it out                             |
-    | `mu` so small that nothing can be seen  | `visible` is above one; whoever plans does without        |
+    | `mu` so small that nothing can be seen  | `visible` is above one; the plan does without it          |
     """
 
     users: int  # m, whom it looks at, and the divisor: never a count of rows that can be used
@@ -177,9 +177,9 @@ class TableHealth:
         return ClippedSum(1.0, self.users)
 
     def vectors(self, unusable: Vector, labels: Matrix, columns: Matrix) -> Matrix:
-        """Users' vectors (k, D) of who has no usable row (k,), shares of labels (k, L), shares of columns (k, K).
+        """Return users' vectors (k, D) of having no usable row (k,), shares of labels (k, L), shares of columns (k, K).
 
-        Whoever has no usable row has no labels, and the labels of anybody add up to one at most.
+        A user without a usable row has no labels, and every user's shares of labels add up to one at most.
         """
         users, values, column = (math.sqrt(weight) for weight in self._weights)
         none = _share(unusable)

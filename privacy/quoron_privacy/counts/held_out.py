@@ -38,10 +38,10 @@ CORRECT = 0.08  # squared distance that right and wrong are apart, of two classe
 PRESENT = 0.25  # and presence, in which no two rows differ
 _NUMBER = (0.2, 0.85, 0.15)  # presence, squares of errors, and of the baseline's
 _MANY = (0.3, 0.3, 0.4)  # classes, right or wrong, log loss
-# Of a number, of many classes: what is told of a row is released less this, so that how many are there matters little.
+# Of a number, of many classes: a row's figures are released less this, so that how many are there matters little.
 _USUAL = {0: (0.2, 0.3), 1: (0.5, 0.3)}
 _HERE = 0.05  # of norm², of means that somebody else computes: presence
-_ITEMS = (0.08, 0.12)  # of all of it, where figures per item are wanted: rows, and what is told of them
+_ITEMS = (0.08, 0.12)  # of all of it, where figures per item are wanted: rows, and their figures
 
 
 def _verify(held: "HeldOut | HeldMeans", epsilon: float, delta: float, *, adjacency: str) -> None:
@@ -154,7 +154,7 @@ class HeldOut:
         return np.hstack([_told(_simplex(own), block) for own, block in zip(shares, blocks, strict=True)])
 
     def second_vectors(self, parts: Matrix, items: Matrix | None = None) -> Matrix:
-        """Users' vectors of the second release (k, D), of means over their rows, or sums over all their rows.
+        """Return users' vectors of the second release (k, D), of means over their rows, or sums over all their rows.
 
         | label       | `parts`                                                                                |
         | ----------- | -------------------------------------------------------------------------------------- |
@@ -162,7 +162,7 @@ class HeldOut:
         | a number    | (k, 3): 1 if there are rows, means of squares of errors and of the baseline's, in [0, 1] |
         | K classes   | (k, K + 2): shares of rows by class, of right ones, mean loss, in [0, 1]               |
 
-        `items` (k, 2), with `cap` above 1: rows, and what is told of them, each divided by the cap.
+        With `cap` above 1, `items` (k, 2) has rows, and their figures, each divided by the cap.
         """
         if self.classes == 2:
             own = _told(_simplex(parts), two_classes(self.cells))
@@ -297,7 +297,7 @@ def _told(own: Matrix, block: Matrix) -> Matrix:
 
 @cache
 def two_classes(cells: int) -> Matrix:
-    """(2 + 2 B, 4 B): of a row of class c in cell b that is told wrong or right, at (c B + b) 2 + right.
+    """Return (2 + 2 B, 4 B): of a row of class c in cell b whose prediction is wrong or right, at (c B + b) 2 + right.
 
     Which class and cell, any two as far apart; right or wrong; and that there is a row.
     """
@@ -324,7 +324,7 @@ def of_items(cap: int) -> float:
 
 
 def items_told() -> Vector:
-    """(2,): what rows, and what is told of them, are multiplied by where figures per item are wanted."""
+    """Return the factors (2,) of rows and of their figures where figures per item are wanted."""
     return np.asarray(np.sqrt(np.array(_ITEMS)))
 
 
@@ -408,7 +408,7 @@ def _sensitivities(users: int, classes: int, adjacency: Adjacency, cap: int, cel
 
 
 def _apart(classes: int, cap: int, adjacency: Adjacency, cells: int) -> list[tuple[float, float]]:
-    """(distance, radius around zero) of each again, by the law of cosines, of Gram matrices: for whoever verifies."""
+    """(distance, radius around zero) of each again, by the law of cosines, of Gram matrices: for `verify`."""
     found = []
     for which, blocks in enumerate(([*_first(classes)], _vertices(classes, cells))):
         square = radius = 0.0

@@ -31,9 +31,9 @@ Declarations that nobody made, estimated within a run's own guarantee: kinds, ra
     >>> round(errors.places), round(errors.cells), round(plan.threshold(1)), round(plan.rest_epsilon, 2)
     (34, 34, 87, 1.65)
 
-Every user has `MARKS` marks a column (`marks`), whatever it holds. Four releases of Gaussian noise, each chosen in view
-of those before: which kinds the marks have and at which powers of four they lie; in which cells of what that leaves;
-once more where one or two cells hold nearly all; and the names that enough marks have. One after the other:
+Every user has `MARKS` marks a column (`marks`), whatever it holds. Four releases have Gaussian noise, each chosen in
+view of those before: the kinds of marks and the powers of four at which they lie; cells of what that leaves; once more
+where one or two cells hold nearly all; names with enough marks. One after the other:
 
     >>> from quoron_privacy.counts.private_bounds import marks
     >>> from quoron_privacy.noise.streams import SeededNoise
@@ -86,11 +86,11 @@ PLACES = 2 * MAGNITUDES + 1
 
 
 def marks(values: Floats, owners: Integers, users: int, kinds: Kinds | None = None) -> tuple[Floats, Kinds]:
-    """(numbers, kinds), each (users, MARKS), of one column's rows: values (N,) of users owners (N,), and kinds (N,).
+    """Return (numbers, kinds), each (users, MARKS), of a column's `values` (N,), with `owners` (N,) and `kinds` (N,).
 
     Without `kinds` a finite value is a number and any other is missing; a row of kind `number` whose value is not
     finite is missing, too. Of a user with r rows mark i is row ⌊(2i + 1) r / 2 MARKS⌋ of them, by kind, then by value.
-    Whoever has no rows is missing. A number whose kind says otherwise is kept: a date's, for example.
+    A user without rows is missing. A number whose kind says otherwise is kept: a date's, for example.
     """
     values, owners = np.asarray(values, np.float64), np.asarray(owners)
     count(users=users + 1)  # of those who are drawn there may be none, which tells of nobody
@@ -261,7 +261,7 @@ CELLS, CLOSER = 32, 64
 MOST, LEAST = 0.5, 0.01  # of μ², where nothing else is said
 ERROR, WORST = 0.035, 0.055  # standard error of a place in shares of users: what is paid for up to MOST, and refused
 SEEN, UNSEEN = 0.1, 0.3  # threshold of a name in shares of users: the same
-HOLDERS = 4.5  # standard errors of a window: with fewer votes of numbers nothing is told of a column
+HOLDERS = 4.5  # standard errors of a window: with fewer votes of numbers nothing is stated of a column
 TAIL = 1e-3  # of δ, for names that one user alone holds
 _REST = 2**40  # samples that all else may draw, beside what is estimated: far more than any plan's
 _BINS = PLACES + len(KINDS) - 1
@@ -282,7 +282,7 @@ class Errors:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What one release costs, and how sure it is: told beforehand, as it depends on public numbers alone."""
+    """What one release costs, and how sure it is: known beforehand, as it depends on public numbers alone."""
 
     what: str  # in words
     share: float  # of the whole promise's μ²

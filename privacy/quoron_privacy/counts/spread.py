@@ -285,7 +285,7 @@ def quantile_of(sums: Floats, share: float, spread: Spread) -> Estimate:
 
 
 def needed(what: str, *, groups: int, cells: int, unit: float, share: float = 0.5) -> int:
-    """Users from which on a group with its equal part is told from noise: by 95 % of it, of `unit` weights.
+    """Return how many users distinguish a group with its equal part from noise: by 95 % of it, of `unit` weights.
 
     Of counts a cell from zero; of means half of the range; of quantiles a `share` from either end.
     """

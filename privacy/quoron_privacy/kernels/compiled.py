@@ -100,7 +100,7 @@ class Pointwise:
 
     @cached_property
     def compiled(self) -> Any:
-        """The compiled loop, whose `address` is what user loops are told: a value, so a new loss recompiles none."""
+        """The compiled loop, whose `address` is passed to user loops: a value, so a new loss recompiles none."""
         return cfunc(POINTWISE, cache=self._kept, error_model="numpy")(self._function)
 
     def once(self, prediction: float, label: float, parameter: float) -> float:

@@ -1,8 +1,8 @@
 """Compiled loops that come with an installation: nobody's first run waits for a compiler.
 
 `python -m quoron.kernels --ship` compiles every loop for a level of processors, not for the one at hand, and puts what
-comes out into `SHIPPED`. Every module with loops has its `njit` from here, so that numba looks there: what was compiled
-of the same source by the same numba, for something that this processor can do, is copied into numba's own folder,
+comes out into `SHIPPED`. Every module with loops has its `njit` from here, so that numba looks there. Code that was
+compiled of the same source by the same numba, for a level that this processor has, is copied into numba's own folder,
 wherever that is. All else numba compiles, as it would have.
 """
 

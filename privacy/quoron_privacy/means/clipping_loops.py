@@ -297,7 +297,7 @@ def _whiten_moment(factor, transform, scaled, product, moment):  # type: ignore[
     A norm below 10⁻¹²⁵ is zero: what is left of so small numbers has no digits to be clipped by.
     No library product: its order of additions, so its bits, may change with the number of threads.
     """
-    # m leaves the factor first, so that no product overflows; whoever calls puts m² back as a logarithm or a quotient.
+    # m leaves the factor first, so that no product overflows; the caller puts m² back as a logarithm or a quotient.
     d, width = transform.shape
     largest, finite = 0.0, True
     for value in factor:

@@ -6,9 +6,9 @@
     >>> length.release(logs, np.ones(1000, bool), 1.0, SeededNoise(1).stream("length")).presence > 0.9
     True
 
-Whoever is asked answers or counts as the zero row, and the divisor n is public: the users of a round, as planned. A
-mechanism's rows are laid out so that two users who answer are as far apart as a user and nobody: a coordinate that says
-"here" then costs no privacy, and the mean of it is the noisy share of users who answered.
+An asked user answers or counts as the zero row, and the divisor n is public: the users of a round, as planned. A
+mechanism's rows are laid out so that two users who answer are as far apart as a user and nobody. So a coordinate that
+says "here" costs no privacy, and the mean of it is the noisy share of users who answered.
 
 | mechanism    | row of a user who answers, replace-one                   | two rows are apart |
 | ------------ | -------------------------------------------------------- | ------------------ |

@@ -132,7 +132,7 @@ def typical_length(counts: Vector, top: float) -> float:
 
 
 def scale_of(pairs: Vector, deviation: float, top: float, bound: float, unit: float) -> float:
-    """How far a user is from the others, roughly; more where few are so far away that the rest need not be told apart.
+    """Return how far a user is from the others, roughly; more where few are so far that the rest need not be resolved.
 
     From noisy shares of pairs in octaves below `top`; `unit` is the noise for a radius of one.
     """
@@ -215,11 +215,11 @@ def parts_of(bins: Bins) -> Vector:
     """Edges of the parts of bins near the edge, each of equal ratio; none below the one before."""
     lows, highs = bins.edges[bins.near_edge], bins.edges[1:][bins.near_edge]
     edges = np.append(lows[:, None] * (highs / lows)[:, None] ** (np.arange(_PARTS) / _PARTS), highs[-1])
-    return np.maximum.accumulate(edges)  # of bins that are no wider than a rounding: whoever searches relies on order
+    return np.maximum.accumulate(edges)  # of bins that are no wider than a rounding: a search relies on order
 
 
 def held(bins: Bins, looked: Vector, deviation: float, parts: Vector) -> Held:
-    """From those bins and the noisy shares of their `parts` near the edge; the sum of a bin's parts is told twice."""
+    """Return `Held` of those bins and noisy shares of their `parts` near the edge; the sum of parts is known twice."""
     near, top = bins.near_edge, bins.near_edge.stop
     fine = looked.reshape(-1, _PARTS)
     own, other = bins.deviations[near] ** -2.0, 1 / (_PARTS * deviation**2)
@@ -421,9 +421,9 @@ _INTERVAL_STEP, _INTERVAL_STEEPEST = 1.6, 0.25  # of tails that nothing shows: s
 _INSIDE = 0.25  # of a bin's width, by which its users may be off its middle on average
 _INTERVAL_FALSE = 0.03  # how often noise makes users somewhere beyond `learnt_radii._NEAR` scales, about
 _WIDEST, _AT_2400 = 0.8, 0.7  # octaves that a bin beyond equal ones is wide: at most; where n μ is 2,400
-MOST_NODES = 64  # where far users are told, to a side
+MOST_NODES = 64  # where far users are located, to a side
 _NEXT, _INTERVAL_FAR_OFTEN = 6.0, 0.0005  # the first node, in half widths; how often noise makes users there
-_SEEN = 0.001  # the same of nodes where shares told of users
+_SEEN = 0.001  # the same of nodes where shares showed users
 _INTERVAL_CHANCE = 6.0  # variances of the square of a difference that noise explains
 _INTERVAL_LEAST_KEPT, _MOVES = (
     0.2,
@@ -440,7 +440,7 @@ class Interval:
     outside: float  # what they add to the mean beyond the clipped one, by their released shares
     deviation: float  # of that, from noise
     least: float  # share of users that is seen wherever it lies
-    ends: tuple[float, float] = (-math.inf, math.inf)  # beyond which users are told by nodes
+    ends: tuple[float, float] = (-math.inf, math.inf)  # beyond which nodes locate users
     groups: tuple[float, ...] = ()  # where some surely are there, from the middle
 
     @property
@@ -618,7 +618,7 @@ def interval_far(means: Vector, unit: float, nodes: Vector, groups: tuple[float,
         least = unit * np.array([-NormalDist().inv_cdf(each) for each in chances.tolist()])
         pairs = np.flatnonzero(own[:-1] + own[1:] > math.sqrt(2) * least[1:])
         counts = own > least
-        for first in (*pairs, *np.flatnonzero(counts)):  # whoever is between two nodes is told by both
+        for first in (*pairs, *np.flatnonzero(counts)):  # a user between two nodes counts at both
             beside = max((i for i in (first - 1, first + 1) if 0 <= i < len(own)), key=own.__getitem__, default=first)
             counts[first], counts[beside] = True, counts[beside] or own[beside] > unit
         if not counts.any():

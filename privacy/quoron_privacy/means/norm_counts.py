@@ -7,12 +7,12 @@
     >>> bool(abs(released.presence - 1) < 0.05 and abs(released.mean[0] - 0.1) < 0.05)
     True
 
-A row is (c, √2 (1 - a), 1[a ≤ ⅔], 1), c = v / C scaled into the unit ball and a = ‖c‖: two users' rows are as far apart
-as a user's and nobody's, so what the last three coordinates tell costs nothing beside the mean of c.
-`NormCountMean` is one release, `prefix_norm_counts` are those of many rounds; `NormCountSum` is what both read. With
-zero-out the same coordinates are weighted to a norm of 1, which halves the noise. `soft` rows have h = min(1, √((1 -
-a)(1 + 3a))) in place of 1[a ≤ ⅔]: as cheap, and it falls to nothing where rows are clipped and not before.
-Statement and proof: docs/privacy/free-presence.md#p3 and free-presence.md#ac1.
+A row is (c, √2 (1 - a), 1[a ≤ ⅔], 1), c = v / C scaled into the unit ball and a = ‖c‖. Two users' rows are as far apart
+as a user's and nobody's, so the last three coordinates cost nothing beside the mean of c. One release is
+`NormCountMean`, those of many rounds are `prefix_norm_counts`; both read `NormCountSum`. With zero-out the same
+coordinates are weighted to a norm of 1, which halves the noise. In `soft` rows h = min(1, √((1 - a)(1 + 3a))) stands
+for 1[a ≤ ⅔]: as cheap, and it falls to nothing where rows are clipped and not before. Statement and proof:
+docs/privacy/free-presence.md#p3 and free-presence.md#ac1.
 
 The means of `norm_counts` over many rounds: those of vectors with noise that is correlated over the rounds.
 
@@ -196,7 +196,7 @@ class NormCountMean:
 
     @property
     def presence_deviation(self) -> float:
-        """Of the share of users who answer, and with replace-one of the other shares; inf where it is not told."""
+        """Of the share of users who answer, and with replace-one of the other shares; inf where it is not released."""
         weights = weights_of(self.adjacency, self.soft)
         return self.scale * weights[0] / weights[3] if weights[3] else inf
 
@@ -294,7 +294,7 @@ _require_layout()  # once, where it is imported: neither a calibration nor a ver
 class PrefixNormCounts:
     """The rows of `NormCountMean` over T rounds: c with correlated noise, shares with independent noise.
 
-    Noise of the sums Σ_j mean of c is that of `prefix`; that of the shares of round t is N(0, (s q_t / κ)²), s the
+    Noise of the sums Σ_j mean of c is that of `prefix`. The noise of the shares of round t is N(0, (s q_t / κ)²), s the
     scale, κ the column norm of `prefix` and q_t `louder`: 1 where users are in one round, else what their other rounds
     leave. A radius multiplies what is released.
 
@@ -362,7 +362,7 @@ class PrefixNormCounts:
 
     @property
     def presence_deviation(self) -> float:
-        """Of the share of users who answer, typically; inf where it is not told."""
+        """Of the share of users who answer, typically; inf where it is not released."""
         weight = weights_of(self.adjacency, self.soft)[3]
         return self.typical / weight if weight else inf
 

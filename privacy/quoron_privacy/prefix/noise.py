@@ -115,7 +115,7 @@ _ARITHMETIC = 1 + 1e-9  # rounding of plans: products and quotients of public fl
 
 @dataclass(frozen=True, slots=True)
 class PrefixState:
-    """Between two rounds. Secret: whoever knows the memory can subtract noise. No contribution is stored un-noised."""
+    """State between two rounds. Secret: with the memory one can subtract noise. No contribution is stored un-noised."""
 
     round: int  # releases so far
     total: NDArray[np.int64]  # the last released sum in steps, shape (d,)
@@ -126,11 +126,11 @@ class PrefixState:
 class PrefixNoise:
     """Noise for the sums g_0 + ... + g_t of `rounds` contributions, on a grid of scale / 2³⁰.
 
-    Formal guarantee: if the own user takes part in `participations` rounds at most, known before the first and any two
-    of them `separation` or more apart, and moves each of their contributions by at most `sensitivity` in ℓ2 whatever
-    was released before, all releases together are `effective_mu(dimension)`-GDP with exact noise (prefix-noise#c2 for
-    one participation, prefix-noise#c3); `noise.total_variation(gaussians=rounds * dimension)` bounds what the noise
-    lacks.
+    Formal guarantee: let a user take part in `participations` rounds at most, known before the first and any two of
+    them `separation` or more apart, and move each contribution by at most `sensitivity` in ℓ2 whatever was released
+    before. Then all releases together are `effective_mu(dimension)`-GDP with exact noise (prefix-noise#c2 for one
+    participation, prefix-noise#c3). The total variation `noise.total_variation(gaussians=rounds * dimension)` bounds
+    what the noise lacks.
 
     | input                            | what happens                                             |
     | -------------------------------- | -------------------------------------------------------- |

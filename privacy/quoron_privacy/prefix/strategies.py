@@ -111,10 +111,10 @@ def buffered(rounds: int, buffers: int, horizon: float) -> Factorisation:
 
 
 def nodes(horizon: float, buffers: int) -> tuple[Floats, Floats]:
-    """Weights w > 0 and decays p in (0, 1), each of shape (buffers,), such that Σ w p^(k-1) is close to c_k, k >= 1.
+    """Return weights w > 0 and decays p in (0, 1), each of shape (buffers,): Σ w p^(k-1) is close to c_k, k >= 1.
 
-    z^(-1/2) = (2/π) ∫ ds / (z + s²) by the midpoint rule in u, s = √a sc(u), which is best for z in [a, 1]; z = 1 - x
-    and a = 2 / horizon, since x^k with k < horizon resolves nothing nearer to 1.
+    z^(-1/2) = (2/π) ∫ ds / (z + s²) by the midpoint rule in u, s = √a sc(u), which is best for z in [a, 1]. Here
+    z = 1 - x and a = 2 / horizon, since x^k with k < horizon resolves nothing nearer to 1.
     """
     least = min(1.0, 2 / horizon)
     quarter = scipy.special.ellipkm1(least)
@@ -165,7 +165,7 @@ def banded(rounds: int) -> Factorisation:
 def tree(rounds: int) -> Factorisation:
     """The binary tree: round t releases the one node of the paper's tree that it completes.
 
-    C[t, j] = 1 for the last 2^k rounds up to t, where 2^k is the largest power of two that divides t + 1; a prefix sum
+    C[t, j] = 1 for the last 2^k rounds up to t, where 2^k is the largest power of two that divides t + 1. A prefix sum
     is the sum of one node for each bit of t + 1. All entries are zeros and ones, so nothing is rounded.
 
     Column norm √depth, depth = ⌊log₂ rounds⌋ + 1: the first round is in one node of every level.

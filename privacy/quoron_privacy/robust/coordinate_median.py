@@ -4,8 +4,8 @@
     >>> debiased_mean(rows, trim=1, radius=0.5)
     array([0.65, 1.15])
 
-A cohort's estimate is its mean, each coordinate held within a radius of the median. That moves by no more than the
-answers do, so steps of SGD on a box bring no two iterates farther apart; and while most answers lie together, one user
+A cohort's estimate is its mean, each coordinate held within a radius of the median. The estimate moves by no more than
+the answers do, so steps of SGD on a box bring no two iterates farther apart. While most answers lie together, one user
 moves it by a distance of concentration and not by the worst gradient. Whether they lie together is tested once a phase:
 it releases iff the least score of its rounds plus Laplace noise clears a threshold.
 
@@ -47,12 +47,12 @@ def median_trim(cohort_size: int) -> int:
 
 
 def trimmed_mean(rows: Matrix, trim: int) -> Vector:
-    """Coordinatewise mean of `rows` (B, d) without the `trim` smallest and the `trim` largest values; shape (d,).
+    """Return the mean (d,) of each coordinate of `rows` (B, d) without its `trim` smallest and `trim` largest values.
 
-    Formal guarantee (the paper's Assumption 28): for any rows, in the sup norm,
-    (i) if more than B - trim - 1 rows lie within ρ of a point, so does the result;
-    (ii) moving every row by at most Δ moves the result by at most Δ;
-    (iii) scaling by any number, negative ones too, and translating by any vector do the same to the result.
+    Formal guarantee (the paper's Assumption 28), for any rows, in the sup norm.
+    (i) If more than B - trim - 1 rows lie within ρ of a point, so does the result.
+    (ii) Moving every row by at most Δ moves the result by at most Δ.
+    (iii) Scaling by any number, negative ones too, and translating by any vector do the same to the result.
 
     `median_trim` makes it the median, that of an even number of rows being the middle of the two middle ones. Raises
     ConfigError unless 0 <= 2 trim < B.

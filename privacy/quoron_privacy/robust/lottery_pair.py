@@ -16,7 +16,7 @@ from quoron_privacy.robust.lottery import pair_divergence
 Vector = NDArray[np.float64]
 Matrix = NDArray[np.float64]
 
-_DENSE = 256  # losses that are told apart in each typical one, and farther out in each factor e
+_DENSE = 256  # losses that are resolved in each typical one, and farther out in each factor e
 _FARTHEST = 700.0  # losses beyond count as infinite
 _SPARE = 1e-9  # relative, for the arithmetic of the law
 

@@ -9,8 +9,8 @@
     >>> seen.score, seen.weights.tolist(), mean.aggregate(answers, seen.weights, **at).round(3).tolist()
     (50, [2, 2, 2, 2, 2, 2, 2, 0], [0.429])
 
-C answers y_j, a public length τ. h_j counts the answers within κτ of y_j, itself included; its weight climbs from 0 at
-h_j = A to 1 at h_j = B, and the mean of all answers under these weights is what is released with noise. The *score*
+C answers y_j, a public length τ. The count h_j is of the answers within κτ of y_j, itself included. Its weight climbs
+from 0 at h_j = A to 1 at h_j = B, and the mean of all answers under these weights is released with noise. The *score*
 S = #{(i, j) : |y_i − y_j| <= τ} lies in [C, C²] and moves by at most 2(C − 1) with one user. Everything here holds for
 two neighbouring cohorts that both score at least C·k, and the bound falls with the larger of their scores
 (`shifts_at`); the tests of `lottery`, `laplace_test` and `above_threshold` see to it that nothing is released
@@ -33,7 +33,7 @@ How many answers lie within r of each answer: h_j = #{i : ‖y_i - y_j‖ <= r},
     ([[2, 2, 1, 1], [2, 3, 2, 1]], 6)
 
 One rule decides every pair: a and b are neighbours iff `loops.squared_distance(a, b)`, a float64 sum in a fixed order,
-is at most r · r as a float. The rule is symmetric, holds for each answer with itself and reads two rows only; so
+is at most r · r as a float. The rule is symmetric, holds for each answer with itself and reads two rows only. So
 replacing an answer moves every other count by at most one and the score Σ_j h_j by at most 2(C - 1), in floating point
 as on paper. Most pairs are never computed, and the counts are those of the rule. Proof: docs/privacy/outlier-mean.md.
 """
@@ -159,8 +159,8 @@ class OutlierMean:
 
     Formal guarantee: for neighbouring cohorts that both score at least cohort_size·core, the aggregates can be coupled
     so that their distance is dominated by shift `shifts[i]` with probability `chances[i]`, up to a factor
-    1 + `rounding_slack`, and by those of `shifts_at` where the larger score is known to be higher; and the score moves
-    by at most 2(cohort_size - 1), always.
+    1 + `rounding_slack`. Where the larger score is known to be higher, it is dominated by those of `shifts_at`. The
+    score moves by at most 2(cohort_size - 1), always.
 
     | input                                        | what happens                                     |
     | -------------------------------------------- | ------------------------------------------------ |
@@ -263,8 +263,8 @@ class OutlierMean:
         """Relative increase of shifts (outlier-mean#o1, #o2) by floating point; multiply the noise by 1 + this.
 
         Rounded answers lie within e = τ(√d 2⁻ᵍ⁻¹ + 2⁻³¹) of the answers, so a distance bound of 2τ or more grows by a
-        factor 1 + e/τ; neighbours may be `distance_slack` farther apart; and the final quotient, at most REACH · τ,
-        errs by less than 2⁻³¹τ in each cohort, against a shift of 2τ/C at least.
+        factor 1 + e/τ. Neighbours may be `distance_slack` farther apart. The final quotient, at most REACH · τ, errs by
+        less than 2⁻³¹τ in each cohort, against a shift of 2τ/C at least.
         """
         count(dimension=dimension)
         grid = math.sqrt(dimension) * 2.0 ** -(self._grid_bits + 1) + 2.0**-31

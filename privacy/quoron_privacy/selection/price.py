@@ -5,9 +5,9 @@
     >>> round(Selection(law, (Pair.gaussian(mu_for(1.0, 1e-6)),)).epsilon(1e-6), 2)
     1.88
 
-That is twenty settings, each tried twice in the mean, for less than twice one run's ε; one after the other, in the
-open, they would cost 5.2. `verified` is a second evaluation of the same theorem, which shares no function with this
-one. Source: Liu & Talwar (2019), Papernot & Steinke (2022), Koskela, Redberg & Wang (2024), with the envelope of
+That is twenty settings, each tried twice in the mean, for less than twice one run's ε. One after the other, in the
+open, they would cost 5.2. A second evaluation of the same theorem, `verified`, shares no function with this one.
+Source: Liu & Talwar (2019), Papernot & Steinke (2022), Koskela, Redberg & Wang (2024), with the envelope of
 docs/privacy/selection.md#se2 in place of one worst loss for all ranks.
 """
 
@@ -26,7 +26,7 @@ from quoron_privacy.errors import ConfigError, Infeasible, non_negative, positiv
 from quoron_privacy.selection.trials import Trials, Vector
 
 Profile = Callable[[Vector], Vector]  # ε (m,) at least 0 -> δ (m,), of the worse order
-NEAR = 1e-14  # δ of one trial below which nothing is told apart
+NEAR = 1e-14  # δ of one trial below which nothing is resolved
 MOST_EPSILON = 1000.0
 _SIX_DIGITS = Context(prec=6, rounding=ROUND_DOWN)
 SPARE = 1.01
@@ -40,8 +40,8 @@ _LEVELS = 600  # losses at which the profile is looked at for them
 class Selection:
     """The best of K trials by their own private scores, K of `trials`; each trial is worth the worst of `pairs`.
 
-    Formal guarantee: whoever sees the best trial's score and all that it released, and nothing of the others, of K and
-    of how long it took, sees something that is (`epsilon(delta)`, delta)-DP (selection#se1).
+    Formal guarantee: the best trial's score and all that it released are (`epsilon(delta)`, delta)-DP (selection#se1),
+    if nothing of the others, of K and of how long it took is observed.
     """
 
     trials: Trials
@@ -57,7 +57,7 @@ class Selection:
         return at(epsilon, self._sticks, self._profile)
 
     def promised(self, delta: float) -> float:
-        """ε that is told and charged: 1 % more than `epsilon`, so that the second account, which is coarser, agrees."""
+        """Return the ε to state and charge: 1 % above `epsilon`, so that the second, coarser account agrees."""
         return _epsilon(self, delta) * SPARE
 
     def epsilon(self, delta: float) -> float:

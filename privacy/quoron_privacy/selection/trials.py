@@ -20,7 +20,7 @@ from quoron_privacy.errors import ConfigError, count
 from quoron_privacy.noise.streams import NoiseSource
 
 Vector = NDArray[np.float64]
-SHAPE = 2.0  # η of the law that a search takes unless told: of all tried the best rank for a price (docs/tuning.md)
+SHAPE = 2.0  # η of the law that a search takes by default: of all tried the best rank for a price (docs/tuning.md)
 CUT = 5  # times the mean, beyond which there is next to nothing of that law
 MOST = 10_000  # trials
 _BITS = 60  # chances are whole multiples of 2⁻⁶⁰

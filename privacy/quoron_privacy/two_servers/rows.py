@@ -372,13 +372,13 @@ def only(sheet: RoundSheet, kind: str, length: int | None = None) -> Block:
 
 
 def radius_of(norm: float) -> float:
-    """A radius that whoever asks has sent: ConfigError for what is none, which says nothing of any data."""
+    """Return the radius that a server has sent: ConfigError for what is none, which says nothing of any data."""
     check_norm(norm)
     return float(norm)
 
 
 def square(transform: Matrix) -> Matrix:
-    """What whoever asks has sent, (d, d): loops read that much. ConfigError for another shape."""
+    """Return the transform that a server has sent, (d, d): loops read that much. ConfigError for another shape."""
     if transform.ndim != 2 or transform.shape[0] != transform.shape[1]:
         raise ConfigError(f"Expected a transform of shape (d, d), got {transform.shape}.")
     return np.ascontiguousarray(transform, np.float64)

@@ -51,7 +51,7 @@ class RunKey:
 
 
 def seal(public: bytes, seed: bytes, info: bytes) -> bytes:
-    """A seed of 32 bytes for whoever has the secret; other bytes every time. ConfigError for what is no key."""
+    """Seal a seed of 32 bytes for the holder of the secret; other bytes every time. ConfigError for what is no key."""
     _, suite = _hpke()
     if len(public) != PUBLIC or len(seed) != 32:
         raise ConfigError(f"Expected a key of {PUBLIC} and a seed of 32 bytes, got {len(public)} and {len(seed)}.")
@@ -104,7 +104,7 @@ def _parts(secret: bytes) -> tuple[Any, Any]:
 
 @lru_cache(maxsize=64)
 def _public(key: bytes) -> Any:
-    """As a cipher wants it: whoever seals in many rounds reads it once."""
+    """As a cipher wants it: a client that seals in many rounds reads it once."""
     from cryptography.hazmat.primitives.asymmetric import mlkem, x25519
 
     lattice = mlkem.MLKEM768PublicKey.from_public_bytes(key[:1184])

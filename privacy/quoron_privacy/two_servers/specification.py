@@ -262,7 +262,7 @@ def noise_factor(groups: int) -> float:
 class Servers:
     """Beside what each of two servers is held to: what their noise makes together."""
 
-    together_epsilon: float  # ε of whoever sees only what is released, and of a plan of one server with as much noise
+    together_epsilon: float  # ε for an observer of releases alone, and of a plan of one server with as much noise
     groups: int = 1  # public groups of users, of whose means the median is taken
 
 

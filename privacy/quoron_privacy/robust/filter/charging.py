@@ -160,7 +160,7 @@ def game_values(
 def recounted_values(
     *, epsilon: float, each: float, hits: int, offsets: tuple[int, ...], mus: NDArray[np.float64], near: float
 ) -> NDArray[np.float64]:
-    """The same, shape (hits, offsets, mus), by a route of its own; what lies far below `near` is not told apart.
+    """Return the same, shape (hits, offsets, mus), by another method; values far below `near` are not resolved.
 
     1 is a supersolution of every level, and the recursion makes of one another that is nowhere larger: whenever this
     stops it is an upper bound.

@@ -1,14 +1,14 @@
-"""The noisy-threshold outlier filter (Ghazi et al., Algorithm 2): what its parameters promise, and which to choose.
+"""The noisy-threshold outlier filter (Ghazi et al., Algorithm 2): the guarantee of its parameters, and which to choose.
 
     >>> parameters = calibrate(4.0, 1e-6, cohort_size=2500, eta_beta=1.0, phase_users=25_000)
     >>> verify(parameters, 4.0, 1e-6) <= 1e-6
     True
 
-A phase keeps user i of a cohort of B when κ_i + Lap(λ) > F, κ_i the concentration score; halts when the number of users
-filtered reaches a hidden random cutoff; and releases a public average of its iterates with Gaussian noise. `verify`
-evaluates outlier-filter#f1, `calibrate` searches for the least noise that it accepts, by a faster game. Everything is
-free of scale: a length d (how far apart ordinary users' average gradients lie) enters only through τ = θ/d and
-σ = η·d·Ξ/B.
+A phase keeps user i of a cohort of B when κ_i + Lap(λ) > F, κ_i the concentration score. It halts when the number of
+users filtered reaches a hidden random cutoff, and releases a public average of its iterates with Gaussian noise.
+Function `verify` evaluates outlier-filter#f1, `calibrate` searches for the least noise that it accepts, by a faster
+game. Everything is free of scale: a length d (how far apart ordinary users' average gradients lie) enters only through
+τ = θ/d and σ = η·d·Ξ/B.
 
 Source: Ghazi, Kumar, Liu & Manurangsi, Algorithm 2, with the cutoff, the halt and the constants of our own proof.
 Statement, proof and symbols: docs/privacy/outlier-filter.md#f1.
