@@ -32,8 +32,8 @@ Declarations that nobody made, estimated within a run's own guarantee: kinds, ra
     (34, 34, 87, 1.65)
 
 Every user has `MARKS` marks a column (`marks`), whatever it holds. Four releases have Gaussian noise, each chosen in
-view of those before: the kinds of marks and the powers of four at which they lie; cells of what that leaves; once more
-where one or two cells hold nearly all; names with enough marks. One after the other:
+view of those before. They are of the kinds of marks and the powers of four at which they lie; cells of what that
+leaves; once more where one or two cells hold nearly all; names with enough marks. One after the other:
 
     >>> from quoron_privacy.counts.private_bounds import marks
     >>> from quoron_privacy.noise.streams import SeededNoise
