@@ -108,7 +108,7 @@ def make_folder(folder: Path, *, mode: int = SHARED) -> None:
 
 
 def public(path: str, flags: int) -> int:
-    """An `opener` for files that others may read and never write; no symbolic link is followed."""
+    """Return an `opener` for files that others may read and never write; no symbolic link is followed."""
     return os.open(path, flags | os.O_NOFOLLOW, PUBLIC)
 
 
@@ -119,7 +119,7 @@ def clear(draft: Path) -> None:
 
 
 def require_no_rest(path: Path) -> None:
-    """LedgerError if there was a ledger: SQLite would read the journal of a removed file into the new one."""
+    """Raise LedgerError if there was a ledger: SQLite would read the journal of a removed file into the new one."""
     journal, tally = path.with_name(path.name + "-wal"), Tally(path)
     try:
         empty = not (journal.exists() and journal.stat().st_size) and (tally.read() or (0, ""))[0] == 0

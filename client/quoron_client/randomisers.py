@@ -78,7 +78,7 @@ class LocalRandomness(Protocol):
         """Words `first` to `first + size` of each user's stream of this round, shape (k, size); first + size <= 2³³."""
 
     def require_deployable(self) -> None:
-        """Raises RunError unless the words are fit to protect real people."""
+        """Raise RunError unless the words are fit to protect real people."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +147,7 @@ def _philox(block, user, key):  # type: ignore[no-untyped-def]
 
 @njit(cache=True)
 def fill_words(key, users, first, out):  # type: ignore[no-untyped-def]
-    """Fills row u of `out` (users, words) with user u's words from number `first` on."""
+    """Fill row u of `out` (users, words) with user u's words from number `first` on."""
     size = out.shape[1]
     for i in range(len(users)):
         user = np.uint64(users[i])
@@ -234,13 +234,13 @@ class RangeBits:
             return int((chance * (1 + Decimal(2) ** -96)).to_integral_value(ROUND_CEILING))
 
     def indices(self, values: Vector) -> NDArray[np.int64]:
-        """The bin of each value, shape (k,)."""
+        """Return the bin of each value, shape (k,)."""
         with np.errstate(all="ignore"):
             places = np.nan_to_num((values + self.half_width) * (self.bins / (2 * self.half_width)), nan=self.bins / 2)
         return np.clip(np.floor(places), 0, self.bins - 1).astype(np.int64)
 
     def randomise(self, values: Vector, randomness: LocalRandomness, *, round: int, users: Users) -> NDArray[np.uint8]:
-        """Each user's report, zeros and ones of shape (k, bins); values and users have shape (k,)."""
+        """Return each user's report, zeros and ones of shape (k, bins); values and users have shape (k,)."""
         flips = np.uint64(self.flips)
         report = np.empty((len(values), self.bins), np.uint8)
         rows = max(1, (1 << 18) // self.bins)
@@ -261,7 +261,7 @@ _WORDS = 1 << 18  # at a time, so that they stay in cache
 
 
 def noise_scale(*, radius: float, epsilon: float, delta: float, dimension: int) -> float:
-    """Standard deviation a coordinate that makes one report of a vector within `radius` (ε, δ)-locally private.
+    """Return the σ a coordinate that makes one report of a vector within `radius` (ε, δ)-locally private.
 
     2 radius / μ with the largest μ that is (ε, δ), less what grid and sampler lack. Raises ConfigError outside
     0 < ε <= 15, 1e-12 <= δ < 1.
@@ -352,13 +352,13 @@ class VectorNoise:
     radius: float  # C
 
     def scale(self, dimension: int) -> float:
-        """σ, per coordinate."""
+        """Return σ, per coordinate."""
         return noise_scale(radius=self.radius, epsilon=self.epsilon, delta=self.delta, dimension=dimension)
 
     def randomise(
         self, values: Matrix, centre: Vector, randomness: LocalRandomness, *, round: int, users: Users
     ) -> Matrix:
-        """Each user's report, shape (k, d), as values (k, d); centre (d,), public; users (k,)."""
+        """Return each user's report, shape (k, d), as values (k, d); centre (d,), public; users (k,)."""
         if values.ndim != 2 or centre.shape != values.shape[1:] or not np.isfinite(centre).all():
             raise ConfigError(f"Expected a finite centre of shape {values.shape[1:]}, got shape {centre.shape}.")
         step = self.scale(values.shape[1]) * 2.0**-GRID_BITS

@@ -64,7 +64,7 @@ class GaussianNoise:
         return self.scale * 2.0**-GRID_BITS
 
     def effective_mu(self, dimension: int) -> float:
-        """μ of one release: sensitivity / scale, plus what rounding the value to the grid can add."""
+        """Return μ of one release: sensitivity / scale, plus what rounding the value to the grid can add."""
         count(dimension=dimension)
         return self.sensitivity * _ARITHMETIC / self.scale + _grid_mu(dimension)
 
@@ -82,7 +82,7 @@ class GaussianNoise:
         return (steps + stream.gaussian_steps(steps.shape)).astype(np.float64) * self.step
 
     def entry(self) -> Release:
-        """The ledger entry of one release."""
+        """Return the ledger entry of one release."""
         return Release("gaussian", {"sensitivity": self.sensitivity, "scale": self.scale})
 
 
@@ -114,7 +114,7 @@ def mean_slack(cohort_size: int) -> float:
 
 
 def check_norm(norm: float) -> None:
-    """ConfigError for a norm whose square leaves floating point."""
+    """Raise ConfigError for a norm whose square leaves floating point."""
     if not 1e-150 < norm < 1e150:
         raise ConfigError(f"Expected norm in (1e-150, 1e150), got norm={norm}. Change the units.")
 

@@ -72,7 +72,7 @@ def centred_radius(spread: float, *, dimension: int, users: int, failure: float,
 
 
 def bits_epsilon(flips: int) -> float:
-    """ε of one range report whose bits flip with probability flips / 2⁶⁴: 2 ln((2⁶⁴ - flips) / flips)."""
+    """Return ε of one range report whose bits flip with probability flips / 2⁶⁴: 2 ln((2⁶⁴ - flips) / flips)."""
     count(flips=flips)
     return 2 * math.log((2**64 - flips) / flips)
 
@@ -131,7 +131,7 @@ def crude_mean(counts: Counts, half_width: float, signs: Signs) -> Vector:
 
 
 def mean_of_reports(reports: Matrix, answered: Mask, centre: Vector, largest: float) -> Vector:
-    """Mean of the vector reports, shape (d,); reports (k, d). None: `centre`.
+    """Return the mean of the vector reports, shape (d,); reports (k, d). None: `centre`.
 
     Each is first brought within `largest` of the centre (the radius plus the noise that is to be expected, so that
     honest reports stay as they are), which bounds what an adversarial one can do. Dividing by the number of reports is

@@ -220,7 +220,7 @@ def gradient_sums(
     threads: int | None = None,
     scale: Vector | None = None,
 ) -> Sums:
-    """What `reduction` makes of the users' `average_gradient`, without their rows ever being in memory.
+    """Return what `reduction` makes of the users' `average_gradient`, without their rows ever being in memory.
 
     The same integers as those of the rows. Users without items, with anything non-finite, or with a coordinate beyond
     `largest` in magnitude have not answered. Raises as `average_gradient`, and `ConfigError` for a reduction's centre

@@ -57,7 +57,7 @@ from quoron_privacy.kernels.compiled import helper, read_only, writable
 
 
 def second_moment_factor(batch: Items, *, threads: int | None = None) -> Matrix:
-    """Upper triangular U with Uᵀ U = (1/m_u) Σ w a aᵀ for every user, packed by rows, shape (k, d (d + 1) / 2).
+    """Return upper triangular U with Uᵀ U = (1/m_u) Σ w a aᵀ for every user, packed by rows, shape (k, d (d + 1) / 2).
 
     d is the number of features; weights w are 1 where a batch has none.
 
@@ -266,7 +266,7 @@ def local_report(
     users: Users,
     threads: int | None = None,
 ) -> Answers:
-    """Each user's report: values (k, *task.answer_shape(d)), and a status that is ANSWERED for everybody.
+    """Return each user's report: values (k, *task.answer_shape(d)), and a status that is ANSWERED for everybody.
 
     Users without items or with non-finite ones report like a gradient of zero: a status of their own would tell the
     coordinator about their data. `batch` is as `bounded` returns it, `users` are the user numbers of its rows, (k,).

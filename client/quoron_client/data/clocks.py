@@ -49,7 +49,7 @@ def form(written: str) -> tuple[str, ...]:
 
 
 def unix(written: str) -> int | None:
-    """What a second is in values that count from 1970-01-01T00:00Z; None for text."""
+    """Return how many units a second has in values that count from 1970-01-01T00:00Z; None for text."""
     return _UNIX.get(written)
 
 
@@ -74,7 +74,7 @@ def clock(zone: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
 
 
 def check_zone(zone: str) -> None:
-    """ConfigError for a zone that this machine does not know."""
+    """Raise ConfigError for a zone that this machine does not know."""
     _ahead(zone)
 
 

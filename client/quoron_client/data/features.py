@@ -140,12 +140,12 @@ class Kind(ABC):
         """What it is, what a value is that does not fit, in words, and the fix."""
 
     def check(self, table: "pa.Table") -> None:
-        """Raises DataError unless the table has the column once, of a type that can be read; looks at no value."""
+        """Raise DataError unless the table has the column once, of a type that can be read; looks at no value."""
         columns.check(table, self.column)
 
     @abstractmethod
     def read(self, table: "pa.Table") -> NDArray[Any]:
-        """Numbers or codes of all rows, shape (N,), as `is_number` says. Raises DataError as `check` does."""
+        """Return numbers or codes of all rows, shape (N,), as `is_number` says. Raises DataError as `check` does."""
 
 
 MAX_COLUMNS = 1 << 20  # columns of one encoding: their names take some 100 MB, and an announcement may name a span
@@ -157,7 +157,7 @@ _NUMBERED = re.compile(r"(.*?)(\d{1,9})", re.ASCII | re.DOTALL)
 
 
 def is_span(name: str) -> bool:
-    """Whether a name stands for columns that count up."""
+    """Return whether a name stands for columns that count up."""
     return _SPAN.fullmatch(name) is not None
 
 
@@ -175,7 +175,7 @@ def span_size(column: str) -> int | None:
 
 
 def named(column: str) -> tuple[str, ...]:
-    """The columns that a declared name stands for. ConfigError as `size`."""
+    """Return the columns that a declared name stands for. ConfigError as `size`."""
     found, many = _SPAN.fullmatch(column), span_size(column)
     if found is None or many is None:
         return (column,)
@@ -214,7 +214,7 @@ def values(given: Any) -> Sequence[Any]:
 
 
 def counting(values: Sequence[str | int]) -> range | None:
-    """The same as a range, where they are `LEAST` integers or more of which each is one above that before it."""
+    """Return the same as a range, where they are `LEAST` integers or more of which each is one above that before it."""
     first = values[0] if values else ""
     if isinstance(values, range) or len(values) < MIN_SPAN or isinstance(first, str):
         return values if isinstance(values, range) else None
@@ -312,11 +312,11 @@ class DatePart(Kind):
         return "category", f"no {'time' if self.part == 'hour' else 'date'}, or missing", _fix(self.format)
 
     def check(self, table: "pa.Table") -> None:
-        """Raises DataError unless the table has the column once, of a type that says this part; looks at no value."""
+        """Raise DataError unless the table has the column once, of a type that says this part; looks at no value."""
         dates.check(table, self.column, self.part)
 
     def read(self, table: "pa.Table") -> Codes:
-        """The part of each value, shape (N,), from 0; -1 for none. Raises DataError as `check` does."""
+        """Return the part of each value, shape (N,), from 0; -1 for none. Raises DataError as `check` does."""
         self.check(table)
         found = dates.of(table, self.column, self.format, self.zone)
         if self.part == "hour":
@@ -374,18 +374,18 @@ class DateNumber(Kind):
         return "number", f"outside [{self.low:g}, {self.high:g}], or no date", _fix(self.format)
 
     def check(self, table: "pa.Table") -> None:
-        """Raises DataError unless the table has the column once, of a type that says this part; looks at no value."""
+        """Raise DataError unless the table has the column once, of a type that says this part; looks at no value."""
         dates.check(table, self.column, self.part)
 
     def read(self, table: "pa.Table") -> Vector:
-        """Years, or whole days since the declared one, of all rows, shape (N,); NaN where a value is no date."""
+        """Return years, or whole days since the declared one, of all rows, shape (N,); NaN where a value is no date."""
         self.check(table)
         found = dates.of(table, self.column, self.format, self.zone)
         return found.years() if self.part == "year" else found.days_since(day_number(self.column, self.since))
 
 
 def day_number(column: str, day: str) -> int:
-    """Days from 1970-01-01 to a declared day. ConfigError for another text."""
+    """Return days from 1970-01-01 to a declared day. ConfigError for another text."""
     try:
         return date.fromisoformat(day).toordinal() - date(1970, 1, 1).toordinal()
     except (TypeError, ValueError):
@@ -531,7 +531,7 @@ class Categorical(Kind):
         return "category", "in none of the declared categories, or missing", fix
 
     def read(self, table: "pa.Table") -> Codes:
-        """Place of each value among the categories, shape (N,); -1 for one that is in none."""
+        """Return the place of each value among the categories, shape (N,); -1 for one that is in none."""
         if self.categories == "from-data":
             raise ConfigError(f"Expected declared values of {self.column!r}, got 'from-data'. List them.")
         return columns.places(table, self.column, self.categories)
@@ -601,7 +601,7 @@ _NAMES = {kind: tuple(each.name for each in fields(kind)) for kind in get_args(F
 
 
 def apart(features: Iterable[Feature]) -> tuple[Feature, ...]:
-    """Features of one column each. ConfigError for spans of none or of too many, of columns or of categories."""
+    """Return features of one column each. ConfigError for spans of none or of too many, of columns or of categories."""
     given = tuple(features)
     sizes = [span_size(each.column) for each in given]
     values = sum(each.implied * (size or 1) for each, size in zip(given, sizes, strict=True))
@@ -618,7 +618,7 @@ def apart(features: Iterable[Feature]) -> tuple[Feature, ...]:
 
 
 def together(features: Sequence[Feature]) -> tuple[Feature, ...]:
-    """The same features, those that are alike and whose columns count up as one: what `apart` takes apart."""
+    """Return the same features, those that are alike and whose columns count up as one: what `apart` takes apart."""
     found: list[Feature] = []
     for _, some in groupby(features, lambda each: (type(each), *_public(each))):
         alike = list(some)
@@ -647,7 +647,7 @@ def _public(feature: Feature) -> tuple[object, ...]:
 
 
 def check_vocabulary(what: str, values: Sequence[str | int | bool]) -> None:
-    """ConfigError unless there are values, all text or all integers, each once."""
+    """Raise ConfigError unless there are values, all text or all integers, each once."""
     if not values:
         raise ConfigError(f"Expected the public values of {what}, got none. List them.")
     if isinstance(values, range):

@@ -70,11 +70,11 @@ class ItemBatch:
         return int(self.features.shape[1])
 
     def of(self, users: NDArray[np.int64]) -> "ItemBatch":
-        """The items of some of its users (k,), in the given order."""
+        """Return the items of some of its users (k,), in the given order."""
         return ItemView(self.features, self.labels, self.begins, self.ends, self.weights).of(users)
 
     def seen(self, users: NDArray[np.int64]) -> "ItemView":
-        """Some of its users (k,), in the given order, where they are: nothing is copied."""
+        """Return some of its users (k,), in the given order, where they are: nothing is copied."""
         return ItemView(self.features, self.labels, self.offsets[users], self.offsets[users + 1], self.weights)
 
     def where(self, begins: NDArray[np.int64], ends: NDArray[np.int64]) -> "ItemView":
@@ -108,7 +108,7 @@ class ItemView:
     weights: NDArray[np.float64] | None = None  # (N,)
 
     def of(self, users: NDArray[np.int64]) -> ItemBatch:
-        """The items of some of its users (k,), in the given order: a copy."""
+        """Return the items of some of its users (k,), in the given order: a copy."""
         begins, counts = self.begins[users], self.counts[users]
         offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
         rows = np.arange(offsets[-1]) + np.repeat(begins - offsets[:-1], counts)
@@ -117,7 +117,7 @@ class ItemView:
         return ItemBatch(features, self.labels[rows], offsets, weights)
 
     def seen(self, users: NDArray[np.int64]) -> "ItemView":
-        """Some of its users (k,), in the given order, where they are: nothing is copied."""
+        """Return some of its users (k,), in the given order, where they are: nothing is copied."""
         return ItemView(self.features, self.labels, self.begins[users], self.ends[users], self.weights)
 
     @property

@@ -22,7 +22,7 @@ _NUMBER, _DAY, _FLAG, _TEXT, _MISSING = map(KINDS.index, ("number", "date", "boo
 
 
 def kinds(table: pa.Table, name: str) -> NDArray[np.int8]:
-    """The place among `KINDS` of each row's kind, shape (N,). DataError for a column that cannot be read."""
+    """Return the place among `KINDS` of each row's kind, shape (N,). DataError for a column that cannot be read."""
     return read(table, name)[1]
 
 
@@ -46,12 +46,12 @@ def read(table: pa.Table, name: str) -> tuple[NDArray[np.float64], NDArray[np.in
 
 
 def is_day(kind: pa.DataType) -> bool:
-    """Whether all that such a column holds is dates."""
+    """Return whether all that such a column holds is dates."""
     return bool(pa.types.is_date(kind) or pa.types.is_timestamp(kind))
 
 
 def codes(table: pa.Table, name: str) -> tuple[NDArray[np.float64], list[str]]:
-    """Place of every row's text among the column's texts in their order, NaN for none, and the texts."""
+    """Return the place of every row's text among the column's texts in their order, NaN for none, and the texts."""
     coded = columns.texts(table, name).dictionary_encode()
     found = coded.dictionary.to_pylist()
     order = sorted(range(len(found)), key=found.__getitem__)

@@ -70,7 +70,7 @@ class Numbering:
         return np.asarray(columns.stored(coded.indices)[known:], np.int32)
 
     def ranks(self, *, without_rows: bool) -> tuple[int, Codes]:
-        """How many users there are, and the number of each that was met, in the order of their names.
+        """Return how many users there are, and the number of each that was met, in the order of their names.
 
         Those that a categorical column declares and that have no row (any more) count `without_rows`; else they are a
         DataError, as is a row without a user, which is nobody's.
@@ -114,7 +114,7 @@ class Numbering:
 
 
 def group(table: pa.Table, user: str, *, without_rows: bool = False) -> tuple[int, NDArray[np.int64]]:
-    """Number of users n, and whose each row is, shape (N,): users are numbered in the order of their names.
+    """Return the number of users n, and whose each row is, shape (N,): users are numbered in the order of their names.
 
     All rows count, whether they can be used or not, so that n does not depend on values. A categorical column may
     declare users that have no row (any more): with `without_rows` they count too. Raises DataError for a row without a
@@ -132,13 +132,13 @@ BYTES = 1 << 26  # of one user's items, that are never too many
 
 
 def most_rows(items_per_user: int, features: int, *, weighted: bool) -> int:
-    """Rows of one user that count, at most, of a table whose rows become so many features."""
+    """Return rows of one user that count, at most, of a table whose rows become so many features."""
     width = 4 * features + 8 * (1 + weighted)
     return max(TIMES * items_per_user, BYTES // width)
 
 
 def first_rows(owners: NDArray[np.int64], most: int) -> NDArray[np.bool_]:
-    """Which rows (N,) are among the first `most` of their user, row i being that of user owners[i]."""
+    """Return which rows (N,) are among the first `most` of their user, row i being that of user owners[i]."""
     kept = np.ones(len(owners), np.bool_)
     many = np.bincount(owners) > most if len(owners) > most else np.zeros(0, np.bool_)
     if many.any():
@@ -197,7 +197,7 @@ class Reading:
         return table if kept.all() else _in_one_piece(table.filter(pa.array(kept)))
 
     def table(self) -> pa.Table:
-        """All of it; whose rows are too many has some more than `most` yet."""
+        """Return the table; a user with too many rows still has some more than `most`."""
         return pa.concat_tables(self._parts)
 
 

@@ -77,11 +77,11 @@ class Account:
     runs: tuple[Promise, ...]
 
     def as_json(self) -> dict[str, Any]:
-        """All of it."""
+        """Return all fields as JSON."""
         return asdict(self)
 
     def runs_csv(self) -> str:
-        """A line a run."""
+        """Return a line a run."""
         return _csv([asdict(each) for each in self.runs], list(Promise.__dataclass_fields__))
 
 
@@ -99,7 +99,7 @@ class PersonAccount:
 
 
 def account(record: Record, path: Path) -> Account:
-    """What the record in this file says of its runs and persons."""
+    """Return what the record in this file says of its runs and persons."""
     many = record.people
     everybody = np.arange(max(1, many))
     counted = Counter((float(epsilon), float(delta)) for epsilon, delta in record.charged(everybody))
@@ -110,7 +110,7 @@ def account(record: Record, path: Path) -> Account:
 
 
 def of_each(record: Record, those: Sequence[str]) -> list[PersonAccount]:
-    """What each of these names has spent, in their order."""
+    """Return what each of these names has spent, in their order."""
     numbers, left = record.known(those)
     sums, charges = record.charged(numbers), record.charges(numbers)
     found = []
@@ -126,7 +126,7 @@ def of_each(record: Record, those: Sequence[str]) -> list[PersonAccount]:
 
 
 def persons_csv(found: Sequence[PersonAccount]) -> str:
-    """A line a person, by its name."""
+    """Return a line a person, by its name."""
     lines = [
         asdict(each) | {"runs": " ".join(each.runs), "answered": " ".join(each.answered), "left": each.left or ""}
         for each in found
@@ -147,7 +147,7 @@ class DepartureReceipt:
     answers: int
 
     def as_json(self) -> dict[str, Any]:
-        """All of it."""
+        """Return all fields as JSON."""
         return asdict(self) | {"stays": DEPARTED}
 
     def words(self) -> str:

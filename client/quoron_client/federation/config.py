@@ -150,7 +150,7 @@ class ClientConfig(Owner):
 
 
 def check_plaintext(address: str, *, insecure: bool, anywhere: bool) -> None:
-    """ConfigError for plain text to a host:port that is not on this machine."""
+    """Raise ConfigError for plain text to a host:port that is not on this machine."""
     if not insecure or anywhere:
         return
     host = address.rpartition(":")[0].strip("[]")

@@ -44,7 +44,7 @@ class Receipt:
     files: tuple[str, ...]
 
     def as_json(self) -> dict[str, Any]:
-        """All of it."""
+        """Return all fields as JSON."""
         fields = asdict(self.farewell)
         erased = {"runs": fields.pop("runs"), "answers": fields.pop("answers"), "books": fields.pop("books")}
         return (

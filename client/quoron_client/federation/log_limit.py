@@ -57,7 +57,7 @@ class LogLimit(logging.Filter):
         self._kinds: dict[tuple[str, str, int], _Kind] = {}  # as many as there are places in the source
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether to tell."""
+        """Return whether to tell."""
         time_ = self._clock()
         kind = self._kinds.setdefault((record.name, record.pathname, record.lineno), _Kind(time_))
         if time_ - kind.began >= self._seconds:

@@ -117,7 +117,7 @@ class OwnItems:
 
 
 def read_own_table(path: Path, reading: Reading | None = None, dialect: Dialect | None = None) -> pa.Table:
-    """The table in a file, or the rows that are kept. Raises DataError, which names the file."""
+    """Return the table in a file, or the rows that are kept. Raises DataError, which names the file."""
     try:
         held = tables.opened(path, dialect)
         return tables.read(held, None if held.names else held.seen(), reading)
@@ -126,7 +126,7 @@ def read_own_table(path: Path, reading: Reading | None = None, dialect: Dialect 
 
 
 def check_one_user(path: Path, *, one_user: bool, items_per_user: int | None, dialect: Dialect | None = None) -> None:
-    """DataError for a file that looks like that of several people, unless its owner said that it is one user.
+    """Raise DataError for a file that looks like that of several people, unless its owner said that it is one user.
 
     For the owner's eyes, before anybody hears of this client: whether it is refused is a function of the data. Raises
     DataError as `read_own_table` does, too.
@@ -143,7 +143,7 @@ def check_one_user(path: Path, *, one_user: bool, items_per_user: int | None, di
 
 
 def opened(path: Path, terms: Terms, dialect: Dialect | None = None, *more: str) -> tables.Opened:
-    """A file with the columns that a run reads, as they are announced, and `more`. DataError for any other."""
+    """Return a file with the columns that a run reads, as they are announced, and `more`. DataError for any other."""
     rules = terms.columns
     try:
         held = tables.opened(path, dialect)
@@ -165,7 +165,7 @@ def unusable(path: Path, error: Exception) -> str:
 
 
 def own_items(path: Path, terms: Terms, dialect: Dialect | None = None) -> OwnItems:
-    """The items of the user whose rows are in `path`, encoded as a population's table would be.
+    """Return the items of the user whose rows are in `path`, encoded as a population's table would be.
 
     Raises DataError for a file that is not there, lacks a column, or has one stored as another type.
     """
@@ -230,7 +230,7 @@ def names_in(path: Path, user: str, dialect: Dialect | None = None) -> list[str]
 
 
 def own_people(path: Path, terms: Terms, user: str, *, people: int, dialect: Dialect | None = None) -> OwnPeople:
-    """The items of the persons whose rows are in `path`, of a silo of so many.
+    """Return the items of the persons whose rows are in `path`, of a silo of so many.
 
     A person's items are the first of its rows, as many as a number says that is the same for all. Raises DataError for
     a file that is not there, lacks a column, or has one stored as another type.

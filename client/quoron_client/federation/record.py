@@ -118,7 +118,7 @@ def enter(database: sqlite3.Connection, agreement: Agreement, *, books: str | No
 
 
 def promise(database: sqlite3.Connection, run: str) -> str | None:
-    """What was announced of a run that was agreed to; None of any other."""
+    """Return what was announced of a run that was agreed to; None of any other."""
     found = database.execute("SELECT coalesce(promise, '') FROM runs WHERE run = ?", (run,)).fetchone()
     return None if found is None else str(found[0])
 
@@ -140,7 +140,7 @@ def open_ones(database: sqlite3.Connection) -> list[Agreement]:
 
 
 def too_many(database: sqlite3.Connection) -> bool:
-    """Whether so many runs are open that no other is agreed to."""
+    """Return whether so many runs are open that no other is agreed to."""
     return int(database.execute("SELECT count(*) FROM runs WHERE NOT ended").fetchone()[0]) >= _MOST_OPEN
 
 
@@ -239,7 +239,7 @@ def objection(seen: Seen, claim: BooksClaim, named: int) -> str | None:
 
 
 def rows_seen(database: sqlite3.Connection, place: str) -> int:
-    """Rows of the lifetime ledger that a client's record has seen of the coordinator at this address."""
+    """Return rows of the lifetime ledger that a client's record has seen of the coordinator at this address."""
     return int(database.execute("SELECT max(rows) FROM books WHERE place = ?", (place,)).fetchone()[0] or 0)
 
 
@@ -316,7 +316,7 @@ class Record:
         leaving: bool = False,
         settled: bool = False,
     ) -> Self:
-        """The record in `path`, a new one if there is none, with its owner's lifetime limits, of one person.
+        """Return the record in `path`, a new one if there is none, with its owner's lifetime limits, of one person.
 
         `anew` takes it for all that there is, though it is older than its count or than what a coordinator knows;
         `other_books` takes a coordinator's books for all that there is, though they are older than what was seen. With
@@ -350,7 +350,7 @@ class Record:
             return numbers
 
     def known(self, names: Sequence[str]) -> tuple[Persons, list[str | None]]:
-        """The number of each name, -1 of one without any, and since when it has left; nothing is written."""
+        """Return the number of each name, -1 of one without any, and since when it has left; nothing is written."""
         with self._file.errors() as database:
             return record_file.known(database, names)
 
@@ -402,7 +402,7 @@ class Record:
         return np.logical_and(sums[:, 0] <= self._limits[0], sums[:, 1] <= self._limits[1])
 
     def seen(self, place: str) -> int:
-        """Rows of the lifetime ledger that were seen of the coordinator at this address."""
+        """Return rows of the lifetime ledger that were seen of the coordinator at this address."""
         with self._file.errors() as database:
             return rows_seen(database, place)
 
@@ -440,12 +440,12 @@ class Record:
         return float(epsilon), float(delta)
 
     def charged(self, those: Persons) -> Sums:
-        """ε and δ charged so far over all runs, of each of these persons, shape (k, 2)."""
+        """Return ε and δ charged so far over all runs, of each of these persons, shape (k, 2)."""
         with self._file.errors() as database:
             return record_file.spent(database, those)
 
     def charges(self, those: Persons) -> list[Charge]:
-        """Every run that was agreed to, from the first, and which of these persons are charged for it."""
+        """Return every run that was agreed to, from the first, and which of these persons are charged for it."""
         with self._file.errors() as database:
             return charges(database, those)
 
@@ -485,7 +485,7 @@ class Record:
             record_file.charge(database, a.run, those[new], participations=a.participations)
 
     def promise(self, run: str) -> str | None:
-        """What was announced of a run that was agreed to, as `Agreement` has it; None of any other."""
+        """Return what was announced of a run that was agreed to, as `Agreement` has it; None of any other."""
         with self._file.errors() as database:
             return promise(database, run)
 
@@ -642,7 +642,7 @@ class Record:
         return True
 
     def depart(self, name: str, *, time: str) -> Departure:
-        """A person leaves a silo: in one transaction its row is in no answer any more, nor in one that was kept.
+        """Remove a person from a silo: in one transaction its row leaves all answers to come, and those that were kept.
 
         A kept answer with its row is erased whole, as the coordinator could tell from a second one whose row is gone.
         Again is the same, as of the first time. LedgerError for a name that this record does not know.

@@ -68,22 +68,22 @@ class Answering(Protocol):
     people: int
 
     def consider(self, message: federation.Announcement, user: int) -> federation.Consent:
-        """Whether it takes part in a run."""
+        """Return whether it takes part in a run."""
 
     def prepare(self, run: str) -> object:
         """Look at the items, of a run that tells who answers: after the consent."""
 
     def attends(self, run: str) -> float | None:
-        """Seconds of its rounds, if it tells who answers and this client takes part; else None."""
+        """Return seconds of its rounds, if it tells who answers and this client takes part; else None."""
 
     def wanted(self, head: wire.Long) -> int | None:
-        """How many bytes may follow the head of a question; None: none of it is wanted."""
+        """Return how many bytes may follow the head of a question; None: none of it is wanted."""
 
     def reply(self, message: federation.Question) -> bytes | None:
-        """The answer as bytes; None where the question has no name to answer to."""
+        """Return the answer as bytes; None where the question has no name to answer to."""
 
     def at_once(self, message: federation.Question) -> bytes | None:
-        """The same in a run whose answers leave when they are made."""
+        """Return the same in a run whose answers leave when they are made."""
 
     def zero_row(self, message: federation.Question) -> bytes | None:
         """In place of an answer that is not ready when it has to be sent."""
@@ -312,7 +312,7 @@ class _Lane:
         self._news.set()
 
     async def next(self) -> federation.ServerMessage | wire.Long | None:
-        """What was heard first; None at the end, after `close`. Raises what it was closed with, at once."""
+        """Return what was heard first; None at the end, after `close`. Raises what it was closed with, at once."""
         while not (self._waiting or self._closed):
             self._news.clear()
             await self._news.wait()

@@ -121,7 +121,7 @@ class Worker:
     _lock: threading.Lock = field(default_factory=threading.Lock)  # of the parts
 
     def consider(self, message: federation.Announcement, user: int) -> federation.Consent:
-        """Whether this client takes part in a run. Raises LedgerError only."""
+        """Return whether this client takes part in a run. Raises LedgerError only."""
         run, digest = message.run, announced_digest(message)
         if self.announced.get(run) == digest:
             return federation.Consent(run=run, takes_part=True)
@@ -226,7 +226,7 @@ class Worker:
         return made
 
     def attends(self, run: str) -> float | None:
-        """Seconds of a round of a run that tells who answers, if this client takes part in it; else None."""
+        """Return seconds of a round of a run that tells who answers, if this client takes part in it; else None."""
         part = self.parts.get(run)
         return part.terms.seconds if part is not None and part.terms.timely else None
 
@@ -238,7 +238,7 @@ class Worker:
         return self.reply(message, ready=False)
 
     def wanted(self, head: Long) -> int | None:
-        """How many bytes may follow a question of which all but its task is there; None: none of them is wanted.
+        """Return how many bytes may follow a question of which all but its task is there; None: none of them is wanted.
 
         As the run was announced, so that a coordinator cannot make this client hold more than was agreed to.
         """
@@ -450,7 +450,7 @@ class KeptRows:
 
     @classmethod
     def read(cls, stored: bytes) -> Self | None:
-        """What `as_bytes` wrote; None of something else."""
+        """Return what `as_bytes` wrote; None of something else."""
         kind, *kept = _split(stored)
         if kind != _ROWS:
             return None
@@ -477,7 +477,7 @@ class KeptSums:
 
     @classmethod
     def read(cls, stored: bytes) -> Self | None:
-        """What `as_bytes` wrote; None of something else."""
+        """Return what `as_bytes` wrote; None of something else."""
         kind, persons, *said = _split(stored)
         if kind != _SUMS:
             return None

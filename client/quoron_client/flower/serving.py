@@ -58,7 +58,7 @@ _WORDS = {"true": True, "1": True, "false": False, "0": False}
 
 
 def read_owner(node_config: Mapping[str, Any], environment: Mapping[str, str]) -> Owner:
-    """The owner's decisions. ConfigError names the key that is missing or wrong."""
+    """Return the owner's decisions. ConfigError names the key that is missing or wrong."""
     given = _Given(node_config, environment)
     items = given.whole("items-per-user", "a whole number")
     data, alone, column = Path(given.text("data")), given.switch("one-user"), given.found("user")
@@ -159,7 +159,7 @@ class Holder(Protocol):
     """The holder of the items behind a node."""
 
     def answer(self, values: Values, context: Context) -> RecordDict:
-        """The reply to a question."""
+        """Return the reply to a question."""
 
     def ended(self, values: Values, context: Context) -> None:
         """A run has ended."""
@@ -204,7 +204,7 @@ def guarded(respond: Respond) -> Callable[[Message, Context], Message]:
 
 
 def silent(message: Message, respond: Callable[[Values], RecordDict]) -> Message:
-    """The reply to a message of this version; of whatever goes wrong it says nothing but that."""
+    """Return the reply to a message of this version; of whatever goes wrong it says nothing but that."""
     return Message(_reply(message, respond), reply_to=message)
 
 

@@ -88,7 +88,7 @@ class Loss(ABC):
 
     @abstractmethod
     def bound_labels(self, labels: Vector) -> Vector:
-        """Labels brought within their bound; NaN stays NaN."""
+        """Return labels brought within their bound; NaN stays NaN."""
 
     def opposite(self, labels: Vector) -> Vector:
         """Wrong labels in place of these, for users who are made to mislead in simulations."""
@@ -103,7 +103,7 @@ class Loss(ABC):
         return self.slopes(predictions, labels, self.parameter)
 
     def slopes_with(self, smoothing: Smoothing | None) -> Pointwise:
-        """What stands for φ': itself, or the slopes of its envelope.
+        """Return what stands for φ': itself, or the slopes of its envelope.
 
         Raises `ConfigError` for `Moreau` and a loss that needs none.
         """
@@ -125,7 +125,7 @@ class Loss(ABC):
         return np.full(dimension, self.ridge)
 
     def largest_diagonal(self, dimension: int) -> float:
-        """The largest number of that diagonal, in every dimension that a problem may have, without making it."""
+        """Return the largest number of that diagonal, in every dimension that a problem may have, without making it."""
         del dimension
         return self.ridge
 
@@ -150,7 +150,7 @@ class Loss(ABC):
         return float(self.curvature * row * (1 + 1e-12) + self.ridge)
 
     def least_dominant_ridge(self, dimension: int) -> float | None:
-        """The ridge from which on the Hessian of every item within the bounds is diagonally dominant.
+        """Return the ridge from which on the Hessian of every item within the bounds is diagonally dominant.
 
         0 where φ is linear, or an item has one feature that is not zero. None for losses without a Hessian and for
         those of several outputs, whose Hessians have blocks that are not.
@@ -227,5 +227,5 @@ class Regression(Loss):
         return self.values.once(0.0, self.label_bound, self.parameter)
 
     def bound_labels(self, labels: Vector) -> Vector:
-        """Labels clipped to [-label_bound, label_bound]; NaN stays NaN."""
+        """Return labels clipped to [-label_bound, label_bound]; NaN stays NaN."""
         return np.clip(labels, -self.label_bound, self.label_bound)

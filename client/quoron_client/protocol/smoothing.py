@@ -52,15 +52,15 @@ class Convolution:
         return self.radius
 
     def smoothness(self, *, lipschitz: float, dimension: int) -> float:
-        """Bound on the Hessian of every item's f_r, without ridge."""
+        """Return the bound on the Hessian of every item's f_r, without ridge."""
         return 2.0 * ball_ratio(dimension) * lipschitz / self.radius
 
     def bias(self, *, lipschitz: float, dimension: int) -> float:
-        """Bound on f_r - f, which is never negative."""
+        """Return the bound on f_r - f, which is never negative."""
         return 2.0 * ball_ratio(dimension) / (dimension + 1) * lipschitz * self.radius
 
     def redrawn(self, seed: int) -> "Convolution":
-        """The same with directions drawn from `seed`."""
+        """Return the same with directions drawn from `seed`."""
         return Convolution(self.radius, seed)
 
 
@@ -87,12 +87,12 @@ class Moreau:
         return 0.0
 
     def smoothness(self, *, lipschitz: float, dimension: int) -> float:
-        """Bound on the Hessian of every item's f_λ, without ridge."""
+        """Return the bound on the Hessian of every item's f_λ, without ridge."""
         del lipschitz, dimension
         return 1.0 / self.parameter
 
     def bias(self, *, lipschitz: float, dimension: int) -> float:
-        """Bound on f - f_λ, which is never negative."""
+        """Return the bound on f - f_λ, which is never negative."""
         del dimension
         return 0.5 * self.parameter * lipschitz**2
 

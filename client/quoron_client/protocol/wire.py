@@ -68,23 +68,23 @@ Message = TypeVar("Message", federation.ServerMessage, federation.ClientMessage)
 
 
 def fits_one_message(length: int) -> bool:
-    """Whether a question or an answer of so many bytes is one message."""
+    """Return whether a question or an answer of so many bytes is one message."""
     return length <= MOST
 
 
 def follows(end: bytes) -> federation.Follows:
-    """What is said in place of a question's end."""
+    """Return what stands in place of a question's end."""
     return federation.Follows(length=len(end), digest=blake2b(end, digest_size=_DIGEST).digest())
 
 
 def parts(end: bytes) -> Iterator[federation.Part]:
-    """The end, in order."""
+    """Yield the end, in order."""
     for offset in range(0, len(end), MOST):
         yield federation.Part(offset=offset, data=end[offset : offset + MOST])
 
 
 def said(answer: federation.Answer | federation.MaskedAnswer) -> Iterator[federation.ClientMessage]:
-    """An answer, and where it is too long for one message its values after it."""
+    """Yield an answer, and where it is too long for one message its values after it."""
     if fits_one_message(answer.ByteSize()):
         yield _told(answer)
         return
@@ -131,7 +131,7 @@ class Arriving(Generic[Message]):
         return self._kept is not None and self._length - self._here <= MOST
 
     def take(self, message: Message, allowed: Callable[[Long], int | None]) -> Message | Long | None:
-        """A message as it is; a question or an answer that its end has followed; None while that is on its way.
+        """Return a message as it is; a question or an answer that its end has followed; None while that is on its way.
 
         `allowed` says of one without its end how many bytes that may have, or None where nothing is wanted of it: then
         it is dropped as it comes, and None. Raises WireError as the table says.
@@ -252,7 +252,7 @@ class Body(NamedTuple):
 
 
 def question_to_wire(question: Question, slot: int, *, run: str, user: int, seconds: int) -> federation.Question:
-    """The part of cohort row `slot`, who is `user`, of a question whose round closes in `seconds`."""
+    """Return the part of cohort row `slot`, who is `user`, of a question whose round closes in `seconds`."""
     body = Body.of(question.task.part(slice(slot, slot + 1)))
     message = question_head(body, run=run, round=question.round, user=user, seconds=seconds)
     message.MergeFromString(body.data)
@@ -260,7 +260,7 @@ def question_to_wire(question: Question, slot: int, *, run: str, user: int, seco
 
 
 def question_head(body: Body, *, run: str, round: int, user: int, seconds: int) -> federation.Question:
-    """All of a question to `user` but its task; as bytes it is what stands before the body."""
+    """Return all of a question to `user` but its task; as bytes it is what stands before the body."""
     digest = question_digest(run, round, user, body.digest)
     return federation.Question(run=run, round=round, digest=digest, seconds=seconds)
 
@@ -275,12 +275,12 @@ def body_digest(message: federation.Question) -> bytes:
 
 
 def task_name(task: Task) -> str:
-    """What a task is called on the wire."""
+    """Return a task's name on the wire."""
     return _CODECS[type(task)][0]
 
 
 def question_digest(run: str, round: int, user: int, body: bytes) -> bytes:
-    """The name of a question to one user, 16 bytes; `body` is the digest of its task."""
+    """Return the name of a question to one user, 16 bytes; `body` is the digest of its task."""
     label = f"{len(run)}/{run}/{round}/{user}/".encode() + body
     return blake2b(label, digest_size=DIGEST_SIZE, person=b"quoron-question").digest()
 
@@ -314,7 +314,7 @@ def question_from_wire(message: federation.Question) -> tuple[str, int, bytes, T
 
 
 def check_own(task: Task, asked: int) -> None:
-    """WireError unless a task has something for each of so many, where it has something of each one's own."""
+    """Raise WireError unless a task has something for each of so many, where it has something of each one's own."""
     if task.own is not None and (given := len(getattr(task, task.own))) != asked:
         raise WireError(f"Expected {task.own} for each of {asked:,} persons, got {given:,}.")
 
@@ -327,7 +327,7 @@ def answer_to_wire(run: str, round: int, digest: bytes, values: NDArray[Any], st
 
 
 def answer_from_wire(message: federation.Answer, shape: tuple[int, ...]) -> tuple[NDArray[np.float64], Status]:
-    """Values of that shape, to be read, and a status; never raises. Whatever is not a usable answer is zeros.
+    """Return values of that shape, to be read, and a status; never raises. Whatever is not a usable answer is zeros.
 
     | what was sent                                        | status         |
     | ---------------------------------------------------- | -------------- |

@@ -80,7 +80,7 @@ def delta(forward: Profile, backward: Profile, rounds: int, epsilon: float, *, l
 
 
 def epsilon_for(delta_at: Callable[[float], float], delta: float) -> float:
-    """The ε >= 0 at which `delta_at`, which falls with ε, is SAFETY · δ; to a relative 1e-6, rounded up."""
+    """Return the ε >= 0 at which `delta_at`, which falls with ε, is SAFETY · δ; to a relative 1e-6, rounded up."""
     wanted = math.log(SAFETY * delta)
 
     def excess(epsilon: float) -> float:

@@ -94,7 +94,7 @@ Stage = Sampled | Items | Response | Table
 
 
 def binomial(most: int, rate: float) -> tuple[Vector, Vector, float]:
-    """Chances of numbers of own items, the numbers, and a bound on the chance of all that are left out.
+    """Return chances of numbers of own items, the numbers, and a bound on the chance of all that are left out.
 
     Each chance is a product of ratios from the likeliest number outwards: off by 4 roundings a step.
     """

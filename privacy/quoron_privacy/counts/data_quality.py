@@ -102,7 +102,7 @@ class TableHealth:
         share: float = 0.0,
         rest: tuple[float, float] = (0.0, 0.0),
     ) -> "TableHealth":
-        """The least noise for a μ-GDP release; Infeasible if rounding to the grid alone costs μ."""
+        """Return the least noise for a μ-GDP release; Infeasible if rounding to the grid alone costs μ."""
         sensitivity = acute_sensitivity(1.0, users, adjacency)
         noise = GaussianNoise.for_mu(sensitivity=sensitivity, mu=mu, dimension=_dimension(columns, labels))
         return cls(users, columns, labels, adjacency, noise.scale, share, *rest)
@@ -150,7 +150,7 @@ class TableHealth:
         return self.threshold(error) - float(ndtri(MISSED)) * error
 
     def said(self, share: float) -> float:
-        """The chance that `share` of the users without a usable row are spoken of."""
+        """Return the chance that `share` of the users without a usable row are spoken of."""
         error = self.errors.unusable
         return float(ndtr((share - self.threshold(error)) / error))
 
@@ -194,7 +194,7 @@ class TableHealth:
         return self._gaussian.release(self.reduction.mean(sums), stream)
 
     def shares(self, released: Vector) -> Shares:
-        """What a released mean (D,) says, each number in its own unit."""
+        """Return a released mean (D,) with each number in its own unit."""
         users, values, column = (math.sqrt(weight) for weight in self._weights)
         first, last = 1 + self.labels, self.dimension - self.columns
         return Shares(
@@ -205,7 +205,7 @@ class TableHealth:
         )
 
     def entry(self) -> Release:
-        """The ledger entry of the release."""
+        """Return the ledger entry of the release."""
         parameters = {"sensitivity": self._gaussian.sensitivity, "scale": self.scale}
         return Release("table-health", parameters | {"users": self.users, "dimension": self.dimension})
 
@@ -257,7 +257,7 @@ def calibrate(
     labels: int,
     adjacency: Adjacency,
 ) -> TableHealth | None:
-    """What a promise of `rest(epsilon, delta, share)` leaves, kept as `own` = (μ, total variation).
+    """Return what a promise of `rest(epsilon, delta, share)` leaves, kept as `own` = (μ, total variation).
 
     None where the samplers have taken it all.
     """

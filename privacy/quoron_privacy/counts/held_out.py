@@ -98,7 +98,7 @@ class HeldOut:
         adjacency: Adjacency = "replace-one",
         cap: int = 1,
     ) -> "HeldOut":
-        """The least noise for (ε, δ); Infeasible where rounding or the samplers alone cost that."""
+        """Return the least noise for (ε, δ); Infeasible where rounding or the samplers alone cost that."""
         count(users=users, cap=cap)
         sizes = _sizes(classes, cap, MOST_CELLS)
         left = delta - (1 + math.exp(epsilon)) * _variation(sizes) * (1 + 1e-9)
@@ -182,11 +182,11 @@ class HeldOut:
         return self._reduction(which).of(vectors, np.ones(len(vectors), np.bool_))
 
     def release(self, which: int, sums: Sums, stream: RandomStream) -> Vector:
-        """The noisy mean (D,) of all users' vectors. Draw each once a run."""
+        """Return the noisy mean (D,) of all users' vectors. Draw each once a run."""
         return self.noises[which].release(self._reduction(which).mean(sums), stream)
 
     def entries(self) -> tuple[Release, Release]:
-        """The ledger entries of both."""
+        """Return the ledger entries of both."""
         first, second = (
             Release(name, {"sensitivity": noise.sensitivity, "scale": noise.scale, "users": float(self.users)})
             for name, noise in zip(("held-out-places", "held-out-figures"), self.noises, strict=True)
@@ -196,7 +196,7 @@ class HeldOut:
     verify = _verify
 
     def releases(self) -> tuple[tuple[Release, float], ...]:
-        """The same, each with its μ."""
+        """Return the same, each with its μ."""
         mus = (noise.effective_mu(size) for noise, size in zip(self.noises, self.sizes, strict=True))
         return tuple(zip(self.entries(), mus, strict=True))
 
@@ -221,7 +221,7 @@ class HeldMeans:
     def calibrate(
         cls, *, users: int, figures: int, epsilon: float, delta: float, adjacency: Adjacency = "replace-one"
     ) -> "HeldMeans":
-        """The least noise for (ε, δ); Infeasible where rounding or the samplers alone cost that."""
+        """Return the least noise for (ε, δ); Infeasible where rounding or the samplers alone cost that."""
         count(users=users, figures=figures)
         left = delta - (1 + math.exp(epsilon)) * total_variation(gaussians=1 + figures) * (1 + 1e-9)
         if left <= 0:
@@ -260,7 +260,7 @@ class HeldMeans:
     verify = _verify
 
     def releases(self) -> tuple[tuple[Release, float], ...]:
-        """The ledger entry, with its μ."""
+        """Return the ledger entry, with its μ."""
         parameters = {"sensitivity": self.noise.sensitivity, "scale": self.scale, "users": float(self.users)}
         return ((Release("held-out-means", parameters), self.noise.effective_mu(1 + self.figures)),)
 

@@ -90,7 +90,7 @@ class MinCohort:
         return 2.0**GRID_BITS / steps if steps else math.inf
 
     def entry(self, asked: int, free: float = 0.0) -> Release:
-        """The ledger entry of one decision, whichever way it went, of a round that asked so many."""
+        """Return the ledger entry of one decision, whichever way it went, of a round that asked so many."""
         noise = {"threshold_scale": self.threshold_scale, "count_scale": self.count_scale}
         if not self.count_scale:
             noise = {"deviation": self.deviation(free)}
@@ -125,7 +125,7 @@ class MinCohort:
         return spent.lacking(total_variation(gaussians=self.draws(rounds)))
 
     def draws(self, rounds: int) -> int:
-        """Samples of noise in a run, at most."""
+        """Return samples of noise in a run, at most."""
         return rounds + 1
 
 
@@ -163,7 +163,7 @@ def spent_on(share: float | None, epsilon: float, wanted: float | None) -> float
 
 
 def exact(share: float, cohorts: Sequence[int], *, participations: int, rest: tuple[float, float]) -> MinCohort:
-    """The minimum cohort of a run whose participation is public: never wrong, whatever the size of a cohort."""
+    """Return the minimum cohort of a run whose participation is public: never wrong, whatever the size of a cohort."""
     _check(share, 0.0, cohorts, participations)
     return MinCohort(share, 0.0, participations, 0.0, 0.0, *rest, public=True)
 
@@ -181,7 +181,7 @@ def calibrate(
     beta: float = BETA,
     name: str = "this run",
 ) -> MinCohort:
-    """The minimum cohort that needs the smallest cohorts.
+    """Return the minimum cohort that needs the smallest cohorts.
 
     `cohorts` are the users asked in each round, as planned, and `present` how many of a planned cohort are there at
     least when everybody is. The μ of counts that cost nothing are `free`, of each round (none without), and `room(ε_q)`

@@ -127,7 +127,7 @@ def _sorted(groups: Integers, held: Floats) -> Integers:
 
 
 def places(numbers: Floats) -> Integers:
-    """The place of each number on the public scale of powers of four, 0 to PLACES - 1; NaN is at zero."""
+    """Return the place of each number on the public scale of powers of four, 0 to PLACES - 1; NaN is at zero."""
     with np.errstate(all="ignore"):
         _, exponent = np.frexp(np.abs(numbers))
     power = (exponent.astype(np.int64) - 1) // 2  # 4^power <= |number| < 4^(power + 1)
@@ -138,7 +138,7 @@ def places(numbers: Floats) -> Integers:
 
 
 def edge(magnitude: int) -> float:
-    """The upper end of numbers of such a magnitude, 1 to MAGNITUDES; 0 is below which numbers are zero."""
+    """Return the upper end of numbers of such a magnitude, 1 to MAGNITUDES; 0 is below which numbers are zero."""
     return 4.0 ** (magnitude + LEAST_POWER + 1)
 
 
@@ -157,11 +157,11 @@ class Windows:
     bins: Integers  # of how many counts that is the sum
 
     def where(self, columns: Any) -> "Windows":
-        """Those of some columns."""
+        """Return the windows of some columns."""
         return Windows(self.low[columns], self.high[columns], self.held[columns], self.bins[columns])
 
     def but(self, columns: Any, other: "Windows") -> "Windows":
-        """The same, with others for some columns."""
+        """Return the same, with others for some columns."""
         low, high, held, bins = self.low.copy(), self.high.copy(), self.held.copy(), self.bins.copy()
         low[columns], high[columns], held[columns], bins[columns] = other.low, other.high, other.held, other.bins
         return Windows(low, high, held, bins)
@@ -234,7 +234,7 @@ def ranges(found: Windows) -> tuple[Floats, Floats]:
 
 
 def cells(numbers: Floats, low: float, high: float, many: int) -> Integers:
-    """The cell of each number among `many` of equal width from low to high; -1 outside and for NaN."""
+    """Return the cell of each number among `many` of equal width from low to high; -1 outside and for NaN."""
     with np.errstate(invalid="ignore"):
         inside = (numbers >= low) & (numbers <= high)
     place = np.floor((np.where(inside, numbers, low) - low) / (high - low) * many).astype(np.int64)
@@ -243,7 +243,7 @@ def cells(numbers: Floats, low: float, high: float, many: int) -> Integers:
 
 
 def of_cells(counts: Floats, around: Windows, error: float) -> Windows:
-    """The neighbouring cells that are worth most of noisy counts (K, cells), of what `around` held."""
+    """Return the neighbouring cells that are worth most of noisy counts (K, cells), of what `around` held."""
     columns, many = counts.shape
     sums = np.concatenate([np.zeros((columns, 1)), np.cumsum(counts, axis=1)], axis=1)
     each, width, found = np.arange(columns), (around.high - around.low) / many, []
@@ -352,7 +352,7 @@ class Bought:
         share: float,
         adjacency: Adjacency = "replace-one",
     ) -> "Bought":
-        """The least noise for a share of μ(ε, δ)², and what promise that leaves; `share` from 1e-6 to 1.
+        """Return the least noise for a share of μ(ε, δ)², and what promise that leaves; `share` from 1e-6 to 1.
 
         At share = 1 nothing is left (`rest_epsilon` = 0). Infeasible where samplers or the grid take it all.
         """
@@ -403,7 +403,7 @@ class Bought:
         return Pair.gaussian(sensitivity_recount.together(*each), self.variation)
 
     def errors(self, *, columns: int, names: int) -> Errors:
-        """Standard deviations of what is released where so many columns have numbers, and so many are named."""
+        """Return standard deviations of what is released where so many columns have numbers, and so many are named."""
         places_, cells_, closer, named = (scale * self.users if scale else math.inf for scale in self.scales)
         width = math.sqrt(columns)
         return Errors(math.sqrt(self.columns) * places_, width * cells_, closer, math.sqrt(names) * named)
@@ -433,11 +433,11 @@ class Bought:
         return counts
 
     def release_places(self, counts: Integers, stream: RandomStream) -> Floats:
-        """The noisy votes (K, bins) of everybody's marks: once a run."""
+        """Return the noisy votes (K, bins) of everybody's marks: once a run."""
         return self._release(0, counts, stream)
 
     def shapes(self, released: Floats) -> Shapes:
-        """What they say, with at most `users` votes for each column."""
+        """Return what the votes say, with at most `users` votes for each column."""
         others = released[:, PLACES:]
         numbers = self.users - others.sum(axis=1)
         error = math.sqrt(len(released)) * self.scales[0] * self.users
@@ -446,7 +446,7 @@ class Bought:
         return Shapes(np.column_stack([windows.held, others]), windows, told)
 
     def cell_counts(self, numbers: Floats, around: Windows, many: int = CELLS) -> Integers:
-        """Marks of each cell of a window, (K', many), of some users' marks (k, K', MARKS); parts add."""
+        """Return marks of each cell of a window, (K', many), of some users' marks (k, K', MARKS); parts add."""
         self._check(numbers, len(around.low))
         counts = np.zeros((len(around.low), many), np.int64)
         for column, (low, high) in enumerate(zip(around.low.tolist(), around.high.tolist(), strict=True)):
@@ -455,11 +455,11 @@ class Bought:
         return counts
 
     def release_cells(self, counts: Integers, stream: RandomStream) -> Floats:
-        """The noisy votes (K', CELLS) of everybody's marks in the windows of the first release: once a run."""
+        """Return the noisy votes (K', CELLS) of everybody's marks in the windows of the first release: once a run."""
         return self._release(1, counts, stream)
 
     def near(self, released: Floats, around: Windows) -> Windows:
-        """Where they lie in these windows."""
+        """Return where the marks lie in these windows."""
         return self._closed(1, released, around)
 
     def closer(self, near: Windows) -> tuple[Integers, Windows]:
@@ -470,11 +470,11 @@ class Bought:
         return which, replace(window, low=window.low - cell, high=window.high + cell)
 
     def release_closer(self, counts: Integers, stream: RandomStream) -> Floats:
-        """The noisy votes (K', CLOSER) of the closer look, where any column wants it: once a run."""
+        """Return the noisy votes (K', CLOSER) of the closer look, where any column wants it: once a run."""
         return self._release(2, counts, stream)
 
     def nearer(self, released: Floats, around: Windows) -> Windows:
-        """Where they lie in those."""
+        """Return where the marks lie in those windows."""
         return self._closed(2, released, around)
 
     def release_names(
@@ -526,7 +526,7 @@ class Bought:
                 raise VerificationError(f"Expected {what} in private bounds, got {got}.")
 
     def releases(self) -> tuple[tuple[Release, float], ...]:
-        """The ledger entries of all releases, each with its μ."""
+        """Return the ledger entries of all releases, each with its μ."""
         sizes = _dimensions(self.columns, self.names)
         made = []
         for name, scale, size in zip(_RELEASES, self.scales, sizes, strict=True):
@@ -557,7 +557,7 @@ class Bought:
         )
 
     def entries(self) -> tuple[Release, ...]:
-        """The ledger entries of all releases."""
+        """Return the ledger entries of all releases."""
         return tuple(entry for entry, _ in self.releases())
 
     def _closed(self, each: int, released: Floats, around: Windows) -> Windows:

@@ -93,7 +93,7 @@ class Spread:
         most: int = 1,
         adjacency: Adjacency = "replace-one",
     ) -> "Spread":
-        """The least noise for one μ-GDP release. Infeasible where rounding alone costs μ."""
+        """Return the least noise for one μ-GDP release. Infeasible where rounding alone costs μ."""
         free = cls(users, groups, cells, 1.0, running, most, adjacency)
         noise = GaussianNoise.for_mu(sensitivity=free.sensitivity, mu=mu, dimension=groups * cells)
         return cls(users, groups, cells, noise.scale, running, most, adjacency)
@@ -132,7 +132,7 @@ class Spread:
         return 1 << min(_BITS, _SUM_BITS - self.users.bit_length())
 
     def held(self, owners: Integers, cells: Integers, weights: Integers) -> Floats:
-        """How much each cell has, (groups, k), in weights of one user: private.
+        """Return how much each cell has, (groups, k), in weights of one user: private.
 
         Weight i is for cell cells[i], of the first group's cells, then the next one's, ..., by user owners[i]; outside
         of them it is for none. ConfigError where a user has more than its weight.
@@ -157,14 +157,14 @@ class Spread:
         return _applied(root * longest, noisy)
 
     def against(self, share: float) -> Floats:
-        """Standard deviations of each running sum less a `share` of the last one, shape (k,)."""
+        """Return standard deviations of each running sum less a `share` of the last one, shape (k,)."""
         root, longest = self._root()
         own, both = np.cumsum(root**2), np.convolve(root, root[::-1])[: self.cells]  # ⟨C_t, C_t⟩, ⟨C_t, C_k⟩
         squares: Floats = np.maximum(own - 2 * share * both + share**2 * own[-1], 0.0)
         return self.scale * longest * np.sqrt(squares)
 
     def entry(self) -> Release:
-        """The ledger entry of a release."""
+        """Return the ledger entry of a release."""
         return Release("spread", {"sensitivity": self.sensitivity, "scale": self.scale, "users": float(self.users)})
 
     def _noise(self) -> GaussianNoise:
@@ -187,7 +187,7 @@ def thirds(weights: Integers, place: Floats) -> Integers:
 
 
 def verify(parts: Sequence[Spread], epsilon: float, delta: float) -> None:
-    """VerificationError unless all releases together are (ε, δ)-DP, by the second account.
+    """Raise VerificationError unless all releases together are (ε, δ)-DP, by the second account.
 
     Only scales are asked, and C is written out: nothing that calibrated.
     """
@@ -226,7 +226,7 @@ class Estimate:
     high: float
 
     def in_units(self, middle: float, unit: float) -> "Estimate":
-        """The same of middle + unit · value, for a unit above zero."""
+        """Return the same of middle + unit · value, for a unit above zero."""
         return Estimate(
             middle + unit * self.value, unit * self.error, middle + unit * self.low, middle + unit * self.high
         )

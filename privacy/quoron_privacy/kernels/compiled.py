@@ -104,7 +104,7 @@ class Pointwise:
         return cfunc(POINTWISE, cache=self._kept, error_model="numpy")(self._function)
 
     def once(self, prediction: float, label: float, parameter: float) -> float:
-        """One value, with nothing compiled."""
+        """Return one value, with nothing compiled."""
         out = [0.0]
         self._function([prediction], [label], [parameter], out, 1)
         return float(out[0])

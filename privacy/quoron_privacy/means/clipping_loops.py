@@ -132,7 +132,7 @@ def added(
 
 @cache
 def clipped_sum() -> Any:
-    """The compiled loop: on first use, not when this module is imported."""
+    """Return the compiled loop: on first use, not when this module is imported."""
     return cfunc(SUMMING, cache=True, error_model="numpy")(_sum_clipped)
 
 
@@ -202,7 +202,7 @@ def add_cut(
 
 @njit(cache=True)
 def usual(square: float) -> bool:
-    """Whether a sum of squares is far from overflow and underflow, so that it is as exact as it looks."""
+    """Return whether a sum of squares is far from overflow and underflow, so that it is as exact as it looks."""
     return 1e-250 < square < 1e250
 
 

@@ -120,7 +120,7 @@ class Radii:
 
 
 def typical_length(counts: Vector, top: float) -> float:
-    """How far a user is from the centre, roughly: a power of 2^¼, so that few plans are made.
+    """Return how far a user is from the centre, roughly: a power of 2^¼, so that few plans are made.
 
     From noisy shares of pairs; bin j has differences in (top 2⁻ʲ⁻¹, top 2⁻ʲ]. The two neighbours with the most pairs
     tell.
@@ -145,7 +145,7 @@ def scale_of(pairs: Vector, deviation: float, top: float, bound: float, unit: fl
 
 
 def reach(typical: float, radius: float, deviation: float, dimension: int) -> float:
-    """Radius in which users are around a centre with that noise a coordinate; at most `radius`."""
+    """Return the radius in which users are around a centre with that noise a coordinate; at most `radius`."""
     return min(radius, _ABOVE * typical + deviation * (math.sqrt(dimension) + BELOW))
 
 
@@ -159,7 +159,7 @@ def joined(deviation: float, other: float) -> tuple[float, float]:
 
 @lru_cache(maxsize=256)
 def shares_of(typical: float, bound: float, *, users: int, dimension: int, mu: float) -> Shares:
-    """The shares that make the error least that can be foreseen."""
+    """Return the shares that make the error least that can be foreseen."""
     unit = 2 / (users * mu)  # noise of a coordinate for a radius of 1 and all of μ
     plenty = min(1.0, (_PLENTY / (users * mu)) ** 0.3)
     look = max(_LEAST_LOOK, min(_MOST_LOOK, _LOOK / dimension) * plenty)
@@ -212,7 +212,7 @@ def bins_of(noisy: Vector, scale: float, edges: Vector, radius: float, nearer: f
 
 
 def parts_of(bins: Bins) -> Vector:
-    """Edges of the parts of bins near the edge, each of equal ratio; none below the one before."""
+    """Return edges of the parts of bins near the edge, each of equal ratio; none below the one before."""
     lows, highs = bins.edges[bins.near_edge], bins.edges[1:][bins.near_edge]
     edges = np.append(lows[:, None] * (highs / lows)[:, None] ** (np.arange(_PARTS) / _PARTS), highs[-1])
     return np.maximum.accumulate(edges)  # of bins that are no wider than a rounding: a search relies on order
@@ -274,7 +274,7 @@ def seen_of(shares: Vector, deviations: Vector, least: Vector, windows: tuple[in
 
 
 def radii_of(held: Held, *, users: int, dimension: int, unit: float) -> Radii:
-    """The least of noise and of what clipping may do; `unit` is the noise of a coordinate for a radius of 1."""
+    """Return the least of noise and of what clipping may do; `unit` is the noise of a coordinate for a radius of 1."""
     lows, highs, shares = held.edges[:-1], held.edges[1:], held.shares
     lengths = (lows + highs) / 2
     tried = min(1.3 * held.edge, held.most) * 2.0 ** (-np.arange(8 * _AN_OCTAVE) / _AN_OCTAVE)
@@ -311,7 +311,7 @@ def _excess(lows: Vector, highs: Vector, over: Vector) -> Vector:
 def unseen(
     shares: Vector, edges: Vector, edge: float, clips: Vector, deviation: float, *, step: float, steepest: float
 ) -> Vector:
-    """What clipping at `clips` takes from users beyond `edge`, where those surely seen end.
+    """Return what clipping at `clips` takes from users beyond `edge`, where those surely seen end.
 
     Shares fall from one step of lengths to the next as they last did, and as much faster again, at most a deviation of
     them; a group of its own, which does not fall, ends where it ends.
@@ -352,7 +352,7 @@ def shells_of(wide: float, most: float, dimension: int) -> Vector:
 
 
 def turned(r: Vector, wide: Vector | float, shell: Vector | float) -> Vector:
-    """The angle x of wide cos x + shell sin x = r, for wide <= r <= shell; that of r = shell beyond."""
+    """Return the angle x of wide cos x + shell sin x = r, for wide <= r <= shell; that of r = shell beyond."""
     long = np.hypot(wide, shell)
     angle: Vector = np.arcsin(np.minimum(r, shell) / long) - np.arctan2(wide, shell)
     return np.clip(angle, 0.0, math.pi / 2)
@@ -474,7 +474,7 @@ def interval_shares(strength: float) -> tuple[float, float, float]:
 
 
 def places(low: float, high: float, scale: float) -> Vector:
-    """Edges of equal bins, as wide as users are apart where that is few enough."""
+    """Return edges of equal bins, as wide as users are apart where that is few enough."""
     return np.linspace(low, high, 1 + min(MOST_PLACES, max(4, math.ceil((high - low) / (_WIDTH * scale)))))
 
 
@@ -492,7 +492,7 @@ def near_enough(width: float, scale: float) -> bool:
 
 
 def bins_around(scale: float, bound: float, strength: float) -> Vector:
-    """Edges around zero to twice the bound: equal ones, then by a constant ratio to 32 scales, then octaves."""
+    """Return edges around zero to twice the bound: equal ones, then by a constant ratio to 32 scales, then octaves."""
     each = min(6, max(2, round(strength**0.3 / 2.6)))
     ratio = 2 ** min(_WIDEST, _AT_2400 * (2400 / strength) ** 0.2)
     side = [scale * k / each for k in range(1, int(3.5 * each) + 1)]
@@ -516,7 +516,7 @@ def _least(deviations: Vector, edges: Vector, scale: float) -> Vector:
 
 
 def interval_of(shares: Vector, deviations: Vector, edges: Vector, scale: float, unit: float) -> Interval:
-    """The least of noise, of what users outside add to it, and of those whom nothing shows.
+    """Return the least of noise, of what users outside add to it, and of those whom nothing shows.
 
     `unit` is the noise of the mean for a width of one. All pairs of edges are tried.
     """

@@ -62,7 +62,7 @@ def weights_of(adjacency: Adjacency, soft: bool = False) -> tuple[float, float, 
 
 
 def row_kind(soft: bool) -> str:
-    """What the row is called where two servers sum it."""
+    """Return the row's name where two servers sum it."""
     return "soft-norm-counts" if soft else "norm-counts"
 
 
@@ -184,7 +184,7 @@ class NormCountMean:
     def for_mu(
         cls, *, dimension: int, users: int, mu: float, adjacency: Adjacency = "replace-one", soft: bool = False
     ) -> "NormCountMean":
-        """The least noise for a μ-GDP release; Infeasible if rounding to the grid alone costs μ."""
+        """Return the least noise for a μ-GDP release; Infeasible if rounding to the grid alone costs μ."""
         sensitivity = mean_sensitivity(1.0, users, adjacency)
         noise = GaussianNoise.for_mu(sensitivity=sensitivity, mu=mu, dimension=dimension + 3)
         return cls(dimension, users, adjacency, noise.scale / weights_of(adjacency, soft)[0], soft)
@@ -216,7 +216,7 @@ class NormCountMean:
         return self.release_sums(self.reduction(radius, transform, centre).of(values, answered), stream)
 
     def reduction(self, radius: float, transform: Matrix | None = None, centre: Vector | None = None) -> "NormCountSum":
-        """All that a release reads of users' vectors."""
+        """Return all that a release reads of users' vectors."""
         return NormCountSum(radius, self.users, transform, centre)
 
     def release_sums(self, sums: Sums, stream: RandomStream) -> MeanAndCounts:
@@ -233,7 +233,7 @@ class NormCountMean:
         return ("means", kind, self.dimension, unit), ("shares", kind, SHARES, unit)
 
     def entry(self) -> Release:
-        """The ledger entry of the release, for a radius of 1."""
+        """Return the ledger entry of the release, for a radius of 1."""
         noise = self._gaussian
         parameters = {"sensitivity": noise.sensitivity, "scale": noise.scale, "divisor": self.users}
         return Release("norm-counts", parameters | {"dimension": self.dimension})
@@ -253,7 +253,7 @@ def checked(values: Matrix, length: int, *, parts: bool = False) -> Matrix:
 
 
 def weighted_row(sums: Sums, users: int, weights: tuple[float, float, float, float], soft: bool = False) -> Vector:
-    """The mean of the weighted rows, shape (d + 3,): private."""
+    """Return the mean of the weighted rows, shape (d + 3,): private."""
     length, within, here, near = sums.cells.tolist()
     step = 2.0 ** -sum_bits(sums.answered, users)
     shares = [length * (weights[1] * step), near * (weights[2] * step) if soft else within * weights[2]]
@@ -343,7 +343,7 @@ class PrefixNormCounts:
         separation: int = 1,
         soft: bool = False,
     ) -> "PrefixNormCounts":
-        """The least noise for μ-GDP rounds; Infeasible if rounding to the grid alone costs μ."""
+        """Return the least noise for μ-GDP rounds; Infeasible if rounding to the grid alone costs μ."""
         made = PrefixNoise.for_mu(
             rounds=rounds,
             sensitivity=mean_sensitivity(1.0, users, adjacency),
@@ -384,7 +384,7 @@ class PrefixNormCounts:
         return self.scale / weights_of(self.adjacency, self.soft)[0]
 
     def start(self) -> PrefixState:
-        """The state before the first round."""
+        """Return the state before the first round."""
         return self.prefix.start(self.dimension)
 
     @property
@@ -395,7 +395,7 @@ class PrefixNormCounts:
         return ("sums", kind, self.dimension, own / self.scale), shares
 
     def reduction(self, radius: float) -> NormCountSum:
-        """All that a round reads of users' vectors."""
+        """Return all that a round reads of users' vectors."""
         return NormCountSum(radius, self.users)
 
     def release(self, state: PrefixState, sums: Sums, noise: NoiseSource) -> tuple[MeanAndCounts, PrefixState]:
@@ -413,7 +413,7 @@ class PrefixNormCounts:
         return GaussianNoise(made.sensitivity, made.scale * float(self._louder[round_]) / made.column_norm)
 
     def entry(self) -> Release:
-        """The ledger entry of all rounds, for a radius of 1."""
+        """Return the ledger entry of all rounds, for a radius of 1."""
         made = self.prefix
         parameters = {"sensitivity": made.sensitivity, "scale": made.scale, "divisor": self.users}
         if self.participations > 1:

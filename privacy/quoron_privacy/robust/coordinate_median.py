@@ -68,7 +68,7 @@ def trimmed_mean(rows: Matrix, trim: int) -> Vector:
 
 
 def debiased_mean(rows: Matrix, trim: int, radius: float) -> Vector:
-    """The mean of `rows` (B, d), every coordinate held within `radius` of that of `trimmed_mean`; shape (d,).
+    """Return the mean of `rows` (B, d), every coordinate held within `radius` of that of `trimmed_mean`; shape (d,).
 
     Formal guarantee: it has property (ii) of `trimmed_mean` (the paper's Lemma 31), and properties (i) for a radius
     larger by `radius`, and (iii) where the radius is scaled as the rows are.
@@ -112,7 +112,7 @@ class MedianTest:
         return 0.5 * math.exp(-max(0.0, self.threshold - self.floor - self.noisy.grid) / self.scale)
 
     def decide(self, score: float, stream: RandomStream) -> bool:
-        """Whether `score` with noise clears the threshold."""
+        """Return whether `score` with noise clears the threshold."""
         return bool(self.noisy.decide(np.array([score]), stream)[0])
 
 
@@ -166,7 +166,7 @@ class MedianParameters:
         return step * self.shift * length / self.theta
 
     def noise_scale(self, step: float, length: float) -> float:
-        """σ = √d·η·s/τ: standard deviation per coordinate of the release, with `length` as for `sensitivity`."""
+        """Return σ = √d·η·s/τ: standard deviation per coordinate of the release, with `length` as for `sensitivity`."""
         positive(step=step, length=length)
         return step * self.noise_multiplier * length / self.theta
 
@@ -209,7 +209,7 @@ def calibrate(
     score_error: float = 0.0,
     delta_slack: float = 0.0,
 ) -> MedianParameters:
-    """Parameters with a small noise factor that `verify` accepts at (ε, δ).
+    """Return parameters with a small noise factor that `verify` accepts at (ε, δ).
 
     `clip` is G∞/d: how far a coordinate may lie from zero, in distances of ordinary users. `trim` None: the median.
     Raises Infeasible naming the smallest cohort that would do.
@@ -236,7 +236,7 @@ def calibrate(
 
 @lru_cache(maxsize=256)
 def smallest_cohort(epsilon: float, delta: float, eta_beta: float) -> int | None:
-    """Least cohort, but for 1 %, for which `calibrate` finds parameters; None where no cohort is feasible.
+    """Return the least cohort, but for 1 %, for which `calibrate` finds parameters; None where no cohort is feasible.
 
     Larger cohorts need smaller steps: the score's sensitivity grows as step·β∞·B.
     """

@@ -75,7 +75,7 @@ def distance_slack(dimension: int) -> float:
 def neighbour_counts(
     points: ArrayLike, answered: Mask, radii: Sequence[float], *, threads: int | None = None
 ) -> Integers:
-    """Counts for each radius, shape (len(radii), C); entries in [1, C]. The same for any number of threads.
+    """Return counts for each radius, shape (len(radii), C); entries in [1, C]. The same for any number of threads.
 
     | input                                | what happens                                             |
     | ------------------------------------ | -------------------------------------------------------- |
@@ -103,7 +103,7 @@ def neighbour_counts(
 
 
 def neighbour_counts_by_all_pairs(points: ArrayLike, answered: Mask, radii: Sequence[float]) -> Integers:
-    """The same counts from the rule alone: running time depends on C, d and who answered only."""
+    """Return the same counts from the rule alone: running time depends on C, d and who answered only."""
     rows, present = _checked(points, answered, radii)
     counts = np.ones((len(radii), len(rows)), np.int64)
     counts[:, present] = loops.all_pairs(rows[present], np.array([r * r for r in radii]))
@@ -214,7 +214,7 @@ class OutlierMean:
         return bounds * _GEOMETRY * (1 + 1e-14), chances
 
     def profile(self, noise_multiplier: float, epsilon: float | Vector) -> Vector:
-        """δ at each ε (any sign) of the aggregate plus N(0, (noise_multiplier·τ)²), both scores at least C·k."""
+        """Return δ at each ε (any sign) of the aggregate plus N(0, (noise_multiplier·τ)²), both scores at least C·k."""
         mus = np.asarray(self.shifts) / noise_multiplier
         flat = np.asarray(epsilon, dtype=np.float64)
         deltas = gdp.delta_for(mus, flat[..., None])
@@ -293,7 +293,7 @@ class OutlierMean:
 
 
 def ramp_floor(cohort_size: Whole) -> Whole:
-    """A = ⌈C/2⌉: two answers with more neighbours than this share one, in either world and across worlds."""
+    """Return a = ⌈C/2⌉: two answers with more neighbours than this share one, in either world and across worlds."""
     return (cohort_size + 1) // 2
 
 
@@ -372,7 +372,7 @@ def aggregate(cohort_size: int, core: int, kappa: Kappa, kind: Kind) -> OutlierM
 
 
 def fitting(cohort_size: int, core: int, kappa: Kappa | None, kind: Kind) -> tuple[Kappa, ...]:
-    """Each κ, of those that are asked for, with which this core allows a bound: none where it is too small."""
+    """Return each κ, of those that are asked for, with which this core allows a bound: none where it is too small."""
     kappas: tuple[Kappa, ...] = (2,) if kind == "random" and kappa is None else (1, 2) if kappa is None else (kappa,)
     # κ = 1 needs A < B < C and k > A, κ = 2 needs A < k − 1.
     low = ramp_floor(cohort_size)
@@ -382,7 +382,7 @@ def fitting(cohort_size: int, core: int, kappa: Kappa | None, kind: Kind) -> tup
 def best_mean(
     cohort_size: int, core: int, kappa: Kappa | None, kind: Kind, *, usual: int | None = None
 ) -> OutlierMean | None:
-    """The aggregate with the least shift, over κ when kappa=None; None when this core allows no bound.
+    """Return the aggregate with the least shift, over κ when kappa=None; None when this core allows no bound.
 
     `usual`: the core at which the shift, and the ramp of κ = 1, are to be the best; k where nothing is said.
     """
@@ -396,7 +396,7 @@ def best_mean(
 
 
 def verify_outlier_mean(mean: OutlierMean) -> None:
-    """Raises VerificationError unless every shift at the core is at least what exact arithmetic gives for its theorem.
+    """Raise VerificationError unless every shift at the core is at least what exact arithmetic gives for its theorem.
 
     Shares no formula with the constructors: weighted means by `certified_shifts`, outlier-mean#o2's chances are
     compared as tail sums.
@@ -477,7 +477,7 @@ def recounted_slack(mean: OutlierMean, dimension: int) -> float:
 
 
 def require_exact(threshold: float, scale: float, cohort_size: int) -> None:
-    """VerificationError unless a test of S is drawn as one of S / C: no lower a threshold and no less noise."""
+    """Raise VerificationError unless a test of S is drawn as one of S / C: no lower a threshold and no less noise."""
     drawn = Fraction(score_scale(scale, cohort_size)), in_score_units(threshold, cohort_size)
     if not (drawn[0] >= Fraction(scale) * cohort_size and drawn[1] >= Fraction(threshold) * cohort_size):
         raise VerificationError(f"Expected a test of {cohort_size} answers at {threshold} with {scale}, got {drawn}.")

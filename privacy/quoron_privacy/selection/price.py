@@ -52,7 +52,7 @@ class Selection:
             raise ConfigError("Expected what a trial is worth as one pair or more, got none.")
 
     def delta(self, epsilon: float) -> float:
-        """δ at ε, never below the truth."""
+        """Return δ at ε, never below the truth."""
         non_negative(epsilon=epsilon)
         return at(epsilon, self._sticks, self._profile)
 
@@ -61,7 +61,7 @@ class Selection:
         return _epsilon(self, delta) * SPARE
 
     def epsilon(self, delta: float) -> float:
-        """The least ε at δ, rounded up to 1e-6 of itself; infinite where none up to 1,000 has that δ."""
+        """Return the least ε at δ, rounded up to 1e-6 of itself; infinite where none up to 1,000 has that δ."""
         probability(delta=delta)
         if self.delta(0.0) <= delta:
             return 0.0
@@ -77,11 +77,11 @@ class Selection:
         return high
 
     def trial_epsilon(self, delta: float) -> float:
-        """What one trial alone would cost."""
+        """Return what one trial alone would cost."""
         return max(pair.epsilon(delta) for pair in self.pairs)
 
     def naive_epsilon(self, delta: float, candidates: int) -> float:
-        """What as many trials as there are candidates would cost one after the other, each of them shown."""
+        """Return what as many trials as there are candidates would cost one after the other, each of them shown."""
         return max(_times(pair, candidates).epsilon(delta) for pair in self.pairs)
 
     @cached_property
@@ -127,7 +127,7 @@ def rounded(value: float) -> float:
 
 
 def sticks(trials: Trials, found: Profile) -> tuple[Vector, Vector]:
-    """The hockey sticks of selection#se2 at ε = 0: how much of each (m,), and at which ratio of densities (m,).
+    """Return the hockey sticks of selection#se2 at ε = 0: how much of each (m,), and at which ratio of densities (m,).
 
     An outcome at rank s counts f'(1 - s) at most in one world and f'(1 - t) at least in the other: a line in R.
     """
@@ -137,7 +137,7 @@ def sticks(trials: Trials, found: Profile) -> tuple[Vector, Vector]:
 
 
 def at(epsilon: float, held: tuple[Vector, Vector], found: Profile) -> float:
-    """δ at ε of such hockey sticks, each as large as a trial's profile says."""
+    """Return δ at ε of such hockey sticks, each as large as a trial's profile says."""
     steps, ratios = held[0], held[1] * math.exp(min(epsilon, 700.0))
     deltas = found(np.abs(np.log(np.maximum(ratios, 1e-300))))
     each = np.where(ratios >= 1, deltas, np.minimum(1.0, 1 - ratios + ratios * deltas))
@@ -145,7 +145,7 @@ def at(epsilon: float, held: tuple[Vector, Vector], found: Profile) -> float:
 
 
 def profile(pair: Pair) -> Profile:
-    """δ at ε of one trial, for many ε at once."""
+    """Return δ at ε of one trial, for many ε at once."""
     if pair.is_gaussian:
         return lambda epsilons: np.asarray(gdp.delta_for(pair.mu, epsilons) + _lacking(epsilons, pair.lack))
     kept = exports.lattice(pair, near=NEAR)
@@ -189,7 +189,7 @@ def _lacking(epsilons: Vector, lack: float) -> Vector:
 
 
 def above(found: Profile, ranks: Vector) -> Vector:
-    """The most that the other world's law may have where one world's has s = `ranks`, (m,): it does not fall."""
+    """Return the most that the other world's law may have where one world's has s = `ranks`, (m,): it does not fall."""
     highest = 1e-3
     while highest < MOST_EPSILON and float(found(np.array([highest]))[0]) > 10 * NEAR:
         highest *= 1.2

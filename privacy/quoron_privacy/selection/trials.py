@@ -82,7 +82,7 @@ class Trials:
         return found
 
     def missed(self, share: float) -> float:
-        """The chance that no trial draws any of this share of the candidates."""
+        """Return the chance that no trial draws any of this share of the candidates."""
         return float(self.chances @ (1 - share) ** np.arange(1, self.most + 1))
 
     @property
@@ -96,7 +96,7 @@ class Trials:
 
 
 def drawn(noise: NoiseSource, trial: int, candidates: int) -> int:
-    """Which of so many candidates a trial takes: any alike, whatever the others took."""
+    """Return which of so many candidates a trial takes: any alike, whatever the others took."""
     return int(noise.stream("candidate", trial).uniform_below(candidates, 1)[0])
 
 

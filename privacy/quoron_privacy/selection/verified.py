@@ -42,7 +42,7 @@ def delta(trials: Trials, pairs: tuple[Pair, ...], epsilon: float, *, near: floa
 
 
 def check(trials: Trials, pairs: tuple[Pair, ...], epsilon: float, promised: float) -> None:
-    """VerificationError unless it is within what is promised."""
+    """Raise VerificationError unless it is within what is promised."""
     found = delta(trials, pairs, epsilon, near=promised)
     if not found <= promised:
         raise VerificationError(

@@ -100,7 +100,7 @@ def unit_for(
 
 
 def rounding_mu(factors: Factorisation, rounds: int, dimension: int) -> float:
-    """What rounded predictions of correlated noise add to μ: 2ρ √(T d) steps (prefix-noise#c2)."""
+    """Return what rounded predictions of correlated noise add to μ: 2ρ √(T d) steps (prefix-noise#c2)."""
     return 2 * factors.rounding * sqrt(rounds * dimension) * _STEP
 
 

@@ -64,7 +64,7 @@ def seal(public: bytes, seed: bytes, info: bytes) -> bytes:
 
 
 def open_(secret: bytes, sealed: bytes, info: bytes) -> bytes | None:
-    """The seed; None for what was not sealed for this key and this `info`. Of many seals see `opener`."""
+    """Return the seed; None for what was not sealed for this key and this `info`. Of many seals see `opener`."""
     return opener(secret)(sealed, info)
 
 
@@ -88,7 +88,7 @@ def opener(secret: bytes) -> Callable[[bytes, bytes], bytes | None]:
 
 
 def info(suite: str, run: str, plan_digest: bytes, round_: int, question_digest: bytes, fingerprint: bytes) -> bytes:
-    """What a seal is bound to: each part with its length, so that no two lists of parts are one text."""
+    """Return what a seal is bound to: each part with its length, so that no two lists of parts are one text."""
     parts = _PURPOSE, suite.encode(), run.encode(), plan_digest, round_.to_bytes(8, "little"), question_digest
     return b"".join(len(part).to_bytes(8, "little") + part for part in (*parts, fingerprint))
 

@@ -121,7 +121,7 @@ class RoundSheet:
         return sum(block.length for block in self.blocks)
 
     def parts(self) -> tuple[tuple[Block, slice], ...]:
-        """Each block with where it stands in a row."""
+        """Return each block with where it stands in a row."""
         starts = [sum(block.length for block in self.blocks[:i]) for i in range(len(self.blocks))]
         return tuple((block, slice(at, at + block.length)) for block, at in zip(self.blocks, starts, strict=True))
 
@@ -177,14 +177,14 @@ class Sheet:
         return tuple(t for t, each in enumerate(self.rounds) if any(block.name == SUMS for block in each.blocks))
 
     def admits(self, before: Collection[int], round_: int) -> bool:
-        """Whether a user of the rounds `before` may be asked in another one."""
+        """Return whether a user of the rounds `before` may be asked in another one."""
         if not 0 <= round_ < len(self.rounds) or round_ in before:
             return False
         alike = all((each - round_) % self.separation == 0 for each in before)
         return alike and len(before) < self.participations
 
     def as_json(self) -> str:
-        """One text for one sheet: equal rounds in a row are written once, with their number."""
+        """Return one text for one sheet: equal rounds in a row are written once, with their number."""
         rounds = [[len(list(same)), _written(each)] for each, same in groupby(self.rounds)]
         own = {
             "rounds": rounds,
@@ -288,7 +288,7 @@ def sheet_of(
 
 
 def louder(groups: int) -> float:
-    """How much louder a median of groups is than one sum, to six digits: the same number on every machine."""
+    """Return how much louder a median of groups is than one sum, to six digits: the same number on every machine."""
     return 1.0 if groups == 1 else round(noise_factor(groups), 6)
 
 

@@ -93,7 +93,7 @@ class FilterParameters:
         return step * farthest / (self.temperature(distance) * (self.survivors + 1))
 
     def cutoff_law(self) -> Vector:
-        """Probabilities of the cutoff 1, …, c_max."""
+        """Return probabilities of the cutoff 1, …, c_max."""
         return cutoff_law(self.cutoff_centre, self.cutoff_decay)
 
 
@@ -149,7 +149,7 @@ def calibrate(
     adjacency: Adjacency = "replace-one",
     delta_slack: float = 0.0,
 ) -> FilterParameters:
-    """Parameters with small noise factor Ξ that `verify` accepts at (ε, δ).
+    """Return parameters with small noise factor Ξ that `verify` accepts at (ε, δ).
 
     `phase_users` (users asked over the longest phase) bears on utility alone: θ leaves ordinary users so far above the
     threshold that about a tenth of the cutoff is spent on them by bad luck.

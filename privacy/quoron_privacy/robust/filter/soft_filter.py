@@ -145,7 +145,7 @@ def calibrate(
     score_error: float = 0.0,
     delta_slack: float = 0.0,
 ) -> SoftFilterParameters:
-    """Parameters with small noise factor Ξ that `verify` accepts at (ε, δ).
+    """Return parameters with small noise factor Ξ that `verify` accepts at (ε, δ).
 
     `phase_users` bears on utility alone: ordinary users use up at most three tenths of Vmax over a phase of that
     many, and then pass the test with probability 0.998. Raises Infeasible naming the smallest cohort that would do.

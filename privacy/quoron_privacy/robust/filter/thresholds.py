@@ -62,7 +62,7 @@ class LaplaceThreshold:
         return ceil(self.threshold / self.grid) * self.grid
 
     def epsilon(self, sensitivity: float) -> float:
-        """ε of one test whose score moves by at most `sensitivity`: rounding can add two grid steps."""
+        """Return ε of one test whose score moves by at most `sensitivity`: rounding can add two grid steps."""
         non_negative(sensitivity=sensitivity)
         return (sensitivity * (1 + 1e-9) + 2 * self.grid) / self.scale
 
@@ -106,7 +106,7 @@ class HiddenCutoff:
         return (*reversed(side), 2**_BITS, *side)
 
     def draw(self, stream: RandomStream) -> int:
-        """One cutoff. Draw it once a phase and keep it secret."""
+        """Return one cutoff. Draw it once a phase and keep it secret."""
         return 1 + stream.weighted_choice(self.weights)
 
 
