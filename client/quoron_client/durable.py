@@ -76,7 +76,7 @@ class Tally:
         self.path = database.with_name(database.name + "-acknowledged")
 
     def read(self) -> tuple[int, str] | None:
-        """The count and the head, "" without; None if no count is kept. OSError, or ValueError for another file."""
+        """Return the count and the head, "" without; None without a count. OSError, or ValueError for another file."""
         if not self.path.exists():
             return None
         found = re.fullmatch(rb"([0-9]{20})(?: ([0-9a-f]{64}))?\n", self.path.read_bytes())

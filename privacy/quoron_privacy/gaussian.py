@@ -50,7 +50,7 @@ class GaussianNoise:
 
     @classmethod
     def for_mu(cls, *, sensitivity: float, mu: float, dimension: int) -> "GaussianNoise":
-        """The least noise for one μ-GDP release of `dimension` coordinates; Infeasible if rounding alone costs μ."""
+        """Return the least noise for a μ-GDP release of `dimension` numbers; Infeasible if rounding alone costs μ."""
         positive(sensitivity=sensitivity, mu=mu)
         count(dimension=dimension)
         left = mu - _grid_mu(dimension)

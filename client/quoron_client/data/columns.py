@@ -150,7 +150,7 @@ def cast(texts: pa.Array, kind: pa.DataType) -> pa.Array | None:
 
 
 def codes(values: pa.DictionaryArray) -> NDArray[np.int64]:
-    """The place of each value in its dictionary, (N,): -1 where there is none, whatever type places are stored as."""
+    """Return each value's place in its dictionary, (N,): -1 where there is none, whatever type places are stored as."""
     places = pc.fill_null(values.indices.cast(pa.int64()), -1)
     return np.asarray(places.to_numpy(zero_copy_only=False), np.int64)
 
@@ -206,7 +206,7 @@ def column(table: pa.Table, name: str) -> pa.Array:
 
 
 def users(table: pa.Table, name: str) -> pa.Array:
-    """The column of users, as `column` gives it, of types that can be counted and put in order. DataError for others.
+    """Return the column of users, as `column` does, of types that can be counted and ordered. DataError for others.
 
     0.0 and -0.0 are one user: equal numbers are.
     """
@@ -299,7 +299,7 @@ def texts(table: pa.Table, name: str) -> pa.Array:
 
 
 def letters(values: pa.Array) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """The bytes of large text, and where each value of (N,) begins and the last ends (N + 1,); not to be written.
+    """Return the bytes of large text, and where each of N values begins and the last ends (N + 1,); not to be written.
 
     A null's place among them means nothing.
     """
@@ -331,7 +331,7 @@ def missing(values: pa.Array) -> NDArray[np.bool_]:
 
 
 def places(table: pa.Table, name: str, vocabulary: Sequence[str | int]) -> NDArray[np.int64]:
-    """Place of every value in the vocabulary, -1 where it is in none, shape (N,). Raises DataError as `check` does."""
+    """Return every value's place in the vocabulary, -1 for others, shape (N,). Raises DataError as `check` does."""
     if isinstance(vocabulary[0], str):
         values, known = texts(table, name), pa.array(vocabulary, pa.large_string())
     else:
@@ -342,13 +342,13 @@ def places(table: pa.Table, name: str, vocabulary: Sequence[str | int]) -> NDArr
 
 
 def kinds(table: pa.Table, name: str, chosen: NDArray[np.bool_]) -> int:
-    """How many different values the chosen rows (N,) of a column have, missing ones being one. For simulation only."""
+    """Return how many different values the chosen rows (N,) of a column have, missing as one. For simulation only."""
     values = (texts if _family(table.column(name).type) else column)(table, name).filter(pa.array(chosen))
     return int(pc.count_distinct(values, mode="all").as_py())
 
 
 def vocabulary(table: pa.Table, name: str) -> tuple[str | int, ...]:
-    """The values found in a column, sorted: integers of a whole column of them, else texts. For simulation only."""
+    """Return the values in a column, sorted: integers of a whole column of them, else texts. For simulation only."""
     check(table, name)
     values = column(table, name)
     if pa.types.is_integer(values.type):

@@ -650,7 +650,7 @@ _WHOLE = re.compile(r"-?(0|[1-9]\d*)", re.ASCII)
 
 
 def types_of(source: Any, schema: "pa.Schema") -> Types:
-    """The types that the schema of a source declares, by column: of Parquet, of an Arrow table, of a polars frame.
+    """Return the types that a source's schema declares, by column: of Parquet, of an Arrow table, of a polars frame.
 
     None of files of text and pandas frames, whose types are made of values; nor dictionaries, nor columns of nulls.
     """

@@ -162,7 +162,7 @@ def is_span(name: str) -> bool:
 
 
 def span_size(column: str) -> int | None:
-    """How many columns a declared name stands for; None for one that is itself. ConfigError for none, or too many."""
+    """Return how many columns a declared name stands for; None for a plain name. ConfigError for none, or too many."""
     found = _SPAN.fullmatch(column)
     if found is None:
         return None
@@ -184,7 +184,7 @@ def named(column: str) -> tuple[str, ...]:
 
 
 def spanned(names: Sequence[str]) -> list[str]:
-    """The shortest list of declared names that stands for these, in this order: spans where 100 or more follow."""
+    """Return the shortest list of declared names for these, in this order: spans where 100 or more follow."""
     written: list[str] = []
     for prefix, first, some in _runs(names):
         short = len(some) >= MIN_SPAN and first is not None
@@ -193,7 +193,7 @@ def spanned(names: Sequence[str]) -> list[str]:
 
 
 def counted(text: str) -> range:
-    """The integers that `0:50000` stands for, the first and the one after the last. ConfigError for another text."""
+    """Return the integers of `0:50000`, the first and the one after the last. ConfigError for another text."""
     found = _COUNTED.fullmatch(text)
     many = range(int(found[1]), int(found[2])) if found is not None else range(0)
     if not 0 < len(many) <= MAX_COLUMNS or not -MAX_INTEGER < many[0] <= many[-1] < MAX_INTEGER:
@@ -205,7 +205,7 @@ def counted(text: str) -> range:
 
 
 def values(given: Any) -> Sequence[Any]:
-    """Those of a list, or of a text as of `counted`, in a tree that is not checked yet; none of anything else."""
+    """Return values of a list, or of a text as of `counted`, in a tree that is not checked yet; else none."""
     try:
         found = counted(given) if isinstance(given, str) else given
     except ConfigError:
@@ -480,7 +480,7 @@ class Numeric(Kind):
         return "number", outside, fix
 
     def read(self, table: "pa.Table") -> NDArray[Any]:
-        """Numbers of all rows, shape (N,), NaN where a value is none; with edges their intervals, -1 for none."""
+        """Return all rows' numbers, shape (N,), NaN where a value is none; with edges their intervals, -1 for none."""
         values = columns.numbers(table, self.column)
         return np.where(np.isnan(values), -1, np.digitize(values, self.edges)) if self.edges else values
 
@@ -587,7 +587,7 @@ class Hashed(Kind):
         return "category", "missing", "If it is missing, all is well."
 
     def read(self, table: "pa.Table") -> Codes:
-        """The bucket of each value's text, shape (N,); -1 where it is missing. Raises DataError as `check` does."""
+        """Return the bucket of each value's text, shape (N,); -1 if missing. Raises DataError as `check` does."""
         values = columns.texts(table, self.column)
         key = np.frombuffer(blake2b(self.column.encode(errors="replace"), digest_size=16).digest(), "<u8")
         found = np.empty(len(values), np.int64)

@@ -406,7 +406,7 @@ AHEAD = 2  # steps
 
 
 def ahead(source: Iterator[T]) -> Generator[T]:
-    """The same things, made by another thread a few steps before they are wanted; its error comes where it arose."""
+    """Yield the same things, made by another thread a few steps ahead; its error comes where it arose."""
     made: Queue[tuple[bool, Any]] = Queue(AHEAD)
     stopped = threading.Event()
 

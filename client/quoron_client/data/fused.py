@@ -164,7 +164,7 @@ def numbers(
 def one_hot(
     codes: Any, first: int, width: int, bit: int, middle: int, drop: bool, one: float, features: Any, marks: Any
 ) -> int:
-    """A column of codes: of `width` columns from `first` on one is `one`. Returns how many have none, which are marked.
+    """Write a column of codes: of `width` from `first` on one is `one`. Return how many rows have none, and mark them.
 
     Where `middle` is a code, not -1, a row without one has that code, or with `drop` cannot be used.
     """

@@ -78,7 +78,7 @@ class ItemBatch:
         return ItemView(self.features, self.labels, self.offsets[users], self.offsets[users + 1], self.weights)
 
     def where(self, begins: NDArray[np.int64], ends: NDArray[np.int64]) -> "ItemView":
-        """Its rows as those of other users (k,): begins[u] to ends[u] are user u's. DataError for rows that are not.
+        """Return its rows as those of other users (k,): begins[u] to ends[u] are user u's. DataError for missing rows.
 
         Rows may be nobody's, or several users'.
         """

@@ -27,7 +27,7 @@ def kinds(table: pa.Table, name: str) -> NDArray[np.int8]:
 
 
 def read(table: pa.Table, name: str) -> tuple[NDArray[np.float64], NDArray[np.int8]]:
-    """What every row says as a number, of a date its year, NaN for none, and its kind; both (N,). Raises DataError."""
+    """Return each row's number, of a date its year, NaN for none, and its kind; both (N,). Raises DataError."""
     type_ = columns.kind(table, name)
     if is_day(type_):
         years = _years(table, name)

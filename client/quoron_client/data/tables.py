@@ -53,7 +53,7 @@ class Opened:
     dialect: Dialect | None = None  # as declared
 
     def seen(self) -> tuple[str, ...]:
-        """Its columns; where it has no header the keys of its first rows, for its owner's eyes and nobody else's."""
+        """Return its columns; without a header the keys of its first rows, for its owner's eyes and nobody else's."""
         return self.names if self._keys is None else tuple(self._keys())
 
     def empty(self, names: Collection[str] | None = None) -> pa.Table:
@@ -155,7 +155,7 @@ def read(
 
 
 def names(source: Any, dialect: Dialect | None = None) -> list[str]:
-    """The columns' names of whatever `opened` opens, in the table's order. Raises DataError, for JSON lines too."""
+    """Return the columns' names of a table that `opened` takes, in order. Raises DataError, for JSON lines too."""
     held = opened(source, dialect)
     held._checked(None)
     return list(held.names)

@@ -148,7 +148,7 @@ def csv_names(file: TextFile, dialect: Dialect) -> list[str]:
 
 
 def csv_batches(file: TextFile, dialect: Dialect, called: list[str], places: Collection[int]) -> Iterator[pa.Table]:
-    """The columns at these places, so called, as large text: some rows at a time. DataError for a malformed file."""
+    """Yield the columns at these places, so called, as large text, in pieces. DataError for a malformed file."""
     with file.reading(dialect) as read, ThreadPoolExecutor(pa.cpu_count()) as pool:
         pieces = _Pieces.of(read, file.name, dialect)
         waiting: deque[tuple[int, Future[pa.Table]]] = deque()

@@ -157,7 +157,7 @@ def before(users: NDArray[np.int64], rows: NDArray[np.int64]) -> NDArray[np.int6
 
 
 def only_first(table: pa.Table, owners: NDArray[np.int64], most: int) -> tuple[pa.Table, NDArray[np.int64]]:
-    """The first `most` rows of every user of a table, and whose each is; the table itself where nobody has more."""
+    """Return the first `most` rows of every user of a table, and whose each is; the table itself if nobody has more."""
     kept = first_rows(owners, most)
     return (table, owners) if kept.all() else (table.filter(pa.array(kept)), owners[kept])
 

@@ -77,7 +77,7 @@ class Receipt:
 
 
 def would_erase(record: Path, *, certificate: Path | None = None, key: Path | None = None) -> list[str]:
-    """What `leave` would erase, for people. ConfigError without a record, IdentityError for an unreadable file."""
+    """Return what `leave` would erase, as lines. ConfigError without a record, IdentityError for an unreadable file."""
     _check(record, certificate, key)
     files = [str(path) for path in (key, certificate) if path is not None]
     return [f"all that {record} has kept of runs, answers and coordinators' books", *files]

@@ -82,7 +82,7 @@ class Masking:
     fingerprint: bytes
 
     def may(self, before: Collection[int], round_: int) -> bool:
-        """Whether the plan lets one user answer in a round, after those `before`: count, separation and phase."""
+        """Return whether the plan lets one user answer in a round, after those `before`: count, separation, phase."""
         return self.sheet.admits(before, round_)
 
     def rows(self, round_: int, message: federation.Question) -> RingReduction:

@@ -162,7 +162,7 @@ def release(database: sqlite3.Connection, begun: set[str], *, books: str | None,
 
 
 def charges(database: sqlite3.Connection, those: Persons) -> list[Charge]:
-    """Every run that was agreed to, from the first, and which of these persons are charged for it, and answered."""
+    """Return all runs that were agreed to, from the first, and which of these persons are charged, and answered."""
     query = """SELECT run, agreed, coalesce(promise, ''), epsilon, delta, ended,
         (SELECT count(*) FROM answers WHERE answers.run = runs.run), coalesce(people, 1), everybody
         FROM runs ORDER BY runs.rowid"""
@@ -490,14 +490,14 @@ class Record:
             return promise(database, run)
 
     def kept(self, run: str, round: int) -> bytes | None:
-        """What was kept of a silo's answer in a round, whatever was asked; None too once a later round was answered."""
+        """Return what was kept of a silo's answer in a round, to any question; None if a later round was answered."""
         with self._file.errors() as database:
             query = "SELECT answer FROM answers WHERE run = ? AND round = ?"
             found = database.execute(query, (run, round)).fetchone()
             return None if found is None or self._is_past(run, round) else found[0]
 
     def recall(self, run: str, round: int, digest: bytes) -> bytes | None:
-        """The answer already made to this very question, to be sent again; None too once a later round was answered."""
+        """Return the answer already made to this question, to be sent again; None once a later round was answered."""
         with self._file.errors() as database:
             query = "SELECT answer FROM answers WHERE run = ? AND round = ? AND digest = ?"
             found = database.execute(query, (run, round, digest)).fetchone()

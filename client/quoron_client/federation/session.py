@@ -367,7 +367,7 @@ def _agreed(enrolled: federation.EnrolReply) -> list[tuple[str, float, float]]:
 
 
 def next_wait(wait: float, *, first: float, lasted: float) -> float:
-    """Seconds until the next try, after a try for which `wait` were waited and a conversation that lasted so long.
+    """Return seconds until the next try, after a try that waited `wait` and a conversation that lasted so long.
 
     A conversation longer than the wait before it is no flood, and the waits begin again; otherwise they double.
     """

@@ -206,9 +206,8 @@ class Worker:
                     self.announced.pop(run, None)
 
     def prepare(self, run: str) -> Part | None:
-        """The part in a run with its items: where participation is public they are read now, unless they are there.
-        None
-        if it is not known.
+        """Return the part in a run with its items: with public participation they are read now, unless they are there.
+        None if it is not known.
 
         Whatever is wrong with them, they are then none. Never raises.
         """
@@ -250,7 +249,7 @@ class Worker:
         return min(most + BESIDE, MAX_MESSAGE)
 
     def reply(self, message: federation.Question, *, ready: bool = True) -> bytes | None:
-        """The answer to a question, as bytes; None where the question has no name to answer to. Raises LedgerError.
+        """Return the answer to a question, as bytes; None if the question has no name to answer to. Raises LedgerError.
 
         Zeros unless there is time to be `ready` with another.
         """
@@ -349,7 +348,7 @@ class Worker:
         return self.owner.simulation_seed if terms.simulation else None
 
     def forget(self, run: str, *, begun: bool = True) -> bool:
-        """A run has ended: nothing of it is asked any more. Whether it was known and open. Raises LedgerError."""
+        """End a run: nothing of it is asked any more. Return whether it was known and open. Raises LedgerError."""
         with self._lock:
             self.parts.pop(run, None)
             self.announced.pop(run, None)
@@ -357,7 +356,7 @@ class Worker:
 
 
 def misfit_of(terms: Terms, number: int, task: Task) -> str | None:
-    """Why a question is not one of the announced run, or None; by public terms only, so nothing is charged for it."""
+    """Return why a question is not one of the announced run, or None; by public terms alone, so it costs nothing."""
     if terms.trust_model == "local" and not isinstance(task, LocalReport):
         return "a run of trust model local asked for an answer that is not private by itself"
     if number >= terms.rounds:

@@ -86,7 +86,7 @@ def read_limits(node_config: Mapping[str, Any], environment: Mapping[str, str]) 
 
 
 def opened(owner: Limits, *, settled: bool) -> Record:
-    """The owner's record, in which runs are agreed to when they are announced, unless that is `settled`. LedgerError as
+    """Return the owner's record, in which runs are agreed to when announced, unless that is `settled`. LedgerError as
     `Record.open`."""
     epsilon, delta = owner.lifetime_epsilon, owner.lifetime_delta
     return Record.open(owner.record, epsilon=epsilon, delta=delta, anew=owner.new_record, settled=settled)

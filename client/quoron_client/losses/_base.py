@@ -114,7 +114,7 @@ class Loss(ABC):
         return self.envelope
 
     def lipschitz(self, domain: Domain, dimension: int, smoothing: Smoothing | None = None) -> float:
-        """Bound on every item gradient's ℓ2 norm over the domain, ridge included; with `smoothing` of the stand-in."""
+        """Return a bound on item gradients' ℓ2 norms over the domain, with ridge; with `smoothing` of the stand-in."""
         radius = domain.norm_bound(dimension)
         reached = radius + (0.0 if smoothing is None else smoothing.reach)
         slope = self.slope_bound(self.feature_norm * reached)
@@ -130,7 +130,7 @@ class Loss(ABC):
         return self.ridge
 
     def coordinate_lipschitz(self, domain: Domain, dimension: int) -> float:
-        """Bound on every coordinate of every item's gradient over the domain, ridge included: Lipschitz in ℓ1."""
+        """Return a bound on every coordinate of every item's gradient over the domain, with ridge: Lipschitz in ℓ1."""
         largest, total, _ = self._features(dimension)
         widest = domain.half_width if isinstance(domain, Box) else domain.radius
         reached = min(self.feature_norm * domain.norm_bound(dimension), total * widest)

@@ -37,7 +37,7 @@ _ROWS: Mapping[str, type] = {
 
 
 def question_digest(run: str, round_: int, name: bytes, task: bytes) -> bytes:
-    """What a seal is bound to of a question with that `name`: 32 bytes, of all that it asks; `task` is its digest."""
+    """Return the digest that binds a seal to a question `name`: 32 bytes, of all that it asks; `task` is its digest."""
     parts = run.encode(), str(round_).encode(), name, task
     return sha256(b"quoron masked question 1\n" + _listed(parts)).digest()
 

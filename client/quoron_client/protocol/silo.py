@@ -189,7 +189,7 @@ def sums_to_wire(run: str, round: int, digest: bytes, sums: Sums) -> federation.
 
 
 def sums_from_wire(message: federation.Answer, length: int, asked: int, reduction: Reduction) -> Sums | None:
-    """Sums of `length` integers and at most so many persons, as they were sent; None for what is none. Never raises.
+    """Return sums of `length` integers and at most so many persons, as sent; None for what is none. Never raises.
 
     Nor is what no rows of so many persons, reduced so, could add up to.
     """

@@ -320,7 +320,7 @@ def check_own(task: Task, asked: int) -> None:
 
 
 def answer_to_wire(run: str, round: int, digest: bytes, values: NDArray[Any], status: Status) -> federation.Answer:
-    """One user's answer, `values` of the task's answer shape; zeros unless answered, so that its size says nothing."""
+    """Return one user's answer, `values` of the task's shape; zeros unless answered, so that its size says nothing."""
     sent = values if status == Status.ANSWERED else np.zeros_like(values)
     name = f"STATUS_{status.name}"
     return federation.Answer(run=run, round=round, digest=digest, status=name, values=array_to_wire(sent))
@@ -349,7 +349,7 @@ def answer_from_wire(message: federation.Answer, shape: tuple[int, ...]) -> tupl
 
 
 def fits(message: federation.Answer, shape: tuple[int, ...]) -> bool:
-    """Whether an answer is of the type, shape and length that was asked for, and its status one of this protocol.
+    """Return whether an answer has the type, shape and length that was asked for, and a status of this protocol.
 
     A client that works sends no other, whatever its data are; what the numbers are is not looked at.
     """

@@ -54,7 +54,7 @@ class _Law:
 
 
 def delta(forward: Profile, backward: Profile, rounds: int, epsilon: float, *, least: float = 1e-15) -> float:
-    """δ at ε >= 0 of `rounds` adaptive rounds with the profile `forward`; `backward` is that of the worlds exchanged.
+    """Return δ at ε >= 0 of `rounds` adaptive rounds of profile `forward`; `backward` is that of the worlds exchanged.
 
     Values far below `least` are not resolved.
     """
@@ -98,7 +98,7 @@ def epsilon_for(delta_at: Callable[[float], float], delta: float) -> float:
 
 
 def largest(delta_of: Callable[[float], float], guess: float, delta: float) -> float:
-    """The largest number at which `delta_of`, which grows with it, is SAFETY · δ; to a relative 1e-5, rounded down."""
+    """Return the largest number at which a growing `delta_of` is SAFETY · δ; to a relative 1e-5, rounded down."""
     wanted = math.log(SAFETY * delta)
 
     def excess(log: float) -> float:

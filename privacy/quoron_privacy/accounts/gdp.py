@@ -34,7 +34,7 @@ def delta_for(mu: float, epsilon: NDArray[np.float64]) -> NDArray[np.float64]: .
 @overload
 def delta_for(mu: NDArray[np.float64], epsilon: float | NDArray[np.float64]) -> NDArray[np.float64]: ...
 def delta_for(mu: float | NDArray[np.float64], epsilon: float | NDArray[np.float64]) -> float | NDArray[np.float64]:
-    """Smallest δ for which a μ-GDP release is (ε, δ)-DP, for any real ε; broadcasts over arrays; never below the truth.
+    """Return the least δ for which a μ-GDP release is (ε, δ)-DP, for any real ε; broadcasts; never below the truth.
 
     δ = Φ(μ/2 − ε/μ) − e^ε Φ(−μ/2 − ε/μ), and for μ = 0 the limit max(0, 1 − e^ε).
     """

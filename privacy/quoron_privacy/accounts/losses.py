@@ -64,7 +64,7 @@ class Mixtures:
 
 
 def gaussian(mu: float, epsilons: Vector) -> tuple[Vector, Vector]:
-    """δ at each ε (k,), of any sign, of a μ-GDP release: never above the truth, never below it, and hardly either."""
+    """Return δ at each ε (k,), of any sign, of a μ-GDP release: never above the truth, never below, hardly either."""
     positive(mu=mu)
     if mu > FARTHEST:
         return np.maximum(-np.expm1(np.minimum(epsilons, 0.0)), 0.0), np.ones(len(epsilons))
@@ -131,7 +131,7 @@ def masses(law: tuple[Vector, Vector], edges: Vector) -> tuple[Vector, Vector]:
 
 
 def once(pair: Mixtures, epsilon: float) -> tuple[float, float]:
-    """δ at ε >= 0 of one release, never above, never below the truth: left less e^ε right, where losses are above."""
+    """Return δ at ε >= 0 of a release, never above, never below the truth: left less e^ε right, for losses above."""
     x, known = table(pair, 12.0)
     if epsilon >= known[-1]:
         most = float(masses(pair.left, np.array([x[-1], np.inf]))[0][0]) + pair.lost + 1e-300
@@ -169,7 +169,7 @@ def where(pair: Mixtures, losses: Vector, x: Vector, known: Vector) -> tuple[Vec
 
 
 def limit(pair: Mixtures, *, last: bool) -> float:
-    """What the loss comes near at an end of the line: ±∞ unless both laws have the same outermost shift there."""
+    """Return the loss's limit at an end of the line: ±∞ unless both laws have the same outermost shift there."""
     place = (np.argmax if last else np.argmin)(pair.left[1]), (np.argmax if last else np.argmin)(pair.right[1])
     if pair.left[1][place[0]] != pair.right[1][place[1]]:
         return math.inf if last else -math.inf
@@ -657,7 +657,7 @@ def window(laws: Laws, growths: Sequence[float], tilt: float, above: float | Non
 
 
 def power(laws: Laws, growths: Sequence[float], tilt: float, size: int) -> tuple[Vector, float, float]:
-    """The tilted sum's law around a circle, ln of a factor to it, and most by which rounding moves any place of it."""
+    """Return the tilted sum's law around a circle, ln of a factor to it, and how far rounding moves a place at most."""
     each = 16 * math.log2(size) * UNIT  # of the norm of a transform (Higham 2002, theorem 24.2, twice the constant)
     total, product, spectra = 0.0, np.ones(size // 2 + 1, np.complex128), []
     for growth, (law, times) in zip(growths, laws, strict=True):

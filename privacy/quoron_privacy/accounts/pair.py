@@ -148,7 +148,7 @@ class Pair:
         return found
 
     def epsilon(self, delta: float) -> float:
-        """The least ε at δ, rounded up: to 1e-6 of itself or 1e-9; infinite where no ε up to 1,000 has that δ."""
+        """Return the least ε at δ, rounded up: to 1e-6 of itself or 1e-9; infinite if no ε up to 1,000 has that δ."""
         probability(delta=delta)
         found: float = composed.crossing(lambda epsilon: self.delta(epsilon, delta), delta)[1]
         return found

@@ -106,7 +106,7 @@ def wor_profile(rate: float, mu: float, epsilon: Vector) -> Vector:
 
 
 def absent_profile(rate: float, mu: float, epsilon: Vector) -> Vector:
-    """δ at each ε >= 0 of (N(0, 1), (1-q) N(0, 1) + q N(μ, 1)); the first order: `wor_profile` (subsampling#k2)."""
+    """Return δ at each ε >= 0 of (N(0, 1), (1-q) N(0, 1) + q N(μ, 1)); first order: `wor_profile` (subsampling#k2)."""
     excess = np.expm1(epsilon)
     share = rate - (1 - rate) * excess  # 1 - α (1 - q): beyond its zero nothing is left
     inside = np.where(share > 0, share, 1.0)
@@ -117,7 +117,7 @@ def absent_profile(rate: float, mu: float, epsilon: Vector) -> Vector:
 
 
 def replaced_profile(rate: float, mu: float, epsilon: Vector) -> Vector:
-    """δ at each ε >= 0 of ((1-q) N(0, 1) + q N(μ, 1), (1-q) N(0, 1) + q N(-μ, 1)), which is its own mirror (#k3).
+    """Return δ at each ε >= 0 of ((1-q) N(0, 1) + q N(μ, 1), (1-q) N(0, 1) + q N(-μ, 1)), its own mirror (#k3).
 
     Where the likelihood ratio is e^ε, y = e^{μx} solves q' y² - (e^ε - 1)(1 - q) y - e^ε q' = 0, q' = q e^{-μ²/2}.
     """
@@ -225,7 +225,7 @@ def ranking_multiplier(rate: float, items: int, rounds: int, mu: float, adjacenc
 def profile(
     rate: float, items: int, z: float, adjacency: Adjacency, epsilons: Vector, *, own_left: bool = True
 ) -> Vector:
-    """δ at each ε (any sign) of one round, shape (k,): the mixture on the own items against what `adjacency` says.
+    """Return δ at each ε (any sign) of a round, shape (k,): the mixture on the own items against that of `adjacency`.
 
     Without `own_left` the other way round. Replace-one is its own mirror.
     """

@@ -190,7 +190,7 @@ class TableHealth:
         return np.hstack([*parts[:2], *([values * unfit.mean(axis=1, keepdims=True)] if values else []), parts[2]])
 
     def release(self, sums: Sums, stream: RandomStream) -> Vector:
-        """The noisy mean (D,) of users' vectors, from the sums that `reduction` makes of them. Draw it once a run."""
+        """Return the noisy mean (D,) of users' vectors, from the sums that `reduction` makes. Draw it once a run."""
         return self._gaussian.release(self.reduction.mean(sums), stream)
 
     def shares(self, released: Vector) -> Shares:

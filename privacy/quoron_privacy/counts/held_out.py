@@ -145,7 +145,7 @@ class HeldOut:
         return Pair.gaussian(sensitivity_recount.together(*each), self.variation)
 
     def first_vectors(self, *shares: Matrix) -> Matrix:
-        """Users' vectors of the first release (k, D), of shares of their rows in each place, one array (k, B) a block.
+        """Return users' vectors of the first release (k, D): shares of rows in each place, one array (k, B) a block.
 
         Two classes: places of scores, (k, PLACES). A number: steps of errors (k, STEPS), places of labels (k, LABELS).
         Three classes and more: steps of losses (k, STEPS). A user without rows has zeros.

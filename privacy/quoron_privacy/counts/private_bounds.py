@@ -168,7 +168,7 @@ class Windows:
 
 
 def of_places(counts: Floats, masses: Floats, error: float) -> Windows:
-    """The neighbouring places that are worth most (`_worth`) of noisy counts (K, PLACES), of `masses` (K,) in all.
+    """Return the neighbouring places worth most (`_worth`) of noisy counts (K, PLACES), of `masses` (K,) in all.
 
     Places are of one sign, with or without zero, or as far on both sides of it; then zero is counted, too.
     """
@@ -420,7 +420,7 @@ class Bought:
         return math.ceil(max(error / WORST, (self.threshold(min(self.names, 2)) if self.names else 0.0) / UNSEEN))
 
     def place_counts(self, numbers: Floats, kinds: NDArray[np.int8]) -> Integers:
-        """Marks of each place and of each other kind, (K, bins), of some users' marks (k, K, MARKS) of all columns.
+        """Return marks of each place and each other kind, (K, bins), of some users' marks (k, K, MARKS) of all columns.
 
         Sums of parts of the users add.
         """
@@ -463,7 +463,7 @@ class Bought:
         return self._closed(1, released, around)
 
     def closer(self, near: Windows) -> tuple[Integers, Windows]:
-        """The columns of which one or two cells hold nearly all, and those cells with the next on either side."""
+        """Return columns of which one or two cells hold nearly all, and these cells with the next on either side."""
         which = np.flatnonzero(near.bins <= 2)
         window = near.where(which)
         cell = (window.high - window.low) / window.bins
@@ -594,7 +594,7 @@ def released_ranges(
 
 
 def released_near(plan: Bought, numbers: Floats, around: Windows, noise: NoiseSource) -> tuple[Windows, bool]:
-    """Where everybody's marks (m, K, MARKS) lie in these windows, by the second release, and if there is a third."""
+    """Return where all marks (m, K, MARKS) lie in these windows, by the second release, and if there is a third."""
     near = plan.near(plan.release_cells(plan.cell_counts(numbers, around), noise.stream("bought", "cells")), around)
     which, window = plan.closer(near)
     if len(which):
@@ -604,14 +604,14 @@ def released_near(plan: Bought, numbers: Floats, around: Windows, noise: NoiseSo
 
 
 def weights(columns: int, label: int | None = None) -> list[float]:
-    """What a vote of each column weighs: all alike, or half of the squares for the label; squares add up to one."""
+    """Return the weight of each column's votes: equal, or half of the squares for the label; squares add up to one."""
     if label is None or columns == 1:
         return [columns**-0.5] * columns
     return [0.5**0.5 if column == label else (2 * columns - 2) ** -0.5 for column in range(columns)]
 
 
 def name_counts(codes: Integers, names: Sequence[Name]) -> dict[Name, int]:
-    """Marks of each name of one column, of some users' marks (k, MARKS) as places in `names`; others are none."""
+    """Return marks of each name of a column, of some users' marks (k, MARKS) as places in `names`; others are none."""
     held = np.bincount(codes[(codes >= 0) & (codes < len(names))].ravel(), minlength=len(names))
     return {names[code]: int(held[code]) for code in np.flatnonzero(held).tolist()}
 

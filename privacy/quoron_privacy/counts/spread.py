@@ -147,7 +147,7 @@ class Spread:
         return (total / self.one).reshape(self.groups, self.cells)
 
     def release(self, held: Floats, stream: RandomStream) -> Floats:
-        """What each cell has, with noise `scale`, or each running sum, with that of `against(0)`; (groups, k)."""
+        """Return each cell's sum with noise `scale`, or each running sum with that of `against(0)`; (groups, k)."""
         if held.shape != (self.groups, self.cells):
             raise ConfigError(f"Expected weights of shape {(self.groups, self.cells)}, got {held.shape}.")
         if not self.running:
@@ -242,7 +242,7 @@ def count_of(weight: float, *, users: int, scale: float) -> Estimate:
 
 
 def mean_of(thirds: Floats, *, scale: float) -> Estimate:
-    """The mean of values in [-1, 1] of which `spread.thirds` are released with noise, (3,): Fieller's interval."""
+    """Return the mean of values in [-1, 1] of which `spread.thirds` are released with noise, (3,): by Fieller."""
     total, sum_, z = float(thirds.sum()), float(thirds[2] - thirds[0]), SURE
     value = min(1.0, max(-1.0, sum_ / total)) if total > 0 else 0.0
     away = np.array([(1 + value) ** 2, value**2 - 1, (1 - value) ** 2])  # of the sum of squared distances from it

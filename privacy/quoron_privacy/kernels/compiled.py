@@ -89,7 +89,7 @@ class Pointwise:
 
     @classmethod
     def of_scalar(cls, function: Callable[[float, float, float], float]) -> "Pointwise":
-        """The loop over a function of one (prediction, label, parameter), which is compiled again in every process."""
+        """Return the loop over a function of one (prediction, label, parameter); every process compiles it again."""
 
         def loop(predictions: Any, labels: Any, parameters: Any, out: Any, count: int) -> None:
             for i in range(count):

@@ -204,7 +204,7 @@ class MomentMean:
     def release(
         self, factors: "Rows", answered: Mask, transform: Matrix, radius: float, stream: RandomStream
     ) -> Moment:
-        """The noisy mean of A, in its own units; `factors` (k, d (d + 1) / 2) packed by rows, `transform` L (d, d)."""
+        """Return A's noisy mean, in its units; `factors` (k, d (d + 1) / 2) packed by rows, `transform` L (d, d)."""
         return self.release_sums(self.reduction(transform, radius).of(factors, answered), radius, stream)
 
     def reduction(self, transform: Matrix, radius: float) -> "ShapedMomentSum":

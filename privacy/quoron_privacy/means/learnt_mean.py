@@ -293,7 +293,7 @@ def first_share(strength: float) -> float:
 
 
 def gaussians(dimension: int) -> int:
-    """Samples that a run draws at most: pairs, steps, the middle with lengths, a look, two means and shells at last."""
+    """Return how many samples a run draws at most: pairs, steps, the middle with lengths, a look, two means, shells."""
     if dimension == 1:
         return BINS + learnt_radii.LOOKS * learnt_radii.MOST_PLACES + 2 * learnt_radii.MOST_NODES
     return BINS + MOST_LENGTHS + MOST_PARTS + (STEPS + 3) * dimension + MOST_SHELLS * (dimension + 1)

@@ -150,7 +150,7 @@ def reach(typical: float, radius: float, deviation: float, dimension: int) -> fl
 
 
 def joined(deviation: float, other: float) -> tuple[float, float]:
-    """The part of `other` in the best average of two estimates with that noise each, and the noise of the average."""
+    """Return the part of `other` in the best average of two estimates with such noise, and the noise of the average."""
     if math.isinf(deviation):
         return 1.0, other
     part = deviation**2 / (deviation**2 + other**2)
@@ -189,7 +189,7 @@ def inner(lengths: Vector) -> Vector:
 
 
 def edges_of(radius: float, bound: float) -> Vector:
-    """Upper edges of bins of length, to 2 bound or more: three to the octave, from 1.6 radius on one if too many."""
+    """Return upper edges of bins of length, to 2 bound or more: three an octave, from 1.6 radius on one if too many."""
     octaves, most = max(2, math.ceil(math.log2(max(2 * bound / radius, 1.0)))), MOST_LENGTHS - _INNER_BINS
     near = radius * 2.0 ** (np.arange(3 - _INNER_BINS, 3) / 3)
     each = 3 if 3 * octaves <= most else 1
@@ -345,7 +345,7 @@ class Far:
 
 
 def shells_of(wide: float, most: float, dimension: int) -> Vector:
-    """Where shells beyond `wide` end: the first `_FIRST` times farther, others by one ratio, √2 or so, until `most`."""
+    """Return where shells beyond `wide` end: the first `_FIRST` times farther, others by one ratio, ~√2, to `most`."""
     octaves = max(0.0, math.log2(most / wide / _FIRST))
     number = min(math.ceil(2 * octaves), MOST_SHELLS - 1, max(8, _SHELL_NUMBERS // dimension))
     return np.array([wide * _FIRST * 2 ** (octaves * each / max(number, 1)) for each in range(number + 1)])

@@ -245,7 +245,7 @@ class NormCountMean:
 
 
 def checked(values: Matrix, length: int, *, parts: bool = False) -> Matrix:
-    """Rows of `length` numbers, or of one or more `parts` of so many, as contiguous float64; ConfigError for others."""
+    """Return rows of `length` numbers, or of `parts` of so many, as contiguous float64; ConfigError for others."""
     rows = np.ascontiguousarray(values, np.float64)
     if rows.ndim != 2 or not (rows.shape[1] == length or (parts and rows.shape[1] and rows.shape[1] % length == 0)):
         raise ConfigError(f"Expected rows of {length} numbers, got shape {rows.shape}.")
@@ -399,7 +399,7 @@ class PrefixNormCounts:
         return NormCountSum(radius, self.users)
 
     def release(self, state: PrefixState, sums: Sums, noise: NoiseSource) -> tuple[MeanAndCounts, PrefixState]:
-        """What a round adds to the sum, and its shares, from the sums that `reduction` makes; and the next state."""
+        """Return what a round adds to the sum, and its shares, from the sums of `reduction`; and the next state."""
         weights, made = weights_of(self.adjacency, self.soft), self.prefix
         row = sums if isinstance(sums, NoisySums) else weighted_row(sums, self.users, weights, self.soft)
         _, after = made.release(state, row[:-3], noise)

@@ -173,7 +173,7 @@ def bounded_range_mu(epsilon: float) -> float:
 
 
 def round_mu(*, epsilon: float, choices: int, gaussian_mu: float) -> float:
-    """μ of one round: `choices` choices of bounded range `epsilon` and one release, each given the earlier ones."""
+    """Return μ of one round: `choices` of bounded range `epsilon` and one release, each given the earlier ones."""
     count(choices=choices)
     return math.hypot(math.sqrt(choices) * bounded_range_mu(epsilon), gaussian_mu)
 

@@ -114,7 +114,7 @@ class RandomStream:
         return order
 
     def subset(self, size: int, chosen: int) -> Steps:
-        """An exact uniform subset of range(size) with `chosen` members, ascending: sampling without replacement."""
+        """Return an exact uniform subset of range(size), `chosen` members, ascending: sampled without replacement."""
         if not 0 <= chosen <= size:
             raise ConfigError(f"Expected 0 <= chosen <= size, got chosen={chosen}, size={size}.")
         bounds = np.arange(size - chosen + 1, size + 1, dtype=np.uint64)
@@ -143,7 +143,7 @@ class NoiseSource(Protocol):
         """Raise RunError unless the noise is fit to protect real people."""
 
     def export_key(self) -> bytes:
-        """What rebuilds this source after a crash. Secret: with it and a start's nonce all noise can be subtracted."""
+        """Return a key that rebuilds this source. Secret: with it and a start's nonce all noise can be subtracted."""
 
     def fingerprint(self) -> str:
         """Return a public name of the key (32 hexadecimal digits), by which errors and logs tell sources apart."""

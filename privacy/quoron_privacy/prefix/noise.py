@@ -81,7 +81,7 @@ class Factorisation:
 
 
 def sqrt_coefficients(rounds: int) -> tuple[Floats, Floats]:
-    """First columns of the square root of A and of its inverse: coefficients of (1 - x)^(-1/2) and (1 - x)^(1/2)."""
+    """Return first columns of A's square root and of its inverse: coefficients of (1 - x)^(-1/2) and (1 - x)^(1/2)."""
     k = np.arange(rounds, dtype=np.float64)
     coefficients = np.cumprod(np.concatenate([[1.0], (2 * k[1:] - 1) / (2 * k[1:])]))
     return coefficients, coefficients / (1 - 2 * k)
@@ -204,7 +204,7 @@ class PrefixNoise:
         return self.scale * float(self.factors.row_norms[t])
 
     def effective_mu(self, dimension: int) -> float:
-        """μ of all releases together: column norm · sensitivity / scale, and what rounding adds (prefix-noise#c2)."""
+        """Return μ of all releases: column norm · sensitivity / scale, and what rounding adds (prefix-noise#c2)."""
         count(dimension=dimension)
         exact = self.column_norm * self.sensitivity * _ARITHMETIC / self.scale
         return exact + self._grid_mu(dimension)

@@ -117,7 +117,7 @@ def calibrate(
     kappa: Kappa | None = None,
     release: float = RELEASE,
 ) -> Series:
-    """Least noise found; the whole series passes with chance `release` when all answers of each batch lie within τ.
+    """Return the least noise found; the series passes with chance `release` if all answers of each batch lie within τ.
 
     participations=None: everybody may be in every batch. Raises Infeasible naming the smallest batch that would do.
     """

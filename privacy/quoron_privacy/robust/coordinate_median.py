@@ -42,7 +42,7 @@ _ROUNDING = 1e-9
 
 
 def median_trim(cohort_size: int) -> int:
-    """What a median leaves out on either side: all but the middle answer, or but the two middle ones of an even B."""
+    """Return how many answers a median leaves out on a side: all but the middle one, or the middle two of an even B."""
     return (cohort_size - 1) // 2
 
 
@@ -172,7 +172,7 @@ class MedianParameters:
 
 
 def verify(parameters: MedianParameters, epsilon: float, delta: float, *, delta_slack: float = 0.0) -> float:
-    """δ that the theorem certifies at ε for one phase or any number on disjoint users (replace-one); at most `delta`.
+    """Return δ that the theorem certifies at ε for one or more phases on disjoint users (replace-one); at most `delta`.
 
     `delta_slack` bounds the total variation of a phase's noise from its ideal law; it costs (1 + e^ε)·delta_slack.
     Raises VerificationError naming the condition that fails.

@@ -125,7 +125,7 @@ def calibrate(
 
 
 def smallest_cohort(epsilon: float, delta: float, *, release: float = RELEASE) -> int:
-    """Least cohort from which a plan exists, however noisy: the test takes nearly all of ε, the core is over half."""
+    """Return the least cohort for a plan, however noisy: the test takes nearly all of ε, the core is over half."""
     positive(epsilon=epsilon)
     probability(delta=delta, release=release)
     size = 2
@@ -143,7 +143,7 @@ def enough(plan: LaplaceOneShot, epsilon: float, delta: float) -> bool:
 
 
 def verify_laplace_test(plan: LaplaceOneShot, epsilon: float, delta: float) -> float:
-    """δ that outlier-mean#o5 certifies at ε, from a fine grid of all thresholds seen from one score; at most `delta`.
+    """Return δ that outlier-mean#o5 certifies at ε, from a fine grid of thresholds from one score; at most `delta`.
 
     Independent of the search: divergences are masses of the best test's region, on intervals whose ends are combined
     on the safe side. Raises VerificationError.

@@ -336,7 +336,7 @@ def weighted_mean(cohort_size: int, core: int, kappa: Kappa, ramp_core: int | No
 
 
 def weighted_shifts(sizes: Integers, cores: Integers, kappa: Kappa | None) -> Vector:
-    """The sensitivity of `best_mean` of kind weighted for each cohort and core, in units of τ; inf without a bound."""
+    """Return the sensitivity of a weighted `best_mean` for each cohort and core, in units of τ; inf without a bound."""
     lows = ramp_floor(sizes)
     least = np.full(len(cores), np.inf)
     for each in (1, 2) if kappa is None else (kappa,):
@@ -361,7 +361,7 @@ def random_inclusion(cohort_size: int, core: int, ramp_high: int | None = None) 
 
 
 def aggregate(cohort_size: int, core: int, kappa: Kappa, kind: Kind) -> OutlierMean:
-    """The aggregate of that kind. Raises ConfigError for random inclusion with κ = 1, for which nothing is proved."""
+    """Return the aggregate of that kind. Raises ConfigError for random inclusion with κ = 1, as nothing is proved."""
     if kind == "weighted":
         return weighted_mean(cohort_size, core, kappa)
     if kind != "random":

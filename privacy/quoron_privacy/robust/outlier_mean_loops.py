@@ -53,7 +53,7 @@ def middle(rows: Matrix) -> NDArray[np.float64]:
 
 
 def counts_by_gram(rows: Matrix, centre: NDArray[np.float64], radii: Sequence[float], rule: Rule) -> Integers:
-    """Counts for each radius, shape (len(radii), C), of finite rows (C, d): how many are within it, itself included.
+    """Return counts for each radius, (len(radii), C), of finite rows (C, d): how many are within it, itself included.
 
     `rule` gives the squared distance of two rows, and decides by `rule(a, b) <= r * r` wherever products cannot.
     """

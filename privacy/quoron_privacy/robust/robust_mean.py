@@ -112,7 +112,7 @@ def certify(plan: OneRelease, epsilon: float, delta: float) -> float:
 
 
 def release_scale(plan: OneRelease, radius: float, dimension: int) -> float:
-    """σ per coordinate at τ = `radius`: the theorem's, with room for the mean's arithmetic and the grid of the noise.
+    """Return σ per coordinate at τ = `radius`: the theorem's, with slack for the mean's arithmetic and noise's grid.
 
     The grid costs the same μ whatever the shift, so the smallest shift needs the most room.
     """

@@ -154,7 +154,7 @@ def calibrate(
 
 @lru_cache(maxsize=64)
 def smallest_cohort(epsilon: float, delta: float, releases: int, *, rate: float = 1.0, release: float = RELEASE) -> int:
-    """Least K at this rate for which a plan exists, however noisy. Useful noise needs two to three times that."""
+    """Return the least K at this rate with a plan, however noisy. Useful noise needs two to three times that."""
     high = 2
     while _tests_alone(epsilon, delta, rate, releases, high, release) > 1:
         high *= 2

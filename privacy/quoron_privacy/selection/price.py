@@ -100,7 +100,7 @@ def _epsilon(chosen: Selection, delta: float) -> float:
 
 @lru_cache(maxsize=64)
 def calibrate(epsilon: float, delta: float, trials: Trials) -> float:
-    """The largest μ, rounded down, of μ-GDP trials for which `promised(delta)` is at most ε. Infeasible if none."""
+    """Return the largest μ, rounded down, of μ-GDP trials whose `promised(delta)` is at most ε. Infeasible if none."""
     positive(epsilon=epsilon)
     probability(delta=delta)
 
@@ -174,7 +174,7 @@ class _Tail:
         return cls(losses, _from_the_top(masses), _from_the_top(others))
 
     def delta(self, epsilons: Vector) -> Vector:
-        """The sum of masses (1 - e^(ε - loss)) above ε; sums over the tail alone are right to 1e-9 of themselves."""
+        """Return the sum of masses (1 - e^(ε - loss)) above ε; sums over the tail are right to 1e-9 of themselves."""
         at = np.searchsorted(self.losses, epsilons, side="right")
         own, other = self.own[at], self.other[at] * np.exp(np.minimum(epsilons, 700.0))
         return np.asarray(np.maximum(own - other, 0.0) + 1e-9 * own)

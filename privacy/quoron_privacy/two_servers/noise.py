@@ -191,7 +191,7 @@ class Entry(NamedTuple):
 
 
 def next_chain(before: bytes, round_: int, entries: Iterable[Entry | tuple[bytes, bytes, bytes]]) -> bytes:
-    """The chain after the entries of all groups that were taken into a round's sums, 32 bytes; there may be none.
+    """Return the chain after the entries of all groups that entered a round's sums, 32 bytes; there may be none.
 
     ConfigError unless entries ascend by fingerprint, each once: so a user is in one group of a round at most.
     """
@@ -235,7 +235,7 @@ class ServerNoise:
         self._source = SecureNoise(self.key)
 
     def of(self, round_: int, chains: Sequence[bytes], group: int = 0) -> Words:
-        """The noise of a round, (k,): `chains` are those after rounds 0 to `round_`, this one's list included."""
+        """Return a round's noise, (k,): `chains` are those after rounds 0 to `round_`, this one's list included."""
         history = tuple(chains)
         if not 0 <= round_ < len(self.sheet.rounds) or len(history) != round_ + 1:
             raise ConfigError(f"Expected the chains of rounds 0 to {round_}, got {len(history)}.")

@@ -84,7 +84,7 @@ def less(total: Words | Integers, *terms: Words | Integers) -> Words:
 
 
 def mask(seed: bytes, k: int) -> Words:
-    """The first k words of ChaCha20 under a seed of 32 bytes, which serves one mask: uniform in the ring, (k,)."""
+    """Return the first k words of ChaCha20 under a seed of 32 bytes for one mask: uniform in the ring, (k,)."""
     return np.frombuffer(_stream(seed, 0, 8 * k), "<u8").astype(np.uint64, copy=False)
 
 

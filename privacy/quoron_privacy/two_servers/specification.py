@@ -231,7 +231,7 @@ Vector = NDArray[np.float64]
 
 
 def median(means: Matrix) -> Vector:
-    """The middle of every coordinate of released means, (groups, d): of an even number the mean of the middle two."""
+    """Return the coordinatewise median of released means (groups, d): of an even number the mean of the middle two."""
     if means.ndim != 2 or not len(means) or not np.isfinite(means).all():
         raise ConfigError(f"Expected finite means, one row a group, got shape {means.shape}.")
     made: Vector = np.median(means, axis=0)
@@ -274,7 +274,7 @@ def sheet_of(
     separation: int = 1,
     groups: int = 1,
 ) -> Sheet:
-    """The sheet of rounds, so many in a row alike, by what their rows are in deviations of all noise in a release.
+    """Return the sheet of rounds, so many in a row alike, by the size of rows in deviations of all noise in a release.
 
     >>> sheet_of([(2, (("row", "clipped", 3, 0.25),))], "replace-one", participations=2).rounds[1].blocks[0].unit
     379625062

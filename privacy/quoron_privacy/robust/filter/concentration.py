@@ -129,7 +129,7 @@ def scores_of(
 
 
 def cohort_scores(gradients: ArrayLike, answered: NDArray[np.bool_], tau: float, *, norm: Norm = "l2") -> Vector:
-    """Scores of all slots, shape (k,): a slot without a usable answer is isolated, scores 1 and adds 0 to others."""
+    """Return all slots' scores, shape (k,): a slot without a usable answer is isolated, scores 1, adds 0 to others."""
     rows = checked_rows(gradients, tau)
     present = usable(rows, answered)
     result = np.ones(len(rows))
@@ -160,7 +160,7 @@ def score_error(cohort_size: int, dimension: int) -> float:
 
 
 def recounted_error(cohort_size: int, dimension: int) -> float:
-    """The bound again as it is derived, without slack: of every entry but the own, grid, exponential and distance."""
+    """Return the bound again as derived, without slack: of every entry but the own, grid, exponential and distance."""
     entry = math.fsum((2.0**-35, DECAY_ERROR, (dimension / 2 + 3) * math.exp(-1) * 2.0**-53))
     return cohort_size * entry - entry
 
@@ -184,7 +184,7 @@ class View:
 
 
 def observe(gradients: Matrix, norm: Norm = "l2") -> View:
-    """The view from a coordinatewise median of SAMPLE evenly spaced rows of `gradients` (k, d), k >= 1, finite."""
+    """Return the view from a coordinatewise median of SAMPLE even-spaced rows of `gradients` (k, d), k >= 1, finite."""
     return _seen_from(_centre(gradients), loops.pack(gradients), len(gradients), norm)
 
 
@@ -195,7 +195,7 @@ def _centre(gradients: Matrix) -> Vector:
 
 
 def second_view(gradients: Matrix, view: View, tau: float) -> View:
-    """The view from the farthest user still in reach: it tells clusters apart that lie around the first centre."""
+    """Return the view from the farthest user still in reach: it separates clusters that lie around the first centre."""
     inside = _within_reach(view, tau)
     return _seen_from(gradients[view.order[max(inside - 1, 0)]], view.blocks, len(gradients), view.norm)
 
@@ -344,7 +344,7 @@ def decide(
 def decide_by_all_pairs(
     gradients: ArrayLike, answered: Mask, tau: float, thresholds: Integers, *, step: float, norm: Norm = "l2"
 ) -> Decisions:
-    """The same decisions as `decide`, from all exact scores: running time depends on k, d and who answered only."""
+    """Return the decisions of `decide`, from all exact scores: running time depends on k, d and who answered only."""
     rows, present = _present(gradients, answered, tau, thresholds, step)
     exact = scores(rows, tau, norm=norm)
     return Decisions(_spread(grid(exact, step) > thresholds[present], present), len(rows), exact)

@@ -82,7 +82,7 @@ class FilterParameters:
         return self.theta / distance
 
     def noise_scale(self, step: float, distance: float) -> float:
-        """σ = η·s / (τ·(N + 1)): standard deviation per coordinate of the release; any public average of iterates."""
+        """Return σ = η·s / (τ·(N + 1)), the standard deviation a coordinate of any public average of iterates."""
         positive(step=step)
         return step * self.noise_multiplier / (self.temperature(distance) * (self.survivors + 1))
 
@@ -117,7 +117,7 @@ def verify(
     *,
     delta_slack: float = 0.0,
 ) -> float:
-    """δ that outlier-filter#f1 certifies at ε for one phase, and for any number on disjoint users; at most `delta`.
+    """Return δ that outlier-filter#f1 certifies at ε for one or more phases on disjoint users; at most `delta`.
 
     `delta_slack` bounds the total-variation distance between the noise drawn in a phase (Laplace, cutoff, Gaussian, all
     draws together) and the ideal laws; it costs (1 + e^ε)·delta_slack.

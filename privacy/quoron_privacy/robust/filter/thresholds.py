@@ -74,7 +74,7 @@ class LaplaceThreshold:
         return steps > self.limits(steps.shape, stream)
 
     def limits(self, shape: int | tuple[int, ...], stream: RandomStream) -> NDArray[np.int64]:
-        """Noisy thresholds in grid steps, drawn before any score is known: `decide` is round(score / grid) > limit."""
+        """Return noisy thresholds in grid steps, before any score is known: `decide` is round(score / grid) > limit."""
         return ceil(self.threshold / self.grid) - stream.laplace_steps(_STEPS, shape)
 
 
