@@ -2,7 +2,7 @@
 
     nice -n 19 python benchmarks/two_servers.py --users 100000 --epsilon 1 --epsilon 4 > cells.jsonl
     nice -n 19 python benchmarks/two_servers.py --users 1000000 --epsilon 1 --epsilon 4 --seeds 3 >> cells.jsonl
-    python benchmarks/two_servers.py --summary cells.jsonl                  # the table of docs/trust.md
+    python benchmarks/two_servers.py --summary cells.jsonl                  # the table of docs/results.md
 
 The preset `one-pass`: logistic regression, 50 items a user, 10 features, all users alike, δ = 10⁻⁶. A line a run. In
 the summary each cell is the mean over seeds with its standard error; `ratio` is two servers over one at μ/√2, which

@@ -1,4 +1,4 @@
-"""Formulas of pages: LaTeX in the source, MathML in the site, so that no script and no font is loaded to show them.
+"""Formulas of pages: LaTeX in the source, MathML in the site, which needs no script.
 
     scripts/check_formulas.py [PAGE ...]    # every formula that is not valid, with where; exit status 1 if there is one
 

@@ -19,8 +19,8 @@ Generated from `quoron.cli` by `scripts/gen_command_reference.py`; do not edit b
 
 Every command has `--help`, which may leave out what few need, and `--help-all`. Exit codes: 0 done, 1 the run failed,
 2 the request is wrong, 130 interrupted. Two options of every command stand before it, as in
-`quoron --profile NAME runs`: `--profile` (or QUORON_PROFILE), the profile of `quoron login` that a command of operators
-uses, and `--quiet`, which shows no progress.
+`quoron --profile NAME runs`. An operator's command uses the profile of `quoron login` that `--profile` (or
+QUORON_PROFILE) names, and `--quiet` shows no progress.
 `quoron --version` says which quoron this is, and `quoron --install-completion` teaches the shell to complete.
 """
 

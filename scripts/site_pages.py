@@ -5,6 +5,7 @@ import json
 import re
 import sys
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from posixpath import dirname, normpath, relpath
 from typing import Any
@@ -50,6 +51,7 @@ PUBLIC = (
     "quoron_client.federation",
     "quoron_client.flower.answering",
 )
+FONT = Path(find_spec("ziamath").origin).parent / "fonts" / "STIXTwoMath-Regular.ttf"  # type: ignore[union-attr,arg-type]
 LINK = re.compile(r"\]\((?!https?:|mailto:|#)([^)#\s]+)(#[^)\s]*)?\)")
 MENTION = re.compile(
     r"<(?P<tag>a|h\d)\b.*?</(?P=tag)>|<code>(?P<name>[\w.]+)</code>|<[^>]+>|\bdocs/(?P<path>[\w/-]+\.md)\b(?P<anchor>#\w+)?"
@@ -233,7 +235,8 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Adds the generated pages."""
+    """Adds the generated pages, and the font of formulas."""
+    files.append(File.generated(config, "fonts/STIXTwoMath-Regular.ttf", abs_src_path=str(FONT)))
     for path, text in {**reference_pages(), **shown_files()}.items():
         files.append(File.generated(config, path, content=text))
     return files
@@ -261,6 +264,7 @@ def _output(output: dict[str, Any]) -> str:
         return f'\n<img alt="Picture" src="data:image/png;base64,{data["image/png"].strip()}">\n'
     if "text/html" in data:
         table = re.sub(r"<style.*?</style>|\s*\n\s*", " ", "".join(data["text/html"]), flags=re.DOTALL)
+        table = table.replace('<table border="1" class="dataframe">', "<table>")
         return f'\n<div class="output">{table}</div>\n'
     text = "".join(output.get("text") or data.get("text/plain", ""))
     return "" if text.startswith("<Axes") else f"\n```text\n{text}\n```\n"

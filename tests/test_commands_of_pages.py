@@ -18,7 +18,7 @@ ROOT = Path(__file__).parent.parent
 APART = ["unshare", "--mount", "--net", "--pid", "--fork", "--kill-child=KILL", "--mount-proc"]
 if os.geteuid():
     APART[1:1] = ["--map-root-user"]
-ALL = ("federation.md", "identity.md", "local.md", "silos.md", "two-servers.md", "flower.md")
+ALL = ("federation.md", "durability.md", "local.md", "silos.md", "two-servers.md", "flower.md")
 
 # What is not carried out, by its first words, and why.
 LEFT_OUT = {
@@ -27,6 +27,8 @@ LEFT_OUT = {
     "export QUORON_HOST=federation.example.org": "for containers on other machines",
     "export QUORON_COORDINATOR=federation.example.org": "for containers on other machines",
     "pip install '.[ray]'": "installs, from the checkout: scripts/test-flower",
+    "quoron login sqlite:////path/to/private-run": "of a run of the reader's own",
+    "quoron --profile books ledger charge flower-spring": "the same: tests/flower/test_flower_privacy.py",
     "flwr run ": "needs Ray or a federation of Flower's: scripts/test-flower",
     "python examples/flower/loopback.py ": "tests/flower/test_federation_example.py carries it out",
     "quoron submit flower-trial/run.toml ": "the same test: its port is told when it starts",
@@ -43,8 +45,6 @@ GIVEN: dict[str, list[tuple[str, list[str]]]] = {
         (r"(?<=set ada )17", ["2"]),
         (r"(?<=users drawn )summer", ["example"]),
         (r"(ada|ada-2)(?=/key)", [r"trial/\1"]),
-    ],
-    "identity.md": [
         (r"(?<=trial/coordinator )\.\.\.", ["--tokens tokens.json --database sqlite:///coordinator.sqlite"]),
     ],
     "silos.md": [
@@ -63,16 +63,17 @@ GIVEN: dict[str, list[tuple[str, list[str]]]] = {
 }
 # What is there before a line, by its first words.
 BEFORE = {
-    "quoron admin certs trial --list": [
-        "quoron admin certs trial --clients 3",
-        "quoron admin tokens ada --role operator --file tokens.json --out ada.token",
-    ],
     "quoron admin users list": [
         "quoron admin certs trial --client ada --client ada-2 --client ben --client cem --client cem-2",
         *(f"{DIARY} {CLIENT.format(name)}" for name in ("ada", "ben", "cem", "cem-2")),
     ],
     "quoron admin users rotation": ["quoron admin users set ada active"],
-    "quoron login sqlite": ["stop"],
+    "quoron login sqlite:///coordinator": [
+        "quoron admin certs trial --clients 1",
+        "quoron admin tokens ada --role operator --file tokens.json --out ada.token",
+        f"quoron serve {BASE}coordinator.sqlite",
+        "stop",
+    ],
     "quoron serve ... --set second_server": [
         "quoron admin certs trial --clients 1",
         "quoron admin tokens ada --role operator --file tokens.json --out ada.token",

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from browser import PROGRAM, browser
+
 pytest.importorskip("mkdocs", reason="no mkdocs: pip install -e '.[docs]'")
 pytest.importorskip("mkdocstrings", reason="no mkdocstrings: pip install -e '.[docs]'")
 
@@ -65,6 +67,20 @@ class TestSite:
             assert not outside, f"{page.relative_to(site)} loads {outside}"
         for sheet in site.rglob("*.css"):
             assert not re.search(r"(@import|url\()\s*[\"']?(https?:)?//", html(sheet)), sheet.name
+
+    @pytest.mark.skipif(PROGRAM is None, reason="no Chromium: apt-get install chromium")
+    def test_pages_are_whole_on_a_desk_and_a_phone_in_light_and_dark(self, site: Path, tmp_path: Path) -> None:
+        """A real browser complains of nothing, asks no other machine, and nothing reaches beyond the window."""
+        reference = {site / "404.html", *(site / "api").rglob("*.html")}
+        pages = sorted(set(site.rglob("*.html")) - reference)
+        with browser(tmp_path) as window:
+            for number, page in enumerate(pages):
+                for width in (390, 1200):
+                    window.show(page, width=width, dark=number % 2 == 1)
+                    assert window.complaints() == [], page
+                    asked = {address.partition(":")[0] for address in window.requests()}
+                    assert asked <= {"file", "data", "blob"}, page
+                    assert window.value("document.documentElement.scrollWidth") <= width, (page, width)
 
     def test_no_diagram_waits_for_a_script_from_the_network(self, site: Path) -> None:
         """The theme would load one for a block of mermaid."""

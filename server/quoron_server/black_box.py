@@ -80,7 +80,7 @@ class Asked:
 
 
 def _require_adaptive(algorithm: str, options: Mapping[str, Any]) -> None:
-    """ConfigError unless the algorithm can do without a clip norm, and is told the step that nobody could choose."""
+    """Raise ConfigError unless the algorithm works without a clip norm, and gets the step that nobody could choose."""
     known = {name: {each.name for each in fields(info.options)} for name, info in ALGORITHMS.items()}
     if "clip" not in known[algorithm]:
         can = ", ".join(

@@ -28,7 +28,7 @@ two_servers = OnFirstUse("quoron_privacy.two_servers.specification")  # plans of
 
 
 class Kind(StrEnum):
-    """Of assumptions, in the order in which people are told."""
+    """Kinds of assumptions, in the order in which statements list them."""
 
     # Of a function or a table that its owner alone knows, where one machine holds everything.
     OWN_ROWS = "own-rows"

@@ -39,7 +39,7 @@ from quoron_server.parameters import (
 )
 from quoron_server.problem import Problem
 
-if TYPE_CHECKING:  # a plan holds them, and whoever makes or checks one knows how
+if TYPE_CHECKING:  # a plan holds them; planners and verifiers import them
     from quoron_privacy.counts.data_quality import TableHealth
     from quoron_privacy.counts.held_out import HeldMeans, HeldOut
     from quoron_privacy.counts.min_cohort import MinCohort
@@ -49,7 +49,7 @@ if TYPE_CHECKING:  # a plan holds them, and whoever makes or checks one knows ho
 
 TrustModel = Literal["central-release", "central-broadcast", "two-servers", "local", "none"]
 Constants = Literal["calibrated", "paper"]
-Attending = Literal["private", "public"]  # whether who answers is kept secret, or told
+Attending = Literal["private", "public"]  # whether participation is kept secret, or reported
 P = TypeVar("P", bound=Parameters)
 Part = Literal["held_out", "bought", "health", "servers", "min_cohort"]  # of a guarantee, from the outside in
 MOST_ROUNDS = 1_000_000  # of any plan; beyond, planning alone would exhaust memory
@@ -281,7 +281,7 @@ class RunPlan:
         """Of each round, what this promise leaves of `Parameters.attendance` to a minimum cohort that is `paid` for, or
         not.
 
-        None: as the plan's own is; () where nothing is left. Only under replace-one does whoever is away leave room.
+        None: as the plan's own is; () where nothing is left. Only under replace-one does an absent user leave room.
         One that is paid for counts all who answer, so that beside means of those who come first there is none.
         Where who answers is public, it is seen anyway.
         """
@@ -368,7 +368,7 @@ def _decisions(min_cohort: "MinCohort", plan: RunPlan, made: tuple[PlannedReleas
     return tuple(found)
 
 
-EVERYONE = "everyone"  # whose lifetime account is charged, and as whom users are enrolled, unless told
+EVERYONE = "everyone"  # default population: its budget is charged, users are enrolled in it
 
 
 @dataclass(frozen=True, slots=True)
@@ -426,7 +426,7 @@ def used(plan: RunPlan) -> dict[str, float]:
 
 
 def check_delta(delta: float, users: int, *, allowed: bool, key: str = "privacy.allow_large_delta") -> None:
-    """ConfigError for δ > 1/n, unless that is `allowed`: by the `key` that whoever asks has said so with."""
+    """Raise ConfigError for δ > 1/n, unless that is `allowed`: `key` names the setting that allows it."""
     if delta * users > 1 and not allowed:
         raise ConfigError(
             f"Expected delta <= 1/n = {1 / users:.3g} for n={users:,} users, got delta={delta:g}: to publish all of "
@@ -447,4 +447,4 @@ class Verdict(NamedTuple):
     """What a method's own rule says of a plan."""
 
     taken: bool
-    because: str = ""  # a clause of the sentence that `auto` tells, if there is something to be told
+    because: str = ""  # a clause of the sentence that `auto` prints, if it has something to add

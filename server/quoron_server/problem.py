@@ -86,7 +86,7 @@ class Beliefs:
 
 
 class _Unseen:
-    """Beliefs that whoever checks a promise may not look at."""
+    """Beliefs that a verifier of guarantees may not read."""
 
     def __getattr__(self, name: str) -> Any:
         raise VerificationError(f"Expected a check that rests on the problem alone, got one that looks at {name}.")
@@ -208,7 +208,7 @@ class Problem:
         return replace(self, domain=wider.domain, lipschitz=wider.lipschitz, coordinate_lipschitz=None, wide=None)
 
     def without_beliefs(self) -> "Problem":
-        """The same, for whoever checks a promise: looking at a belief raises VerificationError."""
+        """Return the problem for a verifier of guarantees: reading a belief raises VerificationError."""
         return replace(self, beliefs=cast(Beliefs, _Unseen()))
 
     @property

@@ -16,8 +16,8 @@ Work that takes longer shows, but rounded up to whole pauses.
     due = due_at(opened, seconds)
     opens = opening(due, now, seconds)
 
-With early ends, which an operator has to accept, a round ends once everybody was heard of. Whoever sees when learns
-whether somebody was absent. See docs/comparing.md#when-rounds-end.
+With early ends, which an operator has to accept, a round ends once all users were heard of. An observer of that time
+learns whether a user was absent. See docs/comparing.md#when-rounds-end.
 """
 
 import math
@@ -64,7 +64,7 @@ Evaluate = Callable[[Vector], Mapping[str, float]]
 Last = Callable[[Vector], tuple[Sequence[Release], dict[str, Any]]]  # what is released with the model, and its event
 LEAST_AHEAD = 1 << 14  # numbers of a model: fewer samples are drawn sooner than another thread is woken
 MOST_AHEAD = 1 << 29  # bytes of noise that is drawn ahead
-MOST_NAMED = 1000  # of those who are missing in a round, where that is public; how many there are is told beside
+MOST_NAMED = 1000  # of those who are missing in a round, where that is public; how many there are is reported beside
 TRACED_ROUNDS = 60  # at most this many rounds of a simulation are evaluated
 
 
@@ -238,7 +238,7 @@ def _carry_out(
         }
         _expect(algorithm, noise, question.round)
         began = time.perf_counter()
-        # Where who answers is told, rows are needed; their sums are made here.
+        # Where participation is reported, rows are needed; their sums are made here.
         answers = engine.ask(replace(question, reduction=None) if question.attended else question)
         there = participation_of(question, answers)
         if question.reduction is not None:
@@ -272,7 +272,7 @@ def _carry_out(
 
 
 def participation_of(question: Question, answers: Answers | Sums) -> dict[str, Any]:
-    """Who answered, as everybody is told where that is public: how many, and the slots of the others.
+    """Return the participation that is reported where it is public: how many answered, and the slots of the others.
 
     By whose answers came alone, never by what was in them. Nothing where it is private.
     """

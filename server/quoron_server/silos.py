@@ -23,7 +23,7 @@ from quoron_privacy.errors import ConfigError
 from quoron_server.parameters import Assumption, Kind
 from quoron_server.plan import RunPlan
 
-UNSURE = 1e-6  # chance of an end that is told
+UNSURE = 1e-6  # chance of an end that is reported
 FEWEST_AWAY = 5.0  # deviations above its mean that a silo's part of a drawn cohort is taken to be, at most
 
 

@@ -4,8 +4,8 @@
     Traceback (most recent call last):
     quoron_privacy.errors.ConfigError: Expected a run specification, got run: Field required. Correct it.
 
-Nothing here is private: clients are told of all of it but the seconds and the group; of the seconds, too, where who
-answers is public, since they say when a client sends.
+Nothing here is private: clients are sent all of it but the seconds and the group. They get the seconds, too, where
+participation is public, since these say when a client sends.
 """
 
 import json
@@ -57,7 +57,7 @@ class RunSpecification(_Section):
     min_cohort: float | None = None  # share of those asked who must answer; None: nobody checks whether anyone does
     min_cohort_epsilon: float = 0.0  # of epsilon, for the minimum cohort
     adjacency: Literal["replace-one", "zero-out"] | None = None  # None: the algorithm's own
-    participation: Attending = "private"  # public: who answers is told, and counted exactly; the promise says so
+    participation: Attending = "private"  # public: who answers is reported, and counted exactly; the guarantee says so
     trust_model: Literal["two-servers"] | None = None  # None: the algorithm's own
     server_epsilon: float | None = None  # ε of each of two servers; None: epsilon
     groups: int = 1  # of users, under two servers, of whose means the median is taken
@@ -126,7 +126,7 @@ def _require_short(text: str) -> None:
 
 
 class OtherPlan(ConfigError):
-    """The plan is not the one that whoever submits it saw."""
+    """The plan is not the one that its submitter saw."""
 
 
 def planned(text: str) -> tuple[RunSpecification, RunPlan]:
@@ -368,7 +368,7 @@ def require_telling(specification: RunSpecification, plan: RunPlan) -> None:
 
 
 def describe(specification: RunSpecification, plan: RunPlan) -> dict[str, Any]:
-    """What clients are told before they decide, as JSON.
+    """Return what clients are sent before they decide, as JSON.
 
     `participations` is the largest number of questions to one user: what its owner's lifetime budget must allow for.
     """

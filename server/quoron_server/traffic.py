@@ -3,10 +3,10 @@
     >>> round_bytes(encoded=1_000, messages=10, extra=0)
     1380
 
-On the wire is what TCP carries, in both directions, once a run has begun and nothing is lost: a message encoded by
+On the wire is what TCP carries, in both directions, once a run has begun and nothing is lost. A message is encoded by
 protobuf, in parts where it is long, with gRPC's prefix (5 bytes), in frames of HTTP/2 (9 bytes for each 16 KiB) and
-records of TLS 1.3 (22 bytes for each 16 KiB), and the flow control that goes with what is said next (two frames of 13
-bytes for a question, two for an answer). Headers of TCP and IP are not in it, nor what a connection costs once (`once`)
+records of TLS 1.3 (22 bytes for each 16 KiB). Flow control goes with what is said next: two frames of 13 bytes for a
+question, two for an answer. Headers of TCP and IP are not in it, nor what a connection costs once (`once`)
 and while nothing happens (`idle`). docs/rounds.md has how that was measured.
 
 Room for the answers of a round: in memory, or where they are too long for it in a file without a name.
@@ -142,7 +142,7 @@ class Sizes:
 
 
 def _own(task: Task) -> NDArray[np.int64] | None:
-    """Where each user is told one number of its own, those numbers (k,): what is said of them takes what they take."""
+    """Return the numbers (k,) where each user is sent one of its own: a question takes the bytes that they take."""
     own = None if task.own is None else getattr(task, task.own)
     return own if own is not None and own.ndim == 1 else None
 

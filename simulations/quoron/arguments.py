@@ -23,7 +23,7 @@ from quoron_privacy.release import Adjacency
 POPULATION = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._-]{0,63}\Z")  # a name of the people in a table
 P = ParamSpec("P")
 T = TypeVar("T")
-DELTA = 1e-6  # of what is released outside of a run, unless told
+DELTA = 1e-6  # default δ of what is released outside of a run
 Setting = str | Mapping[str, Any]  # a text "dotted.key=value", or sections as nested mappings
 
 
@@ -250,7 +250,7 @@ def _check(door: str, name: str, value: object, default: object) -> None:
 
 
 def shortened(value: object) -> str:
-    """A value as it is told: what holds rows by its type."""
+    """Return a value as text for a message: by its type alone if it may hold rows."""
     simple = value is None or isinstance(value, str | bytes | int | float | Path)
     listed = isinstance(value, list | tuple | dict) and len(str(value)) < 200
     text = repr(value) if simple or listed else ""

@@ -4,11 +4,11 @@
     model.predict(new_visits), model.coef_
 
 The file is JSON that a person can read: the encoding of the columns, the numbers, the promise, the date. Reading one
-carries nothing out. A digest of all that it says ties the weights to the promise and the plan: it finds what was
-changed by accident, by an editor, a copy or a disk. It has no key, so whoever writes a file again can give it any
-promise: what a loaded model says of its guarantee is **as stated by its author**, and nothing here has checked it. Keep
-models where nobody else writes, and compare `promise.plan` with the run's plan, and the weights with the lifetime
-ledger's line of the run, where that matters.
+carries nothing out. A digest of all that it says ties the weights to the guarantee and the plan: it finds what was
+changed by accident, by an editor, a copy or a disk. It has no key, so an author who writes a file again can state any
+guarantee: that of a loaded model is **as stated by its author**, and nothing here has checked it. Keep models where
+nobody else writes, and compare `promise.plan` with the run's plan, and the weights with the lifetime ledger's line of
+the run, where that matters.
 
 The text of a model's file is one JSON object, each key once, all numbers finite, with a digest of all that it says.
 `predictions` of the rows of a file are a table.
@@ -158,7 +158,7 @@ class Model(Printed):
     evaluation: Evaluation | None = None  # what held-out users said of it; None: nobody was held out
     uncertainty: Intervals | None = None  # (low, high) of coefficients, the intercept last, 95 %
     no_interval: str | None = None  # why there are none, in words
-    forecast: str | None = None  # how far it is off the best model at most, in words, as was foretold and released
+    forecast: str | None = None  # how far it is off the best model at most, in words, as predicted and released
 
     def rows(self) -> list[tuple[str, str]]:
         """Return what is predicted, of which columns, how well, and the guarantee."""
@@ -513,7 +513,7 @@ def _on_one_line(found: re.Match[str]) -> str:
 def load(path: str | Path) -> Model:
     """The model in a file, or in the folder of a run that has released one. DataError for anything else.
 
-    Its guarantee, `promise`, is as stated by its author: whoever writes a file can claim any.
+    Its guarantee, `promise`, is as stated by its author, who can write any into the file.
     """
     given = Path(path)
     return Model.load(given / MODEL if given.is_dir() else given)
@@ -555,7 +555,7 @@ def threshold_of(typed: str | None) -> Threshold | None:
 
 
 def one_for_all(model: Model, table: "pa.Table", threshold: Threshold | None = None) -> str | None:
-    """What whoever predicts should know if many rows are all of one class; None else. Of their own rows."""
+    """Return a warning if many of the caller's rows are all predicted to be of one class; None else."""
     classes = outcomes(model.encoding.label)
     if not classes or table.num_rows < MANY or len(table.column(0).unique()) > 1:
         return None
@@ -566,10 +566,10 @@ def one_for_all(model: Model, table: "pa.Table", threshold: Threshold | None = N
 
 
 def unread(model: Model, rows: "pa.Table") -> list[str]:
-    """What whoever predicts should know of numbers that half of the rows or more do not say. Of their own rows.
+    """Return warnings on numbers that half of the caller's rows or more are missing, and on words unknown to the model.
 
-    And of words that any row has and the model does not know: unless such rows were trained on, what it says of them is
-    the constant and the other columns without any of the words that it always had beside them.
+    Unless rows with unknown words were trained on, the model predicts for them from the constant and the other columns,
+    without any of the words that it always had beside them.
     """
     said = []
     for feature in model.encoding.features:

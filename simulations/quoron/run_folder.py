@@ -17,8 +17,8 @@
 | report.html    | all of it for people, one self-contained page              |
 
 A JSON file has a digest of all that it says as its last key, and the ledger has those of the configuration and of the
-plan. They find what an editor, a copy or a disk has changed; they have no key, so they say nothing against whoever may
-write in the folder and wants to deceive its owner.
+plan. They find what an editor, a copy or a disk has changed. They have no key, so they do not protect the owner of the
+folder from an attacker who can write there.
 """
 
 import fcntl
@@ -315,7 +315,7 @@ def public_row(event: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def numbered(parent: Path, name: str) -> RunFolder:
-    """The first free folder `name`-1, `name`-2, ..., made: whoever asks at the same time gets another."""
+    """Make and return the first free folder `name`-1, `name`-2, ...: concurrent callers get different ones."""
     RunFolder.made(parent)
     number = 1
     while True:

@@ -7,9 +7,9 @@
 All rows of one group are protected together. A fit is `quoron.train` on the arrays: secret noise, charged to the
 population's privacy budget before it trains. What is not private is said by a named warning.
 
-**Scores have no noise.** `score`, cross-validation and searches such as GridSearchCV look at private rows and tell what
-they see: neither a score nor the choice of the best setting is covered by `guarantee_`, and every fit of a search is
-charged. docs/sklearn.md
+**Scores have no noise.** The method `score`, cross-validation and searches such as GridSearchCV read private rows and
+report what they see. Neither a score nor the choice of the best setting is covered by `guarantee_`, and every fit of a
+search is charged. docs/sklearn.md
 """
 
 import shutil

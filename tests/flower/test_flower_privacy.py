@@ -1,4 +1,4 @@
-"""What docs/flower-accountant.md says of Flower's own accountant and noise, held to the Flower that is installed."""
+"""What docs/flower.md says of Flower's own accountant and noise, held to the Flower that is installed."""
 
 import math
 from pathlib import Path
@@ -16,7 +16,7 @@ from flwr.supercore.differential_privacy import add_gaussian_noise_inplace, clip
 from quoron_privacy.accounts.gdp import delta_for, epsilon_for
 from quoron_privacy.accounts.lifetime import Charge, compose
 
-PAGE = (Path(__file__).parents[2] / "docs" / "flower-accountant.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "flower.md").read_text(encoding="utf-8")
 ROUNDS, MULTIPLIER, DELTA = 3, 2.0, 1e-5  # of the page's example; three rounds are Flower's default
 MU = math.sqrt(ROUNDS) / MULTIPLIER
 TAKEN = {

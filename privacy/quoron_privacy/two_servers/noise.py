@@ -6,7 +6,7 @@
     2.0
 
 Everything is in whole steps, 2³⁰ of which are a standard deviation of the noise of one server. Against an observer who
-knows neither server's noise, both count: √½ of that μ. Statement and proof: docs/privacy/two-servers.md#a.
+knows neither server's noise, both count: √½ of that μ. Statement and proof: docs/privacy/two-servers.md#ts3.
 
 The noise is whole steps for every coordinate, a function of the server's key and of all lists so far:
 
@@ -28,7 +28,7 @@ The chain of lists: what noise is labelled by, so that no noise serves two histo
 
 The coordinator's chain is of the rows that *it has added*; the helper's of the lists that it was sent, from which, with
 its keys, follows whose seals did not open. A list holds fingerprints and fresh ciphertexts, so nothing of anybody's
-data. Equal lists give equal chains; docs/privacy/two-servers.md#chain says why all lists so far must be in.
+data. Equal lists give equal chains; docs/privacy/two-servers.md#the-chain says why all lists so far must be in.
 """
 
 from collections.abc import Iterable, Sequence
@@ -69,7 +69,7 @@ def server_mu(sheet: Sheet, *, restored: int = 0) -> float:
 def outsiders_mu(sheet: Sheet) -> float:
     """Return μ of all releases, neither server's noise being known: √½ of `server_mu`, and what halving rounds off.
 
-    A row is split into two halves, each with the noise of one server: docs/privacy/two-servers.md#c.
+    A row is split into two halves, each with the noise of one server: docs/privacy/two-servers.md#ts5.
     """
     longest = max(each.length for each in sheet.rounds)
     reach, rounding = 0.0, 0.0

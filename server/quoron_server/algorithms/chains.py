@@ -83,9 +83,9 @@ def largest(problem: Problem) -> float:
 def handed_on(
     answers: Answers, whole: Chains, start: Vector, problem: Problem
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], Chains]:
-    """Where each chain goes on, its mean iterate of this pass, and which chains nobody has broken.
+    """Return where each chain continues, its mean iterate of this pass, and which chains are unbroken.
 
-    Whose row is no local pass's breaks the chain, told by that row alone: its clients are sent `start` from there on.
+    A row that no local pass can produce breaks its own chain: the chain's clients get `start` from then on.
     """
     sane = (np.abs(answers.values) <= largest(problem)).all(axis=(1, 2))
     whole = whole & answers.answered & sane

@@ -51,7 +51,7 @@ UNMEASURED = Factor(known=None, unknown=None)
 
 
 def start_risk(problem: Problem) -> float:
-    """The most that the start's excess risk can be, and so the most that is told of any model: what is there to learn.
+    """Return the largest excess risk that the start can have, and so the largest that is reported of any model.
 
     ln K for K classes by a logistic loss, half the squared label bound for squares: by the losses themselves, which
     are never below zero; or by convexity, where that says less.

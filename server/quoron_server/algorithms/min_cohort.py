@@ -8,7 +8,7 @@ Where a round's own release tells how many answered, what it tells decides: the 
 that the books never hold a decision without what it was made from. Where who answers is public, answers are counted as
 they are: those that came, whatever is in them.
 
-Statement and proof: docs/privacy/min-cohort.md, min-cohort-free.md, public-participation.md; its numbers:
+Statement and proof: docs/privacy/min-cohort.md, public-participation.md; its numbers:
 quoron_privacy.counts.min_cohort.
 """
 
@@ -37,7 +37,7 @@ from quoron_server.problem import Problem
 if TYPE_CHECKING:
     from quoron_server.algorithms.info import Counting
 
-MET, NOT_MET, UNDECIDED = "met", "not met", "not decided"  # what is told of a round
+MET, NOT_MET, UNDECIDED = "met", "not met", "not decided"  # what is reported of a round
 TRUE_ANSWERS = (Kind.CONTRACTING_LOSSES, Kind.TRUE_GRADIENTS, Kind.FULL_PARTICIPATION)  # by which zeros are none
 _NOTHING = Attendance(0.0)
 

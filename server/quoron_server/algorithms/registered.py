@@ -190,7 +190,7 @@ class Registered(AlgorithmInfo):
                 return made(privacy, asked, free=True)
             with suppress(Infeasible):
                 return made(privacy, asked, free=True)
-            with suppress(Infeasible):  # many users are told with little
+            with suppress(Infeasible):  # little noise is enough to count many users
                 return made(replace(privacy, min_cohort_epsilon=privacy.min_cohort_epsilon / 16), asked)
             return made(privacy, asked)
 
@@ -275,7 +275,7 @@ class Registered(AlgorithmInfo):
             alone = own.without("servers")
             self.verifier(replace(alone, problem=alone.problem.without_beliefs()))
             rounds = len(own.parameters.cohorts())
-            if rounds != plan.cost.rounds:  # budgets and clients are told the cost's
+            if rounds != plan.cost.rounds:  # budgets and clients see those of the cost
                 raise VerificationError(
                     f"Expected cost.rounds={rounds}, as the parameters say, got {plan.cost.rounds}."
                 )
@@ -319,7 +319,7 @@ class Registered(AlgorithmInfo):
     def _pairs(self, plan: RunPlan, adjacency: Adjacency | None = None) -> tuple[Pair, ...]:
         """The same of parts that are verified, under the plan's own adjacency or another."""
         promise, own = plan.guarantee, plan.without("held_out", "bought", "health", "min_cohort")
-        if promise.servers is not None:  # whoever sees no more than what is released learns less
+        if promise.servers is not None:  # an observer of the releases alone learns less
             against: tuple[Pair, ...] = two_servers.pairs(own)
             return against
         min_cohort, parameters = promise.min_cohort, own.parameters
@@ -419,15 +419,15 @@ class Registered(AlgorithmInfo):
         return NearGaussianPromise(near, lack) if near else None
 
     def dp_event(self, plan: RunPlan) -> "DpEvent":
-        """What a run of the plan releases as an event of dp-accounting, for an accountant of your own.
+        """Return what a run of the plan releases as an event of dp-accounting, for an accountant of your own.
 
-        A noise multiplier is in units of what one user moves under the plan's own adjacency, replace-one included: read
-        events with dp-accounting's default relation, and cohorts that are drawn with `REPLACE_ONE` where the plan
-        promises replace-one, by `RdpAccountant` if their size is fixed (docs/library.md). Decisions of a minimum cohort
-        by Laplace noise that cost ε_q are an event whose loss is that of randomised response, which every (ε_q, 0)-DP
-        release is a function of; of two that say so, the one that whoever reads the rest reads, too. Raises UsageError,
-        naming algorithm and theorem, where dp-accounting has no event for the mechanism; VerificationError for a plan
-        that does not keep its promise.
+        A noise multiplier is in units of what one user moves under the plan's own adjacency, replace-one included. Read
+        events with dp-accounting's default relation; read drawn cohorts with `REPLACE_ONE` where the plan promises
+        replace-one, by `RdpAccountant` if their size is fixed (docs/library.md). Decisions of a minimum cohort by
+        Laplace noise that cost ε_q are an event with the loss of randomised response: every (ε_q, 0)-DP release is a
+        function of that. Of two such events it is the one that the accountant of the other events can read. Raises
+        UsageError, naming algorithm and theorem, where dp-accounting has no event for the mechanism; VerificationError
+        for a plan that does not keep its guarantee.
         """
         from dp_accounting import dp_event  # heavy
 

@@ -1,4 +1,4 @@
-"""Members by public randomness: seed and users in, members out, the same for whoever draws again.
+"""Members by public randomness: a seed and users determine the members, so that an auditor can draw them again.
 
     >>> draw(seed_of("summer", "{}"), np.arange(100), 3).tolist()
     [38, 79, 95]
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Draw:
-    """How the members of a run were drawn: whoever draws again gets them again."""
+    """How the members of a run were drawn, for an auditor who draws them again."""
 
     seed: str
     active: NDArray[np.int64]  # whom from

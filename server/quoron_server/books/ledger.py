@@ -231,9 +231,9 @@ class Ledger:
         return bytes(rows[0]["noise_key"])
 
     def same_inputs(self, *digests: bytes) -> bool:
-        """Whether an unfinished run computes with the private inputs of these digests: those it is first told of.
+        """Return whether an unfinished run computes with the private inputs of these digests: those of the first call.
 
-        More may follow those that it has been told of. They are erased with the noise key: LedgerError after the end.
+        Later calls may append digests. They are erased with the noise key: LedgerError after the end.
         """
         given = b"".join(digests)
         with self._database.transaction() as execute:
@@ -292,7 +292,7 @@ class Ledger:
                 )
 
     def released(self, stage: int) -> dict[str, Any] | None:
-        """Return the event of a stage: BOUGHT, PLANNED or PREFACE before the first round, EVALUATED with the model."""
+        """Return a stage's event: `BOUGHT`, `PLANNED` or `PREFACE` before any round, `EVALUATED` with the model."""
         return next((json.loads(row["event"]) for row in self._committed() if row["round"] == stage), None)
 
     def release_once(self, stage: int, draw: Callable[[], tuple[Sequence[Release], dict[str, Any]]]) -> dict[str, Any]:

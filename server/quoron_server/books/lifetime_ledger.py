@@ -116,13 +116,13 @@ class PopulationLedger:
         by: str = "",
         **promise: Unpack[Promise],
     ) -> Charge:
-        """Charge `run` in full to `group`, before its first question, for a promise as `Charge`. What now stands.
+        """Charge `run` in full to `group`, before its first question, for a guarantee as `Charge`. Return the charge.
 
-        `mu` says that everything the run releases is μ-GDP, under the same adjacency, with noise that is exact;
-        `variation` how far the noise is from that, in total variation; `near`, in place of `mu`, the (μ, t) with which
-        it is μ-GDP but for t, for replacing one user; or one such pair, `mu` and `lost`. `elsewhere` says that another
-        tool carries it out; `spent` that it has done so already, so that it is entered even beyond the limit. `drawn`
-        says by which public randomness its members were drawn from whom, for an auditor.
+        With `mu`, the run's releases are μ-GDP under the same adjacency with exact noise, and `variation` is how far
+        the noise is from that, in total variation. In place of `mu`, `near` are the (μ, t) with which it is μ-GDP
+        but for t, for replacing one user; `mu` and `lost` are one such pair. With `elsewhere`, another tool carries out
+        the run; with `spent` it has done so already, so the charge is entered even beyond the limit. For an auditor,
+        `drawn` says by which public randomness its members were drawn, and from which users.
         BudgetExceeded if the group's limit leaves no room; ConfigError if a number is none.
         """
         with self._adding() as (known, append):

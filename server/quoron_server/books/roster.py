@@ -3,7 +3,7 @@
     roster = Roster(database, away_after=7 * DAY)
     user = roster.enrol(fingerprint, "clinics", name="ada", software="quoron 0.3")
     roster.retire([user]); roster.away(user); roster.back(user)
-    chosen = draw(seed, roster.active("clinics"), 20)    # by public randomness, the same for whoever draws again
+    chosen = draw(seed, roster.active("clinics"), 20)    # by public randomness: an auditor can repeat it
 
 A user is *retired* when its operator says so, when its key was revoked and when another has its seat; *away* when its
 operator says so, or when it was not seen for `away_after` seconds; otherwise *active*. To be seen is to be connected:
@@ -18,10 +18,10 @@ The tables of a roster: users, keys that were theirs, draws, and who was forgott
 
 A user's seat goes to another key, or to another user: the roster and the chain in one transaction, or neither.
 
-seats = Seats(roster, population)
-seats.rotate(statement, of=3)  # signed by the old key: the same user, with the same budget
-seats.replace(3, 7)  # another user, with a budget of its own
-seats.forget("3", sure=True)  # it has left: nothing says who it was
+    seats = Seats(roster, population)
+    seats.rotate(statement, of=3)  # signed by the old key: the same user, with the same budget
+    seats.replace(3, 7)  # another user, with a budget of its own
+    seats.forget("3", sure=True)  # it has left: nothing says who it was
 """
 
 import hashlib
@@ -256,9 +256,9 @@ class Roster:
             if known.people != people:
                 raise OtherPeople(
                     f"Expected {known.people:,} people of the client that is enrolled as user {known.user}, got "
-                    f"{people:,}. How many people a client answers for never changes, as each is a user with a number: "
-                    "say the same again, with fewer in its file the others are absent; enrol a further client, with a "
-                    "key of its own, for more."
+                    f"{people:,}. A client always has the same number of people, as each is a user with a number. Give "
+                    "the same number: with fewer in the client's file, the others are absent. For more, enrol a "
+                    "further client with a key of its own."
                 )
             changes: dict[str, Any] = {
                 key: value for key, value in told.items() if value and getattr(known, key) != value
@@ -511,11 +511,11 @@ class Roster:
 
     @property
     def step(self) -> int:
-        """The time on the grid: whoever is seen is seen then."""
+        """Return the time on the grid, which is stored for a user who is seen."""
         return int(self._clock()) // self._grid * self._grid
 
     def _cutoff(self) -> int:
-        """Whoever was last seen before is away; never earlier than after `away_after`, whatever the grid."""
+        """Users last seen before this time are away; never earlier than after `away_after`, whatever the grid."""
         return 0 if math.isinf(self._away_after) else int(self._clock() - self._away_after) - self._grid
 
 

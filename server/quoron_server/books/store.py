@@ -69,7 +69,7 @@ def acts(rows: Sequence[Row]) -> list[Row]:
     """Who submitted, cancelled and limited what, and what was spent, in order and with which code, of a verified chain.
 
     Each has `time`, `what`, `by`, `software` and, as far as they belong to it, `run`, `population`, `plan`, `epsilon`
-    and `delta`. A charge is by whoever has submitted its run, unless another tool's was entered.
+    and `delta`. The operator who submitted a run made its charge, unless it was entered for another tool.
     """
     found: list[Row] = []
     submitted: dict[Any, Row] = {}
@@ -166,7 +166,7 @@ def canonical(value: Any) -> str:
 
 FORMAT = 6
 PATIENCE = 1.0  # seconds, for another program that has the file open
-OUTSIDE = "The coordinator cannot use its ledger now. Its log says why."  # to whoever asks over a network
+OUTSIDE = "The coordinator cannot use its ledger now. Its log says why."  # to callers over a network
 FULL = "The disk of the coordinator's ledger is full."  # in place of that
 SETTINGS = (
     "locking_mode=EXCLUSIVE",
@@ -373,7 +373,7 @@ class Store:
     def checkpoint(self) -> None:
         """Fold SQLite's journal into the file: no copy is left of what was erased, and the file alone is whole.
 
-        Nothing happens within a transaction of `together`: whoever opened it folds afterwards.
+        Within a transaction of `together` it does nothing: the caller that opened it folds afterwards.
         """
         with self._mutex:
             if self.path is not None and self._joined is None:

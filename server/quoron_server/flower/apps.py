@@ -50,7 +50,7 @@ class Training(Asked):
 
     run: str
     group: str = EVERYONE  # as whom all who come are enrolled
-    identities: Identities = "keys"  # who is a user: whoever holds a SuperNode's key, or a partition of a simulation
+    identities: Identities = "keys"  # who is a user: the holder of a SuperNode's key, or a partition of a simulation
     seed: int = 0  # public randomness: slots and partition
     early_ends: bool = False  # rounds end once all have answered; with "partitions", where nobody else is, always
 

@@ -79,7 +79,7 @@ class Attendance:
         return f"partition:{partition}" if 0 <= partition < self._users else None
 
     def greeted(self, seconds: float) -> dict[str, int]:
-        """Partition of each name in `homes`, after so long a wait for hellos."""
+        """Return the partition of each name in `homes`, after waiting up to `seconds` for handshakes."""
         self.greet(seconds)
         return {name: self._greetings[node][0] for name, node in self.homes().items()}
 

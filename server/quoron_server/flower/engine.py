@@ -97,7 +97,7 @@ class FlowerEngine:
             self.grid, letters(), group=group, seconds=self.seconds, pulls=self.pulls, clock=(clock := Clock())
         )
         for index, reply in replies:
-            # Why there is no answer may be a function of the data: an error is told to nobody.
+            # Why there is no answer may be a function of the data: an error is shown to nobody.
             answers = None if isinstance(reply, Error) else self.fleet.read(reply, parts[index], shape)
             if answers is not None:
                 values[parts[index].rows], status[parts[index].rows] = answers.values, answers.status

@@ -3,25 +3,25 @@
     for index, reply in heard(grid, letters, group="spring/3", seconds=60): ...
     replies = exchange(grid, [Letter(node, "hello", record)], group="spring/3", seconds=60)
 
-A reply belongs to the message that it names, if it comes from the node that was sent it. What a node's own Flower makes
-of an error is told as that; what the SuperLink does is no reply, nor is what comes too late, and nothing that another
+A reply belongs to the message that it names, if it comes from the node that was sent it. An error that a node's own
+Flower made is passed on as such; one of the SuperLink's is no reply, nor is a late message, and nothing that another
 node sends ends the wait. While the SuperLink is away the clock stands.
 
 Replies pulled one by one, each on a thread of its own, where a node can hold up or break its pull.
 
-Flower's Grid over HTTP claims all replies that it is asked for, then reads one after the other: it waits minutes, even
+Flower's Grid over HTTP claims all replies that it is asked for, then reads one after the other. It waits minutes, even
 hours, for parts that a node has announced and does not send, and what it cannot read is an exception. Either would cost
-whoever is pulled in the same call its answer.
+the other nodes of the same call their answers.
 
-Hellos: who understands us, and why others do not, before anybody's data are asked about.
+Handshakes: which nodes understand us, and why others do not, before any question about data.
 
     hellos = Hellos(grid, "private")
     for node, values in hellos.say([5, 9], seconds=120).items(): ...
 
 Each node is sent 16 random bytes, and sends them back with its version and its place. A mod of a ClientApp sees every
-message, hellos too: one that expects other records, or changes those of a reply, breaks a hello as it would an answer.
-Our clients look at no data for it, so what comes of hellos is told by name, and may end a run before its first
-question. What comes of questions is neither: that an answer is missing may be a function of the data.
+message, handshakes too: one that expects other records, or changes those of a reply, breaks both. Our clients look at
+no data for a handshake, so its failures are reported by name, and may end a run before its first question. Failures of
+questions do neither: that an answer is missing may be a function of the data.
 """
 
 import logging
@@ -86,7 +86,7 @@ class Pulls:
     def _pull(self, grid: Grid, message_id: str, node: int) -> None:
         try:
             pulled = Pulled(message_id, node, list(grid.pull_messages([message_id])))
-        except BaseException as error:  # told to who waits: where a run was stopped, Flower raises no mere Exception
+        except BaseException as error:  # for the waiting thread: a stopped run is no mere Exception of Flower
             pulled = Pulled(message_id, node, [], error)
         self._done.put(pulled)
 
@@ -109,7 +109,7 @@ class SuperLinkAway(RunError):
 
 
 def untold(answered: int, asked: int) -> None:
-    """Nobody waits to be told."""
+    """Report to nobody."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,7 +293,7 @@ class Clock:
 
 QUIET = 15.0  # seconds without a reply, after which those that cannot be used are all that there is
 # Flower's own mods that refuse what is not of its strategies, by the first word of their reason. Nothing else of a
-# reason is read, let alone told: a ClientApp's own code can write what it likes into it.
+# reason is read, let alone shown: a ClientApp's own code can write what it likes into it.
 MODS = MappingProxyType(
     {
         "LocalDpMod": "to clip and noise the arrays of a Strategy",
@@ -322,7 +322,7 @@ class NobodyUnderstands(RunError):
 
 @dataclass(slots=True, eq=False)
 class Hellos:
-    """What nodes have said to hellos."""
+    """The nodes' answers to handshakes."""
 
     grid: Grid
     action: str = HELLO

@@ -77,8 +77,8 @@ def serve(
     """Carry out the run of a specification's text, from wherever the books of `database` stand.
 
     It begins once enough users are active, and goes on once all members are there or `waiting` seconds are over.
-    Whoever comes is enrolled in `group`, silos of at most `most_people` persons, and a run that names another is
-    refused: its submitter would choose whose lifetime budget is drawn on. Raises ConfigError, Infeasible,
+    Each node is enrolled in `group`, silos of at most `most_people` persons, and a run that names another group is
+    refused: its submitter would choose whose privacy budget is charged. Raises ConfigError, Infeasible,
     VerificationError, BudgetExceeded and LedgerError as the coordinator's `submit` does; RunError if too few users
     come, or the run has ended without a model; SuperLinkAway.
     """
@@ -156,7 +156,7 @@ def to_the_end(
 
 
 class Greeter(Protocol):
-    """Whoever says hello to nodes that have not heard one."""
+    """Sends handshakes to nodes that have not had one."""
 
     hellos: Hellos
     connected: int  # nodes that were there at the last look
@@ -192,14 +192,14 @@ class _Waiting:
 
 
 def enrol(books: Books, group: str, needed: int, waiting: float, greeter: Greeter) -> None:
-    """Enrol whoever says hello, once enough are active to begin; RunError if there are not in time.
+    """Enrol the nodes that answer a handshake until enough are active to begin; RunError if there are not in time.
 
     By partition first, so that the users of a simulation have the same numbers every time. NobodyUnderstands, soon, if
     there is no use in waiting.
     """
     told = _Waiting("users", needed, waiting)
     while True:
-        last = told.over  # whoever came while a silent node was waited for is still greeted
+        last = told.over  # nodes that came during the wait for a silent one are still greeted
         partitions = greeter.greeted(_GREETING_SECONDS)
         known = {name: books.registry.user(name) for name in partitions}
         fresh = [name for name, user in known.items() if user is None]

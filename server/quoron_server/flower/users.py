@@ -155,7 +155,7 @@ class Users:
     members: NDArray[np.int64]  # user of each slot
     user: Callable[[str], int | None]  # of an identity, if it is enrolled
     declined: set[int] = field(default_factory=set)
-    agreed: set[int] = field(default_factory=set)  # whoever was announced the run and takes part: others are not asked
+    agreed: set[int] = field(default_factory=set)  # users who got the announcement and take part: others are not asked
     silos: Mapping[int, int] = field(default_factory=dict)  # how many persons each has, by the number of its first
 
     def homes(self) -> dict[int, int]:
@@ -169,8 +169,8 @@ class Users:
         return announced(self.homes(), self.announcement, self.agreed, self.declined, ANNOUNCED)
 
     def parts(self, question: Question, seconds: int) -> Iterator[tuple[Part, Letter]]:
-        """One message for each asked user who is there and has agreed, in a secret order that is new in each round;
-        whoever has come since hears of the run, whether it is asked or not."""
+        """Yield one message for each asked user who is there and has agreed, in a secret order that is new in each
+        round. Users who have come since get the announcement of the run, whether they are asked or not."""
         there, announcement, run = self.homes(), self.announcement.SerializeToString(), self.announcement.run
         yield from announced(there, self.announcement, self.agreed, self.declined, ANNOUNCED)
         users, task = self.members[question.cohort], question.task

@@ -6,7 +6,7 @@
     >>> keys.read("summer") == made, keys.destroy("summer"), keys.read("summer")
     (True, None, None)
 
-The folder is for no backup: whoever has a run's keys, and what the coordinator was sent, has every answer of the run.
+Never back up this folder: a run's keys, with what the coordinator was sent, open every answer of the run.
 It says so itself, in the way that backup programs know (CACHEDIR.TAG). What also stands there is how many lists of a
 run were answered: a database that knows of fewer was restored from a copy.
 """

@@ -1,7 +1,7 @@
 """What a helper tells those who watch over it, in Prometheus' text format: planned and public values, no others.
 
-Of a run how far it is, by its plan; of users nothing, and not how many there were: whoever answers, the text is the
-same (docs/two-servers.md#metrics).
+It says how far a run is, by its plan; of users nothing, not even how many there were. The text is the same for any set
+of users who answer (docs/two-servers.md#metrics).
 """
 
 import asyncio

@@ -3,8 +3,8 @@
     with HelperProcess(HelperConfig(coordinators=("ab12…",), ...)) as running:
         running.listen     # host:port
 
-Whoever calls shows a certificate of the authority of the helper's own operator, and has a key that the operator has
-named: there is no plaintext. Of a call the log has the run, the round and what was refused; nothing that is said,
+A caller shows a certificate of the authority of the helper's own operator, and has a key that the operator has named:
+there is no plaintext. Of a call the log has the run, the round and what was refused; nothing that is said,
 logged or counted depends on answers or on how many came.
 """
 

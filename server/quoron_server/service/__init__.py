@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 __all__ = ["LEAVING", "Coordinator", "RunSpecification", "ServeConfig", "Transport", "serve"]
 
-# A home is imported when one of its names is first used: whoever makes a certificate or a token waits for no compiler.
+# A home is imported when one of its names is first used: making a certificate or a token waits for no compiler.
 _HOMES = {
     "LEAVING": "quoron_server.service.coordinator",
     "Coordinator": "quoron_server.service.coordinator",

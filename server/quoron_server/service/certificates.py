@@ -10,7 +10,7 @@ Each NAME has a folder NAME, for its holder: certificate.pem, key.pem and author
 coordinator. Keys are P-256 and readable by their owner alone. A client's certificate cannot pose as a coordinator, nor
 the other way round. Renewal keeps the key, and with it the user that the key stands for.
 
-authority.pem may hold several authorities, of which the first signs, with authority.key: whoever has that file trusts
+authority.pem may hold several authorities, of which the first signs, with authority.key: a holder of the file trusts
 them all.
 
 Clients whose certificates are no longer good, by the fingerprint of their key: a renewal does not bring them back.
@@ -24,7 +24,7 @@ Clients whose certificates are no longer good, by the fingerprint of their key: 
     (True, False)
 
 The file is a JSON object, fingerprint to name, and is read again when it changes. While it has changed and cannot be
-read, nobody knows who is revoked: then the door is closed to everybody. Two authorities may have a list each.
+read, nobody knows who is revoked: then every client is refused. Two authorities may have a list each.
 """
 
 import datetime as dt
@@ -65,9 +65,9 @@ def make(file: Path) -> None:
 
 
 def add(file: Path, fingerprint: str, *, name: str) -> None:
-    """Enter a fingerprint, with a name for people; again is the same. ConfigError for a list that cannot be read.
+    """Enter a fingerprint, with a readable name; again is the same. ConfigError for a list that cannot be read.
 
-    Whoever adds takes turns with everybody else: what is reported is on the list, and on the disk.
+    Concurrent calls take turns: once the call returns, the entry is on the list, and on the disk.
     """
     with locked(file.parent):
         _make(file)
@@ -184,7 +184,7 @@ def _self_signed(key: ec.EllipticCurvePrivateKey, title: str, days: int) -> x509
     builder = _builder(name, name, key.public_key(), dt.timedelta(days=days))
     builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
     builder = builder.add_extension(usage, critical=True)
-    # Key identifiers are for whoever checks certificates strictly, as Python 3.13 does.
+    # Key identifiers are for strict checks of certificates, as Python 3.13 does.
     builder = builder.add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
     return builder.sign(key, hashes.SHA256())
 
@@ -267,13 +267,12 @@ def issue(
     unit: str | None = None,
     renew: bool = False,
 ) -> Path:
-    """NAME/certificate.pem and NAME/key.pem, signed by the authority in `folder`; the path of the certificate.
+    """Write NAME/certificate.pem and NAME/key.pem, signed by the authority in `folder`; return the certificate's path.
 
     A name has one certificate: a second one needs `renew`, and keeps the key, whose private half may be elsewhere by
-    then. `hosts` are the names and addresses at
-    which clients reach a coordinator; `unit` is the group that a client belongs to; without them, a renewed certificate
-    keeps those that it had. Raises ConfigError for a name that is taken, unfit or revoked, IdentityError without a
-    usable authority.
+    then. Clients reach a coordinator at the names and addresses `hosts`; `unit` is the group that a client belongs to.
+    Without them, a renewed certificate keeps those that it had. Raises ConfigError for a name that is taken, unfit or
+    revoked, IdentityError without a usable authority.
     """
     check_name(name)
     with locked(folder):

@@ -10,21 +10,21 @@ How often one client may do what takes the database: a few times at once, and th
 >>> limit.wait("ben", 10.25)
 0.0
 
-Who may keep a connection to a port: whoever has called with a credential, and a few who have not called yet.
+Which connections to a port may stay: those that have brought a call with a credential, and a few without a call yet.
 
     doorkeeper = Doorkeeper(most=2000)
     doorkeeper.admit(context.peer(), identity)      # at every call with a good certificate, or a good token
     await doorkeeper.watch(port)                    # for ever
 
-gRPC limits connections by their number alone. Whoever opens as many, and says nothing or half of a handshake on each,
-would keep everybody else out, and each takes 70 KiB. So the coordinator looks at its own sockets, several times a
+gRPC limits connections by their number alone. An attacker who opens as many, with half a handshake or less on each,
+would keep all clients out, and each of them takes 70 KiB. So the coordinator looks at its own sockets, several times a
 second: when connections that have brought no client's call take half of all places, or seven eighths together with the
-others, the oldest of them are ended. So a client that shakes hands in an ordinary time gets through, as does a crowd
-that comes back at once.
+others, the oldest of them are ended. So a client that shakes hands in an ordinary time gets through, as do many that
+come back at once.
 
 One client has a few connections, of which its oldest make way: two at a look, and all at once where half of the places
-are taken. Whoever is thrown out comes back at once, and a handshake costs more processor time than what is sent on a
-connection that is left alone for a while.
+are taken. A client that is cut off comes back at once, and a handshake costs more processor time than what is sent on
+a connection that is left alone for a while.
 
 A socket is ended by shutdown(2), as if its other end had closed it: it stays gRPC's, which cleans up after it.
 """
@@ -216,9 +216,9 @@ class ClientPlane:
         return grpc.method_handlers_generic_handler(SERVICE, methods)
 
     async def enrol(self, requests: AsyncIterator[bytes], context: Context) -> bytes:
-        """A place in the population, the same for the same certificate. Who calls is known before its message is read.
+        """Return a place in the population, the same for the same certificate. The caller is known before its message.
 
-        Whoever enrols again and again waits: the database is everybody's.
+        A client that enrols again and again waits: all clients share the database.
         """
         try:
             with _foreseen():
@@ -316,7 +316,7 @@ class ClientPlane:
     def _note(self, refusal: "Refused", context: Context) -> None:
         """One line for the operator; who writes the log keeps its length within bounds."""
         who = self._shown(context)
-        # One who may not be here is not named: whoever was forgotten has no name any more, and a stranger may say any.
+        # A refused caller is not named: an erased user has no name any more, and a stranger may give any.
         strange = refusal.code is grpc.StatusCode.UNAUTHENTICATED
         if who is None or (strange and not who.chain):
             called = context.peer()
@@ -448,7 +448,7 @@ class ClientPlane:
         conversation.send(pb.ServerMessage(receipt=receipt))
 
     def _caller(self, context: Context) -> Caller:
-        """Whoever calls, if it may."""
+        """Return the caller, if it may call."""
         found = self._shown(context)
         if found is None:
             raise Refused(grpc.StatusCode.UNAUTHENTICATED, "Expected a client certificate.")
@@ -494,7 +494,7 @@ def _foreseen() -> Iterator[None]:
         yield
     except (Refused, asyncio.CancelledError):
         raise
-    except LedgerError as error:  # the database is another's, or away: whoever has it goes on
+    except LedgerError as error:  # the database is another's, or away: its owner goes on
         _log.warning("a call could not be answered: %s", error)
         raise Refused(grpc.StatusCode.UNAVAILABLE, LEAVING) from None
     except Exception:

@@ -64,7 +64,7 @@ class TokenGate(grpc.aio.ServerInterceptor):
         return await continuation(handler_call_details)
 
     def _refusing(self, code: grpc.StatusCode, why: str) -> Any:
-        """A handler of any kind of call that reads nothing. When many are refused, each is told so late."""
+        """A handler of any kind of call that reads nothing. When many are refused, each gets the refusal late."""
 
         async def refuse(_requests: Any, context: Context) -> None:
             _log.info("refused %s: a call without a token of ours", context.peer())
@@ -262,7 +262,7 @@ class ControlPlane(federation_pb2_grpc.ControlPlaneServicer):
         return values_pb2.Array(dtype="float64", shape=model.shape, data=model.astype("<f8").tobytes())
 
     async def _require(self, context: Context, *, operator: bool = False) -> str:
-        """The name of whoever calls; the call ends here if it may not."""
+        """Return the name of the caller; end the call here if it may not."""
         token = security.bearer(tuple(context.invocation_metadata()))
         try:
             found = None if token is None else tokens.find(self._tokens, token)

@@ -5,10 +5,10 @@
     conversation.send(message)
 
 A message is held from `send` until the transport has taken it, which it does as fast as the client reads. A client that
-does not read costs itself the round: it is hung up on, at once when more waits for it than one that reads would ever
-leave, and otherwise when others have waited long enough for the memory that it takes. From then on it is asked after
-the others, so that whoever would keep them waiting can do so once. What the transport has begun to take it keeps until
-the client reads it or its connection ends: until then nothing new is said to that client.
+does not read loses the round: its stream is ended, at once when more waits for it than a client that reads would ever
+leave, and otherwise when others have waited long enough for its memory. From then on it is asked after the others, so
+that one client can keep them waiting only once. What the transport has begun to take it keeps until the client reads it
+or its connection ends: until then nothing new is said to that client.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from quoron_protos.v1 import federation_pb2 as pb
 
 MOST_BYTES = 256 << 20  # that wait, over all conversations; one message more while it is being added
 MOST_UNSENT = 64  # messages to a client that does not read; then it is not read either
-_MOST_WAITING = 8 * MOST_UNSENT  # then the conversation ends; more than whoever comes back is told of at once
+_MOST_WAITING = 8 * MOST_UNSENT  # then the conversation ends; more than a client that comes back is sent at once
 _SPARE = 1 << 20  # bytes that wait, beyond one message of each kind and run
 _PARTING_SECONDS = 30.0  # for a client to read what is on its way before it can hear of the end
 _LATE_PARTING_SECONDS = 1.0  # for one that is hung up on because it does not read
@@ -80,7 +80,7 @@ class Backlog:
     async def wait_for_space(self, patience: float) -> None:
         """Wait until something may be added, in order of coming.
 
-        After `patience` seconds, whoever has not read a message for as long is hung up on.
+        After `patience` seconds, end the streams of the clients that have not read a message for as long.
         """
         while self.bytes >= self.most:
             turn = asyncio.get_running_loop().create_future()
@@ -179,9 +179,9 @@ class Conversation:
         return length
 
     def over(self, run: str) -> None:
-        """A round of a run is over: nobody is told the rest of its question, if that goes in parts, nor holds it here.
+        """Drop what is left of a question of a run whose round is over, if that goes in parts.
 
-        Who is in the middle of it is hung up on, as parts are all said or none; its answer would come too late.
+        A client in the middle of it is cut off, as parts are all said or none; its answer would come too late.
         """
         if self._saying == run:
             self.hang_up()

@@ -56,12 +56,12 @@ GRACE = 1.0  # seconds for calls in progress when the coordinator leaves
 LEAVING = 5.0  # seconds for all of it, as a program: less than containers are given before they are killed
 _ARENAS = -8  # M_ARENA_MAX of <malloc.h>
 SMALLEST = 64 << 10  # bytes: what is no answer may be as long
-MOST_OPERATORS = 32  # connections to the control plane, so that whoever opens many keeps no client out
+MOST_OPERATORS = 32  # connections to the control plane, so that an operator with many keeps no client out
 MOST_OF_ONE_TOKEN = 12  # of these: a few who watch, share a token
-MOST_CLIENTS = 2000  # connections, unless told otherwise: 70 KiB each, whoever has them
+MOST_CLIENTS = 2000  # connections, by default: 70 KiB each, for any client
 _RESERVED = 128  # files of our own: database, logs, listening sockets
-# Of the control plane. Whoever has no token can at most be sent a health probe's message, of the largest size, in every
-# stream of every connection.
+# Of the control plane. A caller without a token can at most send a health probe's message, of the largest size, in
+# every stream of every connection.
 _CONTROL = (
     ("grpc.max_receive_message_length", LONGEST + SMALLEST),
     ("grpc.max_allowed_incoming_connections", MOST_OPERATORS),
@@ -173,7 +173,7 @@ class Coordinator:
         return self
 
     async def _start(self) -> None:
-        """Runs first, so that whoever comes finds them; then the two planes."""
+        """Start runs first, so that clients find them; then the two planes."""
         config = self.config
         transport, most = config.transport, most_clients(config.max_clients)
         doorkeeper = None if transport.plaintext else Doorkeeper(most)
@@ -232,7 +232,7 @@ class Coordinator:
         return None if self._metrics_server is None else metrics_port.address_of(self._metrics_server)
 
     async def _watch_database(self) -> None:
-        """For ever, every few seconds: whoever asks after health hears whether there is a database, still ours, to be
+        """Every few seconds, for ever: set the health status by whether the database is there, ours, and can be
         written."""
         while True:
             asked = asyncio.ensure_future(asyncio.to_thread(self._database.probe))
@@ -335,9 +335,9 @@ async def serve(
 ) -> None:
     """Coordinate until SIGTERM or SIGINT, then leave every run where it is: the next start takes it up.
 
-    `ready` is told once everything listens. With `patience` the process ends so many seconds after the signal with
-    status 0, whatever it waits for: a database that does not answer can hold a thread for longer than whoever sent the
-    signal waits, and the books are whole at every instant. Raises ConfigError, IdentityError and LedgerError before
+    `ready` is called once everything listens. With `patience` the process ends so many seconds after the signal with
+    status 0, whatever it waits for. A database that does not answer can hold a thread for longer than the sender of the
+    signal waits, and the store is consistent at every instant. Raises ConfigError, IdentityError and LedgerError before
     everything listens, and LedgerError when another process has taken the database over.
     """
     _one_arena()

@@ -20,7 +20,7 @@ from quoron_server.service.sessions import RunSession, Sessions
 
 
 class RunStopped(RunError):
-    """The run was told to stop, by its operator or because the coordinator is leaving."""
+    """The run was stopped, by its operator or because the coordinator shuts down."""
 
 
 @dataclass(slots=True, eq=False)
@@ -33,7 +33,7 @@ class GrpcEngine:
     problem: Problem
     seconds: float
     early_ends: bool = False
-    note_agreed: Callable[[set[int]], None] | None = None  # told of members who have agreed since the last time
+    note_agreed: Callable[[set[int]], None] | None = None  # gets the members who have agreed since the last call
     ready: Callable[[], None] = lambda: None  # raises while nobody may be counted as missing
     stopped: bool = False
     _noted: set[int] = field(default_factory=set)
@@ -70,10 +70,10 @@ class GrpcEngine:
         return answers
 
     def note(self) -> None:
-        """Before anybody is asked, and before the round's commit: whoever has given an answer that counts has agreed.
+        """Store which members have agreed, before any question and each round's commit: a counted answer implies it.
 
-        A client that comes back and is not told so takes the run for one that has not begun, unless it was drawn and
-        has answered: what it is charged would tell (docs/privacy/lifetime.md#ol1).
+        A client that comes back and does not hear so takes the run for one that has not begun, unless it was drawn and
+        has answered: its charge would reveal that (docs/privacy/lifetime.md#ol1).
         """
         if self.note_agreed is None or len(self.session.agreed) == len(self._noted):  # nobody takes it back
             return

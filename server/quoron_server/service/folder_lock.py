@@ -1,4 +1,4 @@
-"""Taking turns at the files of a folder: whoever reads a file and then writes it does both before the next one begins.
+"""A lock on the files of a folder: a process that reads a file and then writes it does both before the next begins.
 
 with locked(file.parent):
     replace_whole(file, changed(file.read_bytes()), mode=PRIVATE)

@@ -129,7 +129,7 @@ class MaskedSums:
 
 PATIENCE = 30.0  # seconds for the helper to be there, and to answer what is short
 EACH = 0.01  # and for each entry of a list
-_PARTING = 5.0  # seconds for the helper to hear of a run's end: whoever watches waits for it
+_PARTING = 5.0  # seconds for the helper to hear of a run's end, for which watchers wait
 _PART = 200  # entries of one message
 _AT_ONCE = 500  # users in one query, and answers in one sum
 _DIGEST = 32
@@ -230,7 +230,7 @@ class Helping:
             if known is not None and known.state in OPEN:
                 continue
             self.sums.forget(row.run)
-            if away:  # whoever waits for an end waits for one try
+            if away:  # callers that wait for an end wait for one try
                 continue
             try:
                 self._close(helper_pb2.CloseRun(run=row.run, plan_digest=row.plan_digest))
@@ -351,7 +351,7 @@ class HelpedEngine:
 
     @property
     def stopped(self) -> bool:
-        """Whether it was told to stop."""
+        """Whether the run was stopped."""
         return self.inner.stopped
 
     def stop(self) -> None:

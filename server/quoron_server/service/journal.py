@@ -32,7 +32,7 @@ def started(version: str, listen: str, control: str, taken_up: int) -> None:
 
 
 def leaving() -> None:
-    """The coordinator was told to leave."""
+    """Log that the coordinator shuts down."""
     _note("leaving", "leaving")
 
 
@@ -123,7 +123,7 @@ class Feed:
             self.add(event)
 
     def add(self, event: Mapping[str, Any]) -> None:
-        """One more event, told to every watcher. A round that is told already, after a resumption, is left out."""
+        """Append an event for every watcher. Leave out a round that is there already, after a resumption."""
         if event["kind"] == "round":
             if event["round"] <= self._last:
                 return
@@ -134,7 +134,7 @@ class Feed:
 
     @property
     def rounds(self) -> int:
-        """How many were told."""
+        """Number of rounds in the stream."""
         return self._last + 1
 
     async def watch(self) -> AsyncIterator[Mapping[str, Any]]:

@@ -91,7 +91,7 @@ class Counts:
         self.calls[known.get(words) or kinds.get(code, "other")] += 1
 
 
-MOST_TOLD = 1000  # ended runs that whoever comes back hears of
+MOST_TOLD = 1000  # ended runs that a returning client hears of
 _LONGEST_PAUSE = 30.0  # seconds between two tries of a database that is away
 _MEMORY = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")  # bytes of this machine
 _log = logging.getLogger("quoron")
@@ -287,7 +287,7 @@ class Manager:
             active.stop()
             await self._stored(lambda: self._books.note_cancelled(run, by=by))
             if active.task is not None:
-                await asyncio.wait({active.task})  # whoever stops waiting does not stop the run
+                await asyncio.wait({active.task})  # a caller that stops waiting does not stop the run
         journal.cancelled(run, by)
         return await self.records.status(run)
 
@@ -322,7 +322,7 @@ class Manager:
         return [*running, *(Standing(name, "waiting", 0) for name in self._waiting), *left]
 
     def _pause(self, run: str, feed: Feed, error: QuoronError) -> None:
-        """Leave a run as it is stored; watchers are told why."""
+        """Leave a run as it is stored; its watchers see why."""
         journal.paused(run, str(error))
         self._active.pop(run, None)
         words = outside(error)
@@ -346,7 +346,7 @@ class Manager:
                     run.task = asyncio.create_task(self._whole(run))
 
     async def _whole(self, run: Running) -> None:
-        """A run to its end; then whoever waited for its place."""
+        """Carry out a run to its end; then the next one that waits for its place."""
         await self._live(run)
         if self._waiting and not self._stopping.is_set():
             with suppress(RunStopped):
@@ -419,7 +419,7 @@ class Manager:
             )
             session.secret_cohorts = run.plan.guarantee.rests_on(Kind.SECRET_COHORTS)
         run.gathering = attending.Gathering(wanted, session, over=begun)
-        if run.cancelled or self._stopping.is_set():  # while its members were drawn: whoever did so waits for its end
+        if run.cancelled or self._stopping.is_set():  # while its members were drawn: the canceller waits for its end
             run.gathering.stop()
         try:
             await run.gathering.wait(max(loop.time(), self._gathered))
@@ -454,7 +454,7 @@ class Manager:
         try:
             given = wanted, run.plan, engine, observers, self._evaluate if wanted.simulation else None
             await loop.run_in_executor(self._threads, lambda: self._books.carry_out(*given))
-        except BelowMinCohort:  # is told on the schedule, too
+        except BelowMinCohort:  # is published on the schedule, too
             await until_published(run, session, self._stopping)
             raise
         await until_published(run, session, self._stopping)

@@ -1,19 +1,19 @@
-"""What a coordinator tells those who watch over it, in Prometheus' text format: planned and public values, no others.
+"""Metrics of a coordinator in Prometheus' text format: planned and public values, no others.
 
     >>> print(text([Family("quoron_runs", "gauge", "Runs by state.", (({"state": "running"}, 2),))]), end="")
     # HELP quoron_runs Runs by state.
     # TYPE quoron_runs gauge
     quoron_runs{state="running"} 2
 
-Nothing follows from an answer, from who gave one or when, or from how many there were: whoever answers, the text is
-the same (docs/operate.md#metrics), unless it is no answer, of a length or type that no data lead to. How far a run
-has come is told when its watchers are told. Sizes are rounded.
+Nothing follows from an answer, from who gave one or when, or from how many there were. The text is the same for any
+answers (docs/operate.md#metrics), except those of a length or type that no data lead to. The progress of a run shows
+when its watchers see it. Sizes are rounded.
 
-A port of plain HTTP for those who watch over a coordinator or a helper: /metrics, /healthz, /alarms.yml with rules.
+A port of plain HTTP to monitor a coordinator or a second server: /metrics, /healthz, /alarms.yml with rules.
 
     server = await listen("127.0.0.1:9464", metrics, serving=lambda: True)
 
-It is off unless asked for, and on loopback unless another address is given. What it tells is public, so it asks for no
+It is off unless asked for, and on loopback unless another address is given. Its content is public, so it asks for no
 token; it reads one short request a connection, in a few seconds, of a few connections at a time.
 """
 
@@ -317,7 +317,7 @@ async def listen(address: str, metrics: Told, *, serving: Callable[[], bool], al
                         await writer.drain()
         finally:
             here -= 1
-            writer.transport.abort()  # whoever does not read keeps no file open here
+            writer.transport.abort()  # a caller that does not read keeps no file open here
 
     try:
         return await asyncio.start_server(answer, host, port, limit=LONGEST)

@@ -41,7 +41,7 @@ class Records:
     """Reads. Methods raise UnknownRun, and LedgerUnavailable while the database is away."""
 
     def __init__(self, database: Database, put_back: Callable[[], float] = float) -> None:
-        """It reads in threads of its own, and plans in one: whoever asks much keeps nobody else waiting.
+        """It reads in threads of its own, and plans in one: a caller with many requests keeps no other waiting.
 
         `put_back`: seconds by which this machine's clock was put back.
         """
@@ -85,7 +85,7 @@ class Records:
         return plan | {"columns": specification.columns.as_json(), "loss": specification.loss}
 
     def close(self) -> None:
-        """Wait for reads in progress; whoever reads later is told that the coordinator leaves."""
+        """Wait for reads in progress; refuse later reads, as the coordinator shuts down."""
         self._closed = True
         self._readers.shutdown(wait=True)
         self._planner.shutdown(wait=True)
@@ -118,7 +118,7 @@ class Records:
         return {"file": out.name, "sha256": digest}
 
     async def books(self, group: str, seen: int) -> dict[str, Any]:
-        """Which books these are, as a client of a group is told that has seen so many rows of the lifetime ledger."""
+        """Return which store this is, for a client of a group that has seen so many rows of the lifetime ledger."""
         return await self._read(lambda: self._books(group, seen))
 
     async def feed(self, run: str) -> Feed:
@@ -187,7 +187,7 @@ class Records:
 
 
 def outside(error: QuoronError) -> str:
-    """What is told of an error over a network: nothing of where the database is, or of what it holds."""
+    """Return what callers over a network see of an error: nothing of where the database is, or of what it holds."""
     return error.outside if isinstance(error, LedgerError) else str(error)
 
 

@@ -76,7 +76,7 @@ class Gathering:
         raise RunStopped(f"Run {wanted.run} was stopped before it began.")
 
     def figures(self) -> dict[str, int]:
-        """How it stands, as whoever watches is told."""
+        """Return the numbers of clients that a watcher sees."""
         return {"willing": self.willing, "needed": self.needed, "members": len(self.session.members)}
 
     def unwilling(self) -> list[int]:
@@ -85,7 +85,7 @@ class Gathering:
 
 
 def users_awaited(wanted: RunSpecification, there: Mapping[str, int]) -> dict[str, Any]:
-    """What a run waits for that has too few users, as whoever watches is told; `there` by state."""
+    """Return what a run with too few users waits for, as a watcher sees it; `there` by state."""
     figures = dict(there) | {"needed": wanted.problem.users, "group": wanted.group}
     return {"kind": "awaits", "what": "users", **figures, "min_cohort": wanted.min_cohort}
 
@@ -109,7 +109,7 @@ def awaited(
 
 
 def _ends(seconds: float) -> dict[str, Any]:
-    """The time of day so far from now, and the seconds until then, for whoever has another clock."""
+    """Return the time of day so far from now, and the seconds until then, for readers with another clock."""
     ends = (datetime.now(UTC) + timedelta(seconds=seconds)).isoformat(timespec="seconds")
     return {"ends": ends, "left": max(0, math.ceil(seconds))}
 
@@ -126,7 +126,7 @@ class Running:
     cancelled: bool = False
     seated: bool = False  # its members are fixed: it goes on with them, wherever they are
     untold: list[dict[str, Any]] = field(default_factory=list)  # events of committed rounds whose time has not come
-    moved: float = math.inf  # loop time at which it began, went on, or told of a round
+    moved: float = math.inf  # loop time at which it began, went on, or published a round
     names: list[str] = field(default_factory=list)  # by slot, where who answers is public
     gathering: Gathering | None = None
     begun: bool = False  # somebody may have been asked, and everybody is charged
@@ -156,7 +156,7 @@ class Standing:
 
     run: str
     state: str  # waiting, running or paused
-    done: int  # rounds that were told
+    done: int  # rounds that were published
     planned: int | None = None  # rounds, at most
     seconds: float | None = None  # of a round, with the pause behind it
     idle: float | None = None  # seconds since it last moved, of one that runs
@@ -185,12 +185,12 @@ def standing(run: Running, sessions: Sessions) -> Standing:
 
 
 def published_at(session: RunSession, run: Running) -> float:
-    """Loop time at which what the last round has brought may be told."""
+    """Return the loop time at which the result of the last round may be published."""
     return opening(session.due, asyncio.get_running_loop().time(), run.specification.seconds)
 
 
 async def until_published(run: Running, session: RunSession, stopping: asyncio.Event) -> None:
-    """The end of a run is told on the schedule too, unless the coordinator is leaving."""
+    """Publish the end of a run on the schedule too, unless the coordinator shuts down."""
     with suppress(TimeoutError):
         async with asyncio.timeout_at(published_at(session, run)):
             await stopping.wait()
@@ -209,7 +209,7 @@ class FeedObserver:
         """Nothing to tell: the plan is public from the start."""
 
     def round_finished(self, event: RoundEvent) -> None:
-        """After the round's commit. It is told when its time is over, which shows nothing of who answered."""
+        """Queue a committed round. It is published when its time is over, which shows nothing of who answered."""
         self.loop.call_soon_threadsafe(self._keep, public(asdict(event)))
 
     def _keep(self, event: dict[str, Any]) -> None:

@@ -249,7 +249,7 @@ def caller(
     *,
     authorities: Sequence[x509.Certificate] | None,
 ) -> Caller | None:
-    """Whoever is calling; None if nobody can tell. `authorities`: whose word on clients is taken, None in plaintext."""
+    """Return the caller; None if it cannot be known. `authorities` are trusted to name clients; None in plaintext."""
     if authorities is None:
         name, group = _one(metadata, NAME), _one(metadata, GROUP)
         return None if name is None else Caller(f"name:{name}", group or EVERYONE, name=name)

@@ -74,7 +74,7 @@ class Cohort:
 
     question: Question
     rows: dict[int, Rows]
-    persons: dict[int, bytes]  # of each silo, as it is told whom it is asked for
+    persons: dict[int, bytes]  # of each silo: bits of its persons who are asked
     sums: pb.Reduction | None = None  # what silos answer with in place of rows
     row: pb.Row | None = None  # what clients make of answers, with two servers
     made: dict[int, wire.Body] = field(default_factory=dict)
@@ -110,7 +110,7 @@ class Cohort:
         return self.question.task.own is None
 
     def batches(self, order: Sequence[int]) -> list[Sequence[int]]:
-        """Clients in this order, whose questions are made together: as many as memory is meant for, whoever that is."""
+        """Split clients, in this order, into batches whose questions are made together, as large as memory allows."""
         most = len(order) if self.shared and not self.persons else max(1, _READY // self._size(order))
         return [order[start : start + most] for start in range(0, len(order), most)] if order else [order]
 
@@ -187,7 +187,7 @@ class Connection(Protocol):
         """The round of a run is over: what is still to be said of a question in parts is not said."""
 
     def end(self, why: str, code: StatusCode = StatusCode.ABORTED) -> None:
-        """Hang up. Who is told ABORTED stays away, who is told UNAVAILABLE comes back."""
+        """End the stream. After ABORTED a client stays away, after UNAVAILABLE it comes back."""
 
 
 @dataclass(slots=True, eq=False)
@@ -247,7 +247,7 @@ class RunSession:
     moved: tuple[int, int] = (0, 0)  # bytes of questions and of answers in the last round
     longest: int = 0  # numbers in an answer to any of its questions so far; who is late still sends one
     gathered: float = -math.inf  # loop time before which nobody is asked
-    due: float = -math.inf  # loop time before which nothing of the last round may be told, nor the next one open
+    due: float = -math.inf  # loop time before which nothing of the last round may be published, nor the next one open
 
     def __post_init__(self) -> None:
         self.persons = Counter(homes(self.members, self.silos).tolist())
@@ -320,12 +320,12 @@ class Sessions:
         sheet: str = "",
         consent: HelperConsent | None = None,
     ) -> RunSession:
-        """The session of a run, announced to its members who are here, who are asked from loop time `gathered` on, or
-        once all of them are here.
+        """Open the session of a run and announce it to its members who are here. They are asked from loop time
+        `gathered` on, or once all of them are here.
 
         `silos` says of clients that answer for several members how many users they have, by the first; with `sums` they
-        answer with the sums of a question that has any. With two servers a client is told the `sheet` of the plan, and
-        the helper's `consent` to it.
+        answer with the sums of a question that has any. With two servers a client gets the `sheet` of the plan, and the
+        second server's `consent` to it.
         """
         told = pb.Announcement(run=run, description=description, sheet=sheet, consent=consent)
         announcement = pb.ServerMessage(run=told)
@@ -335,7 +335,7 @@ class Sessions:
         return session
 
     def close(self, run: str, how: str) -> None:
-        """The run has ended, as is stored; its members who are here are told, the others when they enter."""
+        """Announce the stored end of a run to its members who are here, and to the others when they enter."""
         session = self.runs.pop(run, None)
         if session is not None:
             ended = pb.ServerMessage(ended=pb.Ended(run=run, how=how))
@@ -387,7 +387,7 @@ class Sessions:
             await current.passed.wait()
         if message.takes_part and session.open is current:
             await self.backlog.wait_for_space(current.patience)
-        if session.open is current:  # a later round has asked whoever is present
+        if session.open is current:  # a later round has asked the clients who are present
             self._put(session, current, user)
 
     def longest_answer(self, user: int) -> int:

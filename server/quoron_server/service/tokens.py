@@ -11,8 +11,8 @@
 
 A token is 256 random bits, so a plain SHA-256 hides it: there is nothing to guess with a dictionary. The file is read
 for every call, so that a token removed is a token refused, and one that has an end is refused from then on, by the
-clock of the coordinator. Those that are over stay known until their name is given again, so that whoever still shows
-one is told why. Whoever adds or removes takes turns with everybody else, and what is reported is on the disk.
+clock of the coordinator. Expired tokens stay known until their name is given again, so that a caller who still uses
+one learns why it fails. Concurrent changes take turns, and a change is on the disk once its call returns.
 """
 
 import datetime as dt
@@ -49,7 +49,7 @@ class Token:
     removed: dt.datetime | None = None
 
     def refusal(self) -> str | None:
-        """Why it opens nothing any more, for whoever shows it; None for one that is good."""
+        """Return why this token is refused, for its holder to read; None for a valid token."""
         if self.removed is not None:
             return f"This token was taken back on {_day(self.removed)}. Ask the operator for another."
         if self.ends is not None and now() >= self.ends:

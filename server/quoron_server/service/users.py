@@ -1,4 +1,4 @@
-"""The users as operators see and change them, and who of them is here: what the roster is told of connections.
+"""The users as operators see and change them, and who of them is here: what the roster learns of connections.
 
 Only connections and what an operator says move the roster, never an answer: docs/privacy/silos.md#ro1.
 """
@@ -61,7 +61,7 @@ class Users:
         return asdict(await retried_once(lambda: self._roster.standing(group)))
 
     async def watch(self) -> None:
-        """For ever, every few seconds: whoever is here is seen, and whoever was revoked is retired."""
+        """Every few seconds, for ever: mark the connected users as seen, and retire the revoked ones."""
         while True:
             await asyncio.sleep(LOOK)
             with suppress(QuoronError):  # an unreadable list, a database that is away: at the next look
@@ -91,7 +91,7 @@ class Users:
         return told | ({"standing": await self.standing(group)} if group else {})
 
     async def drawn(self, run: str) -> dict[str, Any]:
-        """How the members of a run were drawn, for whoever draws again. UnknownRun before."""
+        """Return how the members of a run were drawn, for an auditor to draw them again. UnknownRun before."""
         row, found = await retried_once(lambda: (self._registry.run(run), self._registry.drawn(run)))
         if row is None or found is None:
             raise UnknownRun(f"Expected a run whose members were drawn, got {run!r}. `quoron runs` lists them.")
@@ -124,7 +124,7 @@ class Users:
 
         done = await retried_once(work)
         self.rotated.add(done.old)
-        self._sessions.hang_up(done.users, ROTATED)  # whoever is here by either key comes back by the one that holds
+        self._sessions.hang_up(done.users, ROTATED)  # a client connected by either key comes back by the valid one
         said = (
             f"User {done.users[0]} has a new key, which its old one has signed: the same user, in the same runs, with "
             "the same lifetime budget. The old key is refused from now on."

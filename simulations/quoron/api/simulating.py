@@ -105,7 +105,7 @@ def carry_out(
     silos = prepared.config.population.silos
     if silos is not None and (silos.away or silos.hostile):
         raise ConfigError(
-            f"Expected no silos.away or silos.hostile with the engine {type(engine).__name__}, got some. Leave out "
+            f"Expected no `silos.away` or `silos.hostile` with the engine {type(engine).__name__}, got some. Leave out "
             "the engine, or end clients while they run."
         )
     if isinstance(engine, Service):

@@ -265,7 +265,7 @@ def plan(
     asked |= {"risk": risk, "epsilons": epsilons}
     try:
         planned = quoron.plan(source, **asked)
-    except Infeasible as error:  # what would be feasible is told before it is said that this is not
+    except Infeasible as error:  # what would be feasible comes before the error
         if error.advice is not None:
             if picture is not None and epsilons:
                 showing.draw(picture, showing.plots.epsilon_section(error.advice.curve or ()))
@@ -324,7 +324,7 @@ def invoke(arguments: Sequence[str]) -> int:
         if error.errno not in (EPIPE, ENOSPC) or error.filename is not None:
             raise
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 (at the end what is left is written again)
-        if error.errno == EPIPE:  # whoever reads has had enough
+        if error.errno == EPIPE:  # the reader has had enough
             return RunError.exit_code
         return _refuse(f"Cannot write to standard output: {error.strerror}. Make room.", RunError.exit_code)
     except (KeyboardInterrupt, click.Abort):

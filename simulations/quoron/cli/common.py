@@ -1,4 +1,4 @@
-"""What commands share: arguments, the display, what prints their results, and how an interruption is told.
+"""What commands share: arguments, the display, what prints their results, and how an interruption is shown.
 
 Options of the commands that take a table: those words of `quoron.data.columns` that are options.
 """

@@ -210,8 +210,8 @@ def watch(
 ) -> None:
     """Follow a run, and what it awaits, to its end, through restarts of the coordinator.
 
-    Exit code 0 if it ends with a model, 1 if it fails or is cancelled, 3 if it ends below its minimum cohort, 4 if it
-    is paused, and 5 if nobody answers for longer than --timeout, at the start or later.
+    Exit code 0 if it ends with a model, 1 if it fails or is cancelled, 3 if it ends below its minimum cohort. Exit code
+    4 if it is paused, and 5 if no coordinator answers for longer than --timeout, at the start or later.
     """
     from quoron.federation import watching
 

@@ -1,4 +1,4 @@
-"""The commands of whoever operates the second of two servers, and the options by which others know of it."""
+"""The commands for the operator of the second of two servers, and the options by which others know of it."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -183,8 +183,8 @@ def tune(
         list[str] | None,
         typer.Option(
             metavar="KEY=VALUE",
-            help="mean=N, twice as many as settings without; most=N, five times the mean without; padded=1: always "
-            "carry out the most, so that the clock tells not how many.",
+            help="mean=N, by default twice the number of settings; most=N, by default five times the mean, three times "
+            "if padded; padded=1: always carry out `most` trials, so that the duration hides their number.",
             rich_help_panel=RARE,
         ),
     ] = None,
@@ -274,9 +274,9 @@ def show(
 ) -> None:
     """Show a complete run or comparison, and write its report.html again; or list the presets, or the algorithms.
 
-    Of the algorithms each is theirs (the published steps; sizes, averages and noise are those of the plan), repaired (a
-    published step is changed because a proof needs it) or ours (no paper prints these steps; those that are named come
-    closest).
+    An algorithm is theirs (the published steps; sizes, averages and noise are those of the plan), repaired (a published
+    step is changed because a proof needs it) or ours. No paper prints the steps of ours; those that are named come
+    closest.
     """
     if thing == "presets":
         showing.show_presets(as_json=as_json)

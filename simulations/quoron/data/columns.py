@@ -109,7 +109,7 @@ def _parts(typed: str) -> list[str]:
 
 
 def integers(texts: Sequence[str]) -> list[str] | list[int]:
-    """The same as integers if all of them are some, as whoever reads the same file takes them for such."""
+    """Return the texts as integers if all of them are integers, as a reader of the same file has them."""
     return [int(text) for text in texts] if all(map(_is_integer, texts)) else list(texts)
 
 

@@ -20,10 +20,10 @@ lies there:
 | somebody else wrote it                         | it lies in the user's own cache, never with the data (`_folder`)    |
 | a byte of it has changed                       | BLAKE2b of every file of it, checked whenever one is read           |
 | it is of other files, or of files since changed | names, sizes and times of change, checked when it is opened        |
-| the user column has changed nevertheless       | a digest of it, row group by row group, checked by whoever reads    |
+| the user column has changed nevertheless       | a digest of it, row group by row group, checked by every reader of  |
 |                                                | rows (`rows`), so before anything that depends on them is released  |
 
-The digests have no key: whoever can write in the user's own place could as well change the program.
+The digests have no key: an attacker who can write in the user's own place could as well change the program.
 
 How an index is made: one pass over the user column, piece by piece, and then the numbers of all users.
 
@@ -34,10 +34,10 @@ The place of an index: below the owner's own cache, where nobody else writes, an
     folder = place("indices", "3f2a")
     data = read(folder / "index")
 
-Whoever may write an index decides whose the rows of a table are, and so what one user can move. A folder of data is
-often one that several people write. So an index lies in a folder of the user who reads it (mode 0700, files 0600):
-every folder from there up to the root belongs to that user or to the system and can be written by nobody else, and no
-symbolic link is followed to a file of an index, neither for reading nor for writing.
+An account that may write an index decides whose the rows of a table are, and so what one user can move. Several people
+often write a folder of data. So an index lies in a folder of the user who reads it (mode 0700, files 0600). Every
+folder from there up to the root belongs to that user or to the system, and nobody else can write it. No symbolic link
+is followed to a file of an index, neither for reading nor for writing.
 
 Users of neighbouring rows, run by run, and a digest by which a row group's user column is known again.
 
@@ -78,7 +78,7 @@ from quoron_privacy.errors import DataError, RunError
 
 
 def column(table: pa.Table, user: str) -> pa.Array:
-    """The user column, (rows,): names whose bytes no array of 32-bit offsets could hold together are told apart too."""
+    """Return the user column, (rows,), with 64-bit offsets, as 32 bits are too few for long names of many rows."""
     values = columns.users(table, user)
     text = pa.types.is_string(values.type) or pa.types.is_string_view(values.type)
     return values.cast(pa.large_string()) if text else values
@@ -262,7 +262,7 @@ DONE = "index"
 SEAL = 64  # digits before what they are the digest of
 _SAMPLES = 4096  # names of a piece that say where to cut
 Ranks = NDArray[np.int64]
-IndexWatcher = Callable[[int, int], None]  # is told so many pieces that are done, of so many
+IndexWatcher = Callable[[int, int], None]  # gets the number of pieces done, and of all
 
 
 def sealed(data: bytes) -> bytes:
@@ -278,7 +278,7 @@ def unsealed(kept: bytes) -> bytes:
 
 
 def make(files: Files, user: str, folder: Path, watcher: IndexWatcher | None) -> None:
-    """Write the index of files into a folder; whoever calls has it alone. DataError for rows without a user, and for a
+    """Write the index of files into a folder that only the caller has. DataError for rows without a user, and for a
     user in two files that are not sorted."""
     _begin(files, folder)
     pieces = _cut(files)
@@ -620,7 +620,7 @@ class Index:
 
     def part_with(self, piece: Piece, wanted: NDArray[np.bool_]) -> Piece | None:
         """The row groups from the first to the last with rows of a `wanted` user (users,); None if there is none."""
-        if self.sorted:  # over all files, so it has whoever is between
+        if self.sorted:  # over all files, so it has every user between
             first = self._firsts[piece.number]
             own = wanted[first : first + self._counts[piece.number]]
             if not own.any():

@@ -5,7 +5,7 @@
 
 Rounds ask users in a random order, and in a file that is sorted by user a random cohort is everywhere. So every row is
 read from its file once, made an item, and put into one of some hundred chunks, each of the users of a stretch of the
-order; a round then reads the chunks of its own cohort, and a pass over all users reads every item once. The next are
+order. A round then reads the chunks of its own cohort, and a pass over all users reads every item once. The next are
 read ahead. Within a chunk rows stay in the order of their files, and are used where they lie.
 
 Where all items fit into `memory()` bytes there is one chunk, which stays there. Else they are placed some STAGE bytes
@@ -32,10 +32,10 @@ Whether what is read back from a scratch file is what was written there: sums th
     kept = seal.of([features, labels])
     seal.of(read_back) == kept
 
-Of every block of 8 KB a sum of products of its words, each moved by a secret word of this process (NH, Black et al.
-1999): another block has another sum but with probability 2⁻³², whichever the two are, as long as nobody knows the
-secret words, and a block with one changed bit always has another sum unless a secret word is just its opposite. The
-sums' BLAKE2b is the seal. It runs at the speed of memory, several times faster than a digest of all bytes.
+Of every block of 8 KB a sum of products of its words is taken, each moved by a secret word of this process (NH, Black
+et al. 1999). Any two blocks have different sums but with probability 2⁻³², as long as nobody knows the secret words. A
+block with one changed bit always has another sum, unless a secret word is just its opposite. The sums' BLAKE2b is the
+seal. It runs at the speed of memory, several times faster than a digest of all bytes.
 """
 
 import errno

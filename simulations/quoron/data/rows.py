@@ -1,7 +1,7 @@
 """The rows of a folder as items, in the order of the files: what is put in order once, whatever it is for.
 
-Whoever reads rows reads the user column with them, and compares it with the index, row group by row group: rows that
-are of other users than the index says end whatever they were read for.
+Every reader of rows reads the user column with them, and compares it with the index, row group by row group. Rows of
+other users than the index says end the operation that reads them.
 """
 
 from collections.abc import Generator, Iterator

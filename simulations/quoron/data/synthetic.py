@@ -12,7 +12,7 @@ D the Bregman divergence of the item loss. At an interior optimum the first term
 multiplier/2 (|x - x*|^2 + |x*|^2 - |x|^2).
 
 For the logistic loss D is the Kullback-Leibler divergence between label laws: labels never need to be drawn. The design
-is rotation invariant: x* = c theta* with one number c found by quadrature (c = 1 for i.i.d. users without ridge), and
+is rotation invariant: x* = c theta* with one number c found by quadrature (c = 1 for i.i.d. users without ridge). So
 E[ D(x, x*) ] is an integral over the plane of x and x*, in which a feature has any direction and a square length of law
 Beta(1, d/2 - 1). No items are needed.
 
@@ -817,7 +817,7 @@ class Synthetic(MadeUp):
             deviation = float(np.hypot(within, self.heterogeneity))
             smoothness = self.loss.smoothness or None
             return PublicKnowledge(
-                # of a quadratic nothing but its smoothness is told: what a plan makes of that is the question; and a
+                # of a quadratic nothing but its smoothness is given: what a plan makes of that is the question; and a
                 # ridge says nothing of a linear loss that is least on the boundary of the domain
                 typical_curvature=self.ridge if self.family == "linear" and self._ridge_holds else None,
                 gradient_deviation=deviation or None,

@@ -340,7 +340,7 @@ class TrainingObjective:
         return self.loss.name != Linear.name or self.loss.ridge > 0
 
     def separates(self, model: Vector) -> bool:
-        """Whether no model is best: in some direction from `model`, a minimiser, classes are told apart without error.
+        """Return whether no model is best: in some direction from `model`, a minimiser, classes separate exactly.
 
         There the curvature is next to nothing beside what it is for even chances, as all chances are next to 0 or 1.
         Where no chance is, none has to be looked for: the curvature is at least p (1 - p), and between more classes at
@@ -418,8 +418,8 @@ def minimise(objective: Objective, domain: Domain, start: Vector) -> Vector:
     On a ball: Newton steps that solve each quadratic model exactly on the ball (the trust-region subproblem in the
     eigenbasis, More and Sorensen 1983), with Armijo's line search. On a box: L-BFGS-B of scipy.
 
-    Where better points are ever farther away, as of classes that can be told apart, it is one from which Newton's next
-    step would gain no more than SETTLED. Raises RunError if it does not settle.
+    Where better points are ever farther away, as for separable classes, it is one from which Newton's next step would
+    gain no more than SETTLED. Raises RunError if it does not converge.
     """
     if isinstance(domain, L2Ball):
         return _newton(objective, domain.radius, start)
@@ -604,7 +604,7 @@ class TablePopulation:
     def excess_risk(self, model: Vector) -> float:
         """Training objective of `model` (honest users) minus its infimum over all models, in the domain or not.
 
-        Where no model is best, as of classes that can be told apart, the infimum is approached to 1e-9. A linear loss
+        Where no model is best, as for separable classes, the infimum is approached to 1e-9. A linear loss
         has none: there it is that over the domain.
         """
         return self._honest.difference(np.asarray(model, np.float64), self._free)
@@ -822,7 +822,7 @@ def assumed(encoding: Encoding, items_per_user: int | None) -> tuple[str, ...]:
 
 
 def unbalanced(asked: Encoding, found: Encoding) -> tuple[str, ...]:
-    """What a reader is told where class weights were to follow from a look, and nobody looks."""
+    """Return the warning where class weights would need a private estimate, and nothing is estimated."""
     return () if asked.class_weight is None or found.class_weight is not None else (_UNBALANCED,)
 
 

@@ -52,7 +52,7 @@ class Inline:
         _check_fields(self)
 
     def over(self, population: "Answering", settings: Settings) -> "rounds.Engine":
-        """Return what answers for these users; whoever has it closes it, where it is shared between workers."""
+        """Return the engine of these users; the caller closes it, where it is shared between workers."""
         return settings.engine(population) if self.workers is None else of_processes(population, self.workers, settings)
 
 
@@ -70,7 +70,7 @@ class Ray:
         _check_fields(self)
 
     def over(self, population: "Answering", settings: Settings) -> "rounds.Engine":
-        """Return what answers for these users; whoever has it closes it."""
+        """Return the engine of these users; the caller closes it."""
         return on_ray.engine(population, self.workers or processors(), settings, self.address)
 
 

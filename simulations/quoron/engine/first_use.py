@@ -27,7 +27,7 @@ from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_privacy.means.norm_counts import NormCountSum
 from quoron_privacy.noise.streams import SeededNoise
 
-moment = OnFirstUse("quoron_privacy.means.moment")  # for whoever compiles
+moment = OnFirstUse("quoron_privacy.means.moment")  # for callers that compile
 _CONFIG: Any = numba.config
 
 

@@ -183,7 +183,7 @@ class Network:
         """Expected seconds of one round.
 
         It lasts until its deadline and the rest behind it, also when all have answered long before. With early ends it
-        lasts until the slowest of the k asked has answered, or the deadline D: with F(t) the chance that one user has
+        lasts until the slowest of the k asked has answered, or the deadline D. With F(t) the chance that one user has
         answered by t, the expectation of that is the integral of 1 - F(t)^k from 0 to D (docs/comparing.md).
         """
         parts = [(share, link.seconds(counts)) for share, link in self._kinds]

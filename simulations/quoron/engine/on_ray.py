@@ -4,7 +4,7 @@ Nodes need this version of quoron, and the files under the same path or URL. The
 items are there in the clear. So a cluster asks for a secret, ours and yours. An actor whose node dies
 is replaced on another.
 
-Whoever reaches a cluster without a secret runs programs there, and reads whatever is in its memory.
+Any machine that reaches a cluster without a secret can run programs there, and read its memory.
 
     own = Own.begun()    # this process is its driver; nobody else has its token
     own.close()
@@ -38,7 +38,7 @@ from quoron_client.protocol.questions import Question
 from quoron_privacy.errors import ConfigError, QuoronError, RunError
 
 FIRST = (2, 52)  # the first Ray with tokens
-QUIET = {  # nothing is told to anybody, and no warning about that
+QUIET = {  # no usage report is sent, and no warning about that
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }
@@ -224,7 +224,7 @@ class Held:
     """What runs in an actor."""
 
     def __init__(self, service: bytes) -> None:
-        self._service: Service = pickle.loads(service)  # from whoever started this process, and nobody else
+        self._service: Service = pickle.loads(service)  # from the process that started this one, and no other
 
     def ask(self, question: Question) -> tuple[Any, ...]:
         """("returned", the answer), or ("failed", its kind and words)."""
@@ -270,7 +270,7 @@ class Actor:
 
 
 def engine(population: Answering, workers: int, settings: Settings, address: str | None) -> ShardedEngine:
-    """An engine over a population whose workers are on the cluster at `address`; whoever has it closes it."""
+    """Return an engine over a population with workers on the cluster at `address`; the caller closes it."""
     return ShardedEngine(population, workers, Actor, settings, after=joined(address))
 
 

@@ -1,4 +1,4 @@
-"""Processes of ours, ended by their number, none of which outlives whoever started it.
+"""Processes of ours, ended by their number, none of which outlives the process that started it.
 
     with Program("flower-superlink", [...], log=log, environment=...) as program:  # a command
         program.check()
@@ -6,14 +6,14 @@
     with workers.start(pickle.dumps(service)) as worker:  # a copy of a program that has imported those modules
         worker.ask(question)  # service(question, report) there
 
-| process                      | how it learns that whoever started it is gone                                  |
+| process                      | how it learns that the process that started it is gone                         |
 | ---------------------------- | ------------------------------------------------------------------------------ |
 | a worker                     | the socket ends that it is asked over, which nobody else has                    |
 | a child of a local federation | a pipe ends that its supervisor alone holds (`die_with`)                      |
 | a program with a reaper      | its reaper's input ends, which then ends all that the program has started       |
 
-Whoever forks has one thread, so nothing is copied half done: workers are copies of a program of their own, never of the
-process that asks them. A copy costs milliseconds, where a program of its own costs a processor more than a second.
+A process that forks has one thread, so nothing is copied half done: workers are copies of a program of their own, never
+of the process that asks them. A copy costs milliseconds, a program of its own more than a second of a processor.
 """
 
 import gc
@@ -79,7 +79,7 @@ def fork(life: Callable[[], object]) -> int:
 
 
 def die_with(pipe: int) -> None:
-    """End this process when a pipe ends, whose other end whoever started it holds."""
+    """End this process when a pipe ends, whose other end its parent holds."""
 
     def wait() -> None:
         os.read(pipe, 1)
@@ -137,7 +137,7 @@ class Program:
                 stdin=subprocess.PIPE if folders else subprocess.DEVNULL,
                 stdout=out,
                 stderr=None if log is None else out,
-                start_new_session=True,  # an interrupt at the terminal is for whoever started it
+                start_new_session=True,  # an interrupt at the terminal is for its parent
             )
 
     def __enter__(self) -> Self:
@@ -381,7 +381,7 @@ def main() -> None:
                 os.close(number)
             orders.sendall(child.to_bytes(8, "big"))
     with suppress(ChildProcessError):
-        while True:  # whoever has ended keeps its number until here
+        while True:  # a child that has ended keeps its number until here
             os.wait()
     os._exit(0)  # at once: there is nothing to put in order
 
@@ -423,7 +423,7 @@ def _work(orders: socket.socket, number: int, shared: int, log: int) -> NoReturn
             first += part.nbytes
         connection.send((kind, sizes, written))
 
-    service: Service = pickle.loads(messages.get())  # from whoever started this process, and nobody else
+    service: Service = pickle.loads(messages.get())  # from the process that started this one, and no other
     while True:
         try:
             returned = service(messages.get(), lambda reply: tell("reported", reply))

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from resource import struct_rusage
 
 
-PORTS = range(10_000, 32_000)  # below those that a system gives to whoever asks for any
+PORTS = range(10_000, 32_000)  # below those that a system gives to processes that ask for any
 
 
 def free_port() -> int:

@@ -1,12 +1,12 @@
-"""A program, all that it starts and what they write, gone with whoever asked for them, however that one ends.
+"""A program, all that it starts and what they write, gone with the parent process, however that ends.
 
     python -S reaper.py FLWR_HOME=/tmp/quoron-7-a/home /tmp/quoron-7-a -- flower-superlink --simulation ...
 
 It runs the program, and waits: for the end of its own input, which its parent holds and which no death of that keeps
-open; for the program's end; or to be told to end. Then it ends, at once, all that the program has started, and all that
-has its first argument in its environment, and removes the folders. Children of children whose parent is gone become
-its own, so that none gets away (Linux; elsewhere it ends the program alone). Nothing of ours is imported: it has to
-be there before anything that it is for.
+open; for the program's end; or for a signal to end. Then it ends, at once, all that the program has started, and all
+that has its first argument in its environment, and removes the folders. Children of children whose parent is gone
+become its own, so that none gets away (Linux; elsewhere it ends the program alone). Nothing of ours is imported: it
+has to be there before anything that it is for.
 """
 
 import ctypes

@@ -169,7 +169,7 @@ class ShardedEngine:
         return [(piece, self._asked(shard, part_of(question, piece))) for piece in self._pieces(question, own)]
 
     def _pieces(self, question: Question, own: Indices) -> Iterator[Indices]:
-        if question.reduction is not None:  # sums are small, whoever they are of
+        if question.reduction is not None:  # sums are small, for any users
             yield own
             return
         row = 8 * prod(question.task.answer_shape(self.population.dimension)) + 1
@@ -208,6 +208,6 @@ MODULES = "quoron.data.population", "quoron.data", "quoron.engine.sharded"  # wh
 
 
 def of_processes(population: Answering, workers: int, settings: Settings) -> ShardedEngine:
-    """Return an engine whose workers share this machine's processors; whoever has it closes it."""
+    """Return an engine whose workers share this machine's processors; the caller closes it."""
     start = Workers(max(1, processors() // workers), MODULES).start
     return ShardedEngine(population, workers, start, settings)

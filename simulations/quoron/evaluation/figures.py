@@ -2,9 +2,9 @@
 
     evaluation = read(held, scorer, released, promise)
 
-An interval covers the noise, whose covariance is public, and that the users were drawn from many: what a user adds to
-a figure is the mean over its rows, so its variance is at most that of a row drawn from it, which the same release
-tells. Derivations: docs/privacy/evaluation.md#ev4.
+An interval covers the noise, whose covariance is public, and that the users were drawn from many. What a user adds to
+a figure is the mean over its rows: its variance is at most that of a row drawn from it, which the same release
+contains. Derivations: docs/privacy/evaluation.md#ev4.
 
 How two classes lie along a model's scores, fitted to what was released: shares of users' rows, with their errors.
 
@@ -43,7 +43,7 @@ STEEP = 2.0  # by which waves are larger where the line is steep: times its slop
 LEVEL, SLOPE = 5.0, 5.0  # of log odds in the middle, and of their slope by standard deviation of scores
 USUAL = 1.05  # a slope with which the AUC is three quarters
 FAR = 4.0  # deviations of scores, beyond which log odds rise no further
-FEW = 0.05  # of users, or slots, with rows: of fewer no figure is told
+FEW = 0.05  # of users, or slots, with rows: of fewer no figure is reported
 STEPS = 50  # of the search, which takes ten
 
 
@@ -155,7 +155,7 @@ def _fit(
     doubts: Vector | None,
     got: Vector | None,
 ) -> Shares:
-    """Of shares of rows (S,) by place, and what the second release told; None: the usual."""
+    """Of shares of rows (S,) by place, and of the second release; None: the usual."""
     rows = rows + 1e-9 / len(rows)
     total = np.bincount(cell, weights=rows, minlength=held.cells)[cell]
     within, moved = rows / total, np.zeros((len(rows), 0))
@@ -250,7 +250,7 @@ def _curve_root(lines: Vector, sure: Vector) -> Vector:
 
 WIDE = -float(ndtri(0.025))  # deviations of a 95 % interval
 GROUPS = 8  # of calibration
-_TOLD = (0.15, 0.75)  # of which figures intervals are foretold: a mean square of errors in their bound, an accuracy
+_TOLD = (0.15, 0.75)  # figures whose intervals are predicted: a mean square of errors in their bound, an accuracy
 NOBODY = (
     "users with a row that can be used do not stand out of the noise: no figure says anything. Check the declarations, "
     "hold out more users, or raise epsilon."
@@ -367,7 +367,7 @@ def _calibration(shares: Shares) -> Iterator[Bin]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Parts:
-    """Released means of what is told of users' rows, (classes + 2,), with the covariance of their noise."""
+    """Released means of users' rows, (classes + 2,), with the covariance of their noise."""
 
     held: Vector  # of a number and of K classes, as `HeldOut.second_vectors` takes them
     covariance: Vector

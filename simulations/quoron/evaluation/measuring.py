@@ -42,7 +42,7 @@ class Where:
 
 
 def release(held: HeldOut, scorer: Scorer, batches: Batches, noise: NoiseSource) -> Released:
-    """Both releases of these users. Whoever holds them back may draw again, whoever tells them may not."""
+    """Make both releases of these users. Unpublished ones may be drawn again, published ones may not."""
     first = (held.sums(0, held.first_vectors(*places(scorer, each))) for each in batches())
     said = held.release(0, reduce(add, first), noise.stream("held out", "places"))
     found = where(held, scorer, said)
@@ -153,7 +153,7 @@ def _step(share: Vector) -> NDArray[np.int64]:
 
 
 def _shares(at: NDArray[np.int64], many: int, items: ItemBatch, rows: NDArray[np.bool_]) -> Vector:
-    """Shares of each user's rows by place, (k, many); zeros for whoever has none."""
+    """Shares of each user's rows by place, (k, many); zeros for users without rows."""
     whose = np.repeat(np.arange(items.users), items.counts)[rows]
     counts = np.bincount(whose * many + at[rows], minlength=items.users * many).reshape(items.users, many)
     return np.asarray(counts / np.maximum(counts.sum(axis=1, keepdims=True), 1))

@@ -16,7 +16,7 @@ from quoron_client.data.items import ItemBatch
 from quoron_client.losses import Loss
 
 Vector = NDArray[np.float64]
-MOST_LOSS = 20.0  # nats of one row that are told apart
+MOST_LOSS = 20.0  # nats of one row that are distinguished
 _LARGEST = 1e100  # of a weight: squares of scores are numbers
 
 
@@ -115,7 +115,7 @@ def products(items: ItemBatch, weights: Vector, outputs: int) -> Vector:
     one side of a cell's edge to the other.
     """
     features, each = items.features.astype(np.float64), weights.reshape(outputs, -1)
-    with np.errstate(all="ignore"):  # a model beyond all numbers: what that does to whose row is told to nobody
+    with np.errstate(all="ignore"):  # a model beyond all numbers: what that does to whose row is shown to nobody
         return np.asarray(np.einsum("nd,kd->nk", features, each))
 
 
@@ -125,7 +125,7 @@ def usable(items: ItemBatch) -> NDArray[np.bool_]:
 
 
 def means(values: NDArray[np.floating], items: ItemBatch, rows: NDArray[np.bool_]) -> Vector:
-    """Means over each user's rows of values (N, F): (k, F); zeros for whoever has no rows."""
+    """Return means over each user's rows of values (N, F): (k, F); zeros for users without rows."""
     held = np.asarray(values, np.float64) * rows[:, None]
     total = np.zeros((items.users, held.shape[1]))
     whose = np.repeat(np.arange(items.users), items.counts)

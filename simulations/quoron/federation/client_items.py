@@ -67,10 +67,10 @@ def cut(config: Config, base: Path, frame: pa.Table | None, clients: int | None)
 
 
 def give(folder: Folder, config: Config, base: Path) -> None:
-    """Every client of a simulation on a table a file of its rows, where any of them can be used.
+    """Give every client of a simulation on a table a file of its rows, where any of them can be used.
 
-    Who has none that can is one of zeros in a simulation, and one who counts for nothing as a client: it has no file,
-    and is given the former as it is, as whoever is made up or altered is given theirs (`quoron.federation.programs`).
+    A user without usable rows has zeros in a simulation, but would not count as a client. It has no file, and is given
+    those zeros as they are, as made-up or altered users are given their items (`quoron.federation.programs`).
     """
     people = config.population
     if not isinstance(people, TableSection) or people.outliers.share:
@@ -128,7 +128,7 @@ def silos_in(folder: Folder, config: Config | None, base: Path) -> tuple[str, Si
 
 
 def give_tables(folder: Folder, config: Config | None, base: Path, clients: int, silos: Silos | None = None) -> None:
-    """Every client of a federation for real a table of its own, and `run.toml` for whoever submits a run.
+    """Give every client of a real federation a table of its own, and the operator a `run.toml` to submit.
 
     Of a table these are the rows of its first users, by name; of made-up users what they hold, as columns x0, x1 and
     so on. With `silos`, one a client, each has the rows of its persons, the first silo those of the first names, with

@@ -1,6 +1,6 @@
 """A coordinator's books that no process has open, with the methods of `Control` that need no coordinator.
 
-Whoever opens them is their owner meanwhile: a coordinator that is started then waits, or is refused.
+The process that opens them is their owner meanwhile: a coordinator that is started then waits, or is refused.
 """
 
 import getpass

@@ -94,7 +94,7 @@ def read(settings: Settings) -> tuple[Config, str, Path]:
 class Events:
     """Writes what happens into a file, a line of JSON each, and ends this process when that is gone.
 
-    The file's folder is removed with whoever started the run, however that ends. A context manager.
+    The file's folder is removed with the process that started the run, however that ends. A context manager.
     """
 
     def __init__(self, path: Path) -> None:
@@ -121,14 +121,14 @@ class Events:
         self._tell(kind="waiting", what=text)
 
     def started(self, plan: RunPlan) -> None:
-        """Whoever follows has the plan."""
+        """Do nothing: the follower has the plan."""
 
     def round_finished(self, event: RoundEvent) -> None:
         """One line a round."""
         self._tell(kind="round", event=asdict(event))
 
     def finished(self, model: NDArray[np.float64]) -> None:
-        """Whoever follows reads the folder."""
+        """Do nothing: the follower reads the folder."""
 
     def _tell(self, **event: Any) -> None:
         with suppress(FileNotFoundError), open(self._path, "r+", encoding="utf-8") as lines:

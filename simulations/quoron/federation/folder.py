@@ -37,13 +37,13 @@ from quoron_server.books.registry import Registry
 from quoron_server.service import certificates, tokens
 
 EACH, MORE = 18 << 20, 3 << 20  # bytes of a process with a client, beside what all share, and of each client more in it
-BASE = 600 << 20  # bytes of whoever starts it, of the coordinator, and of what clients share
-MOST = 2000  # clients, as many as a coordinator takes unless told otherwise
+BASE = 600 << 20  # bytes of the process that starts it, of the coordinator, and of what clients share
+MOST = 2000  # clients, as many as a coordinator takes by default
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """What the processes are told."""
+    """The settings that the processes get."""
 
     clients: int
     processes: int  # that the clients are in
@@ -139,7 +139,7 @@ HOSTS = ("coordinator", "localhost", "127.0.0.1")  # by which a coordinator is r
 DAYS = 365
 PASSING, OLD = "quoron-local-", 600.0  # a folder that is to pass begins so; seconds after which it may be swept away
 MARK = ".passing"  # in a folder that is to pass, and in no other
-LOOKS = 1.0  # seconds that whoever wants a folder waits for those who look whether it runs
+LOOKS = 1.0  # seconds that a process which wants a folder waits for those that look whether it runs
 ITEMS, SOURCE, RUN, ORDER, RUNNING, BOOKS = (
     "items.parquet",
     "source.toml",
@@ -251,7 +251,7 @@ class Folder:
     def held(self) -> Iterator[int | None]:
         """The lock of who alone has the folder, for as long as the block lasts or a child has it open; None: not alone.
 
-        Whoever only looks is waited for.
+        Processes that only look are waited for.
         """
         ends = time.monotonic() + LOOKS
         with open(self.path / ".lock", "wb", opener=_own) as file:

@@ -3,7 +3,7 @@
     receipt = forget(books, "ada", certificates=Path("trial"))
     print(receipt.words())
 
-Each step may be repeated, and whoever is interrupted says the same again, by the user's number once its name is gone:
+Each step may be repeated: after an interruption call it again, with the user's number once its name is gone:
 
 | step                                                        | from then on                                        |
 | ----------------------------------------------------------- | --------------------------------------------------- |

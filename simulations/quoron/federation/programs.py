@@ -2,7 +2,7 @@
 
 What a run will ask is answered once before anybody is there: loops are compiled, or found, once and not by each client.
 
-write(folder, prepared, faults)   # whoever starts a simulation
+write(folder, prepared, faults)   # the process that starts a simulation
 simulation = read(folder)         # the process that its coordinator and clients are copies of
 """
 
@@ -267,7 +267,7 @@ def read(folder: Folder) -> Simulation | None:
     path = folder.path / SIMULATION
     if not path.exists():
         return None
-    simulation = pickle.loads(path.read_bytes())  # of whoever started us, in a private folder
+    simulation = pickle.loads(path.read_bytes())  # of the process that started us, in a private folder
     assert isinstance(simulation, Simulation)
     people, nobody = simulation.scene.population, np.zeros(1, np.int64)
     loss, batch = people.loss, bounded(people.items(nobody), people.loss)

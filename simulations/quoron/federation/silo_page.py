@@ -1,4 +1,4 @@
-"""The page of a silo's account: what was promised to its persons, run by run, for whoever checks on it.
+"""The page of a silo's ledger: what was promised to its persons, run by run, for an auditor.
 
 One file that loads nothing. No line on any one person is in it.
 """

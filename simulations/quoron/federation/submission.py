@@ -1,7 +1,7 @@
 """From a configuration to what a coordinator is given: the same problem, loss and columns as in a simulation.
 
 The table is never read: what a run needs to know of it is public and stands in the configuration. Where columns are
-declared by patterns its header says which they are, and that is what the coordinator and its clients are told.
+declared by patterns its header says which they are, and the coordinator and its clients get these names.
 """
 
 from pathlib import Path
@@ -62,7 +62,7 @@ def specify(
     if simulation_seed is None:
         require_epsilon(config.privacy.model_fields_set, "a federation", how="")
         check_delta(config.privacy.delta, users, allowed=config.privacy.allow_large_delta)
-    others = config.algorithm.name != "auto"  # who named one is told, where it cannot be, which could
+    others = config.algorithm.name != "auto"  # a user who named an infeasible one learns which are feasible
     plan = choose(config, declared(config, users), alternatives=others, federated=True).plan
     said = {"run": run, "seconds": seconds, "early_ends": early_ends, "waiting": waiting}
     said["group"] = config.train.population
@@ -159,7 +159,7 @@ def _require_fitting(plan: RunPlan, *, whole: bool) -> None:
 
 
 def promised(plan: RunPlan) -> str:
-    """What whoever submits is told: the run, what is predicted of it, the promise, and that nobody counts answers."""
+    """Return the text for the submitter: the run, its predicted risk, its guarantee, and that nobody counts answers."""
     risk = risk_sentence(plan.predicted_excess_risk, plan.guessed_excess_risk)
     text = f"{plan.algorithm}, {plan.cost.rounds} rounds, {plan.problem.users} users"
     text += f", predicted excess risk {risk}" if risk else ""
@@ -174,9 +174,8 @@ def _encoding(config: Config, loss: Loss) -> Encoding:
         table = with_columns(config, Path.cwd()).population
     except DataError as error:
         raise ConfigError(
-            "Expected columns by name or as a span such as 'x[0:100000]' for a federation, got a pattern, and no "
-            f"header at population.path to look it up in. {error} Write the columns, or have a table with that header "
-            "there."
+            "Expected columns by name or as a span such as 'x[0:100000]' for a federation, got a pattern without a "
+            f"header at population.path. {error} Write the columns, or have a table with that header there."
         ) from None
     if not isinstance(table, TableSection):
         raise ConfigError(
@@ -184,7 +183,7 @@ def _encoding(config: Config, loss: Loss) -> Encoding:
         )
     if table.silos is not None and (table.silos.away or table.silos.hostile):
         raise ConfigError(
-            "Expected no population.silos.away or silos.hostile in a federation, got some: its silos are real."
+            "Expected no `population.silos.away` or `silos.hostile` in a federation, got some: its silos are real."
         )
     if table.outliers.share:
         raise ConfigError("Expected no population.outliers in a federation, got some: its users are real.")

@@ -2,8 +2,8 @@
 
 It imports what coordinator and clients need, and then forks each of them: that costs milliseconds and a few megabytes,
 where a program of its own costs a processor seconds and a hundred megabytes. It has one thread, so nothing is copied
-half done. Whoever dies is started again. When its socket ends, as it does when whoever started it is gone, it ends all
-of them at once and removes a folder that was meant to pass; when it is gone itself, they see the end of a pipe.
+half done. A process that dies is started again. When its socket ends, as it does when its parent is gone, it ends all
+of them at once and removes a temporary folder. When it is gone itself, they see the end of a pipe.
 """
 
 import gc
@@ -28,7 +28,7 @@ from quoron.federation.folder import ORDER, RUNNING, Folder, Order
 from quoron_client.federation import log_limit
 from quoron_server.service.coordinator import allow_many_files
 
-AGAIN, QUICK, TRIES = 0.2, 2.0, 5  # seconds until whoever died is started again; a life so short is none, so many times
+AGAIN, QUICK, TRIES = 0.2, 2.0, 5  # seconds before a restart; shorter lives than this fail, after so many tries
 PATIENCE = 6.0  # seconds that those who are asked to end may take
 
 
@@ -56,7 +56,7 @@ class Supervisor:
 
     folder: Folder
     order: Order
-    ear: socket.socket | None  # of whoever started it
+    ear: socket.socket | None  # of its parent
     simulation: programs.Simulation | None = None
     children: list[Child] = field(default_factory=list)
     died: set[int] = field(default_factory=set)  # clients that were killed as ordered
@@ -65,7 +65,7 @@ class Supervisor:
     leaving: bool = False
     failed: bool = False  # somebody without whom a simulation cannot go on
     heard: Lines = field(default_factory=Lines)  # of the children
-    told: Lines = field(default_factory=Lines)  # of whoever started it
+    told: Lines = field(default_factory=Lines)  # of its parent
     # What keeps children alive, and where they see its end; what they say on, and where it is heard.
     pipes: tuple[int, int, int, int] = (-1, -1, -1, -1)
 
@@ -135,7 +135,7 @@ class Supervisor:
             programs.coordinator(self.folder, self.order, self.simulation, saying)
 
     def _reap(self) -> None:
-        """Whoever has died is started again, but for who never lives."""
+        """Start dead processes again, except those that die at once each time."""
         for child in self.children:
             if child.process is not None and self._has_ended(child):
                 self._hear()
@@ -211,7 +211,7 @@ class Supervisor:
                 return
 
     def _fail(self, words: str) -> None:
-        """Whoever waits is told at once. A simulation ends: with a client less it would have other bits."""
+        """Report to waiting callers at once. A simulation ends: with a client less it would not be bit-identical."""
         self._tell(failed=words)
         self.failed = self.order.simulation_seed is not None
 
@@ -221,7 +221,7 @@ class Supervisor:
                 self.ear.sendall(json.dumps(what).encode() + b"\n")
 
     def _note(self) -> None:
-        """For `quoron local status`, and for whoever kills."""
+        """For `quoron local status`, and for callers that end processes."""
         running = {"supervisor": os.getpid(), "listen": self.order.listen, "control": self.order.control}
         running |= {"here": self.here, "clients": self.order.clients}
         running |= {"coordinator": next((each.process for each in self.children if not each.numbers), None)}
@@ -250,10 +250,10 @@ class Supervisor:
 
 def main() -> None:
     """Keep a federation whose lock has been handed over."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's is for whoever started it
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's is for its parent
     allow_many_files()  # of clients that share a process, each has some
     folder, ear = Folder(Path(sys.argv[1])), socket.socket(fileno=int(sys.argv[2]))
     order = Order.from_json(folder.read(ORDER))
-    Supervisor(folder, order, ear).keep()  # the folder's lock is open: whoever started this gave it
+    Supervisor(folder, order, ear).keep()  # the folder's lock is open: the parent gave it
     if order.passing:
         shutil.rmtree(folder.path, ignore_errors=True)

@@ -61,7 +61,7 @@ def require_users(environment: Mapping[str, str]) -> None:
 
 
 def require_secret_noise(environment: Mapping[str, str], simulation_seed: int | None) -> None:
-    """ConfigError for noise that whoever knows the seed can subtract, where users are real."""
+    """Raise ConfigError for seeded noise where users are real: an adversary who knows the seed can subtract it."""
     if simulation_seed is not None and not allows_simulation(environment):
         raise ConfigError(
             f'Expected no seed with identities="keys", got {simulation_seed}: anyone who knows it can subtract '

@@ -129,7 +129,7 @@ class LossRows:
             raise ConfigError(
                 "Expected a pure loss that takes parameters and one item, and that JAX can trace; on an item of zeros "
                 f"it raised {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''} For branches on "
-                "values take jax.lax.cond; for randomness draws=True, and a key as the last argument."
+                "values take jax.lax.cond. For randomness, give draws=True, and take a key as the last argument."
             ) from error
         if not hasattr(found, "size") or found.size != 1:
             raise ConfigError(f"Expected a loss of one number, got {found}. Take its mean.")

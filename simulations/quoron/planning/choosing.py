@@ -1,11 +1,11 @@
-"""The algorithm of whoever names none: a rule over feasible plans, and one sentence that says why.
+"""The default algorithm: a rule over feasible plans, and one sentence that says why.
 
 The rule, in order, over the plans that are feasible and predicted to be better than not training:
 
 1. an untrusted coordinator leaves only plans of trust models `two-servers` and `local` (the caller passes no others);
 2. declared outlier users: where users are publicly known to be alike in every direction, the least predicted risk of
    those that remove outliers, up to ten times the recommended's. Elsewhere removal left most in all that was measured
-   (docs/results.md, "Hostile users"): up to one in twenty change nothing but the sentence; of more, the recommended
+   (docs/results.md, adversarial users): up to one in twenty change nothing but the sentence; of more, the recommended
    method, which asks and clips each once, and removal where that is infeasible;
 3. a method whose own rule of n, d, ε and what may be asked takes the problem (`Choosing.rule`): everybody may be asked
    in every round, or a budget of one round; with budget.max_rounds that of the least bound. Such rules were fixed on
@@ -15,9 +15,9 @@ The rule, in order, over the plans that are feasible and predicted to be better 
 5. many passes, where that or infeasibility rules the recommended method out;
 6. the least predicted risk of all.
 
-Predicted risks are compared as the planners' models give them, all of one kind; what is told is a bound that holds in
-nine of ten tables like those measured, or, where nobody has measured one, the guess by that name. It looks at plans and
-at what the registry says about an algorithm, never at data. Plans that exceed the budget are none; where one that would
+Predicted risks are compared as the planners' models give them, all of one kind. The sentence states a bound that holds
+in nine of ten tables like those measured, or, where there is none, the guess by that name. The rule reads plans and
+what the registry says about an algorithm, never data. Plans that exceed the budget are none; where one that would
 be taken by its own rule is among them, the sentence ends with the budget that it needs and what it would leave.
 """
 

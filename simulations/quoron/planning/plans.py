@@ -69,7 +69,7 @@ def silos_of(config: Config, users: int) -> Silos | None:
 
 
 def warnings(plan: RunPlan, sizes: Sequence[int] | None) -> tuple[str, ...]:
-    """What whoever submits is told before a run can begin and be charged; () where nothing is amiss."""
+    """Return warnings for the submitter, before a run can begin and be charged; () where nothing is amiss."""
     if sizes is None:
         return () if (said := useless(plan)) is None else (said,)
     away = largest_away(plan, Silos(tuple(sizes)))
@@ -625,7 +625,7 @@ class Prepared(Generic[S]):
     name: str = "simulation"  # in the lifetime account
     account: "Account | None" = None  # that it is charged to; None: a simulation, which promises nothing
     began: float = field(default_factory=perf_counter)
-    remark: str = ""  # on where the configuration comes from, for whoever takes it from the folder
+    remark: str = ""  # on where the configuration comes from, for readers of the folder
 
     @property
     def run(self) -> "Run":

@@ -3,8 +3,8 @@
     evaluation = quoron.evaluate("run/model.json", others, user="patient", epsilon=0.5)
     evaluation.figure("AUC").low
 
-The model is released, and so public: whoever it was trained on, the guarantee is the same, and is charged beside that
-of training. But of users that it was trained on figures flatter. Proof: docs/privacy/evaluation.md#ev2.
+The model is released, and so public: the guarantee is the same for any training users, and is charged beside that of
+training. But figures of users that it was trained on are too good. Proof: docs/privacy/evaluation.md#ev2.
 """
 
 import hashlib
@@ -67,7 +67,7 @@ def evaluate(
         source: a table with one item a row: a path, a folder of Parquet files, a DataFrame, `quoron.read_table(...)`.
         user: the column that says whose a row is.
         epsilon, delta, adjacency, allow_large_delta: the guarantee, as of `train`.
-        items_per_user: above 1 figures are told per item as well, of so many rows of a user at most.
+        items_per_user: above 1 figures are reported per item as well, of so many rows of a user at most.
         users: under zero-out the most users that the table may hold.
         seed: SIMULATED: of all noise, for data of nobody; charged to a given ledger only.
         population, ledger: whose privacy budget is charged, in which file, before any value is read.

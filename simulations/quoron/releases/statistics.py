@@ -15,7 +15,7 @@ within the same guarantee. Statement, proof and intervals: docs/privacy/statisti
 
 From the rows of a table to everybody's weights, by group and cell.
 
-What was released, for whoever asked: every figure with its standard error and its interval.
+The released figures, each with its standard error and its interval.
 """
 
 import math
@@ -101,7 +101,7 @@ class Asked:
 def declared(
     numeric: Mapping[str, Any], categorical: Mapping[str, Any], dates: Mapping[str, Any] | Sequence[str]
 ) -> Facts:
-    """What whoever asks says of columns. ConfigError for what cannot be meant."""
+    """Return the caller's declarations of columns. ConfigError for impossible ones."""
     dates = dates if isinstance(dates, Mapping) else dict.fromkeys([dates] if isinstance(dates, str) else dates)
     if not (isinstance(numeric, Mapping) and isinstance(categorical, Mapping)):
         raise ConfigError("Expected numeric and categorical as mappings of columns, got something else.")

@@ -16,7 +16,7 @@ from quoron.results import in_units
 from quoron.run_folder import RunFolder
 from quoron_client.durable import replace_whole
 
-if TYPE_CHECKING:  # whoever has some brings it
+if TYPE_CHECKING:  # callers with one have imported it
     from quoron.model import Model
     from quoron.releases.statistics import Statistics
 

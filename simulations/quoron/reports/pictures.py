@@ -141,7 +141,7 @@ def _svg(title: str, drawn: str, height: float) -> str:
 
 
 def _text(text: str, room: float = WIDTH) -> str:
-    """A text, shortened in its middle to about so much room; the whole of it is told to whoever points at it."""
+    """A text, shortened in its middle to about so much room; the whole of it shows under the pointer."""
     fitting = int(room / LETTER)
     if len(text) <= fitting:
         return escape(text)

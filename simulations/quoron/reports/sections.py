@@ -26,14 +26,14 @@ from quoron.results import in_units, percent
 from quoron.run_folder import FRAME, RunFolder
 from quoron_client.data.encoding import outcomes
 
-if TYPE_CHECKING:  # whoever has one brings it
+if TYPE_CHECKING:  # callers with one have imported it
     from quoron.evaluation.evaluation import Bin, Evaluation
     from quoron.model import Model
     from quoron.reports.summary import Summary
 
 
-ALARMS = 0.05  # false alarms at which it is told who is found
-LARGEST = 10.0  # ε of which a factor of odds is told
+ALARMS = 0.05  # false alarm rate at which detection is reported
+LARGEST = 10.0  # ε up to which a factor of odds is reported
 _NORMAL = NormalDist()
 _SWAPPED = {
     "replace-one": "your own data is in the table, or other data, that they know, in its place",

@@ -29,7 +29,7 @@ from quoron.reports.summary import Summary
 from quoron_privacy.errors import ConfigError
 from quoron_server.algorithms import ALGORITHMS
 
-SEEDS = 5  # runs of each cell, unless told otherwise
+SEEDS = 5  # runs of each cell, by default
 LOOKS = (3, 6, 12, 24, 48)  # runs after which `auto` looks whether the best two part; after the last it ends
 OURS = ("algorithm.name", "run.seed", "run.out")  # keys that a comparison sets by itself
 NETWORK = "run.network"
@@ -202,7 +202,7 @@ CONFIDENCE = 0.95
 COSTS = ("rounds", "messages", "gradient_evaluations", "bytes_up", "bytes_down", "wire_up", "wire_down")
 FORECASTS = ("predicted_excess_risk", "guessed_excess_risk")
 PROJECTED = "projected."  # columns of networks: seconds
-TOLD, ENDS = "told ", (", low", ", high")  # columns of what held-out users tell privately
+TOLD, ENDS = "told ", (", low", ", high")  # columns of private figures of held-out users
 PROMISE = ("epsilon", "delta", "adjacency", "trust_model")
 ENDED = ("infeasible", "failed", "folder")
 
@@ -220,9 +220,9 @@ def run_row(
 ) -> Mapping[str, Any]:
     """One row of what became of one run; of an infeasible cell, of its first.
 
-    `seconds` are projected, by network, None where answers would be too late; rounds that are `held` must last their
-    whole time. `folder` is relative to the comparison's; `infeasible` is why there is no plan, `failed` why a run did
-    not end well.
+    Projected `seconds` are by network, None where answers would be too late; rounds that are `held` must last their
+    whole time. The path `folder` is relative to the comparison's. Argument `infeasible` says why there is no plan, and
+    `failed` why a run did not end well.
     """
     row = {**dict(cell.varied), "algorithm": cell.algorithm, "simulation_seed": simulation_seed}
     row |= {"taken": None, "excess_risk": None}

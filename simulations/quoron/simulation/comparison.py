@@ -239,7 +239,7 @@ def stored_request(folder: Path) -> Request:
 def carry_out(request: Request, folder: Path, *, watcher: "Display", engine: Inline | Ray = INLINE) -> Comparison:
     """Every run that is not complete yet, in parallel processes; then what came of all of them, written and returned.
 
-    A table's relative path is relative to `folder`. A run that fails is told of, and tried again by the next call.
+    A table's relative path is relative to `folder`. A run that fails is reported, and tried again by the next call.
     With Ray there is one run at a time, whose users its workers share.
     """
     scene = setup(request.config, folder)  # a table that cannot be read is refused once, before any work

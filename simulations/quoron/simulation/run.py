@@ -298,7 +298,7 @@ def _of_silos(sizes: Sequence[int], last: Mapping[str, float]) -> dict[str, floa
 
 
 def _once(prepared: Prepared[Setup]) -> tuple[int, int]:
-    """Bytes (down, up), on the wire, of all clients that connect and are told of the run, and of its end."""
+    """Bytes (down, up), on the wire, of all clients that connect and hear of the run, and of its end."""
     from quoron_server.specification import RunSpecification, describe  # it brings protobuf
 
     config, plan, loss = prepared.config, prepared.planned.plan, prepared.scene.population.loss

@@ -72,10 +72,10 @@ def roles(table: TableSection) -> set[str]:
 
 
 def unread(table: TableSection, names: Sequence[str]) -> tuple[str, ...]:
-    """A line that says which of a table's columns nobody spoke of, where there are any, from the section as given.
+    """Return a line that names the columns of a table that its section, as given, does not mention.
 
-    None of a table that ships with quoron, nor where all of which nothing is said is estimated, nor of a header without
-    any column that has a role, which may be somebody's row, nor of JSON lines, whose keys are values of rows.
+    There is no line for a table that ships with quoron, where all other columns are estimated, or for a header without
+    any column that has a role, as it may be a user's row. JSON lines have none either: their keys are values of rows.
     """
     bought = bought_of(table)
     if roles(table).isdisjoint(names) or table.path.startswith(PACKAGED) or ALL in bought:
@@ -111,13 +111,12 @@ def _header(table: TableSection, base: Path, frame: Any) -> list[str]:
 def resolved(
     declared: Sequence[str], header: Sequence[str], *, roles: Collection[str], without: Sequence[str] = ()
 ) -> list[tuple[str, ...]]:
-    """What each declared name stands for in a table of these columns: itself, or the columns of a pattern in order.
+    """Return what each declared name means in a table of these columns: itself, or a pattern's columns in order.
 
-    Nothing but names is looked at. In no pattern are columns that have a role of their own, the user's, the label's and
-    the weight's, those that are named themselves, and those that names or patterns in `without` leave out. `*` is what
-    no other pattern is. ConfigError for a pattern that stands for no column, or for one that another stands for too,
-    and for what is left out and is no column, or is declared; also where no column has a role: such a header may be
-    somebody's row.
+    Nothing but names is read. Patterns leave out the columns of the user, the label and the weight, columns that are
+    named themselves, and those that match `without`. The pattern `*` takes what no other pattern takes. ConfigError for
+    a pattern without a column, and for a column of two patterns. The same for an entry of `without` that is no column,
+    or is declared, and for a header in which no column has a role: it may be a user's row.
     """
     if not without and all(WILD not in each for each in declared):
         return [(each,) for each in declared]

@@ -1,6 +1,6 @@
 """A worker of `quoron compare`: one run after another, whose users and plan the next one often shares.
 
-What is cut off, because whoever asked is gone, goes on later, to the same bits.
+A run that is cut off, because its parent process is gone, goes on later, bit-identically.
 """
 
 from collections.abc import Callable

@@ -94,8 +94,8 @@ def train(
     """Train `module` with (ε, δ)-differential privacy for all items of each user, from the weights that it has.
 
     `data` is a tuple of tensors or arrays with one entry an item, or a torch Dataset of such tuples, with `user` that
-    says whose each item is, or with `offsets` where items are sorted by user; or a table, that is a DataFrame or a
-    Dataset of Hugging Face, with the columns `user`, `features` and `label`. The loss of an item is
+    says whose each item is, or with `offsets` where items are sorted by user. It may also be a table (a DataFrame or a
+    Dataset of Hugging Face) with the columns `user`, `features` and `label`. The loss of an item is
     loss(module(*inputs), target), its last part the target, each part as a batch of one; without `loss` it is what the
     module itself returns.
 

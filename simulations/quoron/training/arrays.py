@@ -6,7 +6,7 @@
     ({'age': [0.0, 100.0]}, [0.0, 9.0])
 
 Nothing here raises for the value of a row: what is no number, or no declared class, is missing, as in any other table.
-What is taken from the data (`found_*`) is taken by whoever asks for it, and is not private.
+What is taken from the data (`found_*`) is taken at the caller's request, and is not private.
 """
 
 from collections import Counter
@@ -22,7 +22,7 @@ from quoron.simulation.wildcards import meant
 from quoron_client.data import columns as cells
 from quoron_privacy.errors import ConfigError, DataError, UsageError
 
-if TYPE_CHECKING:  # only whoever fits needs it
+if TYPE_CHECKING:  # only callers that fit need it
     import pyarrow as pa
 
 Vector = NDArray[np.float64]

@@ -38,7 +38,7 @@ from quoron_server.plan import LEAST_EPSILON, Privacy
 
 Integers = NDArray[np.int64]
 What = Literal["number", "year", "date", "category", "any", "label", "items"]
-CENTURIES = 1900.0, 2100.0  # within which years are told apart
+CENTURIES = 1900.0, 2100.0  # within which years are distinguished
 Released = dict[str, Any]  # by column: its kind, the votes of each kind, its range, its names
 
 
@@ -91,7 +91,7 @@ def release(
     """What the releases say, by column, and their ledger entries; row i is of user owners[i] < users, `among` (k,).
 
     Where there are more users than are looked at, these are drawn in secret, and no row of another is kept. Of a user
-    the first `most_rows` count. Under zero-out whoever has no row is nobody, and counts nowhere.
+    the first `most_rows` count. Under zero-out a user without a row counts nowhere.
     """
     stream = noise.stream("bought", "users")
     known = np.arange(users) if among is None else among
@@ -118,7 +118,7 @@ def typical_items(found: Mapping[str, Any]) -> int:
 
 
 def spelt(want: Want, found: Released) -> bool:
-    """Whether it is a label of words, by the first release: its classes are told by names alone, whatever many."""
+    """Return whether it is a label of words, by the first release: its classes are names, however many."""
     return want.what == "label" and found[want.column].get("kind", "text") == "text"
 
 

@@ -134,7 +134,7 @@ def wanted(config: Config, base: Path, source: Opened, frame: Any = None) -> Wan
 
 
 def is_identifier(name: str) -> bool:
-    """Whether a column's name ends in a word `id`: after a sign, a digit or nothing, or told apart by its capital.
+    """Return whether a column's name ends in a word `id`: after a sign, a digit or nothing, or with a capital.
 
     `userid` is not one, as nothing in its letters tells it from `covid`; exclude such a column.
 
@@ -203,7 +203,7 @@ def _wanted_label(section: TableSection, types: Mapping[str, pa.DataType]) -> Wa
 
 
 MOST_CLASSES = 20  # of a label; with more it is a number, or nothing
-MOST = 0.8  # of the users whose label is something: so many hold the classes that are told
+MOST = 0.8  # of the users with a label: at least so many hold the reported classes
 
 YEARS = 12  # over more, months and weekdays are not looked at
 SHOWN = 8  # values of a column, in words
@@ -241,9 +241,9 @@ class Found:
     def of(
         cls, asked: Wanted, released: Released, *, paid: Bought, widest: int, known: bool, text: bool = False
     ) -> "Found":
-        """What was released, read. NothingReleased where no model can be made of it; `known`: other features are.
+        """Read the releases. NothingReleased where no model can be made of them; `known`: other features are known.
 
-        `text`: the table's schema says that its label is text, whose values have to be told even where they are signs.
+        `text`: the table's schema says that its label is text, whose values have to be listed even if they are signs.
         """
         ends: dict[str, tuple[float, float]] = {}
         categories: dict[str, list[str | int]] = {}
@@ -382,7 +382,7 @@ def _unread(released: Released) -> list[str]:
 
 
 def _dates(low: float, high: float) -> dict[str, Any]:
-    """Of dates between these years their parts, where a few years are told apart, else the year."""
+    """Of dates between these years their parts, where a few years are distinguished, else the year."""
     first, last = floor(low), max(ceil(high), floor(low) + 1)
     return {"year": [first, last]} if last - first > YEARS else {"parts": ["month", "weekday"], "year": [first, last]}
 
@@ -527,7 +527,7 @@ def undeclared(config: Config, base: Path, frame: Any) -> tuple[Wanted, int]:
 
 
 def _whose(section: TableSection, base: Path, source: Opened, frame: Any) -> tuple[int, Owners, bytes]:
-    """How many users there are, whose each row is, and a digest of who they are, as whoever trains on them has it."""
+    """How many users there are, whose each row is, and a digest of who they are, as in training on them."""
     people = Numbering(section.user)
     people.add(tables.read(source, [section.user]))
     numbers = people.numbers()

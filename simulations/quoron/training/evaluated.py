@@ -83,7 +83,7 @@ def last(
     apart: Users,
     noise: NoiseSource | None = None,
 ) -> Last | None:
-    """What the final model is told by held-out users; None where there are none.
+    """Return the evaluation of the final model on held-out users; None where there are none.
 
     The noise is of this start alone, unless given: nobody has seen what is drawn and not committed with the model.
     """

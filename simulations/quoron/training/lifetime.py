@@ -3,8 +3,8 @@
     with opened(place(None)) as ledger:
         ledger.charge("visits-3f2a", "everyone", epsilon=1.0, delta=1e-6)
 
-Runs are charged to a group: a name that whoever trains declares for "these people". It is never guessed from the
-data, and a fingerprint of the data is stored nowhere: either would tell something of who is in the table.
+Runs are charged to a population: a name that the caller declares for "these people". It is never guessed from the
+data, and a fingerprint of the data is stored nowhere: either would reveal something of who is in the table.
 """
 
 import fcntl
@@ -37,7 +37,7 @@ def place(given: str | Path | None) -> Path:
 
 
 def account(path: Path) -> Account:
-    """The ledger at `path`, for whoever charges it."""
+    """Return a function that opens the ledger at `path`, for charges."""
     return partial(opened, path)
 
 

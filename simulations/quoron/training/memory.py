@@ -1,4 +1,4 @@
-"""Memory for a run: made sure of before it is charged, and told by name where it ends.
+"""Memory for a run: checked before it is charged, and named in the error where it ends.
 
 with memory_for("the rows of this table", f"{UNCHARGED} {ELSEWHERE}"):
     gathering.add(batch)

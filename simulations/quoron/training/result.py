@@ -36,7 +36,7 @@ from quoron_server.wording import sentence
 report = OnFirstUse("quoron.training.report")
 SHOWN = 3  # facts that were estimated, in a summary; the page has all
 UNEVEN = 4.0  # eigenvalues of a last pass apart, from which tracking-srgd's forecasts were seen to fail
-OUTGROWN = 3.0  # times a plan's bound: where a run tells of more, the plan's is not told as if it held
+OUTGROWN = 3.0  # times a plan's bound: if a run shows more, the plan's bound is not reported
 CLEARLY = 3.0  # deviations of a vote's noise: of a model that helps nobody nothing is said in one run of 700
 RARE = 0.25  # share of labels below which a class is seldom likelier than all others together: table-health.md#h4
 DILUTED = 0.5  # what a row counts on average by its class, below which noise is twice what it was beside it
@@ -83,7 +83,7 @@ class TrainingSummary(Printed):
     warnings: tuple[str, ...]  # of what is public: declarations, and the model itself
     unseen: str  # what no warning can be about
     choice: str | None
-    guessed_excess_risk: float | None = None  # by the planner's model; where nothing is predicted it is told as a guess
+    guessed_excess_risk: float | None = None  # by the planner's model; without a prediction it is shown as a guess
     bought: tuple[BoughtLine, ...] = ()  # what of the table was estimated, with its standard error
     health: Health | None = None  # how well the table fits its declarations, by a look with noise; None: nobody looked
     forecast: Mapping[str, Any] | None = None  # what the predicted risk means for the label (planning.meaning)
@@ -294,7 +294,7 @@ def _summary(
 
 
 def _with_rate(problem: Problem, model: Model) -> Problem:
-    """With the label rate that was released, where the look told one of two classes and nobody declared it."""
+    """With the label rate that was released, where the estimates have one of two classes and nobody declared it."""
     told, known = model.label_shares, problem.beliefs
     if told is None or problem.outputs > 1 or not known.sigmoid or known.label_rate is not None:
         return problem

@@ -144,7 +144,7 @@ def problem_of(method: Method, *, users: int, dimension: int) -> Problem:
 
 
 def origin_of(start: NDArray[np.float64] | None, dimension: int) -> Vector:
-    """Where training starts, shape (d,): zero unless told. ConfigError for another shape or numbers not finite."""
+    """Return where training starts, (d,), zero by default. ConfigError for another shape or numbers not finite."""
     try:
         origin = np.zeros(dimension) if start is None else np.array(start, dtype=np.float64)
     except (TypeError, ValueError):
@@ -156,7 +156,7 @@ def origin_of(start: NDArray[np.float64] | None, dimension: int) -> Vector:
 
 Users = NDArray[np.int64]
 Rows = Callable[[Users, Vector], Any]  # users (k,), point (d,) -> (k, d): numpy, or anything with DLPack
-Computation = Callable[[int, Users, Vector, NoiseSource], Any]  # the same, told the round, with dice of the run's own
+Computation = Callable[[int, Users, Vector, NoiseSource], Any]  # the same, with the round, and its randomness
 Summation = Callable[[Question, Users, Vector, NoiseSource, float], Sums]  # the reduction of users' answers, made there
 Watch = Callable[[int, Vector], None]  # a round from 0, and the point (d,) of its question
 
@@ -170,7 +170,7 @@ class Setting(Asked):
 
     held: int = 0  # users that are held out
     measured: tuple[str, ...] = ()  # what is measured with them
-    model: str = ""  # what else whoever calls wants to be the same after an interruption
+    model: str = ""  # what else has to be the same after an interruption, for the caller
     allow_large_delta: bool = False  # accept δ above 1/n
 
     @classmethod
@@ -238,7 +238,7 @@ class RowsEngine:
     noise: NoiseSource
     chunk: int | None = None  # users; None: a cohort at once
     watch: Watch | None = None
-    summing: Summation | None = None  # for questions of a ClippedSum: rows do not leave whoever computes them
+    summing: Summation | None = None  # for questions of a ClippedSum: rows do not leave the process that computes them
     among: Users | None = None  # those that are asked at all; None: all
 
     def ask(self, question: Question) -> Answers | Sums:
@@ -322,7 +322,7 @@ def train_rows(
 ) -> TrainedRows[Vector]:
     """Train any model of `dimension` numbers with (ε, δ)-differential privacy for all items of each of `users` users.
 
-    `rows(user_ids, point)` gets distinct numbers below `users`, shape (k,), and a model, shape (d,); it returns (k, d),
+    `rows(user_ids, point)` gets distinct numbers below `users`, shape (k,), and a model, shape (d,). It returns (k, d),
     row i for user_ids[i]: an average gradient at that model, or a local update, the model less what local training
     makes of it. Rows are clipped at `clip_norm` here. One that is not finite is the zero row, as a user without items
     should be.

@@ -5,15 +5,15 @@ What is written, and in which order, each step harmless to repeat after a crash:
     run.json, config.toml, plan.json     what was fixed from the declared facts and the number of users
     ledger.sqlite                        the noise key; later rounds and releases, and until the end the state
     lifetime ledger                      the charge, before anything is released that depends on a value of the table
-    ledger.sqlite                        what a look at the table released, before it is told and before the first round
+    ledger.sqlite                        what a look at the table released, before it is shown, and before any round
     summary.json, ..., model.json        what was released, the model last
     lifetime ledger                      the model's digest, and the end
 
 A run is its noise key: where ledger.sqlite is gone, the next run in the folder is another, with a charge of its own.
 
 Until the end ledger.sqlite is private (mode 0600). No other file, line of output, error or exit status depends on the
-table's values but through the releases, and but for what no release can cover: a table that cannot be read or does not
-fit into memory is refused before the charge, and that a table has changed, or that memory ends, is told.
+table's values but through the releases, with exceptions that no release can cover. A table that cannot be read or does
+not fit into memory is refused before the charge, and errors say that a table has changed, or that memory ends.
 """
 
 import hashlib
@@ -104,9 +104,9 @@ def prepare(
 
 
 def rehearse(config: Config, *, simulation_seed: int, frame: Any) -> tuple[Model, RunPlan, int]:
-    """Train with noise from `simulation_seed`, for whoever holds the table alone: the model, the plan, rounds taken.
+    """Train with noise from `simulation_seed`, for the data holder alone: the model, the plan, rounds taken.
 
-    The same bits again for the same table. Nothing is charged and nothing written, because nothing is promised.
+    Bit-identical for the same table. Nothing is charged and nothing written, because nothing is promised.
     """
     prepared = _rehearsed(config, Path.cwd(), Identity("rehearsal", simulation_seed, ""), frame)
     plan, held = prepared.planned.plan.without("held_out", "bought", "health").simulated(), prepared.scene.held

@@ -83,7 +83,7 @@ class Start:
         return found.hexdigest()
 
     def write(self, path: Path) -> None:
-        """Complete or not at all; no file where it is zero, as it is unless told."""
+        """Write it completely or not at all; no file where it is zero, the default."""
         if not self.fixed and not self.weights.any():
             path.unlink(missing_ok=True)
             return

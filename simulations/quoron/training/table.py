@@ -114,7 +114,7 @@ UNDECLARED = (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HeldRows:
-    """Rows of users, of which nothing is told but how many users there are.
+    """Rows of users, of which nothing is shown but how many users there are.
 
     Of a table items and marks are in memory. Of a folder of files rows are put in order within a memory that is fixed,
     lie on disk, and are marked whenever somebody looks.
@@ -187,7 +187,7 @@ class Curated:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What a plan is told with."""
+        """Warnings that a plan is shown with."""
         return self.held.warnings
 
 
@@ -203,8 +203,8 @@ def hold(
     """Read the table of a configuration, or take `frame`; a relative path is relative to `base`.
 
     Rows become items while they are read. A run that has `begun` is not refused for what memory the system says is
-    left: it gets what there is. `given` is the table's section as it was before patterns were looked up: with what it
-    excludes, and what it estimates. `people` is a digest of its users, where something of them was estimated.
+    left: it gets what there is. The section of the table before patterns were looked up is `given`: with what it
+    excludes, and what it estimates. A digest of its users is `people`, where something of them was estimated.
 
     Raises ConfigError for what only a simulation can have, DataError for a table that cannot be read, a missing column
     and a row without a user, RunError where memory ends.

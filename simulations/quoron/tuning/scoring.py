@@ -26,8 +26,8 @@ from quoron_privacy.noise.streams import NoiseSource, total_variation
 from quoron_privacy.selection.trials import Trials
 from quoron_server.plan import MOST_EPSILON
 
-TWICE = 2.0  # trials a candidate in the mean, unless told
-HELD_OUT = 0.1, 0.3  # share of users that score, unless told: at least, and at most, where they are few
+TWICE = 2.0  # trials a candidate in the mean, by default
+HELD_OUT = 0.1, 0.3  # default share of users that score: at least, and at most, where they are few
 USELESS = 0.02  # deviation of a score from which it tells few settings apart
 
 

@@ -6,11 +6,11 @@ What is written, and in which order, each step harmless to repeat after a crash:
     ledger.sqlite            the noise key, of which the number of trials and every draw are functions
     lifetime ledger          the whole price, before anything is looked at
     private/search           after every trial: how many are done, and the best so far; nothing of it outside
-    ledger.sqlite            the best trial, before it is told; the key is erased
+    ledger.sqlite            the best trial, before it is shown; the key is erased
     private/                 removed
 
-A kill goes on from the private file: the same number of trials, the same candidates in the same order, and noise that
-depends on the key and on the trial alone, so that a trial which was cut off comes out as it would have.
+After a kill the search goes on from the private file: the same number of trials, and the same candidates in the same
+order. Noise depends on the key and on the trial alone, so that a trial which was cut off comes out as it would have.
 
 What a search knows while it goes on, and nobody may: how many trials are done, and the best so far.
 
@@ -52,7 +52,7 @@ from quoron_server.plan import PREFACE
 from quoron_server.rounds import other_run
 from quoron_server.runs import end
 
-if TYPE_CHECKING:  # whoever charges brings it
+if TYPE_CHECKING:  # callers that charge have imported it
     from quoron_server.books.lifetime_ledger import PopulationLedger
 
 
@@ -74,9 +74,9 @@ class Outcome:
 
     @property
     def settled(self) -> "Outcome":
-        """With the worst score, and zeros, where any number is not finite: a trial that fails says nothing by itself.
+        """Return it with the worst score, and zeros, if a number is not finite: a failed trial says nothing by itself.
 
-        Were it raised, whoever looks on would be told of a trial that is not released.
+        An error would show the observer of a run a trial that is not released.
         """
         finite = bool(np.isfinite(self.score) & np.isfinite(self.weights).all())
         return self if finite else Outcome(WORST, np.zeros(self.weights.shape), candidate=self.candidate)
@@ -119,7 +119,7 @@ class PrivateState:
             if best is not None:
                 best = Outcome(best["score"], _vector(best["weights"]), tuple(best["events"]), best["candidate"])
             return Known(said["done"], best)
-        except Exception:  # whatever is wrong is wrong with the file; nothing of it may be told
+        except Exception:  # whatever is wrong is wrong with the file; nothing of it may be shown
             raise LedgerError(
                 f"Expected {self.path} as this search wrote it, got another file. Put it back, or begin a new search."
             ) from None
@@ -266,7 +266,7 @@ class TrialNoise(OtherStreams):
 def search(price: Price, noise: NoiseSource, perform: Perform, state: PrivateState | None = None) -> Outcome:
     """Carry out the trials that are left, and return the best of all.
 
-    Nothing is raised, told or written of single trials but to `state`: one whose numbers are not finite has the worst
+    Nothing is raised, shown or written of single trials but to `state`: one whose numbers are not finite has the worst
     score, and no warning of it is shown. What `perform` raises is passed on: it must not depend on anybody's values.
     """
     known = Known() if state is None else state.read()

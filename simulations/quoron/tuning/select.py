@@ -62,7 +62,7 @@ class _Training:
 
 @dataclass(slots=True)
 class Trial:
-    """One trial, for whoever carries it out: its users, its noise, and what it may spend, once each."""
+    """One trial, for the function that carries it out: its users, its noise, and what it may spend, once each."""
 
     training: NDArray[np.int64]  # users who train, (n,); empty where `base` says what a trial costs
     held_out: NDArray[np.int64]  # users who score, (h,)

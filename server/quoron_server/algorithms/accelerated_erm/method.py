@@ -252,7 +252,7 @@ class Outcome:
 def released_gradient(
     p: Numbers, answers: Answers, reference: Vector, noise: NoiseSource, round_: int, decide: Decide
 ) -> Outcome:
-    """The gradient of one round; `decide` says of a score whether it is released, and what the ledger is told."""
+    """Return the gradient of one round; `decide` maps a score to whether it is released, and to its ledger entries."""
     accounting, answered = p.accounting, int(np.sum(answers.answered))
     if isinstance(accounting, Clipped):
         with np.errstate(all="ignore"):  # an overflow is not finite, and left out: nothing in the data may warn

@@ -120,12 +120,12 @@ class LocalModelParameters(Parameters):
         return max(self.bins, problem.dimension)
 
     def attendance(self, problem: Problem) -> tuple[Attendance, ...]:
-        """Whoever the promise protects against sees who answers."""
+        """The adversary of this guarantee sees which users answer."""
         del problem
         return (Attendance(math.inf),) * self.rounds
 
     def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
-        """One report of each kind a user, and nothing told by who sends it."""
+        """Each user sends one report of each kind, and who sends a report reveals nothing."""
         del problem
         reports = Kind.ONE_REPORT if self.reports == "disjoint" else Kind.TWO_REPORTS
         return Assumption(reports), Assumption(Kind.CARELESS_PARTICIPATION)

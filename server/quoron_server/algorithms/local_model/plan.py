@@ -224,7 +224,7 @@ def _spent(p: LocalModelParameters, dimension: int, epsilon: float) -> float:
 
 
 def _scale_as_computed(p: LocalModelParameters, dimension: int) -> bool:
-    """Clients compute σ from what they are told about a vector report; a plan counts on no more than that."""
+    """Clients compute σ from what they are sent about a vector report; a plan counts on no more than that."""
     needed = vector_scale(p.vector_epsilon, p.vector_delta, dimension)
     return p.noise_scale <= needed * (1 + 1e-6)
 

@@ -289,7 +289,7 @@ class OutlierFilter(Rule):
         self.test = LaplaceThreshold(parameters.filter.laplace_scale, parameters.filter.threshold)
 
     def aggregate(self, answers: Answers, noise: NoiseSource, round_: int) -> Aggregate:
-        """Mean of the kept users; whoever did not answer is isolated and counts as filtered."""
+        """Return the mean of the kept users; a user without an answer is isolated and counts as filtered."""
         limits = self.test.limits(len(answers.status), noise.stream("filter", round_))
         decided = concentration.decide(
             answers.values,

@@ -94,9 +94,9 @@ class CoordinateMedian(Rule):
         self.parameters = parameters
 
     def aggregate(self, answers: Answers, noise: NoiseSource, round_: int) -> Aggregate:
-        """The debiased mean; whoever did not answer counts as zero in it, and as isolated in the score.
+        """Return the debiased mean; a user without an answer is zero in it, and isolated in the score.
 
-        The tally is what the score lacks of B.
+        The test statistic is B minus the score.
         """
         del noise, round_
         p = self.parameters
@@ -108,11 +108,11 @@ class CoordinateMedian(Rule):
         return Aggregate(debiased_mean(rows, p.median.trim, p.radius), max(0.0, p.cohort_size - score), diagnostics)
 
     def combine(self, tally: float, more: float) -> float:
-        """The larger: a phase's score is its least."""
+        """Return the larger: a phase's score is its least."""
         return max(tally, more)
 
     def passes(self, tally: float, noise: NoiseSource, phase: int) -> bool:
-        """Whether the least score, with noise, clears the threshold."""
+        """Return whether the least score, with noise, clears the threshold."""
         return self.parameters.median.test.decide(self.parameters.cohort_size - tally, noise.stream("test", phase))
 
 

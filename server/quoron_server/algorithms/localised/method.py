@@ -61,7 +61,7 @@ class LocalisedParameters(ContractingPhases):
 
 @dataclass(frozen=True, slots=True)
 class Aggregate:
-    """One cohort's gradient estimate, what it adds to the phase's tally, and simulation diagnostics."""
+    """One cohort's gradient estimate, its part of the phase's test statistic, and simulation diagnostics."""
 
     gradient: Vector  # (d,)
     tally: float = 0.0
@@ -69,18 +69,18 @@ class Aggregate:
 
 
 class Rule:
-    """How answers become one gradient, and whether a phase may release. Tallies start at 0 and never fall."""
+    """How answers become one gradient, and whether a phase may release. Test statistics start at 0 and never fall."""
 
     def aggregate(self, answers: Answers, noise: NoiseSource, round_: int) -> Aggregate:
         """Return the estimate for the cohort of `round_`."""
         raise NotImplementedError
 
     def combine(self, tally: float, more: float) -> float:
-        """Return the phase's tally with that of one more round: their sum."""
+        """Return the phase's test statistic with that of one more round: their sum."""
         return tally + more
 
     def passes(self, tally: float, noise: NoiseSource, phase: int) -> bool:
-        """Return whether phase number `phase`, with this tally, may release: always."""
+        """Return whether phase number `phase`, with this test statistic, may release: always."""
         del tally, noise, phase
         return True
 

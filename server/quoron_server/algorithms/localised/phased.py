@@ -1,7 +1,7 @@
 """Phased SGD of Feldman, Koren & Talwar at user level: the naive alternative to filtering.
 
-One phase of SGD with cohorts of B users is non-expansive for convex, smooth losses, so replacing one user (whose
-average gradient moves one step by at most 2Lη/B) moves every later iterate, and any public average, by at most 2Lη/B.
+One phase of SGD with cohorts of B users is non-expansive for convex, smooth losses. Replacing one user moves one step
+by at most 2Lη/B, and so every later iterate, and any public average, by at most 2Lη/B.
 One Gaussian release a phase, disjoint users: exactly μ-GDP. Gradients must not be clipped: clipping breaks contraction,
 and so do clients that choose by the iterate whether to answer.
 

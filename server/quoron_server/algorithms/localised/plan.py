@@ -388,10 +388,10 @@ def require_of_phases(
     weight: float,
     rounding: float = 0.0,
 ) -> None:
-    """What the theorems about filters and tests need of the phases behind them; VerificationError names what fails.
+    """Check what the theorems about filters and tests need of the phases; VerificationError names what fails.
 
-    `distance` and `temperature` are the plan's, in its `norm`. σ is that of s where an estimate's total weight is
-    `weight` at least, or 1 where the theorem has none; `rounding` is what a score is off beside the arithmetic of κ.
+    `distance` and `temperature` are the plan's, in its `norm`. The σ is that of s where an estimate has total weight
+    `weight` at least, or 1 where the theorem has none. A score is off by `rounding`, beside the arithmetic of κ.
     """
     search.require_smooth(plan.algorithm, plan.problem)
     require_contraction(plan)

@@ -47,7 +47,7 @@ class SoftFilter(Rule):
         self.threshold = parameters.filter.test_threshold
 
     def aggregate(self, answers: Answers, noise: NoiseSource, round_: int) -> Aggregate:
-        """Weighted mean; whoever did not answer is isolated: weight 0, suspicion 1."""
+        """Return the weighted mean; a user without an answer is isolated: weight 0, suspicion 1."""
         del noise, round_
         p = self.parameters.filter
         scores = cohort_scores(answers.values, answers.answered, self.parameters.temperature, norm=self.parameters.norm)

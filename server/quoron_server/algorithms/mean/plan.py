@@ -168,9 +168,9 @@ def recounted_mu(p: MeanSGDParameters, dimension: int) -> float:
 
 
 def moves(p: MeanSGDParameters, problem: Problem) -> list[Moves]:
-    """min-cohort#q4: of the mean of unit rows.
+    """Return how far one user moves the mean of unit rows in each round (min-cohort#q4).
 
-    The choices of a range are charged beside it, whoever is there.
+    The choices of a range are charged separately, for any participation.
     """
     del problem
     return [Moves.of(lambda how: sensitivity_recount.rows(1.0, p.cohort_size, how) / p.noise_scale)] * p.rounds

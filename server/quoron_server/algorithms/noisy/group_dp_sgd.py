@@ -11,7 +11,7 @@ Item-level DP-SGD whose noise protects all items of a user: group privacy by sec
     g_t = (1/(q n m)) (Σ_u clip_{C · chosen places of u}(s_u) + N(0, z² C² I));   x_{t+1} = Proj(x_t - η g_t)
     model = uniform average of the last `suffix` iterates
 
-Only users with a chosen place are asked, and each is told its own places alone. A place without an item adds zero, the
+Only users with a chosen place are asked, and each is sent its own places alone. A place without an item adds zero, the
 divisor is fixed. Everything sent out is private: trust model `central-broadcast`.
 Proof: docs/privacy/group-privacy.md#g2.
 """
@@ -82,7 +82,7 @@ class GroupSGDParameters(EqualRounds):
 
     @property
     def poisson_sampling(self) -> bool:
-        """Whoever has a place chosen is asked."""
+        """A user with a chosen place is asked."""
         return True
 
     def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:

@@ -9,7 +9,7 @@ units of it, and noisy shares that say how far they reach set the next one (docs
     g_t = C_t ((1/B) Σ clip_1(∇F_u(x_t)/C_t) + N(0, σ² I));   C_{t+1} from noisy shares of the same rows
 
 The state machine of every baseline in this family; what differs is how cohorts are drawn and what that costs:
-disjoint (one pass), a fresh uniform subset each round, or Poisson. Whoever is absent contributes exactly zero and the
+disjoint (one pass), a fresh uniform subset each round, or Poisson. An absent user contributes exactly zero and the
 divisor stays B. Everything sent out is private: trust model `central-broadcast`.
 
 How cohorts are drawn, and what a promise of runs on such cohorts rests on.
@@ -18,8 +18,8 @@ How a clip norm follows the users: by the noisy shares that a mean of clipped ro
 
     >>> import numpy as np
     >>> clip = AdaptiveClip(0.5, "replace-one")
-    >>> told = MeanAndCounts(np.zeros(1), 0.9, 1.0, 1.0, 0)  # rows a tenth as long as the clip norm
-    >>> clip.following(1.0, told, 0.05, Presence(), 1.0)[0]
+    >>> released = MeanAndCounts(np.zeros(1), 0.9, 1.0, 1.0, 0)  # rows a tenth as long as the clip norm
+    >>> clip.following(1.0, released, 0.05, Presence(), 1.0)[0]
     0.35
 
 Statement and proof: docs/privacy/free-presence.md#ac1.
@@ -78,8 +78,8 @@ GAIN = 0.15  # of the logarithm in one round, where they are near
 class AdaptiveClip:
     """How the clip norm follows the users.
 
-    With a = min(1, ‖v‖ / C) of a row, its soft share h = min(1, √((1 - a)(1 + 3a))) is 1 up to a = ⅔ and 0 where it is
-    clipped: C goes to where the mean of h over those who answer is `quantile`.
+    A row v with a = min(1, ‖v‖ / C) has the soft share h = min(1, √((1 - a)(1 + 3a))): 1 up to a = ⅔, and 0 where v is
+    clipped. C moves to where the mean of h over the users who answer is `quantile`.
     """
 
     quantile: float  # γ
@@ -92,7 +92,7 @@ class AdaptiveClip:
     def following(
         self, radius: float, told: MeanAndCounts, scale: float, presence: Presence, first: float
     ) -> tuple[float, Presence]:
-        """The next round's clip norm, from what a round with clip norm `radius` told; and the share of users there.
+        """Return the next clip norm, from what a round at norm `radius` released, and the share of present users.
 
         `scale` is the noise of a weighted share. By Markov's inequality a share γ of the users is within E a / (1 - γ)
         of C: where that says that C is far too large, it shrinks so far. Where hardly anybody is within, it doubles.
@@ -222,7 +222,7 @@ class NoisyState:
     running: Vector  # sum of the averaged iterates, divided by their planned number
     radius: float  # C_t
     moments: Moments  # of the optimiser
-    presence: Presence = field(default_factory=Presence)  # of those who are asked, as an adaptive clip is told
+    presence: Presence = field(default_factory=Presence)  # of those asked, by releases of an adaptive clip
 
 
 class NoisySGD(OfPlan[NoisySGDParameters]):

@@ -55,7 +55,7 @@ class Draws:
     known: int  # users of whom somebody knows that they were not drawn, which tells something of the others
 
     def rate(self, cohort: int, users: int) -> float:
-        """The chance that a user is in a round's cohort, for whoever is curious."""
+        """Return the chance that a user is in a round's cohort, given that `known` users are known not to be."""
         return min(1.0, cohort / (users - self.known)) if cohort < users else 1.0
 
 

@@ -1,8 +1,8 @@
 """What the algorithms of one epoch share: their public numbers, whom a round asks, and the clipped mean of the answers.
 
 A public order of the users is cut into disjoint cohorts. The users of cohort t are asked for their gradient at x_t, or
-for its weighted difference from the one at x_{t-1}; the server clips each answer to norm C, and the divisor B stays B
-whoever answers. Proof of what the released sums promise: docs/privacy/srgd.md#s1.
+for its weighted difference from the one at x_{t-1}. The server clips each answer to norm C; the divisor is B for any
+number of answers. Proof of what the released sums promise: docs/privacy/srgd.md#s1.
 
 Accelerated SRGD: Nesterov's steps along private sums of recursive gradients; each user is asked once.
 
@@ -17,8 +17,8 @@ With weights η_t = t + 1 (η_{-1} = 0), momentum τ_t = 2/(t + 2), x_0 = z_0 = 
 Ŝ_t is the paper's η_t ∇_t with the noise of b_t: the cohorts' differences add up to about η_t ∇F(x_t), so that its
 noise grows like log t where the gradient it stands for grows like t.
 
-Source: Choquette-Choo, Ganesh & Thakurta, Algorithm 1, with three repairs: answers are clipped, since no bound on their
-length holds for every dataset; the z-step is halved, as the potential of the proof needs; noise comes from a Toeplitz
+Source: Choquette-Choo, Ganesh & Thakurta, Algorithm 1, with three repairs. Answers are clipped, since no bound on their
+length holds for every dataset. The z-step is halved, as the potential of the proof needs. Noise comes from a Toeplitz
 factorisation (`blt`), quieter than the binary tree. As printed: printed.choquette_choo. Every difference, and why:
 docs/papers/choquette_choo.md. Privacy: docs/privacy/srgd.md#s1. Utility: docs/privacy/srgd.md#u2.
 
@@ -147,7 +147,7 @@ class OneEpochParameters(EqualRounds):
         return 2 if self.gradients == "recursive" else 1
 
     def attendance(self, problem: Problem) -> tuple[Attendance, ...]:
-        """Beside sums of vectors cut to a fixed length, of as many as count: a reserve replaces whoever is absent."""
+        """Of sums of clipped vectors, of a fixed number of users: a reserve user replaces an absent one."""
         del problem
         if self.adaptive is not None:
             return ()
@@ -335,7 +335,7 @@ class FTRLState(Iterates):
 
     radius: float  # C_t
     moments: Moments  # of the optimiser
-    presence: Presence = field(default_factory=Presence)  # of those who are asked, as an adaptive clip is told
+    presence: Presence = field(default_factory=Presence)  # of those asked, by releases of an adaptive clip
 
 
 class DPFTRL(OneEpoch):

@@ -3,9 +3,9 @@
 Predicted excess risk of the one-epoch family, from public facts; it ranks plans and never sets noise.
 
 On a quadratic with one curvature h all these methods are linear, so the error of the model is a sum of responses: to
-the start point, to each cohort's sampling noise, and to each draw of privacy noise. `Response` holds how far the model
-moves for a unit added to Ŝ_t in round t alone; a sampling error of round s stays in every later sum, correlated noise
-enters by the rows of its factor. Where the curvature is unknown the proved bounds rank plans instead
+the start point, to each cohort's sampling noise, and to each draw of privacy noise. A `Response` holds how far the
+model moves for a unit added to Ŝ_t in round t alone. A sampling error of round s stays in every later sum; correlated
+noise enters by the rows of its factor. Where the curvature is unknown the proved bounds rank plans instead
 (docs/privacy/srgd.md#u2): upper bounds, often far above what is measured.
 
 The registry entries of the one-epoch family: five ways to spend one answer a user in few rounds.
@@ -392,7 +392,7 @@ def moves(p: OneEpochParameters, problem: Problem) -> list[Moves]:
 
 
 def recounted_mu(p: OneEpochParameters, dimension: int, adjacency: Adjacency) -> float:
-    """GDP of the transcript by its scales: of the sums, and of what an adaptive clip is told with them."""
+    """Return the GDP of the transcript by its scales: of the sums, and of the shares that an adaptive clip follows."""
     once = sensitivity_recount.rows(p.clip_norm if p.adaptive is None else 1.0, p.divisor, adjacency)
     noise, shares = p.noise, p.shares(dimension)
     if isinstance(noise, GaussianNoise):

@@ -11,8 +11,8 @@ After Wang (2018), AdaSSP, at the level of users. Statement and proof: docs/priv
 Where the coefficients of least squares lie, by the moment that one round released: noise and sampling of users.
 
 The population's θ solves (S + λ) θ = b. Of the moment M that is released, b̃ - (S̃ + λ) θ is noise of a known law, linear
-in that of M, and a mean over users of a (y - aᵀθ); its variance along v is at most max (vᵀa)² times the mean square of
-the residuals, and that M tells, too. Everything here is a function of released and public numbers.
+in that of M, and a mean over users of a (y - aᵀθ). Its variance along v is at most max (vᵀa)² times the mean square of
+the residuals, which follows from M, too. Everything here is a function of released and public numbers.
 
 Statement and proof: docs/privacy/one-round-least-squares.md#ui1.
 """
@@ -32,7 +32,7 @@ from quoron_server.algorithm import OfPlan, Update, Vector
 from quoron_server.parameters import EqualRounds, MaskedRounds, PlannedRelease
 from quoron_server.problem import Problem
 
-MOST_COLUMNS = 128  # of which the moment is told, as it was released: coefficients' intervals are made of it
+MOST_COLUMNS = 128  # whose moment is reported as released: intervals of coefficients are computed from it
 LABEL_WEIGHT = 0.4**0.5  # κ: noise of S and of b, in the units of each, is about the same
 
 
@@ -128,7 +128,7 @@ Matrix = NDArray[np.float64]
 
 SURE = float(ndtri(0.98))  # of a normal law 96 % lie within; the rest of 5 % pays for the two below
 LONG, FAR = 0.005, 3.5  # chance of a longer Gaussian vector; a spectral norm's deviations, missed by 2 exp(-FAR²/2)
-MOST_DOUBT = 0.5  # δ, from which directions are not told from noise
+MOST_DOUBT = 0.5  # δ, from which directions cannot be distinguished from noise
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -146,9 +146,9 @@ class Solved:
 
     @classmethod
     def of(cls, moment: Matrix, p: OneRoundParameters, free: Matrix | None = None) -> "Solved | None":
-        """Of the noisy moment (d + 1, d + 1) of (a, c y); None where a direction of a cannot be told from noise.
+        """Solve the noisy moment (d + 1, d + 1) of (a, c y); None where noise hides a direction of a.
 
-        `free` (k, d) are directions in which θ is held at zero, as no item tells anything of it there: public ones.
+        `free` (k, d) are directions in which θ is held at zero, as no item says anything of it there: public ones.
         """
         basis = _beside(len(moment) - 1, free)
         d, s, c = basis.shape[1], p.moment_scale, p.label_scale

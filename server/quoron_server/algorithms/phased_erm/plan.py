@@ -110,10 +110,10 @@ class PhasedERMOptions:
 
 
 def shift(problem: Problem, solver: Solver, users: int, rounds: int, step_size: float, pull: float) -> float:
-    """Δ of a phase: how far one user replaced moves its last point, rounding included.
+    """Return Δ of a phase: how far replacing one user moves its last point, rounding included.
 
-    gd: (2L/n) η Σ_{j<J} (1 - ηλ)^j, which is (2L/(λn)) (1 - (1 - ηλ)^J), and 2LηJ/n for λ = 0.
-    agd: 2L/(λn) + 2ξ, ξ = √2 (L/λ) (1 - α)^(J/2) a bound on the distance from the minimiser.
+    For gd: (2L/n) η Σ_{j<J} (1 - ηλ)^j, which is (2L/(λn)) (1 - (1 - ηλ)^J), and 2LηJ/n for λ = 0.
+    For agd: 2L/(λn) + 2ξ, ξ = √2 (L/λ) (1 - α)^(J/2) a bound on the distance from the minimiser.
     """
     if solver == "agd":
         share = momentum(pull, problem.beta or 0.0)

@@ -365,7 +365,7 @@ class PrintedLocalModel(PrintedParameters):
         return bool(self.smoothing)
 
     def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
-        """Two reports a user, and nothing told by who sends them."""
+        """Each user sends two reports, and who sends them reveals nothing."""
         del problem
         reports = Kind.TWO_REPORTS if self.interactions == 2 else Kind.ONE_REPORT
         return Assumption(reports), Assumption(Kind.CARELESS_PARTICIPATION)

@@ -329,7 +329,7 @@ class PrintedERM(OfPlan[PrintedERMParameters]):
         """Lines 4 to 14: the noisy mean of the draws that are no outliers, or None; and what is private of it."""
         phase, often = self._phase(state), self._often(state, noise)
         often, rows = often[often > 0], answers.values[answers.answered]
-        there = often[answers.answered]  # a draw of whoever is absent is near nobody but itself
+        there = often[answers.answered]  # an absent user's draw is near nobody but itself
         near = draws_near(rows, there, 2 * self.parameters.radius)
         score = int(there @ near) + int(often.sum() - there.sum())  # line 6: K_i s_i^t
         limited = self._places[state.round].phase if self.parameters.one_threshold else state.round

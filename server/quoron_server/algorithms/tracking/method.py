@@ -34,11 +34,10 @@ Where the users of a round of `tracking-srgd` are expected: centre and radius, f
     main round j >= 1      c = g + j χ H dx    the same with 3 C_0, from j = 2 with s² + ¼ j² p dxᵀ H dx / m
     after a round          s² from the mean length of rows less e, κ from the share of them beyond ⅔ C
 
-dx is the step just made, H the private curvature model, g the last gradient estimate and e about its variance,
-s the private spread of users' averages, κ how far they reach, lag = τ ‖dx‖_H (times j) how wrong χ may be, p the number
-of features. Lengths of gradients are those of the dual norm √(gᵀ H⁻¹ g). Nothing here
-sees un-noised data, so nothing here can cost privacy (docs/privacy/tracking-srgd.md#t1); the values only
-decide the utility.
+Here dx is the step just made, H the private curvature model, g the last gradient estimate and e about its variance.
+The private spread of users' averages is s; κ is how far they reach, lag = τ ‖dx‖_H (times j) how wrong χ may be, p the
+number of features. Lengths of gradients are those of the dual norm √(gᵀ H⁻¹ g). Nothing here sees un-noised data, so
+nothing here can cost privacy (docs/privacy/tracking-srgd.md#t1); the values only decide the utility.
 """
 
 import math
@@ -224,10 +223,10 @@ def learnt(
     target: float,
     largest: float,
 ) -> tuple[float, float]:
-    """(s, κ) after a round, from what its release told of users' distances from the centre, shares of the divisor.
+    """Return (s, κ) after a round, from its released users' distances from the centre, as shares of the divisor.
 
-    The mean length over the radius says how far users were; less what is `known` of that it is their spread. κ moves
-    until a share `target` of those `present` is beyond ⅔ of the radius. s is in [SMALLEST · largest, largest].
+    The mean length over the radius estimates how far users were; minus its `known` part it is their spread. The margin
+    κ moves until a share `target` of `present` is beyond ⅔ of the radius. Then s is in [SMALLEST · largest, largest].
     """
     reached, beyond = 1 - released.beyond / present, 1 - released.within / present
     distance = radius * max(reached, 0.1) if reached < CROWDED else 1.5 * radius

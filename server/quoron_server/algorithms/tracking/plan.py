@@ -373,7 +373,7 @@ def predicted(
         main=(rounds, main, main_noise),
         inverse=inverse,
     )
-    return Prediction(*(part * (1 + edge**2) for part in parts))  # directions of which the pilot has told nothing
+    return Prediction(*(part * (1 + edge**2) for part in parts))  # directions of which the pilot released nothing
 
 
 def _unit(problem: Problem) -> float:

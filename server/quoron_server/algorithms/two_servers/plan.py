@@ -1,7 +1,7 @@
 """Plans of two servers: an ordinary plan made at μ/√2, whose noise is half of one server's and half of the other's.
 
 So every number that a plan holds or predicts knows of both noises, and nothing but the length of users' rows is added:
-in steps of 2⁻³⁰ deviations of *one* server's noise. What one server, or whoever holds its key, learns is counted again
+in steps of 2⁻³⁰ deviations of *one* server's noise. What one server, or a holder of its key, learns is counted again
 from these whole numbers alone. Statement and proof: docs/privacy/two-servers.md.
 """
 
@@ -124,7 +124,7 @@ def spent_by(sheet: Sheet) -> tuple[float, float]:
 
 
 def outsiders_mu(sheet: Sheet) -> float:
-    """The same for whoever sees no more than what is released, where both servers keep to it.
+    """Return μ against an observer who sees the releases alone, where both servers follow the protocol.
 
     What a user adds is half of it in what one server's noise hides and half in the other's: each is a release of its
     own, at half the μ but for what is rounded.
@@ -133,7 +133,7 @@ def outsiders_mu(sheet: Sheet) -> float:
 
 
 def server_mu(sheet: Sheet, part: float = 1.0) -> float:
-    """μ of all rounds of one user against one server, rounded up, for `part` of what the user adds.
+    """Return μ of all rounds of one user against one server, rounded up, for `part` of what the user adds.
 
     Statement: docs/privacy/two-servers.md#ts2.
 

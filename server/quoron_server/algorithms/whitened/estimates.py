@@ -120,7 +120,7 @@ TAIL_SCATTER = 0.3  # by which logarithms of shares are off that law
 LARGEST_CHANGE = 4.0  # of a curvature by what rounds have taught
 WALK = 0.3  # share of a step's change of the gradient by which no model of it holds
 POWERS = (0.0, 0.5, 1.0, 1.5, 2.0)  # of features' variance, by which there may be more to learn where they vary
-CLIPPING, TOLD = 1.25, 3.0  # of noise, and deviations, beyond which a gradient tells of directions
+CLIPPING, TOLD = 1.25, 3.0  # of noise, and deviations, beyond which a gradient shows directions
 LEAST = 0.2  # of what a gradient tells, the constant apart, along directions that no look has heard
 GRID = 60  # scales of what there is to learn
 
@@ -155,7 +155,7 @@ class WhitenedState:
     radii: Vector  # (T,), C
     beyond: Vector  # (T,): share of users beyond ⅔ C
     tail: float  # the least power of the tail of users' lengths so far
-    alike: bool = False  # whether all users who are told wrong count alike
+    alike: bool = False  # whether all misclassified users count alike
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -149,7 +149,7 @@ class Seen(NamedTuple):
         return self._replace(learnt=learnt(law, point), rising=max(0.0, -float(point @ gradient) - noise))
 
     def growth(self, problem: Problem) -> float:
-        """What predictions that are still to grow may be worth: of labels that can be told exactly, about all of it."""
+        """Return what growing predictions may gain: about all of `rising` where labels can be predicted exactly."""
         return RISING * (self.learnt / start_risk(problem)) ** 2 * self.rising if problem.beliefs.sigmoid else 0.0
 
     @property
@@ -373,7 +373,7 @@ LEAST_RADIUS = 1e-6  # times s₀, so that arithmetic stays finite; and most, ov
 ROBUST_BEYOND, ROBUST_FACTOR, ROBUST_LENGTHS, ROBUST_BOUND = 0.15, 2.0, 3.0, 2.0
 ROBUST_LABELS = 1.2
 USUAL = 4.0  # root mean square of logistic predictions, at most, up to a ν of COARSE; above it in proportion
-# Of several classes, one row a user: √S over G₀ and ν below which all who are told wrong count alike; the radius then,
+# Of several classes, one row a user: √S over G₀ and ν below which all misclassified users count alike; the radius then,
 # over G₀; the longest step, over the usual length of a point; the share of the last step that is gone again.
 SURE, ALIKE_BELOW, ALIKE, STRIDE, MOMENTUM = 0.25, 100.0, 0.15, 1.6, 0.3
 EVEN = 0.9  # 1 - Σ p̄² of the mean chances, over that of even ones, above which they do: rare classes were lost
@@ -620,7 +620,7 @@ class WhitenedTracking(OfPlan[WhitenedParameters]):
             target = self._target(self._law.variety(levels, float(following @ following - levels @ levels)))
         factor, least = state.factor, LEAST_RADIUS * p.start_slope
         aimed = self._common * max((max(tail, 0.0) / STEEP) ** 2, LEAST_TARGET)  # who is far beyond costs most
-        near = math.sqrt(spread) / (NEAR[0] * state.start_length)  # where most are told right, few who are not matter
+        near = math.sqrt(spread) / (NEAR[0] * state.start_length)  # where most are right, the few others matter
         several = target if p.robust else target * min(max(near, NEAR[1]), 1.0)
         aimed = several if p.outputs > 1 else target if p.robust else min(target, aimed)
         if not first:
@@ -687,7 +687,7 @@ class WhitenedTracking(OfPlan[WhitenedParameters]):
         return FARTHER if p.outputs == 1 and not p.robust and p.resolution > SLOWER_FROM and flattest < STEEP else 1.0
 
     def _sure(self, state: WhitenedState, following: Vector) -> bool:
-        """Whether most are told right, and noise hides by how much: of several even classes and users of one row."""
+        """Whether most are predicted right, noise hides by how much: for several even classes and users of one row."""
         p = self.parameters
         near = SURE * min(1.0, ALIKE_BELOW / p.resolution)
         usual = p.outputs > 2 and self.plan.problem.items_per_user == 1 and not p.robust
@@ -703,7 +703,7 @@ class WhitenedTracking(OfPlan[WhitenedParameters]):
 
     @property
     def _common(self) -> float:
-        """π* of a common label, were it no share: a share that its noise can be told from."""
+        """π* of a common label, were it no share: a share that stands out from its noise."""
         nu = self.parameters.resolution
         return BEYOND / nu * math.pow(max(1.0, nu / SLOWER_FROM), 1 / 3)
 

@@ -113,7 +113,7 @@ class Law:
         return np.maximum(values, LEAST_CURVATURE * self.curvature), basis
 
     def gradient(self, x: Vector) -> Vector:
-        """γ(x), (q d,): exact where features are Gaussian in the metric and labels told nothing."""
+        """Return γ(x), (q d,): exact where features are Gaussian in the metric and independent of labels."""
         if self.outputs == 1:
             if not self.sigmoid:
                 return self.curvature * x
@@ -202,7 +202,7 @@ class Law:
         return 0.25 * (1 - float(shares @ shares)) * self.outputs / self.parts
 
 
-MOST_CONTRASTED = 512  # numbers of a model of several classes, of which a client is told a whole matrix
+MOST_CONTRASTED = 512  # numbers of a model of several classes, of which a client is sent a whole matrix
 COLUMNS = 3  # looks at columns
 STAGES = 4  # second moments
 PARTS = COLUMNS + 2 * STAGES + 1  # those, a length and a second moment as often as that, and the length of a gradient
@@ -356,10 +356,10 @@ class WhitenedParameters(Parameters):
         return True
 
     def attendance(self, problem: Problem) -> tuple[Attendance, ...]:
-        """Told by the shares of every gradient; beside the vote, where one user may be replaced by another.
+        """Released by the shares of every gradient; possible beside the vote where one user may be replaced.
 
-        In parts by those of second moments, too. A length's is of users who have one above zero (free-presence#p1),
-        and that of columns of users who have an item: no round is ended by those.
+        With parts, the shares of second moments release it, too. That of a length counts users with one above zero
+        (free-presence#p1), that of columns users with an item: neither ends a round.
         """
         told: list[MomentMean | NormCountMean | None] = []
         if self.parts:

@@ -42,7 +42,7 @@ VOTE = 0.02
 LENGTH = (0.006, 0.03)  # of each length, at least and at most
 LENGTH_RESOLUTION = 6.2  # a length wants (6.2 / (nμ))² of μ²
 GROWTH = 1.2  # of μ_t² from round to round
-FEARED = 0.02  # declared share of adversarial users above which it is ready for them, unless told
+FEARED = 0.02  # declared share of adversarial users above which it is ready for them, by default
 VOTE_BOUND = 0.1
 SURE_CLASSES = (
     "The predicted risk is of classes that columns tell with doubt. Of classes that they tell almost surely 7 times "
@@ -59,9 +59,9 @@ SMOOTHING = 0.25  # λ of a hinge's envelope, in units of the margin
 class WhitenedOptions:
     """Planning options; None lets the plan choose."""
 
-    rounds: int | None = None  # all of them; 13 unless told
+    rounds: int | None = None  # all of them; 13 by default
     participation: float = 1.0  # declared share of users who answer; it steers the forecast, never a divisor
-    smoothing: float | None = None  # of a hinge: λ of its Moreau envelope, at most 1; SMOOTHING unless told
+    smoothing: float | None = None  # of a hinge: λ of its Moreau envelope, at most 1; SMOOTHING by default
     # Clip more, in fear of adversarial users: where there are none it leaves up to 240 times as much. None: where more
     # than one in fifty are declared, below which it has not been worth that.
     robust: bool | None = None
@@ -147,7 +147,7 @@ def moves(p: WhitenedParameters, problem: Problem) -> list[Moves | None]:
 
 
 def taken(plan: RunPlan, allowed: Allowance) -> Verdict:
-    """Whether everybody may be asked in every round: always by whoever holds all rows, else where so many will answer.
+    """Return whether all users may be asked in every round: always on one machine with all rows, else if enough answer.
 
     Neither n, d nor ε has a limit: more of any is as good as before, or better. A budget that forbids so many rounds,
     answers or bytes leaves no plan to be asked about, or one of fewer rounds.
