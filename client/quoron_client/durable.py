@@ -31,9 +31,9 @@ def sync_folder(folder: Path) -> None:
 
 
 def replace_whole(path: Path, data: bytes, *, mode: int) -> None:
-    """Write a file so that it is complete or not there at all, whoever else writes it and even after a power cut.
+    """Write a file so that it is complete or not there at all, even with concurrent writers and after a power cut.
 
-    Whoever reads and then writes takes turns besides: the last to write wins.
+    Callers that read and then write must take turns: the last to write wins.
     """
     draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}.new")
     handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
@@ -76,7 +76,7 @@ class Tally:
         self.path = database.with_name(database.name + "-acknowledged")
 
     def read(self) -> tuple[int, str] | None:
-        """The count and the head, "" without; None if no count is kept. OSError, or ValueError for another file."""
+        """Return the count and the head, "" without; None without a count. OSError, or ValueError for another file."""
         if not self.path.exists():
             return None
         found = re.fullmatch(rb"([0-9]{20})(?: ([0-9a-f]{64}))?\n", self.path.read_bytes())
@@ -108,7 +108,7 @@ def make_folder(folder: Path, *, mode: int = SHARED) -> None:
 
 
 def public(path: str, flags: int) -> int:
-    """An `opener` for files that others may read and never write; no symbolic link is followed."""
+    """Return an `opener` for files that others may read and never write; no symbolic link is followed."""
     return os.open(path, flags | os.O_NOFOLLOW, PUBLIC)
 
 
@@ -119,7 +119,7 @@ def clear(draft: Path) -> None:
 
 
 def require_no_rest(path: Path) -> None:
-    """LedgerError if there was a ledger: SQLite would read the journal of a removed file into the new one."""
+    """Raise LedgerError if there was a ledger: SQLite would read the journal of a removed file into the new one."""
     journal, tally = path.with_name(path.name + "-wal"), Tally(path)
     try:
         empty = not (journal.exists() and journal.stat().st_size) and (tally.read() or (0, ""))[0] == 0

@@ -17,8 +17,8 @@ Unary randomised response for a number in a range: which bin holds it, one noisy
 
     bit j = [x lies in bin j], flipped with probability 1 / (e^(ε/2) + 1)
 
-Replacing x changes two of the true bits, so a report is ε-differentially private for its user whoever reads it, and no
-less than ε where the bins differ. With 1 / (e^ε + 1) it would be 2ε.
+Replacing x changes two of the true bits, so a report is ε-differentially private for its user against every reader, and
+no less than ε where the bins differ. With 1 / (e^ε + 1) it would be 2ε.
 
 Source: Bassily & Sun (2023), Algorithm 2, step 2. Proof: docs/privacy/local-model.md#r1.
 
@@ -43,7 +43,7 @@ Gaussian noise drawn by a client: exact on an integer grid, and calibrated by th
     >>> round(noise_scale(radius=1.0, epsilon=1.0, delta=1e-6, dimension=10), 2)
     8.45
 
-The coordinator is the adversary here, so a client trusts no noise scale that it is told. Sampler and grid are those of
+The coordinator is the adversary here, so a client trusts no noise scale that it receives. Sampler and grid are those of
 every release (docs/privacy/noise.md#n1, noise#n3 and noise#n4); the calibration is the analytic Gaussian mechanism for
 a vector that one user moves by up to 2 radius (docs/privacy/local-model.md#r2).
 """
@@ -78,12 +78,12 @@ class LocalRandomness(Protocol):
         """Words `first` to `first + size` of each user's stream of this round, shape (k, size); first + size <= 2³³."""
 
     def require_deployable(self) -> None:
-        """Raises RunError unless the words are fit to protect real people."""
+        """Raise RunError unless the words are fit to protect real people."""
 
 
 @dataclass(frozen=True, slots=True)
 class SeededRandomness:
-    """For simulation: each word is a function of (seed, round, user, position), whoever else is asked in one go."""
+    """For simulation: each word is a function of (seed, round, user, position), and not of other users in a call."""
 
     seed: int
 
@@ -147,7 +147,7 @@ def _philox(block, user, key):  # type: ignore[no-untyped-def]
 
 @njit(cache=True)
 def fill_words(key, users, first, out):  # type: ignore[no-untyped-def]
-    """Fills row u of `out` (users, words) with user u's words from number `first` on."""
+    """Fill row u of `out` (users, words) with user u's words from number `first` on."""
     size = out.shape[1]
     for i in range(len(users)):
         user = np.uint64(users[i])
@@ -234,13 +234,13 @@ class RangeBits:
             return int((chance * (1 + Decimal(2) ** -96)).to_integral_value(ROUND_CEILING))
 
     def indices(self, values: Vector) -> NDArray[np.int64]:
-        """The bin of each value, shape (k,)."""
+        """Return the bin of each value, shape (k,)."""
         with np.errstate(all="ignore"):
             places = np.nan_to_num((values + self.half_width) * (self.bins / (2 * self.half_width)), nan=self.bins / 2)
         return np.clip(np.floor(places), 0, self.bins - 1).astype(np.int64)
 
     def randomise(self, values: Vector, randomness: LocalRandomness, *, round: int, users: Users) -> NDArray[np.uint8]:
-        """Each user's report, zeros and ones of shape (k, bins); values and users have shape (k,)."""
+        """Return each user's report, zeros and ones of shape (k, bins); values and users have shape (k,)."""
         flips = np.uint64(self.flips)
         report = np.empty((len(values), self.bins), np.uint8)
         rows = max(1, (1 << 18) // self.bins)
@@ -261,7 +261,7 @@ _WORDS = 1 << 18  # at a time, so that they stay in cache
 
 
 def noise_scale(*, radius: float, epsilon: float, delta: float, dimension: int) -> float:
-    """Standard deviation a coordinate that makes one report of a vector within `radius` (ε, δ)-locally private.
+    """Return the σ a coordinate that makes one report of a vector within `radius` (ε, δ)-locally private.
 
     2 radius / μ with the largest μ that is (ε, δ), less what grid and sampler lack. Raises ConfigError outside
     0 < ε <= 15, 1e-12 <= δ < 1.
@@ -352,13 +352,13 @@ class VectorNoise:
     radius: float  # C
 
     def scale(self, dimension: int) -> float:
-        """σ, per coordinate."""
+        """Return σ, per coordinate."""
         return noise_scale(radius=self.radius, epsilon=self.epsilon, delta=self.delta, dimension=dimension)
 
     def randomise(
         self, values: Matrix, centre: Vector, randomness: LocalRandomness, *, round: int, users: Users
     ) -> Matrix:
-        """Each user's report, shape (k, d), as values (k, d); centre (d,), public; users (k,)."""
+        """Return each user's report, shape (k, d), as values (k, d); centre (d,), public; users (k,)."""
         if values.ndim != 2 or centre.shape != values.shape[1:] or not np.isfinite(centre).all():
             raise ConfigError(f"Expected a finite centre of shape {values.shape[1:]}, got shape {centre.shape}.")
         step = self.scale(values.shape[1]) * 2.0**-GRID_BITS

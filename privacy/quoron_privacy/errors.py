@@ -17,7 +17,7 @@
         └── WireError         a message that is not of this protocol
 
 Messages name the thing, its value and the fix. They never hold a user's data, and nothing that moves a terminal's
-cursor: what a file or another machine calls itself is told by `printable`.
+cursor: names that a file or another machine gives pass through `printable`.
 """
 
 import math

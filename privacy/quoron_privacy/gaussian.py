@@ -19,7 +19,7 @@ from quoron_privacy.noise.streams import GRID_BITS, RandomStream
 from quoron_privacy.release import Adjacency, NoisySums, Release
 
 LARGEST = 2.0**22  # a released coordinate is at most this many standard deviations before noise
-# Of the μ of a mean, what whoever is away in one of two worlds leaves to a count of those who are there
+# Of the μ of a mean, what a user who is away in one of two worlds leaves to a count of those who are there
 # (min-cohort#q4): below √¾ where two vectors are farther apart than one and nobody by 2.
 SPARE = 0.866
 _ARITHMETIC = 1 + 1e-9  # rounding of plans: products and quotients of public floats
@@ -50,7 +50,7 @@ class GaussianNoise:
 
     @classmethod
     def for_mu(cls, *, sensitivity: float, mu: float, dimension: int) -> "GaussianNoise":
-        """The least noise for one μ-GDP release of `dimension` coordinates; Infeasible if rounding alone costs μ."""
+        """Return the least noise for a μ-GDP release of `dimension` numbers; Infeasible if rounding alone costs μ."""
         positive(sensitivity=sensitivity, mu=mu)
         count(dimension=dimension)
         left = mu - _grid_mu(dimension)
@@ -64,7 +64,7 @@ class GaussianNoise:
         return self.scale * 2.0**-GRID_BITS
 
     def effective_mu(self, dimension: int) -> float:
-        """μ of one release: sensitivity / scale, plus what rounding the value to the grid can add."""
+        """Return μ of one release: sensitivity / scale, plus what rounding the value to the grid can add."""
         count(dimension=dimension)
         return self.sensitivity * _ARITHMETIC / self.scale + _grid_mu(dimension)
 
@@ -82,7 +82,7 @@ class GaussianNoise:
         return (steps + stream.gaussian_steps(steps.shape)).astype(np.float64) * self.step
 
     def entry(self) -> Release:
-        """The ledger entry of one release."""
+        """Return the ledger entry of one release."""
         return Release("gaussian", {"sensitivity": self.sensitivity, "scale": self.scale})
 
 
@@ -114,7 +114,7 @@ def mean_slack(cohort_size: int) -> float:
 
 
 def check_norm(norm: float) -> None:
-    """ConfigError for a norm whose square leaves floating point."""
+    """Raise ConfigError for a norm whose square leaves floating point."""
     if not 1e-150 < norm < 1e150:
         raise ConfigError(f"Expected norm in (1e-150, 1e150), got norm={norm}. Change the units.")
 

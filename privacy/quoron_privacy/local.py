@@ -72,13 +72,13 @@ def centred_radius(spread: float, *, dimension: int, users: int, failure: float,
 
 
 def bits_epsilon(flips: int) -> float:
-    """ε of one range report whose bits flip with probability flips / 2⁶⁴: 2 ln((2⁶⁴ - flips) / flips)."""
+    """Return ε of one range report whose bits flip with probability flips / 2⁶⁴: 2 ln((2⁶⁴ - flips) / flips)."""
     count(flips=flips)
     return 2 * math.log((2**64 - flips) / flips)
 
 
 def vector_delta(*, radius: float, scale: float, dimension: int, epsilon: float) -> float:
-    """δ at `epsilon` of one report of a vector clipped to `radius` with noise `scale`, sampler and grid included."""
+    """Return δ at `epsilon` of a report of a vector clipped to `radius`, noise `scale`, sampler and grid included."""
     mu = GaussianNoise(2 * radius, scale).effective_mu(dimension)
     return gdp.delta_for(mu, epsilon) + (1 + math.exp(epsilon)) * total_variation(gaussians=dimension)
 
@@ -91,7 +91,7 @@ Counts = NDArray[np.int64]
 
 
 def assign_coordinates(users: int, dimension: int, stream: RandomStream) -> Counts:
-    """A coordinate below d₂ for each of `users` users, shape (users,), group sizes within one of each other. Public."""
+    """Return a coordinate below d₂ for each user, shape (users,), group sizes within one of each other. Public."""
     return (stream.permutation(users) % padded(dimension)).astype(np.int64)
 
 
@@ -112,7 +112,7 @@ def count_bits(reports: Bits, answered: Mask, coordinates: Counts, groups: int) 
 
 
 def fullest_bins(counts: Counts, half_width: float) -> Vector:
-    """The middle of each group's fullest bin on [-half_width, half_width], shape (groups,); 0 for a group without ones.
+    """Return the middle of each group's fullest bin on ±half_width, shape (groups,); 0 for a group without ones.
 
     With one group this is Algorithm 2, the range of a scalar.
     """
@@ -123,7 +123,7 @@ def fullest_bins(counts: Counts, half_width: float) -> Vector:
 
 
 def crude_mean(counts: Counts, half_width: float, signs: Signs) -> Vector:
-    """The point whose rotated coordinates are the fullest bins, shape (d,): Algorithm 3. counts (d₂, t), signs (d,)."""
+    """Return the point (d,) whose rotated coordinates are the fullest bins: Algorithm 3. Counts (d₂, t), signs (d,)."""
     if len(counts) != padded(len(signs)):
         raise ConfigError(f"Expected counts of {padded(len(signs))} coordinates, got {len(counts)}.")
     point: Vector = rotate_back(fullest_bins(counts, half_width), signs)[0]
@@ -131,7 +131,7 @@ def crude_mean(counts: Counts, half_width: float, signs: Signs) -> Vector:
 
 
 def mean_of_reports(reports: Matrix, answered: Mask, centre: Vector, largest: float) -> Vector:
-    """Mean of the vector reports, shape (d,); reports (k, d). None: `centre`.
+    """Return the mean of the vector reports, shape (d,); reports (k, d). None: `centre`.
 
     Each is first brought within `largest` of the centre (the radius plus the noise that is to be expected, so that
     honest reports stay as they are), which bounds what an adversarial one can do. Dividing by the number of reports is

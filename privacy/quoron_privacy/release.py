@@ -32,7 +32,7 @@ class Release:
     parameters: Mapping[str, float]  # scale, sensitivity, ...
 
     def scaled(self, radius: float) -> "Release":
-        """The entry of the same value `radius` times as long: whatever is a length in it is multiplied."""
+        """Return the entry of the same value `radius` times as long: whatever is a length in it is multiplied."""
         lengths = {name: radius * value for name, value in self.parameters.items() if name in LENGTHS}
         return Release(self.mechanism, {**self.parameters, **lengths})
 
@@ -60,12 +60,12 @@ class NoisySums(Sums):
     """The sum of a cohort's weighted rows with the noise of two servers in it, in steps: released as it stands.
 
     A step is 2⁻³⁰ deviations of one server's noise. What a mechanism makes of it is arithmetic on what is public. There
-    are no `cells`, and nobody is told who was `clipped`: what rows say of their norms is in `total`.
+    are no `cells`, and who was `clipped` is not reported: what rows say of their norms is in `total`.
     """
 
     @classmethod
     def of(cls, total: Integers, answered: int) -> "NoisySums":
-        """All blocks of a round, one after the other, (k,), of so many users as both servers see."""
+        """Return all blocks of a round, one after the other, (k,), of so many users as both servers see."""
         return cls(total, np.zeros(4, np.int64), 0, answered)
 
     def __getitem__(self, block: slice) -> "NoisySums":
@@ -76,14 +76,14 @@ class Reduction(Protocol):
     """All that a mechanism reads of a cohort's rows: single rows are not needed."""
 
     def of(self, values: Matrix, answered: Mask) -> Sums:
-        """The sums of some of the cohort's users; values (k, d), answered (k,)."""
+        """Return the sums of some of the cohort's users; values (k, d), answered (k,)."""
 
 
 class LoopReduction(Reduction, Protocol):
     """One that a compiled loop makes of rows while they are in cache."""
 
     def around(self, dimension: int) -> Vector:
-        """The centre, (d,)."""
+        """Return the centre, (d,)."""
 
     @property
     def scales(self) -> tuple[float, float]:

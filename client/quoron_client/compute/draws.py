@@ -39,14 +39,14 @@ _S30, _S27, _S31, _S11 = np.uint64(30), np.uint64(27), np.uint64(31), np.uint64(
 
 
 def user_keys(round_number: int, users: NDArray[np.int64]) -> Keys:
-    """What the draws of `users` (k,) in one round are keyed by, shape (k,)."""
+    """Return the keys for the draws of `users` (k,) in one round, shape (k,)."""
     with np.errstate(over="ignore"):  # numbers are taken modulo 2^64
         keys: Keys = _mixed(_mixed(np.array([round_number], np.uint64)) + users.astype(np.uint64) * _STEP)
     return keys
 
 
 def ball_coordinates(batch: Items, *, seed: int, keys: Keys, threads: int | None = None) -> Vector:
-    """First coordinate of a uniform point of the unit ball in d dimensions, for every item, shape (N,).
+    """Return the first coordinate of a uniform point of the unit ball in d dimensions, for every item, shape (N,).
 
     Independent between items, users, rounds and seeds; `keys` (k,) are of `user_keys`. The bits of a user's coordinates
     depend on the seed and its key alone. Raises `ConfigError` unless there is one key per user.
@@ -61,7 +61,7 @@ def ball_coordinates(batch: Items, *, seed: int, keys: Keys, threads: int | None
 def shifts_and_spread(
     batch: Items, smoothing: Smoothing | None, keys: Keys | None, *, threads: int | None = None
 ) -> tuple[Vector, float]:
-    """What compiled loops need to know of a smoothing; nothing of it is (empty, 0).
+    """Return a smoothing's arguments for compiled loops; without smoothing (empty, 0).
 
     Shifts (N,) of an item's prediction per unit of its feature norm, of a `Convolution`; and the width of the smoothed
     kink per unit of squared feature norm, of `Moreau`. Raises `ConfigError` for a `Convolution` without keys.

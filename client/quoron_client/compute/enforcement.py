@@ -2,12 +2,12 @@
 
 How much a user scales its own loss down so that every conceivable user is β_u-smooth.
 
-The average Hessian of a generalised linear loss is at most curvature · (1/m) Σ a aᵀ + ridge · I at every point (for
-weighted items too, whose weights are at most 1, and for each of several classes: docs/privacy/losses.md#l1), so one
-eigenvalue of the user's second-moment matrix bounds it over the whole domain, independently of the iterate. Bounds are
-certified: exact eigenvalues plus an allowance for rounding, never a power iteration's estimate, which is too low.
-Nearly every user is within its bound, which a Cholesky factor shows without eigenvalues: of sixteen users at a time and
-in float32, with what that may be wrong by to spare, where they have equally many items and few numbers.
+The average Hessian of a generalised linear loss is at most curvature · (1/m) Σ a aᵀ + ridge · I at every point
+(docs/privacy/losses.md#l1). This holds for weighted items, whose weights are at most 1, and for each of several
+classes. So one eigenvalue of the user's second-moment matrix bounds it over the whole domain, independently of the
+iterate. Bounds are certified: exact eigenvalues plus an allowance for rounding, never a power iteration's estimate,
+which is too low. Nearly every user is within its bound, and a Cholesky factor shows it without eigenvalues. Where users
+have equally many items and few numbers, sixteen are factored at a time in float32, with an allowance for its errors.
 """
 
 from typing import Any
@@ -274,7 +274,7 @@ def _factored(work: Any, size: int) -> None:
 def _all_below(
     flat: Any, starts: Any, count: int, dimension: int, room: float, numbers: Any, work: Any, out: Any
 ) -> None:
-    """Set out[v] to 1 for users who are certainly below `room`, by float32 numbers; to 0 for whoever may not be.
+    """Set out[v] to 1 for users who are certainly below `room`, by float32 numbers; to 0 for users who may not be.
 
     User v's numbers begin at starts[v]. With n rows and columns of products of L numbers, u = 2⁻²⁴ and g = room: each
     entry of g I - gram is within (L + 4) u |a_i| |a_j| + u |entry| of the exact one, and what the factor multiplies to
@@ -331,7 +331,7 @@ def _scale_of(
         return np.nan
     room, slack = _room(count, dimension, curvature, ridge, bound)
     # The cheap answers first: the Frobenius norm bounds the largest eigenvalue, a Cholesky factor shows that it is
-    # below the room. Whoever passes either would pass the eigenvalue, too: `_room` has seen to it.
+    # below the room. A user who passes either would pass the eigenvalue, too: `_room` has seen to it.
     if norm <= room or _below(gram, size, room, work):
         return 1.0
     peak = curvature / count * _largest_eigenvalue(gram, size) * (1.0 + slack) + ridge

@@ -187,13 +187,13 @@ def average_gradient(
     threads: int | None = None,
     scale: Vector | None = None,
 ) -> Matrix:
-    """w_u · (s_u · Σ_k weights[k] · ∇F_u(points[k]) - centre) for every user u, shape (k, d).
+    """Return w_u · (s_u · Σ_k weights[k] · ∇F_u(points[k]) - centre) for every user u, shape (k, d).
 
-    F_u(x) = (1/m_u) Σ w_i φ_i(x) + ridge/2 · ‖x‖² over the user's m_u items; item weights w_i are in [0, 1]. d is the
-    number of features times `loss.outputs`. s_u is `smoothness_scale` with `task.user_smoothness`, else 1, and may be
-    given as `scale` (k,) where it has been computed before, for it depends on no point; w_u is
-    min(1, √(m_u / reference_items)) with `task.reference_items`, else 1. `batch` is as `bounded` returns it.
-    A `Convolution` draws from `keys` (k,), see `draws.user_keys`.
+    F_u(x) = (1/m_u) Σ w_i φ_i(x) + ridge/2 · ‖x‖² over the user's m_u items; item weights w_i are in [0, 1]. The
+    dimension d is the number of features times `loss.outputs`. The scale s_u is `smoothness_scale` with
+    `task.user_smoothness`, else 1; it depends on no point, so a computed one may be passed as `scale` (k,). The weight
+    w_u is min(1, √(m_u / reference_items)) with `task.reference_items`, else 1. Pass `batch` as `bounded` returns it. A
+    `Convolution` draws from `keys` (k,), see `draws.user_keys`.
 
     A user without items gets zeros, a user with a non-finite feature or label gets NaN (see `work.answer`). The bits
     do not depend on `threads` nor on the other users. Raises `DataError` for points or a centre of another shape,
@@ -220,7 +220,7 @@ def gradient_sums(
     threads: int | None = None,
     scale: Vector | None = None,
 ) -> Sums:
-    """What `reduction` makes of the users' `average_gradient`, without their rows ever being in memory.
+    """Return what `reduction` makes of the users' `average_gradient`, without their rows ever being in memory.
 
     The same integers as those of the rows. Users without items, with anything non-finite, or with a coordinate beyond
     `largest` in magnitude have not answered. Raises as `average_gradient`, and `ConfigError` for a reduction's centre
@@ -232,7 +232,7 @@ def gradient_sums(
     adding = (reduction.adding, reduction.around(batch.dimension), *reduction.scales, largest)
     threads, few = threads_for(batch, threads), max(4, _HELD // max(batch.dimension, 1))
     bounds = pieces(np.cumsum(batch.counts), batch.dimension, threads)
-    # Each piece of users has sums of its own, in integers: adding them is exact, whoever is done first.
+    # Each piece of users has sums of its own, in integers: adding them is exact in every order.
     totals, counts = np.zeros((len(bounds) - 1, batch.dimension), np.int64), np.zeros((len(bounds) - 1, 6), np.int64)
     works = [
         partial(
@@ -256,7 +256,7 @@ def gradient_sums(
 def _prepared(
     loss: Loss, batch: Items, task: AverageGradient, keys: Keys | None, threads: int | None, scale: Vector | None
 ) -> tuple[tuple[Any, ...], int]:
-    """What compiled loops are told of a task, and the number of classes of a loss that has several outputs, else 0."""
+    """Return a task's arguments for compiled loops, and the number of classes of a loss of several outputs, or 0."""
     points = np.ascontiguousarray(task.points, dtype=np.float64)
     weights = np.array(task.weights, dtype=np.float64)
     if points.ndim != 2 or len(points) not in (1, 2) or len(weights) != len(points):
@@ -377,12 +377,12 @@ def gradient_loop(
     start: int,
     stop: int,
 ) -> None:
-    """Average gradients of users `start` to `stop`, user u's into out[u].
+    """Write average gradients of users `start` to `stop`, user u's into out[u].
 
     With `add`, the address of a reduction's loop, `out` holds a few of them, which are added to `total` and `counts`
     when it is full: they are still in cache.
 
-    Items are taken in blocks, whoever they belong to: predictions, slopes, and then each user's sum.
+    Items are processed in blocks, across users: predictions, slopes, and then each user's sum.
     """
     dimension = features.shape[1]
     whole, rest = dimension // WIDTH * WIDTH, dimension % WIDTH
@@ -489,7 +489,7 @@ def gradient_loop(
             u, done = u + 1, 0
 
 
-# What `gradient_loop` is told where rows are wanted, and not their sums.
+# Arguments of `gradient_loop` where rows are wanted, and not their sums.
 _NOT_ADDED = (0, np.empty(0), 0.0, 0.0, 0.0, np.empty(0, np.int64), np.empty(0, np.int64))
 
 

@@ -64,7 +64,7 @@ class UserLoop:
         _ = self._float32, self._float64
 
     def kept(self) -> bool:
-        """Whether kernels of this loop are on disk; they may be of an older source or of another processor."""
+        """Return whether kernels of this loop are on disk; they may be of an older source or of another processor."""
         folder = str(njit(cache=True)(self._function).stats.cache_path)
         return any(Path(folder).glob(f"*.{self._function.__qualname__}-*.nbi"))
 
@@ -95,9 +95,9 @@ def threads_for(batch: Items, threads: int | None) -> int:
 
 
 def pieces(so_far: NDArray[np.int64], width: int, threads: int) -> list[int]:
-    """Where pieces of about equal size begin, of users whose sizes add up to `so_far` (k,) times `width`, and k.
+    """Return where pieces of about equal size begin, of users whose sizes add up to `so_far` (k,) times `width`, and k.
 
-    As many as threads, or a few times that where there is much to do: whoever is slower then takes fewer.
+    There are as many as threads, or a few times that where there is much to do: a slower thread then takes fewer.
     """
     if threads == 1 or len(so_far) < threads:
         return [0, len(so_far)]
@@ -252,7 +252,7 @@ def copied(source: Any, first: int, count: int, out: Any, place: int) -> None:
 
 @helper
 def within(flat: Any, first: int, count: int, most: float) -> bool:
-    """Whether each of `count` numbers from flat[first] on is finite and at most `most` in magnitude."""
+    """Return whether each of `count` numbers from flat[first] on is finite and at most `most` in magnitude."""
     good = True
     for j in range(first, first + count):
         good = good and abs(flat[j]) <= most and np.isfinite(flat[j])

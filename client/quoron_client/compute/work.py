@@ -16,7 +16,7 @@ the condition number and fail for users with fewer items than features.
 What a client does in a round of the local model: its average gradient, then a report that is private by itself.
 
 Two kinds of report: noisy bits of one rotated coordinate, from which the coordinator finds where the gradients lie, and
-the gradient clipped around a public centre with the client's own noise. A user is to send one report in a run; whoever
+the gradient clipped around a public centre with the client's own noise. A user sends one report in a run; a user who
 sends two has spent both. Source: Bassily & Sun (2023), Algorithm 5, lines 6 and 7.
 """
 
@@ -57,7 +57,7 @@ from quoron_privacy.kernels.compiled import helper, read_only, writable
 
 
 def second_moment_factor(batch: Items, *, threads: int | None = None) -> Matrix:
-    """Upper triangular U with Uᵀ U = (1/m_u) Σ w a aᵀ for every user, packed by rows, shape (k, d (d + 1) / 2).
+    """Return upper triangular U with Uᵀ U = (1/m_u) Σ w a aᵀ for every user, packed by rows, shape (k, d (d + 1) / 2).
 
     d is the number of features; weights w are 1 where a batch has none.
 
@@ -174,12 +174,12 @@ def answer(
     threads: int | None = None,
     scale: Vector | None = None,
 ) -> Answers:
-    """Each user's answer to `task`: values (k, *task.answer_shape(d)), and a status (k,).
+    """Return each user's answer to `task`: values (k, *task.answer_shape(d)), and a status (k,).
 
-    A user without items is `MISSING`, one with a non-finite feature or label is `REJECTED`; both rows are zero. `batch`
-    is as `bounded` returns it; `keys` (k,) are what a `Convolution` draws from, see `draws.user_keys`; `scale` (k,) is
-    that of `average_gradient`, if it is known. Raises
-    `DataError` or `ConfigError` only for a task that does not fit the batch's shape or the loss, or has no keys.
+    A user without items is `MISSING`, one with a non-finite feature or label is `REJECTED`; both rows are zero. Pass
+    `batch` as `bounded` returns it. A `Convolution` draws from `keys` (k,), see `draws.user_keys`. Pass `scale` (k,) of
+    `average_gradient` if it is known. Raises `DataError` or `ConfigError` only for a task that does not fit the batch's
+    shape or the loss, or has no keys.
     """
     values: Matrix
     if isinstance(task, AverageGradient):
@@ -266,7 +266,7 @@ def local_report(
     users: Users,
     threads: int | None = None,
 ) -> Answers:
-    """Each user's report: values (k, *task.answer_shape(d)), and a status that is ANSWERED for everybody.
+    """Return each user's report: values (k, *task.answer_shape(d)), and a status that is ANSWERED for everybody.
 
     Users without items or with non-finite ones report like a gradient of zero: a status of their own would tell the
     coordinator about their data. `batch` is as `bounded` returns it, `users` are the user numbers of its rows, (k,).

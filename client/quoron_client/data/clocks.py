@@ -32,7 +32,7 @@ _ZERO = timedelta()
 
 
 def form(written: str) -> tuple[str, ...]:
-    """The signs of a format: fields such as %d, and letters; none for ISO 8601. ConfigError for one without a date."""
+    """Return a format's signs: fields such as %d, and letters; none for ISO 8601. ConfigError for one without date."""
     if written == "iso":
         return ()
     text, signs, at = re.sub(r"%([FTRD])", lambda found: _WHOLE[found[1]], written), list[str](), 0
@@ -49,13 +49,13 @@ def form(written: str) -> tuple[str, ...]:
 
 
 def unix(written: str) -> int | None:
-    """What a second is in values that count from 1970-01-01T00:00Z; None for text."""
+    """Return how many units a second has in values that count from 1970-01-01T00:00Z; None for text."""
     return _UNIX.get(written)
 
 
 @cache
 def clock(zone: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Seconds since 1970-01-01T00:00Z from which on a zone is so many seconds ahead of UTC: two arrays, both (k,).
+    """Return seconds since 1970-01-01T00:00Z from which on a zone is so many seconds ahead of UTC: two arrays (k,).
 
     Before 1800 and from 2200 on it is what it is there. ConfigError for a zone that this machine does not know.
     """
@@ -74,7 +74,7 @@ def clock(zone: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
 
 
 def check_zone(zone: str) -> None:
-    """ConfigError for a zone that this machine does not know."""
+    """Raise ConfigError for a zone that this machine does not know."""
     _ahead(zone)
 
 

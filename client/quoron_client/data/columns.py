@@ -66,7 +66,7 @@ Vector = NDArray[np.float64]
 
 
 def text(value: object) -> str | None:
-    """One value of any type as text, None where it is missing; never raises for what a value does."""
+    """Return one value of any type as text, None where it is missing; never raises for what a value does."""
     try:
         found = _text(value)
         return None if not found else readable(found.encode(errors="surrogatepass")).decode()
@@ -85,18 +85,18 @@ def readable(data: bytes) -> bytes:
 
 
 def text_array(values: Iterable[object]) -> pa.Array:
-    """Values of any types as text, (N,) large strings, null where they are missing."""
+    """Return values of any types as text, (N,) large strings, null where they are missing."""
     return pa.array([text(value) for value in values], pa.large_string())
 
 
 def number(value: object) -> float:
-    """One value of any type as a number: NaN where it is no finite one."""
+    """Return one value of any type as a number: NaN where it is no finite one."""
     found = text(value)
     return math.nan if found is None else parsed(found)
 
 
 def parsed(text: str, decimal: str = ".") -> float:
-    """The number that a text says, with a decimal point or comma: NaN where it is no finite one."""
+    """Return the number that a text says, with a decimal point or comma: NaN where it is no finite one."""
     text = text.strip()
     if text in _TRUE or text in _FALSE:
         return float(text in _TRUE)
@@ -107,7 +107,7 @@ def parsed(text: str, decimal: str = ".") -> float:
 
 
 def parsed_texts(values: pa.Array, decimal: str) -> NDArray[np.float64]:
-    """What large texts (N,) say, (N,): NaN for null and for what is no finite number. No value raises."""
+    """Return what large texts (N,) say, (N,): NaN for null and for what is no finite number. No value raises."""
     if pa.types.is_dictionary(values.type):
         each = np.append(parsed_texts(values.dictionary, decimal), np.nan)
         return np.asarray(each[codes(values)], np.float64)
@@ -150,7 +150,7 @@ def cast(texts: pa.Array, kind: pa.DataType) -> pa.Array | None:
 
 
 def codes(values: pa.DictionaryArray) -> NDArray[np.int64]:
-    """The place of each value in its dictionary, (N,): -1 where there is none, whatever type places are stored as."""
+    """Return each value's place in its dictionary, (N,): -1 where there is none, whatever type places are stored as."""
     places = pc.fill_null(values.indices.cast(pa.int64()), -1)
     return np.asarray(places.to_numpy(zero_copy_only=False), np.int64)
 
@@ -190,7 +190,7 @@ MANY, LONG = 20, 60  # columns, and letters of a name, in an error
 
 
 def column(table: pa.Table, name: str) -> pa.Array:
-    """One column without dictionary encoding; DataError lists the columns where it is missing.
+    """Return one column without dictionary encoding; DataError lists the columns where it is missing.
 
     Text is large: a column may have more of it than 2 GiB. What is no UTF-8 in it has a sign in place of what cannot be
     read: one user's bytes are no error of a table.
@@ -206,7 +206,7 @@ def column(table: pa.Table, name: str) -> pa.Array:
 
 
 def users(table: pa.Table, name: str) -> pa.Array:
-    """The column of users, as `column` gives it, of types that can be counted and put in order. DataError for others.
+    """Return the column of users, as `column` does, of types that can be counted and ordered. DataError for others.
 
     0.0 and -0.0 are one user: equal numbers are.
     """
@@ -224,14 +224,14 @@ def users(table: pa.Table, name: str) -> pa.Array:
 
 
 def check(table: pa.Table, name: str) -> None:
-    """Raises DataError unless the table has the column once, of numbers or of text; looks at no value."""
+    """Raise DataError unless the table has the column once, of numbers or of text; looks at no value."""
     if _family(table.schema.field(_place(table, name)).type) is None:
         kind = table.column(name).type
         raise DataError(f"Expected column {name!r} to hold numbers or text, got type {kind}. {_fix(kind)}")
 
 
 def somebodys(values: pa.Array) -> pa.Array:
-    """Which rows of a user column are somebody's: not those that are null, an empty text or no number."""
+    """Return which rows of a user column are somebody's: not those that are null, an empty text or no number."""
     here = pc.is_valid(values)
     if pa.types.is_string(values.type) or pa.types.is_large_string(values.type):  # empty: so are a CSV file's fields
         here = pc.and_(here, pc.fill_null(pc.not_equal(values, ""), False))
@@ -241,7 +241,7 @@ def somebodys(values: pa.Array) -> pa.Array:
 
 
 def check_users(values: pa.Array, name: str) -> None:
-    """DataError for a row of a user column that is nobody's, without how many are: that is private."""
+    """Raise DataError for a row of a user column that is nobody's, without how many are: that is private."""
     if somebodys(values).false_count:
         raise DataError(
             f"Expected a user in every row of column {name!r}, got some that are null or empty. Leave these rows out, "
@@ -250,7 +250,7 @@ def check_users(values: pa.Array, name: str) -> None:
 
 
 def numbers(table: pa.Table, name: str) -> Vector:
-    """A column as float64, shape (N,): NaN where a value is no finite number. True and false are 1 and 0.
+    """Return a column as float64, shape (N,): NaN where a value is no finite number. True and false are 1 and 0.
 
     Text is parsed value by value, as decimal numbers, with the comma of the table's dialect, or true and false. Raises
     DataError as `check` does.
@@ -272,7 +272,7 @@ def numbers(table: pa.Table, name: str) -> Vector:
 
 
 def stored(values: pa.Array) -> NDArray[Any]:
-    """Integers or float32 or float64 without nulls where they are, shape (N,), not to be written.
+    """Return integers or float32 or float64 without nulls where they are, shape (N,), not to be written.
 
     What `to_numpy` gives, without pandas, which that imports.
     """
@@ -282,7 +282,7 @@ def stored(values: pa.Array) -> NDArray[Any]:
 
 
 def texts(table: pa.Table, name: str) -> pa.Array:
-    """A column as text, shape (N,): null where a value is missing or empty; whole numbers have no decimal point.
+    """Return a column as text, shape (N,): null where a value is missing or empty; whole numbers have no decimal point.
 
     Raises DataError as `check` does.
     """
@@ -299,7 +299,7 @@ def texts(table: pa.Table, name: str) -> pa.Array:
 
 
 def letters(values: pa.Array) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """The bytes of large text, and where each value of (N,) begins and the last ends (N + 1,); not to be written.
+    """Return the bytes of large text, and where each of N values begins and the last ends (N + 1,); not to be written.
 
     A null's place among them means nothing.
     """
@@ -309,29 +309,29 @@ def letters(values: pa.Array) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
 
 
 def kind(table: pa.Table, name: str) -> pa.DataType:
-    """The type of a column's values, as `column` gives them."""
+    """Return the type of a column's values, as `column` gives them."""
     check_name(name, table.column_names)
     found = table.schema.field(name).type
     return found.value_type if pa.types.is_dictionary(found) else found
 
 
 def is_plain(kind: pa.DataType) -> bool:
-    """Whether values of a type are numbers or text."""
+    """Return whether values of a type are numbers or text."""
     return _family(kind) is not None
 
 
 def is_text(kind: pa.DataType) -> bool:
-    """Whether values of a type are text, or the bytes of some."""
+    """Return whether values of a type are text, or the bytes of some."""
     return _family(kind) == "text"
 
 
 def missing(values: pa.Array) -> NDArray[np.bool_]:
-    """Which values (N,) are null."""
+    """Return which values (N,) are null."""
     return np.asarray(values.is_null().to_numpy(zero_copy_only=False))
 
 
 def places(table: pa.Table, name: str, vocabulary: Sequence[str | int]) -> NDArray[np.int64]:
-    """Place of every value in the vocabulary, -1 where it is in none, shape (N,). Raises DataError as `check` does."""
+    """Return every value's place in the vocabulary, -1 for others, shape (N,). Raises DataError as `check` does."""
     if isinstance(vocabulary[0], str):
         values, known = texts(table, name), pa.array(vocabulary, pa.large_string())
     else:
@@ -342,13 +342,13 @@ def places(table: pa.Table, name: str, vocabulary: Sequence[str | int]) -> NDArr
 
 
 def kinds(table: pa.Table, name: str, chosen: NDArray[np.bool_]) -> int:
-    """How many different values the chosen rows (N,) of a column have, missing ones being one. For simulation only."""
+    """Return how many different values the chosen rows (N,) of a column have, missing as one. For simulation only."""
     values = (texts if _family(table.column(name).type) else column)(table, name).filter(pa.array(chosen))
     return int(pc.count_distinct(values, mode="all").as_py())
 
 
 def vocabulary(table: pa.Table, name: str) -> tuple[str | int, ...]:
-    """The values found in a column, sorted: integers of a whole column of them, else texts. For simulation only."""
+    """Return the values in a column, sorted: integers of a whole column of them, else texts. For simulation only."""
     check(table, name)
     values = column(table, name)
     if pa.types.is_integer(values.type):
@@ -417,7 +417,7 @@ def _place(table: pa.Table, name: str) -> int:
 
 
 def check_name(name: str, names: Sequence[str], wanted: Collection[str] = ()) -> None:
-    """DataError unless a table with these `names` of columns has this one, once.
+    """Raise DataError unless a table with these `names` of columns has this one, once.
 
     The first row of a file without a header is somebody's, so names are shown only where one that is `wanted` is there.
     """
@@ -442,7 +442,7 @@ def check_name(name: str, names: Sequence[str], wanted: Collection[str] = ()) ->
 
 
 def _names(names: list[str]) -> str:
-    """The columns of a table for people; a first row with numbers is somebody's row, and is not told."""
+    """Return a table's columns for an error; a first row with numbers is a user's row, and is not shown."""
     if any(not math.isnan(number(each)) for each in names):
         return "columns whose names are numbers"
     first = [(each.splitlines() or [""])[0] for each in names[:MANY]]  # in quotes that never close there may be rows

@@ -9,9 +9,9 @@
     >>> fused.encoded(rules, table).kept.tolist()
     [True, False]
 
-One row's numbers depend on that row alone, by declared ranges and vocabularies. No value of a row is an error: a row
+One row's numbers depend on that row alone, by declared ranges and vocabularies. No value of a row is an error. A row
 that cannot be used (a feature or a weight that is no finite number, a label that is none of those declared) is left
-out, or with `missing="midpoint"` a feature without a number is taken to be in the middle of its range. A column that is
+out. With `missing="midpoint"` a feature without a number is taken to be in the middle of its range. A column that is
 not there, or is there twice, is an error: a table's columns are public.
 
 What a row's label is, by public rules only: a comparison, a positive value, classes, a range, or given signs.
@@ -106,7 +106,7 @@ class Comparison:
             raise ConfigError(f"Expected a label such as 'delay > 15' with a finite number, got {self.number}.")
 
     def of(self, table: "pa.Table") -> Vector:
-        """Labels of all rows, shape (N,); NaN where there is none."""
+        """Return labels of all rows, shape (N,); NaN where there is none."""
         values = columns.numbers(table, self.column)
         return np.where(np.isnan(values), np.nan, _signs(_OPERATORS[self.operator](values, self.number)))
 
@@ -125,7 +125,7 @@ class Positive:
         check_vocabulary(f"label {self.column!r}", (self.value,))
 
     def of(self, table: "pa.Table") -> Vector:
-        """Labels of all rows, shape (N,); NaN where there is none."""
+        """Return labels of all rows, shape (N,); NaN where there is none."""
         if isinstance(self.value, str):
             missing = np.asarray(columns.texts(table, self.column).is_null().to_numpy(zero_copy_only=False))
         else:
@@ -150,7 +150,7 @@ class Classes:
             raise ConfigError(f"Expected two classes of label {self.column!r} or more, got {len(self.values)}.")
 
     def of(self, table: "pa.Table") -> Vector:
-        """Labels of all rows, shape (N,); NaN where there is none."""
+        """Return labels of all rows, shape (N,); NaN where there is none."""
         found = columns.places(table, self.column, self.values)
         labels = _signs(found == 1) if len(self.values) == 2 else found.astype(np.float64)
         return np.where(found < 0, np.nan, labels)
@@ -187,16 +187,16 @@ class Range:
         return 0.5 * self.low + 0.5 * self.high
 
     def in_units(self, predictions: Vector) -> Vector:
-        """Predictions or labels in the column's own units, same shape."""
+        """Return predictions or labels in the column's own units, same shape."""
         return self.middle + self.unit * predictions
 
     def of(self, table: "pa.Table") -> Vector:
-        """Labels of all rows, shape (N,); NaN where there is none."""
+        """Return labels of all rows, shape (N,); NaN where there is none."""
         values = np.clip(columns.numbers(table, self.column), self.low, self.high)
         return np.clip((values - self.middle) / self.unit, -self.bound, self.bound)
 
     def outside(self, table: "pa.Table") -> NDArray[np.bool_]:
-        """Which values were held at an end, shape (N,)."""
+        """Return which values were held at an end, shape (N,)."""
         values = columns.numbers(table, self.column)
         return np.asarray((values < self.low) | (values > self.high))
 
@@ -212,7 +212,7 @@ class Signs:
     __pydantic_config__: ClassVar[ConfigDict] = _CLOSED
 
     def of(self, table: "pa.Table") -> Vector:
-        """Labels of all rows, shape (N,); NaN where there is none."""
+        """Return labels of all rows, shape (N,); NaN where there is none."""
         values = columns.numbers(table, self.column)
         labels: Vector = np.copysign(1.0, values - 0.5)
         labels[(values != 0.0) & (np.abs(values) != 1.0)] = np.nan
@@ -231,7 +231,7 @@ def read_label(
     range: tuple[float, float] | None = None,
     bound: float = 1.0,
 ) -> AnyLabel:
-    """The label that a configuration means: `text` is a column, or alone a comparison such as 'delay > 15'.
+    """Return the label that a configuration means: `text` is a column, or alone a comparison such as 'delay > 15'.
 
     Raises ConfigError for a comparison without a finite number, and where two of the others are given.
     """
@@ -258,7 +258,7 @@ def read_label(
 
 
 def outcomes(label: AnyLabel | None) -> tuple[str | int | bool, ...]:
-    """The values that are told apart, the one of lower scores first, as the column has them; () for a number.
+    """Return a label's values, the one of lower scores first, as the column has them; () for a number.
 
     Of a comparison and of one value among others they are false and true. Of -1 and +1 undeclared, 0 and 1.
     """
@@ -274,7 +274,7 @@ def outcomes(label: AnyLabel | None) -> tuple[str | int | bool, ...]:
 
 
 def meaning(label: AnyLabel) -> str:
-    """What is predicted: the column, or where that is whether something holds, the statement."""
+    """Return what is predicted: the column, or where that is whether something holds, the statement."""
     match label:
         case Comparison():
             return f"{label.column} {label.operator} {label.number:g}"
@@ -285,7 +285,7 @@ def meaning(label: AnyLabel) -> str:
 
 
 def in_words(value: str | int | bool) -> str:
-    """A value as text: true, false, and others as they are."""
+    """Return a value as text: true, false, and others as they are."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -330,7 +330,7 @@ class Balanced:
         return cls(number)
 
     def by(self, shares: Sequence[float] | Vector, error: float) -> "ClassWeights":
-        """What shares (K,) say that were released with this standard error: docs/privacy/table-health.md#h3.
+        """Return what shares (K,) say that were released with this standard error: docs/privacy/table-health.md#h3.
 
         In inverse proportion to them, each held within [2 errors, 1] first; then no less than 1/cap of the largest.
         """
@@ -377,7 +377,7 @@ class ClassWeights:
         return np.where(np.isnan(labels), np.nan, np.array(self.counts)[places.astype(np.int64)])
 
     def weighed(self, labels: Vector, weights: Vector) -> Vector:
-        """The weights (N,) of items with these labels (N,), multiplied a part at a time."""
+        """Return the weights (N,) of items with these labels (N,), multiplied a part at a time."""
         found = weights.copy()
         for first in range(0, len(labels), _PART):
             found[first : first + _PART] *= self.of(labels[first : first + _PART])
@@ -533,7 +533,7 @@ class Encoding:
         return tuple(dict.fromkeys((*(feature.column for feature in self.features), *label, *weight)))
 
     def check(self, table: "pa.Table") -> None:
-        """Raises DataError unless the table has every column once, of numbers or of text; looks at no value."""
+        """Raise DataError unless the table has every column once, of numbers or of text; looks at no value."""
         for each in self.features:
             each.check(table)
         for role in (self.label, self.weight):
@@ -541,7 +541,7 @@ class Encoding:
                 columns.check(table, role.column)
 
     def check_meant(self, user: str | None = None) -> None:
-        """Raises ConfigError for rules without a feature, a column with two meanings, a user who is a feature, and for
+        """Raise ConfigError for rules without a feature, a column with two meanings, a user who is a feature, and for
         words that no model's file may hold."""
         if not self.features:
             raise ConfigError(
@@ -575,14 +575,14 @@ class Encoding:
             )
 
     def check_public(self) -> None:
-        """Raises ConfigError where values would be taken from the data, and so become public."""
+        """Raise ConfigError where values would be taken from the data, and so become public."""
         for feature in self.features:
             if feature.is_open:
                 raise ConfigError(f"Expected the public values of column {feature.column!r}, got none. List them.")
         check_class_weight(self.class_weight, self.label, looked=False)
 
     def check_loss(self, loss: Loss) -> None:
-        """Raises ConfigError unless labels, their bound and the feature norm are what the loss takes."""
+        """Raise ConfigError unless labels, their bound and the feature norm are what the loss takes."""
         label, classes, bound = self.label, getattr(loss, "classes", 2), getattr(loss, "label_bound", None)
         if self.feature_norm != loss.feature_norm:
             raise ConfigError(
@@ -612,7 +612,7 @@ class Encoding:
             raise ConfigError(f"Expected labels within the loss's label_bound={bound:g}, got bound={label.bound:g}.")
 
     def resolved(self, table: "pa.Table") -> "Encoding":
-        """The same rules with every `from-data` vocabulary replaced by the values found. For simulation only."""
+        """Return the same rules with every `from-data` vocabulary replaced by the values found. For simulation only."""
         found = (Categorical(f.column, columns.vocabulary(table, f.column)) if f.is_open else f for f in self.features)
         return replace(self, features=tuple(found))
 
@@ -622,7 +622,7 @@ class Encoding:
 
     @classmethod
     def from_json(cls, tree: Mapping[str, Any]) -> "Encoding":
-        """The rules that `as_json` gave. Raises ConfigError naming the key that is wrong."""
+        """Return the rules that `as_json` gave. Raises ConfigError naming the key that is wrong."""
         try:
             return _adapter().validate_json(json.dumps(tree, allow_nan=False), strict=True)
         except ValidationError as error:
@@ -633,7 +633,7 @@ class Encoding:
             raise ConfigError(f"Expected the encoding of a table as JSON, got {type(error).__name__}.") from None
 
     def in_unit_rows(self, rows: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Rows (N, p) divided each by its own norm; then at most `feature_norm`."""
+        """Return rows (N, p) divided each by its own norm; then at most `feature_norm`."""
         norms = np.linalg.norm(rows.astype(np.float64), axis=1)
         scale = self.feature_norm * _HAIR / np.where(norms > 0, norms, 1.0)
         return (rows * scale[:, None]).astype(np.float32)
@@ -650,7 +650,7 @@ _WHOLE = re.compile(r"-?(0|[1-9]\d*)", re.ASCII)
 
 
 def types_of(source: Any, schema: "pa.Schema") -> Types:
-    """The types that the schema of a source declares, by column: of Parquet, of an Arrow table, of a polars frame.
+    """Return the types that a source's schema declares, by column: of Parquet, of an Arrow table, of a polars frame.
 
     None of files of text and pandas frames, whose types are made of values; nor dictionaries, nor columns of nulls.
     """
@@ -663,7 +663,7 @@ def types_of(source: Any, schema: "pa.Schema") -> Types:
 
 
 def check_types(rules: Encoding, types: Types) -> None:
-    """Raises DataError where a column of its type can hold nothing but one value, or none, of what is declared."""
+    """Raise DataError where a column of its type can hold nothing but one value, or none, of what is declared."""
     for each in rules.features:
         kind = types.get(each.column)
         if kind is None:
@@ -696,7 +696,7 @@ def check_types(rules: Encoding, types: Types) -> None:
 
 
 def typed(rules: Encoding, types: Types) -> Encoding:
-    """The same rules, by which a label that is stored as true or false is predicted as true or false."""
+    """Return the same rules, by which a label that is stored as true or false is predicted as true or false."""
     import pyarrow as pa
 
     label = rules.label

@@ -1,6 +1,6 @@
 """What a column becomes: the public range of a number, the public vocabulary of a category, a public hash.
 
-What every feature answers: whoever reads a table asks a feature, never which kind it is.
+The interface of every feature: code that reads a table calls it, and never checks which kind a feature is.
 
 Each value is read alone, by `read(table)`, in one of two ways:
 
@@ -20,8 +20,8 @@ Columns that are declared alike as one entry: `x[0:100000]` is x0, x1, ..., x999
     ['x[0:150]']
 
 What stands in brackets are the first number and the one after the last, as Python slices are. Numbers have as many
-digits as the first, if that begins with 0. So a run over 10⁵ columns is told in a line: in a configuration, to a
-coordinator, to its clients and in a model's file.
+digits as the first, if that begins with 0. So the columns of a run over 10⁵ columns are one line: in a configuration,
+in messages and in a model's file.
 
 Categories that are integers and count up are one text likewise.
 
@@ -140,31 +140,29 @@ class Kind(ABC):
         """What it is, what a value is that does not fit, in words, and the fix."""
 
     def check(self, table: "pa.Table") -> None:
-        """Raises DataError unless the table has the column once, of a type that can be read; looks at no value."""
+        """Raise DataError unless the table has the column once, of a type that can be read; looks at no value."""
         columns.check(table, self.column)
 
     @abstractmethod
     def read(self, table: "pa.Table") -> NDArray[Any]:
-        """Numbers or codes of all rows, shape (N,), as `is_number` says. Raises DataError as `check` does."""
+        """Return numbers or codes of all rows, shape (N,), as `is_number` says. Raises DataError as `check` does."""
 
 
-MAX_COLUMNS = (
-    1 << 20
-)  # columns of one encoding: their names take some 100 MB, and whoever announces a run may name a span
+MAX_COLUMNS = 1 << 20  # columns of one encoding: their names take some 100 MB, and an announcement may name a span
 MAX_INTEGER = 2**53  # integer categories below it are what they are as float64 too
-MIN_SPAN = 100  # columns, or integers, in a row that are told as a span
+MIN_SPAN = 100  # columns, or integers, in a row that are written as a span
 _SPAN = re.compile(r"(.*)\[(\d{1,9}):(\d{1,9})\]", re.ASCII | re.DOTALL)
 _COUNTED = re.compile(r"(-?\d{1,16}):(-?\d{1,16})", re.ASCII)
 _NUMBERED = re.compile(r"(.*?)(\d{1,9})", re.ASCII | re.DOTALL)
 
 
 def is_span(name: str) -> bool:
-    """Whether a name stands for columns that count up."""
+    """Return whether a name stands for columns that count up."""
     return _SPAN.fullmatch(name) is not None
 
 
 def span_size(column: str) -> int | None:
-    """How many columns a declared name stands for; None for one that is itself. ConfigError for none, or too many."""
+    """Return how many columns a declared name stands for; None for a plain name. ConfigError for none, or too many."""
     found = _SPAN.fullmatch(column)
     if found is None:
         return None
@@ -177,7 +175,7 @@ def span_size(column: str) -> int | None:
 
 
 def named(column: str) -> tuple[str, ...]:
-    """The columns that a declared name stands for. ConfigError as `size`."""
+    """Return the columns that a declared name stands for. ConfigError as `size`."""
     found, many = _SPAN.fullmatch(column), span_size(column)
     if found is None or many is None:
         return (column,)
@@ -186,7 +184,7 @@ def named(column: str) -> tuple[str, ...]:
 
 
 def spanned(names: Sequence[str]) -> list[str]:
-    """The shortest list of declared names that stands for these, in this order: spans where 100 or more follow."""
+    """Return the shortest list of declared names for these, in this order: spans where 100 or more follow."""
     written: list[str] = []
     for prefix, first, some in _runs(names):
         short = len(some) >= MIN_SPAN and first is not None
@@ -195,7 +193,7 @@ def spanned(names: Sequence[str]) -> list[str]:
 
 
 def counted(text: str) -> range:
-    """The integers that `0:50000` stands for, the first and the one after the last. ConfigError for another text."""
+    """Return the integers of `0:50000`, the first and the one after the last. ConfigError for another text."""
     found = _COUNTED.fullmatch(text)
     many = range(int(found[1]), int(found[2])) if found is not None else range(0)
     if not 0 < len(many) <= MAX_COLUMNS or not -MAX_INTEGER < many[0] <= many[-1] < MAX_INTEGER:
@@ -207,7 +205,7 @@ def counted(text: str) -> range:
 
 
 def values(given: Any) -> Sequence[Any]:
-    """Those of a list, or of a text as of `counted`, in a tree that is not checked yet; none of anything else."""
+    """Return values of a list, or of a text as of `counted`, in a tree that is not checked yet; else none."""
     try:
         found = counted(given) if isinstance(given, str) else given
     except ConfigError:
@@ -216,7 +214,7 @@ def values(given: Any) -> Sequence[Any]:
 
 
 def counting(values: Sequence[str | int]) -> range | None:
-    """The same as a range, where they are `LEAST` integers or more of which each is one above that before it."""
+    """Return the same as a range, where they are `LEAST` integers or more of which each is one above that before it."""
     first = values[0] if values else ""
     if isinstance(values, range) or len(values) < MIN_SPAN or isinstance(first, str):
         return values if isinstance(values, range) else None
@@ -284,7 +282,7 @@ class DatePart(Kind):
     column: str
     part: Part
     format: str = "iso"  # how text says it: "iso", a format such as "%d.%m.%Y %H:%M", or "unix", "unix-ms", ...
-    zone: str = ""  # the clock that values are told by, of those that have an offset; "": the one they are written in
+    zone: str = ""  # the clock by which values with an offset are read; "": the one they are written in
 
     __pydantic_config__: ClassVar[ConfigDict] = _CLOSED
 
@@ -314,11 +312,11 @@ class DatePart(Kind):
         return "category", f"no {'time' if self.part == 'hour' else 'date'}, or missing", _fix(self.format)
 
     def check(self, table: "pa.Table") -> None:
-        """Raises DataError unless the table has the column once, of a type that says this part; looks at no value."""
+        """Raise DataError unless the table has the column once, of a type that says this part; looks at no value."""
         dates.check(table, self.column, self.part)
 
     def read(self, table: "pa.Table") -> Codes:
-        """The part of each value, shape (N,), from 0; -1 for none. Raises DataError as `check` does."""
+        """Return the part of each value, shape (N,), from 0; -1 for none. Raises DataError as `check` does."""
         self.check(table)
         found = dates.of(table, self.column, self.format, self.zone)
         if self.part == "hour":
@@ -376,18 +374,18 @@ class DateNumber(Kind):
         return "number", f"outside [{self.low:g}, {self.high:g}], or no date", _fix(self.format)
 
     def check(self, table: "pa.Table") -> None:
-        """Raises DataError unless the table has the column once, of a type that says this part; looks at no value."""
+        """Raise DataError unless the table has the column once, of a type that says this part; looks at no value."""
         dates.check(table, self.column, self.part)
 
     def read(self, table: "pa.Table") -> Vector:
-        """Years, or whole days since the declared one, of all rows, shape (N,); NaN where a value is no date."""
+        """Return years, or whole days since the declared one, of all rows, shape (N,); NaN where a value is no date."""
         self.check(table)
         found = dates.of(table, self.column, self.format, self.zone)
         return found.years() if self.part == "year" else found.days_since(day_number(self.column, self.since))
 
 
 def day_number(column: str, day: str) -> int:
-    """Days from 1970-01-01 to a declared day. ConfigError for another text."""
+    """Return days from 1970-01-01 to a declared day. ConfigError for another text."""
     try:
         return date.fromisoformat(day).toordinal() - date(1970, 1, 1).toordinal()
     except (TypeError, ValueError):
@@ -482,7 +480,7 @@ class Numeric(Kind):
         return "number", outside, fix
 
     def read(self, table: "pa.Table") -> NDArray[Any]:
-        """Numbers of all rows, shape (N,), NaN where a value is none; with edges their intervals, -1 for none."""
+        """Return all rows' numbers, shape (N,), NaN where a value is none; with edges their intervals, -1 for none."""
         values = columns.numbers(table, self.column)
         return np.where(np.isnan(values), -1, np.digitize(values, self.edges)) if self.edges else values
 
@@ -492,8 +490,8 @@ class Categorical(Kind):
     """One 0/1 column for each declared category; other values, and nulls, are all zeros.
 
     Text categories are compared as text, integer ones as integers. A hundred integers or more that count up are a
-    range, told as `0:50000`. `"from-data"` takes the values found, for simulation only: in a deployment the vocabulary
-    itself would leak.
+    range, written as `0:50000`. The value `"from-data"` takes the values found, for simulation only: in a deployment
+    the vocabulary itself would leak.
     """
 
     column: str
@@ -533,7 +531,7 @@ class Categorical(Kind):
         return "category", "in none of the declared categories, or missing", fix
 
     def read(self, table: "pa.Table") -> Codes:
-        """Place of each value among the categories, shape (N,); -1 for one that is in none."""
+        """Return the place of each value among the categories, shape (N,); -1 for one that is in none."""
         if self.categories == "from-data":
             raise ConfigError(f"Expected declared values of {self.column!r}, got 'from-data'. List them.")
         return columns.places(table, self.column, self.categories)
@@ -548,8 +546,8 @@ class Hashed(Kind):
     [51, 57, -1, 51]
 
     The bucket of a value is SipHash-2-4 of its text in UTF-8 modulo the number of buckets. The key, 16 bytes of BLAKE2b
-    of the column's name, is public: two columns fall together in different places, and whoever picks values that do
-    moves his own rows alone. Which bucket a value has depends on nothing else: not on the machine, the file or what
+    of the column's name, is public. Each column has collisions of its own, and a user who picks values that collide
+    changes its own rows alone. Which bucket a value has depends on nothing else: not on the machine, the file or what
     others hold.
 
     Source: Aumasson & Bernstein (2012), SipHash: a fast short-input PRF.
@@ -589,7 +587,7 @@ class Hashed(Kind):
         return "category", "missing", "If it is missing, all is well."
 
     def read(self, table: "pa.Table") -> Codes:
-        """The bucket of each value's text, shape (N,); -1 where it is missing. Raises DataError as `check` does."""
+        """Return the bucket of each value's text, shape (N,); -1 if missing. Raises DataError as `check` does."""
         values = columns.texts(table, self.column)
         key = np.frombuffer(blake2b(self.column.encode(errors="replace"), digest_size=16).digest(), "<u8")
         found = np.empty(len(values), np.int64)
@@ -603,7 +601,7 @@ _NAMES = {kind: tuple(each.name for each in fields(kind)) for kind in get_args(F
 
 
 def apart(features: Iterable[Feature]) -> tuple[Feature, ...]:
-    """Features of one column each. ConfigError for spans of none or of too many, of columns or of categories."""
+    """Return features of one column each. ConfigError for spans of none or of too many, of columns or of categories."""
     given = tuple(features)
     sizes = [span_size(each.column) for each in given]
     values = sum(each.implied * (size or 1) for each, size in zip(given, sizes, strict=True))
@@ -620,7 +618,7 @@ def apart(features: Iterable[Feature]) -> tuple[Feature, ...]:
 
 
 def together(features: Sequence[Feature]) -> tuple[Feature, ...]:
-    """The same features, those that are alike and whose columns count up as one: what `apart` takes apart."""
+    """Return the same features, those that are alike and whose columns count up as one: what `apart` takes apart."""
     found: list[Feature] = []
     for _, some in groupby(features, lambda each: (type(each), *_public(each))):
         alike = list(some)
@@ -649,7 +647,7 @@ def _public(feature: Feature) -> tuple[object, ...]:
 
 
 def check_vocabulary(what: str, values: Sequence[str | int | bool]) -> None:
-    """ConfigError unless there are values, all text or all integers, each once."""
+    """Raise ConfigError unless there are values, all text or all integers, each once."""
     if not values:
         raise ConfigError(f"Expected the public values of {what}, got none. List them.")
     if isinstance(values, range):

@@ -5,9 +5,9 @@ Parquet files in a folder or an object store, read row group by row group.
     files = Files.found("s3://bucket/visits")
     for batch in files.batches(files.parts[0], ["patient", "age"]): ...
 
-Of a folder all `.parquet` files below it are read, but for names that begin with "." or "_"; the keys of hive
-partitions (`year=2024/`) are columns of text, whatever their values look like: a type that followed from all of them
-would let one user's value change everybody's column. Rows are in the order of the files' paths.
+All `.parquet` files below a folder are read, but for names that begin with "." or "_". The keys of hive partitions
+(`year=2024/`) are columns of text, whatever their values look like: a type that followed from all of them would let one
+user's value change everybody's column. Rows are in the order of the files' paths.
 
 | what is wrong                                   | DataError names                               |
 | ----------------------------------------------- | --------------------------------------------- |
@@ -89,7 +89,7 @@ class Piece:
         return sum(self.sizes)
 
     def between(self, first: int, last: int) -> "Piece":
-        """The row groups that have rows `first` to `last` of it."""
+        """Return the row groups that have rows `first` to `last` of it."""
         ends = np.cumsum(self.sizes)
         low, high = (int(each) for each in np.searchsorted(ends, [first, last - 1], side="right"))
         before = sum(self.sizes[:low])
@@ -106,7 +106,7 @@ class Files:
 
     @classmethod
     def found(cls, source: str | Path) -> "Files":
-        """What there is now. DataError for nothing, a first file that is no Parquet, and a password in a URL."""
+        """Return what there is now. DataError for nothing, a first file that is no Parquet, and a password in a URL."""
         system, root = reached(str(source))
         with _reached(str(source)):
             infos = _listed(system, root)
@@ -150,14 +150,14 @@ class Files:
         return hashlib.sha256(json.dumps(listing).encode()).hexdigest()
 
     def check(self, columns: Sequence[str]) -> None:
-        """DataError unless the first file has each of these columns once."""
+        """Raise DataError unless the first file has each of these columns once."""
         for name in columns:
             if self.schema.names.count(name) != 1:
                 found = ", ".join(self.schema.names)
                 raise DataError(f"Expected one column {name!r} in {self.source!r}, got columns {found}.")
 
     def opened(self, part: FoundFile) -> pq.ParquetFile:
-        """A file's footer. DataError if it has changed since it was found, or is no Parquet."""
+        """Return a file's footer. DataError if it has changed since it was found, or is no Parquet."""
         with _reached(part.shown):
             info = self.system.get_file_info(part.path)
         if info.type == pa.fs.FileType.NotFound:
@@ -167,7 +167,7 @@ class Files:
         return _opened(self.system, part)
 
     def check_all(self, columns: Sequence[str]) -> None:
-        """DataError unless every file has each of these columns in one type, or null: schemas are public."""
+        """Raise DataError unless every file has each of these columns in one type, or null: schemas are public."""
         for name in columns:
             if name in self._otherwise:
                 raise DataError(self._otherwise[name])
@@ -181,7 +181,7 @@ class Files:
         return found
 
     def rows(self, part: FoundFile) -> tuple[int, ...]:
-        """Rows of each row group."""
+        """Return rows of each row group."""
         footer = self.opened(part).metadata
         return tuple(footer.row_group(group).num_rows for group in range(footer.num_row_groups))
 
@@ -306,7 +306,7 @@ def state(source: str) -> tuple[int, int]:
 
 
 def content(source: str) -> bytes:
-    """SHA-256 of a file's bytes. DataError as `state` says, and where they cannot be read."""
+    """Return SHA-256 of a file's bytes. DataError as `state` says, and where they cannot be read."""
     state(source)
     system, path = reached(source)
     digest = hashlib.sha256()
@@ -320,7 +320,7 @@ def content(source: str) -> bytes:
 
 
 def check_names(names: pa.Schema | Collection[str], where: str) -> None:
-    """DataError for names of columns that are no UTF-8: Arrow raises where one is asked for."""
+    """Raise DataError for names of columns that are no UTF-8: Arrow raises where one is asked for."""
     try:
         "".join(names.names if isinstance(names, pa.Schema) else names).encode()
     except UnicodeError:
@@ -383,7 +383,7 @@ def _decoded(step: str) -> str:
 
 
 def without_values(name: str) -> str:
-    """A path, or what is said of it, without the values of hive partitions."""
+    """Return a path, or what is said of it, without the values of hive partitions."""
     return re.sub("=[^/]*", "=...", name)
 
 
@@ -406,7 +406,7 @@ AHEAD = 2  # steps
 
 
 def ahead(source: Iterator[T]) -> Generator[T]:
-    """The same things, made by another thread a few steps before they are wanted; its error comes where it arose."""
+    """Yield the same things, made by another thread a few steps ahead; its error comes where it arose."""
     made: Queue[tuple[bool, Any]] = Queue(AHEAD)
     stopped = threading.Event()
 
@@ -459,7 +459,7 @@ class ArrowFile:
             return cls(source, found, reader.schema, rows)
 
     def batches(self, places: list[int]) -> Iterator[pa.Table]:
-        """The columns at these places, a stored batch after another. DataError if the file has changed."""
+        """Yield the columns at these places, a stored batch after another. DataError if the file has changed."""
         self._check()
         stored = sorted(places)
         try:

@@ -19,7 +19,7 @@ How a table's text is written is declared, or read off its header and its name, 
     >>> Dialect().of_header(b'"weight, kg";age', "visits.csv")[1].separator
     ';'
 
-| what                    | declared as                          | told from                                         |
+| what                    | declared as                          | detected from                                     |
 | ----------------------- | ------------------------------------ | ------------------------------------------------- |
 | what separates cells    | `separator`, one character           | the name (.tsv), or what the header has           |
 | what a number's comma is| `decimal`, `.` or `,`                | nothing: it is `.`                                |
@@ -45,13 +45,13 @@ _MARKS = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
 
 
 def can_separate(one: str) -> bool:
-    """Whether a text can be what separates cells."""
+    """Return whether a text can be what separates cells."""
     return len(one) == 1 and one.isascii() and one not in '"\r\n\0'
 
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """As declared; None is to be told. ConfigError for what none can be."""
+    """The declared form of a text file; None is to be detected. Raises ConfigError for an impossible value."""
 
     separator: str | None = None
     decimal: Literal[".", ","] = "."
@@ -72,12 +72,12 @@ class Dialect:
             raise ConfigError(f"Expected quoting to be 'double' or 'none', got {self.quoting!r}.")
 
     def declared(self) -> dict[str, str]:
-        """What differs from what is told."""
-        given, told = asdict(self), asdict(Dialect())
-        return {name: value for name, value in given.items() if value != told[name]}
+        """Return the fields that differ from the defaults."""
+        given, default = asdict(self), asdict(Dialect())
+        return {name: value for name, value in given.items() if value != default[name]}
 
     def of_bytes(self, first: bytes, called: str) -> str:
-        """The encoding of a file that begins so. DataError where it begins like another than is declared."""
+        """Return the encoding of a file that begins so. DataError where it begins like another than is declared."""
         marked = _MARKS.get(first[:2])
         if marked is None:
             return "utf-8" if self.encoding is None else "utf-16-le" if self.encoding == "utf-16" else self.encoding
@@ -112,7 +112,7 @@ class Dialect:
         return header, replace(self, separator=found[0] if found else ",")
 
     def check_unwritten(self, called: str) -> None:
-        """DataError where something is declared that only files of text have."""
+        """Raise DataError where something is declared that only files of text have."""
         if (self.separator, self.encoding, self.quoting) != (None, None, "double"):
             raise DataError(
                 f"Expected no separator, encoding or quoting of {called!r}, which is no text, got some. Leave them out."
@@ -167,18 +167,18 @@ class Format:
 
 
 def is_url(source: object) -> bool:
-    """Whether it says how to reach a store."""
+    """Return whether it says how to reach a store."""
     return isinstance(source, str) and "://" in source
 
 
 def name_of(source: str) -> str:
-    """The name of a file, here or by a URL, for people: the address of its store is not part of it."""
+    """Return the name of a file, here or by a URL, for people: the address of its store is not part of it."""
     path = source.partition("?")[0] if is_url(source) else source
     return PurePath(path).name
 
 
 def is_folder(source: str | Path) -> bool:
-    """Whether it is the Parquet files of a folder or of a URL, which may be a single one."""
+    """Return whether it is the Parquet files of a folder or of a URL, which may be a single one."""
     if not is_url(source):
         return Path(source).is_dir()
     known = _known(str(source))
@@ -186,12 +186,12 @@ def is_folder(source: str | Path) -> bool:
 
 
 def is_table(source: str | Path) -> bool:
-    """Whether it names a table: by its end, as a URL, or because a folder is there."""
+    """Return whether it names a table: by its end, as a URL, or because a folder is there."""
     return _known(str(source)) is not None or is_folder(source)
 
 
 def is_text(source: str | Path) -> bool:
-    """Whether its cells are text, which declares no types."""
+    """Return whether its cells are text, which declares no types."""
     known = _known(str(source))
     return known is not None and known.kind in ("csv", "json")
 

@@ -65,7 +65,7 @@ from quoron_privacy.kernels.threads import all_threads, at_once
 
 _LONG, _NUMBERS = 256, 1 << 16  # rows of a tile, and numbers: it stays in a processor's cache
 _APART = 16  # numbers between columns of a tile: a power of two apart, they would drive each other out of the cache
-# How Arrow stores numbers, by what `numbers` is told.
+# How Arrow stores numbers; `numbers` takes the index.
 STORED = ("float", "double", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "bool")
 _LIKE = tuple(np.empty(0, {"float": "float32"}.get(kind, kind)) for kind in STORED[:-1])
 
@@ -122,11 +122,11 @@ def _scale(value: float, low: float, high: float, scale: float) -> Any:
 def numbers(
     stored: Any, ends: Any, places: Any, drop: bool, scale: float, features: Any, marks: Any, counts: Any
 ) -> None:
-    """Columns of numbers, each brought from its [low, high] to [-1, 1] in float32, and then times `scale`.
+    """Write columns of numbers, each brought from its [low, high] to [-1, 1] in float32, and then times `scale`.
 
-    `stored` (k, 4) are the address of each column's values, how they are stored, the address of their validity and the
-    first one's place; `ends` (k, 2) low and high; `places` (k, 2) its column of `features` (N, p) and its bit of
-    `marks` (N, B). `counts` (k, 2) become values that are missing, and others outside the range.
+    Row j of `stored` (k, 4) has the address of a column's values, how they are stored, the address of their validity
+    and the first one's place; `ends` (k, 2) low and high. Row j of `places` (k, 2) has its column of `features` (N, p)
+    and its bit of `marks` (N, B). `counts` (k, 2) become values that are missing, and others outside the range.
     """
     rows, columns = len(features), len(stored)
     long = min(_LONG, max(8, _NUMBERS // max(1, columns)))
@@ -164,7 +164,7 @@ def numbers(
 def one_hot(
     codes: Any, first: int, width: int, bit: int, middle: int, drop: bool, one: float, features: Any, marks: Any
 ) -> int:
-    """A column of codes: of `width` columns from `first` on one is `one`. Returns how many have none, which are marked.
+    """Write a column of codes: of `width` from `first` on one is `one`. Return how many rows have none, and mark them.
 
     Where `middle` is a code, not -1, a row without one has that code, or with `drop` cannot be used.
     """
@@ -205,7 +205,7 @@ def clear(features: Any, labels: Any, weights: Any, marks: Any) -> None:
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def first_of(owners: Any, seen: Any, most: int, kept: Any) -> bool:
-    """Which rows are among the first `most` of their user, of whom seen[u] were met before; whether all are."""
+    """Return which rows are among the first `most` of their user, of whom seen[u] were met before; whether all are."""
     everything = True
     for i in range(len(owners)):
         seen[owners[i]] += 1
@@ -216,7 +216,7 @@ def first_of(owners: Any, seen: Any, most: int, kept: Any) -> bool:
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def squeeze(kept: Any, rows: Any) -> int:
-    """The kept rows of (N, ...), one after the other from the first on; how many they are."""
+    """Move the kept rows of (N, ...) to the front, one after the other; return how many they are."""
     at = 0
     for i in range(len(kept)):
         if kept[i]:
@@ -228,7 +228,7 @@ def squeeze(kept: Any, rows: Any) -> int:
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def settle(owners: Any, marks: Any, offsets: Any, held: Any, zero_rows: bool, to: Any) -> bool:
-    """Where each row goes so that usable ones lie user by user, `to` (M,); whether all are there already.
+    """Return where each row goes so that usable ones lie user by user, `to` (M,); whether all are there already.
 
     `offsets` (n + 1,) and `held` (n,), usable rows of each user, are filled in. A user without any has one row that is
     zero, with `zero_rows`, as all are that cannot be used and those beyond the table's: these go where room is left.
@@ -298,7 +298,7 @@ def _swap(i: int, j: int, row: Any, to: Any, features: Any, labels: Any, weights
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def tally(owners: Any, place: Any, marks: Any, columns: int, rows: Any, usable: Any, unfit: Any, labelled: Any) -> None:
-    """Adds up marks of the rows of users u with place[u] >= 0: rows, usable ones, unfit by column, usable by label."""
+    """Add up marks of the rows of users u with place[u] >= 0: rows, usable ones, unfit by column, usable by label."""
     for i in range(len(owners)):
         user = place[owners[i]]
         if user < 0:
@@ -339,7 +339,7 @@ class Column:
 
 
 def declared_columns(rules: Encoding) -> tuple[Column, ...]:
-    """All columns with a declaration, in the order of their marks: features, the label, the weight."""
+    """Return all columns with a declaration, in the order of their marks: features, the label, the weight."""
     found = [Column(each.title, *each.misfit) for each in rules.features]
     if rules.label is not None:
         found.append(Column(rules.label.column, "label", *_label(rules.label)))
@@ -350,7 +350,7 @@ def declared_columns(rules: Encoding) -> tuple[Column, ...]:
 
 
 def declared_labels(rules: Encoding) -> tuple[str, ...]:
-    """What labels are told apart, in words: the classes, or the two ends of a range at which they are held."""
+    """Return the labels that are counted, in words: the classes, or the two ends of a range of numbers."""
     label = rules.label
     if label is None:
         return ()
@@ -408,7 +408,7 @@ def _label(label: Classes | Comparison | Positive | Range | Signs) -> tuple[str,
 def label_places(
     label: Classes | Comparison | Positive | Range | Signs, raw: Shares, table: "pa.Table"
 ) -> NDArray[np.int64]:
-    """Place of each row's label `raw` (N,) among `declared_labels`, -1 for none."""
+    """Return the place of each row's label `raw` (N,) among `declared_labels`, -1 for none."""
     if isinstance(label, Range):
         values = columns.numbers(table, label.column)
         return np.select([values < label.low, values > label.high], [0, 1], -1)
@@ -447,7 +447,7 @@ class Encoded:
     counts: Counts = field(repr=False)
 
     def batch(self, users: int, owners: NDArray[np.int64]) -> ItemBatch:
-        """The items of `users` users, row i being that of user owners[i] (N,).
+        """Return the items of `users` users, row i being that of user owners[i] (N,).
 
         A user without a row that can be used has one item of zeros, whose gradient is zero but for the ridge.
         """
@@ -469,7 +469,7 @@ class Encoded:
         return ItemBatch(placed(self.features), placed(self.labels), offsets, **weighted)
 
     def users_without(self, users: int, owners: NDArray[np.int64]) -> int:
-        """Users whose rows are all left out. A function of private data: for reports of simulations only."""
+        """Return users whose rows are all left out. A function of private data: for reports of simulations only."""
         return int(np.count_nonzero(np.bincount(owners[self.kept], minlength=users) == 0))
 
 
@@ -513,7 +513,7 @@ class Block:
         return found
 
     def part(self, first: int, last: int) -> "Block":
-        """Some neighbouring rows."""
+        """Return some neighbouring rows."""
         some = slice(first, last)
         return Block(self.features[some], self.labels[some], self.weights[some], self.marks[some], self.weighted)
 
@@ -525,7 +525,7 @@ class Block:
 
 
 def encoded(rules: Encoding, table: pa.Table) -> Encoded:
-    """All rows of a table as items. Raises DataError as `rules.check` does, and never for a value."""
+    """Return all rows of a table as items. Raises DataError as `rules.check` does, and never for a value."""
     rules.check(table)
     block = Block.of(rules, table.num_rows)
     counts = _counts(rules, table, encode(rules, table, block), block)
@@ -533,7 +533,7 @@ def encoded(rules: Encoding, table: pa.Table) -> Encoded:
 
 
 def encode(rules: Encoding, table: pa.Table, block: Block) -> Counted:
-    """All rows of a table, which `rules.check` found good, into a block of as many."""
+    """Encode all rows of a table, which `rules.check` found good, into a block of as many."""
     shape = _Shape.of(rules)
     pieces = all_threads() * max(1, -(-rules.dimension * table.num_rows // (all_threads() * PIECE)))
     size = max(LEAST, -(-table.num_rows // pieces))
@@ -548,7 +548,7 @@ def encode(rules: Encoding, table: pa.Table, block: Block) -> Counted:
 
 
 def marks_of(rules: Encoding, table: pa.Table) -> NDArray[np.uint8]:
-    """Marks alone of all rows of such a table, (N, B)."""
+    """Return marks alone of all rows of such a table, (N, B)."""
     block = Block.of(rules, table.num_rows)
     encode(rules, table, block)
     return block.marks
@@ -678,8 +678,8 @@ _STRETCH = 1 << 21  # bytes of rows that are put in order at a time, about: a pr
 class Gathering:
     """Rows that are added batch by batch, of a table of so many `rows`, where that is known.
 
-    Before they take more memory `ask` is told how many bytes they will take, and how many of these are new. It may
-    raise.
+    Before they take more memory, `ask` is called with the bytes that they will take, and how many of these are new. It
+    may raise.
     """
 
     def __init__(
@@ -717,7 +717,7 @@ class Gathering:
         return self._numbering.digest
 
     def end(self) -> "Gathered":
-        """All of it. DataError for a table without rows, and for a row without a user."""
+        """Return all rows. Raises DataError for a table without rows, and for a row without a user."""
         if self._numbering.waiting:
             self._count()
         users, ranks = self._numbering.ranks(without_rows=True)

@@ -31,7 +31,7 @@ def _round(a: Any, b: Any, c: Any, d: Any) -> Any:
 
 @njit(cache=True, nogil=True)
 def sip(data: Any, first: int, last: int, key: Any, other: Any) -> Any:
-    """The hash of bytes `first` to `last` of `data` under a key of two words, little-endian as in the paper."""
+    """Return the hash of bytes `first` to `last` of `data` under a key of two words, little-endian as in the paper."""
     a, b, c, d = key ^ _C0, other ^ _C1, key ^ _C2, other ^ _C3
     whole = first + (last - first) // 8 * 8
     for at in range(first, whole, 8):

@@ -70,15 +70,15 @@ class ItemBatch:
         return int(self.features.shape[1])
 
     def of(self, users: NDArray[np.int64]) -> "ItemBatch":
-        """The items of some of its users (k,), in the given order."""
+        """Return the items of some of its users (k,), in the given order."""
         return ItemView(self.features, self.labels, self.begins, self.ends, self.weights).of(users)
 
     def seen(self, users: NDArray[np.int64]) -> "ItemView":
-        """Some of its users (k,), in the given order, where they are: nothing is copied."""
+        """Return some of its users (k,), in the given order, where they are: nothing is copied."""
         return ItemView(self.features, self.labels, self.offsets[users], self.offsets[users + 1], self.weights)
 
     def where(self, begins: NDArray[np.int64], ends: NDArray[np.int64]) -> "ItemView":
-        """Its rows as those of other users (k,): begins[u] to ends[u] are user u's. DataError for rows that are not.
+        """Return its rows as those of other users (k,): begins[u] to ends[u] are user u's. DataError for missing rows.
 
         Rows may be nobody's, or several users'.
         """
@@ -101,14 +101,14 @@ class ItemView:
     Made by `ItemBatch` alone, whose checks hold for it. A loop over users reads it like a batch.
     """
 
-    features: Features  # (N, d), of whoever else is there as well
+    features: Features  # (N, d), of other users, too
     labels: NDArray[np.float64]  # (N,)
     begins: NDArray[np.int64]  # (k,)
     ends: NDArray[np.int64]  # (k,)
     weights: NDArray[np.float64] | None = None  # (N,)
 
     def of(self, users: NDArray[np.int64]) -> ItemBatch:
-        """The items of some of its users (k,), in the given order: a copy."""
+        """Return the items of some of its users (k,), in the given order: a copy."""
         begins, counts = self.begins[users], self.counts[users]
         offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
         rows = np.arange(offsets[-1]) + np.repeat(begins - offsets[:-1], counts)
@@ -117,7 +117,7 @@ class ItemView:
         return ItemBatch(features, self.labels[rows], offsets, weights)
 
     def seen(self, users: NDArray[np.int64]) -> "ItemView":
-        """Some of its users (k,), in the given order, where they are: nothing is copied."""
+        """Return some of its users (k,), in the given order, where they are: nothing is copied."""
         return ItemView(self.features, self.labels, self.begins[users], self.ends[users], self.weights)
 
     @property

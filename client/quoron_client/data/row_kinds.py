@@ -22,12 +22,12 @@ _NUMBER, _DAY, _FLAG, _TEXT, _MISSING = map(KINDS.index, ("number", "date", "boo
 
 
 def kinds(table: pa.Table, name: str) -> NDArray[np.int8]:
-    """The place among `KINDS` of each row's kind, shape (N,). DataError for a column that cannot be read."""
+    """Return the place among `KINDS` of each row's kind, shape (N,). DataError for a column that cannot be read."""
     return read(table, name)[1]
 
 
 def read(table: pa.Table, name: str) -> tuple[NDArray[np.float64], NDArray[np.int8]]:
-    """What every row says as a number, of a date its year, NaN for none, and its kind; both (N,). Raises DataError."""
+    """Return each row's number, of a date its year, NaN for none, and its kind; both (N,). Raises DataError."""
     type_ = columns.kind(table, name)
     if is_day(type_):
         years = _years(table, name)
@@ -46,18 +46,18 @@ def read(table: pa.Table, name: str) -> tuple[NDArray[np.float64], NDArray[np.in
 
 
 def is_day(kind: pa.DataType) -> bool:
-    """Whether all that such a column holds is dates."""
+    """Return whether all that such a column holds is dates."""
     return bool(pa.types.is_date(kind) or pa.types.is_timestamp(kind))
 
 
 def codes(table: pa.Table, name: str) -> tuple[NDArray[np.float64], list[str]]:
-    """Place of every row's text among the column's texts in their order, NaN for none, and the texts."""
+    """Return the place of every row's text among the column's texts in their order, NaN for none, and the texts."""
     coded = columns.texts(table, name).dictionary_encode()
     found = coded.dictionary.to_pylist()
     order = sorted(range(len(found)), key=found.__getitem__)
     ranks = np.full(len(found) + 1, np.nan)
     ranks[order] = np.arange(len(order))
-    # What a model's file may not hold is no name either, whoever has it.
+    # A text that a model's file may not hold is no name, either.
     nothing = np.array([*(text.strip().lower() in _NOTHING or bool(CONTROL.search(text)) for text in found), True])
     ranks[nothing] = np.nan
     return ranks[columns.codes(coded)], [found[each] for each in order]

@@ -53,7 +53,7 @@ class Opened:
     dialect: Dialect | None = None  # as declared
 
     def seen(self) -> tuple[str, ...]:
-        """Its columns; where it has no header the keys of its first rows, for its owner's eyes and nobody else's."""
+        """Return its columns; without a header the keys of its first rows, for its owner's eyes and nobody else's."""
         return self.names if self._keys is None else tuple(self._keys())
 
     def empty(self, names: Collection[str] | None = None) -> pa.Table:
@@ -61,7 +61,7 @@ class Opened:
         return self._told(_without_views(self._empty(*self._checked(names))))
 
     def batches(self, names: Collection[str] | None = None, *, rows: int = ROWS) -> Iterator[pa.Table]:
-        """All rows from the first on, in order, at most `rows` at a time: these columns, each once, or all.
+        """Return all rows from the first on, in order, at most `rows` at a time: these columns, each once, or all.
 
         DataError for a missing or repeated column, at once; for a malformed file and one that has changed since it was
         opened when it is met. A file is read within a memory that does not grow with it.
@@ -139,7 +139,7 @@ def read(
     *,
     empty: bool = False,
 ) -> pa.Table:
-    """All of what `opened` opens as one table with rows, or where it may be `empty` with none; raises DataError.
+    """Return all of what `opened` opens as one table with rows, or where it may be `empty` with none; raises DataError.
 
     With `names` only these columns, which must be there. With `reading` rows that do not count are left out while it is
     read.
@@ -155,7 +155,7 @@ def read(
 
 
 def names(source: Any, dialect: Dialect | None = None) -> list[str]:
-    """The columns' names of whatever `opened` opens, in the table's order. Raises DataError, for JSON lines too."""
+    """Return the columns' names of a table that `opened` takes, in order. Raises DataError, for JSON lines too."""
     held = opened(source, dialect)
     held._checked(None)
     return list(held.names)
@@ -312,7 +312,7 @@ class _PandasColumn:
             self._categories = _PandasColumn(name, values).rows(0, len(values))
 
     def rows(self, first: int, last: int) -> pa.Array:
-        """Rows `first` to `last`."""
+        """Return rows `first` to `last`."""
         series = self._series.iloc[first:last]
         if self._categories is not None:
             codes = series.to_numpy()

@@ -22,8 +22,8 @@ The rows of a CSV file, all cells as text: no cell of one user moves the borders
 | a row of more than 256 MiB                    | the same, at 512 MiB at the latest: it may be an unclosed quote    |
 
 Dialect: RFC 4180, which lets no quote into a cell without quotes. So a row ends at the line ends after an even number
-of quotes and nowhere else, which is found here; each piece of whole rows is then read by pyarrow. A file is looked at
-to its end before any of its rows is told. docs/tables.md says what a malformed file means for the promise.
+of quotes and nowhere else, which is found here; each piece of whole rows is then read by pyarrow. A file is checked to
+its end before any of its rows is returned. docs/tables.md says what a malformed file means for the guarantee.
 
 JSON lines: a line is a row, whatever it holds, so nobody's bytes are in another's row.
 
@@ -106,7 +106,7 @@ class TextFile:
             raise files.unreadable(self.name, error) from None
 
     def check(self) -> None:
-        """DataError if it has changed since it was found."""
+        """Raise DataError if it has changed since it was found."""
         if files.state(self.source) != (self.size, self.modified):
             raise DataError(f"Expected {self.name!r} as it was when it was opened, but it has changed. Begin again.")
 
@@ -142,13 +142,13 @@ _BOM, _QUOTE, _LF, _CR, _UNREADABLE = b"\xef\xbb\xbf", b'"', 10, 13, 0xFF
 
 
 def csv_names(file: TextFile, dialect: Dialect) -> list[str]:
-    """Names of the columns, from the file's first row. DataError for a file without any."""
+    """Return names of the columns, from the file's first row. DataError for a file without any."""
     with file.reading(dialect) as read:
         return _Pieces.of(read, file.name, dialect).names
 
 
 def csv_batches(file: TextFile, dialect: Dialect, called: list[str], places: Collection[int]) -> Iterator[pa.Table]:
-    """The columns at these places, so called, as large text: some rows at a time. DataError for a malformed file."""
+    """Yield the columns at these places, so called, as large text, in pieces. DataError for a malformed file."""
     with file.reading(dialect) as read, ThreadPoolExecutor(pa.cpu_count()) as pool:
         pieces = _Pieces.of(read, file.name, dialect)
         waiting: deque[tuple[int, Future[pa.Table]]] = deque()
@@ -174,7 +174,7 @@ class _Pieces:
 
     @classmethod
     def of(cls, read: Read, called: str, dialect: Dialect) -> "_Pieces":
-        """The file from its beginning, with its header read."""
+        """Return the file from its beginning, with its header read."""
         head = b""
         while True:
             more = read(max(_PIECE, len(head)))
@@ -379,14 +379,14 @@ def json_batches(file: TextFile, dialect: Dialect, wanted: Collection[str]) -> I
 
 
 def json_keys(file: TextFile, dialect: Dialect) -> list[str]:
-    """The keys of the first rows: values of theirs, and no columns of the table."""
+    """Return the keys of the first rows: values of theirs, and no columns of the table."""
     with file.reading(dialect) as read:
         rows = filter(None, map(_row, read(_PIECE).removeprefix(_BOM).split(b"\n")))
         return list(dict.fromkeys(key for row in rows for key in row))
 
 
 def table(lines: bytes, wanted: list[str]) -> pa.Table:
-    """What whole lines say of these columns, as large text: a row for each that is an object."""
+    """Return the values of these columns in whole lines, as large text: a row for each that is an object."""
     rows = [row for row in map(_row, lines.split(b"\n")) if row is not None]
     return pa.table({name: _column([row.get(name) for row in rows]) for name in wanted})
 

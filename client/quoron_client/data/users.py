@@ -8,10 +8,10 @@ How many rows of one user count: the first so many in the table's own order, by 
     [True, True, True, False]
 
 Nobody's rows may decide how much memory and time a run takes: a user with 6·10⁷ rows would end it, and whether a run
-ends is something that others see. So a user's items are the first `most_rows` of its rows: TIMES the declared items
-per user, or as many as take BYTES, whichever is more. That number follows from declarations alone. Whether a row is
-among the first of its user depends on that user's own rows and their order alone, so for tables that differ in one user
-the items of all others are the same, and every promise for a user's data holds as it is.
+ends is something that others see. So a user's items are the first `most_rows` of its rows: TIMES the declared items per
+user, or as many as take BYTES, whichever is more. That number follows from declarations alone. Whether a row is among
+the first of its user depends on that user's own rows and their order alone. So for tables that differ in one user the
+items of all others are the same, and every guarantee for a user's data holds as it is.
 """
 
 import hashlib
@@ -70,7 +70,7 @@ class Numbering:
         return np.asarray(columns.stored(coded.indices)[known:], np.int32)
 
     def ranks(self, *, without_rows: bool) -> tuple[int, Codes]:
-        """How many users there are, and the number of each that was met, in the order of their names.
+        """Return how many users there are, and the number of each that was met, in the order of their names.
 
         Those that a categorical column declares and that have no row (any more) count `without_rows`; else they are a
         DataError, as is a row without a user, which is nobody's.
@@ -114,7 +114,7 @@ class Numbering:
 
 
 def group(table: pa.Table, user: str, *, without_rows: bool = False) -> tuple[int, NDArray[np.int64]]:
-    """Number of users n, and whose each row is, shape (N,): users are numbered in the order of their names.
+    """Return the number of users n, and whose each row is, shape (N,): users are numbered in the order of their names.
 
     All rows count, whether they can be used or not, so that n does not depend on values. A categorical column may
     declare users that have no row (any more): with `without_rows` they count too. Raises DataError for a row without a
@@ -132,13 +132,13 @@ BYTES = 1 << 26  # of one user's items, that are never too many
 
 
 def most_rows(items_per_user: int, features: int, *, weighted: bool) -> int:
-    """Rows of one user that count, at most, of a table whose rows become so many features."""
+    """Return rows of one user that count, at most, of a table whose rows become so many features."""
     width = 4 * features + 8 * (1 + weighted)
     return max(TIMES * items_per_user, BYTES // width)
 
 
 def first_rows(owners: NDArray[np.int64], most: int) -> NDArray[np.bool_]:
-    """Which rows (N,) are among the first `most` of their user, row i being that of user owners[i]."""
+    """Return which rows (N,) are among the first `most` of their user, row i being that of user owners[i]."""
     kept = np.ones(len(owners), np.bool_)
     many = np.bincount(owners) > most if len(owners) > most else np.zeros(0, np.bool_)
     if many.any():
@@ -157,7 +157,7 @@ def before(users: NDArray[np.int64], rows: NDArray[np.int64]) -> NDArray[np.int6
 
 
 def only_first(table: pa.Table, owners: NDArray[np.int64], most: int) -> tuple[pa.Table, NDArray[np.int64]]:
-    """The first `most` rows of every user of a table, and whose each is; the table itself where nobody has more."""
+    """Return the first `most` rows of every user of a table, and whose each is; the table itself if nobody has more."""
     kept = first_rows(owners, most)
     return (table, owners) if kept.all() else (table.filter(pa.array(kept)), owners[kept])
 
@@ -197,7 +197,7 @@ class Reading:
         return table if kept.all() else _in_one_piece(table.filter(pa.array(kept)))
 
     def table(self) -> pa.Table:
-        """All of it; whose rows are too many has some more than `most` yet."""
+        """Return the table; a user with too many rows still has some more than `most`."""
         return pa.concat_tables(self._parts)
 
 

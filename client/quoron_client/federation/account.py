@@ -1,11 +1,11 @@
-"""What a silo's record says to the silo: what was promised, run by run, and how much of each person is spent.
+"""The account of a silo's record: the guarantee of each run, and how much of each person's budget is spent.
 
     with Record.open(Path("silo.sqlite"), epsilon=inf, delta=inf) as record:
         print(account(record).as_json())
         print(of_each(record, ["patient 17"]))
 
-For the silo and whoever checks on it, and nobody else: how many answered may tell whom a secret cohort had. No
-person's name is in an account; `of_each` needs the names from whoever holds them, as the record has none.
+For the silo and its auditors, and nobody else: how many answered may reveal who was in a secret cohort. No person's
+name is in an account; `of_each` needs the names from the silo, as the record has none.
 """
 
 import csv
@@ -37,7 +37,7 @@ class Promise:
     """A run that was agreed to: what was announced, and what it came to."""
 
     run: str
-    agreed: str  # ISO 8601, UTC; empty if it was not told
+    agreed: str  # ISO 8601, UTC; empty if it is not known
     algorithm: str
     statement: str
     theorem: str
@@ -77,17 +77,17 @@ class Account:
     runs: tuple[Promise, ...]
 
     def as_json(self) -> dict[str, Any]:
-        """All of it."""
+        """Return all fields as JSON."""
         return asdict(self)
 
     def runs_csv(self) -> str:
-        """A line a run."""
+        """Return a line a run."""
         return _csv([asdict(each) for each in self.runs], list(Promise.__dataclass_fields__))
 
 
 @dataclass(frozen=True, slots=True)
 class PersonAccount:
-    """One person's, for whoever has its name."""
+    """The account of one person, for a caller who has its name."""
 
     name: str
     number: int | None  # None: the record does not know this name
@@ -99,7 +99,7 @@ class PersonAccount:
 
 
 def account(record: Record, path: Path) -> Account:
-    """What the record in this file says of its runs and persons."""
+    """Return what the record in this file says of its runs and persons."""
     many = record.people
     everybody = np.arange(max(1, many))
     counted = Counter((float(epsilon), float(delta)) for epsilon, delta in record.charged(everybody))
@@ -110,7 +110,7 @@ def account(record: Record, path: Path) -> Account:
 
 
 def of_each(record: Record, those: Sequence[str]) -> list[PersonAccount]:
-    """What each of these names has spent, in their order."""
+    """Return what each of these names has spent, in their order."""
     numbers, left = record.known(those)
     sums, charges = record.charged(numbers), record.charges(numbers)
     found = []
@@ -126,7 +126,7 @@ def of_each(record: Record, those: Sequence[str]) -> list[PersonAccount]:
 
 
 def persons_csv(found: Sequence[PersonAccount]) -> str:
-    """A line a person, by its name."""
+    """Return a line a person, by its name."""
     lines = [
         asdict(each) | {"runs": " ".join(each.runs), "answered": " ".join(each.answered), "left": each.left or ""}
         for each in found
@@ -147,7 +147,7 @@ class DepartureReceipt:
     answers: int
 
     def as_json(self) -> dict[str, Any]:
-        """All of it."""
+        """Return all fields as JSON."""
         return asdict(self) | {"stays": DEPARTED}
 
     def words(self) -> str:

@@ -27,12 +27,12 @@ _log = logging.getLogger("quoron.client")
 
 
 async def run_client(config: ClientConfig, *, stop: asyncio.Event | None = None) -> None:
-    """Take part in a coordinator's runs until `stop` is set; without it, for ever. With a column that says whose each
-    row is, for everybody in the file: `SiloWorker`.
+    """Take part in a coordinator's runs until `stop` is set; without it, for ever. With a user column, take part for
+    everybody in the file: `SiloWorker`.
 
-    Raises DataError, before it has ever enrolled, for a data file that cannot be read or looks like several people's;
-    not where this client takes part in runs that tell who answers, as then its file shows in nothing that it does:
-    ConfigError if it does so and is not said to be one user. Otherwise as `take_part`.
+    Raises DataError, before it has ever enrolled, for a data file that cannot be read or looks like several people's. A
+    client that accepts public participation does not look at its file before: it raises ConfigError unless `one_user`
+    is declared. Otherwise raises as `take_part` does.
     """
     if config.user_column is not None:
         await take_part(config, stop=stop, worker=SiloWorker.of)

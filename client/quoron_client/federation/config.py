@@ -15,15 +15,15 @@ from quoron_privacy.errors import ConfigError
 
 TRUST_MODELS = ("central-release", "central-broadcast", "two-servers", "local", "none")
 TWO_SERVERS = TRUST_MODELS[2]
-PUBLIC_PARTICIPATION = "public-participation"  # beside them: whether this client answers may be told, by name
+PUBLIC_PARTICIPATION = "public-participation"  # beside them: whether this client answers may be public, by name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """How much may be said of one owner's data, whatever is computed on them. ConfigError for what cannot be meant.
+    """Limits of what is released of one owner's data in all runs. Raises ConfigError for an impossible value.
 
-    `simulation_seed` lets runs in that call themselves simulations, and is theirs: their noise is known to whoever
-    knows it, so they are for made-up data only.
+    With `simulation_seed` the client takes part in runs that call themselves simulations and have this seed. A party
+    that knows the seed knows their noise, so they are for made-up data only.
     """
 
     record: Path  # SQLite file, made if there is none
@@ -55,7 +55,7 @@ class Owner(Limits):
     data: Path  # a file, one item a row, all of one user
     dialect: Dialect = field(default_factory=Dialect)  # how its text is written
     one_user: bool = False  # all rows are one user's, however many people they seem to be of
-    items_per_user: int | None = None  # what one person holds, as whoever announces runs declares it
+    items_per_user: int | None = None  # what one person holds, as the operator of runs declares it
     user_column: str | None = None  # of a silo: whose each row is, each person a user of the federation
     people: int | None = None  # of a silo: for how many it answers, for ever; None: as many as are there at first
 
@@ -150,7 +150,7 @@ class ClientConfig(Owner):
 
 
 def check_plaintext(address: str, *, insecure: bool, anywhere: bool) -> None:
-    """ConfigError for plain text to a host:port that is not on this machine."""
+    """Raise ConfigError for plain text to a host:port that is not on this machine."""
     if not insecure or anywhere:
         return
     host = address.rpartition(":")[0].strip("[]")

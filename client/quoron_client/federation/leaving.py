@@ -30,7 +30,7 @@ from quoron_privacy.errors import ConfigError, IdentityError
 STAYS = {
     "that this user has left, and when": "a client that is started with this record again answers nothing",
     "the sum of ε and of δ that was spent": "what was released stays released, and bounds what may follow",
-    "the number of writes, in the record and beside it": "an older copy of the record is told from this one",
+    "the number of writes, in the record and beside it": "an older copy of the record is distinguished from this one",
     "what was released before": "it is out; its guarantee bounds, by ε and δ, what it can say of this user's items",
 }
 
@@ -44,12 +44,12 @@ class Receipt:
     files: tuple[str, ...]
 
     def as_json(self) -> dict[str, Any]:
-        """All of it."""
-        told = asdict(self.farewell)
-        erased = {"runs": told.pop("runs"), "answers": told.pop("answers"), "books": told.pop("books")}
+        """Return all fields as JSON."""
+        fields = asdict(self.farewell)
+        erased = {"runs": fields.pop("runs"), "answers": fields.pop("answers"), "books": fields.pop("books")}
         return (
-            {"left": told.pop("time"), "record": self.record}
-            | told
+            {"left": fields.pop("time"), "record": self.record}
+            | fields
             | {"erased": erased | {"files": self.files}, "stays": STAYS}
         )
 
@@ -77,7 +77,7 @@ class Receipt:
 
 
 def would_erase(record: Path, *, certificate: Path | None = None, key: Path | None = None) -> list[str]:
-    """What `leave` would erase, for people. ConfigError without a record, IdentityError for an unreadable file."""
+    """Return what `leave` would erase, as lines. ConfigError without a record, IdentityError for an unreadable file."""
     _check(record, certificate, key)
     files = [str(path) for path in (key, certificate) if path is not None]
     return [f"all that {record} has kept of runs, answers and coordinators' books", *files]

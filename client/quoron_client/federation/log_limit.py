@@ -6,7 +6,7 @@
     >>> [each.getMessage() for each in lines]
     ['refused ada', 'refused ada (and 2 more like it)']
 
-A kind is a place in the source. What happens in other libraries while they serve a call is told in one line.
+A kind is a place in the source. An exception in another library that serves a call is logged in one line.
 
 Nor is there a core dump: what the system keeps of a process that crashes holds its keys.
 
@@ -57,7 +57,7 @@ class LogLimit(logging.Filter):
         self._kinds: dict[tuple[str, str, int], _Kind] = {}  # as many as there are places in the source
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether to tell."""
+        """Return whether to tell."""
         time_ = self._clock()
         kind = self._kinds.setdefault((record.name, record.pathname, record.lineno), _Kind(time_))
         if time_ - kind.began >= self._seconds:

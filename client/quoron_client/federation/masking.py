@@ -82,11 +82,11 @@ class Masking:
     fingerprint: bytes
 
     def may(self, before: Collection[int], round_: int) -> bool:
-        """Whether the plan lets one user answer in a round, after those `before`: count, separation and phase."""
+        """Return whether the plan lets one user answer in a round, after those `before`: count, separation, phase."""
         return self.sheet.admits(before, round_)
 
     def rows(self, round_: int, message: federation.Question) -> RingReduction:
-        """What a question makes of an answer, by the plan's sheet. WireError for what is none of its rounds."""
+        """Return what a question makes of an answer, by the plan's sheet. WireError for what is none of its rounds."""
         if not message.HasField("row"):
             raise WireError("Expected a question that says what rows are made of an answer, got none.")
         return masked.row_from_wire(message.row, self.sheet.rounds[round_])
@@ -94,7 +94,7 @@ class Masking:
     def answer(
         self, name: tuple[str, int, bytes], body: bytes, rows: RingReduction, values: NDArray[np.float64] | None
     ) -> bytes:
-        """A new answer to a question, of whose task `body` is the digest: the zero row without `values`."""
+        """Return a new answer to a question, of whose task `body` is the digest: the zero row without `values`."""
         run, round_, digest = name
         sheet = self.sheet.rounds[round_]
         row = _row(rows, sheet, values)

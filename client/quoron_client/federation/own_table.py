@@ -1,14 +1,14 @@
 """One user's own table as items, by a run's public rules.
 
-What is wrong with the file or its columns is an error, told to the owner: the header of a file of text alone says so,
-or the schema of another. What is wrong with the rows is not: the coordinator would learn it. Rows that cannot be used
-are left out. Where none is left, the items become one that is not finite, which is rejected, or in the
-local model counts as a gradient of zero, like anybody's.
+A fault of the file or its columns is an error, shown to the owner: the header of a file of text alone says so, or the
+schema of another. A fault of the rows is not: the coordinator would learn of it. Rows that cannot be used are left out.
+Where none is left, the items become one that is not finite, which is rejected, or in the local model counts as a
+gradient of zero, like anybody's.
 
 Whether a client's table looks like that of several people. If so, its owner is asked.
 
-A client's whole table is one user. Where a hospital runs one client for all of its patients, what is promised is
-promised for the hospital, and for none of its patients. A table looks like that of several people if
+A client's whole table is one user. Where a hospital runs one client for all of its patients, the guarantee is for the
+hospital, and for none of its patients. A table looks like that of several people if
 
 | what                                         | when                                                                 |
 | -------------------------------------------- | -------------------------------------------------------------------- |
@@ -27,9 +27,8 @@ A silo's own table as the items of its persons, by a run's public rules.
     names = names_in(Path("patients.parquet"), "patient_id")
     held = own_people(Path("patients.parquet"), terms, "patient_id", people=300)
 
-As `own_table`, person by person: what is wrong with the file or its columns is an error, told to the owner; what is
-wrong with rows is not, and concerns the person alone whose rows they are. Rows of nobody, without a name in the user
-column, are left out.
+As `own_table`, person by person: a fault of the file or its columns is an error, shown to the owner. A fault of rows is
+not, and concerns the person alone whose rows they are. Rows without a name in the user column are left out.
 """
 
 import re
@@ -67,9 +66,9 @@ _DATE = re.compile(r"\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}([T ].*)?|\d{1,2}:\d{2}(:.*)
 
 
 def several(table: pa.Table, items_per_user: int | None = None) -> str | None:
-    """Why a table looks like that of several people, without a value or a number of it; None if it does not.
+    """Return why a table looks like that of several people, without a value or a number of it; None if it does not.
 
-    A column is told by its place: the first row of a file without a header is somebody's.
+    A column is named by its place: the first row of a file without a header is somebody's.
     """
     if items_per_user is not None and table.num_rows > MANY * items_per_user:
         return f"more than {MANY} times the {items_per_user:,} rows that a person holds"
@@ -118,7 +117,7 @@ class OwnItems:
 
 
 def read_own_table(path: Path, reading: Reading | None = None, dialect: Dialect | None = None) -> pa.Table:
-    """The table in a file, or the rows that are kept. Raises DataError, which names the file."""
+    """Return the table in a file, or the rows that are kept. Raises DataError, which names the file."""
     try:
         held = tables.opened(path, dialect)
         return tables.read(held, None if held.names else held.seen(), reading)
@@ -127,7 +126,7 @@ def read_own_table(path: Path, reading: Reading | None = None, dialect: Dialect 
 
 
 def check_one_user(path: Path, *, one_user: bool, items_per_user: int | None, dialect: Dialect | None = None) -> None:
-    """DataError for a file that looks like that of several people, unless its owner said that it is one user.
+    """Raise DataError for a file that looks like that of several people, unless its owner said that it is one user.
 
     For the owner's eyes, before anybody hears of this client: whether it is refused is a function of the data. Raises
     DataError as `read_own_table` does, too.
@@ -144,7 +143,7 @@ def check_one_user(path: Path, *, one_user: bool, items_per_user: int | None, di
 
 
 def opened(path: Path, terms: Terms, dialect: Dialect | None = None, *more: str) -> tables.Opened:
-    """A file with the columns that a run reads, as they are announced, and `more`. DataError for any other."""
+    """Return a file with the columns that a run reads, as they are announced, and `more`. DataError for any other."""
     rules = terms.columns
     try:
         held = tables.opened(path, dialect)
@@ -159,14 +158,14 @@ def opened(path: Path, terms: Terms, dialect: Dialect | None = None, *more: str)
 
 
 def unusable(path: Path, error: Exception) -> str:
-    """What its owner is told of rows: consent must not depend on it, and other libraries' words may quote a value."""
+    """Return what the owner reads of rows: consent must not depend on it, and other libraries may quote a value."""
     known = isinstance(error, DataError)
     said = str(error) if known else f"Expected rows that can be used, got {type(error).__name__}."
     return f"Data file {str(path)!r}: {said}"
 
 
 def own_items(path: Path, terms: Terms, dialect: Dialect | None = None) -> OwnItems:
-    """The items of the user whose rows are in `path`, encoded as a population's table would be.
+    """Return the items of the user whose rows are in `path`, encoded as a population's table would be.
 
     Raises DataError for a file that is not there, lacks a column, or has one stored as another type.
     """
@@ -231,7 +230,7 @@ def names_in(path: Path, user: str, dialect: Dialect | None = None) -> list[str]
 
 
 def own_people(path: Path, terms: Terms, user: str, *, people: int, dialect: Dialect | None = None) -> OwnPeople:
-    """The items of the persons whose rows are in `path`, of a silo of so many.
+    """Return the items of the persons whose rows are in `path`, of a silo of so many.
 
     A person's items are the first of its rows, as many as a number says that is the same for all. Raises DataError for
     a file that is not there, lacks a column, or has one stored as another type.

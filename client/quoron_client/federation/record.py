@@ -23,21 +23,21 @@ A silo has a record for all of its persons, each with limits of its own:
 
 It does not trust the coordinator. For each round of a run there is one answer, made once: written here before it is
 sent, sent again for the same question, and refused for any other. Rounds go forward: once a later one was answered
-nothing is sent of an earlier one, also if the coordinator's database was restored since. On Flower nobody tells of
-databases, and rounds may go back: there, too, each has one answer. A person is charged in full for a run when it
-is agreed to, whether it is then asked or not; the charges of all runs add up, which is sound however the coordinator
-composes them, and stay within the limits, which are those of one person. Whoever has no room, or has left, is not in an
-answer, like anybody who is away (docs/privacy/lifetime.md#ol1).
+nothing is sent of an earlier one, also if the coordinator's database was restored since. Flower reports no database,
+and rounds may go back: there, too, each has one answer. A person is charged in full for a run when it is agreed to,
+whether the person is then asked or not. The charges of all runs add up, which is sound however the coordinator composes
+them, and stay within the limits, which are those of one person. A person without budget, or who has left, is not in an
+answer, as if away (docs/privacy/lifetime.md#ol1).
 
-How the file survives crashes, and is told from an older copy of itself, is in `record_file`; beyond that, one that
-lacks a run which a coordinator says this key has agreed to is refused by name. Whoever has nothing else says so
-(`anew`): what coordinators say is then entered as spent, by everybody. In turn it keeps what it has seen of each
-coordinator's books, and refuses older ones by name.
+How the file survives crashes, and is distinguished from an older copy of itself, is in `record_file`. A record that
+lacks a run which a coordinator says this key has agreed to is refused by name. An owner without another record declares
+so (`anew`): runs that coordinators report are then entered as spent, by everybody. In turn the record keeps what it has
+seen of each coordinator's books, and refuses older ones by name.
 
-Answers may be functions of the owner's data, so the file is its owner's alone, and they are erased when the run has
-ended. Whoever loses the file loses these protections: keep it with the data. An owner who leaves (`leave`) has all of
-it erased but that it has left and what was spent, and from then on nothing opens the file to answer; of a person who
-leaves a silo (`depart`) that person's answers are.
+Answers may be functions of the owner's data, so the file is its owner's alone, and answers are erased when the run has
+ended. Without the file these protections are lost: keep it with the data. For an owner who leaves (`leave`) everything
+is erased but that it has left and what was spent, and from then on nothing opens the file to answer. For a person who
+leaves a silo (`depart`) that person's answers are erased.
 
 The runs in a client's record: what was agreed to, and what a silo's account shows of it.
 
@@ -97,7 +97,7 @@ class Charge:
 
     run: str
     agreed: str | None  # ISO 8601, UTC; None: a coordinator says so
-    promise: str  # JSON; empty where it was not told
+    promise: str  # JSON; empty where it is not known
     epsilon: float
     delta: float
     ended: bool
@@ -118,7 +118,7 @@ def enter(database: sqlite3.Connection, agreement: Agreement, *, books: str | No
 
 
 def promise(database: sqlite3.Connection, run: str) -> str | None:
-    """What was announced of a run that was agreed to; None of any other."""
+    """Return what was announced of a run that was agreed to; None of any other."""
     found = database.execute("SELECT coalesce(promise, '') FROM runs WHERE run = ?", (run,)).fetchone()
     return None if found is None else str(found[0])
 
@@ -140,12 +140,12 @@ def open_ones(database: sqlite3.Connection) -> list[Agreement]:
 
 
 def too_many(database: sqlite3.Connection) -> bool:
-    """Whether so many runs are open that no other is agreed to."""
+    """Return whether so many runs are open that no other is agreed to."""
     return int(database.execute("SELECT count(*) FROM runs WHERE NOT ended").fetchone()[0]) >= _MOST_OPEN
 
 
 def end(database: sqlite3.Connection, run: str, *, begun: bool) -> None:
-    """A run has ended: its answers are erased. Whoever was charged stays so, unless it had not begun."""
+    """End a run: erase its answers. A person who was charged stays charged, unless the run had not begun."""
     release = not begun and not Share.of(database, run).given
     database.execute("UPDATE runs SET ended = 1, charged = charged AND NOT ? WHERE run = ?", (release, run))
     record_file.close(database, run, release=release)
@@ -162,7 +162,7 @@ def release(database: sqlite3.Connection, begun: set[str], *, books: str | None,
 
 
 def charges(database: sqlite3.Connection, those: Persons) -> list[Charge]:
-    """Every run that was agreed to, from the first, and which of these persons are charged for it, and answered."""
+    """Return all runs that were agreed to, from the first, and which of these persons are charged, and answered."""
     query = """SELECT run, agreed, coalesce(promise, ''), epsilon, delta, ended,
         (SELECT count(*) FROM answers WHERE answers.run = runs.run), coalesce(people, 1), everybody
         FROM runs ORDER BY runs.rowid"""
@@ -186,7 +186,7 @@ class BooksClaim:
     rows: int  # of the lifetime ledger
     head: str  # hash of the last; of 64 zeros without one
     then: str  # hash of the last row of those that the client named; empty if there are fewer
-    charged: frozenset[int] | None  # marks of runs that are charged to this client's group; None if not all were told
+    charged: frozenset[int] | None  # marks of runs charged to this client's group; None if not all were reported
 
     @classmethod
     def read(cls, message: federation.Books) -> "BooksClaim":
@@ -206,7 +206,7 @@ class BooksClaim:
         )
 
     def lacks(self, runs: Iterable[str]) -> list[str]:
-        """Those of `runs` that are not charged in these books, as far as can be told."""
+        """Return those of `runs` that are not charged in these books, as far as is known."""
         return [] if self.charged is None else [run for run in runs if run_mark(run) not in self.charged]
 
 
@@ -239,7 +239,7 @@ def objection(seen: Seen, claim: BooksClaim, named: int) -> str | None:
 
 
 def rows_seen(database: sqlite3.Connection, place: str) -> int:
-    """Rows of the lifetime ledger that a client's record has seen of the coordinator at this address."""
+    """Return rows of the lifetime ledger that a client's record has seen of the coordinator at this address."""
     return int(database.execute("SELECT max(rows) FROM books WHERE place = ?", (place,)).fetchone()[0] or 0)
 
 
@@ -316,7 +316,7 @@ class Record:
         leaving: bool = False,
         settled: bool = False,
     ) -> Self:
-        """The record in `path`, a new one if there is none, with its owner's lifetime limits, of one person.
+        """Return the record in `path`, a new one if there is none, with its owner's lifetime limits, of one person.
 
         `anew` takes it for all that there is, though it is older than its count or than what a coordinator knows;
         `other_books` takes a coordinator's books for all that there is, though they are older than what was seen. With
@@ -332,11 +332,11 @@ class Record:
             raise
 
     def register(self, names: Sequence[str], most: int | None = None) -> Persons:
-        """The number of each person of a silo, by its name, shape (k,): new ones follow in the order given, up to
-        `most` in all; a number is for ever. -1 for whoever has left, or is one too many.
+        """Return the number of each person of a silo, by its name, shape (k,): -1 for a person who has left, or is one
+        too many. New persons follow in the order given, up to `most` in all; a number is for ever.
 
-        Names are kept as salted digests. Whoever is new is charged for the open runs for which it has room. LedgerError
-        for the record of one user who has answered.
+        Names are kept as salted digests. A new person is charged for the open runs for which its budget suffices.
+        Raises LedgerError for the record of one user who has answered.
         """
         if self._settled:
             numbers, left = self.known(names)
@@ -350,7 +350,7 @@ class Record:
             return numbers
 
     def known(self, names: Sequence[str]) -> tuple[Persons, list[str | None]]:
-        """The number of each name, -1 of one without any, and since when it has left; nothing is written."""
+        """Return the number of each name, -1 of one without any, and since when it has left; nothing is written."""
         with self._file.errors() as database:
             return record_file.known(database, names)
 
@@ -393,7 +393,7 @@ class Record:
                 release(database, begun, books=self._root, before=self._before)
 
     def _everybody(self) -> Persons:
-        """Whoever has a number, or the one user."""
+        """Every person with a number, or the one user."""
         (many,) = self._database.execute("SELECT count(*) FROM people").fetchone()
         return np.arange(max(1, many))
 
@@ -402,7 +402,7 @@ class Record:
         return np.logical_and(sums[:, 0] <= self._limits[0], sums[:, 1] <= self._limits[1])
 
     def seen(self, place: str) -> int:
-        """Rows of the lifetime ledger that were seen of the coordinator at this address."""
+        """Return rows of the lifetime ledger that were seen of the coordinator at this address."""
         with self._file.errors() as database:
             return rows_seen(database, place)
 
@@ -440,21 +440,21 @@ class Record:
         return float(epsilon), float(delta)
 
     def charged(self, those: Persons) -> Sums:
-        """ε and δ charged so far over all runs, of each of these persons, shape (k, 2)."""
+        """Return ε and δ charged so far over all runs, of each of these persons, shape (k, 2)."""
         with self._file.errors() as database:
             return record_file.spent(database, those)
 
     def charges(self, those: Persons) -> list[Charge]:
-        """Every run that was agreed to, from the first, and which of these persons are charged for it."""
+        """Return every run that was agreed to, from the first, and which of these persons are charged for it."""
         with self._file.errors() as database:
             return charges(database, those)
 
     def agree(self, agreement: Agreement) -> str | None:
-        """Agree to a run, durably, and charge everybody who has room for it; None, or why not: other terms than before,
-        or nobody has room.
+        """Agree to a run, durably, and charge everybody whose budget suffices. Return None, or why not: other terms
+        than before, or nobody's budget suffices.
 
-        By terms, limits and who has left alone, whoever was asked or has answered in earlier runs: that may be secret
-        (docs/privacy/lifetime.md#ol1). Said again, whoever has come since, or has room by now, is charged too.
+        Terms, limits and who has left alone decide, not who was asked or has answered in earlier runs: that may be
+        secret (docs/privacy/lifetime.md#ol1). A repeated call also charges persons who are new, or have budget by now.
         """
         a = agreement
         with self._file.errors(), self._file.transaction() as database:
@@ -485,19 +485,19 @@ class Record:
             record_file.charge(database, a.run, those[new], participations=a.participations)
 
     def promise(self, run: str) -> str | None:
-        """What was announced of a run that was agreed to, as `Agreement` has it; None of any other."""
+        """Return what was announced of a run that was agreed to, as `Agreement` has it; None of any other."""
         with self._file.errors() as database:
             return promise(database, run)
 
     def kept(self, run: str, round: int) -> bytes | None:
-        """What was kept of a silo's answer in a round, whatever was asked; None too once a later round was answered."""
+        """Return what was kept of a silo's answer in a round, to any question; None if a later round was answered."""
         with self._file.errors() as database:
             query = "SELECT answer FROM answers WHERE run = ? AND round = ?"
             found = database.execute(query, (run, round)).fetchone()
             return None if found is None or self._is_past(run, round) else found[0]
 
     def recall(self, run: str, round: int, digest: bytes) -> bytes | None:
-        """The answer already made to this very question, to be sent again; None too once a later round was answered."""
+        """Return the answer already made to this question, to be sent again; None once a later round was answered."""
         with self._file.errors() as database:
             query = "SELECT answer FROM answers WHERE run = ? AND round = ? AND digest = ?"
             found = database.execute(query, (run, round, digest)).fetchone()
@@ -518,8 +518,8 @@ class Record:
         spends: tuple[float, float] = (0.0, 0.0),
         may: May | None = None,
     ) -> str | None:
-        """Why none of these persons of a silo may give a new answer in this round, or None; by default the one user. Of
-        no persons at all: why nobody may, whoever it is.
+        """Return why none of these persons of a silo may give a new answer in this round, or None; by default of the
+        one user. For no persons at all, return why nobody may.
 
         The answer `spends` (ε, δ) by itself: a local report. `may` says whether the plan has a user in this round who
         was in some others.
@@ -620,7 +620,7 @@ class Record:
             query = "SELECT persons, epsilon, delta FROM answers WHERE run = ? AND round = ?"
             earlier = database.execute(query, (run, round)).fetchone() if further else None
             everybody = record_file.mask(asked) if earlier is None else record_file.union(earlier[0], asked)
-            if earlier is not None:  # one row for all of them: of each as much as of whoever spends most
+            if earlier is not None:  # one row for all of them: of each as much as of the one who spends most
                 spends = max(spends[0], earlier[1]), max(spends[1], earlier[2])
             row = (run, round, digest, *spends, self._incarnation, record_file.packed(everybody), answer)
             database.execute("INSERT OR REPLACE INTO answers VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
@@ -629,9 +629,9 @@ class Record:
 
     def end(self, run: str, *, begun: bool = True) -> bool:
         """Erase the answers of a run that has ended; that they were given, and what was spent, stays. Nobody is charged
-        for one of which its coordinator says that it had not `begun`, if nothing was answered in it.
+        for a run that had not `begun`, by its coordinator, if nothing was answered in it.
 
-        Whether this is news: a coordinator tells of the runs that ended to whoever comes back.
+        Return whether this is news: a coordinator reports ended runs to every client that comes back.
         """
         with self._file.errors() as database:
             if not database.execute("SELECT 1 FROM runs WHERE run = ? AND ended = 0", (run,)).fetchone():
@@ -642,7 +642,7 @@ class Record:
         return True
 
     def depart(self, name: str, *, time: str) -> Departure:
-        """A person leaves a silo: in one transaction its row is in no answer any more, nor in one that was kept.
+        """Remove a person from a silo: in one transaction its row leaves all answers to come, and those that were kept.
 
         A kept answer with its row is erased whole, as the coordinator could tell from a second one whose row is gone.
         Again is the same, as of the first time. LedgerError for a name that this record does not know.

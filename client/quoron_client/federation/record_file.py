@@ -22,9 +22,9 @@ Whom a client's record charges: the persons of a silo, each by a number of its o
     count(database, "spring", seats)                     # and have answered once more in it
     spent(database, seats)                               # ε and δ of each, shape (2, 2)
 
-Of a name the record keeps a salted digest, so whoever finds the file learns nobody's name from it; whoever has the file
-and guesses a name can check the guess, as the salt is in it. Of a run it keeps one row, however many the persons are:
-who is charged and who has answered, a bit each, and how often, while the run is open.
+The record keeps a salted digest of each name, so the file reveals nobody's name. An adversary who has the file can
+check a guessed name, as the salt is in it. Of a run the record keeps one row, however many the persons are: who is
+charged and who has answered, a bit each, and how often, while the run is open.
 
 All of it belongs to a transaction of `Record`, whose tables these are. Sums of ε and of δ are correctly rounded.
 """
@@ -59,7 +59,7 @@ class Farewell:
     """All that a record says of an owner who has left."""
 
     time: str  # ISO 8601, UTC, to the second
-    key: str  # SHA-256 of the public key, if it was told
+    key: str  # SHA-256 of the public key, if it is known
     epsilon: float  # spent over all runs, which nothing takes back
     delta: float
     runs: int  # rows that were erased: runs, what was answered in them, and coordinators' books
@@ -67,7 +67,7 @@ class Farewell:
     books: int
 
     def refusal(self, path: Path) -> str:
-        """Why the record answers nothing."""
+        """Return why the record answers nothing."""
         return (
             f"Expected the record of a user who takes part, got {str(path)!r}, whose user has left on "
             f"{self.time[:10]}, for good: it answers nothing any more. Anyone who begins again does so as another "
@@ -76,7 +76,7 @@ class Farewell:
 
 
 def read(database: sqlite3.Connection) -> Farewell | None:
-    """What it says; None for an owner who has not left."""
+    """Return what the record says; None for an owner who has not left."""
     if not database.execute("SELECT 1 FROM sqlite_schema WHERE name = 'left_for_good'").fetchone():
         return None
     return Farewell(*database.execute("SELECT * FROM left_for_good").fetchone())
@@ -143,14 +143,14 @@ class Share:
 
 
 def are_registered(database: sqlite3.Connection) -> bool:
-    """Whether this is the record of a silo: some person has a number."""
+    """Return whether this is the record of a silo: some person has a number."""
     return database.execute("SELECT 1 FROM people LIMIT 1").fetchone() is not None
 
 
 def register(database: sqlite3.Connection, names: Sequence[str], most: int | None = None) -> Persons:
-    """The number of each name, shape (k,): new ones follow in the order given, up to `most` in all.
+    """Return the number of each name, shape (k,): new ones follow in the order given, up to `most` in all.
 
-    -1 for whoever has left, or is one too many. LedgerError for the record of one user who has answered.
+    It is -1 for a person who left, or is one too many. Raises LedgerError for the record of one user who has answered.
     """
     found = database.execute("SELECT salt FROM silo").fetchone()
     if found is None:
@@ -176,7 +176,7 @@ def register(database: sqlite3.Connection, names: Sequence[str], most: int | Non
 
 
 def known(database: sqlite3.Connection, names: Sequence[str]) -> tuple[Persons, list[str | None]]:
-    """The number of each name, -1 of one without any, and since when it has left; nobody is given a new one."""
+    """Return the number of each name, -1 of one without any, and since when it has left; nobody is given a new one."""
     salt = database.execute("SELECT salt FROM silo").fetchone()
     if salt is None:
         return np.full(len(names), -1), [None] * len(names)
@@ -194,7 +194,7 @@ def digest(salt: bytes, name: str) -> bytes:
 
 
 def here(database: sqlite3.Connection, persons: Persons) -> Mask:
-    """Which of them have a number and have not left, shape (k,)."""
+    """Return which of them have a number and have not left, shape (k,)."""
     if not are_registered(database):
         return np.equal(persons, 0)
     (many,) = database.execute("SELECT count(*) FROM people").fetchone()
@@ -232,7 +232,7 @@ def close(database: sqlite3.Connection, run: str, *, release: bool) -> None:
 
 
 def depart(database: sqlite3.Connection, name: str, time: str) -> tuple[int, str, int]:
-    """A person has left: its number, since when, and how many kept answers were erased because it was in them.
+    """Enter that a person has left. Return its number, since when, and how many kept answers with it were erased.
 
     LedgerError for a name that the record does not know.
     """
@@ -255,7 +255,7 @@ def depart(database: sqlite3.Connection, name: str, time: str) -> tuple[int, str
 def spent(
     database: sqlite3.Connection, persons: Persons, *, plus: Sequence[tuple[float, float]] = (), besides: str = ""
 ) -> Sums:
-    """ε and δ that each person is charged over all runs but one, and `plus` these, shape (k, 2)."""
+    """Return ε and δ that each person is charged over all runs but one, and `plus` these, shape (k, 2)."""
     rows = database.execute(_CHARGED, (besides,)).fetchall()
     held = np.zeros((len(rows), len(persons)), bool)
     for kept, (_, _, everybody, charged) in zip(held, rows, strict=True):
@@ -287,7 +287,7 @@ def reported(
     counts: Counts,
     spends: tuple[float, float],
 ) -> Sums:
-    """ε and δ of each person's local reports in a run, with one more that spends so much, shape (k, 2)."""
+    """Return ε and δ of each person's local reports in a run, with one more that spends so much, shape (k, 2)."""
     query = "SELECT epsilon, delta, persons FROM answers WHERE run = ? AND (epsilon > 0 OR delta > 0)"
     given = database.execute(query, (run,)).fetchall() if counts.any() else []
     held = np.array([at(unpacked(row[2]), persons) for row in given], bool).reshape(len(given), len(persons))
@@ -295,30 +295,30 @@ def reported(
 
 
 def whole_persons(database: sqlite3.Connection) -> bool:
-    """Whether what is kept of each run is what was written: a torn copy has some pages of before."""
+    """Return whether what is kept of each run is what was written: a torn copy has some pages of before."""
     rows = database.execute("SELECT mark, charged, answered, counts FROM shares")
     return all(mark == _mark(*kept) for mark, *kept in rows)
 
 
 def mask(persons: Persons) -> Mask:
-    """A bit for each person up to the last of these."""
+    """Return a bit for each person up to the last of these."""
     bits = np.zeros(int(persons.max(initial=-1)) + 1, bool)
     bits[persons] = True
     return bits
 
 
 def are_among(kept: bytes, persons: Persons) -> bool:
-    """Whether any of these has a bit in what the file says."""
+    """Return whether any of these has a bit in what the file says."""
     return bool(at(unpacked(kept), persons).any())
 
 
 def union(kept: bytes, persons: Persons) -> Mask:
-    """A bit for each of these, and for whoever has one in what the file says."""
+    """Return a bit for each of these persons, and for each person who has one in `kept`."""
     return mask(np.append(np.flatnonzero(unpacked(kept)), persons))
 
 
 def packed(bits: Mask) -> bytes:
-    """A bit each, for the file."""
+    """Return a bit each, for the file."""
     return len(bits).to_bytes(4, "little") + zlib.compress(np.packbits(bits).tobytes(), 1)
 
 
@@ -395,7 +395,7 @@ class RecordFile:
 
     @classmethod
     def connect(cls, path: Path, *, anew: bool, leaving: bool) -> Self:
-        """The file in `path`, a new one if there is none; LedgerError as `Record.open`."""
+        """Return the file in `path`, a new one if there is none; LedgerError as `Record.open`."""
         try:
             # The journals take the file's permissions.
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
@@ -530,7 +530,7 @@ class RecordFile:
 
 
 def welcomed(path: Path) -> bool:
-    """Whether a record knows a coordinator, or cannot tell; nothing is written."""
+    """Return whether a record knows a coordinator, or cannot tell; nothing is written."""
     if not path.exists():
         return False
     try:

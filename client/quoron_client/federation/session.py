@@ -9,10 +9,10 @@
 | a certificate that is not the coordinator's, or is over          | the same: a portal of a hotel passes by         |
 | a refusal before this client was ever welcomed                  | an error with the reason: somebody is looking   |
 | a refusal by the operator: revoked, or a second client of a key  | an error with the reason                        |
-| the owner: told to stop, a record that cannot be written        | the end, or an error                            |
+| the owner: a request to stop, a record that cannot be written   | the end, or an error                            |
 
-Of a run that tells who answers every message leaves at a time that is public: half a round after its question came, an
-answer if it is ready, zeros if it is not. Whatever is computed meanwhile, messages are heard as they come.
+In a run with public participation every message leaves at a time that is public: half a round after its question came,
+an answer if it is ready, zeros if it is not. Whatever is computed meanwhile, messages are heard as they come.
 """
 
 import asyncio
@@ -68,22 +68,22 @@ class Answering(Protocol):
     people: int
 
     def consider(self, message: federation.Announcement, user: int) -> federation.Consent:
-        """Whether it takes part in a run."""
+        """Return whether it takes part in a run."""
 
     def prepare(self, run: str) -> object:
         """Look at the items, of a run that tells who answers: after the consent."""
 
     def attends(self, run: str) -> float | None:
-        """Seconds of its rounds, if it tells who answers and this client takes part; else None."""
+        """Return seconds of its rounds, if it tells who answers and this client takes part; else None."""
 
     def wanted(self, head: wire.Long) -> int | None:
-        """How many bytes may follow the head of a question; None: none of it is wanted."""
+        """Return how many bytes may follow the head of a question; None: none of it is wanted."""
 
     def reply(self, message: federation.Question) -> bytes | None:
-        """The answer as bytes; None where the question has no name to answer to."""
+        """Return the answer as bytes; None where the question has no name to answer to."""
 
     def at_once(self, message: federation.Question) -> bytes | None:
-        """The same in a run whose answers leave when they are made."""
+        """Return the same in a run whose answers leave when they are made."""
 
     def zero_row(self, message: federation.Question) -> bytes | None:
         """In place of an answer that is not ready when it has to be sent."""
@@ -95,10 +95,10 @@ class Answering(Protocol):
 async def converse(config: ClientConfig, worker: Answering, stop: asyncio.Event) -> None:
     """Take part in a coordinator's runs until `stop` is set, with what `worker` answers.
 
-    However a conversation ends, another is tried, after longer and longer waits, but for what the table above names.
-    Raises IdentityError for a client that is refused, LedgerError for a record that cannot be written, and, before the
-    first welcome, WireError for a coordinator that does not speak this protocol and RunError for one that does not take
-    this client.
+    However a conversation ends, another is tried, after longer and longer waits, except where the table above names an
+    error. Raises IdentityError for a client that is refused, and LedgerError for a record that cannot be written.
+    Before the first welcome, raises WireError for a coordinator that does not speak this protocol and RunError for one
+    that does not take this client.
     """
     session = _Session(config, worker)
     reminding = asyncio.create_task(_remind(config))
@@ -312,7 +312,7 @@ class _Lane:
         self._news.set()
 
     async def next(self) -> federation.ServerMessage | wire.Long | None:
-        """What was heard first; None at the end, after `close`. Raises what it was closed with, at once."""
+        """Return what was heard first; None at the end, after `close`. Raises what it was closed with, at once."""
         while not (self._waiting or self._closed):
             self._news.clear()
             await self._news.wait()
@@ -367,7 +367,7 @@ def _agreed(enrolled: federation.EnrolReply) -> list[tuple[str, float, float]]:
 
 
 def next_wait(wait: float, *, first: float, lasted: float) -> float:
-    """Seconds until the next try, after a try for which `wait` were waited and a conversation that lasted so long.
+    """Return seconds until the next try, after a try that waited `wait` and a conversation that lasted so long.
 
     A conversation longer than the wait before it is no flood, and the waits begin again; otherwise they double.
     """

@@ -43,7 +43,7 @@ class Promised(_Part):
     dimension: Count  # of the model
     simulation: bool = False
     silo_sums: bool = False  # silos may be asked for sums of their persons' rows
-    participation: Literal["private", "public"] = "private"  # public: whether this client answers is told, by name
+    participation: Literal["private", "public"] = "private"  # public: whether this client answers is public, by name
     seconds: Positive | None = None  # that a round takes answers, where that says when a client sends its own
 
     @model_validator(mode="after")
@@ -58,7 +58,7 @@ class Promised(_Part):
 
     @property
     def public(self) -> bool:
-        """Whether who answers is told."""
+        """Whether it is public who answers."""
         return self.participation == "public"
 
     @property
@@ -98,7 +98,7 @@ class Terms(Promised):
         return self
 
     def make_loss(self) -> Loss:
-        """The loss with its public bounds."""
+        """Return the loss with its public bounds."""
         bounds: dict[str, Any] = {name: value for name, value in self.loss.items() if name != "name"}
         return make_loss(str(self.loss.get("name")), **bounds)
 
@@ -108,7 +108,7 @@ class Terms(Promised):
         return self.dimension // self.make_loss().outputs
 
     def make_domain(self) -> Domain:
-        """The set that models live in."""
+        """Return the set that models live in."""
         ((kind, size),) = self.domain.items()
         return L2Ball(size) if kind == "l2-ball" else Box(size)
 
@@ -129,12 +129,12 @@ PROMISED = {
 
 
 def read_terms(run: str, description: str) -> Terms:
-    """The terms in an announcement of `run`. Raises WireError for anything else."""
+    """Return the terms in an announcement of `run`. Raises WireError for anything else."""
     return _read(Terms, run, description)
 
 
 def read_promised(run: str, description: str) -> Promised:
-    """The same of a run of which nothing is known but what it promises."""
+    """Return the same of a run of which nothing is known but what it promises."""
     return _read(Promised, run, description)
 
 
@@ -163,7 +163,7 @@ def terms_digest(description: str) -> bytes:
 
 
 def announced_digest(message: federation.Announcement) -> bytes:
-    """The same with what the helper of two servers has said of the plan, 32 bytes then."""
+    """Return the same with what the helper of two servers has said of the plan, 32 bytes then."""
     if not message.sheet and not message.HasField("consent"):
         return terms_digest(message.description)
     said = message.description.encode(), message.sheet.encode(), message.consent.SerializeToString(deterministic=True)
@@ -171,7 +171,7 @@ def announced_digest(message: federation.Announcement) -> bytes:
 
 
 def refusal(owner: Limits, terms: Promised) -> str | None:
-    """Why its owner takes no part in a run, by what it promises; None if nothing speaks against it."""
+    """Return why its owner takes no part in a run, by what it promises; None if nothing speaks against it."""
     if terms.trust_model not in owner.accept_trust_models:
         allowed = ", ".join(owner.accept_trust_models)
         return f"Expected a run of trust model {allowed}, got {terms.trust_model}."
@@ -192,13 +192,13 @@ def refusal(owner: Limits, terms: Promised) -> str | None:
 
 
 def is_timely(promise: str) -> bool:
-    """Whether nothing but an answer's values may depend on items, in a run with this `Agreement.promise`."""
+    """Return whether nothing but an answer's values may depend on items, in a run with this `Agreement.promise`."""
     said = json.loads(promise or "{}")
     return bool(said.get("trust_model") == TWO_SERVERS or said.get("participation") == "public")
 
 
 def agreement(terms: Promised, digest: bytes) -> Agreement:
-    """What is agreed about a run, whose terms have that digest, at its cost for replacing one user."""
+    """Return the agreement on a run, whose terms have that digest, at its cost for replacing one user."""
     cost = replace_one(terms.epsilon, terms.delta, adjacency=terms.adjacency, trust_model=terms.trust_model)
     promise = terms.model_dump_json(include=PROMISED)
     return Agreement(terms.run, digest, *cost, terms.participations, promise)

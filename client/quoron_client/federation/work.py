@@ -1,15 +1,15 @@
 """What a client answers: to each question one answer, made once, or none at all.
 
-Nothing that goes wrong here is told to the coordinator but a status; the owner's log has the rest. Of a run that tells
-who answers not even that: whatever goes wrong with items, or takes too long, is the zero row, as an answer.
+Of an error here the coordinator receives a status alone; the owner's log has the rest. In a run with public
+participation it does not receive even that: with a fault of items, or too late, the answer is the zero row.
 
 What a silo answers: a row for each asked person, as a client of that person's own would say it, or their sums.
 
     worker = SiloWorker.of(owner, record)     # owner.user_column says whose each row of the file is
 
-Persons are numbered in the record, for ever: in the order of their names at first, and whoever comes later by the next
-free number, up to as many as the silo has declared. A number without a person, or whose person has left, has no room
-left or is not in the file, is as somebody who is away; where who answers is told, that is the zero row like anybody's.
+Persons are numbered in the record, for ever: in the order of their names at first, and later persons by the next free
+number, up to as many as the silo has declared. A number without a person, or whose person has left, has no budget left
+or is not in the file, counts as away. With public participation its answer is the zero row.
 
 What a silo has said in one round, as its record keeps it: the row of each person who has answered, made once, or the
 sums that it has sent in place of rows.
@@ -17,10 +17,10 @@ sums that it has sent in place of rows.
     kept = KeptRows.of(task, persons, answers)
     again = KeptRows.read(kept.as_bytes())
 
-A coordinator that comes back may ask other persons in the same round, where it has drawn them by coins: whoever has
-answered says the same again, and nothing to another task; whoever has not is asked for the first time. Of sums the
-same question has the same answer, and to another one those are silent who are in a sum already: of two sums, with and
-without a person, the difference would be its row.
+A coordinator that comes back may ask other persons in the same round, where it has drawn them by coins. A person who
+has answered repeats the answer, and answers no other task; a person who has not is asked for the first time. For sums
+the same question has the same answer, and to another question persons in an earlier sum are silent: of two sums, with
+and without a person, the difference would be its row.
 """
 
 import logging
@@ -121,7 +121,7 @@ class Worker:
     _lock: threading.Lock = field(default_factory=threading.Lock)  # of the parts
 
     def consider(self, message: federation.Announcement, user: int) -> federation.Consent:
-        """Whether this client takes part in a run. Raises LedgerError only."""
+        """Return whether this client takes part in a run. Raises LedgerError only."""
         run, digest = message.run, announced_digest(message)
         if self.announced.get(run) == digest:
             return federation.Consent(run=run, takes_part=True)
@@ -206,9 +206,8 @@ class Worker:
                     self.announced.pop(run, None)
 
     def prepare(self, run: str) -> Part | None:
-        """The part in a run with its items: where participation is public they are read now, unless they are there.
-        None
-        if it is not known.
+        """Return the part in a run with its items: with public participation they are read now, unless they are there.
+        None if it is not known.
 
         Whatever is wrong with them, they are then none. Never raises.
         """
@@ -226,7 +225,7 @@ class Worker:
         return made
 
     def attends(self, run: str) -> float | None:
-        """Seconds of a round of a run that tells who answers, if this client takes part in it; else None."""
+        """Return seconds of a round of a run that tells who answers, if this client takes part in it; else None."""
         part = self.parts.get(run)
         return part.terms.seconds if part is not None and part.terms.timely else None
 
@@ -238,7 +237,7 @@ class Worker:
         return self.reply(message, ready=False)
 
     def wanted(self, head: Long) -> int | None:
-        """How many bytes may follow a question of which all but its task is there; None: none of them is wanted.
+        """Return how many bytes may follow a question of which all but its task is there; None: none of them is wanted.
 
         As the run was announced, so that a coordinator cannot make this client hold more than was agreed to.
         """
@@ -250,7 +249,7 @@ class Worker:
         return min(most + BESIDE, MAX_MESSAGE)
 
     def reply(self, message: federation.Question, *, ready: bool = True) -> bytes | None:
-        """The answer to a question, as bytes; None where the question has no name to answer to. Raises LedgerError.
+        """Return the answer to a question, as bytes; None if the question has no name to answer to. Raises LedgerError.
 
         Zeros unless there is time to be `ready` with another.
         """
@@ -266,8 +265,8 @@ class Worker:
         return self._none(message, made) if isinstance(made, str) else made
 
     def at_once(self, message: federation.Question) -> bytes | None:
-        """As `reply`, of an answer that leaves when it is made: in a run whose answers have their time none, not even
-        one that was kept by now; nor in one that was not agreed to yet, as a question may come before the consent."""
+        """Answer as `reply`, but not in a run whose answers have their time, not even with one that was kept by now.
+        Nor in a run that was not agreed to yet: a question may come before the consent."""
         promise = self.record.promise(message.run)
         if promise is None or is_timely(promise):
             return self._none(message, "it was asked before the client had consented")
@@ -349,7 +348,7 @@ class Worker:
         return self.owner.simulation_seed if terms.simulation else None
 
     def forget(self, run: str, *, begun: bool = True) -> bool:
-        """A run has ended: nothing of it is asked any more. Whether it was known and open. Raises LedgerError."""
+        """End a run: nothing of it is asked any more. Return whether it was known and open. Raises LedgerError."""
         with self._lock:
             self.parts.pop(run, None)
             self.announced.pop(run, None)
@@ -357,7 +356,7 @@ class Worker:
 
 
 def misfit_of(terms: Terms, number: int, task: Task) -> str | None:
-    """Why a question is not one of the announced run, or None; by public terms only, so nothing is charged for it."""
+    """Return why a question is not one of the announced run, or None; by public terms alone, so it costs nothing."""
     if terms.trust_model == "local" and not isinstance(task, LocalReport):
         return "a run of trust model local asked for an answer that is not private by itself"
     if number >= terms.rounds:
@@ -450,7 +449,7 @@ class KeptRows:
 
     @classmethod
     def read(cls, stored: bytes) -> Self | None:
-        """What `as_bytes` wrote; None of something else."""
+        """Return what `as_bytes` wrote; None of something else."""
         kind, *kept = _split(stored)
         if kind != _ROWS:
             return None
@@ -477,7 +476,7 @@ class KeptSums:
 
     @classmethod
     def read(cls, stored: bytes) -> Self | None:
-        """What `as_bytes` wrote; None of something else."""
+        """Return what `as_bytes` wrote; None of something else."""
         kind, persons, *said = _split(stored)
         if kind != _SUMS:
             return None
@@ -526,9 +525,9 @@ class SiloWorker(Worker):
 
     @classmethod
     def of(cls, owner: Owner, record: Record) -> Self:
-        """With everybody in the file in the record. DataError, for the owner, for a file that cannot be read or holds
-        more persons than were declared; of who is enrolled already it is told in the log alone. ConfigError where the
-        file may not be looked at, as who answers may be told, and it is not said how many persons are in it."""
+        """Return a worker, with everybody in the file in the record. Raises DataError for a file that cannot be read or
+        holds more persons than were declared; a silo that is enrolled already logs it instead. Raises ConfigError if
+        participation may be public, as the file may not be read then, and `people` is not declared."""
         public = PUBLIC_PARTICIPATION in owner.accept_trust_models
         if public and owner.people is None:
             raise ConfigError(

@@ -37,7 +37,7 @@ _LOG = logging.getLogger("quoron.client")
 
 
 def answer_with(message: Message, context: Context, gradient: Gradient) -> Message:
-    """The reply to a message of `train_privately`; `gradient` takes and returns arrays of shape (d,).
+    """Return the reply to a message of `train_privately`; `gradient` takes and returns arrays of shape (d,).
 
     Load data within `gradient`: what raises there is written to this node's log and never sent, while Flower sends the
     text of an exception outside of it to the server, word for word.

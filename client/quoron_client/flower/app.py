@@ -2,7 +2,7 @@
 
 What its owner decides stands in the SuperNode's own `--node-config`, or in the environment of its ClientApps
 (`quoron_client.flower.serving` lists it), and this code keeps to it whatever a message or a run config says. But Flower
-ships the code of a run to every SuperNode: whoever may start runs can ship another app, which keeps to nothing.
+ships the code of a run to every SuperNode: an operator who may start runs can ship another app, which keeps to nothing.
 `quoron client`, whose code is its owner's, is stronger.
 
 Flower starts a process for every message, so whatever must be remembered is in the record. None of them is before a
@@ -31,7 +31,7 @@ class Owned:
     """Answers as the native client does, by the same record: for one user, or for all asked persons of a silo."""
 
     def announced(self, values: Values, context: Context) -> RecordDict:
-        """Whether this node takes part in a run. Whoever has room is charged now, whoever is asked then."""
+        """Return whether this node takes part in a run. Persons with enough budget are charged now, asked or not."""
         owner = read_owner(context.node_config, os.environ)
         if owner.user_column is None:
             _ask(owner)

@@ -2,8 +2,8 @@
 
     app = make_app(hello, answer, ended)
 
-Flower sends the text of a client's exception to the server word for word; so everything that runs on the data runs
-inside `guarded`, which turns any exception into a refusal of fixed words, and the owner's log has the rest.
+Flower sends the text of a client's exception to the server word for word. So all code that runs on the data runs inside
+`guarded`, which turns any exception into a refusal of fixed words; the owner's log has the rest.
 
 What the owner of a node decides, by the SuperNode's `--node-config` or the environment of its ClientApps.
 
@@ -58,7 +58,7 @@ _WORDS = {"true": True, "1": True, "false": False, "0": False}
 
 
 def read_owner(node_config: Mapping[str, Any], environment: Mapping[str, str]) -> Owner:
-    """The owner's decisions. ConfigError names the key that is missing or wrong."""
+    """Return the owner's decisions. ConfigError names the key that is missing or wrong."""
     given = _Given(node_config, environment)
     items = given.whole("items-per-user", "a whole number")
     data, alone, column = Path(given.text("data")), given.switch("one-user"), given.found("user")
@@ -86,7 +86,7 @@ def read_limits(node_config: Mapping[str, Any], environment: Mapping[str, str]) 
 
 
 def opened(owner: Limits, *, settled: bool) -> Record:
-    """The owner's record, in which runs are agreed to when they are announced, unless that is `settled`. LedgerError as
+    """Return the owner's record, in which runs are agreed to when announced, unless that is `settled`. LedgerError as
     `Record.open`."""
     epsilon, delta = owner.lifetime_epsilon, owner.lifetime_delta
     return Record.open(owner.record, epsilon=epsilon, delta=delta, anew=owner.new_record, settled=settled)
@@ -156,10 +156,10 @@ _PLACE = {"partition-id": "partition", "num-partitions": "partitions"}
 
 
 class Holder(Protocol):
-    """Whoever holds the items behind a node."""
+    """The holder of the items behind a node."""
 
     def answer(self, values: Values, context: Context) -> RecordDict:
-        """The reply to a question."""
+        """Return the reply to a question."""
 
     def ended(self, values: Values, context: Context) -> None:
         """A run has ended."""
@@ -204,7 +204,7 @@ def guarded(respond: Respond) -> Callable[[Message, Context], Message]:
 
 
 def silent(message: Message, respond: Callable[[Values], RecordDict]) -> Message:
-    """The reply to a message of this version; of whatever goes wrong it says nothing but that."""
+    """Return the reply to a message of this version; of whatever goes wrong it says nothing but that."""
     return Message(_reply(message, respond), reply_to=message)
 
 

@@ -55,12 +55,12 @@ LOSSES: Mapping[str, type[Loss]] = MappingProxyType(
 
 
 def loss_names() -> tuple[str, ...]:
-    """All losses: those of this package, then those that installed distributions bring."""
+    """Return all losses: those of this package, then those that installed distributions bring."""
     return (*LOSSES, *(name for name in brought.installed() if name not in LOSSES))
 
 
 def loss_family(name: str) -> type[Loss]:
-    """The losses called `name`, to be called with their bounds.
+    """Return the losses called `name`, to be called with their bounds.
 
     Raises `ConfigError` for an unknown name, and for a loss from elsewhere that cannot be had.
     """
@@ -76,7 +76,7 @@ def loss_family(name: str) -> type[Loss]:
 
 
 def make_loss(name: str, **bounds: float) -> Loss:
-    """The loss called `name` with these public bounds; bounds left out keep their defaults.
+    """Return the loss called `name` with these public bounds; bounds left out keep their defaults.
 
     Raises `ConfigError` for an unknown name or bound, a bound out of range, or declared constants that do not hold.
     """

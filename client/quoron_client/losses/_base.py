@@ -88,7 +88,7 @@ class Loss(ABC):
 
     @abstractmethod
     def bound_labels(self, labels: Vector) -> Vector:
-        """Labels brought within their bound; NaN stays NaN."""
+        """Return labels brought within their bound; NaN stays NaN."""
 
     def opposite(self, labels: Vector) -> Vector:
         """Wrong labels in place of these, for users who are made to mislead in simulations."""
@@ -103,7 +103,7 @@ class Loss(ABC):
         return self.slopes(predictions, labels, self.parameter)
 
     def slopes_with(self, smoothing: Smoothing | None) -> Pointwise:
-        """What stands for φ': itself, or the slopes of its envelope.
+        """Return what stands for φ': itself, or the slopes of its envelope.
 
         Raises `ConfigError` for `Moreau` and a loss that needs none.
         """
@@ -114,7 +114,7 @@ class Loss(ABC):
         return self.envelope
 
     def lipschitz(self, domain: Domain, dimension: int, smoothing: Smoothing | None = None) -> float:
-        """Bound on every item gradient's ℓ2 norm over the domain, ridge included; with `smoothing` of the stand-in."""
+        """Return a bound on item gradients' ℓ2 norms over the domain, with ridge; with `smoothing` of the stand-in."""
         radius = domain.norm_bound(dimension)
         reached = radius + (0.0 if smoothing is None else smoothing.reach)
         slope = self.slope_bound(self.feature_norm * reached)
@@ -125,12 +125,12 @@ class Loss(ABC):
         return np.full(dimension, self.ridge)
 
     def largest_diagonal(self, dimension: int) -> float:
-        """The largest number of that diagonal, in every dimension that a problem may have, without making it."""
+        """Return the largest number of that diagonal, in every dimension that a problem may have, without making it."""
         del dimension
         return self.ridge
 
     def coordinate_lipschitz(self, domain: Domain, dimension: int) -> float:
-        """Bound on every coordinate of every item's gradient over the domain, ridge included: Lipschitz in ℓ1."""
+        """Return a bound on every coordinate of every item's gradient over the domain, with ridge: Lipschitz in ℓ1."""
         largest, total, _ = self._features(dimension)
         widest = domain.half_width if isinstance(domain, Box) else domain.radius
         reached = min(self.feature_norm * domain.norm_bound(dimension), total * widest)
@@ -150,7 +150,7 @@ class Loss(ABC):
         return float(self.curvature * row * (1 + 1e-12) + self.ridge)
 
     def least_dominant_ridge(self, dimension: int) -> float | None:
-        """The ridge from which on the Hessian of every item within the bounds is diagonally dominant.
+        """Return the ridge from which on the Hessian of every item within the bounds is diagonally dominant.
 
         0 where φ is linear, or an item has one feature that is not zero. None for losses without a Hessian and for
         those of several outputs, whose Hessians have blocks that are not.
@@ -227,5 +227,5 @@ class Regression(Loss):
         return self.values.once(0.0, self.label_bound, self.parameter)
 
     def bound_labels(self, labels: Vector) -> Vector:
-        """Labels clipped to [-label_bound, label_bound]; NaN stays NaN."""
+        """Return labels clipped to [-label_bound, label_bound]; NaN stays NaN."""
         return np.clip(labels, -self.label_bound, self.label_bound)

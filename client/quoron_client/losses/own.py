@@ -125,7 +125,7 @@ class OfNumbers(_Declared, Regression):
 
 
 def declared_loss(name: str, declaration: Declaration, *, vouched_by: str) -> type[Loss]:
-    """The family of losses that a declaration describes, to be called with its bounds.
+    """Return the family of losses that a declaration describes, to be called with its bounds.
 
     `vouched_by` says in every promise who stands in for the constants. Its losses raise ConfigError, with the point,
     where a grid refutes one.
@@ -148,13 +148,13 @@ def declared_loss(name: str, declaration: Declaration, *, vouched_by: str) -> ty
 
 
 def installed() -> tuple[str, ...]:
-    """Names of the losses that installed distributions bring."""
+    """Return names of the losses that installed distributions bring."""
     return tuple(sorted({entry.name for entry in _entries()}))
 
 
 @cache
 def installed_loss(name: str) -> type[Loss]:
-    """The loss that an installed distribution brings under this name.
+    """Return the loss that an installed distribution brings under this name.
 
     Raises ConfigError unless exactly one brings it, and for what cannot be imported or is no Declaration.
     """

@@ -213,7 +213,7 @@ class Linear(Loss):
         return 1.0
 
     def bound_labels(self, labels: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Labels as they are."""
+        """Return labels as they are."""
         return labels
 
 
@@ -319,7 +319,7 @@ class Huber(Regression):
         return 1.0
 
     def slope_bound(self, largest_prediction: float) -> float:
-        """The threshold, or the largest residual where that is smaller."""
+        """Return the threshold, or the largest residual where that is smaller."""
         return min(self.threshold, largest_prediction + self.label_bound)
 
 
@@ -348,7 +348,7 @@ class LeastSquares(Regression):
         return 1.0
 
     def slope_bound(self, largest_prediction: float) -> float:
-        """Largest residual."""
+        """Return the largest residual."""
         return largest_prediction + self.label_bound
 
 
@@ -403,12 +403,12 @@ class Softmax(Loss):
         return np.where(known, labels, np.nan)
 
     def opposite(self, labels: Vector) -> Vector:
-        """The next class."""
+        """Return the next class."""
         following: Vector = (labels + 1) % self.classes
         return following
 
     def value(self, predictions: ArrayLike, labels: ArrayLike) -> Vector:
-        """Values (N,) at predictions (N, K) and labels (N,) within their bound, without the ridge term."""
+        """Return values (N,) at predictions (N, K) and labels (N,) within their bound, without the ridge term."""
         scores, wanted = np.asarray(predictions, np.float64), np.asarray(labels).astype(np.int64)
         top = scores.max(axis=1)
         total: Vector = np.log(np.exp(scores - top[:, None]).sum(axis=1))

@@ -4,12 +4,12 @@ from hashlib import blake2b
 from math import exp
 
 MOST_PEOPLE = 1 << 20  # of one silo, each of whom is charged
-MOST_TOLD = 500  # runs, the latest, that a coordinator tells whoever enrols
+MOST_TOLD = 500  # runs, the latest, that a coordinator reports to a client that enrols
 UNASKED = "unasked"  # how a run has ended that had not begun: nobody was asked in it, and nobody is charged for it
 
 
 def run_mark(run: str) -> int:
-    """64 bits by which a run is known to whoever knows its name, and to nobody else."""
+    """Return 64 bits by which a run is known to those parties alone that know its name."""
     return int.from_bytes(blake2b(run.encode(), digest_size=8, person=b"quoron-run").digest(), "little")
 
 

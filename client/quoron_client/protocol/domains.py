@@ -37,13 +37,13 @@ class L2Ball:
         _positive("radius", self.radius)
 
     def project(self, points: Vector) -> Vector:
-        """Nearest points of the ball; `points` has shape (..., d), float64, and is left unchanged."""
+        """Return the nearest points of the ball; `points` has shape (..., d), float64, and is left unchanged."""
         norms = np.sqrt(np.sum(points * points, axis=-1, keepdims=True))
         shrunk: Vector = points * np.minimum(1.0, self.radius / np.maximum(norms, self.radius))
         return shrunk
 
     def norm_bound(self, dimension: int) -> float:
-        """Largest ‖x‖₂ of the set."""
+        """Return the largest ‖x‖₂ of the set."""
         del dimension
         return self.radius
 
@@ -58,11 +58,11 @@ class Box:
         _positive("half_width", self.half_width)
 
     def project(self, points: Vector) -> Vector:
-        """Nearest points of the box; `points` has shape (..., d), float64, and is left unchanged."""
+        """Return the nearest points of the box; `points` has shape (..., d), float64, and is left unchanged."""
         return np.clip(points, -self.half_width, self.half_width)
 
     def norm_bound(self, dimension: int) -> float:
-        """Largest ‖x‖₂ of the set."""
+        """Return the largest ‖x‖₂ of the set."""
         return self.half_width * float(np.sqrt(dimension))
 
 
@@ -84,17 +84,17 @@ def _positive(name: str, value: float) -> None:
 
 
 def free_ball(feature_norm: float) -> L2Ball:
-    """A ball that bounds nothing: models of any use for items with ‖a‖ at most `feature_norm` are far inside."""
+    """Return a ball that bounds nothing: models of any use for items with ‖a‖ at most `feature_norm` are far inside."""
     return L2Ball(_FREE / feature_norm)
 
 
 def on_boundary(domain: Domain, model: Vector) -> bool:
-    """Whether a model (d,) is as large as its domain lets it be, to 1 %."""
+    """Return whether a model (d,) is as large as its domain lets it be, to 1 %."""
     if isinstance(domain, L2Ball):
         return bool(np.linalg.norm(model) >= _NEAR * domain.radius)
     return bool(np.max(np.abs(model), initial=0.0) >= _NEAR * domain.half_width)
 
 
 def is_free(domain: Domain, feature_norm: float) -> bool:
-    """Whether a domain bounds nothing, as a `free_ball`."""
+    """Return whether a domain bounds nothing, as a `free_ball`."""
     return isinstance(domain, L2Ball) and domain.radius >= free_ball(feature_norm).radius

@@ -62,7 +62,7 @@ def values_of(content: RecordDict) -> Values:
 
 
 def refusal(values: Values) -> str | None:
-    """Why a node refuses, fit for a log whatever it has sent; None if it does not."""
+    """Return why a node refuses, fit for a log whatever it has sent; None if it does not."""
     said = values.get("refused")
     return said if said is None or said in REFUSALS else f"in other words, {str(said)[:60]!r}"
 
@@ -70,7 +70,7 @@ def refusal(values: Values) -> str | None:
 def question_values(
     question: Question, parts: Sequence[NDArray[np.int64]], *, run: str, seconds: int
 ) -> Iterator[Values]:
-    """The part of a question for each of `parts`, rows (k,) of its cohort; a user is its number in the cohort."""
+    """Yield the part of a question for each of `parts`, rows (k,) of its cohort; a user is its number in the cohort."""
     task = question.task
 
     def encoded(row: int) -> bytes:
@@ -88,7 +88,7 @@ def question_values(
 
 
 def question_from_values(values: Values) -> Question:
-    """The part that `question_values` made: its users as the cohort. Raises WireError for anything else."""
+    """Return the part that `question_values` made: its users as the cohort. Raises WireError for anything else."""
     message = pb.Question.FromString(bytes_of(values, "question"))
     _, number, _, task = wire.question_from_wire(message)
     users = _received(values, "users", "int64")
@@ -108,12 +108,12 @@ def _own_parts(task: Task, values: Values, users: int) -> Task:
 
 
 def answers_record(answers: Answers) -> RecordDict:
-    """The answers of a part, in the order of its users."""
+    """Return the answers of a part, in the order of its users."""
     return record(values=_sent(answers.values), status=answers.status.astype(np.uint8).tobytes())
 
 
 def answers_from_record(content: RecordDict, users: int, shape: tuple[int, ...]) -> Answers | None:
-    """Rows of that shape for so many users, or None if it is anything else. Never raises.
+    """Return rows of that shape for so many users, or None if it is anything else. Never raises.
 
     A row with numbers that are not finite is zeros that are REJECTED, and changes no other row.
     """
@@ -142,7 +142,7 @@ def _received(values: Values, key: str, dtype: str) -> NDArray[Any]:
 
 
 def bytes_of(values: Values, key: str) -> bytes:
-    """One of our values. Raises WireError where it is missing, or is no bytes."""
+    """Return one of our values. Raises WireError where it is missing, or is no bytes."""
     value = values.get(key)
     if not isinstance(value, bytes):
         raise WireError(f"Expected {key} in a message, got none.")

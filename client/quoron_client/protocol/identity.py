@@ -1,12 +1,12 @@
-"""Who is who: certificates, looked at before they are shown to anyone, so that errors name the file; and their ends.
+"""Who is who: certificates, checked before they are sent to a peer, so that errors name the file; and their expiry.
 
-A person's new key, signed by the old one: the same user, with the same budget, for whoever checks the statement.
+A person's new key, signed by the old one: the same user, with the same budget, for every party that checks it.
 
     text = sign(Path("ada.key"), Path("ada-new.key"))
     old, new = check(text)                            # fingerprints of the two keys
 
-Both keys sign the words `quoron rotation 1` and both fingerprints, each on a line: the old one says that the new one
-follows it, the new one that whoever says so holds it. Nothing else that quoron or TLS signs begins so.
+Both keys sign the words `quoron rotation 1` and both fingerprints, each on a line: the old key states that the new one
+follows it, the new key that the signer holds it. Nothing else that quoron or TLS signs begins so.
 """
 
 import base64
@@ -39,7 +39,7 @@ SOON = 30.0  # days before its end from which on a certificate is warned of
 
 
 def check_identity(certificate: Path, key: Path, authority: Path) -> None:
-    """Raises IdentityError unless the certificate is valid now, is of this key, and comes from this authority.
+    """Raise IdentityError unless the certificate is valid now, is of this key, and comes from this authority.
 
     The certificate's file may go on with the intermediate authorities, as it does for a server. The authority's may
     hold several, old and new: those that are valid now count, and one is enough.
@@ -60,19 +60,19 @@ def check_identity(certificate: Path, key: Path, authority: Path) -> None:
 
 
 def check_pair(certificate: Path, key: Path) -> None:
-    """IdentityError unless the key is that of the certificate."""
+    """Raise IdentityError unless the key is that of the certificate."""
     private = _load(key, "a private key without a password", lambda data: load_pem_private_key(data, password=None))
     if private.public_key().public_bytes(*_SPKI) != load(certificate).public_key().public_bytes(*_SPKI):
         raise IdentityError(f"Expected {str(key)!r} to hold the key of {str(certificate)!r}, got another key.")
 
 
 def days_left(certificate: x509.Certificate, at: datetime | None = None) -> float:
-    """Days until a certificate ends, by this machine's clock unless `at` another time; negative once it has."""
+    """Return days until a certificate ends, by this machine's clock unless `at` another time; negative once it has."""
     return (certificate.not_valid_after_utc - (datetime.now(UTC) if at is None else at)) / timedelta(days=1)
 
 
 def ending(what: object, days: float) -> str | None:
-    """A warning of a certificate that has at most 30 days left, for people; None for one that has more."""
+    """Return a warning of a certificate that has at most 30 days left, for people; None for one that has more."""
     if days > SOON:
         return None
     span = f"{abs(days):.0f} days" if abs(days) >= 2 else f"{24 * abs(days):.0f} hours"
@@ -82,7 +82,7 @@ def ending(what: object, days: float) -> str | None:
 
 
 def ends_in(path: Path) -> float:
-    """Days until a file is no good any more: its first certificate, or the last of several authorities."""
+    """Return days until a file is no good any more: its first certificate, or the last of several authorities."""
     several = _load(path, "certificates", x509.load_pem_x509_certificates)
     return max(days_left(each) for each in several) if _is_authority(several[0]) else days_left(several[0])
 
@@ -135,23 +135,23 @@ def _check_dates(path: Path, certificate: x509.Certificate) -> None:
 
 
 def fingerprint(certificate: x509.Certificate) -> str:
-    """SHA-256 of the public key: one key, one user, also when its certificate is renewed."""
+    """Return SHA-256 of the public key: one key, one user, also when its certificate is renewed."""
     return hashlib.sha256(certificate.public_key().public_bytes(*_SPKI)).hexdigest()
 
 
 def load(path: Path) -> x509.Certificate:
-    """The first certificate of a file; IdentityError if it has none."""
+    """Return the first certificate of a file; IdentityError if it has none."""
     return _load(path, "certificates", x509.load_pem_x509_certificates)[0]
 
 
 def leads_to(chain: Sequence[x509.Certificate], trusted: Sequence[x509.Certificate]) -> bool:
-    """Whether each certificate issued the one before it, and a trusted one the last, or is it."""
+    """Return whether each certificate issued the one before it, and a trusted one the last, or is it."""
     linked = all(issued(issuer, certificate) for certificate, issuer in pairwise(chain))
     return linked and (chain[-1] in trusted or any(issued(authority, chain[-1]) for authority in trusted))
 
 
 def issued(issuer: x509.Certificate, certificate: x509.Certificate) -> bool:
-    """Whether one was signed by the key of another, which has its issuer's name."""
+    """Return whether one was signed by the key of another, which has its issuer's name."""
     try:
         certificate.verify_directly_issued_by(issuer)
     except (ValueError, TypeError, InvalidSignature):
@@ -179,7 +179,7 @@ def sign(old: Path, new: Path) -> str:
 
 
 def check(text: str) -> tuple[str, str]:
-    """The fingerprints of the old key and of the one that follows it. ConfigError unless both have signed so."""
+    """Return the fingerprints of the old key and of the one that follows it. ConfigError unless both have signed so."""
     wrong = ConfigError(
         "Expected a rotation, signed by the old key and by the new one, got something else. `quoron admin users "
         "rotation` makes one, where both keys are."

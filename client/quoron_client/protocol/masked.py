@@ -37,13 +37,13 @@ _ROWS: Mapping[str, type] = {
 
 
 def question_digest(run: str, round_: int, name: bytes, task: bytes) -> bytes:
-    """What a seal is bound to of a question with that `name`: 32 bytes, of all that it asks; `task` is its digest."""
+    """Return the digest that binds a seal to a question `name`: 32 bytes, of all that it asks; `task` is its digest."""
     parts = run.encode(), str(round_).encode(), name, task
     return sha256(b"quoron masked question 1\n" + _listed(parts)).digest()
 
 
 def row_to_wire(reduction: RingReduction) -> federation.Row:
-    """All of a reduction but its sheet, which a client has from the plan."""
+    """Return all of a reduction but its sheet, which a client has from the plan."""
     reduction = getattr(reduction, "own", reduction)  # that only some count is the coordinator's
     message = federation.Row(kind=type(reduction).__name__)
     if message.kind not in _ROWS:
@@ -58,7 +58,7 @@ def row_to_wire(reduction: RingReduction) -> federation.Row:
 
 
 def row_from_wire(message: federation.Row, sheet: RoundSheet) -> RingReduction:
-    """The rows of a question, by the sheet of the agreed plan. WireError for what is none."""
+    """Return the rows of a question, by the sheet of the agreed plan. WireError for what is none."""
     kind = _ROWS.get(message.kind)
     if kind is None:
         raise WireError(f"Expected rows that this client knows, got {message.kind[:40]!r}. Update the client.")
@@ -79,7 +79,7 @@ def row_from_wire(message: federation.Row, sheet: RoundSheet) -> RingReduction:
 
 
 def answer_to_wire(run: str, round_: int, digest: bytes, values: Words, sealed: bytes) -> federation.MaskedAnswer:
-    """One user's answer: integers plus a mask, and the mask's seed for the helper."""
+    """Return one user's answer: integers plus a mask, and the mask's seed for the helper."""
     return federation.MaskedAnswer(
         run=run, round=round_, digest=digest, values=values.astype("<u8").tobytes(), sealed=sealed
     )
@@ -99,7 +99,7 @@ def signature_of(message: helper.HelperConsent | helper.Reply, key: Ed25519Priva
 
 
 def check_signature(message: helper.HelperConsent | helper.Reply, signature: bytes, key: Ed25519PublicKey) -> None:
-    """IdentityError unless the helper with this key has signed it."""
+    """Raise IdentityError unless the helper with this key has signed it."""
     try:
         key.verify(signature, _signed(message))
     except InvalidSignature:
@@ -110,7 +110,7 @@ def check_signature(message: helper.HelperConsent | helper.Reply, signature: byt
 
 
 def read_helper_key(path: Path) -> Ed25519PublicKey:
-    """The helper's long-lived public key, of a PEM file. IdentityError for anything else."""
+    """Return the helper's long-lived public key, of a PEM file. IdentityError for anything else."""
     try:
         key = load_pem_public_key(path.read_bytes())
     except OSError as error:

@@ -1,13 +1,13 @@
 """The two types that cross between coordinator and clients: a question to a cohort, and its answers.
 
-An answer is a fixed-shape array and a status. Whoever drops out, is late, or sends nonsense becomes a row of zeros with
-a status other than `ANSWERED`; what that means (a zero vector, an isolated point) is the algorithm's neutral element.
-No value a user sends can raise, stall or change the shape of a round.
+An answer is a fixed-shape array and a status. A user who drops out, is late, or sends nonsense becomes a row of zeros
+with a status other than `ANSWERED`; what the row means (a zero vector, an isolated point) is the algorithm's neutral
+element. No value a user sends can raise, stall or change the shape of a round.
 
 The tasks of a question: what a client computes for it.
 
-A gradient at points that the coordinator names; a pass of SGD over a user's own items; the second moment of its
-features; a gradient of some of its items, by their places; rounds in a metric that the users' own second moment gives.
+Gradients at points that the coordinator names, of all of a user's items or of some, by their places. A pass of SGD over
+a user's own items; the second moment of its features; rounds in a metric that the users' own second moment gives.
 
 Questions of the local model: reports that are private before they leave a client.
 
@@ -76,11 +76,11 @@ class Task(ABC):
         """User-average gradients each asked user computes."""
 
     def planned_gradients(self, items: int) -> int:
-        """Item gradients of a user with so many items, as planned."""
+        """Return item gradients of a user with so many items, as planned."""
         return self.gradients_per_user * items
 
     def computed_gradients(self, items: NDArray[np.int64]) -> int:
-        """Item gradients of all asked users together, who have so many items, (k,)."""
+        """Return item gradients of all asked users together, who have so many items, (k,)."""
         return self.gradients_per_user * int(items.sum())
 
     @abstractmethod
@@ -89,11 +89,11 @@ class Task(ABC):
 
     @abstractmethod
     def numbers_down(self, dimension: int) -> int:
-        """Numbers in the question to one user."""
+        """Return how many numbers the question to one user has."""
 
     @abstractmethod
     def honest(self, bounds: Bounds) -> float:
-        """The size of an honest answer's coordinates up to a moderate factor, from public constants alone."""
+        """Return the size of an honest answer's coordinates up to a moderate factor, from public constants alone."""
 
     @property
     def spends(self) -> tuple[float, float]:
@@ -101,16 +101,16 @@ class Task(ABC):
         return 0.0, 0.0
 
     def part(self, slots: slice | NDArray[np.int64]) -> Self:
-        """The task of some slots of the cohort."""
+        """Return the task of some slots of the cohort."""
         return self if self.own is None else self.with_own(getattr(self, self.own)[slots])
 
     def with_own(self, rows: NDArray[Any]) -> Self:
-        """The same task with these rows of what each user has of its own."""
+        """Return the same task with these rows of what each user has of its own."""
         changes: dict[str, Any] = {str(self.own): rows}
         return replace(self, **changes)  # type: ignore[type-var]  # every task is a dataclass
 
     def directed(self, seed: int) -> Self:
-        """The task with the directions of its smoothing drawn from `seed`, where it has any."""
+        """Return the task with the directions of its smoothing drawn from `seed`, where it has any."""
         del seed
         return self
 
@@ -126,10 +126,10 @@ class Question:
     round: int  # from 0
     cohort: NDArray[np.int64]  # (k,)
     task: Task
-    planned: int | None = None  # users as told in public; None where k itself is public
-    reduction: Reduction | None = None  # stays with whoever asks: no client is told of it
+    planned: int | None = None  # users as announced in public; None where k itself is public
+    reduction: Reduction | None = None  # stays with the server that asks: no client receives it
     drawn: bool = False  # whom it asks is by secret coins, on which the promise rests
-    attended: bool = False  # who answers is public: whoever sends anything has answered, if only with the zero row
+    attended: bool = False  # who answers is public: a user who sends anything has answered, if only with the zero row
 
     @property
     def lasting(self) -> tuple[Any, ...]:
@@ -181,7 +181,7 @@ class Answers:
         return cls(np.where(absent.reshape((-1,) + (1,) * (values.ndim - 1)), 0.0, values), kept)
 
     def attended(self) -> "Answers":
-        """The same where who answers is public: what came and cannot be used is the zero row, as an answer."""
+        """Return the same where who answers is public: what came and cannot be used is the zero row, as an answer."""
         return Answers(self.values, np.where(self.status == MISSING, MISSING, ANSWERED))
 
     @property
@@ -192,7 +192,7 @@ class Answers:
 
 
 def summed(answers: Answers | Sums, reduction: Reduction) -> Sums:
-    """What the reduction is of these answers, if it has not been made before."""
+    """Return the reduction of these answers; if it was made before, that one."""
     return reduction.of(answers.values, answers.answered) if isinstance(answers, Answers) else answers
 
 
@@ -230,11 +230,11 @@ class AverageGradient(Task):
         return (dimension,)
 
     def numbers_down(self, dimension: int) -> int:
-        """Numbers in the question to one user."""
+        """Return how many numbers the question to one user has."""
         return (len(self.weights) + (self.centre is not None)) * dimension
 
     def honest(self, bounds: Bounds) -> float:
-        """The weighted bound of the gradients, and the centre."""
+        """Return the weighted bound of the gradients, and the centre."""
         centre = 0.0 if self.centre is None else float(np.linalg.norm(self.centre))
         return bounds.lipschitz * float(np.abs(self.weights).sum()) + centre
 
@@ -272,11 +272,11 @@ class LocalSGD(Task):
         return (2, dimension)
 
     def numbers_down(self, dimension: int) -> int:
-        """The start iterate."""
+        """Return the size of the start iterate."""
         return dimension
 
     def honest(self, bounds: Bounds) -> float:
-        """An iterate lies in the domain."""
+        """Return the domain's radius: an iterate lies in it."""
         return bounds.radius
 
     def directed(self, seed: int) -> Self:
@@ -312,12 +312,12 @@ class SecondMoment(Task):
         return (self.dimension * (self.dimension + 1) // 2,)
 
     def numbers_down(self, dimension: int) -> int:
-        """None."""
+        """Return 0."""
         del dimension
         return 0
 
     def honest(self, bounds: Bounds) -> float:
-        """A feature norm."""
+        """Return the bound of a feature norm."""
         return bounds.feature_norm
 
 
@@ -334,7 +334,7 @@ class PlacedGradient(Task):
     places: NDArray[np.int64]  # (k, w), one row per asked user
     divisor: float
     clip: float | None = None
-    expected: int = 1  # items of an asked user, as told in public
+    expected: int = 1  # items of an asked user, as announced in public
 
     @property
     def model_size(self) -> int:
@@ -347,7 +347,7 @@ class PlacedGradient(Task):
         return 1
 
     def planned_gradients(self, items: int) -> int:
-        """Those expected, whatever the user has."""
+        """Return the items that are expected, whatever the user has."""
         del items
         return self.expected
 
@@ -360,11 +360,11 @@ class PlacedGradient(Task):
         return (dimension,)
 
     def numbers_down(self, dimension: int) -> int:
-        """The point and the places."""
+        """Return the size of the point and the places."""
         return dimension + int(self.places.shape[1])
 
     def honest(self, bounds: Bounds) -> float:
-        """A bound on that many gradients."""
+        """Return a bound on that many gradients."""
         return bounds.lipschitz * float(self.places.shape[1]) / self.divisor
 
 
@@ -404,11 +404,11 @@ class MomentAndGradient(Task):
         return (self.moment.answer_shape(dimension)[0] + len(self.point),)
 
     def numbers_down(self, dimension: int) -> int:
-        """The gradient's."""
+        """Return the size of the gradient's question."""
         return self.gradient.numbers_down(dimension)
 
     def honest(self, bounds: Bounds) -> float:
-        """The larger of both."""
+        """Return the larger of both."""
         return max(self.moment.honest(bounds), self.gradient.honest(bounds))
 
 
@@ -434,11 +434,11 @@ class AverageLoss(Task):
         return (len(self.points),)
 
     def numbers_down(self, dimension: int) -> int:
-        """The points."""
+        """Return the size of the points."""
         return len(self.points) * dimension
 
     def honest(self, bounds: Bounds) -> float:
-        """A loss rises by at most the Lipschitz bound times the radius above a few units of slope."""
+        """Return a bound: a loss rises by at most the Lipschitz bound times the radius above a few units of slope."""
         return (1.0 + bounds.lipschitz) * (1.0 + bounds.radius)
 
 
@@ -460,7 +460,7 @@ class LocalReport(Task):
         return self.gradient.gradients_per_user
 
     def directed(self, seed: int) -> Self:
-        """The same report of the gradient with directions from `seed`."""
+        """Return the same report of the gradient with directions from `seed`."""
         return replace(self, gradient=self.gradient.directed(seed))
 
 
@@ -483,11 +483,11 @@ class RangeReport(LocalReport):
         return (self.bins,)
 
     def numbers_down(self, dimension: int) -> int:
-        """The gradient's, the signs, one coordinate."""
+        """Return the size of the gradient's question, the signs and one coordinate."""
         return self.gradient.numbers_down(dimension) + dimension + 1
 
     def honest(self, bounds: Bounds) -> float:
-        """A bit."""
+        """Return 1, as answers are bits."""
         del bounds
         return 1.0
 
@@ -510,15 +510,15 @@ class VectorReport(LocalReport):
     centre: Vector  # (d,), public
 
     def answer_shape(self, dimension: int) -> tuple[int, ...]:
-        """A vector."""
+        """Return a vector."""
         return (dimension,)
 
     def numbers_down(self, dimension: int) -> int:
-        """The gradient's and the centre."""
+        """Return the size of the gradient's question and the centre."""
         return self.gradient.numbers_down(dimension) + dimension
 
     def honest(self, bounds: Bounds) -> float:
-        """The centre, and noise, which is below 10⁴ radii."""
+        """Return the centre, and noise, which is below 10⁴ radii."""
         del bounds
         return float(np.linalg.norm(self.centre)) + 1e4 * self.radius
 
@@ -545,7 +545,7 @@ def combined(task: Task, gradient: Callable[[Array], Array]) -> Array:
 
 
 def plain(task: Task) -> AverageGradient:
-    """The task itself; WireError for one that asks for more than average gradients."""
+    """Return the task itself; WireError for one that asks for more than average gradients."""
     if not isinstance(task, AverageGradient):
         raise WireError(f"Expected a question for average gradients, got {type(task).__name__}.")
     if not (task.user_smoothness is None and task.reference_items is None and task.smoothing is None):

@@ -4,8 +4,8 @@
     ('0502', [0, 2, 9])
 
 A silo is one client that holds the rows of several persons, each a user of the federation. Persons are named by bits in
-the order of their numbers: nobody twice, nobody of others, and as many bytes whoever is asked. The answer has a row and
-a status for each of them, or sums of their rows on the integer grid of the run's plan.
+the order of their numbers: nobody twice, nobody of another silo, and equally many bytes for all choices of persons. The
+answer has a row and a status for each of them, or sums of their rows on the integer grid of the run's plan.
 """
 
 from math import isfinite, prod
@@ -44,7 +44,7 @@ def bits_of(persons: Persons, *, people: int) -> bytes:
 
 
 def persons_of(bits: bytes, *, people: int) -> Persons:
-    """Who is asked, in order. WireError unless it is somebody, and all of this silo."""
+    """Return who is asked, in order. WireError unless it is somebody, and all of this silo."""
     if len(bits) != -(-people // 8):
         raise WireError(f"Expected persons of a silo of {people:,} in {-(-people // 8):,} bytes, got {len(bits):,}.")
     found = np.flatnonzero(np.unpackbits(np.frombuffer(bits, np.uint8), bitorder="little"))
@@ -54,7 +54,7 @@ def persons_of(bits: bytes, *, people: int) -> Persons:
 
 
 def rows_to_wire(run: str, round: int, digest: bytes, found: Answers) -> federation.Answer:
-    """The rows of a silo's asked persons, zeros where not answered; its length says nothing of them."""
+    """Return the rows of a silo's asked persons, zeros where not answered; its length says nothing of them."""
     sent = found.values.astype(np.float64, copy=False)
     if not (answered := found.answered).all():
         sent = np.where(answered.reshape((-1,) + (1,) * (sent.ndim - 1)), sent, 0.0)
@@ -64,7 +64,7 @@ def rows_to_wire(run: str, round: int, digest: bytes, found: Answers) -> federat
 
 
 def rows_from_wire(message: federation.Answer, shape: tuple[int, ...], asked: int) -> Answers:
-    """Rows (asked, *shape) and a status for each; never raises. Whatever is not usable is zeros.
+    """Return rows (asked, *shape) and a status for each; never raises. Whatever is not usable is zeros.
 
     | what was sent                                            | status of the person           |
     | -------------------------------------------------------- | ------------------------------ |
@@ -93,7 +93,7 @@ def rows_from_wire(message: federation.Answer, shape: tuple[int, ...], asked: in
 
 
 def reduction_to_wire(reduction: Reduction | None) -> federation.Reduction | None:
-    """What a silo is to make sums by; None where it answers with rows."""
+    """Return the reduction by which a silo makes sums; None where it answers with rows."""
     if isinstance(reduction, ContrastSum):
         message = reduction_to_wire(reduction.own)
         assert message is not None
@@ -178,7 +178,7 @@ def _reduction(message: federation.Reduction, kind: str | None) -> Reduction:
 
 
 def sums_to_wire(run: str, round: int, digest: bytes, sums: Sums) -> federation.Answer:
-    """The sums of a silo's asked persons."""
+    """Return the sums of a silo's asked persons."""
     said = federation.Sums(
         total=array_to_wire(sums.total.astype(np.int64)),
         cells=array_to_wire(sums.cells.astype(np.int64)),
@@ -189,7 +189,7 @@ def sums_to_wire(run: str, round: int, digest: bytes, sums: Sums) -> federation.
 
 
 def sums_from_wire(message: federation.Answer, length: int, asked: int, reduction: Reduction) -> Sums | None:
-    """Sums of `length` integers and at most so many persons, as they were sent; None for what is none. Never raises.
+    """Return sums of `length` integers and at most so many persons, as sent; None for what is none. Never raises.
 
     Nor is what no rows of so many persons, reduced so, could add up to.
     """

@@ -52,15 +52,15 @@ class Convolution:
         return self.radius
 
     def smoothness(self, *, lipschitz: float, dimension: int) -> float:
-        """Bound on the Hessian of every item's f_r, without ridge."""
+        """Return the bound on the Hessian of every item's f_r, without ridge."""
         return 2.0 * ball_ratio(dimension) * lipschitz / self.radius
 
     def bias(self, *, lipschitz: float, dimension: int) -> float:
-        """Bound on f_r - f, which is never negative."""
+        """Return the bound on f_r - f, which is never negative."""
         return 2.0 * ball_ratio(dimension) / (dimension + 1) * lipschitz * self.radius
 
     def redrawn(self, seed: int) -> "Convolution":
-        """The same with directions drawn from `seed`."""
+        """Return the same with directions drawn from `seed`."""
         return Convolution(self.radius, seed)
 
 
@@ -68,9 +68,9 @@ class Convolution:
 class Moreau:
     """The Moreau envelope f_λ(x) = min_v f(v) + ‖v - x‖²/2λ of each item's loss.
 
-    With q = ⟨a, x⟩ the minimiser moves along a alone, to the prediction p* = argmin_p φ(p, y) + (p - q)²/2λ‖a‖², and
-    the gradient is (q - p*)/λ‖a‖² · a: a subgradient of φ at p*, times a. Its length is at most that of every
-    subgradient at x, so constants of the loss on the domain hold for it.
+    With q = ⟨a, x⟩ the minimiser moves along a alone, to the prediction p* = argmin_p φ(p, y) + (p - q)²/2λ‖a‖². The
+    gradient is (q - p*)/λ‖a‖² · a: a subgradient of φ at p*, times a. Its length is at most that of every subgradient
+    at x, so constants of the loss on the domain hold for it.
 
     Source: Moreau (1965); Bassily & Sun (2023), section 5, whose parameter β is 1/λ. f - f_λ ≤ λ L²/2 because
     f(v) ≥ f(x) - L ‖v - x‖.
@@ -87,12 +87,12 @@ class Moreau:
         return 0.0
 
     def smoothness(self, *, lipschitz: float, dimension: int) -> float:
-        """Bound on the Hessian of every item's f_λ, without ridge."""
+        """Return the bound on the Hessian of every item's f_λ, without ridge."""
         del lipschitz, dimension
         return 1.0 / self.parameter
 
     def bias(self, *, lipschitz: float, dimension: int) -> float:
-        """Bound on f - f_λ, which is never negative."""
+        """Return the bound on f - f_λ, which is never negative."""
         del dimension
         return 0.5 * self.parameter * lipschitz**2
 

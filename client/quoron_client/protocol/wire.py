@@ -15,9 +15,9 @@ Questions and answers that are too long for one message: their end follows them,
 
 The end is a question's task, of whom and for which sums; or an answer's values or sums. In its place stands its length,
 of a question its digest too, which is in the question's name, and nothing else is said until it has come. That bytes of
-an answer arrive as they left is the transport's part. A part holds `MOST` bytes and the last one the rest, so
-whoever hears them holds what has come, never more than was announced, and nothing of what it does not want. What fits
-into one message is one, as ever.
+an answer arrive as they left is the transport's part. A part holds `MOST` bytes and the last one the rest, so the
+receiver holds the bytes that have come, never more than were announced, and none of a message that it does not want.
+What fits into one message is one, as ever.
 
 | what comes                                              | what happens                                           |
 | ------------------------------------------------------- | ------------------------------------------------------ |
@@ -68,23 +68,23 @@ Message = TypeVar("Message", federation.ServerMessage, federation.ClientMessage)
 
 
 def fits_one_message(length: int) -> bool:
-    """Whether a question or an answer of so many bytes is one message."""
+    """Return whether a question or an answer of so many bytes is one message."""
     return length <= MOST
 
 
 def follows(end: bytes) -> federation.Follows:
-    """What is said in place of a question's end."""
+    """Return what stands in place of a question's end."""
     return federation.Follows(length=len(end), digest=blake2b(end, digest_size=_DIGEST).digest())
 
 
 def parts(end: bytes) -> Iterator[federation.Part]:
-    """The end, in order."""
+    """Yield the end, in order."""
     for offset in range(0, len(end), MOST):
         yield federation.Part(offset=offset, data=end[offset : offset + MOST])
 
 
 def said(answer: federation.Answer | federation.MaskedAnswer) -> Iterator[federation.ClientMessage]:
-    """An answer, and where it is too long for one message its values after it."""
+    """Yield an answer, and where it is too long for one message its values after it."""
     if fits_one_message(answer.ByteSize()):
         yield _told(answer)
         return
@@ -131,7 +131,7 @@ class Arriving(Generic[Message]):
         return self._kept is not None and self._length - self._here <= MOST
 
     def take(self, message: Message, allowed: Callable[[Long], int | None]) -> Message | Long | None:
-        """A message as it is; a question or an answer that its end has followed; None while that is on its way.
+        """Return a message as it is; a question or an answer that its end has followed; None while that is on its way.
 
         `allowed` says of one without its end how many bytes that may have, or None where nothing is wanted of it: then
         it is dropped as it comes, and None. Raises WireError as the table says.
@@ -213,7 +213,7 @@ MAX_NAME = 200  # characters of a run's name
 MAX_BINS = 1 << 16
 MAX_POINTS = 16  # at which losses are asked for
 KEEPALIVE_SECONDS = 30  # between a client's pings; a server must allow them this often, also without data
-# Whoever does not answer a ping is gone. gRPC waits a minute unless it is told; a slow link needs some seconds.
+# A peer that does not answer a ping is gone. gRPC waits a minute by default; a slow link needs some seconds.
 KEEPALIVE = (
     ("grpc.keepalive_time_ms", 1000 * KEEPALIVE_SECONDS),
     ("grpc.keepalive_timeout_ms", 10_000),
@@ -252,7 +252,7 @@ class Body(NamedTuple):
 
 
 def question_to_wire(question: Question, slot: int, *, run: str, user: int, seconds: int) -> federation.Question:
-    """The part of cohort row `slot`, who is `user`, of a question whose round closes in `seconds`."""
+    """Return the part of cohort row `slot`, who is `user`, of a question whose round closes in `seconds`."""
     body = Body.of(question.task.part(slice(slot, slot + 1)))
     message = question_head(body, run=run, round=question.round, user=user, seconds=seconds)
     message.MergeFromString(body.data)
@@ -260,7 +260,7 @@ def question_to_wire(question: Question, slot: int, *, run: str, user: int, seco
 
 
 def question_head(body: Body, *, run: str, round: int, user: int, seconds: int) -> federation.Question:
-    """All of a question to `user` but its task; as bytes it is what stands before the body."""
+    """Return all of a question to `user` but its task; as bytes it is what stands before the body."""
     digest = question_digest(run, round, user, body.digest)
     return federation.Question(run=run, round=round, digest=digest, seconds=seconds)
 
@@ -275,12 +275,12 @@ def body_digest(message: federation.Question) -> bytes:
 
 
 def task_name(task: Task) -> str:
-    """What a task is called on the wire."""
+    """Return a task's name on the wire."""
     return _CODECS[type(task)][0]
 
 
 def question_digest(run: str, round: int, user: int, body: bytes) -> bytes:
-    """The name of a question to one user, 16 bytes; `body` is the digest of its task."""
+    """Return the name of a question to one user, 16 bytes; `body` is the digest of its task."""
     label = f"{len(run)}/{run}/{round}/{user}/".encode() + body
     return blake2b(label, digest_size=DIGEST_SIZE, person=b"quoron-question").digest()
 
@@ -314,20 +314,20 @@ def question_from_wire(message: federation.Question) -> tuple[str, int, bytes, T
 
 
 def check_own(task: Task, asked: int) -> None:
-    """WireError unless a task has something for each of so many, where it has something of each one's own."""
+    """Raise WireError unless a task has something for each of so many, where it has something of each one's own."""
     if task.own is not None and (given := len(getattr(task, task.own))) != asked:
         raise WireError(f"Expected {task.own} for each of {asked:,} persons, got {given:,}.")
 
 
 def answer_to_wire(run: str, round: int, digest: bytes, values: NDArray[Any], status: Status) -> federation.Answer:
-    """One user's answer, `values` of the task's answer shape; zeros unless answered, so that its size says nothing."""
+    """Return one user's answer, `values` of the task's shape; zeros unless answered, so that its size says nothing."""
     sent = values if status == Status.ANSWERED else np.zeros_like(values)
     name = f"STATUS_{status.name}"
     return federation.Answer(run=run, round=round, digest=digest, status=name, values=array_to_wire(sent))
 
 
 def answer_from_wire(message: federation.Answer, shape: tuple[int, ...]) -> tuple[NDArray[np.float64], Status]:
-    """Values of that shape, to be read, and a status; never raises. Whatever is not a usable answer is zeros.
+    """Return values of that shape, to be read, and a status; never raises. Whatever is not a usable answer is zeros.
 
     | what was sent                                        | status         |
     | ---------------------------------------------------- | -------------- |
@@ -349,7 +349,7 @@ def answer_from_wire(message: federation.Answer, shape: tuple[int, ...]) -> tupl
 
 
 def fits(message: federation.Answer, shape: tuple[int, ...]) -> bool:
-    """Whether an answer is of the type, shape and length that was asked for, and its status one of this protocol.
+    """Return whether an answer has the type, shape and length that was asked for, and a status of this protocol.
 
     A client that works sends no other, whatever its data are; what the numbers are is not looked at.
     """

@@ -54,9 +54,9 @@ class _Law:
 
 
 def delta(forward: Profile, backward: Profile, rounds: int, epsilon: float, *, least: float = 1e-15) -> float:
-    """δ at ε >= 0 of `rounds` adaptive rounds with the profile `forward`; `backward` is that of the worlds exchanged.
+    """Return δ at ε >= 0 of `rounds` adaptive rounds of profile `forward`; `backward` is that of the worlds exchanged.
 
-    What is far below `least` is not told apart.
+    Values far below `least` are not resolved.
     """
     if rounds == 1:
         return min(1.0, float(forward(np.array([epsilon]))[0]))
@@ -80,7 +80,7 @@ def delta(forward: Profile, backward: Profile, rounds: int, epsilon: float, *, l
 
 
 def epsilon_for(delta_at: Callable[[float], float], delta: float) -> float:
-    """The ε >= 0 at which `delta_at`, which falls with ε, is SAFETY · δ; to a relative 1e-6, rounded up."""
+    """Return the ε >= 0 at which `delta_at`, which falls with ε, is SAFETY · δ; to a relative 1e-6, rounded up."""
     wanted = math.log(SAFETY * delta)
 
     def excess(epsilon: float) -> float:
@@ -98,7 +98,7 @@ def epsilon_for(delta_at: Callable[[float], float], delta: float) -> float:
 
 
 def largest(delta_of: Callable[[float], float], guess: float, delta: float) -> float:
-    """The largest number at which `delta_of`, which grows with it, is SAFETY · δ; to a relative 1e-5, rounded down."""
+    """Return the largest number at which a growing `delta_of` is SAFETY · δ; to a relative 1e-5, rounded down."""
     wanted = math.log(SAFETY * delta)
 
     def excess(log: float) -> float:

@@ -55,7 +55,7 @@ class Lattice:
     lack: float
 
     def delta(self, epsilon: float) -> float:
-        """δ at ε, the worse of both orders."""
+        """Return δ at ε, the worse of both orders."""
         found = []
         for law in self.laws:
             beyond = (law.first + np.arange(len(law.masses))) * self.gap - epsilon
@@ -70,7 +70,7 @@ class Lattice:
 
     @classmethod
     def of_json(cls, read: dict[str, Any]) -> "Lattice":
-        """What `as_json` wrote; ConfigError for anything else."""
+        """Return what `as_json` wrote; ConfigError for anything else."""
         try:
             laws = tuple(
                 Law(int(o["first"]), np.array(o["masses"], float), float(o["infinite"])) for o in read["orders"]
@@ -91,7 +91,7 @@ class Lattice:
         return made
 
     def distribution(self) -> "PrivacyLossDistribution":
-        """The same for dp-accounting, which composes it with others of the same gap. It knows of no `lack`."""
+        """Return the same for dp-accounting, which composes it with others of the same gap. It knows of no `lack`."""
         from dp_accounting.pld import pld_pmf, privacy_loss_distribution  # heavy
 
         pessimistic = self.direction == "pessimistic"
@@ -100,13 +100,13 @@ class Lattice:
 
 
 def both(pair: Pair, *, near: float) -> dict[str, Any]:
-    """A pair's losses as plain numbers, from above and from below."""
+    """Return a pair's losses as plain numbers, from above and from below."""
     directions: tuple[Direction, ...] = ("pessimistic", "optimistic")
     return {each: lattice(pair, near=near, direction=each).as_json() for each in directions}
 
 
 def lattice(pair: Pair, *, near: float = NEAR, direction: Direction = "pessimistic") -> Lattice:
-    """The law of the whole pair's loss, exact enough for every δ from `near` on.
+    """Return the law of the whole pair's loss, exact enough for every δ from `near` on.
 
     ConfigError where that would take more than a million places.
     """

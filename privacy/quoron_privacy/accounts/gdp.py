@@ -34,7 +34,7 @@ def delta_for(mu: float, epsilon: NDArray[np.float64]) -> NDArray[np.float64]: .
 @overload
 def delta_for(mu: NDArray[np.float64], epsilon: float | NDArray[np.float64]) -> NDArray[np.float64]: ...
 def delta_for(mu: float | NDArray[np.float64], epsilon: float | NDArray[np.float64]) -> float | NDArray[np.float64]:
-    """Smallest δ for which a μ-GDP release is (ε, δ)-DP, for any real ε; broadcasts over arrays; never below the truth.
+    """Return the least δ for which a μ-GDP release is (ε, δ)-DP, for any real ε; broadcasts; never below the truth.
 
     δ = Φ(μ/2 − ε/μ) − e^ε Φ(−μ/2 − ε/μ), and for μ = 0 the limit max(0, 1 − e^ε).
     """
@@ -61,7 +61,7 @@ def delta_for(mu: float | NDArray[np.float64], epsilon: float | NDArray[np.float
 
 @lru_cache(maxsize=1024)
 def mu_for(epsilon: float, delta: float, *, gaussians: int = 0) -> float:
-    """Largest μ for which every μ-GDP release is (ε, δ)-DP, rounded down. Needs ε ≥ 0 and δ in (0, 1).
+    """Return the largest μ for which every μ-GDP release is (ε, δ)-DP, rounded down. Needs ε ≥ 0 and δ in (0, 1).
 
     δ pays for what so many `gaussians` of our samplers lack (noise#n3); Infeasible where that is all of it.
     """
@@ -83,7 +83,7 @@ def mu_for(epsilon: float, delta: float, *, gaussians: int = 0) -> float:
 
 
 def epsilon_for(mu: float, delta: float) -> float:
-    """Smallest ε ≥ 0 for which a μ-GDP release is (ε, δ)-DP, rounded up. δ in (0, 1)."""
+    """Return the smallest ε ≥ 0 for which a μ-GDP release is (ε, δ)-DP, rounded up. δ in (0, 1)."""
     non_negative(mu=mu)
     probability(delta=delta)
     if delta_for(mu, 0.0) <= delta:
@@ -96,20 +96,20 @@ def epsilon_for(mu: float, delta: float) -> float:
 
 
 def compose(*mus: float) -> float:
-    """μ of releasing everything, each release chosen after seeing the earlier ones: √(Σ μ²)."""
+    """Return μ of releasing everything, each release chosen after seeing the earlier ones: √(Σ μ²)."""
     non_negative(**{f"mus[{index}]": mu for index, mu in enumerate(mus)})
     return math.hypot(*mus)
 
 
 def pure_mu(epsilon: float) -> float:
-    """Smallest μ for which every (ε, 0)-DP release is μ-GDP: 2 Φ⁻¹(1 / (1 + e^−ε)), rounded up."""
+    """Return the smallest μ for which every (ε, 0)-DP release is μ-GDP: 2 Φ⁻¹(1 / (1 + e^−ε)), rounded up."""
     non_negative(epsilon=epsilon)
     exact = -2 * float(scipy.special.ndtri(scipy.special.expit(-epsilon)))
     return exact * (1 + 1e-11) + 1e-11
 
 
 def randomised_response_delta(epsilon: float, each: float, count_: int, mu: float = 0.0) -> float:
-    """δ at ε of `count_` adaptive (each, 0)-DP releases followed by one μ-GDP release; never below the truth.
+    """Return δ at ε of `count_` adaptive (each, 0)-DP releases followed by one μ-GDP release; never below the truth.
 
     The k-fold composition of binary randomised response dominates (Kairouz, Oh & Viswanath): its loss is (k − 2i)·each
     with i ~ Bin(k, 1 / (1 + e^each)), and the Gaussian stage is met at what is left of ε.

@@ -96,13 +96,13 @@ class Charge:
     def gaussian(self) -> tuple[tuple[float, float], ...]:
         """(μ, t) for replacing one user, t falling: with each it is a Gaussian run but for t; none where there is none.
 
-        The run's theorem proves all of them at once, so whoever counts it may take any (lifetime#lt2).
+        The run's theorem proves all of them at once, so an accountant may take any (lifetime#lt2).
         """
         mu = self.replace_one[2]
         return self.near if mu is None else ((mu, 0.0),)
 
     def words(self) -> str:
-        """The promise for people."""
+        """Return the promise for people."""
         far = f" up to {self.variation:.2g} in total variation" if self.variation else ""
         gaussian = "" if self.mu is None else f", μ = {self.mu:g}{far}"
         text = f"ε = {self.epsilon:g}, δ = {self.delta:g}{gaussian} ({self.adjacency})"
@@ -134,17 +134,17 @@ class Spent:
     lost: float = 0.0  # Σ t of these
 
     def words(self) -> str:
-        """The sum for people."""
+        """Return the sum for people."""
         return f"ε = {self.epsilon:g}, δ = {self.delta:g}"
 
 
 def compose(charges: Sequence[Charge], delta: float | None = None) -> Spent:
-    """(ε, δ) of all `charges` together, rounded up, by the smaller of two bounds (lifetime#lt3).
+    """Return (ε, δ) of all `charges` together, rounded up, by the smaller of two bounds (lifetime#lt3).
 
-    At δ = Σ δ, or at the given `delta`: either Σ ε, or Σ ε of the runs without μ plus the ε of √(Σ μ²) at what is left
-    of δ, the Σ t of the others and their samplers' total variation paid. `epsilon` is inf if `delta` is too small for
-    the runs. Exact when the promises did not depend on releases; if later promises were chosen in view of earlier
-    releases, it is the limit that holds (lifetime#lt1 and lifetime#lt2).
+    At δ = Σ δ, or at the given `delta`, one bound is Σ ε. The other is Σ ε of the runs without μ plus the ε of √(Σ μ²)
+    at what is left of δ, the Σ t of the others and their samplers' total variation paid. The result's `epsilon` is inf
+    if `delta` is too small for the runs. Exact when the guarantees did not depend on releases; if later guarantees were
+    chosen in view of earlier releases, it is the limit that holds (lifetime#lt1 and lifetime#lt2).
     """
     promises = [charge.replace_one for charge in charges]
     whole = sum((each[1] for each in promises), Fraction(0))
@@ -186,11 +186,11 @@ class Limit:
             raise ConfigError(f"Expected gaussian_share in [0, 1], got gaussian_share={self.gaussian_share}.")
 
     def has_room(self, charges: Sequence[Charge], wanted: Charge) -> bool:
-        """Whether `wanted` fits behind `charges`, each in the first account with room for it."""
+        """Return whether `wanted` fits behind `charges`, each in the first account with room for it."""
         return self.account(charges).after(wanted).holds
 
     def account(self, charges: Sequence[Charge] = ()) -> "Account":
-        """What it counts of `charges`, in their order."""
+        """Return the account of `charges`, in their order."""
         counted = Account(self)
         for charge in charges:
             counted = counted.after(charge)
@@ -214,7 +214,7 @@ class Limit:
         return _exact(LOST) * _exact(self.gaussian_share) * _exact(self.delta)
 
     def words(self) -> str:
-        """The limit for people."""
+        """Return the limit for people."""
         share = f", {self.gaussian_share:.0%} of it for Gaussian runs" if self.gaussian_share else ""
         return f"ε = {self.epsilon:g}, δ = {self.delta:g}{share}"
 
@@ -261,7 +261,7 @@ class Account:
         return min(self._epsilon_left, self._delta_left) >= 0
 
     def largest_epsilon(self, delta: float, adjacency: str = "replace-one") -> float:
-        """The largest ε, rounded down, of a run without μ that still fits with this δ; 0 where none does."""
+        """Return the largest ε, rounded down, of a run without μ that still fits with this δ; 0 where none does."""
         if not self.holds or _exact(delta) > self._delta_left:
             return 0.0
         if adjacency == "replace-one":
@@ -280,7 +280,7 @@ class Account:
         return _down(self._delta_left) if self.holds else 0.0
 
     def largest_mu(self, variation: float, adjacency: str = "replace-one") -> float:
-        """The largest μ, rounded down, of a run that the Gaussian account still takes; 0 where it takes none."""
+        """Return the largest μ, rounded down, of a run that the Gaussian account still takes; 0 where it takes none."""
         left = Fraction(self.limit.mu) ** 2 - self.square
         if not self.holds or left <= 0 or self.variation + _exact(variation) > Fraction(self.limit.variation):
             return 0.0
@@ -295,7 +295,7 @@ class Account:
         return _down(self.limit.lost - self.lost) if self.holds else 0.0
 
     def words(self) -> str:
-        """What is counted, of what, for people."""
+        """Return what is counted, of what, for people."""
         plain = f"ε = {_short(_up(self.epsilon))} of {_short(float(self._plain * _exact(self.limit.epsilon)))}"
         text = f"{plain}, δ = {_short(_up(self.delta))} of {_short(float(self._plain * _exact(self.limit.delta)))}"
         if self.limit.gaussian_share:
@@ -304,7 +304,7 @@ class Account:
         return text
 
     def left_words(self) -> str:
-        """What still fits, for people: numbers rounded down, so that they fit as written."""
+        """Return what still fits, for people: numbers rounded down, so that they fit as written."""
         if not self.holds:
             return "nothing"
         text = f"ε = {below(float(self._epsilon_left))}, δ = {below(float(self._delta_left))}"
@@ -313,7 +313,7 @@ class Account:
         return text
 
     def fitting(self, wanted: Charge) -> str:
-        """What of the kind of a charge still fits, in a sentence, with numbers that fit as they are written."""
+        """Return what of the kind of a charge still fits, in a sentence, with numbers that fit as they are written."""
         epsilon = self.largest_epsilon(wanted.delta, wanted.adjacency)
         if epsilon <= 0:
             text = f"Nothing fits with δ = {wanted.delta:g}"
@@ -378,7 +378,7 @@ def _down(value: Fraction) -> float:
 
 
 def below(value: float) -> str:
-    """A number for people, of six digits, rounded down."""
+    """Return a number for people, of six digits, rounded down."""
     return f"{float(Context(prec=6, rounding=ROUND_FLOOR).create_decimal(repr(value))):g}"
 
 

@@ -41,7 +41,7 @@ Vector = NDArray[np.float64]
 UNIT = 2.0**-53
 _BELOW = 8.5  # and below so many, 1e-17, a loss counts as that of the edge
 STEP = 2e-3  # of x, between two points of a table, in standard deviations
-FARTHEST = 100.0  # standard deviations between shifts, beyond which everything counts as told
+FARTHEST = 100.0  # standard deviations between shifts, beyond which laws count as fully distinguishable
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,12 +59,12 @@ class Mixtures:
 
     @property
     def too_far(self) -> bool:
-        """Whether everything counts as told."""
+        """Whether the laws count as fully distinguishable."""
         return bool(np.ptp(np.concatenate([self.left[1], self.right[1]])) > FARTHEST)
 
 
 def gaussian(mu: float, epsilons: Vector) -> tuple[Vector, Vector]:
-    """δ at each ε (k,), of any sign, of a μ-GDP release: never above the truth, never below it, and hardly either."""
+    """Return δ at each ε (k,), of any sign, of a μ-GDP release: never above the truth, never below, hardly either."""
     positive(mu=mu)
     if mu > FARTHEST:
         return np.maximum(-np.expm1(np.minimum(epsilons, 0.0)), 0.0), np.ones(len(epsilons))
@@ -90,7 +90,7 @@ def _above(t: Vector) -> tuple[Vector, Vector]:
 
 
 def loss(pair: Mixtures, x: Vector) -> tuple[Vector, Vector, float]:
-    """The logarithm of left over right at each x (k,), its slope, and a bound on the rounding of the former."""
+    """Return the logarithm of left over right at each x (k,), its slope, and a bound on the rounding of the former."""
     (left, left_slope, one), (right, right_slope, other) = (_log_density(law, x) for law in (pair.left, pair.right))
     return left - right, left_slope - right_slope, one + other
 
@@ -131,7 +131,7 @@ def masses(law: tuple[Vector, Vector], edges: Vector) -> tuple[Vector, Vector]:
 
 
 def once(pair: Mixtures, epsilon: float) -> tuple[float, float]:
-    """δ at ε >= 0 of one release, never above, never below the truth: left less e^ε right, where losses are above."""
+    """Return δ at ε >= 0 of a release, never above, never below the truth: left less e^ε right, for losses above."""
     x, known = table(pair, 12.0)
     if epsilon >= known[-1]:
         most = float(masses(pair.left, np.array([x[-1], np.inf]))[0][0]) + pair.lost + 1e-300
@@ -157,7 +157,7 @@ def table(pair: Mixtures, reach: float) -> tuple[Vector, Vector]:
 
 
 def where(pair: Mixtures, losses: Vector, x: Vector, known: Vector) -> tuple[Vector, float]:
-    """Where the loss is as wished, by Newton's steps from a table, and how far off it is there at most."""
+    """Return where the loss is as wished, by Newton's steps from a table, and how far off it is there at most."""
     at = np.interp(losses, known, x)
     low, high = at - 2 * STEP, at + 2 * STEP
     for _ in range(3):
@@ -169,7 +169,7 @@ def where(pair: Mixtures, losses: Vector, x: Vector, known: Vector) -> tuple[Vec
 
 
 def limit(pair: Mixtures, *, last: bool) -> float:
-    """What the loss comes near at an end of the line: ±∞ unless both laws have the same outermost shift there."""
+    """Return the loss's limit at an end of the line: ±∞ unless both laws have the same outermost shift there."""
     place = (np.argmax if last else np.argmin)(pair.left[1]), (np.argmax if last else np.argmin)(pair.right[1])
     if pair.left[1][place[0]] != pair.right[1][place[1]]:
         return math.inf if last else -math.inf
@@ -192,7 +192,7 @@ class Atoms:
 
 
 def all_sums(parts: Sequence[tuple[Atoms, int]]) -> Atoms | None:
-    """Every sum of what has atoms alone, but for a share 1e-11 of each mass; None where those are many."""
+    """Return every sum of what has atoms alone, but for a share 1e-11 of each mass; None where those are many."""
     losses, masses, lost = np.zeros(1), np.ones(1), 0.0
     for atoms, times in parts:
         if len(losses) * (len(atoms.losses) if times == 1 else times + 1) > _SUMS or (
@@ -235,7 +235,7 @@ class Losses:
         return _times(self.places, self.gap)
 
     def where(self, kept: NDArray[np.bool_]) -> "Losses":
-        """The same with some of its places (k,) alone."""
+        """Return the same with some of its places (k,) alone."""
         over = None if self.over is None else self.over[kept]
         return replace(self, places=self.places[kept], masses=self.masses[kept], over=over)
 
@@ -252,7 +252,7 @@ def log_means(exponents: Vector, weights: Vector) -> Vector:
 
 
 def above(law: Mixtures | Atoms, gap: float, cut: float) -> Losses:
-    """A law that is never below the true one. Of large losses a mass of about `cut` counts as infinite."""
+    """Return a law that is never below the true one. Of large losses a mass of about `cut` counts as infinite."""
     if isinstance(law, Atoms):
         first = np.floor(law.losses / gap).astype(np.int64)
         masses, losses = law.masses, _times(first, gap)
@@ -292,7 +292,7 @@ def above(law: Mixtures | Atoms, gap: float, cut: float) -> Losses:
 
 
 def below(law: Mixtures | Atoms, gap: float, cut: float) -> Losses:
-    """A law that is never above the true one: each cell's mass at one loss, at the nearest place of the lattice.
+    """Return a law that is never above the true one: each cell's mass at one loss, at the nearest place of the lattice.
 
     Of large losses a mass of at most `cut` is left out, so that no tilt finds them.
     """
@@ -403,7 +403,7 @@ _CHOICES = 64  # of how many of each law are large
 
 
 def most(parts: Parts, epsilon: float, near: float) -> float:
-    """δ at ε of all of them together, never below the truth; what lies far below `near` is not told apart."""
+    """Return δ at ε of all `parts` together, never below the truth; values far below `near` are not resolved."""
     if any(isinstance(law, Mixtures) and law.too_far for law, _ in parts):
         return 1.0
     rounds = sum(times for _, times in parts)
@@ -444,7 +444,7 @@ def _value(tail: "_Tail", seen: float, rounding: float) -> float:
 
 
 def least(parts: Parts, epsilon: float, near: float) -> float:
-    """δ at ε of all of them together, never above the truth."""
+    """Return δ at ε of all of them together, never above the truth."""
     rounds = sum(times for _, times in parts)
     parts = [(law, times) for law, times in parts if not (isinstance(law, Mixtures) and law.too_far)]
     cut = CUT * near / rounds
@@ -524,14 +524,14 @@ def _jumps(laws: Laws, far: float, chance: float) -> _Jumps | None:
 
 
 def lost(laws: Laws) -> float:
-    """Chance of any infinite loss, rounded up."""
+    """Return the chance of any infinite loss, rounded up."""
     if any(law.lost >= 1 for law, _ in laws):
         return 1.0
     return -math.expm1(sum(times * math.log1p(-law.lost) for law, times in laws)) * (1 + 1e-12)
 
 
 def least_lost(parts: Parts) -> float:
-    """The same of what has any for certain, rounded down."""
+    """Return the same of what has any for certain, rounded down."""
     finite = sum(times * math.log1p(-law.lost) for law, times in parts if isinstance(law, Atoms))
     return max(0.0, -math.expm1(finite) * (1 - 1e-12))
 
@@ -618,7 +618,7 @@ def _tail(laws: Laws, level: float, tilt: float, above: float | None) -> _Tail |
 
 
 def rounding(laws: Laws, tilt: float) -> float:
-    """What tilting and adding up may do to the whole, as a logarithm."""
+    """Return a bound on what tilting and adding up change, as a logarithm."""
     return 1e-9 + sum(
         times * (2 * law.off + (len(law.places) + 64 + float(np.abs(tilt * law.values).max())) * 4 * UNIT)
         for law, times in laws
@@ -657,7 +657,7 @@ def window(laws: Laws, growths: Sequence[float], tilt: float, above: float | Non
 
 
 def power(laws: Laws, growths: Sequence[float], tilt: float, size: int) -> tuple[Vector, float, float]:
-    """The tilted sum's law around a circle, ln of a factor to it, and most by which rounding moves any place of it."""
+    """Return the tilted sum's law around a circle, ln of a factor to it, and how far rounding moves a place at most."""
     each = 16 * math.log2(size) * UNIT  # of the norm of a transform (Higham 2002, theorem 24.2, twice the constant)
     total, product, spectra = 0.0, np.ones(size // 2 + 1, np.complex128), []
     for growth, (law, times) in zip(growths, laws, strict=True):
@@ -692,7 +692,7 @@ def _raised(values: Complexes, exponent: int) -> Complexes:
 
 
 def over(laws: Laws, tilt: float, rare: float) -> float:
-    """What places are too large by together, but for a share `rare` of the tilted law: Markov's inequality."""
+    """Return what places are too large by together, but for a share `rare` of the tilted law: Markov's inequality."""
     gap = laws[0][0].gap
     speeds = np.geomspace(1e-2, 1e5, 57) / gap / math.sqrt(sum(times for _, times in laws))
     grown = np.zeros(len(speeds))
@@ -737,7 +737,7 @@ def _both_ways(own: tuple[Vector, Vector], lost: float = 0.0) -> tuple[Mixtures,
 
 
 def orders(mu: float, every: Stages) -> tuple[Parts, ...]:
-    """The laws of all stages' losses, each with how often it is there: in one order of the pair, or in both."""
+    """Return the laws of all stages' losses, each with how often it is there: in one order of the pair, or in both."""
     ways = [(laws(stage), times) for stage, times in every]
     gaussian: list[tuple[Mixtures | Atoms, int]] = []
     if mu:

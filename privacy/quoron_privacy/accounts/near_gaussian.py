@@ -4,8 +4,8 @@
     >>> points(Pair.sampled(0.05, 0.2, 100, "replace-one").delta, 0.5, 1e-7)[-1]
     (0.1097, 1e-10)
 
-`points` finds, and takes nothing that `holds` does not prove again: one reads μ off the corners of what is known of the
-run's trade-off curve, the other names a test of the Gaussian pair for each stretch of its profile.
+Function `points` reads μ off the corners of what is known of the run's trade-off curve, and `holds` proves every one
+again. The proof names a test of the Gaussian pair for each stretch of the run's profile.
 
 Statement and proof: docs/privacy/lifetime.md#lt6.
 """
@@ -70,7 +70,7 @@ def points(delta: Deltas, epsilon: float, at: float) -> tuple[tuple[float, float
 
 
 def profile(delta: Deltas, epsilon: float, least: float) -> Profile:
-    """A lattice of so many steps up to ε, and as many as it takes beyond, up to where δ is `least`."""
+    """Return a lattice of so many steps up to ε, and as many as it takes beyond, up to where δ is `least`."""
     steps: list[float] = []
     deltas: list[float] = []
     near = 0.5
@@ -97,7 +97,7 @@ def convex(x: Vector, deltas: Vector) -> Profile:
 
 
 def least_mu(known: Profile, lost: float) -> float:
-    """The least μ for which a run is μ-GDP but for t = `lost`, as far as is known of it; inf where none is.
+    """Return the least μ for which a run is μ-GDP but for t = `lost`, as far as is known of it; inf where none is.
 
     Its trade-off curve is nowhere below the lines 1 - δ_j - x_j α and their mirror images, and so above the convex one
     of a Gaussian run if that is below them at their corners.
@@ -114,7 +114,7 @@ def least_mu(known: Profile, lost: float) -> float:
 
 
 def holds(known: Profile, mu: float, lost: float) -> bool:
-    """Whether a run of which this is known is certainly `mu`-GDP but for `lost`.
+    """Return whether a run of which this is known is certainly `mu`-GDP but for `lost`.
 
     The test that rejects above τ says that the Gaussian pair's δ at ln x is at least Φ(μ - τ) - x Φ(-τ), for every x.
     For each stretch one such line is above the run's own at both ends.

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 composed = OnFirstUse("quoron_privacy.accounts.losses")  # who reads or plans a run needs no transform
 
-NEAR = 1e-12  # the δ below which nothing is told apart, where nobody says another
+NEAR = 1e-12  # the δ below which nothing is resolved, by default
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +44,13 @@ class Pair:
 
     @classmethod
     def gaussian(cls, mu: float, lack: float = 0.0) -> "Pair":
-        """One μ-GDP stage."""
+        """Return one μ-GDP stage."""
         positive(mu=mu)
         return cls(mu).lacking(lack)
 
     @classmethod
     def sampled(cls, rate: float, mu: float, rounds: int, adjacency: Adjacency) -> "Pair":
-        """μ-GDP rounds on secret samples of a share `rate`: uniform cohorts for replace-one, coins for zero-out.
+        """Return μ-GDP rounds on secret samples of a share `rate`: uniform cohorts for replace-one, coins for zero-out.
 
         μ is that of a member replaced, or left out. Coins under replace-one are `items(rate, 1, rounds, 1 / mu, ...)`.
         """
@@ -79,7 +79,7 @@ class Pair:
 
     @classmethod
     def approximate(cls, epsilon: float, delta: float) -> "Pair":
-        """A stage of which nothing is known but that it is (ε, δ)-DP: the worst such pair."""
+        """Return a stage of which nothing is known but that it is (ε, δ)-DP: the worst such pair."""
         non_negative(epsilon=epsilon)
         if not 0 <= delta < 1:
             raise ConfigError(f"Expected delta in [0, 1), got delta={delta}.")
@@ -118,7 +118,7 @@ class Pair:
         return Pair(mu, ordered, self.lack).lacking(other.lack)
 
     def lacking(self, variation: float) -> "Pair":
-        """The same, by samplers that lack so much more of exact noise in total variation."""
+        """Return the same, by samplers that lack so much more of exact noise in total variation."""
         non_negative(variation=variation)
         if not variation:
             return self
@@ -135,32 +135,32 @@ class Pair:
         return not self.stages
 
     def delta(self, epsilon: float, near: float = NEAR) -> float:
-        """δ at ε as the run is drawn, never below the truth; what lies far below `near` is not told apart."""
+        """Return δ at ε as the run is drawn, never below the truth; values far below `near` are not resolved."""
         _check_question(epsilon, near)
         exact: float = max(found[1] for found in composed.exactly(self.mu, self.stages, epsilon, near, least=False))
         lacking = (1 + math.exp(min(epsilon, 700.0))) * self.lack * (1 + 1e-12)
         return min(1.0, exact + lacking)
 
     def least_delta(self, epsilon: float, near: float = NEAR) -> float:
-        """δ at ε with exact noise, never above the truth: how far `delta` may be too large."""
+        """Return δ at ε with exact noise, never above the truth: how far `delta` may be too large."""
         _check_question(epsilon, near)
         found: float = max(each[0] for each in composed.exactly(self.mu, self.stages, epsilon, near, least=True))
         return found
 
     def epsilon(self, delta: float) -> float:
-        """The least ε at δ, rounded up: to 1e-6 of itself or 1e-9; infinite where no ε up to 1,000 has that δ."""
+        """Return the least ε at δ, rounded up: to 1e-6 of itself or 1e-9; infinite if no ε up to 1,000 has that δ."""
         probability(delta=delta)
         found: float = composed.crossing(lambda epsilon: self.delta(epsilon, delta), delta)[1]
         return found
 
     def least_epsilon(self, delta: float) -> float:
-        """The same with exact noise, rounded down: no proof can promise less of this pair."""
+        """Return the same with exact noise, rounded down: no proof can promise less of this pair."""
         probability(delta=delta)
         found: float = composed.crossing(lambda epsilon: self.least_delta(epsilon, delta), delta)[0]
         return found
 
     def event(self) -> "DpEvent | None":
-        """What an accountant of dp-accounting composes; None where it has no event for a stage."""
+        """Return what an accountant of dp-accounting composes; None where it has no event for a stage."""
         from dp_accounting import dp_event  # heavy
 
         events = [dp_event.GaussianDpEvent(1 / self.mu)] if self.mu else []

@@ -17,7 +17,7 @@ _STEPS = 100  # each pair of them at least halves the bracket's distance to a ro
 def root(
     function: Callable[[float], float], low: float, high: float, *, xtol: float = 2e-12, rtol: float = 4 * 2.0**-52
 ) -> float:
-    """A zero of a continuous `function` between `low` and `high`, where its signs differ, within xtol + rtol |zero|.
+    """Return a zero of a continuous `function` between `low` and `high`, whose signs differ, to xtol + rtol |zero|.
 
     ValueError where the signs do not differ or a value is not a number.
     """

@@ -27,34 +27,34 @@ def mu(moved: float, scale: float, dimension: int) -> float:
 
 
 def rows(norm: float, divisor: int, adjacency: Adjacency) -> float:
-    """A mean of rows: the diameter of a ball where a row is replaced, its radius where it is left out."""
+    """Return a mean of rows: the diameter of a ball where a row is replaced, its radius where it is left out."""
     return _quotient(norm + norm if adjacency == "replace-one" else norm, divisor)
 
 
 def acute(norm: float, divisor: int, adjacency: Adjacency) -> float:
-    """A mean of vectors at right angles or closer: the hypotenuse where one is replaced."""
+    """Return a mean of vectors at right angles or closer: the hypotenuse where one is replaced."""
     return _quotient(math.hypot(norm, norm) if adjacency == "replace-one" else norm, divisor)
 
 
 def moment(dimension: int, norm: float, divisor: int, adjacency: Adjacency) -> float:
-    """A mean of second moments of trace norm²: acute, each computed and put on its grid with an error."""
+    """Return a mean of second moments of trace norm²: acute, each computed and put on its grid with an error."""
     error = 1.01 * (dimension + 2) * _ROUNDING + dimension * 2.0 ** -_bits(divisor)
     return acute(norm**2, divisor, adjacency) * (1 + 3 * error / 2)
 
 
 def unit_moment(dimension: int, divisor: int, adjacency: Adjacency) -> float:
-    """The same of a row of a weighted moment, whitened first, and of presence."""
+    """Return the same of a row of a weighted moment, whitened first, and of presence."""
     error = 1.01 * (dimension + 4) * math.sqrt(dimension) * _ROUNDING + dimension * 2.0 ** -_bits(divisor)
     return acute(1.0, divisor, adjacency) * (1 + error + error + error)
 
 
 def columns(own: int, divisor: int) -> float:
-    """A mean of rows of bounded numbers of so many columns, six of each, no two rows farther apart than 1."""
+    """Return a mean of rows of bounded numbers of so many columns, six of each, no two rows farther apart than 1."""
     return rows(1.0, divisor, "zero-out") * (1 + 2 * math.sqrt(6 * own) * (2.0 ** -_bits(divisor) + 2.0**-50))
 
 
 def rotated(dimension: int) -> int:
-    """How many coordinates a rotated row has: doubled until all of it fits."""
+    """Return how many coordinates a rotated row has: doubled until all of it fits."""
     length = 1
     while length < dimension:
         length += length
@@ -62,12 +62,12 @@ def rotated(dimension: int) -> int:
 
 
 def choice(epsilon: float) -> float:
-    """GDP of one choice that is ε-bounded-range: a total variation of tanh(ε/4), which is erf(μ / √8)."""
+    """Return GDP of one choice that is ε-bounded-range: a total variation of tanh(ε/4), which is erf(μ / √8)."""
     return math.sqrt(8) * float(erfinv(math.tanh(epsilon / 4))) * (1 + 1e-12)
 
 
 def together(*mus: float) -> float:
-    """GDP of releases that follow each other: the root of the sum of their squares."""
+    """Return GDP of releases that follow each other: the root of the sum of their squares."""
     return math.sqrt(math.fsum(each**2 for each in mus)) * (1 + 2.0**-52) if max(mus) < 1e150 else math.inf
 
 

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 Vector = NDArray[np.float64]
 
-_RARE = 1e-32  # chances of numbers of own items that are not told apart
-_USERS = 10**7  # up to so many, dp-accounting is told the very share B/n
+_RARE = 1e-32  # chances of numbers of own items that are not resolved
+_USERS = 10**7  # up to so many, dp-accounting is given the exact share B/n
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ Stage = Sampled | Items | Response | Table
 
 
 def binomial(most: int, rate: float) -> tuple[Vector, Vector, float]:
-    """Chances of numbers of own items, the numbers, and a bound on the chance of all that are left out.
+    """Return chances of numbers of own items, the numbers, and a bound on the chance of all that are left out.
 
     Each chance is a product of ratios from the likeliest number outwards: off by 4 roundings a step.
     """

@@ -58,7 +58,7 @@ def wor_epsilon(rate: float, rounds: int, mu: float, delta: float) -> float:
 
 @lru_cache(maxsize=1024)
 def wor_round_mu(rate: float, rounds: int, epsilon: float, delta: float) -> float:
-    """Largest per-round μ with `wor_epsilon(rate, rounds, μ, δ) ≤ ε`, to a relative 1e-5, rounded down."""
+    """Return the largest per-round μ with `wor_epsilon(rate, rounds, μ, δ) ≤ ε`, to a relative 1e-5, rounded down."""
     _check(rate, rounds, delta)
     positive(epsilon=epsilon)
     full = gdp.mu_for(epsilon, delta) / math.sqrt(rounds)
@@ -69,7 +69,7 @@ def wor_round_mu(rate: float, rounds: int, epsilon: float, delta: float) -> floa
 
 @lru_cache(maxsize=1024)
 def poisson_epsilon(rate: float, rounds: int, mu: float, delta: float, adjacency: Adjacency = "zero-out") -> float:
-    """ε at δ of `rounds` rounds that each user joins with probability `rate`; zero-out is add/remove, too.
+    """Return ε at δ of `rounds` rounds that each user joins with probability `rate`; zero-out is add/remove, too.
 
     μ is the round's parameter when one user's contribution is present against absent, under either adjacency.
     """
@@ -84,7 +84,7 @@ def poisson_epsilon(rate: float, rounds: int, mu: float, delta: float, adjacency
 def poisson_round_mu(
     rate: float, rounds: int, epsilon: float, delta: float, adjacency: Adjacency = "zero-out"
 ) -> float:
-    """Largest per-round μ with `poisson_epsilon(…, μ, δ, adjacency) ≤ ε`, to a relative 1e-5, rounded down."""
+    """Return the largest per-round μ with `poisson_epsilon(…, μ, δ, adjacency) ≤ ε`, to 1e-5 of it, rounded down."""
     _check(rate, rounds, delta)
     positive(epsilon=epsilon)
     full = gdp.mu_for(epsilon, delta) / math.sqrt(rounds) / _ends(adjacency)
@@ -98,7 +98,7 @@ def poisson_round_mu(
 
 
 def wor_profile(rate: float, mu: float, epsilon: Vector) -> Vector:
-    """δ at each ε (any sign) of one μ-GDP round on a uniform cohort of a share `rate` < 1; replace-one."""
+    """Return δ at each ε (any sign) of one μ-GDP round on a uniform cohort of a share `rate` < 1; replace-one."""
     size = np.abs(epsilon)
     inside: Vector = rate * np.asarray(gdp.delta_for(mu, np.log1p(np.expm1(size) / rate)))
     # Replace-one is symmetric, so the profile below ε = 0 is the mirror of the one above.
@@ -106,7 +106,7 @@ def wor_profile(rate: float, mu: float, epsilon: Vector) -> Vector:
 
 
 def absent_profile(rate: float, mu: float, epsilon: Vector) -> Vector:
-    """δ at each ε >= 0 of (N(0, 1), (1-q) N(0, 1) + q N(μ, 1)); the first order: `wor_profile` (subsampling#k2)."""
+    """Return δ at each ε >= 0 of (N(0, 1), (1-q) N(0, 1) + q N(μ, 1)); first order: `wor_profile` (subsampling#k2)."""
     excess = np.expm1(epsilon)
     share = rate - (1 - rate) * excess  # 1 - α (1 - q): beyond its zero nothing is left
     inside = np.where(share > 0, share, 1.0)
@@ -117,7 +117,7 @@ def absent_profile(rate: float, mu: float, epsilon: Vector) -> Vector:
 
 
 def replaced_profile(rate: float, mu: float, epsilon: Vector) -> Vector:
-    """δ at each ε >= 0 of ((1-q) N(0, 1) + q N(μ, 1), (1-q) N(0, 1) + q N(-μ, 1)), which is its own mirror (#k3).
+    """Return δ at each ε >= 0 of ((1-q) N(0, 1) + q N(μ, 1), (1-q) N(0, 1) + q N(-μ, 1)), its own mirror (#k3).
 
     Where the likelihood ratio is e^ε, y = e^{μx} solves q' y² - (e^ε - 1)(1 - q) y - e^ε q' = 0, q' = q e^{-μ²/2}.
     """
@@ -173,13 +173,13 @@ def _typical(rate: float, mu: float) -> float:
     return math.sqrt(math.log1p((mu / rate) ** 2))
 
 
-_LOST = 1e-22  # chance of more chosen items than are told apart: those count as all m
+_LOST = 1e-22  # chance of more chosen items than are resolved: those count as all m
 _ROUNDING = 4e-15  # of the tails that a profile is the difference of
 
 
 @lru_cache(maxsize=256)
 def epsilon(rate: float, items: int, rounds: int, z: float, delta: float, adjacency: Adjacency) -> float:
-    """ε at δ of `rounds` rounds with noise z in units of one item's clip; `items` is m, `rate` is q.
+    """Return ε at δ of `rounds` rounds with noise z in units of one item's clip; `items` is m, `rate` is q.
 
     rate = 1 is exact: ε of √rounds · m/z, twice that for replace-one.
     """
@@ -192,7 +192,7 @@ def epsilon(rate: float, items: int, rounds: int, z: float, delta: float, adjace
 
 @lru_cache(maxsize=256)
 def multiplier(rate: float, items: int, rounds: int, epsilon: float, delta: float, adjacency: Adjacency) -> float:
-    """The least z with `epsilon(rate, items, rounds, z, δ) ≤ ε`, to a relative 1e-5, rounded up."""
+    """Return the least z with `epsilon(rate, items, rounds, z, δ) ≤ ε`, to a relative 1e-5, rounded up."""
     _check_items(rate, items, rounds, delta, adjacency)
     positive(epsilon=epsilon)
     mu = gdp.mu_for(epsilon, delta)
@@ -206,7 +206,7 @@ def multiplier(rate: float, items: int, rounds: int, epsilon: float, delta: floa
 
 
 def ranking_mu(rate: float, items: int, rounds: int, z: float, adjacency: Adjacency) -> float:
-    """μ of all rounds by the central limit, from the second moment of a round's loss: for ranking plans only."""
+    """Return μ of all rounds by the central limit, from the second moment of a round's loss: for ranking plans only."""
     chances, shifts = _shifts(rate, items)
     growth = np.expm1(np.minimum(np.outer(shifts, shifts) / z**2, 500.0))
     square = float(chances @ growth @ chances)
@@ -216,7 +216,7 @@ def ranking_mu(rate: float, items: int, rounds: int, z: float, adjacency: Adjace
 
 
 def ranking_multiplier(rate: float, items: int, rounds: int, mu: float, adjacency: Adjacency) -> float:
-    """The z at which `ranking_mu` is `mu`: ranks plans only."""
+    """Return the z at which `ranking_mu` is `mu`: ranks plans only."""
     logs = np.linspace(math.log(1e-2), math.log(10.0 * items * math.sqrt(rounds) / mu), 60)
     found = [math.log(max(ranking_mu(rate, items, rounds, math.exp(log), adjacency), 1e-300)) for log in logs]
     return math.exp(float(np.interp(-math.log(mu), -np.array(found), logs)))
@@ -225,7 +225,7 @@ def ranking_multiplier(rate: float, items: int, rounds: int, mu: float, adjacenc
 def profile(
     rate: float, items: int, z: float, adjacency: Adjacency, epsilons: Vector, *, own_left: bool = True
 ) -> Vector:
-    """δ at each ε (any sign) of one round, shape (k,): the mixture on the own items against what `adjacency` says.
+    """Return δ at each ε (any sign) of a round, shape (k,): the mixture on the own items against that of `adjacency`.
 
     Without `own_left` the other way round. Replace-one is its own mirror.
     """

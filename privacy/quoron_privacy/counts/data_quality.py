@@ -71,7 +71,7 @@ class TableHealth:
     | a user with many unfit columns          | its columns are shortened together, to norm one           |
     | a number outside [0, 1], one not finite | held at the ends, NaN as zero                             |
     | a slot that holds nobody (zero-out)     | the zero vector: leave it out                             |
-    | `mu` so small that nothing can be seen  | `visible` is above one; whoever plans does without        |
+    | `mu` so small that nothing can be seen  | `visible` is above one; the plan does without it          |
     """
 
     users: int  # m, whom it looks at, and the divisor: never a count of rows that can be used
@@ -102,7 +102,7 @@ class TableHealth:
         share: float = 0.0,
         rest: tuple[float, float] = (0.0, 0.0),
     ) -> "TableHealth":
-        """The least noise for a μ-GDP release; Infeasible if rounding to the grid alone costs μ."""
+        """Return the least noise for a μ-GDP release; Infeasible if rounding to the grid alone costs μ."""
         sensitivity = acute_sensitivity(1.0, users, adjacency)
         noise = GaussianNoise.for_mu(sensitivity=sensitivity, mu=mu, dimension=_dimension(columns, labels))
         return cls(users, columns, labels, adjacency, noise.scale, share, *rest)
@@ -150,7 +150,7 @@ class TableHealth:
         return self.threshold(error) - float(ndtri(MISSED)) * error
 
     def said(self, share: float) -> float:
-        """The chance that `share` of the users without a usable row are spoken of."""
+        """Return the chance that `share` of the users without a usable row are spoken of."""
         error = self.errors.unusable
         return float(ndtr((share - self.threshold(error)) / error))
 
@@ -177,9 +177,9 @@ class TableHealth:
         return ClippedSum(1.0, self.users)
 
     def vectors(self, unusable: Vector, labels: Matrix, columns: Matrix) -> Matrix:
-        """Users' vectors (k, D) of who has no usable row (k,), shares of labels (k, L), shares of columns (k, K).
+        """Return users' vectors (k, D) of having no usable row (k,), shares of labels (k, L), shares of columns (k, K).
 
-        Whoever has no usable row has no labels, and the labels of anybody add up to one at most.
+        A user without a usable row has no labels, and every user's shares of labels add up to one at most.
         """
         users, values, column = (math.sqrt(weight) for weight in self._weights)
         none = _share(unusable)
@@ -190,11 +190,11 @@ class TableHealth:
         return np.hstack([*parts[:2], *([values * unfit.mean(axis=1, keepdims=True)] if values else []), parts[2]])
 
     def release(self, sums: Sums, stream: RandomStream) -> Vector:
-        """The noisy mean (D,) of users' vectors, from the sums that `reduction` makes of them. Draw it once a run."""
+        """Return the noisy mean (D,) of users' vectors, from the sums that `reduction` makes. Draw it once a run."""
         return self._gaussian.release(self.reduction.mean(sums), stream)
 
     def shares(self, released: Vector) -> Shares:
-        """What a released mean (D,) says, each number in its own unit."""
+        """Return a released mean (D,) with each number in its own unit."""
         users, values, column = (math.sqrt(weight) for weight in self._weights)
         first, last = 1 + self.labels, self.dimension - self.columns
         return Shares(
@@ -205,7 +205,7 @@ class TableHealth:
         )
 
     def entry(self) -> Release:
-        """The ledger entry of the release."""
+        """Return the ledger entry of the release."""
         parameters = {"sensitivity": self._gaussian.sensitivity, "scale": self.scale}
         return Release("table-health", parameters | {"users": self.users, "dimension": self.dimension})
 
@@ -257,7 +257,7 @@ def calibrate(
     labels: int,
     adjacency: Adjacency,
 ) -> TableHealth | None:
-    """What a promise of `rest(epsilon, delta, share)` leaves, kept as `own` = (μ, total variation).
+    """Return what a promise of `rest(epsilon, delta, share)` leaves, kept as `own` = (μ, total variation).
 
     None where the samplers have taken it all.
     """

@@ -38,10 +38,10 @@ CORRECT = 0.08  # squared distance that right and wrong are apart, of two classe
 PRESENT = 0.25  # and presence, in which no two rows differ
 _NUMBER = (0.2, 0.85, 0.15)  # presence, squares of errors, and of the baseline's
 _MANY = (0.3, 0.3, 0.4)  # classes, right or wrong, log loss
-# Of a number, of many classes: what is told of a row is released less this, so that how many are there matters little.
+# Of a number, of many classes: a row's figures are released less this, so that how many are there matters little.
 _USUAL = {0: (0.2, 0.3), 1: (0.5, 0.3)}
 _HERE = 0.05  # of norm², of means that somebody else computes: presence
-_ITEMS = (0.08, 0.12)  # of all of it, where figures per item are wanted: rows, and what is told of them
+_ITEMS = (0.08, 0.12)  # of all of it, where figures per item are wanted: rows, and their figures
 
 
 def _verify(held: "HeldOut | HeldMeans", epsilon: float, delta: float, *, adjacency: str) -> None:
@@ -98,7 +98,7 @@ class HeldOut:
         adjacency: Adjacency = "replace-one",
         cap: int = 1,
     ) -> "HeldOut":
-        """The least noise for (ε, δ); Infeasible where rounding or the samplers alone cost that."""
+        """Return the least noise for (ε, δ); Infeasible where rounding or the samplers alone cost that."""
         count(users=users, cap=cap)
         sizes = _sizes(classes, cap, MOST_CELLS)
         left = delta - (1 + math.exp(epsilon)) * _variation(sizes) * (1 + 1e-9)
@@ -145,7 +145,7 @@ class HeldOut:
         return Pair.gaussian(sensitivity_recount.together(*each), self.variation)
 
     def first_vectors(self, *shares: Matrix) -> Matrix:
-        """Users' vectors of the first release (k, D), of shares of their rows in each place, one array (k, B) a block.
+        """Return users' vectors of the first release (k, D): shares of rows in each place, one array (k, B) a block.
 
         Two classes: places of scores, (k, PLACES). A number: steps of errors (k, STEPS), places of labels (k, LABELS).
         Three classes and more: steps of losses (k, STEPS). A user without rows has zeros.
@@ -154,7 +154,7 @@ class HeldOut:
         return np.hstack([_told(_simplex(own), block) for own, block in zip(shares, blocks, strict=True)])
 
     def second_vectors(self, parts: Matrix, items: Matrix | None = None) -> Matrix:
-        """Users' vectors of the second release (k, D), of means over their rows, or sums over all their rows.
+        """Return users' vectors of the second release (k, D), of means over their rows, or sums over all their rows.
 
         | label       | `parts`                                                                                |
         | ----------- | -------------------------------------------------------------------------------------- |
@@ -162,7 +162,7 @@ class HeldOut:
         | a number    | (k, 3): 1 if there are rows, means of squares of errors and of the baseline's, in [0, 1] |
         | K classes   | (k, K + 2): shares of rows by class, of right ones, mean loss, in [0, 1]               |
 
-        `items` (k, 2), with `cap` above 1: rows, and what is told of them, each divided by the cap.
+        With `cap` above 1, `items` (k, 2) has rows, and their figures, each divided by the cap.
         """
         if self.classes == 2:
             own = _told(_simplex(parts), two_classes(self.cells))
@@ -182,11 +182,11 @@ class HeldOut:
         return self._reduction(which).of(vectors, np.ones(len(vectors), np.bool_))
 
     def release(self, which: int, sums: Sums, stream: RandomStream) -> Vector:
-        """The noisy mean (D,) of all users' vectors. Draw each once a run."""
+        """Return the noisy mean (D,) of all users' vectors. Draw each once a run."""
         return self.noises[which].release(self._reduction(which).mean(sums), stream)
 
     def entries(self) -> tuple[Release, Release]:
-        """The ledger entries of both."""
+        """Return the ledger entries of both."""
         first, second = (
             Release(name, {"sensitivity": noise.sensitivity, "scale": noise.scale, "users": float(self.users)})
             for name, noise in zip(("held-out-places", "held-out-figures"), self.noises, strict=True)
@@ -196,7 +196,7 @@ class HeldOut:
     verify = _verify
 
     def releases(self) -> tuple[tuple[Release, float], ...]:
-        """The same, each with its μ."""
+        """Return the same, each with its μ."""
         mus = (noise.effective_mu(size) for noise, size in zip(self.noises, self.sizes, strict=True))
         return tuple(zip(self.entries(), mus, strict=True))
 
@@ -221,7 +221,7 @@ class HeldMeans:
     def calibrate(
         cls, *, users: int, figures: int, epsilon: float, delta: float, adjacency: Adjacency = "replace-one"
     ) -> "HeldMeans":
-        """The least noise for (ε, δ); Infeasible where rounding or the samplers alone cost that."""
+        """Return the least noise for (ε, δ); Infeasible where rounding or the samplers alone cost that."""
         count(users=users, figures=figures)
         left = delta - (1 + math.exp(epsilon)) * total_variation(gaussians=1 + figures) * (1 + 1e-9)
         if left <= 0:
@@ -260,7 +260,7 @@ class HeldMeans:
     verify = _verify
 
     def releases(self) -> tuple[tuple[Release, float], ...]:
-        """The ledger entry, with its μ."""
+        """Return the ledger entry, with its μ."""
         parameters = {"sensitivity": self.noise.sensitivity, "scale": self.scale, "users": float(self.users)}
         return ((Release("held-out-means", parameters), self.noise.effective_mu(1 + self.figures)),)
 
@@ -297,7 +297,7 @@ def _told(own: Matrix, block: Matrix) -> Matrix:
 
 @cache
 def two_classes(cells: int) -> Matrix:
-    """(2 + 2 B, 4 B): of a row of class c in cell b that is told wrong or right, at (c B + b) 2 + right.
+    """Return (2 + 2 B, 4 B): of a row of class c in cell b whose prediction is wrong or right, at (c B + b) 2 + right.
 
     Which class and cell, any two as far apart; right or wrong; and that there is a row.
     """
@@ -324,7 +324,7 @@ def of_items(cap: int) -> float:
 
 
 def items_told() -> Vector:
-    """(2,): what rows, and what is told of them, are multiplied by where figures per item are wanted."""
+    """Return the factors (2,) of rows and of their figures where figures per item are wanted."""
     return np.asarray(np.sqrt(np.array(_ITEMS)))
 
 
@@ -408,7 +408,7 @@ def _sensitivities(users: int, classes: int, adjacency: Adjacency, cap: int, cel
 
 
 def _apart(classes: int, cap: int, adjacency: Adjacency, cells: int) -> list[tuple[float, float]]:
-    """(distance, radius around zero) of each again, by the law of cosines, of Gram matrices: for whoever verifies."""
+    """(distance, radius around zero) of each again, by the law of cosines, of Gram matrices: for `verify`."""
     found = []
     for which, blocks in enumerate(([*_first(classes)], _vertices(classes, cells))):
         square = radius = 0.0

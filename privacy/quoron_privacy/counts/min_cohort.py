@@ -8,11 +8,11 @@
     True
 
 Round t goes on iff answered_t + V_t >= q · asked_t + Ξ, all in whole users: V_t fresh noise, Ξ one secret draw a run. A
-run that falls below ends for good. Where a round's own release leaves room for a count with Gaussian noise, or tells
-one, that is free; what it leaves too little room for is paid for, with Gaussian noise in every round, or with Laplace
-noise by sparse vectors, whichever can count smaller cohorts. Where who answers is public, answers are counted as they
-are. Statement, proof and symbols: docs/privacy/min-cohort.md#q1, min-cohort#q4 and #q5, minimum
-cohort-secret#q2, public-participation#pa1.
+run that falls below ends for good. Where a round's own release leaves room for a count with Gaussian noise, or contains
+one, the count is free. Else it is paid for, with Gaussian noise in every round, or with Laplace noise by sparse
+vectors, whichever can count smaller cohorts. Where who answers is public, answers are counted as they are. Statement,
+proof and symbols: docs/privacy/min-cohort.md#q1, min-cohort#q4 and #q5, minimum cohort-secret#q2,
+public-participation#pa1.
 """
 
 import math
@@ -90,7 +90,7 @@ class MinCohort:
         return 2.0**GRID_BITS / steps if steps else math.inf
 
     def entry(self, asked: int, free: float = 0.0) -> Release:
-        """The ledger entry of one decision, whichever way it went, of a round that asked so many."""
+        """Return the ledger entry of one decision, whichever way it went, of a round that asked so many."""
         noise = {"threshold_scale": self.threshold_scale, "count_scale": self.count_scale}
         if not self.count_scale:
             noise = {"deviation": self.deviation(free)}
@@ -125,7 +125,7 @@ class MinCohort:
         return spent.lacking(total_variation(gaussians=self.draws(rounds)))
 
     def draws(self, rounds: int) -> int:
-        """Samples of noise in a run, at most."""
+        """Return samples of noise in a run, at most."""
         return rounds + 1
 
 
@@ -163,7 +163,7 @@ def spent_on(share: float | None, epsilon: float, wanted: float | None) -> float
 
 
 def exact(share: float, cohorts: Sequence[int], *, participations: int, rest: tuple[float, float]) -> MinCohort:
-    """The minimum cohort of a run whose participation is public: never wrong, whatever the size of a cohort."""
+    """Return the minimum cohort of a run whose participation is public: never wrong, whatever the size of a cohort."""
     _check(share, 0.0, cohorts, participations)
     return MinCohort(share, 0.0, participations, 0.0, 0.0, *rest, public=True)
 
@@ -181,12 +181,12 @@ def calibrate(
     beta: float = BETA,
     name: str = "this run",
 ) -> MinCohort:
-    """The minimum cohort that needs the smallest cohorts.
+    """Return the minimum cohort that needs the smallest cohorts.
 
     `cohorts` are the users asked in each round, as planned, and `present` how many of a planned cohort are there at
-    least when everybody is. `free` are the μ of counts that cost nothing, of each round (none without), and `room(ε_q)`
-    the μ of a count in every round that ε_q pays for. Infeasible, naming what would do, if one of its two mistakes had
-    a chance above `beta`: what `present` leaves of BETA.
+    least when everybody is. The μ of counts that cost nothing are `free`, of each round (none without), and `room(ε_q)`
+    is the μ of a count in every round that ε_q pays for. Raises Infeasible, naming what would do, if one of its two
+    mistakes had a chance above `beta`: what `present` leaves of BETA.
     """
     _check(share, epsilon, cohorts, participations)
     free = free or (0.0,) * len(cohorts)
@@ -221,10 +221,9 @@ def calibrate(
 
 
 def verify(min_cohort: MinCohort, epsilon: float, delta: float, cohorts: Sequence[int], *, participations: int) -> None:
-    """min-cohort#q1 at the plan's own numbers, in exact fractions: VerificationError unless all of it is within (ε,
-    δ).
+    """Verify min-cohort#q1 at the plan's numbers, in exact fractions: VerificationError unless all is within (ε, δ).
 
-    Of counts with Gaussian noise, that none of it is Laplace noise; whoever knows the run asks what they cost together.
+    Of counts with Gaussian noise, verify that none is Laplace noise; the caller verifies what they cost together.
     """
     _check(min_cohort.share, min_cohort.epsilon, cohorts, min_cohort.participations)
     scales = (min_cohort.threshold_scale, min_cohort.count_scale)

@@ -31,9 +31,9 @@ Declarations that nobody made, estimated within a run's own guarantee: kinds, ra
     >>> round(errors.places), round(errors.cells), round(plan.threshold(1)), round(plan.rest_epsilon, 2)
     (34, 34, 87, 1.65)
 
-Every user has `MARKS` marks a column (`marks`), whatever it holds. Four releases of Gaussian noise, each chosen in view
-of those before: which kinds the marks have and at which powers of four they lie; in which cells of what that leaves;
-once more where one or two cells hold nearly all; and the names that enough marks have. One after the other:
+Every user has `MARKS` marks a column (`marks`), whatever it holds. Four releases have Gaussian noise, each chosen in
+view of those before. They are of the kinds of marks and the powers of four at which they lie; cells of what that
+leaves; once more where one or two cells hold nearly all; names with enough marks. One after the other:
 
     >>> from quoron_privacy.counts.private_bounds import marks
     >>> from quoron_privacy.noise.streams import SeededNoise
@@ -86,11 +86,11 @@ PLACES = 2 * MAGNITUDES + 1
 
 
 def marks(values: Floats, owners: Integers, users: int, kinds: Kinds | None = None) -> tuple[Floats, Kinds]:
-    """(numbers, kinds), each (users, MARKS), of one column's rows: values (N,) of users owners (N,), and kinds (N,).
+    """Return (numbers, kinds), each (users, MARKS), of a column's `values` (N,), with `owners` (N,) and `kinds` (N,).
 
     Without `kinds` a finite value is a number and any other is missing; a row of kind `number` whose value is not
     finite is missing, too. Of a user with r rows mark i is row ⌊(2i + 1) r / 2 MARKS⌋ of them, by kind, then by value.
-    Whoever has no rows is missing. A number whose kind says otherwise is kept: a date's, for example.
+    A user without rows is missing. A number whose kind says otherwise is kept: a date's, for example.
     """
     values, owners = np.asarray(values, np.float64), np.asarray(owners)
     count(users=users + 1)  # of those who are drawn there may be none, which tells of nobody
@@ -127,7 +127,7 @@ def _sorted(groups: Integers, held: Floats) -> Integers:
 
 
 def places(numbers: Floats) -> Integers:
-    """The place of each number on the public scale of powers of four, 0 to PLACES - 1; NaN is at zero."""
+    """Return the place of each number on the public scale of powers of four, 0 to PLACES - 1; NaN is at zero."""
     with np.errstate(all="ignore"):
         _, exponent = np.frexp(np.abs(numbers))
     power = (exponent.astype(np.int64) - 1) // 2  # 4^power <= |number| < 4^(power + 1)
@@ -138,7 +138,7 @@ def places(numbers: Floats) -> Integers:
 
 
 def edge(magnitude: int) -> float:
-    """The upper end of numbers of such a magnitude, 1 to MAGNITUDES; 0 is below which numbers are zero."""
+    """Return the upper end of numbers of such a magnitude, 1 to MAGNITUDES; 0 is below which numbers are zero."""
     return 4.0 ** (magnitude + LEAST_POWER + 1)
 
 
@@ -157,18 +157,18 @@ class Windows:
     bins: Integers  # of how many counts that is the sum
 
     def where(self, columns: Any) -> "Windows":
-        """Those of some columns."""
+        """Return the windows of some columns."""
         return Windows(self.low[columns], self.high[columns], self.held[columns], self.bins[columns])
 
     def but(self, columns: Any, other: "Windows") -> "Windows":
-        """The same, with others for some columns."""
+        """Return the same, with others for some columns."""
         low, high, held, bins = self.low.copy(), self.high.copy(), self.held.copy(), self.bins.copy()
         low[columns], high[columns], held[columns], bins[columns] = other.low, other.high, other.held, other.bins
         return Windows(low, high, held, bins)
 
 
 def of_places(counts: Floats, masses: Floats, error: float) -> Windows:
-    """The neighbouring places that are worth most (`_worth`) of noisy counts (K, PLACES), of `masses` (K,) in all.
+    """Return the neighbouring places worth most (`_worth`) of noisy counts (K, PLACES), of `masses` (K,) in all.
 
     Places are of one sign, with or without zero, or as far on both sides of it; then zero is counted, too.
     """
@@ -234,7 +234,7 @@ def ranges(found: Windows) -> tuple[Floats, Floats]:
 
 
 def cells(numbers: Floats, low: float, high: float, many: int) -> Integers:
-    """The cell of each number among `many` of equal width from low to high; -1 outside and for NaN."""
+    """Return the cell of each number among `many` of equal width from low to high; -1 outside and for NaN."""
     with np.errstate(invalid="ignore"):
         inside = (numbers >= low) & (numbers <= high)
     place = np.floor((np.where(inside, numbers, low) - low) / (high - low) * many).astype(np.int64)
@@ -243,7 +243,7 @@ def cells(numbers: Floats, low: float, high: float, many: int) -> Integers:
 
 
 def of_cells(counts: Floats, around: Windows, error: float) -> Windows:
-    """The neighbouring cells that are worth most of noisy counts (K, cells), of what `around` held."""
+    """Return the neighbouring cells that are worth most of noisy counts (K, cells), of what `around` held."""
     columns, many = counts.shape
     sums = np.concatenate([np.zeros((columns, 1)), np.cumsum(counts, axis=1)], axis=1)
     each, width, found = np.arange(columns), (around.high - around.low) / many, []
@@ -261,7 +261,7 @@ CELLS, CLOSER = 32, 64
 MOST, LEAST = 0.5, 0.01  # of μ², where nothing else is said
 ERROR, WORST = 0.035, 0.055  # standard error of a place in shares of users: what is paid for up to MOST, and refused
 SEEN, UNSEEN = 0.1, 0.3  # threshold of a name in shares of users: the same
-HOLDERS = 4.5  # standard errors of a window: with fewer votes of numbers nothing is told of a column
+HOLDERS = 4.5  # standard errors of a window: with fewer votes of numbers nothing is stated of a column
 TAIL = 1e-3  # of δ, for names that one user alone holds
 _REST = 2**40  # samples that all else may draw, beside what is estimated: far more than any plan's
 _BINS = PLACES + len(KINDS) - 1
@@ -282,7 +282,7 @@ class Errors:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What one release costs, and how sure it is: told beforehand, as it depends on public numbers alone."""
+    """What one release costs, and how sure it is: known beforehand, as it depends on public numbers alone."""
 
     what: str  # in words
     share: float  # of the whole promise's μ²
@@ -352,7 +352,7 @@ class Bought:
         share: float,
         adjacency: Adjacency = "replace-one",
     ) -> "Bought":
-        """The least noise for a share of μ(ε, δ)², and what promise that leaves; `share` from 1e-6 to 1.
+        """Return the least noise for a share of μ(ε, δ)², and what promise that leaves; `share` from 1e-6 to 1.
 
         At share = 1 nothing is left (`rest_epsilon` = 0). Infeasible where samplers or the grid take it all.
         """
@@ -403,7 +403,7 @@ class Bought:
         return Pair.gaussian(sensitivity_recount.together(*each), self.variation)
 
     def errors(self, *, columns: int, names: int) -> Errors:
-        """Standard deviations of what is released where so many columns have numbers, and so many are named."""
+        """Return standard deviations of what is released where so many columns have numbers, and so many are named."""
         places_, cells_, closer, named = (scale * self.users if scale else math.inf for scale in self.scales)
         width = math.sqrt(columns)
         return Errors(math.sqrt(self.columns) * places_, width * cells_, closer, math.sqrt(names) * named)
@@ -420,7 +420,7 @@ class Bought:
         return math.ceil(max(error / WORST, (self.threshold(min(self.names, 2)) if self.names else 0.0) / UNSEEN))
 
     def place_counts(self, numbers: Floats, kinds: NDArray[np.int8]) -> Integers:
-        """Marks of each place and of each other kind, (K, bins), of some users' marks (k, K, MARKS) of all columns.
+        """Return marks of each place and each other kind, (K, bins), of some users' marks (k, K, MARKS) of all columns.
 
         Sums of parts of the users add.
         """
@@ -433,11 +433,11 @@ class Bought:
         return counts
 
     def release_places(self, counts: Integers, stream: RandomStream) -> Floats:
-        """The noisy votes (K, bins) of everybody's marks: once a run."""
+        """Return the noisy votes (K, bins) of everybody's marks: once a run."""
         return self._release(0, counts, stream)
 
     def shapes(self, released: Floats) -> Shapes:
-        """What they say, with at most `users` votes for each column."""
+        """Return what the votes say, with at most `users` votes for each column."""
         others = released[:, PLACES:]
         numbers = self.users - others.sum(axis=1)
         error = math.sqrt(len(released)) * self.scales[0] * self.users
@@ -446,7 +446,7 @@ class Bought:
         return Shapes(np.column_stack([windows.held, others]), windows, told)
 
     def cell_counts(self, numbers: Floats, around: Windows, many: int = CELLS) -> Integers:
-        """Marks of each cell of a window, (K', many), of some users' marks (k, K', MARKS); parts add."""
+        """Return marks of each cell of a window, (K', many), of some users' marks (k, K', MARKS); parts add."""
         self._check(numbers, len(around.low))
         counts = np.zeros((len(around.low), many), np.int64)
         for column, (low, high) in enumerate(zip(around.low.tolist(), around.high.tolist(), strict=True)):
@@ -455,26 +455,26 @@ class Bought:
         return counts
 
     def release_cells(self, counts: Integers, stream: RandomStream) -> Floats:
-        """The noisy votes (K', CELLS) of everybody's marks in the windows of the first release: once a run."""
+        """Return the noisy votes (K', CELLS) of everybody's marks in the windows of the first release: once a run."""
         return self._release(1, counts, stream)
 
     def near(self, released: Floats, around: Windows) -> Windows:
-        """Where they lie in these windows."""
+        """Return where the marks lie in these windows."""
         return self._closed(1, released, around)
 
     def closer(self, near: Windows) -> tuple[Integers, Windows]:
-        """The columns of which one or two cells hold nearly all, and those cells with the next on either side."""
+        """Return columns of which one or two cells hold nearly all, and these cells with the next on either side."""
         which = np.flatnonzero(near.bins <= 2)
         window = near.where(which)
         cell = (window.high - window.low) / window.bins
         return which, replace(window, low=window.low - cell, high=window.high + cell)
 
     def release_closer(self, counts: Integers, stream: RandomStream) -> Floats:
-        """The noisy votes (K', CLOSER) of the closer look, where any column wants it: once a run."""
+        """Return the noisy votes (K', CLOSER) of the closer look, where any column wants it: once a run."""
         return self._release(2, counts, stream)
 
     def nearer(self, released: Floats, around: Windows) -> Windows:
-        """Where they lie in those."""
+        """Return where the marks lie in those windows."""
         return self._closed(2, released, around)
 
     def release_names(
@@ -526,7 +526,7 @@ class Bought:
                 raise VerificationError(f"Expected {what} in private bounds, got {got}.")
 
     def releases(self) -> tuple[tuple[Release, float], ...]:
-        """The ledger entries of all releases, each with its μ."""
+        """Return the ledger entries of all releases, each with its μ."""
         sizes = _dimensions(self.columns, self.names)
         made = []
         for name, scale, size in zip(_RELEASES, self.scales, sizes, strict=True):
@@ -557,7 +557,7 @@ class Bought:
         )
 
     def entries(self) -> tuple[Release, ...]:
-        """The ledger entries of all releases."""
+        """Return the ledger entries of all releases."""
         return tuple(entry for entry, _ in self.releases())
 
     def _closed(self, each: int, released: Floats, around: Windows) -> Windows:
@@ -594,7 +594,7 @@ def released_ranges(
 
 
 def released_near(plan: Bought, numbers: Floats, around: Windows, noise: NoiseSource) -> tuple[Windows, bool]:
-    """Where everybody's marks (m, K, MARKS) lie in these windows, by the second release, and if there is a third."""
+    """Return where all marks (m, K, MARKS) lie in these windows, by the second release, and if there is a third."""
     near = plan.near(plan.release_cells(plan.cell_counts(numbers, around), noise.stream("bought", "cells")), around)
     which, window = plan.closer(near)
     if len(which):
@@ -604,14 +604,14 @@ def released_near(plan: Bought, numbers: Floats, around: Windows, noise: NoiseSo
 
 
 def weights(columns: int, label: int | None = None) -> list[float]:
-    """What a vote of each column weighs: all alike, or half of the squares for the label; squares add up to one."""
+    """Return the weight of each column's votes: equal, or half of the squares for the label; squares add up to one."""
     if label is None or columns == 1:
         return [columns**-0.5] * columns
     return [0.5**0.5 if column == label else (2 * columns - 2) ** -0.5 for column in range(columns)]
 
 
 def name_counts(codes: Integers, names: Sequence[Name]) -> dict[Name, int]:
-    """Marks of each name of one column, of some users' marks (k, MARKS) as places in `names`; others are none."""
+    """Return marks of each name of a column, of some users' marks (k, MARKS) as places in `names`; others are none."""
     held = np.bincount(codes[(codes >= 0) & (codes < len(names))].ravel(), minlength=len(names))
     return {names[code]: int(held[code]) for code in np.flatnonzero(held).tolist()}
 

@@ -93,7 +93,7 @@ class Spread:
         most: int = 1,
         adjacency: Adjacency = "replace-one",
     ) -> "Spread":
-        """The least noise for one μ-GDP release. Infeasible where rounding alone costs μ."""
+        """Return the least noise for one μ-GDP release. Infeasible where rounding alone costs μ."""
         free = cls(users, groups, cells, 1.0, running, most, adjacency)
         noise = GaussianNoise.for_mu(sensitivity=free.sensitivity, mu=mu, dimension=groups * cells)
         return cls(users, groups, cells, noise.scale, running, most, adjacency)
@@ -132,7 +132,7 @@ class Spread:
         return 1 << min(_BITS, _SUM_BITS - self.users.bit_length())
 
     def held(self, owners: Integers, cells: Integers, weights: Integers) -> Floats:
-        """How much each cell has, (groups, k), in weights of one user: private.
+        """Return how much each cell has, (groups, k), in weights of one user: private.
 
         Weight i is for cell cells[i], of the first group's cells, then the next one's, ..., by user owners[i]; outside
         of them it is for none. ConfigError where a user has more than its weight.
@@ -147,7 +147,7 @@ class Spread:
         return (total / self.one).reshape(self.groups, self.cells)
 
     def release(self, held: Floats, stream: RandomStream) -> Floats:
-        """What each cell has, with noise `scale`, or each running sum, with that of `against(0)`; (groups, k)."""
+        """Return each cell's sum with noise `scale`, or each running sum with that of `against(0)`; (groups, k)."""
         if held.shape != (self.groups, self.cells):
             raise ConfigError(f"Expected weights of shape {(self.groups, self.cells)}, got {held.shape}.")
         if not self.running:
@@ -157,14 +157,14 @@ class Spread:
         return _applied(root * longest, noisy)
 
     def against(self, share: float) -> Floats:
-        """Standard deviations of each running sum less a `share` of the last one, shape (k,)."""
+        """Return standard deviations of each running sum less a `share` of the last one, shape (k,)."""
         root, longest = self._root()
         own, both = np.cumsum(root**2), np.convolve(root, root[::-1])[: self.cells]  # ⟨C_t, C_t⟩, ⟨C_t, C_k⟩
         squares: Floats = np.maximum(own - 2 * share * both + share**2 * own[-1], 0.0)
         return self.scale * longest * np.sqrt(squares)
 
     def entry(self) -> Release:
-        """The ledger entry of a release."""
+        """Return the ledger entry of a release."""
         return Release("spread", {"sensitivity": self.sensitivity, "scale": self.scale, "users": float(self.users)})
 
     def _noise(self) -> GaussianNoise:
@@ -187,7 +187,7 @@ def thirds(weights: Integers, place: Floats) -> Integers:
 
 
 def verify(parts: Sequence[Spread], epsilon: float, delta: float) -> None:
-    """VerificationError unless all releases together are (ε, δ)-DP, by the second account.
+    """Raise VerificationError unless all releases together are (ε, δ)-DP, by the second account.
 
     Only scales are asked, and C is written out: nothing that calibrated.
     """
@@ -226,7 +226,7 @@ class Estimate:
     high: float
 
     def in_units(self, middle: float, unit: float) -> "Estimate":
-        """The same of middle + unit · value, for a unit above zero."""
+        """Return the same of middle + unit · value, for a unit above zero."""
         return Estimate(
             middle + unit * self.value, unit * self.error, middle + unit * self.low, middle + unit * self.high
         )
@@ -242,7 +242,7 @@ def count_of(weight: float, *, users: int, scale: float) -> Estimate:
 
 
 def mean_of(thirds: Floats, *, scale: float) -> Estimate:
-    """The mean of values in [-1, 1] of which `spread.thirds` are released with noise, (3,): Fieller's interval."""
+    """Return the mean of values in [-1, 1] of which `spread.thirds` are released with noise, (3,): by Fieller."""
     total, sum_, z = float(thirds.sum()), float(thirds[2] - thirds[0]), SURE
     value = min(1.0, max(-1.0, sum_ / total)) if total > 0 else 0.0
     away = np.array([(1 + value) ** 2, value**2 - 1, (1 - value) ** 2])  # of the sum of squared distances from it
@@ -285,7 +285,7 @@ def quantile_of(sums: Floats, share: float, spread: Spread) -> Estimate:
 
 
 def needed(what: str, *, groups: int, cells: int, unit: float, share: float = 0.5) -> int:
-    """Users from which on a group with its equal part is told from noise: by 95 % of it, of `unit` weights.
+    """Return how many users distinguish a group with its equal part from noise: by 95 % of it, of `unit` weights.
 
     Of counts a cell from zero; of means half of the range; of quantiles a `share` from either end.
     """

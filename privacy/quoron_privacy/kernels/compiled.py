@@ -89,7 +89,7 @@ class Pointwise:
 
     @classmethod
     def of_scalar(cls, function: Callable[[float, float, float], float]) -> "Pointwise":
-        """The loop over a function of one (prediction, label, parameter), which is compiled again in every process."""
+        """Return the loop over a function of one (prediction, label, parameter); every process compiles it again."""
 
         def loop(predictions: Any, labels: Any, parameters: Any, out: Any, count: int) -> None:
             for i in range(count):
@@ -100,11 +100,11 @@ class Pointwise:
 
     @cached_property
     def compiled(self) -> Any:
-        """The compiled loop, whose `address` is what user loops are told: a value, so a new loss recompiles none."""
+        """The compiled loop, whose `address` is passed to user loops: a value, so a new loss recompiles none."""
         return cfunc(POINTWISE, cache=self._kept, error_model="numpy")(self._function)
 
     def once(self, prediction: float, label: float, parameter: float) -> float:
-        """One value, with nothing compiled."""
+        """Return one value, with nothing compiled."""
         out = [0.0]
         self._function([prediction], [label], [parameter], out, 1)
         return float(out[0])

@@ -1,8 +1,8 @@
 """Compiled loops that come with an installation: nobody's first run waits for a compiler.
 
 `python -m quoron.kernels --ship` compiles every loop for a level of processors, not for the one at hand, and puts what
-comes out into `SHIPPED`. Every module with loops has its `njit` from here, so that numba looks there: what was compiled
-of the same source by the same numba, for something that this processor can do, is copied into numba's own folder,
+comes out into `SHIPPED`. Every module with loops has its `njit` from here, so that numba looks there. Code that was
+compiled of the same source by the same numba, for a level that this processor has, is copied into numba's own folder,
 wherever that is. All else numba compiles, as it would have.
 """
 
@@ -31,7 +31,7 @@ class ShippedKernels:
 
     @classmethod
     def from_function(cls, function: Any, file: str) -> Any:
-        """The locator that numba would have taken."""
+        """Return the locator that numba would have taken."""
         theirs: Any = CacheImpl._locator_classes
         found = (each.from_function(function, file) for each in theirs if each is not cls)
         locator = next((each for each in found if each is not None), None)
@@ -42,13 +42,13 @@ class ShippedKernels:
 
 
 def base_name(function: Any, locator: Any) -> str:
-    """What numba calls the files of a function."""
+    """Return numba's name for the files of a function."""
     name = function.__qualname__.replace("<", "").replace(">", "")
     return f"{function.__module__.rpartition('.')[2]}.{name}-{locator.get_disambiguator()}.py{_PYTHON}"
 
 
 def fits(made: Target, processor: Target) -> bool:
-    """Whether a processor carries out what was compiled for another, or for a level."""
+    """Return whether a processor carries out what was compiled for another, or for a level."""
     (triple, name, _), features = made, processor[2].split(",")
     able = triple == processor[0] and name in LEVELS and all(f"+{each}" in features for each in LEVELS[name])
     return able or made == processor

@@ -24,7 +24,7 @@ _here = local()  # whether this thread is one of several that are at work alread
 
 
 def at_once(works: Iterable[Callable[[], object]], threads: int) -> None:
-    """Carry out all of them on this thread and `threads` - 1 others, whoever is free taking the next.
+    """Carry out all `works` on this thread and `threads` - 1 others; a thread that is free takes the next.
 
     On a busy machine, where no other thread gets a turn, this one does everything and waits for nobody. What a work
     itself asks for at once, its own thread does alone: the others have works of their own. When one fails no other is

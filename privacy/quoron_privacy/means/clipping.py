@@ -80,7 +80,7 @@ class ClippedSum:
         return self._over(sums, self.norm)
 
     def unit_mean(self, sums: Sums) -> Vector:
-        """The mean divided by C: rows are then in the *unit* ball, whatever C is."""
+        """Return the mean divided by C: rows are then in the *unit* ball, whatever C is."""
         return self._over(sums, 1.0)
 
     def _over(self, sums: Sums, unit: float) -> Vector:
@@ -103,7 +103,7 @@ class ChangeSum:
 
 
 def clip_rows(values: Matrix, norm: float, centre: Vector | None = None) -> Matrix:
-    """Each row of `values - centre` scaled into the ball of radius `norm`; shape (k, d).
+    """Return each row of `values - centre` scaled into the ball of radius `norm`; shape (k, d).
 
     The exact ℓ2 norm of each returned row is at most `norm`. Rows inside the ball come back unchanged, rows with
     anything non-finite (after subtracting `centre`, shape (d,)) as zeros: a row becomes what that row alone says.
@@ -116,7 +116,7 @@ def clip_rows(values: Matrix, norm: float, centre: Vector | None = None) -> Matr
 
 
 def changes(values: Matrix) -> Matrix:
-    """The first of two numbers less the second, (users, 1)."""
+    """Return the first of two numbers less the second, (users, 1)."""
     with np.errstate(all="ignore"):
         change: Matrix = values[:, :1] - values[:, 1:]
     return change

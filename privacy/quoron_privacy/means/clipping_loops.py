@@ -132,7 +132,7 @@ def added(
 
 @cache
 def clipped_sum() -> Any:
-    """The compiled loop: on first use, not when this module is imported."""
+    """Return the compiled loop: on first use, not when this module is imported."""
     return cfunc(SUMMING, cache=True, error_model="numpy")(_sum_clipped)
 
 
@@ -202,7 +202,7 @@ def add_cut(
 
 @njit(cache=True)
 def usual(square: float) -> bool:
-    """Whether a sum of squares is far from overflow and underflow, so that it is as exact as it looks."""
+    """Return whether a sum of squares is far from overflow and underflow, so that it is as exact as it looks."""
     return 1e-250 < square < 1e250
 
 
@@ -297,7 +297,7 @@ def _whiten_moment(factor, transform, scaled, product, moment):  # type: ignore[
     A norm below 10⁻¹²⁵ is zero: what is left of so small numbers has no digits to be clipped by.
     No library product: its order of additions, so its bits, may change with the number of threads.
     """
-    # m leaves the factor first, so that no product overflows; whoever calls puts m² back as a logarithm or a quotient.
+    # m leaves the factor first, so that no product overflows; the caller puts m² back as a logarithm or a quotient.
     d, width = transform.shape
     largest, finite = 0.0, True
     for value in factor:

@@ -6,9 +6,9 @@
     >>> length.release(logs, np.ones(1000, bool), 1.0, SeededNoise(1).stream("length")).presence > 0.9
     True
 
-Whoever is asked answers or counts as the zero row, and the divisor n is public: the users of a round, as planned. A
-mechanism's rows are laid out so that two users who answer are as far apart as a user and nobody: a coordinate that says
-"here" then costs no privacy, and the mean of it is the noisy share of users who answered.
+An asked user answers or counts as the zero row, and the divisor n is public: the users of a round, as planned. A
+mechanism's rows are laid out so that two users who answer are as far apart as a user and nobody. So a coordinate that
+says "here" costs no privacy, and the mean of it is the noisy share of users who answered.
 
 | mechanism    | row of a user who answers, replace-one                   | two rows are apart |
 | ------------ | -------------------------------------------------------- | ------------------ |
@@ -103,7 +103,7 @@ class LogLength:
 
     @classmethod
     def for_mu(cls, *, users: int, mu: float) -> "LogLength":
-        """The least noise for a μ-GDP release; Infeasible if rounding to the grid alone costs μ."""
+        """Return the least noise for a μ-GDP release; Infeasible if rounding to the grid alone costs μ."""
         return cls(users, GaussianNoise.for_mu(sensitivity=_one(users), mu=mu, dimension=2).scale)
 
     @property
@@ -126,7 +126,7 @@ class LogLength:
         return self.release_sums(_length_sums(logs, answered, top, self.users), stream)
 
     def reduction(self, transform: Matrix, top: float) -> "LengthSum":
-        """All that a release reads of users' factors, for the lengths of their moments."""
+        """Return all that a release reads of users' factors, for the lengths of their moments."""
         return LengthSum(self.users, np.ascontiguousarray(transform), top)
 
     def release_sums(self, sums: Sums, stream: RandomStream) -> Length:
@@ -145,7 +145,7 @@ class LogLength:
         return np.array([float(sums.total[0]) / unit, HERE * float(sums.cells[0])]) / self.users
 
     def entry(self) -> Release:
-        """The ledger entry of the release."""
+        """Return the ledger entry of the release."""
         return Release("log-length", {"sensitivity": _one(self.users), "scale": self.scale, "divisor": self.users})
 
     @property
@@ -180,7 +180,7 @@ class MomentMean:
 
     @classmethod
     def for_mu(cls, *, dimension: int, users: int, mu: float, adjacency: Adjacency = "replace-one") -> "MomentMean":
-        """The least noise for a μ-GDP release; Infeasible if rounding to the grid alone costs μ."""
+        """Return the least noise for a μ-GDP release; Infeasible if rounding to the grid alone costs μ."""
         weight, sensitivity = WEIGHTS[adjacency][0], _moment_sensitivity(dimension, users, adjacency)
         noise = GaussianNoise.for_mu(sensitivity=sensitivity, mu=mu, dimension=packed(dimension) + 1)
         return cls(dimension, users, adjacency, noise.scale / weight)
@@ -204,11 +204,11 @@ class MomentMean:
     def release(
         self, factors: "Rows", answered: Mask, transform: Matrix, radius: float, stream: RandomStream
     ) -> Moment:
-        """The noisy mean of A, in its own units; `factors` (k, d (d + 1) / 2) packed by rows, `transform` L (d, d)."""
+        """Return A's noisy mean, in its units; `factors` (k, d (d + 1) / 2) packed by rows, `transform` L (d, d)."""
         return self.release_sums(self.reduction(transform, radius).of(factors, answered), radius, stream)
 
     def reduction(self, transform: Matrix, radius: float) -> "ShapedMomentSum":
-        """All that a release reads of users' factors."""
+        """Return all that a release reads of users' factors."""
         return ShapedMomentSum(self.users, np.ascontiguousarray(transform), radius)
 
     def release_sums(self, sums: Sums, radius: float, stream: RandomStream) -> Moment:
@@ -234,7 +234,7 @@ class MomentMean:
         return np.append(mean, weights[3] * int(sums.cells[0]) / self.users)
 
     def entry(self) -> Release:
-        """The ledger entry of the release, for a radius of 1."""
+        """Return the ledger entry of the release, for a radius of 1."""
         parameters = {"sensitivity": self.sensitivity, "scale": self._gaussian.scale, "divisor": self.users}
         return Release("moment-mean", parameters | {"dimension": self.dimension})
 
@@ -308,7 +308,7 @@ class Rows(Protocol):
 
 
 def blocks(rows: Rows, length: int) -> Iterator[tuple[slice, Matrix]]:
-    """Some BLOCK numbers of them at a time, contiguous, with where they stand; ConfigError as `checked`."""
+    """Yield some BLOCK numbers of them at a time, contiguous, with where they stand; ConfigError as `checked`."""
     step = max(1, BLOCK // length)
     for first in range(0, max(len(rows), 1), step):
         own = slice(first, min(first + step, len(rows)))
@@ -484,7 +484,7 @@ class ColumnMean:
 
     @classmethod
     def for_mu(cls, *, columns: int, users: int, mu: float) -> "ColumnMean":
-        """The least noise for a μ-GDP release; Infeasible if rounding to the grid alone costs μ."""
+        """Return the least noise for a μ-GDP release; Infeasible if rounding to the grid alone costs μ."""
         sensitivity = column_sensitivity(columns, users)
         noise = GaussianNoise.for_mu(sensitivity=sensitivity, mu=mu, dimension=KINDS * columns + 1)
         return cls(columns, users, noise.scale)
@@ -528,7 +528,7 @@ class ColumnMean:
         return np.append(sums.total / unit, COLUMN_PRESENCE * float(sums.cells[0])) / self.users
 
     def entry(self) -> Release:
-        """The ledger entry of the release."""
+        """Return the ledger entry of the release."""
         parameters = {"sensitivity": self._gaussian.sensitivity, "scale": self.scale, "divisor": self.users}
         return Release("column-mean", parameters | {"columns": self.columns})
 

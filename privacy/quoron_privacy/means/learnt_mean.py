@@ -212,7 +212,7 @@ class _Told:
     noises: list[tuple[GaussianNoise, int]] = field(default_factory=list)
 
     def pairs(self, top: float, mu: float, public: RandomStream) -> Vector:
-        """Noisy shares of pairs of users in BINS octaves of length, downwards from `top`, (BINS,)."""
+        """Return noisy shares of pairs of users in BINS octaves of length, downwards from `top`, (BINS,)."""
         order, half = public.permutation(len(self.rows)), len(self.rows) // 2
         one, other = order[:half], order[half : 2 * half]
         octaves = np.empty(half, np.int64)
@@ -223,13 +223,13 @@ class _Told:
         return self._counted(octaves[self.here[one] & self.here[other]], BINS, half, mu)
 
     def shares(self, edges: Vector, mu: float) -> Vector:
-        """Noisy shares of users of one column in bins between `edges`; those beyond count in the outer ones."""
+        """Return noisy shares of users of one column in bins between `edges`; those beyond count in the outer ones."""
         bins = np.clip(np.searchsorted(edges, self.rows[self.here, 0], side="right") - 1, 0, len(edges) - 2)
         counts = np.bincount(bins, minlength=len(edges) - 1)
         return self._released(counts / len(self.rows), len(self.rows), mu)
 
     def lengths(self, centre: Vector, edges: Vector, mu: float) -> Vector:
-        """Noisy shares of users whose distance from `centre` is between `edges`; others do not count."""
+        """Return noisy shares of users whose distance from `centre` is between `edges`; others do not count."""
         counts, step = np.zeros(len(edges) + 1, np.int64), max(1, _BLOCK // len(centre))
         for own in (slice(start, start + step) for start in range(0, len(self.rows), step)):
             lengths = np.linalg.norm(self.rows[own] - centre, axis=1)[self.here[own]]
@@ -259,7 +259,7 @@ class _Told:
         lengths: int = 0,
         far: Callable[[Matrix], tuple[Mask, Matrix]] | None = None,
     ) -> tuple[Vector, float]:
-        """The noisy mean of users' rows, clipped to norm one, (size,), and its noise a coordinate.
+        """Return the noisy mean of users' rows, clipped to norm one, (size,), and its noise a coordinate.
 
         The last `lengths` coordinates of a row are non-negative, and their means are released times √2. `far` says
         whose rows are others, and those: all that `row` makes end with zeros then.
@@ -293,14 +293,14 @@ def first_share(strength: float) -> float:
 
 
 def gaussians(dimension: int) -> int:
-    """Samples that a run draws at most: pairs, steps, the middle with lengths, a look, two means and shells at last."""
+    """Return how many samples a run draws at most: pairs, steps, the middle with lengths, a look, two means, shells."""
     if dimension == 1:
         return BINS + learnt_radii.LOOKS * learnt_radii.MOST_PLACES + 2 * learnt_radii.MOST_NODES
     return BINS + MOST_LENGTHS + MOST_PARTS + (STEPS + 3) * dimension + MOST_SHELLS * (dimension + 1)
 
 
 def clipped(centre: Vector, radius: float) -> Rows:
-    """Rows min(1, r / radius) u, where users' vectors are centre + r u."""
+    """Return rows min(1, r / radius) u, where users' vectors are centre + r u."""
     return lambda values: clip_rows(values, radius, centre) / radius
 
 
@@ -319,7 +319,7 @@ def with_lengths(centre: Vector, radius: float, edges: Vector) -> Rows:
 
 
 def with_narrow(centre: Vector, wide: float, narrow: float) -> Rows:
-    """Rows a u with a = min(1, r / wide), and √(1 - a²) min(1, r / narrow) u."""
+    """Return rows a u with a = min(1, r / wide), and √(1 - a²) min(1, r / narrow) u."""
 
     def row(values: Matrix) -> Matrix:
         away = values - centre

@@ -120,7 +120,7 @@ class Radii:
 
 
 def typical_length(counts: Vector, top: float) -> float:
-    """How far a user is from the centre, roughly: a power of 2^¼, so that few plans are made.
+    """Return how far a user is from the centre, roughly: a power of 2^¼, so that few plans are made.
 
     From noisy shares of pairs; bin j has differences in (top 2⁻ʲ⁻¹, top 2⁻ʲ]. The two neighbours with the most pairs
     tell.
@@ -132,7 +132,7 @@ def typical_length(counts: Vector, top: float) -> float:
 
 
 def scale_of(pairs: Vector, deviation: float, top: float, bound: float, unit: float) -> float:
-    """How far a user is from the others, roughly; more where few are so far away that the rest need not be told apart.
+    """Return how far a user is from the others, roughly; more where few are so far that the rest need not be resolved.
 
     From noisy shares of pairs in octaves below `top`; `unit` is the noise for a radius of one.
     """
@@ -145,12 +145,12 @@ def scale_of(pairs: Vector, deviation: float, top: float, bound: float, unit: fl
 
 
 def reach(typical: float, radius: float, deviation: float, dimension: int) -> float:
-    """Radius in which users are around a centre with that noise a coordinate; at most `radius`."""
+    """Return the radius in which users are around a centre with that noise a coordinate; at most `radius`."""
     return min(radius, _ABOVE * typical + deviation * (math.sqrt(dimension) + BELOW))
 
 
 def joined(deviation: float, other: float) -> tuple[float, float]:
-    """The part of `other` in the best average of two estimates with that noise each, and the noise of the average."""
+    """Return the part of `other` in the best average of two estimates with such noise, and the noise of the average."""
     if math.isinf(deviation):
         return 1.0, other
     part = deviation**2 / (deviation**2 + other**2)
@@ -159,7 +159,7 @@ def joined(deviation: float, other: float) -> tuple[float, float]:
 
 @lru_cache(maxsize=256)
 def shares_of(typical: float, bound: float, *, users: int, dimension: int, mu: float) -> Shares:
-    """The shares that make the error least that can be foreseen."""
+    """Return the shares that make the error least that can be foreseen."""
     unit = 2 / (users * mu)  # noise of a coordinate for a radius of 1 and all of μ
     plenty = min(1.0, (_PLENTY / (users * mu)) ** 0.3)
     look = max(_LEAST_LOOK, min(_MOST_LOOK, _LOOK / dimension) * plenty)
@@ -189,7 +189,7 @@ def inner(lengths: Vector) -> Vector:
 
 
 def edges_of(radius: float, bound: float) -> Vector:
-    """Upper edges of bins of length, to 2 bound or more: three to the octave, from 1.6 radius on one if too many."""
+    """Return upper edges of bins of length, to 2 bound or more: three an octave, from 1.6 radius on one if too many."""
     octaves, most = max(2, math.ceil(math.log2(max(2 * bound / radius, 1.0)))), MOST_LENGTHS - _INNER_BINS
     near = radius * 2.0 ** (np.arange(3 - _INNER_BINS, 3) / 3)
     each = 3 if 3 * octaves <= most else 1
@@ -212,14 +212,14 @@ def bins_of(noisy: Vector, scale: float, edges: Vector, radius: float, nearer: f
 
 
 def parts_of(bins: Bins) -> Vector:
-    """Edges of the parts of bins near the edge, each of equal ratio; none below the one before."""
+    """Return edges of the parts of bins near the edge, each of equal ratio; none below the one before."""
     lows, highs = bins.edges[bins.near_edge], bins.edges[1:][bins.near_edge]
     edges = np.append(lows[:, None] * (highs / lows)[:, None] ** (np.arange(_PARTS) / _PARTS), highs[-1])
-    return np.maximum.accumulate(edges)  # of bins that are no wider than a rounding: whoever searches relies on order
+    return np.maximum.accumulate(edges)  # of bins that are no wider than a rounding: a search relies on order
 
 
 def held(bins: Bins, looked: Vector, deviation: float, parts: Vector) -> Held:
-    """From those bins and the noisy shares of their `parts` near the edge; the sum of a bin's parts is told twice."""
+    """Return `Held` of those bins and noisy shares of their `parts` near the edge; the sum of parts is known twice."""
     near, top = bins.near_edge, bins.near_edge.stop
     fine = looked.reshape(-1, _PARTS)
     own, other = bins.deviations[near] ** -2.0, 1 / (_PARTS * deviation**2)
@@ -274,7 +274,7 @@ def seen_of(shares: Vector, deviations: Vector, least: Vector, windows: tuple[in
 
 
 def radii_of(held: Held, *, users: int, dimension: int, unit: float) -> Radii:
-    """The least of noise and of what clipping may do; `unit` is the noise of a coordinate for a radius of 1."""
+    """Return the least of noise and of what clipping may do; `unit` is the noise of a coordinate for a radius of 1."""
     lows, highs, shares = held.edges[:-1], held.edges[1:], held.shares
     lengths = (lows + highs) / 2
     tried = min(1.3 * held.edge, held.most) * 2.0 ** (-np.arange(8 * _AN_OCTAVE) / _AN_OCTAVE)
@@ -311,7 +311,7 @@ def _excess(lows: Vector, highs: Vector, over: Vector) -> Vector:
 def unseen(
     shares: Vector, edges: Vector, edge: float, clips: Vector, deviation: float, *, step: float, steepest: float
 ) -> Vector:
-    """What clipping at `clips` takes from users beyond `edge`, where those surely seen end.
+    """Return what clipping at `clips` takes from users beyond `edge`, where those surely seen end.
 
     Shares fall from one step of lengths to the next as they last did, and as much faster again, at most a deviation of
     them; a group of its own, which does not fall, ends where it ends.
@@ -345,14 +345,14 @@ class Far:
 
 
 def shells_of(wide: float, most: float, dimension: int) -> Vector:
-    """Where shells beyond `wide` end: the first `_FIRST` times farther, others by one ratio, √2 or so, until `most`."""
+    """Return where shells beyond `wide` end: the first `_FIRST` times farther, others by one ratio, ~√2, to `most`."""
     octaves = max(0.0, math.log2(most / wide / _FIRST))
     number = min(math.ceil(2 * octaves), MOST_SHELLS - 1, max(8, _SHELL_NUMBERS // dimension))
     return np.array([wide * _FIRST * 2 ** (octaves * each / max(number, 1)) for each in range(number + 1)])
 
 
 def turned(r: Vector, wide: Vector | float, shell: Vector | float) -> Vector:
-    """The angle x of wide cos x + shell sin x = r, for wide <= r <= shell; that of r = shell beyond."""
+    """Return the angle x of wide cos x + shell sin x = r, for wide <= r <= shell; that of r = shell beyond."""
     long = np.hypot(wide, shell)
     angle: Vector = np.arcsin(np.minimum(r, shell) / long) - np.arctan2(wide, shell)
     return np.clip(angle, 0.0, math.pi / 2)
@@ -421,9 +421,9 @@ _INTERVAL_STEP, _INTERVAL_STEEPEST = 1.6, 0.25  # of tails that nothing shows: s
 _INSIDE = 0.25  # of a bin's width, by which its users may be off its middle on average
 _INTERVAL_FALSE = 0.03  # how often noise makes users somewhere beyond `learnt_radii._NEAR` scales, about
 _WIDEST, _AT_2400 = 0.8, 0.7  # octaves that a bin beyond equal ones is wide: at most; where n μ is 2,400
-MOST_NODES = 64  # where far users are told, to a side
+MOST_NODES = 64  # where far users are located, to a side
 _NEXT, _INTERVAL_FAR_OFTEN = 6.0, 0.0005  # the first node, in half widths; how often noise makes users there
-_SEEN = 0.001  # the same of nodes where shares told of users
+_SEEN = 0.001  # the same of nodes where shares showed users
 _INTERVAL_CHANCE = 6.0  # variances of the square of a difference that noise explains
 _INTERVAL_LEAST_KEPT, _MOVES = (
     0.2,
@@ -440,7 +440,7 @@ class Interval:
     outside: float  # what they add to the mean beyond the clipped one, by their released shares
     deviation: float  # of that, from noise
     least: float  # share of users that is seen wherever it lies
-    ends: tuple[float, float] = (-math.inf, math.inf)  # beyond which users are told by nodes
+    ends: tuple[float, float] = (-math.inf, math.inf)  # beyond which nodes locate users
     groups: tuple[float, ...] = ()  # where some surely are there, from the middle
 
     @property
@@ -474,7 +474,7 @@ def interval_shares(strength: float) -> tuple[float, float, float]:
 
 
 def places(low: float, high: float, scale: float) -> Vector:
-    """Edges of equal bins, as wide as users are apart where that is few enough."""
+    """Return edges of equal bins, as wide as users are apart where that is few enough."""
     return np.linspace(low, high, 1 + min(MOST_PLACES, max(4, math.ceil((high - low) / (_WIDTH * scale)))))
 
 
@@ -492,7 +492,7 @@ def near_enough(width: float, scale: float) -> bool:
 
 
 def bins_around(scale: float, bound: float, strength: float) -> Vector:
-    """Edges around zero to twice the bound: equal ones, then by a constant ratio to 32 scales, then octaves."""
+    """Return edges around zero to twice the bound: equal ones, then by a constant ratio to 32 scales, then octaves."""
     each = min(6, max(2, round(strength**0.3 / 2.6)))
     ratio = 2 ** min(_WIDEST, _AT_2400 * (2400 / strength) ** 0.2)
     side = [scale * k / each for k in range(1, int(3.5 * each) + 1)]
@@ -516,7 +516,7 @@ def _least(deviations: Vector, edges: Vector, scale: float) -> Vector:
 
 
 def interval_of(shares: Vector, deviations: Vector, edges: Vector, scale: float, unit: float) -> Interval:
-    """The least of noise, of what users outside add to it, and of those whom nothing shows.
+    """Return the least of noise, of what users outside add to it, and of those whom nothing shows.
 
     `unit` is the noise of the mean for a width of one. All pairs of edges are tried.
     """
@@ -618,7 +618,7 @@ def interval_far(means: Vector, unit: float, nodes: Vector, groups: tuple[float,
         least = unit * np.array([-NormalDist().inv_cdf(each) for each in chances.tolist()])
         pairs = np.flatnonzero(own[:-1] + own[1:] > math.sqrt(2) * least[1:])
         counts = own > least
-        for first in (*pairs, *np.flatnonzero(counts)):  # whoever is between two nodes is told by both
+        for first in (*pairs, *np.flatnonzero(counts)):  # a user between two nodes counts at both
             beside = max((i for i in (first - 1, first + 1) if 0 <= i < len(own)), key=own.__getitem__, default=first)
             counts[first], counts[beside] = True, counts[beside] or own[beside] > unit
         if not counts.any():

@@ -61,7 +61,7 @@ class SecondMomentNoise:
     def for_mu(
         cls, *, dimension: int, feature_norm: float, divisor: int, mu: float, adjacency: Adjacency = "replace-one"
     ) -> "SecondMomentNoise":
-        """The least noise for a μ-GDP release; Infeasible if rounding to the grid alone costs μ."""
+        """Return the least noise for a μ-GDP release; Infeasible if rounding to the grid alone costs μ."""
         sensitivity = moment_sensitivity(dimension, feature_norm, divisor, adjacency)
         gaussian = GaussianNoise.for_mu(sensitivity=sensitivity, mu=mu, dimension=packed(dimension))
         return cls(dimension, feature_norm, divisor, adjacency, gaussian.scale)
@@ -93,7 +93,7 @@ class SecondMomentNoise:
         return (("moment", "moment", packed(self.dimension), unit),)
 
     def release(self, sums: Sums, stream: RandomStream) -> Matrix:
-        """The noisy second moment, symmetric (d, d), of the sums that `reduction` makes of users' factors."""
+        """Return the noisy second moment, symmetric (d, d), of the sums that `reduction` makes of users' factors."""
         moment = sums if isinstance(sums, NoisySums) else self.reduction.mean(sums)
         rows, columns = np.triu_indices(self.dimension)
         noised = self._gaussian.release(moment, stream) / np.where(rows == columns, 1.0, sqrt(2.0))
@@ -102,7 +102,7 @@ class SecondMomentNoise:
         return symmetric
 
     def entry(self) -> Release:
-        """The ledger entry of the release."""
+        """Return the ledger entry of the release."""
         parameters = {"sensitivity": self.sensitivity, "scale": self.scale, "divisor": self.divisor}
         return Release("second-moment", parameters | {"dimension": self.dimension})
 

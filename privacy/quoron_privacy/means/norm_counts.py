@@ -7,12 +7,12 @@
     >>> bool(abs(released.presence - 1) < 0.05 and abs(released.mean[0] - 0.1) < 0.05)
     True
 
-A row is (c, √2 (1 - a), 1[a ≤ ⅔], 1), c = v / C scaled into the unit ball and a = ‖c‖: two users' rows are as far apart
-as a user's and nobody's, so what the last three coordinates tell costs nothing beside the mean of c.
-`NormCountMean` is one release, `prefix_norm_counts` are those of many rounds; `NormCountSum` is what both read. With
-zero-out the same coordinates are weighted to a norm of 1, which halves the noise. `soft` rows have h = min(1, √((1 -
-a)(1 + 3a))) in place of 1[a ≤ ⅔]: as cheap, and it falls to nothing where rows are clipped and not before.
-Statement and proof: docs/privacy/free-presence.md#p3 and free-presence.md#ac1.
+A row is (c, √2 (1 - a), 1[a ≤ ⅔], 1), c = v / C scaled into the unit ball and a = ‖c‖. Two users' rows are as far apart
+as a user's and nobody's, so the last three coordinates cost nothing beside the mean of c. One release is
+`NormCountMean`, those of many rounds are `prefix_norm_counts`; both read `NormCountSum`. With zero-out the same
+coordinates are weighted to a norm of 1, which halves the noise. In `soft` rows h = min(1, √((1 - a)(1 + 3a))) stands
+for 1[a ≤ ⅔]: as cheap, and it falls to nothing where rows are clipped and not before. Statement and proof:
+docs/privacy/free-presence.md#p3 and free-presence.md#ac1.
 
 The means of `norm_counts` over many rounds: those of vectors with noise that is correlated over the rounds.
 
@@ -62,7 +62,7 @@ def weights_of(adjacency: Adjacency, soft: bool = False) -> tuple[float, float, 
 
 
 def row_kind(soft: bool) -> str:
-    """What the row is called where two servers sum it."""
+    """Return the row's name where two servers sum it."""
     return "soft-norm-counts" if soft else "norm-counts"
 
 
@@ -184,7 +184,7 @@ class NormCountMean:
     def for_mu(
         cls, *, dimension: int, users: int, mu: float, adjacency: Adjacency = "replace-one", soft: bool = False
     ) -> "NormCountMean":
-        """The least noise for a μ-GDP release; Infeasible if rounding to the grid alone costs μ."""
+        """Return the least noise for a μ-GDP release; Infeasible if rounding to the grid alone costs μ."""
         sensitivity = mean_sensitivity(1.0, users, adjacency)
         noise = GaussianNoise.for_mu(sensitivity=sensitivity, mu=mu, dimension=dimension + 3)
         return cls(dimension, users, adjacency, noise.scale / weights_of(adjacency, soft)[0], soft)
@@ -196,7 +196,7 @@ class NormCountMean:
 
     @property
     def presence_deviation(self) -> float:
-        """Of the share of users who answer, and with replace-one of the other shares; inf where it is not told."""
+        """Of the share of users who answer, and with replace-one of the other shares; inf where it is not released."""
         weights = weights_of(self.adjacency, self.soft)
         return self.scale * weights[0] / weights[3] if weights[3] else inf
 
@@ -216,7 +216,7 @@ class NormCountMean:
         return self.release_sums(self.reduction(radius, transform, centre).of(values, answered), stream)
 
     def reduction(self, radius: float, transform: Matrix | None = None, centre: Vector | None = None) -> "NormCountSum":
-        """All that a release reads of users' vectors."""
+        """Return all that a release reads of users' vectors."""
         return NormCountSum(radius, self.users, transform, centre)
 
     def release_sums(self, sums: Sums, stream: RandomStream) -> MeanAndCounts:
@@ -233,7 +233,7 @@ class NormCountMean:
         return ("means", kind, self.dimension, unit), ("shares", kind, SHARES, unit)
 
     def entry(self) -> Release:
-        """The ledger entry of the release, for a radius of 1."""
+        """Return the ledger entry of the release, for a radius of 1."""
         noise = self._gaussian
         parameters = {"sensitivity": noise.sensitivity, "scale": noise.scale, "divisor": self.users}
         return Release("norm-counts", parameters | {"dimension": self.dimension})
@@ -245,7 +245,7 @@ class NormCountMean:
 
 
 def checked(values: Matrix, length: int, *, parts: bool = False) -> Matrix:
-    """Rows of `length` numbers, or of one or more `parts` of so many, as contiguous float64; ConfigError for others."""
+    """Return rows of `length` numbers, or of `parts` of so many, as contiguous float64; ConfigError for others."""
     rows = np.ascontiguousarray(values, np.float64)
     if rows.ndim != 2 or not (rows.shape[1] == length or (parts and rows.shape[1] and rows.shape[1] % length == 0)):
         raise ConfigError(f"Expected rows of {length} numbers, got shape {rows.shape}.")
@@ -253,7 +253,7 @@ def checked(values: Matrix, length: int, *, parts: bool = False) -> Matrix:
 
 
 def weighted_row(sums: Sums, users: int, weights: tuple[float, float, float, float], soft: bool = False) -> Vector:
-    """The mean of the weighted rows, shape (d + 3,): private."""
+    """Return the mean of the weighted rows, shape (d + 3,): private."""
     length, within, here, near = sums.cells.tolist()
     step = 2.0 ** -sum_bits(sums.answered, users)
     shares = [length * (weights[1] * step), near * (weights[2] * step) if soft else within * weights[2]]
@@ -294,7 +294,7 @@ _require_layout()  # once, where it is imported: neither a calibration nor a ver
 class PrefixNormCounts:
     """The rows of `NormCountMean` over T rounds: c with correlated noise, shares with independent noise.
 
-    Noise of the sums Σ_j mean of c is that of `prefix`; that of the shares of round t is N(0, (s q_t / κ)²), s the
+    Noise of the sums Σ_j mean of c is that of `prefix`. The noise of the shares of round t is N(0, (s q_t / κ)²), s the
     scale, κ the column norm of `prefix` and q_t `louder`: 1 where users are in one round, else what their other rounds
     leave. A radius multiplies what is released.
 
@@ -343,7 +343,7 @@ class PrefixNormCounts:
         separation: int = 1,
         soft: bool = False,
     ) -> "PrefixNormCounts":
-        """The least noise for μ-GDP rounds; Infeasible if rounding to the grid alone costs μ."""
+        """Return the least noise for μ-GDP rounds; Infeasible if rounding to the grid alone costs μ."""
         made = PrefixNoise.for_mu(
             rounds=rounds,
             sensitivity=mean_sensitivity(1.0, users, adjacency),
@@ -362,7 +362,7 @@ class PrefixNormCounts:
 
     @property
     def presence_deviation(self) -> float:
-        """Of the share of users who answer, typically; inf where it is not told."""
+        """Of the share of users who answer, typically; inf where it is not released."""
         weight = weights_of(self.adjacency, self.soft)[3]
         return self.typical / weight if weight else inf
 
@@ -384,7 +384,7 @@ class PrefixNormCounts:
         return self.scale / weights_of(self.adjacency, self.soft)[0]
 
     def start(self) -> PrefixState:
-        """The state before the first round."""
+        """Return the state before the first round."""
         return self.prefix.start(self.dimension)
 
     @property
@@ -395,11 +395,11 @@ class PrefixNormCounts:
         return ("sums", kind, self.dimension, own / self.scale), shares
 
     def reduction(self, radius: float) -> NormCountSum:
-        """All that a round reads of users' vectors."""
+        """Return all that a round reads of users' vectors."""
         return NormCountSum(radius, self.users)
 
     def release(self, state: PrefixState, sums: Sums, noise: NoiseSource) -> tuple[MeanAndCounts, PrefixState]:
-        """What a round adds to the sum, and its shares, from the sums that `reduction` makes; and the next state."""
+        """Return what a round adds to the sum, and its shares, from the sums of `reduction`; and the next state."""
         weights, made = weights_of(self.adjacency, self.soft), self.prefix
         row = sums if isinstance(sums, NoisySums) else weighted_row(sums, self.users, weights, self.soft)
         _, after = made.release(state, row[:-3], noise)
@@ -413,7 +413,7 @@ class PrefixNormCounts:
         return GaussianNoise(made.sensitivity, made.scale * float(self._louder[round_]) / made.column_norm)
 
     def entry(self) -> Release:
-        """The ledger entry of all rounds, for a radius of 1."""
+        """Return the ledger entry of all rounds, for a radius of 1."""
         made = self.prefix
         parameters = {"sensitivity": made.sensitivity, "scale": made.scale, "divisor": self.users}
         if self.participations > 1:

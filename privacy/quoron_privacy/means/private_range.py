@@ -110,11 +110,11 @@ class PrivateRange:
         return 2 * self.half_width / self.bins
 
     def mu(self, dimension: int) -> float:
-        """GDP parameter of one release: √d₂ choices' worth. Padded coordinates carry signal and are paid for."""
+        """Return the GDP parameter of one release: √d₂ choices' worth. Padded coordinates carry signal, and count."""
         return math.sqrt(padded(dimension)) * bounded_range_mu(self.epsilon)
 
     def release(self, values: Matrix, answered: NDArray[np.bool_], signs: Signs, stream: RandomStream) -> Vector:
-        """A point near the middle of the rows, shape (d,); values (k, d), answered (k,), public signs (d,)."""
+        """Return a point near the middle of the rows, shape (d,); values (k, d), answered (k,), public signs (d,)."""
         rows = clip_rows(np.where(answered[:, None], values, 0.0), 1e100)  # non-finite rows become zeros
         length = padded(rows.shape[1])
         counts = np.zeros((length, self.bins), np.int64)
@@ -126,11 +126,11 @@ class PrivateRange:
         return point
 
     def choose(self, counts: Counts, stream: RandomStream) -> int:
-        """One bin, given how many users each holds; shape (bins,)."""
+        """Return one bin, given how many users each holds; shape (bins,)."""
         return stream.weighted_choice(weights(costs(counts), self.epsilon))
 
     def entry(self, dimension: int) -> Release:
-        """The ledger entry of one release."""
+        """Return the ledger entry of one release."""
         figures = {"epsilon": self.epsilon, "choices": float(padded(dimension)), "bins": float(self.bins)}
         return Release("private-range", figures)
 
@@ -143,7 +143,7 @@ def costs(counts: Counts) -> Counts:
 
 
 def weights(cost: Sequence[int] | Counts, epsilon: float) -> list[int]:
-    """Integers ∝ W(cost), W(c) = e^(-ε c / 2) with W(c) / W(c + 1) in [1, e^(ε/2)] in exact arithmetic.
+    """Return integers ∝ W(cost), W(c) = e^(-ε c / 2) with W(c) / W(c + 1) in [1, e^(ε/2)] in exact arithmetic.
 
     W has 128 bits and is a function of c and ε only; one common power of two is divided out.
     """
@@ -167,13 +167,13 @@ def _weight(cost: int, epsilon: float) -> tuple[int, int]:
 
 
 def bounded_range_mu(epsilon: float) -> float:
-    """Smallest μ for which every `epsilon`-bounded-range choice is μ-GDP, rounded up (private-mean#m1)."""
+    """Return the smallest μ for which every `epsilon`-bounded-range choice is μ-GDP, rounded up (private-mean#m1)."""
     positive(epsilon=epsilon)
     return gdp.pure_mu(epsilon / 2)
 
 
 def round_mu(*, epsilon: float, choices: int, gaussian_mu: float) -> float:
-    """μ of one round: `choices` choices of bounded range `epsilon` and one release, each given the earlier ones."""
+    """Return μ of one round: `choices` of bounded range `epsilon` and one release, each given the earlier ones."""
     count(choices=choices)
     return math.hypot(math.sqrt(choices) * bounded_range_mu(epsilon), gaussian_mu)
 
@@ -245,7 +245,7 @@ class TruncatedMean:
     bound: float  # L, the clip of a Gaussian crude mean
 
     def mu(self, dimension: int) -> float:
-        """GDP parameter of everything released."""
+        """Return the GDP parameter of everything released."""
         last = self.noise.effective_mu(dimension)
         if self.crude is None:
             return last
@@ -259,7 +259,7 @@ class TruncatedMean:
     def release(
         self, values: Matrix, answered: NDArray[np.bool_], stream: RandomStream, public: RandomStream
     ) -> Vector:
-        """The private mean, shape (d,); values (n, d), answered (n,). `public` gives the rotation's signs."""
+        """Return the private mean, shape (d,); values (n, d), answered (n,). `public` gives the rotation's signs."""
         if self.crude is None:
             centre = np.zeros(values.shape[1])
         elif isinstance(self.crude, PrivateRange):
@@ -272,7 +272,7 @@ class TruncatedMean:
         return centre + self.noise.release(mean, stream)
 
     def entries(self, dimension: int) -> tuple[Release, ...]:
-        """The ledger entries of one release."""
+        """Return the ledger entries of one release."""
         if self.crude is None:
             return (self.noise.entry(),)
         first = self.crude.entry(dimension) if isinstance(self.crude, PrivateRange) else self.crude.entry()
@@ -282,7 +282,7 @@ class TruncatedMean:
 def calibrate(
     crude: Crude, *, users: int, dimension: int, bound: float, spread: float | None, mu: float, failure: float = 1e-3
 ) -> TruncatedMean:
-    """The least final noise of that kind for μ-GDP in all.
+    """Return the least final noise of that kind for μ-GDP in all.
 
     `bound` is L, the norm to which every row may be trusted to be clipped without harm; `spread` is τ: all rows lie
     within τ of one point. Nothing is clipped at the radius chosen, but with probability `failure`, if that is so.
@@ -375,7 +375,7 @@ class WinsorisedMean:
         dimension: int,
         adjacency: Adjacency = "replace-one",
     ) -> "WinsorisedMean":
-        """The least noise for one μ-GDP release of all; Infeasible where the choices alone cost μ."""
+        """Return the least noise for one μ-GDP release of all; Infeasible where the choices alone cost μ."""
         positive(mu=mu, half_width=half_width)
         left = mu**2 - choices_mu(crude, dimension, adjacency) ** 2
         if left <= 0:
@@ -388,7 +388,7 @@ class WinsorisedMean:
         return cls(users, crude, half_width, noise, adjacency)
 
     def mu(self, dimension: int) -> float:
-        """GDP parameter of everything released: d₂ choices, and one Gaussian in d₂ coordinates."""
+        """Return the GDP parameter of everything released: d₂ choices, and one Gaussian in d₂ coordinates."""
         choices = choices_mu(self.crude, dimension, self.adjacency)
         return gdp.compose(choices, self.noise.effective_mu(padded(dimension)))
 
@@ -422,12 +422,12 @@ class WinsorisedMean:
         return rotate_back(noisy, signs)[0], int(clamped)
 
     def entries(self, dimension: int) -> tuple[Release, ...]:
-        """The ledger entries of one release."""
+        """Return the ledger entries of one release."""
         return (self.crude.entry(dimension), self.noise.entry())
 
 
 def choices_mu(crude: PrivateRange, dimension: int, adjacency: Adjacency) -> float:
-    """GDP parameter of d₂ choices. A user left out moves costs one way only: half the bounded range."""
+    """Return the GDP parameter of d₂ choices. A user left out moves costs one way only: half the bounded range."""
     share = 2 if adjacency == "zero-out" else 1
     return math.sqrt(padded(dimension)) * bounded_range_mu(crude.epsilon / share)
 

@@ -69,7 +69,7 @@ def rotate(values: Floats, signs: Signs) -> Floats:
 
 
 def rotate_back(rotated: Floats, signs: Signs) -> Floats:
-    """The first d coordinates of D H y for every row y: shape (k, d₂) to (k, d). Undoes `rotate`."""
+    """Return the first d coordinates of D H y for every row y: shape (k, d₂) to (k, d). Undoes `rotate`."""
     rows = np.array(rotated, order="C", ndmin=2)
     walsh_hadamard(rows)
     return rows[:, : len(signs)] * signs.astype(rows.dtype)

@@ -147,7 +147,7 @@ def rotate(rows, signs, scale, out):  # type: ignore[no-untyped-def]
 
 @njit(cache=True)
 def tally(rotated, half_width, counts):  # type: ignore[no-untyped-def]
-    """Adds every row to the bins of its coordinates; counts (d₂, bins)."""
+    """Add every row to the bins of its coordinates; counts (d₂, bins)."""
     bins = counts.shape[1]
     for i in range(len(rotated)):
         for j in range(rotated.shape[1]):
@@ -159,7 +159,7 @@ def tally(rotated, half_width, counts):  # type: ignore[no-untyped-def]
 
 @njit(cache=True)
 def add_clamped(rotated, middles, half_width, unit, total):  # type: ignore[no-untyped-def]
-    """Adds every row's ⌊clamp((y - a) / h, ±1) · unit⌋ towards zero to `total`; returns how many were clamped."""
+    """Add every row's ⌊clamp((y - a) / h, ±1) · unit⌋ towards zero to `total`; return how many were clamped."""
     clamped = 0
     for i in range(len(rotated)):
         for j in range(rotated.shape[1]):

@@ -74,9 +74,9 @@ def longest(reduction: Reduction) -> Longest:
 
 
 def objection(sums: Sums, reduction: Reduction, *, persons: int, length: int) -> str | None:
-    """What is wrong with sums of `length` numbers over at most so many persons' rows; None where nothing is.
+    """Return what is wrong with sums of `length` numbers over at most so many persons' rows; None where nothing is.
 
-    Looks at these sums and at what is public alone: whoever else sends what changes nothing.
+    The result depends on these sums and on public values alone, and not on what other clients send.
     """
     row = longest(reduction)
     total, cells = sums.total, sums.cells

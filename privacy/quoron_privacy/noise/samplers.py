@@ -186,7 +186,7 @@ def coins(draw: Draw, chance: float, size: int) -> NDArray[np.bool_]:
 
 
 def weighted_choice(draw: Draw, weights: Sequence[int]) -> int:
-    """Index i with probability exactly weights[i] / sum(weights)."""
+    """Return index i with probability exactly weights[i] / sum(weights)."""
     totals = list(accumulate(weights))
     length = -(-totals[-1].bit_length() // 64)
     limit = (1 << 64 * length) // totals[-1] * totals[-1]
@@ -197,7 +197,7 @@ def weighted_choice(draw: Draw, weights: Sequence[int]) -> int:
 
 
 def below(draw: Draw, bounds: Words) -> Steps:
-    """Exact uniform integers below each bound (1 to 2⁶³), rejecting an incomplete multiple of it."""
+    """Return exact uniform integers below each bound (1 to 2⁶³), rejecting an incomplete multiple of it."""
     excess = (np.uint64(0) - bounds) % bounds  # 2⁶⁴ mod bound: words below it are rejected
     words = draw(len(bounds))
     while (rejected := (words < excess).nonzero()[0]).size:

@@ -109,12 +109,12 @@ class RandomStream:
         return ((self.words(samples_of(shape)) >> np.uint64(11)).astype(np.float64) * 2.0**-53).reshape(shape)
 
     def permutation(self, size: int) -> Steps:
-        """An exact uniform permutation of range(size)."""
+        """Return an exact uniform permutation of range(size)."""
         order: Steps = samplers.shuffle(samplers.below(self.words, np.arange(1, size + 1, dtype=np.uint64)))
         return order
 
     def subset(self, size: int, chosen: int) -> Steps:
-        """An exact uniform subset of range(size) with `chosen` members, ascending: sampling without replacement."""
+        """Return an exact uniform subset of range(size), `chosen` members, ascending: sampled without replacement."""
         if not 0 <= chosen <= size:
             raise ConfigError(f"Expected 0 <= chosen <= size, got chosen={chosen}, size={size}.")
         bounds = np.arange(size - chosen + 1, size + 1, dtype=np.uint64)
@@ -122,12 +122,12 @@ class RandomStream:
         return chosen_ones.nonzero()[0].astype(np.int64)
 
     def poisson_subset(self, size: int, rate: float) -> Steps:
-        """Each member of range(size) independently with probability `rate`, ascending: Poisson sampling."""
+        """Return each member of range(size) independently with probability `rate`, ascending: Poisson sampling."""
         probability(rate=rate)
         return np.flatnonzero(self.bernoulli(rate, size)).astype(np.int64)
 
     def weighted_choice(self, weights: Sequence[int]) -> int:
-        """Index i with probability exactly weights[i] / sum(weights); non-negative integers of any size."""
+        """Return index i with probability exactly weights[i] / sum(weights); non-negative integers of any size."""
         if not weights or sum(weights) <= 0 or min(weights) < 0:
             raise ConfigError("Expected non-negative integer weights with a positive sum.")
         return int(samplers.weighted_choice(self.words, weights))
@@ -137,20 +137,20 @@ class NoiseSource(Protocol):
     """The one injected source of a run."""
 
     def stream(self, *labels: str | int) -> RandomStream:
-        """The stream of these labels, from its start; streams of different labels are independent."""
+        """Return the stream of these labels, from its start; streams of different labels are independent."""
 
     def require_deployable(self) -> None:
-        """Raises RunError unless the noise is fit to protect real people."""
+        """Raise RunError unless the noise is fit to protect real people."""
 
     def export_key(self) -> bytes:
-        """What rebuilds this source after a crash. Secret: with it and a start's nonce all noise can be subtracted."""
+        """Return a key that rebuilds this source. Secret: with it and a start's nonce all noise can be subtracted."""
 
     def fingerprint(self) -> str:
-        """A public name of the key (32 hexadecimal digits), by which errors and logs tell sources apart."""
+        """Return a public name of the key (32 hexadecimal digits), by which errors and logs tell sources apart."""
 
 
 def total_variation(*, gaussians: int = 0, laplaces: int = 0) -> float:
-    """How far all the noise of a run is from exact, in total variation (noise#n3).
+    """Return how far all the noise of a run is from exact, in total variation (noise#n3).
 
     A mechanism that is (ε, δ) with exact noise is (ε, δ + (1 + e^ε) · total_variation) with this noise.
     """
@@ -158,7 +158,7 @@ def total_variation(*, gaussians: int = 0, laplaces: int = 0) -> float:
 
 
 def samples_of(shape: int | tuple[int, ...]) -> int:
-    """How many there are in an array of this shape."""
+    """Return how many there are in an array of this shape."""
     return shape if isinstance(shape, int) else prod(shape)
 
 
@@ -194,7 +194,7 @@ class SeededNoise:
         )
 
     def export_key(self) -> bytes:
-        """The seed, as decimal text."""
+        """Return the seed, as decimal text."""
         return str(self.seed).encode()
 
     def fingerprint(self) -> str:
@@ -220,7 +220,7 @@ class SecureNoise:
 
     @classmethod
     def fresh(cls) -> "SecureNoise":
-        """A source with a new key from the operating system."""
+        """Return a source with a new key from the operating system."""
         return cls(secrets.token_bytes(32))
 
     def stream(self, *labels: str | int) -> RandomStream:
@@ -248,7 +248,7 @@ class SecureNoise:
         """Accepts."""
 
     def export_key(self) -> bytes:
-        """The secret. Store it where the ledger lives and nowhere else; destroy it when the run is complete."""
+        """Return the secret. Store it where the ledger lives and nowhere else; destroy it when the run is complete."""
         return self.key
 
     def fingerprint(self) -> str:
@@ -277,11 +277,11 @@ class OtherStreams:
         self.source.require_deployable()
 
     def export_key(self) -> bytes:
-        """The source's."""
+        """Return the source's."""
         return self.source.export_key()
 
     def fingerprint(self) -> str:
-        """The source's."""
+        """Return the source's."""
         return self.source.fingerprint()
 
 
@@ -289,7 +289,7 @@ class OtherStreams:
 class StartedNoise(OtherStreams):
     """A source whose streams depend on a secret of one start of a run, which is kept in memory and nowhere else.
 
-    Every start draws independent noise and coins, whatever is answered, so what one drew and did not commit says
+    Every start draws independent noise and coins, whatever is answered. So what one drew and did not commit says
     nothing of what a later one releases, and books that are restored give another run from there, not the noise that
     was shown. A real run that goes on keeps its privacy and what it has committed; a simulation keeps its bits.
     Statements and proofs: docs/privacy/restored-books.md.
@@ -314,7 +314,7 @@ class StartedNoise(OtherStreams):
 
 
 def of_the_run(noise: NoiseSource) -> NoiseSource:
-    """What all starts of a run draw from alike: for what has to stay when it goes on, and bears no noise."""
+    """Return what all starts of a run draw from alike: for what has to stay when it goes on, and bears no noise."""
     return noise.source if isinstance(noise, StartedNoise) else noise
 
 

@@ -81,7 +81,7 @@ class Factorisation:
 
 
 def sqrt_coefficients(rounds: int) -> tuple[Floats, Floats]:
-    """First columns of the square root of A and of its inverse: coefficients of (1 - x)^(-1/2) and (1 - x)^(1/2)."""
+    """Return first columns of A's square root and of its inverse: coefficients of (1 - x)^(-1/2) and (1 - x)^(1/2)."""
     k = np.arange(rounds, dtype=np.float64)
     coefficients = np.cumprod(np.concatenate([[1.0], (2 * k[1:] - 1) / (2 * k[1:])]))
     return coefficients, coefficients / (1 - 2 * k)
@@ -91,7 +91,7 @@ def sqrt_coefficients(rounds: int) -> tuple[Floats, Floats]:
 def factorise(
     name: str, rounds: int, separation: int | None = None, participations: int | None = None
 ) -> Factorisation:
-    """The factorisation `name` of prefix sums over `rounds` rounds; ConfigError if there is none.
+    """Return the factorisation `name` of prefix sums over `rounds` rounds; ConfigError if there is none.
 
     `separation` is after how many rounds users may come back, and `participations` how often they take part; None: they
     do not come back, and as often as they may.
@@ -115,7 +115,7 @@ _ARITHMETIC = 1 + 1e-9  # rounding of plans: products and quotients of public fl
 
 @dataclass(frozen=True, slots=True)
 class PrefixState:
-    """Between two rounds. Secret: whoever knows the memory can subtract noise. No contribution is stored un-noised."""
+    """State between two rounds. Secret: with the memory one can subtract noise. No contribution is stored un-noised."""
 
     round: int  # releases so far
     total: NDArray[np.int64]  # the last released sum in steps, shape (d,)
@@ -126,11 +126,11 @@ class PrefixState:
 class PrefixNoise:
     """Noise for the sums g_0 + ... + g_t of `rounds` contributions, on a grid of scale / 2³⁰.
 
-    Formal guarantee: if the own user takes part in `participations` rounds at most, known before the first and any two
-    of them `separation` or more apart, and moves each of their contributions by at most `sensitivity` in ℓ2 whatever
-    was released before, all releases together are `effective_mu(dimension)`-GDP with exact noise (prefix-noise#c2 for
-    one participation, prefix-noise#c3); `noise.total_variation(gaussians=rounds * dimension)` bounds what the noise
-    lacks.
+    Formal guarantee: let a user take part in `participations` rounds at most, known before the first and any two of
+    them `separation` or more apart, and move each contribution by at most `sensitivity` in ℓ2 whatever was released
+    before. Then all releases together are `effective_mu(dimension)`-GDP with exact noise (prefix-noise#c2 for one
+    participation, prefix-noise#c3). The total variation `noise.total_variation(gaussians=rounds * dimension)` bounds
+    what the noise lacks.
 
     | input                            | what happens                                             |
     | -------------------------------- | -------------------------------------------------------- |
@@ -167,7 +167,7 @@ class PrefixNoise:
         participations: int = 1,
         separation: int = 1,
     ) -> "PrefixNoise":
-        """The least noise for a μ-GDP transcript; Infeasible if rounding to the grid alone costs μ."""
+        """Return the least noise for a μ-GDP transcript; Infeasible if rounding to the grid alone costs μ."""
         positive(sensitivity=sensitivity, mu=mu)
         count(rounds=rounds, dimension=dimension)
         unit = cls(rounds, 1.0, 1.0, factorisation, participations, separation)
@@ -198,26 +198,26 @@ class PrefixNoise:
         return self.scale * float(np.sqrt(np.mean(self.factors.row_norms**2)))
 
     def std(self, t: int) -> float:
-        """Standard deviation per coordinate of the noise in the sum released in round t, 0 <= t < rounds."""
+        """Return the standard deviation per coordinate of the noise in the sum released in round t, 0 <= t < rounds."""
         if not 0 <= t < self.rounds:
             raise ConfigError(f"Expected 0 <= t < {self.rounds}, got t={t}.")
         return self.scale * float(self.factors.row_norms[t])
 
     def effective_mu(self, dimension: int) -> float:
-        """μ of all releases together: column norm · sensitivity / scale, and what rounding adds (prefix-noise#c2)."""
+        """Return μ of all releases: column norm · sensitivity / scale, and what rounding adds (prefix-noise#c2)."""
         count(dimension=dimension)
         exact = self.column_norm * self.sensitivity * _ARITHMETIC / self.scale
         return exact + self._grid_mu(dimension)
 
     def start(self, dimension: int) -> PrefixState:
-        """The state before the first round, for contributions of shape (dimension,)."""
+        """Return the state before the first round, for contributions of shape (dimension,)."""
         count(dimension=dimension)
         return PrefixState(0, np.zeros(dimension, np.int64), np.zeros((self.factors.slots, dimension)))
 
     def release(
         self, state: PrefixState, contribution: Floats | NoisySums, noise: NoiseSource, name: str = "prefix"
     ) -> tuple[Floats, PrefixState]:
-        """The noised sum of all contributions so far, shape (d,), and the next state.
+        """Return the noised sum of all contributions so far, shape (d,), and the next state.
 
         Seed noise comes from the stream (name, round): two `PrefixNoise` of one run need two names. With zero
         contributions the result is the noise alone. One in which two servers' correlated noise is already only adds up.
@@ -238,11 +238,11 @@ class PrefixNoise:
         return total.astype(np.float64) * self.step, PrefixState(state.round + 1, total, memory)
 
     def added(self, before: PrefixState, after: PrefixState, contribution: Floats | NoisySums) -> Floats:
-        """What the release of a contribution added to the sum, with its noise, shape (d,)."""
+        """Return what the release of a contribution added to the sum, with its noise, shape (d,)."""
         return (after.total - before.total).astype(np.float64) * self._step_of(contribution)
 
     def entry(self) -> Release:
-        """The ledger entry of the whole transcript."""
+        """Return the ledger entry of the whole transcript."""
         return Release(
             f"prefix-{self.factorisation}",
             {
@@ -284,7 +284,7 @@ _PLAYED = 1 << 14  # users' first rounds up to which all are played where no one
 
 
 def mu(noise: PrefixNoise, moved: float, dimension: int) -> float:
-    """GDP of all releases for a user who moves each of its rounds so far in ℓ2, at most.
+    """Return GDP of all releases for a user who moves each of its rounds so far in ℓ2, at most.
 
     C times the user's rounds is what the sampler predicts of these, and themselves. Where C is no Toeplitz matrix every
     first round is played, up to 16,384; where there are more, the column norm is believed. Where it is one, the user of

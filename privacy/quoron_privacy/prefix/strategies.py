@@ -111,10 +111,10 @@ def buffered(rounds: int, buffers: int, horizon: float) -> Factorisation:
 
 
 def nodes(horizon: float, buffers: int) -> tuple[Floats, Floats]:
-    """Weights w > 0 and decays p in (0, 1), each of shape (buffers,), such that Σ w p^(k-1) is close to c_k, k >= 1.
+    """Return weights w > 0 and decays p in (0, 1), each of shape (buffers,): Σ w p^(k-1) is close to c_k, k >= 1.
 
-    z^(-1/2) = (2/π) ∫ ds / (z + s²) by the midpoint rule in u, s = √a sc(u), which is best for z in [a, 1]; z = 1 - x
-    and a = 2 / horizon, since x^k with k < horizon resolves nothing nearer to 1.
+    z^(-1/2) = (2/π) ∫ ds / (z + s²) by the midpoint rule in u, s = √a sc(u), which is best for z in [a, 1]. Here
+    z = 1 - x and a = 2 / horizon, since x^k with k < horizon resolves nothing nearer to 1.
     """
     least = min(1.0, 2 / horizon)
     quarter = scipy.special.ellipkm1(least)
@@ -135,7 +135,7 @@ def _inverse(weights: Floats, decays: Floats, rounds: int) -> Floats:
 
 
 def sqrt_toeplitz(rounds: int) -> Factorisation:
-    """The square root of prefix sums: B = C, with the smallest maximal error of all Toeplitz factorisations.
+    """Return the square root of prefix sums: B = C, with the smallest maximal error of all Toeplitz factorisations.
 
     Memory grows with the rounds, so use it up to some thousand of them; `blt` is its streaming form.
 
@@ -148,7 +148,7 @@ def sqrt_toeplitz(rounds: int) -> Factorisation:
 
 
 def banded(rounds: int) -> Factorisation:
-    """The square-root factorisation cut to a band of `BAND` diagonals: memory does not depend on the rounds.
+    """Return the square-root factorisation cut to a band of `BAND` diagonals: memory does not depend on the rounds.
 
     Equal to `sqrt-toeplitz` up to BAND rounds; beyond that its noise grows with the root of rounds / BAND.
 
@@ -163,9 +163,9 @@ def banded(rounds: int) -> Factorisation:
 
 
 def tree(rounds: int) -> Factorisation:
-    """The binary tree: round t releases the one node of the paper's tree that it completes.
+    """Return the binary tree: round t releases the one node of the paper's tree that it completes.
 
-    C[t, j] = 1 for the last 2^k rounds up to t, where 2^k is the largest power of two that divides t + 1; a prefix sum
+    C[t, j] = 1 for the last 2^k rounds up to t, where 2^k is the largest power of two that divides t + 1. A prefix sum
     is the sum of one node for each bit of t + 1. All entries are zeros and ones, so nothing is rounded.
 
     Column norm √depth, depth = ⌊log₂ rounds⌋ + 1: the first round is in one node of every level.
@@ -243,7 +243,7 @@ def reach(made: Factorisation, participations: int, separation: int) -> float:
 
 
 def falls(coefficients: Floats) -> bool:
-    """Whether numbers are never negative and never grow, but for roundings of what is nearly zero."""
+    """Return whether numbers are never negative and never grow, but for roundings of what is nearly zero."""
     return bool(np.all(coefficients >= 0) and np.all(np.diff(coefficients) <= 1e-300))
 
 
@@ -272,7 +272,7 @@ def loudness(made: Factorisation, participations: int, separation: int) -> float
 
 
 def banded_repeated(rounds: int, participations: int, separation: int) -> Factorisation:
-    """A band as wide as the separation, so that a user's columns are orthogonal; γ is fitted.
+    """Return a band as wide as the separation, so that a user's columns are orthogonal; γ is fitted.
 
     First column of C: the coefficients of (1 - x)^(-γ) for lags below the separation, zero from there on. They fall:
     each is its predecessor times (k - 1 + γ)/k. Memory: the last `separation` - 1 vectors of noise.
@@ -323,7 +323,7 @@ def _band(rounds: int, width: int, power: float) -> Factorisation:
 
 
 def quietest(loud: Callable[[float], float], coarse: Floats) -> float:
-    """Where `loud` is least: on an even grid, then on ever finer ones around the best so far."""
+    """Return where `loud` is least: on an even grid, then on ever finer ones around the best so far."""
     least, best = min((loud(at), at) for at in coarse.tolist())
     step = coarse[-1] - coarse[-2]
     for _ in range(HALVINGS):
@@ -333,7 +333,7 @@ def quietest(loud: Callable[[float], float], coarse: Floats) -> float:
 
 
 def reciprocal(series: Floats) -> Floats:
-    """First terms of 1 / series, as many as are given; the first one is 1. Errors below 1e-12.
+    """Return the first terms of 1 / series, as many as are given; the first one is 1. Errors below 1e-12.
 
     The recursion for the first ones; then Newton's iteration, which doubles how many are known.
     """

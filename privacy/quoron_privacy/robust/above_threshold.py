@@ -66,7 +66,7 @@ class AboveThreshold:
             score_scale(scale, self.cohort_size)
 
     def draw_limit(self, stream: RandomStream) -> int:
-        """The phase's noisy threshold. Draw it once a phase and keep it secret."""
+        """Return the phase's noisy threshold. Draw it once a phase and keep it secret."""
         noise = int(stream.laplace_steps(score_scale(self.threshold_scale, self.cohort_size), 1)[0])
         return in_score_units(self.threshold, self.cohort_size) + 1 + noise
 
@@ -76,7 +76,7 @@ class AboveThreshold:
         return limit if limit is not None and score + int(noise[0]) >= limit else None
 
     def entry(self) -> Release:
-        """The ledger entry of one decision, whichever way it went."""
+        """Return the ledger entry of one decision, whichever way it went."""
         scales = {"threshold_scale": self.threshold_scale, "score_scale": self.score_scale}
         return Release("above-threshold", {"cohort_size": self.cohort_size, "threshold": self.threshold, **scales})
 
@@ -117,7 +117,7 @@ def calibrate(
     kappa: Kappa | None = None,
     release: float = RELEASE,
 ) -> Series:
-    """Least noise found; the whole series passes with chance `release` when all answers of each batch lie within τ.
+    """Return the least noise found; the series passes with chance `release` if all answers of each batch lie within τ.
 
     participations=None: everybody may be in every batch. Raises Infeasible naming the smallest batch that would do.
     """
@@ -140,7 +140,7 @@ def calibrate(
 def smallest_cohort(
     epsilon: float, delta: float, releases: int, *, participations: int | None = None, release: float = RELEASE
 ) -> int:
-    """Least batch for which `calibrate` finds a plan. Useful noise needs two to three times that."""
+    """Return the least batch for which `calibrate` finds a plan. Useful noise needs two to three times that."""
     often = releases if participations is None else min(participations, releases)
 
     def fits(size: int) -> bool:

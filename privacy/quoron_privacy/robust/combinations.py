@@ -66,7 +66,7 @@ _SAMPLING_REASONS: Mapping[str, str] = MappingProxyType(
 
 
 def theorem_for(test: Test, aggregate: Aggregate, sampling: Sampling, *, kappa: int = 2) -> str:
-    """The file and theorem that prove this combination.
+    """Return the file and theorem that prove this combination.
 
     Raises UnsoundCombination with the reason when there is none, ConfigError for an unknown name.
     """

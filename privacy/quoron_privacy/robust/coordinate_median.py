@@ -4,8 +4,8 @@
     >>> debiased_mean(rows, trim=1, radius=0.5)
     array([0.65, 1.15])
 
-A cohort's estimate is its mean, each coordinate held within a radius of the median. That moves by no more than the
-answers do, so steps of SGD on a box bring no two iterates farther apart; and while most answers lie together, one user
+A cohort's estimate is its mean, each coordinate held within a radius of the median. The estimate moves by no more than
+the answers do, so steps of SGD on a box bring no two iterates farther apart. While most answers lie together, one user
 moves it by a distance of concentration and not by the worst gradient. Whether they lie together is tested once a phase:
 it releases iff the least score of its rounds plus Laplace noise clears a threshold.
 
@@ -42,17 +42,17 @@ _ROUNDING = 1e-9
 
 
 def median_trim(cohort_size: int) -> int:
-    """What a median leaves out on either side: all but the middle answer, or but the two middle ones of an even B."""
+    """Return how many answers a median leaves out on a side: all but the middle one, or the middle two of an even B."""
     return (cohort_size - 1) // 2
 
 
 def trimmed_mean(rows: Matrix, trim: int) -> Vector:
-    """Coordinatewise mean of `rows` (B, d) without the `trim` smallest and the `trim` largest values; shape (d,).
+    """Return the mean (d,) of each coordinate of `rows` (B, d) without its `trim` smallest and `trim` largest values.
 
-    Formal guarantee (the paper's Assumption 28): for any rows, in the sup norm,
-    (i) if more than B - trim - 1 rows lie within ρ of a point, so does the result;
-    (ii) moving every row by at most Δ moves the result by at most Δ;
-    (iii) scaling by any number, negative ones too, and translating by any vector do the same to the result.
+    Formal guarantee (the paper's Assumption 28), for any rows, in the sup norm.
+    (i) If more than B - trim - 1 rows lie within ρ of a point, so does the result.
+    (ii) Moving every row by at most Δ moves the result by at most Δ.
+    (iii) Scaling by any number, negative ones too, and translating by any vector do the same to the result.
 
     `median_trim` makes it the median, that of an even number of rows being the middle of the two middle ones. Raises
     ConfigError unless 0 <= 2 trim < B.
@@ -68,7 +68,7 @@ def trimmed_mean(rows: Matrix, trim: int) -> Vector:
 
 
 def debiased_mean(rows: Matrix, trim: int, radius: float) -> Vector:
-    """The mean of `rows` (B, d), every coordinate held within `radius` of that of `trimmed_mean`; shape (d,).
+    """Return the mean of `rows` (B, d), every coordinate held within `radius` of that of `trimmed_mean`; shape (d,).
 
     Formal guarantee: it has property (ii) of `trimmed_mean` (the paper's Lemma 31), and properties (i) for a radius
     larger by `radius`, and (iii) where the radius is scaled as the rows are.
@@ -112,7 +112,7 @@ class MedianTest:
         return 0.5 * math.exp(-max(0.0, self.threshold - self.floor - self.noisy.grid) / self.scale)
 
     def decide(self, score: float, stream: RandomStream) -> bool:
-        """Whether `score` with noise clears the threshold."""
+        """Return whether `score` with noise clears the threshold."""
         return bool(self.noisy.decide(np.array([score]), stream)[0])
 
 
@@ -166,13 +166,13 @@ class MedianParameters:
         return step * self.shift * length / self.theta
 
     def noise_scale(self, step: float, length: float) -> float:
-        """σ = √d·η·s/τ: standard deviation per coordinate of the release, with `length` as for `sensitivity`."""
+        """Return σ = √d·η·s/τ: standard deviation per coordinate of the release, with `length` as for `sensitivity`."""
         positive(step=step, length=length)
         return step * self.noise_multiplier * length / self.theta
 
 
 def verify(parameters: MedianParameters, epsilon: float, delta: float, *, delta_slack: float = 0.0) -> float:
-    """δ that the theorem certifies at ε for one phase or any number on disjoint users (replace-one); at most `delta`.
+    """Return δ that the theorem certifies at ε for one or more phases on disjoint users (replace-one); at most `delta`.
 
     `delta_slack` bounds the total variation of a phase's noise from its ideal law; it costs (1 + e^ε)·delta_slack.
     Raises VerificationError naming the condition that fails.
@@ -209,7 +209,7 @@ def calibrate(
     score_error: float = 0.0,
     delta_slack: float = 0.0,
 ) -> MedianParameters:
-    """Parameters with a small noise factor that `verify` accepts at (ε, δ).
+    """Return parameters with a small noise factor that `verify` accepts at (ε, δ).
 
     `clip` is G∞/d: how far a coordinate may lie from zero, in distances of ordinary users. `trim` None: the median.
     Raises Infeasible naming the smallest cohort that would do.
@@ -236,7 +236,7 @@ def calibrate(
 
 @lru_cache(maxsize=256)
 def smallest_cohort(epsilon: float, delta: float, eta_beta: float) -> int | None:
-    """Least cohort, but for 1 %, for which `calibrate` finds parameters; None where no cohort is feasible.
+    """Return the least cohort, but for 1 %, for which `calibrate` finds parameters; None where no cohort is feasible.
 
     Larger cohorts need smaller steps: the score's sensitivity grows as step·β∞·B.
     """

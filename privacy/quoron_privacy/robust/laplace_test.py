@@ -68,7 +68,7 @@ class LaplaceTest:
         score_scale(self.scale, self.cohort_size)
 
     def chance(self, score: int) -> float:
-        """Chance of a release at integer score S."""
+        """Return the chance of a release at integer score S."""
         margin = (self.threshold - score / self.cohort_size) / self.scale
         return 0.5 * math.exp(-margin) if margin > 0 else 1 - 0.5 * math.exp(margin)
 
@@ -78,12 +78,12 @@ class LaplaceTest:
         return self.chance(self.cohort_size**2)
 
     def decide(self, score: int, stream: RandomStream) -> bool:
-        """Whether to release a cohort of score S (a Python integer)."""
+        """Return whether to release a cohort of score S (a Python integer)."""
         noise = stream.laplace_steps(score_scale(self.scale, self.cohort_size), 1)
         return score + int(noise[0]) >= in_score_units(self.threshold, self.cohort_size)
 
     def entry(self) -> Release:
-        """The ledger entry of one decision, whichever way it went."""
+        """Return the ledger entry of one decision, whichever way it went."""
         parameters = {"cohort_size": self.cohort_size, "threshold": self.threshold, "scale": self.scale}
         return Release("laplace-test", parameters)
 
@@ -106,7 +106,7 @@ def calibrate(
     kind: Kind = "weighted",
     release: float = RELEASE,
 ) -> LaplaceOneShot:
-    """Least noise for one (ε, δ)-DP release that passes with chance `release` at full concentration.
+    """Return the least noise for one (ε, δ)-DP release that passes with chance `release` at full concentration.
 
     Raises Infeasible naming the smallest cohort that would do.
     """
@@ -125,7 +125,7 @@ def calibrate(
 
 
 def smallest_cohort(epsilon: float, delta: float, *, release: float = RELEASE) -> int:
-    """Least cohort from which a plan exists, however noisy: the test takes nearly all of ε, the core is over half."""
+    """Return the least cohort for a plan, however noisy: the test takes nearly all of ε, the core is over half."""
     positive(epsilon=epsilon)
     probability(delta=delta, release=release)
     size = 2
@@ -135,7 +135,7 @@ def smallest_cohort(epsilon: float, delta: float, *, release: float = RELEASE) -
 
 
 def enough(plan: LaplaceOneShot, epsilon: float, delta: float) -> bool:
-    """Whether the noise of a plan suffices by the account that `calibrate` searches with."""
+    """Return whether the noise of a plan suffices by the account that `calibrate` searches with."""
     each = score_step(plan.mean.cohort_size) / plan.mean.cohort_size / plan.test.scale
     mus = np.asarray(plan.mean.shifts) / plan.noise_multiplier
     worst: float = loops.laplace_worst(epsilon, each, mus, np.asarray(plan.mean.chances), _CELLS)
@@ -143,7 +143,7 @@ def enough(plan: LaplaceOneShot, epsilon: float, delta: float) -> bool:
 
 
 def verify_laplace_test(plan: LaplaceOneShot, epsilon: float, delta: float) -> float:
-    """δ that outlier-mean#o5 certifies at ε, from a fine grid of all thresholds seen from one score; at most `delta`.
+    """Return δ that outlier-mean#o5 certifies at ε, from a fine grid of thresholds from one score; at most `delta`.
 
     Independent of the search: divergences are masses of the best test's region, on intervals whose ends are combined
     on the safe side. Raises VerificationError.

@@ -54,7 +54,7 @@ Option = TypeVar("Option")
 
 
 def cheapest(options: Sequence[Option], cost: Callable[[Option], float]) -> tuple[Option, float]:
-    """The cheapest of `options` and its cost, by golden section; each cost is asked for once."""
+    """Return the cheapest of `options` and its cost, by golden section; each cost is asked for once."""
     values: dict[int, float] = {}
 
     def at(place: int) -> float:
@@ -117,7 +117,7 @@ class Lottery:
         return None if above < 0 else min(above // max(score_step(self.cohort_size), 1), len(self.table) - 1)
 
     def chance(self, score: int) -> float:
-        """Chance of a release at integer score S in [C, C²]."""
+        """Return the chance of a release at integer score S in [C, C²]."""
         rung = self.rung(score)
         return 0.0 if rung is None else self.table[rung]
 
@@ -132,15 +132,15 @@ class Lottery:
         return self.chance(self.cohort_size**2)
 
     def tickets(self, score: int) -> int:
-        """How many of the 2⁶³ equally likely draws release at this score."""
+        """Return how many of the 2⁶³ equally likely draws release at this score."""
         return int(self.chance(score) * TICKETS)
 
     def decide(self, score: int, stream: RandomStream) -> bool:
-        """Whether to release a cohort of score S (a Python integer). One draw, whatever the score."""
+        """Return whether to release a cohort of score S (a Python integer). One draw, whatever the score."""
         return int(stream.uniform_below(TICKETS, 1)[0]) < self.tickets(score)
 
     def entry(self) -> Release:
-        """The ledger entry of one decision, whichever way it went."""
+        """Return the ledger entry of one decision, whichever way it went."""
         return Release("lottery-test", {"cohort_size": self.cohort_size, "core": self.core, "rungs": len(self.table)})
 
 
@@ -168,7 +168,7 @@ def calibrate(
     release: float = RELEASE,
     forgiven: int = 0,
 ) -> OneShot:
-    """The least noise for one (ε, δ)-DP release, over the core and (kappa=None) over κ.
+    """Return the least noise for one (ε, δ)-DP release, over the core and (kappa=None) over κ.
 
     `release` is the chance wanted at full concentration, or where the average count misses C by `forgiven`. Random
     inclusion exists with κ = 2 only. Raises Infeasible naming the smallest cohort that would do.
@@ -233,12 +233,12 @@ def smallest_cohort(
 
 
 def core_for(cohort_size: Whole, rungs: Whole) -> Whole:
-    """Largest k that leaves `rungs` rungs between Ck and C²; of numbers or of arrays."""
+    """Return the largest k that leaves `rungs` rungs between Ck and C²; of numbers or of arrays."""
     return (cohort_size**2 - score_step(cohort_size) * rungs) // cohort_size
 
 
 def verify_one_shot(plan: OneShot, epsilon: float, delta: float) -> float:
-    """δ that outlier-mean#o3 certifies at ε, by trying all pairs of neighbouring rungs; at most `delta`.
+    """Return δ that outlier-mean#o3 certifies at ε, by trying all pairs of neighbouring rungs; at most `delta`.
 
     Independent of the search: each pair's divergence is the mass of the best test's region under both laws, and the
     shifts are checked in rational arithmetic. Raises VerificationError.
@@ -260,7 +260,7 @@ def verify_one_shot(plan: OneShot, epsilon: float, delta: float) -> float:
 
 
 def verify_lottery(lottery: Lottery, mean: OutlierMean) -> None:
-    """Raises VerificationError unless the ladder fits the aggregate, one user moves a cohort by a rung at most, and its
+    """Raise VerificationError unless the ladder fits the aggregate, one user moves a cohort by a rung at most, and its
     chances can be tossed exactly."""
     fits = (lottery.cohort_size, lottery.core) == (mean.cohort_size, mean.core)
     table = np.asarray(lottery.table)

@@ -93,7 +93,7 @@ def _excess(epsilon, delta, old, step, mus, chances):  # type: ignore[no-untyped
 
 @njit(cache=True)
 def step_profile(epsilons, table, steps, mus, chances, found):  # type: ignore[no-untyped-def]
-    """Fills `found` with f at each ε >= 0: the largest divergence over all pairs of neighbouring rungs, rounded up.
+    """Fill `found` with f at each ε >= 0: the largest divergence over all pairs of neighbouring rungs, rounded up.
 
     `steps` are the logarithms of the ratios of neighbouring chances; row r of `mus` and `chances` is for pairs whose
     larger score stands on rung r. Chances climb and shifts fall with r, so a stretch of rungs is halved only where its

@@ -16,13 +16,13 @@ from quoron_privacy.robust.lottery import pair_divergence
 Vector = NDArray[np.float64]
 Matrix = NDArray[np.float64]
 
-_DENSE = 256  # losses that are told apart in each typical one, and farther out in each factor e
+_DENSE = 256  # losses that are resolved in each typical one, and farther out in each factor e
 _FARTHEST = 700.0  # losses beyond count as infinite
 _SPARE = 1e-9  # relative, for the arithmetic of the law
 
 
 def pair(table: Vector, mus: Matrix, chances: Matrix, rate: float, releases: int) -> Pair:
-    """What `releases` lotteries on secret samples are together; none of their pairs of rungs is skipped.
+    """Return the pair of `releases` lotteries on secret samples together; none of their pairs of rungs is skipped.
 
     `table` has shape (R + 1,), `mus` and `chances` (R + 1, M): row r is the mixture of shifts of two cohorts the larger
     score of which stands on rung r. Raises VerificationError where one release already tells too much.

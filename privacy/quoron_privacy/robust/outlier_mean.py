@@ -9,8 +9,8 @@
     >>> seen.score, seen.weights.tolist(), mean.aggregate(answers, seen.weights, **at).round(3).tolist()
     (50, [2, 2, 2, 2, 2, 2, 2, 0], [0.429])
 
-C answers y_j, a public length τ. h_j counts the answers within κτ of y_j, itself included; its weight climbs from 0 at
-h_j = A to 1 at h_j = B, and the mean of all answers under these weights is what is released with noise. The *score*
+C answers y_j, a public length τ. The count h_j is of the answers within κτ of y_j, itself included. Its weight climbs
+from 0 at h_j = A to 1 at h_j = B, and the mean of all answers under these weights is released with noise. The *score*
 S = #{(i, j) : |y_i − y_j| <= τ} lies in [C, C²] and moves by at most 2(C − 1) with one user. Everything here holds for
 two neighbouring cohorts that both score at least C·k, and the bound falls with the larger of their scores
 (`shifts_at`); the tests of `lottery`, `laplace_test` and `above_threshold` see to it that nothing is released
@@ -33,7 +33,7 @@ How many answers lie within r of each answer: h_j = #{i : ‖y_i - y_j‖ <= r},
     ([[2, 2, 1, 1], [2, 3, 2, 1]], 6)
 
 One rule decides every pair: a and b are neighbours iff `loops.squared_distance(a, b)`, a float64 sum in a fixed order,
-is at most r · r as a float. The rule is symmetric, holds for each answer with itself and reads two rows only; so
+is at most r · r as a float. The rule is symmetric, holds for each answer with itself and reads two rows only. So
 replacing an answer moves every other count by at most one and the score Σ_j h_j by at most 2(C - 1), in floating point
 as on paper. Most pairs are never computed, and the counts are those of the rule. Proof: docs/privacy/outlier-mean.md.
 """
@@ -75,7 +75,7 @@ def distance_slack(dimension: int) -> float:
 def neighbour_counts(
     points: ArrayLike, answered: Mask, radii: Sequence[float], *, threads: int | None = None
 ) -> Integers:
-    """Counts for each radius, shape (len(radii), C); entries in [1, C]. The same for any number of threads.
+    """Return counts for each radius, shape (len(radii), C); entries in [1, C]. The same for any number of threads.
 
     | input                                | what happens                                             |
     | ------------------------------------ | -------------------------------------------------------- |
@@ -103,7 +103,7 @@ def neighbour_counts(
 
 
 def neighbour_counts_by_all_pairs(points: ArrayLike, answered: Mask, radii: Sequence[float]) -> Integers:
-    """The same counts from the rule alone: running time depends on C, d and who answered only."""
+    """Return the same counts from the rule alone: running time depends on C, d and who answered only."""
     rows, present = _checked(points, answered, radii)
     counts = np.ones((len(radii), len(rows)), np.int64)
     counts[:, present] = loops.all_pairs(rows[present], np.array([r * r for r in radii]))
@@ -159,8 +159,8 @@ class OutlierMean:
 
     Formal guarantee: for neighbouring cohorts that both score at least cohort_size·core, the aggregates can be coupled
     so that their distance is dominated by shift `shifts[i]` with probability `chances[i]`, up to a factor
-    1 + `rounding_slack`, and by those of `shifts_at` where the larger score is known to be higher; and the score moves
-    by at most 2(cohort_size - 1), always.
+    1 + `rounding_slack`. Where the larger score is known to be higher, it is dominated by those of `shifts_at`. The
+    score moves by at most 2(cohort_size - 1), always.
 
     | input                                        | what happens                                     |
     | -------------------------------------------- | ------------------------------------------------ |
@@ -214,7 +214,7 @@ class OutlierMean:
         return bounds * _GEOMETRY * (1 + 1e-14), chances
 
     def profile(self, noise_multiplier: float, epsilon: float | Vector) -> Vector:
-        """δ at each ε (any sign) of the aggregate plus N(0, (noise_multiplier·τ)²), both scores at least C·k."""
+        """Return δ at each ε (any sign) of the aggregate plus N(0, (noise_multiplier·τ)²), both scores at least C·k."""
         mus = np.asarray(self.shifts) / noise_multiplier
         flat = np.asarray(epsilon, dtype=np.float64)
         deltas = gdp.delta_for(mus, flat[..., None])
@@ -263,8 +263,8 @@ class OutlierMean:
         """Relative increase of shifts (outlier-mean#o1, #o2) by floating point; multiply the noise by 1 + this.
 
         Rounded answers lie within e = τ(√d 2⁻ᵍ⁻¹ + 2⁻³¹) of the answers, so a distance bound of 2τ or more grows by a
-        factor 1 + e/τ; neighbours may be `distance_slack` farther apart; and the final quotient, at most REACH · τ,
-        errs by less than 2⁻³¹τ in each cohort, against a shift of 2τ/C at least.
+        factor 1 + e/τ. Neighbours may be `distance_slack` farther apart. The final quotient, at most REACH · τ, errs by
+        less than 2⁻³¹τ in each cohort, against a shift of 2τ/C at least.
         """
         count(dimension=dimension)
         grid = math.sqrt(dimension) * 2.0 ** -(self._grid_bits + 1) + 2.0**-31
@@ -293,7 +293,7 @@ class OutlierMean:
 
 
 def ramp_floor(cohort_size: Whole) -> Whole:
-    """A = ⌈C/2⌉: two answers with more neighbours than this share one, in either world and across worlds."""
+    """Return a = ⌈C/2⌉: two answers with more neighbours than this share one, in either world and across worlds."""
     return (cohort_size + 1) // 2
 
 
@@ -336,7 +336,7 @@ def weighted_mean(cohort_size: int, core: int, kappa: Kappa, ramp_core: int | No
 
 
 def weighted_shifts(sizes: Integers, cores: Integers, kappa: Kappa | None) -> Vector:
-    """The sensitivity of `best_mean` of kind weighted for each cohort and core, in units of τ; inf without a bound."""
+    """Return the sensitivity of a weighted `best_mean` for each cohort and core, in units of τ; inf without a bound."""
     lows = ramp_floor(sizes)
     least = np.full(len(cores), np.inf)
     for each in (1, 2) if kappa is None else (kappa,):
@@ -361,7 +361,7 @@ def random_inclusion(cohort_size: int, core: int, ramp_high: int | None = None) 
 
 
 def aggregate(cohort_size: int, core: int, kappa: Kappa, kind: Kind) -> OutlierMean:
-    """The aggregate of that kind. Raises ConfigError for random inclusion with κ = 1, for which nothing is proved."""
+    """Return the aggregate of that kind. Raises ConfigError for random inclusion with κ = 1, as nothing is proved."""
     if kind == "weighted":
         return weighted_mean(cohort_size, core, kappa)
     if kind != "random":
@@ -372,7 +372,7 @@ def aggregate(cohort_size: int, core: int, kappa: Kappa, kind: Kind) -> OutlierM
 
 
 def fitting(cohort_size: int, core: int, kappa: Kappa | None, kind: Kind) -> tuple[Kappa, ...]:
-    """Each κ, of those that are asked for, with which this core allows a bound: none where it is too small."""
+    """Return each κ, of those that are asked for, with which this core allows a bound: none where it is too small."""
     kappas: tuple[Kappa, ...] = (2,) if kind == "random" and kappa is None else (1, 2) if kappa is None else (kappa,)
     # κ = 1 needs A < B < C and k > A, κ = 2 needs A < k − 1.
     low = ramp_floor(cohort_size)
@@ -382,7 +382,7 @@ def fitting(cohort_size: int, core: int, kappa: Kappa | None, kind: Kind) -> tup
 def best_mean(
     cohort_size: int, core: int, kappa: Kappa | None, kind: Kind, *, usual: int | None = None
 ) -> OutlierMean | None:
-    """The aggregate with the least shift, over κ when kappa=None; None when this core allows no bound.
+    """Return the aggregate with the least shift, over κ when kappa=None; None when this core allows no bound.
 
     `usual`: the core at which the shift, and the ramp of κ = 1, are to be the best; k where nothing is said.
     """
@@ -396,7 +396,7 @@ def best_mean(
 
 
 def verify_outlier_mean(mean: OutlierMean) -> None:
-    """Raises VerificationError unless every shift at the core is at least what exact arithmetic gives for its theorem.
+    """Raise VerificationError unless every shift at the core is at least what exact arithmetic gives for its theorem.
 
     Shares no formula with the constructors: weighted means by `certified_shifts`, outlier-mean#o2's chances are
     compared as tail sums.
@@ -477,7 +477,7 @@ def recounted_slack(mean: OutlierMean, dimension: int) -> float:
 
 
 def require_exact(threshold: float, scale: float, cohort_size: int) -> None:
-    """VerificationError unless a test of S is drawn as one of S / C: no lower a threshold and no less noise."""
+    """Raise VerificationError unless a test of S is drawn as one of S / C: no lower a threshold and no less noise."""
     drawn = Fraction(score_scale(scale, cohort_size)), in_score_units(threshold, cohort_size)
     if not (drawn[0] >= Fraction(scale) * cohort_size and drawn[1] >= Fraction(threshold) * cohort_size):
         raise VerificationError(f"Expected a test of {cohort_size} answers at {threshold} with {scale}, got {drawn}.")

@@ -46,14 +46,14 @@ def certain_within(dimension: int) -> float:
 
 
 def middle(rows: Matrix) -> NDArray[np.float64]:
-    """A centre of rows (C, d), shape (d,)."""
+    """Return a centre of rows (C, d), shape (d,)."""
     picked = np.linspace(0, len(rows) - 1, min(GRAM_SAMPLE, len(rows))).astype(np.int64)
     centre: NDArray[np.float64] = np.median(rows[picked], axis=0)
     return centre
 
 
 def counts_by_gram(rows: Matrix, centre: NDArray[np.float64], radii: Sequence[float], rule: Rule) -> Integers:
-    """Counts for each radius, shape (len(radii), C), of finite rows (C, d): how many are within it, itself included.
+    """Return counts for each radius, (len(radii), C), of finite rows (C, d): how many are within it, itself included.
 
     `rule` gives the squared distance of two rows, and decides by `rule(a, b) <= r * r` wherever products cannot.
     """
@@ -128,7 +128,7 @@ def squared_distance(a: Vector, b: Vector) -> float:
 
 
 def counts(rows: Matrix, present: Mask, radii: Sequence[float], threads: int | None) -> Integers:
-    """Counts among the rows that are `present`, (len(radii), C); the others are left at 0."""
+    """Return counts among the rows that are `present`, (len(radii), C); the others are left at 0."""
     if rows.shape[1] < WIDE:
         return _counts_by_bounds(rows, present, radii, threads)
     found = np.zeros((len(radii), len(rows)), np.int64)
@@ -400,7 +400,7 @@ def _settle_block(
 
 @njit(cache=True, nogil=True)
 def all_pairs(rows: Matrix, limits: Vector) -> Integers:
-    """Counts of every row for squared radii `limits`, from the rule alone; (len(limits), k)."""
+    """Return counts of every row for squared radii `limits`, from the rule alone; (len(limits), k)."""
     counts = np.ones((len(limits), len(rows)), np.int64)
     for i in range(len(rows)):
         for j in range(i):

@@ -73,7 +73,7 @@ class Target:
 
 
 def noise(target: Target, cohort_size: int, score: int) -> float:
-    """σ/τ of a release that passes at `score`, about; inf where there is none."""
+    """Return σ/τ of a release that passes at `score`, about; inf where there is none."""
     missed = _missed(cohort_size, score)
     if target.test == "lottery":
         budget = target.epsilon, target.delta
@@ -84,7 +84,7 @@ def noise(target: Target, cohort_size: int, score: int) -> float:
 
 
 def release(target: Target, cohort_size: int, score: int, *, name: str = "outlier mean") -> OneRelease:
-    """The release, certified. Raises Infeasible, in the name of `name`, where there is none."""
+    """Return the release, certified. Raises Infeasible, in the name of `name`, where there is none."""
     budget, form, missed = (target.epsilon, target.delta), (target.kappa, target.kind), _missed(cohort_size, score)
     if target.test == "lottery":
         with suppress(Infeasible):
@@ -105,14 +105,14 @@ def release(target: Target, cohort_size: int, score: int, *, name: str = "outlie
 
 
 def certify(plan: OneRelease, epsilon: float, delta: float) -> float:
-    """δ that the theorem of the plan's test certifies. Raises VerificationError above `delta`."""
+    """Return δ that the theorem of the plan's test certifies. Raises VerificationError above `delta`."""
     if isinstance(plan, OneShot):
         return lottery.verify_one_shot(plan, epsilon, delta)
     return laplace_test.verify_laplace_test(plan, epsilon, delta)
 
 
 def release_scale(plan: OneRelease, radius: float, dimension: int) -> float:
-    """σ per coordinate at τ = `radius`: the theorem's, with room for the mean's arithmetic and the grid of the noise.
+    """Return σ per coordinate at τ = `radius`: the theorem's, with slack for the mean's arithmetic and noise's grid.
 
     The grid costs the same μ whatever the shift, so the smallest shift needs the most room.
     """
@@ -123,7 +123,7 @@ def release_scale(plan: OneRelease, radius: float, dimension: int) -> float:
 
 
 def verify_scale(plan: OneRelease, scale: float, radius: float, dimension: int) -> None:
-    """Raises VerificationError unless noise of this σ at τ = `radius` is what `plan` was certified for."""
+    """Raise VerificationError unless noise of this σ at τ = `radius` is what `plan` was certified for."""
     if not RADII[0] < radius < RADII[1]:
         raise VerificationError(f"Expected radius in {RADII}, got {radius:g}.")
     slack, least = recounted_slack(plan.mean, dimension), 2 * plan.mean.kappa / plan.mean.cohort_size
@@ -206,7 +206,7 @@ class RobustMean:
     def release(
         self, values: NDArray[np.float64], answered: NDArray[np.bool_], noise: NoiseSource
     ) -> NDArray[np.float64] | None:
-        """The private mean, shape (d,), or None where the test says no; values (n, d), answered (n,)."""
+        """Return the private mean, shape (d,), or None where the test says no; values (n, d), answered (n,)."""
         at = {"radius": self.radius, "reference": np.zeros(values.shape[1])}
         seen = self.plan.mean.observe(values, answered, **at)  # type: ignore[arg-type]
         if not self.plan.test.decide(seen.score, noise.stream("robust-mean", "test")):
@@ -215,14 +215,14 @@ class RobustMean:
         return self.noise.release(mean, noise.stream("robust-mean", "release"))
 
     def entries(self) -> tuple[Release, ...]:
-        """The ledger entries of one release."""
+        """Return the ledger entries of one release."""
         return self.plan.test.entry(), self.noise.entry()
 
 
 def calibrate(
     *, users: int, dimension: int, bound: float, spread: float, outliers: float, epsilon: float, delta: float
 ) -> RobustMean:
-    """The least noise for (ε, δ) of a release that is made with chance 0.999 when the declaration holds.
+    """Return the least noise for (ε, δ) of a release that is made with chance 0.999 when the declaration holds.
 
     Declared are: all but a share `outliers` of the users lie within `spread` of one point, and that within `bound` of
     zero. A wrong declaration costs accuracy or the release, never privacy. Raises Infeasible, naming the users that
@@ -252,7 +252,7 @@ def calibrate(
 
 
 def verify(mean: RobustMean, epsilon: float, delta: float, dimension: int) -> float:
-    """δ that is certified at ε, samplers included; at most `delta`. Raises VerificationError."""
+    """Return δ that is certified at ε, samplers included; at most `delta`. Raises VerificationError."""
     slack = _slack(epsilon, dimension)
     verify_scale(mean.plan, mean.noise.scale, mean.radius, dimension)
     return certify(mean.plan, epsilon, math.nextafter(delta - slack, -1.0)) + slack

@@ -89,7 +89,7 @@ def sampling_rate(users: int, cohort_size: int, colluders: int = 1) -> float:
 
 
 def subsampled_delta(plan: SubsampledLottery, epsilon: float, *, points: int = _FINE) -> float:
-    """δ at ε of all T releases (subsampled-lottery#o4), an upper bound for every number of lattice points."""
+    """Return δ at ε of all T releases (subsampled-lottery#o4), an upper bound for every number of lattice points."""
     positive(epsilon=epsilon, noise_multiplier=plan.noise_multiplier)
     verify_lottery(plan.lottery, plan.mean)
     table = np.asarray(plan.lottery.table)
@@ -111,7 +111,7 @@ def calibrate(
     release: float = RELEASE,
     forgiven: int = 0,
 ) -> SubsampledLottery:
-    """Least noise found for (ε, δ)-DP of `releases` releases.
+    """Return the least noise found for (ε, δ)-DP of `releases` releases.
 
     `release` is each one's chance at full concentration, or where the average count misses K by `forgiven`.
     For batches on a public schedule pass users=cohort_size and, as `releases`, the most that any user takes part in.
@@ -154,7 +154,7 @@ def calibrate(
 
 @lru_cache(maxsize=64)
 def smallest_cohort(epsilon: float, delta: float, releases: int, *, rate: float = 1.0, release: float = RELEASE) -> int:
-    """Least K at this rate for which a plan exists, however noisy. Useful noise needs two to three times that."""
+    """Return the least K at this rate with a plan, however noisy. Useful noise needs two to three times that."""
     high = 2
     while _tests_alone(epsilon, delta, rate, releases, high, release) > 1:
         high *= 2
@@ -170,7 +170,7 @@ def smallest_cohort(epsilon: float, delta: float, releases: int, *, rate: float 
 
 
 def verify_subsampled(plan: SubsampledLottery, epsilon: float, delta: float) -> float:
-    """δ that subsampled-lottery#o4 certifies at ε by a second route; at most `delta`.
+    """Return δ that subsampled-lottery#o4 certifies at ε by a second route; at most `delta`.
 
     Independent of the search and of `subsampled_delta`: see `pair`. Raises VerificationError.
     """
@@ -183,7 +183,7 @@ def verify_subsampled(plan: SubsampledLottery, epsilon: float, delta: float) -> 
 
 
 def pair(plan: SubsampledLottery) -> "Pair":
-    """What all T releases are together, by the second account (subsampled-lottery#o4).
+    """Return the pair of all T releases together, by the second account (subsampled-lottery#o4).
 
     Every pair of neighbouring rungs by the mass of its best test's region, its shift by the second route. Raises
     VerificationError where a theorem does not hold of the plan.
@@ -248,7 +248,7 @@ def _calibrate(
         return _decreasing_root(lambda noise: excess(rungs, noise), guess, factor, 3e-3)
 
     def leading(noise: float) -> tuple[int, float]:
-        """The rungs of the least δ at one noise, which are about those of the least noise; their share of δ."""
+        """Return the rungs of the least δ at one noise, which are about those of the least noise; their share of δ."""
         return cheapest(options, lambda rungs: excess(rungs, noise))
 
     best, noise = options[len(options) // 2], _OVERWHELMING * untested(options[-1])
@@ -328,7 +328,7 @@ def _composed(
     """
 
     def inside(epsilons: Vector) -> Vector:
-        """The largest divergence over all pairs of neighbouring rungs at each ε >= 0, rounded up."""
+        """Return the largest divergence over all pairs of neighbouring rungs at each ε >= 0, rounded up."""
         found = np.empty(len(epsilons))
         loops.step_profile(epsilons, table, np.log(table[1:] / table[:-1]), mus, chances, found)
         return found

@@ -5,9 +5,9 @@
     >>> round(Selection(law, (Pair.gaussian(mu_for(1.0, 1e-6)),)).epsilon(1e-6), 2)
     1.88
 
-That is twenty settings, each tried twice in the mean, for less than twice one run's ε; one after the other, in the
-open, they would cost 5.2. `verified` is a second evaluation of the same theorem, which shares no function with this
-one. Source: Liu & Talwar (2019), Papernot & Steinke (2022), Koskela, Redberg & Wang (2024), with the envelope of
+That is twenty settings, each tried twice in the mean, for less than twice one run's ε. One after the other, in the
+open, they would cost 5.2. A second evaluation of the same theorem, `verified`, shares no function with this one.
+Source: Liu & Talwar (2019), Papernot & Steinke (2022), Koskela, Redberg & Wang (2024), with the envelope of
 docs/privacy/selection.md#se2 in place of one worst loss for all ranks.
 """
 
@@ -26,7 +26,7 @@ from quoron_privacy.errors import ConfigError, Infeasible, non_negative, positiv
 from quoron_privacy.selection.trials import Trials, Vector
 
 Profile = Callable[[Vector], Vector]  # ε (m,) at least 0 -> δ (m,), of the worse order
-NEAR = 1e-14  # δ of one trial below which nothing is told apart
+NEAR = 1e-14  # δ of one trial below which nothing is resolved
 MOST_EPSILON = 1000.0
 _SIX_DIGITS = Context(prec=6, rounding=ROUND_DOWN)
 SPARE = 1.01
@@ -40,8 +40,8 @@ _LEVELS = 600  # losses at which the profile is looked at for them
 class Selection:
     """The best of K trials by their own private scores, K of `trials`; each trial is worth the worst of `pairs`.
 
-    Formal guarantee: whoever sees the best trial's score and all that it released, and nothing of the others, of K and
-    of how long it took, sees something that is (`epsilon(delta)`, delta)-DP (selection#se1).
+    Formal guarantee: the best trial's score and all that it released are (`epsilon(delta)`, delta)-DP (selection#se1),
+    if nothing of the others, of K and of how long it took is observed.
     """
 
     trials: Trials
@@ -52,16 +52,16 @@ class Selection:
             raise ConfigError("Expected what a trial is worth as one pair or more, got none.")
 
     def delta(self, epsilon: float) -> float:
-        """δ at ε, never below the truth."""
+        """Return δ at ε, never below the truth."""
         non_negative(epsilon=epsilon)
         return at(epsilon, self._sticks, self._profile)
 
     def promised(self, delta: float) -> float:
-        """ε that is told and charged: 1 % more than `epsilon`, so that the second account, which is coarser, agrees."""
+        """Return the ε to state and charge: 1 % above `epsilon`, so that the second, coarser account agrees."""
         return _epsilon(self, delta) * SPARE
 
     def epsilon(self, delta: float) -> float:
-        """The least ε at δ, rounded up to 1e-6 of itself; infinite where none up to 1,000 has that δ."""
+        """Return the least ε at δ, rounded up to 1e-6 of itself; infinite where none up to 1,000 has that δ."""
         probability(delta=delta)
         if self.delta(0.0) <= delta:
             return 0.0
@@ -77,11 +77,11 @@ class Selection:
         return high
 
     def trial_epsilon(self, delta: float) -> float:
-        """What one trial alone would cost."""
+        """Return what one trial alone would cost."""
         return max(pair.epsilon(delta) for pair in self.pairs)
 
     def naive_epsilon(self, delta: float, candidates: int) -> float:
-        """What as many trials as there are candidates would cost one after the other, each of them shown."""
+        """Return what as many trials as there are candidates would cost one after the other, each of them shown."""
         return max(_times(pair, candidates).epsilon(delta) for pair in self.pairs)
 
     @cached_property
@@ -100,7 +100,7 @@ def _epsilon(chosen: Selection, delta: float) -> float:
 
 @lru_cache(maxsize=64)
 def calibrate(epsilon: float, delta: float, trials: Trials) -> float:
-    """The largest μ, rounded down, of μ-GDP trials for which `promised(delta)` is at most ε. Infeasible if none."""
+    """Return the largest μ, rounded down, of μ-GDP trials whose `promised(delta)` is at most ε. Infeasible if none."""
     positive(epsilon=epsilon)
     probability(delta=delta)
 
@@ -127,7 +127,7 @@ def rounded(value: float) -> float:
 
 
 def sticks(trials: Trials, found: Profile) -> tuple[Vector, Vector]:
-    """The hockey sticks of selection#se2 at ε = 0: how much of each (m,), and at which ratio of densities (m,).
+    """Return the hockey sticks of selection#se2 at ε = 0: how much of each (m,), and at which ratio of densities (m,).
 
     An outcome at rank s counts f'(1 - s) at most in one world and f'(1 - t) at least in the other: a line in R.
     """
@@ -137,7 +137,7 @@ def sticks(trials: Trials, found: Profile) -> tuple[Vector, Vector]:
 
 
 def at(epsilon: float, held: tuple[Vector, Vector], found: Profile) -> float:
-    """δ at ε of such hockey sticks, each as large as a trial's profile says."""
+    """Return δ at ε of such hockey sticks, each as large as a trial's profile says."""
     steps, ratios = held[0], held[1] * math.exp(min(epsilon, 700.0))
     deltas = found(np.abs(np.log(np.maximum(ratios, 1e-300))))
     each = np.where(ratios >= 1, deltas, np.minimum(1.0, 1 - ratios + ratios * deltas))
@@ -145,7 +145,7 @@ def at(epsilon: float, held: tuple[Vector, Vector], found: Profile) -> float:
 
 
 def profile(pair: Pair) -> Profile:
-    """δ at ε of one trial, for many ε at once."""
+    """Return δ at ε of one trial, for many ε at once."""
     if pair.is_gaussian:
         return lambda epsilons: np.asarray(gdp.delta_for(pair.mu, epsilons) + _lacking(epsilons, pair.lack))
     kept = exports.lattice(pair, near=NEAR)
@@ -174,7 +174,7 @@ class _Tail:
         return cls(losses, _from_the_top(masses), _from_the_top(others))
 
     def delta(self, epsilons: Vector) -> Vector:
-        """The sum of masses (1 - e^(ε - loss)) above ε; sums over the tail alone are right to 1e-9 of themselves."""
+        """Return the sum of masses (1 - e^(ε - loss)) above ε; sums over the tail are right to 1e-9 of themselves."""
         at = np.searchsorted(self.losses, epsilons, side="right")
         own, other = self.own[at], self.other[at] * np.exp(np.minimum(epsilons, 700.0))
         return np.asarray(np.maximum(own - other, 0.0) + 1e-9 * own)
@@ -189,7 +189,7 @@ def _lacking(epsilons: Vector, lack: float) -> Vector:
 
 
 def above(found: Profile, ranks: Vector) -> Vector:
-    """The most that the other world's law may have where one world's has s = `ranks`, (m,): it does not fall."""
+    """Return the most that the other world's law may have where one world's has s = `ranks`, (m,): it does not fall."""
     highest = 1e-3
     while highest < MOST_EPSILON and float(found(np.array([highest]))[0]) > 10 * NEAR:
         highest *= 1.2

@@ -20,7 +20,7 @@ from quoron_privacy.errors import ConfigError, count
 from quoron_privacy.noise.streams import NoiseSource
 
 Vector = NDArray[np.float64]
-SHAPE = 2.0  # η of the law that a search takes unless told: of all tried the best rank for a price (docs/tuning.md)
+SHAPE = 2.0  # η of the law that a search takes by default: of all tried the best rank for a price (docs/tuning.md)
 CUT = 5  # times the mean, beyond which there is next to nothing of that law
 MOST = 10_000  # trials
 _BITS = 60  # chances are whole multiples of 2⁻⁶⁰
@@ -82,7 +82,7 @@ class Trials:
         return found
 
     def missed(self, share: float) -> float:
-        """The chance that no trial draws any of this share of the candidates."""
+        """Return the chance that no trial draws any of this share of the candidates."""
         return float(self.chances @ (1 - share) ** np.arange(1, self.most + 1))
 
     @property
@@ -96,7 +96,7 @@ class Trials:
 
 
 def drawn(noise: NoiseSource, trial: int, candidates: int) -> int:
-    """Which of so many candidates a trial takes: any alike, whatever the others took."""
+    """Return which of so many candidates a trial takes: any alike, whatever the others took."""
     return int(noise.stream("candidate", trial).uniform_below(candidates, 1)[0])
 
 

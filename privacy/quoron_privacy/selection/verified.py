@@ -27,10 +27,10 @@ _AT_ONCE, _ATOMS = 256, 4000  # atoms
 
 @lru_cache(maxsize=64)
 def delta(trials: Trials, pairs: tuple[Pair, ...], epsilon: float, *, near: float = 1e-7) -> float:
-    """δ at ε of the best of so many trials, of which each is worth the worst of `pairs`; never below the truth.
+    """Return δ at ε of the best of so many trials, each of them worth the worst of `pairs`; never below the truth.
 
-    What lies far below `near` is not told apart. The worst of every order of every pair is met by the most that any of
-    them may have above a rank.
+    Values far below `near` are not resolved. The worst of every order of every pair is met by the most that any of them
+    may have above a rank.
     """
     kept = [exports.lattice(pair, near=near / (100 * trials.mean)) for pair in dict.fromkeys(pairs)]
     laws = [(law, each.gap) for each in kept for law in each.laws]
@@ -42,7 +42,7 @@ def delta(trials: Trials, pairs: tuple[Pair, ...], epsilon: float, *, near: floa
 
 
 def check(trials: Trials, pairs: tuple[Pair, ...], epsilon: float, promised: float) -> None:
-    """VerificationError unless it is within what is promised."""
+    """Raise VerificationError unless it is within what is promised."""
     found = delta(trials, pairs, epsilon, near=promised)
     if not found <= promised:
         raise VerificationError(

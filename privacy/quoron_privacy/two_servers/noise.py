@@ -1,13 +1,12 @@
-"""The noise of one server, what a sheet promises against one, and how long rows may be for it.
+"""The noise of one server, what a sheet guarantees against one, and how long rows may be for it.
 
     >>> unit = unit_for(1.0, "clipped", "replace-one")
     >>> sheet = Sheet((RoundSheet((Block("sum", 9, unit, "clipped"),)),) * 4, participations=4)
     >>> round(server_mu(sheet), 6)  # a user of all four rounds
     2.0
 
-Everything is in whole steps, 2³⁰ of which are a standard deviation of the noise of one server. Whoever knows
-neither server's noise has both before them: √½ of it. Statement and proof:
-docs/privacy/two-servers.md#ts3.
+Everything is in whole steps, 2³⁰ of which are a standard deviation of the noise of one server. Against an observer who
+knows neither server's noise, both count: √½ of that μ. Statement and proof: docs/privacy/two-servers.md#ts3.
 
 The noise is whole steps for every coordinate, a function of the server's key and of all lists so far:
 
@@ -56,7 +55,7 @@ _STEP = 2.0**-GRID_BITS
 
 
 def server_mu(sheet: Sheet, *, restored: int = 0) -> float:
-    """μ of all that one server, or whoever it shows everything to, learns of one user of the sheet's rounds.
+    """Return μ of what one server, or a party that it shows everything to, learns of a user of the sheet's rounds.
 
     The books of the other server were put back `restored` times. GDP for replace-one or zero-out, as the rows say.
     """
@@ -68,7 +67,7 @@ def server_mu(sheet: Sheet, *, restored: int = 0) -> float:
 
 
 def outsiders_mu(sheet: Sheet) -> float:
-    """μ of all that is released, to whoever knows the noise of neither server: √½ of it, and what halving rounds off.
+    """Return μ of all releases, neither server's noise being known: √½ of `server_mu`, and what halving rounds off.
 
     A row is split into two halves, each with the noise of one server: docs/privacy/two-servers.md#ts5.
     """
@@ -101,7 +100,7 @@ def unit_for(
 
 
 def rounding_mu(factors: Factorisation, rounds: int, dimension: int) -> float:
-    """What rounded predictions of correlated noise add to μ: 2ρ √(T d) steps (prefix-noise#c2)."""
+    """Return what rounded predictions of correlated noise add to μ: 2ρ √(T d) steps (prefix-noise#c2)."""
     return 2 * factors.rounding * sqrt(rounds * dimension) * _STEP
 
 
@@ -192,7 +191,7 @@ class Entry(NamedTuple):
 
 
 def next_chain(before: bytes, round_: int, entries: Iterable[Entry | tuple[bytes, bytes, bytes]]) -> bytes:
-    """The chain after the entries of all groups that were taken into a round's sums, 32 bytes; there may be none.
+    """Return the chain after the entries of all groups that entered a round's sums, 32 bytes; there may be none.
 
     ConfigError unless entries ascend by fingerprint, each once: so a user is in one group of a round at most.
     """
@@ -211,7 +210,7 @@ def next_chain(before: bytes, round_: int, entries: Iterable[Entry | tuple[bytes
 
 
 def simulated_chain(before: Sequence[bytes], round_: int) -> bytes:
-    """The chain after a round's list in a simulation, of whoever answers: in one process and in two, the same noise."""
+    """Return the chain after a simulated round's list of all answers: in one process and in two, the same noise."""
     entry = Entry(sha256(b"everybody").digest(), b"simulation", b"")
     return next_chain(before[-1] if before else FIRST, round_, [entry])
 
@@ -236,7 +235,7 @@ class ServerNoise:
         self._source = SecureNoise(self.key)
 
     def of(self, round_: int, chains: Sequence[bytes], group: int = 0) -> Words:
-        """The noise of a round, (k,): `chains` are those after rounds 0 to `round_`, this one's list included."""
+        """Return a round's noise, (k,): `chains` are those after rounds 0 to `round_`, this one's list included."""
         history = tuple(chains)
         if not 0 <= round_ < len(self.sheet.rounds) or len(history) != round_ + 1:
             raise ConfigError(f"Expected the chains of rounds 0 to {round_}, got {len(history)}.")
@@ -252,7 +251,7 @@ class ServerNoise:
         return np.concatenate(parts).view(np.uint64)
 
     def labels(self, round_: int, history: tuple[bytes, ...], group: int) -> tuple[str | int, ...]:
-        """What streams of a round are told apart by, beside the key: nothing of anybody's data is in it."""
+        """Return the labels of a round's streams, beside the key: nothing of anybody's data is in them."""
         return "two-servers", self.run, self.plan_digest.hex(), round_, group, history[round_].hex()
 
     def _independent(self, round_: int, history: tuple[bytes, ...], group: int, at: int) -> Steps:

@@ -50,12 +50,12 @@ _LOW = 17  # bits of a split: |z| <= 2³⁴ is two numbers below 2¹⁸
 
 
 def signed(total: Words) -> Integers:
-    """The integers in [-2⁶³, 2⁶³) that words stand for. Only of a sum that holds this server's own noise."""
+    """Return the integers in [-2⁶³, 2⁶³) that words stand for. Only of a sum that holds this server's own noise."""
     return words(total).view(np.int64)
 
 
 def words(numbers: Words | Integers) -> Words:
-    """Integers as words of the ring; ConfigError for anything but 64-bit integers."""
+    """Return integers as words of the ring; ConfigError for anything but 64-bit integers."""
     made = np.ascontiguousarray(numbers)
     if made.dtype not in (np.dtype(np.uint64), np.dtype(np.int64)):
         raise ConfigError(f"Expected 64-bit integers, got {made.dtype}. Sums of the ring are never floats.")
@@ -63,7 +63,7 @@ def words(numbers: Words | Integers) -> Words:
 
 
 def added(*terms: Words | Integers) -> Words:
-    """Their sum in the ring, each of shape (k,)."""
+    """Return their sum in the ring, each of shape (k,)."""
     first, *rest = (words(each) for each in terms)
     total = first.copy()
     for each in rest:
@@ -84,7 +84,7 @@ def less(total: Words | Integers, *terms: Words | Integers) -> Words:
 
 
 def mask(seed: bytes, k: int) -> Words:
-    """The first k words of ChaCha20 under a seed of 32 bytes, which serves one mask: uniform in the ring, (k,)."""
+    """Return the first k words of ChaCha20 under a seed of 32 bytes for one mask: uniform in the ring, (k,)."""
     return np.frombuffer(_stream(seed, 0, 8 * k), "<u8").astype(np.uint64, copy=False)
 
 
@@ -107,7 +107,7 @@ def _stream(seed: bytes, part: int, size: int) -> bytearray:
 
 
 def fits(z: Integers, sheet: RoundSheet) -> bool:
-    """Whether a row is no longer than rows of its kinds are: Σ z² <= s² U² in exact integers, in each block.
+    """Return whether a row is no longer than rows of its kinds are: Σ z² <= s² U² in exact integers, in each block.
 
     Where two blocks with units U and V are one row, ‖(z/U, w/V)‖² <= s².
     """
@@ -136,7 +136,7 @@ def sum_of_squares(z: Integers) -> int:
 
 
 def seed_for(own_randomness: bytes, run: str, round_: int, question_digest: bytes, z: Integers) -> bytes:
-    """A seed of 32 bytes from as many of the operating system's and what is masked.
+    """Return a seed of 32 bytes from as many of the operating system's and what is masked.
 
     A machine that was restored, and whose randomness comes again, repeats a seed for the same row alone.
     """
@@ -187,10 +187,10 @@ class RingReduction(Protocol):
         """Those after the lists of the rounds before: what the helper's noise is labelled by, with this round's."""
 
     def rows(self, values: Matrix, answered: Mask) -> Integers:
-        """The row of each user, (users, k): what a client masks."""
+        """Return the row of each user, (users, k): what a client masks."""
 
     def of(self, values: Matrix, answered: Mask) -> RingSums:
-        """Their exact sum."""
+        """Return the exact sum."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -364,7 +364,7 @@ class LengthRows:
 
 
 def only(sheet: RoundSheet, kind: str, length: int | None = None) -> Block:
-    """The one block of a round; ConfigError for another kind or length."""
+    """Return the one block of a round; ConfigError for another kind or length."""
     kinds = [(block.kind, block.length) for block in sheet.blocks]
     if len(kinds) != 1 or kinds[0][0] != kind or length not in (None, kinds[0][1]):
         raise ConfigError(f"Expected one block of the kind {kind!r} with length {length}, got {kinds}.")
@@ -372,20 +372,20 @@ def only(sheet: RoundSheet, kind: str, length: int | None = None) -> Block:
 
 
 def radius_of(norm: float) -> float:
-    """A radius that whoever asks has sent: ConfigError for what is none, which says nothing of any data."""
+    """Return the radius that a server has sent: ConfigError for what is none, which says nothing of any data."""
     check_norm(norm)
     return float(norm)
 
 
 def square(transform: Matrix) -> Matrix:
-    """What whoever asks has sent, (d, d): loops read that much. ConfigError for another shape."""
+    """Return the transform that a server has sent, (d, d): loops read that much. ConfigError for another shape."""
     if transform.ndim != 2 or transform.shape[0] != transform.shape[1]:
         raise ConfigError(f"Expected a transform of shape (d, d), got {transform.shape}.")
     return np.ascontiguousarray(transform, np.float64)
 
 
 def centred(centre: Vector | None, dimension: int) -> Vector:
-    """The centre, (dimension,); ConfigError for another shape."""
+    """Return the centre, (dimension,); ConfigError for another shape."""
     if centre is None:
         return np.zeros(dimension)
     if centre.shape != (dimension,):
@@ -394,7 +394,7 @@ def centred(centre: Vector | None, dimension: int) -> Vector:
 
 
 def row_by_row(reduction: RingReduction, values: Matrix, answered: Mask) -> Integers:
-    """The row of each user, as the sum over that user alone; the zero row where it were longer than admitted."""
+    """Return the row of each user, as the sum over that user alone; the zero row where it were longer than admitted."""
     each = [reduction.of(values[i : i + 1], answered[i : i + 1]).total.view(np.int64) for i in range(len(values))]
     return admitted(np.array(each, np.int64).reshape(len(each), reduction.sheet.length), reduction.sheet)
 
@@ -410,7 +410,7 @@ def admitted(rows: Integers, sheet: RoundSheet) -> Integers:
 def summed(
     add: Callable[[Matrix, Mask, Integers], None], values: Matrix, answered: Mask, sheet: RoundSheet
 ) -> RingSums:
-    """What `add` adds of some rows at a time; in the ring, so in any order."""
+    """Return what `add` adds of some rows at a time; in the ring, so in any order."""
     here = np.ascontiguousarray(answered, np.bool_)
     made, one_by_one = np.zeros(sheet.length, np.int64), Lock()
 
@@ -428,6 +428,6 @@ def summed(
 
 
 def total(rows: Integers, answered: Mask) -> RingSums:
-    """The sum of rows, (users, k), in the ring."""
+    """Return the sum of rows, (users, k), in the ring."""
     made: Words = np.ascontiguousarray(rows).view(np.uint64).sum(axis=0, dtype=np.uint64)
     return RingSums(made, None, int(np.count_nonzero(answered)))

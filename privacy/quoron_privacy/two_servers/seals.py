@@ -51,7 +51,7 @@ class RunKey:
 
 
 def seal(public: bytes, seed: bytes, info: bytes) -> bytes:
-    """A seed of 32 bytes for whoever has the secret; other bytes every time. ConfigError for what is no key."""
+    """Seal a seed of 32 bytes for the holder of the secret; other bytes every time. ConfigError for what is no key."""
     _, suite = _hpke()
     if len(public) != PUBLIC or len(seed) != 32:
         raise ConfigError(f"Expected a key of {PUBLIC} and a seed of 32 bytes, got {len(public)} and {len(seed)}.")
@@ -64,7 +64,7 @@ def seal(public: bytes, seed: bytes, info: bytes) -> bytes:
 
 
 def open_(secret: bytes, sealed: bytes, info: bytes) -> bytes | None:
-    """The seed; None for what was not sealed for this key and this `info`. Of many seals see `opener`."""
+    """Return the seed; None for what was not sealed for this key and this `info`. Of many seals see `opener`."""
     return opener(secret)(sealed, info)
 
 
@@ -88,7 +88,7 @@ def opener(secret: bytes) -> Callable[[bytes, bytes], bytes | None]:
 
 
 def info(suite: str, run: str, plan_digest: bytes, round_: int, question_digest: bytes, fingerprint: bytes) -> bytes:
-    """What a seal is bound to: each part with its length, so that no two lists of parts are one text."""
+    """Return what a seal is bound to: each part with its length, so that no two lists of parts are one text."""
     parts = _PURPOSE, suite.encode(), run.encode(), plan_digest, round_.to_bytes(8, "little"), question_digest
     return b"".join(len(part).to_bytes(8, "little") + part for part in (*parts, fingerprint))
 
@@ -104,7 +104,7 @@ def _parts(secret: bytes) -> tuple[Any, Any]:
 
 @lru_cache(maxsize=64)
 def _public(key: bytes) -> Any:
-    """As a cipher wants it: whoever seals in many rounds reads it once."""
+    """As a cipher wants it: a client that seals in many rounds reads it once."""
     from cryptography.hazmat.primitives.asymmetric import mlkem, x25519
 
     lattice = mlkem.MLKEM768PublicKey.from_public_bytes(key[:1184])

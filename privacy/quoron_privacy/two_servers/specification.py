@@ -121,7 +121,7 @@ class RoundSheet:
         return sum(block.length for block in self.blocks)
 
     def parts(self) -> tuple[tuple[Block, slice], ...]:
-        """Each block with where it stands in a row."""
+        """Return each block with where it stands in a row."""
         starts = [sum(block.length for block in self.blocks[:i]) for i in range(len(self.blocks))]
         return tuple((block, slice(at, at + block.length)) for block, at in zip(self.blocks, starts, strict=True))
 
@@ -177,14 +177,14 @@ class Sheet:
         return tuple(t for t, each in enumerate(self.rounds) if any(block.name == SUMS for block in each.blocks))
 
     def admits(self, before: Collection[int], round_: int) -> bool:
-        """Whether a user of the rounds `before` may be asked in another one."""
+        """Return whether a user of the rounds `before` may be asked in another one."""
         if not 0 <= round_ < len(self.rounds) or round_ in before:
             return False
         alike = all((each - round_) % self.separation == 0 for each in before)
         return alike and len(before) < self.participations
 
     def as_json(self) -> str:
-        """One text for one sheet: equal rounds in a row are written once, with their number."""
+        """Return one text for one sheet: equal rounds in a row are written once, with their number."""
         rounds = [[len(list(same)), _written(each)] for each, same in groupby(self.rounds)]
         own = {
             "rounds": rounds,
@@ -231,7 +231,7 @@ Vector = NDArray[np.float64]
 
 
 def median(means: Matrix) -> Vector:
-    """The middle of every coordinate of released means, (groups, d): of an even number the mean of the middle two."""
+    """Return the coordinatewise median of released means (groups, d): of an even number the mean of the middle two."""
     if means.ndim != 2 or not len(means) or not np.isfinite(means).all():
         raise ConfigError(f"Expected finite means, one row a group, got shape {means.shape}.")
     made: Vector = np.median(means, axis=0)
@@ -262,7 +262,7 @@ def noise_factor(groups: int) -> float:
 class Servers:
     """Beside what each of two servers is held to: what their noise makes together."""
 
-    together_epsilon: float  # ε of whoever sees only what is released, and of a plan of one server with as much noise
+    together_epsilon: float  # ε for an observer of releases alone, and of a plan of one server with as much noise
     groups: int = 1  # public groups of users, of whose means the median is taken
 
 
@@ -274,7 +274,7 @@ def sheet_of(
     separation: int = 1,
     groups: int = 1,
 ) -> Sheet:
-    """The sheet of rounds, so many in a row alike, by what their rows are in deviations of all noise in a release.
+    """Return the sheet of rounds, so many in a row alike, by the size of rows in deviations of all noise in a release.
 
     >>> sheet_of([(2, (("row", "clipped", 3, 0.25),))], "replace-one", participations=2).rounds[1].blocks[0].unit
     379625062
@@ -288,7 +288,7 @@ def sheet_of(
 
 
 def louder(groups: int) -> float:
-    """How much louder a median of groups is than one sum, to six digits: the same number on every machine."""
+    """Return how much louder a median of groups is than one sum, to six digits: the same number on every machine."""
     return 1.0 if groups == 1 else round(noise_factor(groups), 6)
 
 

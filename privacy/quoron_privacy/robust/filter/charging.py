@@ -76,7 +76,7 @@ def _tables(epsilon: float, full: float, each: float, centre: int, lattice: int)
 def recounted(
     epsilon: float, delta: float, each: float, centre: int, lattice: int, mus: Vector
 ) -> tuple[Vector, Vector]:
-    """The same on a grid that is larger by 1e-10, by a route of its own."""
+    """Return the same on a grid that is larger by 1e-10, by a route of its own."""
     full, last = _full(epsilon, delta) * (1 + 1e-10), round(_ABOVE * _MUS_PER_FOLD)
     place = np.ceil(_MUS_PER_FOLD * np.log(np.maximum(mus / full, math.exp(-_BELOW))))
     needed, where = np.unique(np.minimum(place, last + 1), return_inverse=True)
@@ -160,7 +160,7 @@ def game_values(
 def recounted_values(
     *, epsilon: float, each: float, hits: int, offsets: tuple[int, ...], mus: NDArray[np.float64], near: float
 ) -> NDArray[np.float64]:
-    """The same, shape (hits, offsets, mus), by a route of its own; what lies far below `near` is not told apart.
+    """Return the same, shape (hits, offsets, mus), by another method; values far below `near` are not resolved.
 
     1 is a supersolution of every level, and the recursion makes of one another that is nowhere larger: whenever this
     stops it is an upper bound.
@@ -191,7 +191,7 @@ def recounted_values(
 
 
 def truncated_composition(*, epsilon: float, each: float, hits: int, mu: float) -> float:
-    """The same bound at l = 0 by outlier-filter#f2: the exact curve of K randomised responses and one μ-GDP
+    """Return the same bound at l = 0 by outlier-filter#f2: the exact curve of K randomised responses and one μ-GDP
     release, plus the probability that K of them make fewer than `hits` hits; smallest over K."""
     positive(epsilon=epsilon, each=each)
     count(hits=hits)

@@ -89,7 +89,7 @@ def checked_rows(gradients: ArrayLike, tau: float) -> Matrix:
 
 
 def usable(gradients: Matrix, answered: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Rows that enter the arithmetic: answered, and finite by a look at that row only. Shape (k,)."""
+    """Return rows that enter the arithmetic: answered, and finite by a look at that row only. Shape (k,)."""
     if answered.shape != (len(gradients),) or answered.dtype != np.bool_:
         raise ConfigError(
             f"Expected boolean answered of shape ({len(gradients)},), got {answered.dtype} {answered.shape}."
@@ -119,7 +119,7 @@ def scores(gradients: ArrayLike, tau: float, *, norm: Norm = "l2", threads: int 
 def scores_of(
     gradients: ArrayLike, indices: NDArray[np.int64], tau: float, *, norm: Norm = "l2", threads: int | None = None
 ) -> Vector:
-    """The same bits as `scores(gradients, tau)[indices]`, at k·d differences an index; shape (len(indices),)."""
+    """Return the same bits as `scores(gradients, tau)[indices]`, at k·d differences an index; shape (len(indices),)."""
     rows = checked_rows(gradients, tau)
     points, work, each = rows[indices], float(rows.size * len(indices)), norm == "linf"
     found: Vector = loops.on_lanes(
@@ -129,7 +129,7 @@ def scores_of(
 
 
 def cohort_scores(gradients: ArrayLike, answered: NDArray[np.bool_], tau: float, *, norm: Norm = "l2") -> Vector:
-    """Scores of all slots, shape (k,): a slot without a usable answer is isolated, scores 1 and adds 0 to others."""
+    """Return all slots' scores, shape (k,): a slot without a usable answer is isolated, scores 1, adds 0 to others."""
     rows = checked_rows(gradients, tau)
     present = usable(rows, answered)
     result = np.ones(len(rows))
@@ -138,7 +138,7 @@ def cohort_scores(gradients: ArrayLike, answered: NDArray[np.bool_], tau: float,
 
 
 def score_summary(scores: Vector) -> dict[str, float]:
-    """Least, middle and largest of a cohort's scores (n,), for simulation reports; empty for an empty cohort."""
+    """Return the least, middle and largest of a cohort's scores (n,), for simulation reports; empty without scores."""
     if not len(scores):
         return {}
     return {
@@ -160,7 +160,7 @@ def score_error(cohort_size: int, dimension: int) -> float:
 
 
 def recounted_error(cohort_size: int, dimension: int) -> float:
-    """The bound again as it is derived, without slack: of every entry but the own, grid, exponential and distance."""
+    """Return the bound again as derived, without slack: of every entry but the own, grid, exponential and distance."""
     entry = math.fsum((2.0**-35, DECAY_ERROR, (dimension / 2 + 3) * math.exp(-1) * 2.0**-53))
     return cohort_size * entry - entry
 
@@ -184,7 +184,7 @@ class View:
 
 
 def observe(gradients: Matrix, norm: Norm = "l2") -> View:
-    """The view from a coordinatewise median of SAMPLE evenly spaced rows of `gradients` (k, d), k >= 1, finite."""
+    """Return the view from a coordinatewise median of SAMPLE even-spaced rows of `gradients` (k, d), k >= 1, finite."""
     return _seen_from(_centre(gradients), loops.pack(gradients), len(gradients), norm)
 
 
@@ -195,7 +195,7 @@ def _centre(gradients: Matrix) -> Vector:
 
 
 def second_view(gradients: Matrix, view: View, tau: float) -> View:
-    """The view from the farthest user still in reach: it tells clusters apart that lie around the first centre."""
+    """Return the view from the farthest user still in reach: it separates clusters that lie around the first centre."""
     inside = _within_reach(view, tau)
     return _seen_from(gradients[view.order[max(inside - 1, 0)]], view.blocks, len(gradients), view.norm)
 
@@ -221,7 +221,7 @@ def lower_bounds(gradients: Matrix, view: View, tau: float) -> Vector:
 
 
 def crowd_bounds(gradients: Matrix, tau: float) -> Vector:
-    """The same from one set of users, all that are near a middle one: two reads of `gradients` (k, d), ℓ2 only.
+    """Return the same from one set of users, all that are near a middle one: two reads of `gradients` (k, d), ℓ2 only.
 
     On all threads: each piece of the users has sums of its own, so the bits do not depend on how many there are.
     """
@@ -304,7 +304,7 @@ class Decisions:
 
 
 def grid(scores: Vector, step: float) -> Integers:
-    """Scores in units of `step`, rounded to the nearest integer and capped at 2⁵²; nondecreasing, shape kept."""
+    """Return scores in units of `step`, rounded to the nearest integer and capped at 2⁵²; nondecreasing, shape kept."""
     with np.errstate(over="ignore"):
         return np.rint(np.minimum(scores / step, 2.0**52)).astype(np.int64)
 
@@ -344,7 +344,7 @@ def decide(
 def decide_by_all_pairs(
     gradients: ArrayLike, answered: Mask, tau: float, thresholds: Integers, *, step: float, norm: Norm = "l2"
 ) -> Decisions:
-    """The same decisions as `decide`, from all exact scores: running time depends on k, d and who answered only."""
+    """Return the decisions of `decide`, from all exact scores: running time depends on k, d and who answered only."""
     rows, present = _present(gradients, answered, tau, thresholds, step)
     exact = scores(rows, tau, norm=norm)
     return Decisions(_spread(grid(exact, step) > thresholds[present], present), len(rows), exact)
@@ -393,7 +393,7 @@ def _by_bounds(rows: Matrix, tau: float, limits: Integers, step: float, norm: No
 
 
 def filtered_mean(gradients: ArrayLike, kept: Mask) -> Vector:
-    """Mean of the kept rows, (k, d) -> (d,); zeros when nobody is kept, which leaves the iterate unchanged.
+    """Return the mean of the kept rows, (k, d) -> (d,); zeros when nobody is kept, which leaves the iterate unchanged.
 
     Rows are selected, never multiplied by zero, so what a filtered user sent has no effect at all.
     """

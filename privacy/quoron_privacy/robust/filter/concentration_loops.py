@@ -150,7 +150,7 @@ def some_rows(
 
 
 def on_lanes(loop: Callable[..., None], *arguments: Any, size: int, work: float, threads: int | None) -> Vector:
-    """Sum over lanes of what `loop` adds up in each: exact sums, so any number of lanes gives the same bits."""
+    """Return the sum over lanes of what `loop` adds up in each: exact sums, bit-identical for any number of lanes."""
     lanes = numba.config.NUMBA_NUM_THREADS if threads is None else threads  # type: ignore[attr-defined]
     lanes = lanes if work > _SMALL else 1
     partial = np.zeros((lanes, size))
@@ -199,7 +199,7 @@ def _finite(gradients: Matrix, answered: NDArray[np.bool_], out: NDArray[np.bool
 
 
 def finite(gradients: Matrix, answered: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Which rows are answered and finite, (k,)."""
+    """Return which rows are answered and finite, (k,)."""
     out = np.empty(len(gradients), np.bool_)
     in_pieces(partial(_finite, gradients, answered, out), len(gradients), gradients.shape[1], _PIECE)
     return out
@@ -231,7 +231,7 @@ def jensen_of(
 
 @njit(cache=True)
 def offset_means(gradients: Matrix, centre: Vector, order: NDArray[np.int64], ends: NDArray[np.int64]) -> Matrix:
-    """Mean of q_j - centre over each shell: users ends[s - 1] to ends[s] of `order`."""
+    """Return the mean of q_j - centre over each shell: users ends[s - 1] to ends[s] of `order`."""
     means, first = np.zeros((len(ends), len(centre))), 0
     for s in range(len(ends)):
         for position in range(first, ends[s]):

@@ -1,14 +1,14 @@
-"""The noisy-threshold outlier filter (Ghazi et al., Algorithm 2): what its parameters promise, and which to choose.
+"""The noisy-threshold outlier filter (Ghazi et al., Algorithm 2): the guarantee of its parameters, and which to choose.
 
     >>> parameters = calibrate(4.0, 1e-6, cohort_size=2500, eta_beta=1.0, phase_users=25_000)
     >>> verify(parameters, 4.0, 1e-6) <= 1e-6
     True
 
-A phase keeps user i of a cohort of B when κ_i + Lap(λ) > F, κ_i the concentration score; halts when the number of users
-filtered reaches a hidden random cutoff; and releases a public average of its iterates with Gaussian noise. `verify`
-evaluates outlier-filter#f1, `calibrate` searches for the least noise that it accepts, by a faster game. Everything is
-free of scale: a length d (how far apart ordinary users' average gradients lie) enters only through τ = θ/d and
-σ = η·d·Ξ/B.
+A phase keeps user i of a cohort of B when κ_i + Lap(λ) > F, κ_i the concentration score. It halts when the number of
+users filtered reaches a hidden random cutoff, and releases a public average of its iterates with Gaussian noise.
+Function `verify` evaluates outlier-filter#f1, `calibrate` searches for the least noise that it accepts, by a faster
+game. Everything is free of scale: a length d (how far apart ordinary users' average gradients lie) enters only through
+τ = θ/d and σ = η·d·Ξ/B.
 
 Source: Ghazi, Kumar, Liu & Manurangsi, Algorithm 2, with the cutoff, the halt and the constants of our own proof.
 Statement, proof and symbols: docs/privacy/outlier-filter.md#f1.
@@ -82,7 +82,7 @@ class FilterParameters:
         return self.theta / distance
 
     def noise_scale(self, step: float, distance: float) -> float:
-        """σ = η·s / (τ·(N + 1)): standard deviation per coordinate of the release; any public average of iterates."""
+        """Return σ = η·s / (τ·(N + 1)), the standard deviation a coordinate of any public average of iterates."""
         positive(step=step)
         return step * self.noise_multiplier / (self.temperature(distance) * (self.survivors + 1))
 
@@ -93,7 +93,7 @@ class FilterParameters:
         return step * farthest / (self.temperature(distance) * (self.survivors + 1))
 
     def cutoff_law(self) -> Vector:
-        """Probabilities of the cutoff 1, …, c_max."""
+        """Return probabilities of the cutoff 1, …, c_max."""
         return cutoff_law(self.cutoff_centre, self.cutoff_decay)
 
 
@@ -117,7 +117,7 @@ def verify(
     *,
     delta_slack: float = 0.0,
 ) -> float:
-    """δ that outlier-filter#f1 certifies at ε for one phase, and for any number on disjoint users; at most `delta`.
+    """Return δ that outlier-filter#f1 certifies at ε for one or more phases on disjoint users; at most `delta`.
 
     `delta_slack` bounds the total-variation distance between the noise drawn in a phase (Laplace, cutoff, Gaussian, all
     draws together) and the ideal laws; it costs (1 + e^ε)·delta_slack.
@@ -149,7 +149,7 @@ def calibrate(
     adjacency: Adjacency = "replace-one",
     delta_slack: float = 0.0,
 ) -> FilterParameters:
-    """Parameters with small noise factor Ξ that `verify` accepts at (ε, δ).
+    """Return parameters with small noise factor Ξ that `verify` accepts at (ε, δ).
 
     `phase_users` (users asked over the longest phase) bears on utility alone: θ leaves ordinary users so far above the
     threshold that about a tenth of the cutoff is spent on them by bad luck.

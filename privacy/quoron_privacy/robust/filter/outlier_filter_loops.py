@@ -131,7 +131,7 @@ def _log_delta(log_mu, log_mus, logs):  # type: ignore[no-untyped-def]
 
 @njit(cache=True)
 def solve(current, hit_up, hit_down, values, rare, likely, picks, sweeps):  # type: ignore[no-untyped-def]
-    """Fills `values` with the least fixed points, level by level, from below; returns the largest residual.
+    """Fill `values` with the least fixed points, level by level, from below; return the largest residual.
 
     Row i + 1 of `current` is lattice point i, at first h; row 0 stands for everything below, the last row for
     everything above. Plain loops over arrays of the caller's: slices take seconds to compile.

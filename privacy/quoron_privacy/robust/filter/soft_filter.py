@@ -85,7 +85,7 @@ class SoftFilterParameters:
         return step * _fixed_point(self)[0] / (self.temperature(distance) * self.weight)
 
     def noise_scale(self, step: float, distance: float) -> float:
-        """σ = η·s / (τ·(B − Vmax)): standard deviation per coordinate of a released public average of iterates."""
+        """Return σ = η·s / (τ·(B − Vmax)), the standard deviation a coordinate of a public average of iterates."""
         positive(step=step)
         return step * self.noise_multiplier / (self.temperature(distance) * self.weight)
 
@@ -107,7 +107,7 @@ _WIDE = _Grid(
 
 
 def verify(parameters: SoftFilterParameters, epsilon: float, delta: float, *, delta_slack: float = 0.0) -> float:
-    """δ that soft-filter#sf1 certifies at ε for one phase or any number on disjoint users, ≤ `delta`; replace-one.
+    """Return δ that soft-filter#sf1 certifies at ε for one or more phases on disjoint users, ≤ `delta`; replace-one.
 
     `delta_slack` bounds the total-variation distance of all noise of a phase from its ideal law; it costs
     (1 + e^ε)·delta_slack. Raises VerificationError naming the condition that fails.
@@ -145,7 +145,7 @@ def calibrate(
     score_error: float = 0.0,
     delta_slack: float = 0.0,
 ) -> SoftFilterParameters:
-    """Parameters with small noise factor Ξ that `verify` accepts at (ε, δ).
+    """Return parameters with small noise factor Ξ that `verify` accepts at (ε, δ).
 
     `phase_users` bears on utility alone: ordinary users use up at most three tenths of Vmax over a phase of that
     many, and then pass the test with probability 0.998. Raises Infeasible naming the smallest cohort that would do.

@@ -62,7 +62,7 @@ class LaplaceThreshold:
         return ceil(self.threshold / self.grid) * self.grid
 
     def epsilon(self, sensitivity: float) -> float:
-        """ε of one test whose score moves by at most `sensitivity`: rounding can add two grid steps."""
+        """Return ε of one test whose score moves by at most `sensitivity`: rounding can add two grid steps."""
         non_negative(sensitivity=sensitivity)
         return (sensitivity * (1 + 1e-9) + 2 * self.grid) / self.scale
 
@@ -74,7 +74,7 @@ class LaplaceThreshold:
         return steps > self.limits(steps.shape, stream)
 
     def limits(self, shape: int | tuple[int, ...], stream: RandomStream) -> NDArray[np.int64]:
-        """Noisy thresholds in grid steps, drawn before any score is known: `decide` is round(score / grid) > limit."""
+        """Return noisy thresholds in grid steps, before any score is known: `decide` is round(score / grid) > limit."""
         return ceil(self.threshold / self.grid) - stream.laplace_steps(_STEPS, shape)
 
 
@@ -106,7 +106,7 @@ class HiddenCutoff:
         return (*reversed(side), 2**_BITS, *side)
 
     def draw(self, stream: RandomStream) -> int:
-        """One cutoff. Draw it once a phase and keep it secret."""
+        """Return one cutoff. Draw it once a phase and keep it secret."""
         return 1 + stream.weighted_choice(self.weights)
 
 
