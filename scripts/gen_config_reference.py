@@ -131,7 +131,7 @@ def _bound(value: float) -> str:
 
 
 def _options() -> str:
-    lines = ["## [algorithm.options]\n", "What each algorithm's plan may be told; left out, the plan chooses.\n"]
+    lines = ["## [algorithm.options]\n", "What each algorithm's plan takes; left out, the plan chooses.\n"]
     for info in ALGORITHMS.values():
         fields = info.options.__dataclass_fields__.values()
         told = ", ".join(f"`{field.name}` ({_code(field.default)})" for field in fields) or "none"

@@ -93,6 +93,13 @@ def test_every_name_that_a_proof_cites_exists(page: Path) -> None:
             assert owner not in members() or member in members()[owner], token
 
 
+@pytest.mark.parametrize("page", [page for page in PAGES if page.stem != "README"], ids=lambda page: page.stem)
+def test_a_proof_names_its_module_and_its_tests(page: Path) -> None:
+    text = page.read_text()
+    assert "Code: " in text
+    assert re.search(r"Tests?:\s(.{0,200}\s)?`tests/[\w/]+(\.py|/)`", text, re.DOTALL)
+
+
 LABEL = r"[A-Z]{1,2}\d+"
 MIN_COHORTS = ("min-cohort",)
 PROMISES = (

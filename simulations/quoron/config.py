@@ -545,7 +545,7 @@ class MinCohortSection(Section):
     )
     participation: Literal["private", "public"] = Field(
         default="private",
-        description="whether who answers may be told: public counts answers exactly, at any number of users, and names "
+        description="whether it may show who answers: public counts answers exactly, at any number of users, and names "
         "who is missing; under replace-one, and where cohorts are public (docs/federation.md)",
     )
 

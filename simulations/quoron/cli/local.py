@@ -30,13 +30,13 @@ def start(
     source: Source = "",
     clients: Annotated[
         int | None,
-        typer.Option(min=1, help="How many, one user of the source each: 20 unless told. One for each silo."),
+        typer.Option(min=1, help="How many, one user of the source each: 20 unless given. One for each silo."),
     ] = None,
     folder: Place = HERE,
     listen: Annotated[str, typer.Option(help="Where clients connect.")] = CLIENTS,
     control: Annotated[str, typer.Option(help="Where operators connect.")] = CONTROL,
     workers: Annotated[
-        int | None, typer.Option(min=1, help="Processes that clients share: as many as memory bears unless told.")
+        int | None, typer.Option(min=1, help="Processes that clients share: as many as memory bears unless given.")
     ] = None,
     settings: Settings = None,
     as_json: Json = False,
