@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, suppress
 from functools import lru_cache
-from pathlib import Path
 
 from quoron_privacy.two_servers.specification import Sheet
 from quoron_server.books.database import Database
@@ -23,8 +22,7 @@ from quoron_server.service import metrics as metrics_port
 from quoron_server.service.metrics import DATABASE_TIMEOUT as PATIENCE
 from quoron_server.service.metrics import FREE, Family, Sample, family, text
 
-ALARMS = Path(__file__).with_name("alarms.yml")
-REFUSED = ("unknown certificate", "not one of its coordinators", "refused", "away", "error")
+REFUSED = ("identity", "expired", "refused", "away", "error")  # calls, and why
 
 
 def own(name: str, help_: str, samples: Iterable[Sample] | float, kind: str = "gauge") -> Family:
@@ -72,7 +70,7 @@ class HelperMetrics:
         yield family("database_up", "Whether the database answers, and can be written.", int(up))
         yield own("keys_end", "Whether keys of runs that are over could be destroyed, at the last look.", self.on_time)
         refused: list[Sample] = [({"why": why}, self.refused[why]) for why in REFUSED]
-        yield own("calls_refused_total", "Calls that were refused, since the start.", refused, "counter")
+        yield family("calls_refused_total", "Calls that were refused, since the start.", refused, "counter")
         free: list[Sample] = []
         books = self._database.path
         for place, path in (("books", books and books.parent), ("keys", self._helped.keys.folder)):
@@ -112,7 +110,7 @@ class Watched:
         self._thread = threading.Thread(target=self._run, name="metrics", daemon=True)
         self._thread.start()
         address, metrics, serving = self._given
-        listening = metrics_port.listen(address, metrics, serving=serving, alarms=ALARMS)
+        listening = metrics_port.listen(address, metrics, serving=serving)
         try:
             self._server = asyncio.run_coroutine_threadsafe(listening, self._loop).result()
         except BaseException:

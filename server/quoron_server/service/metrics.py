@@ -298,7 +298,7 @@ def place(address: str) -> tuple[str, int]:
     return host.strip("[]") or LOOPBACK, int(port)
 
 
-async def listen(address: str, metrics: Told, *, serving: Callable[[], bool], alarms: Path = ALARMS) -> asyncio.Server:
+async def listen(address: str, metrics: Told, *, serving: Callable[[], bool]) -> asyncio.Server:
     """A server there; ConfigError if that is no address, or none of this machine's that is free."""
     host, port = place(address)
     here = 0
@@ -312,7 +312,7 @@ async def listen(address: str, metrics: Told, *, serving: Callable[[], bool], al
                     async with asyncio.timeout(REQUEST_TIMEOUT):
                         head = await reader.readuntil(b"\r\n\r\n")
                     writer.transport.set_write_buffer_limits(0)  # so that it drains to the last byte
-                    writer.write(await _answered(head, metrics, alarms, serving=serving()))
+                    writer.write(await _answered(head, metrics, serving=serving()))
                     async with asyncio.timeout(REQUEST_TIMEOUT):
                         await writer.drain()
         finally:
@@ -334,7 +334,7 @@ def address_of(server: asyncio.Server) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-async def _answered(head: bytes, metrics: Told, alarms: Path, *, serving: bool) -> bytes:
+async def _answered(head: bytes, metrics: Told, *, serving: bool) -> bytes:
     """The whole answer to a request."""
     words = head.partition(b"\r\n")[0].decode("latin-1").split(" ")
     method, path = (words[0], words[1].partition("?")[0]) if len(words) == 3 else ("", "")
@@ -346,7 +346,7 @@ async def _answered(head: bytes, metrics: Told, alarms: Path, *, serving: bool) 
     elif path == "/metrics":
         code, body = 200, await metrics.text()
     elif path == "/alarms.yml":
-        code, body = 200, alarms.read_text(encoding="utf-8")
+        code, body = 200, ALARMS.read_text(encoding="utf-8")
     elif path == "/healthz":
         code, body = (
             (200, "serving\n")
