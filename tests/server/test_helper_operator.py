@@ -12,7 +12,7 @@ from quoron.cli.app import invoke
 from quoron_privacy.errors import ConfigError
 from quoron_server.books.database import Database
 from quoron_server.helper.keys import Keys
-from quoron_server.helper.metrics import HelperMetrics, Watched
+from quoron_server.helper.metrics import HelperMetrics, served
 from quoron_server.helper.runs import Helped, Refused
 from quoron_server.service.folder_lock import locked
 from quoron_server.service.metrics import ALARMS
@@ -64,10 +64,11 @@ def steady(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("steady")
 class TestMetrics:
     def scraped(self, helped: Helped, database: Database, path: str = "metrics", *, on_time: bool = True) -> str:
-        metrics = HelperMetrics(helped, database, lambda: {"helper": 30.5}, clock=lambda: 1_800_000_000.0)
+        metrics = HelperMetrics(helped, database, lambda: {"helper": 30.5})
+        metrics._clock, metrics._started = (lambda: 1_800_000_000.0), 1_800_000_000.0
         with (
-            Watched("0", metrics, lambda: on_time) as watched,
-            urllib.request.urlopen(f"http://{watched.address}/{path}") as reply,
+            served("0", metrics, serving=lambda: on_time) as address,
+            urllib.request.urlopen(f"http://{address}/{path}") as reply,
         ):
             return str(reply.read().decode())
 

@@ -32,7 +32,7 @@ from quoron_server.books.database import Database
 from quoron_server.books.store import software
 from quoron_server.helper.books import HelperBooks
 from quoron_server.helper.keys import Keys, public_fingerprint, signing_key
-from quoron_server.helper.metrics import HelperMetrics, Watched
+from quoron_server.helper.metrics import HelperMetrics, served
 from quoron_server.helper.runs import KEEP, Helped, Refused, UnknownRun
 from quoron_server.service import metrics as metrics_port
 from quoron_server.service import security
@@ -125,10 +125,12 @@ class HelperProcess:
             )
             self.metrics = HelperMetrics(self.helped, self._database, lambda: _days_left(trust))
             if config.metrics is not None:
-                watched = Watched(
-                    config.metrics, self.metrics, lambda: self.metrics.on_time and not self._database.failing
+                port_of_metrics = served(
+                    config.metrics,
+                    self.metrics,
+                    serving=lambda: self.metrics.on_time and not self._database.failing,
                 )
-                self.metrics_address = self._open.enter_context(watched).address
+                self.metrics_address = self._open.enter_context(port_of_metrics)
             self._server = grpc.server(ThreadPoolExecutor(_CALLS, thread_name_prefix="calls"), options=_OPTIONS)
             helper_pb2_grpc.add_HelperServicer_to_server(
                 HelperService(self.helped, trust, config, self.metrics), self._server
