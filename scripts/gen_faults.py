@@ -128,7 +128,7 @@ unless on {WHERE} quoron_certificate_days_left < 0""",
         meaning="The database's file is gone, or another is in its place",
         remedy="Stop the coordinator. Bring the volume back and start it, else `quoron admin restore` the "
         "[latest backup](durability.md#what-if-i-lose-the-database)",
-        rule="quoron_books_in_place == 0",
+        rule="quoron_database_in_place == 0",
         severity="critical",
     ),
     Fault(
@@ -136,7 +136,7 @@ unless on {WHERE} quoron_certificate_days_left < 0""",
         meaning="Something else changed a row of the privacy ledger",
         remedy="Stop the coordinator. `quoron ledger verify` names the row; compare with your last export, and correct "
         "it or restore a backup",
-        rule="quoron_chain_whole == 0",
+        rule="quoron_ledger_intact == 0",
         unless=("database-lost",),
         severity="critical",
     ),
@@ -145,7 +145,7 @@ unless on {WHERE} quoron_certificate_days_left < 0""",
         meaning="The database is older than a client has seen",
         remedy="Stop the coordinator. Put the newer database back, else `quoron admin restore` this one. A single "
         "client may lie: check others",
-        rule="quoron_newer_books_seen_total > 0",
+        rule="quoron_newer_database_seen_total > 0",
         severity="critical",
     ),
     Fault(

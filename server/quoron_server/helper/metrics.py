@@ -1,7 +1,7 @@
-"""What a helper tells those who watch over it, in Prometheus' text format: planned and public values, no others.
+"""Metrics of a second server in Prometheus' text format: planned and public values, no others.
 
-Of a run how far it is, by its plan; of users nothing, and not how many there were: whoever answers, the text is the
-same (docs/two-servers.md#metrics).
+Of a run its progress by the plan; nothing about users, nor how many there were: whoever answers, the text is the same
+(docs/two-servers.md#metrics).
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""What a coordinator tells those who watch over it, in Prometheus' text format: planned and public values, no others.
+"""Metrics of a coordinator in Prometheus' text format, and the port that serves them: public values, no others.
 
     >>> print(text([Family("quoron_runs", "gauge", "Runs by state.", (({"state": "running"}, 2),))]), end="")
     # HELP quoron_runs Runs by state.
@@ -6,14 +6,14 @@
     quoron_runs{state="running"} 2
 
 Nothing follows from an answer, from who gave one or when, or from how many there were: whoever answers, the text is
-the same (docs/operate.md#metrics), unless it is no answer, of a length or type that no data lead to. How far a run
-has come is told when its watchers are told. Sizes are rounded.
+the same (docs/operate.md#metrics), unless it is no answer, of a length or type that no data lead to. The progress of a
+run changes when its event stream reports it. Sizes are rounded.
 
-A port of plain HTTP for those who watch over a coordinator or a helper: /metrics, /healthz, /alarms.yml with rules.
+The port of a coordinator or a second server, in plain HTTP: /metrics, /healthz, /alarms.yml with the rules.
 
     server = await listen("127.0.0.1:9464", metrics, serving=lambda: True)
 
-It is off unless asked for, and on loopback unless another address is given. What it tells is public, so it asks for no
+It is off unless asked for, and on loopback unless another address is given. Its values are public, so it asks for no
 token; it reads one short request a connection, in a few seconds, of a few connections at a time.
 """
 
@@ -122,7 +122,9 @@ class ServerMetrics(ABC, Generic[S]):
         free = [({"place": place}, room // FREE * FREE) for place, room in self._free().items()]
         books = self._database.path
         with suppress(OSError):
-            free += [] if books is None else [({"place": "books"}, shutil.disk_usage(books.parent).free // FREE * FREE)]
+            free += (
+                [] if books is None else [({"place": "database"}, shutil.disk_usage(books.parent).free // FREE * FREE)]
+            )
         days = [({"of": of}, math.floor(left)) for of, left in self._days_left().items()]
         return text(
             [
@@ -190,7 +192,7 @@ class Metrics(ServerMetrics[Stored]):
         return {"scratch": self._manager.sessions.free_disk}
 
     def _own(self, stored: Stored | None) -> Iterator[Family]:
-        yield family("chain_whole", "Whether the lifetime ledger held together when it was last verified.", self.whole)
+        yield family("ledger_intact", "Whether the privacy ledger was intact when it was last verified.", self.whole)
         yield from self._of_books(stored)
         yield from self._of_runs()
         yield from self._of_doors()
@@ -228,13 +230,13 @@ class Metrics(ServerMetrics[Stored]):
 
     def _of_books(self, stored: Stored | None) -> Iterator[Family]:
         there = self._place is None or (self._file is not None and _inode(self._place) == self._file)
-        yield family("books_in_place", "Whether the database's file is the one that was opened.", there)
+        yield family("database_in_place", "Whether the database's file is the one that was opened.", there)
         if self._place is not None:
             size = sum(_size(Path(f"{self._place}{end}")) for end in ("", "-wal"))
-            yield family("books_bytes", "Size of the database's file, rounded up to MiB.", -(-size // _SIZE) * _SIZE)
+            yield family("database_bytes", "Size of the database's file, rounded up to MiB.", -(-size // _SIZE) * _SIZE)
         counts = self._manager.counts
-        told = "Enrolments of clients that have seen more of the lifetime ledger than there is, since the start."
-        yield family("newer_books_seen_total", told, counts.newer_books, "counter")
+        told = "Enrolments of clients that have seen more of the privacy ledger than there is, since the start."
+        yield family("newer_database_seen_total", told, counts.newer_books, "counter")
         refused = [({"why": why}, number) for why, number in counts.refused.items()]
         yield family("submissions_refused_total", "Runs that were not taken on, since the start.", refused, "counter")
         if stored is None:
