@@ -1,6 +1,6 @@
 """Faults of a federation, rehearsed on a coordinator that runs: what it tells before, during and after each of them.
 
-    shots = carried_out(rehearsed("hang", folder))     # Scraped: well, faulty over two rounds, mended by the runbook
+    shots = carried_out(rehearsed("run-stuck", folder))     # well, faulty over two rounds, mended by the runbook
 
 Each rehearsal has a run under way, does the damage, and then what the runbook says.
 """
@@ -8,6 +8,7 @@ Each rehearsal has a run under way, does the damage, and then what the runbook s
 import asyncio
 import contextlib
 import datetime as dt
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -17,16 +18,20 @@ import pytest
 
 from federation.crowd import Peer, put_clock_forward, specification, until
 from federation.rehearsal import NAME, REHEARSALS, ROUND, SECONDS, Scene, rehearsal
+from federation.two_servers import helper
 from quoron_privacy.errors import LedgerUnavailable, QuoronError, RunError
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_protos.v1 import federation_pb2_grpc
 from quoron_server import runs as books
 from quoron_server.books.database import Database
 from quoron_server.books.lifetime_ledger import PopulationLedger
+from quoron_server.helper import service as second_server
+from quoron_server.helper.keys import Keys
 from quoron_server.service import Transport, certificates, metrics, security
 from quoron_server.service.certificates import Revocations
 from quoron_server.service.sessions import Sessions
 from quoron_server.wording import plan_json
+from server.helper_scene import Leader, real
 
 
 async def rehearsed(fault: str, folder: Path) -> Scene:
@@ -42,8 +47,8 @@ async def rehearsed(fault: str, folder: Path) -> Scene:
     return scene
 
 
-@rehearsal("hang")
-async def hang(at: Scene) -> None:
+@rehearsal("run-stuck")
+async def run_stuck(at: Scene) -> None:
     await at.begun()
 
     async def never(*_: object, **__: object) -> None:
@@ -62,8 +67,8 @@ async def hang(at: Scene) -> None:
     await at.is_mended()
 
 
-@rehearsal("outage")
-async def outage(at: Scene) -> None:
+@rehearsal("down")
+async def down(at: Scene) -> None:
     await at.begun()
     await at.leave()
     await at.stays()
@@ -88,8 +93,8 @@ async def database_away(at: Scene) -> None:
     await at.is_mended()
 
 
-@rehearsal("full-disk")
-async def full_disk(at: Scene) -> None:
+@rehearsal("disk-full")
+async def disk_full(at: Scene) -> None:
     await at.begun()
     with at.running._database.writing() as connection:
         pages = connection.exec_driver_sql("PRAGMA page_count").scalar()
@@ -105,8 +110,8 @@ async def full_disk(at: Scene) -> None:
     await at.is_mended()
 
 
-@rehearsal("lost-volume")
-async def lost_volume(at: Scene) -> None:
+@rehearsal("database-lost")
+async def database_lost(at: Scene) -> None:
     await at.begun()
     file, elsewhere = at.folder / "coordinator.sqlite", at.folder / "elsewhere.sqlite"
     file.rename(elsewhere)
@@ -117,8 +122,8 @@ async def lost_volume(at: Scene) -> None:
     await at.is_mended()
 
 
-@rehearsal("foreign-change")
-async def foreign_change(at: Scene) -> None:
+@rehearsal("ledger-changed")
+async def ledger_changed(at: Scene) -> None:
     await at.begun()
     await at.running.metrics.verify()
     before = at.running._database.all(_row(0))[0][0]
@@ -140,8 +145,8 @@ def _row(sequence: int) -> Any:
     return sa.text(f"SELECT payload FROM population WHERE sequence = {sequence}")
 
 
-@rehearsal("old-backup")
-async def old_backup(at: Scene) -> None:
+@rehearsal("database-older")
+async def database_older(at: Scene) -> None:
     await at.serve()
     await at.leave()
     old = {path: path.read_bytes() for path in at.folder.glob("coordinator.sqlite*")}
@@ -167,8 +172,8 @@ async def old_backup(at: Scene) -> None:
     await at.is_mended()
 
 
-@rehearsal("clock-jump")
-async def clock_jump(at: Scene) -> None:
+@rehearsal("clock-jumped")
+async def clock_jumped(at: Scene) -> None:
     await at.begun()
     at.ahead = 3600.0
     await at.stays()
@@ -176,8 +181,8 @@ async def clock_jump(at: Scene) -> None:
     await at.is_mended()
 
 
-@rehearsal("wrong-plan")
-async def wrong_plan(at: Scene) -> None:
+@rehearsal("plan-refused")
+async def plan_refused(at: Scene) -> None:
     await at.begun()
     async with at.operator() as call:
         wanted = specification(NAME, "autumn", plan_digest="0" * 64)
@@ -200,8 +205,8 @@ async def wrong_key(at: Scene) -> None:
     await at.is_mended()
 
 
-@rehearsal("foreign-program")
-async def foreign_program(at: Scene) -> None:
+@rehearsal("foreign-client")
+async def foreign_client(at: Scene) -> None:
     await at.begun()
     async with grpc.aio.insecure_channel(at.running.listen) as channel:
         stub = federation_pb2_grpc.ClientPlaneStub(channel)
@@ -231,8 +236,8 @@ async def limit_reached(at: Scene) -> None:
     await at.is_mended()
 
 
-@rehearsal("cancelled-run")
-async def cancelled_run(at: Scene) -> None:
+@rehearsal("run-cancelled")
+async def run_cancelled(at: Scene) -> None:
     await at.begun()
     async with at.operator() as call:
         assert (await call("cancel", "trial"))["state"] == "cancelled"
@@ -242,8 +247,8 @@ async def cancelled_run(at: Scene) -> None:
     await at.is_mended()
 
 
-@rehearsal("failed-run")
-async def failed_run(at: Scene) -> None:
+@rehearsal("run-failed")
+async def run_failed(at: Scene) -> None:
     await at.begun()
 
     def failing(*_: object, **__: object) -> None:
@@ -260,8 +265,8 @@ async def failed_run(at: Scene) -> None:
     await at.is_mended()
 
 
-@rehearsal("upgraded-code")
-async def upgraded_code(at: Scene) -> None:
+@rehearsal("run-paused")
+async def run_paused(at: Scene) -> None:
     await at.begun()
     await at.leave()
     at.patch.setattr(books, "plan_json", lambda plan: plan_json(plan) | {"novelty": 1})
@@ -276,8 +281,8 @@ async def upgraded_code(at: Scene) -> None:
     await at.is_mended()
 
 
-@rehearsal("dead-clients")
-async def dead_clients(at: Scene) -> None:
+@rehearsal("clients-away")
+async def clients_away(at: Scene) -> None:
     await at.begun()
     for peer in at.peers[:15]:
         peer.call.cancel()
@@ -312,8 +317,8 @@ async def _enrolled(at: Scene, place: Path, name: str) -> Peer:
     return peer
 
 
-@rehearsal("expiry")
-async def expiry(at: Scene) -> None:
+@rehearsal("certificate-ends")
+async def certificate_ends(at: Scene) -> None:
     async with _over_tls(at) as place:
         await _enrolled(at, place, "client-0")
         at.well = await at.scraped()
@@ -326,8 +331,8 @@ async def expiry(at: Scene) -> None:
         await at.is_mended()
 
 
-@rehearsal("revocation")
-async def revocation(at: Scene) -> None:
+@rehearsal("client-revoked")
+async def client_revoked(at: Scene) -> None:
     async with _over_tls(at) as place:
         for name in ("client-0", "client-1"):
             await _enrolled(at, place, name)
@@ -339,8 +344,8 @@ async def revocation(at: Scene) -> None:
         await at.is_mended()
 
 
-@rehearsal("unreadable-list")
-async def unreadable_list(at: Scene) -> None:
+@rehearsal("revocations-unreadable")
+async def revocations_unreadable(at: Scene) -> None:
     async with _over_tls(at) as place:
         await _enrolled(at, place, "client-0")
         at.well = await at.scraped()
@@ -349,3 +354,28 @@ async def unreadable_list(at: Scene) -> None:
         await at.stays()
         (place / "revoked.json").write_text(kept)
         await at.is_mended()
+
+
+@rehearsal("keys-stay")
+async def keys_stay(at: Scene) -> None:
+    """On the second server: its other faults are raised by the same metrics as a coordinator's."""
+
+    def stay(*_: object) -> None:
+        raise OSError("The folder is read-only.")
+
+    place = at.folder / "second"
+    certificates.make_authority(place, days=400)
+    certificates.issue(place, "helper", coordinator=True, hosts=("127.0.0.1",), days=300)
+    certificates.issue(place, "leader", days=300)
+    at.patch.setattr(second_server, "LOOK", 0.01)
+    at.running = running = at._served.enter_context(helper(place, metrics="0"))  # type: ignore[assignment]
+    Leader(real(), running.helped)
+    at.well = await at.scraped()
+    destroy = Keys.destroy
+    at.patch.setattr(Keys, "destroy", stay)
+    running.helped._clock = lambda: time.time() + 366 * 86_400  # the run's time is over
+    await until(lambda: not running.metrics.on_time)
+    await at.stays()
+    at.patch.setattr(Keys, "destroy", destroy)
+    await until(lambda: running.metrics.on_time)
+    await at.is_mended()

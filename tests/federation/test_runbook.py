@@ -7,8 +7,9 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import gen_faults
 import pytest
-import yaml
+from gen_faults import BY_NAME, FAULTS
 
 from federation.crowd import carried_out
 from federation.faults import rehearsed
@@ -17,33 +18,22 @@ from quoron_server.service import metrics
 
 ROOT = Path(__file__).parents[2]
 STEP, BEFORE, LATER = 15, 120, 900  # seconds between two scrapes, before the fault, and until all is forgotten
-RULES = yaml.safe_load(metrics.ALARMS.read_text(encoding="utf-8"))["groups"][0]["rules"]
-ALARMS = {rule["alert"]: rule for rule in RULES}
 promtool = pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
 SUFFIX = 'instance="hub:9464",job="quoron"'
 
 
-def lines() -> dict[str, tuple[str, str]]:
-    """Alarm and remedy of each line of the page, by its anchor."""
-    page = (ROOT / "docs" / "runbook.md").read_text(encoding="utf-8")
-    rows = re.findall(r'^\| <a id="([a-z-]+)"></a>(.+?) \| `(\w+)` \| (.+) \|$', page, flags=re.MULTILINE)
-    return {anchor: (alarm, what) for anchor, _, alarm, what in rows}
+def test_every_fault_has_a_dry_run_a_rule_and_a_row_of_the_runbook() -> None:
+    assert set(BY_NAME) == set(REHEARSALS)
+    assert len(BY_NAME) == len(FAULTS) >= 15
+    assert gen_faults.rules() == metrics.ALARMS.read_text(encoding="utf-8")
+    assert gen_faults.page() == gen_faults.PAGE.read_text(encoding="utf-8")
 
 
-def test_every_line_has_a_rehearsal_and_an_alarm_of_its_own() -> None:
-    page = lines()
-    assert set(page) == set(REHEARSALS)
-    assert len(page) >= 15
-    assert sorted(alarm for alarm, _ in page.values()) == sorted(ALARMS)
-    for anchor, (alarm, _) in page.items():
-        assert ALARMS[alarm]["annotations"]["runbook"] == f"docs/runbook.md#{anchor}"
-
-
-def test_every_alarm_reads_metrics_that_the_page_lists() -> None:
+def test_every_rule_reads_metrics_that_the_page_lists() -> None:
     page = (ROOT / "docs" / "operate.md").read_text(encoding="utf-8").partition("\n## Metrics")[2]
     known = set(re.findall(r"`(?:quoron)?_?(\w+)", page))
-    for rule in RULES:
-        for name in re.findall(r"quoron_(\w+)", rule["expr"]):
+    for fault in FAULTS:
+        for name in (name.removeprefix("quoron_") for name in fault.metrics):
             assert name in known or name.removeprefix("run_") in known, name
 
 
@@ -99,7 +89,7 @@ def check(folder: Path, tests: list[dict[str, Any]], rules: Path = metrics.ALARM
 @pytest.mark.parametrize("fault", REHEARSALS)
 def test_a_fault_raises_its_one_alarm_within_two_rounds_and_its_line_clears_it(fault: str, tmp_path: Path) -> None:
     scene = carried_out(rehearsed(fault, tmp_path))
-    alarm, _ = lines()[fault]
+    alarm = BY_NAME[fault].alarm
     expected = [firing(set(), BEFORE - 1), firing({alarm}, BEFORE + 2 * ROUND), firing(set(), BEFORE + LATER)]
     check(tmp_path, [unit_test(fault, series(scene), expected)])
 

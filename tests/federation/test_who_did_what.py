@@ -152,7 +152,7 @@ def test_the_log_says_the_same_as_fields_of_json_in_a_line_each(
 
 def test_a_restart_a_resumption_and_a_pause_are_logged(tmp_path: Path, our_logs: pytest.LogCaptureFixture) -> None:
     with our_logs.at_level(logging.INFO):
-        scene = carried_out(rehearsed("upgraded-code", tmp_path))
+        scene = carried_out(rehearsed("run-paused", tmp_path))
     assert scene.mended['quoron_runs{state="running"}'] == 1
     found = Counter(record.__dict__["event"] for record in our_logs.records if hasattr(record, "event"))
     assert found == {"enrolled": USERS, "started": 3, "submitted": 1, "began": 1, "paused": 1, "resumed": 1}

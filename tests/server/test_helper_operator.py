@@ -6,15 +6,16 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-import yaml
+from gen_faults import BY_NAME
 
 from quoron.cli.app import invoke
 from quoron_privacy.errors import ConfigError
 from quoron_server.books.database import Database
 from quoron_server.helper.keys import Keys
-from quoron_server.helper.metrics import ALARMS, HelperMetrics, Watched
+from quoron_server.helper.metrics import HelperMetrics, served
 from quoron_server.helper.runs import Helped, Refused
 from quoron_server.service.folder_lock import locked
+from quoron_server.service.metrics import ALARMS
 from server.helper_scene import LEADER, Leader, opened, real
 
 
@@ -63,10 +64,11 @@ def steady(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("steady")
 class TestMetrics:
     def scraped(self, helped: Helped, database: Database, path: str = "metrics", *, on_time: bool = True) -> str:
-        metrics = HelperMetrics(helped, database, lambda: {"helper": 30.5}, clock=lambda: 1_800_000_000.0)
+        metrics = HelperMetrics(helped, database, lambda: {"helper": 30.5})
+        metrics._clock, metrics._started = (lambda: 1_800_000_000.0), 1_800_000_000.0
         with (
-            Watched("0", metrics, lambda: on_time) as watched,
-            urllib.request.urlopen(f"http://{watched.address}/{path}") as reply,
+            served("0", metrics, serving=lambda: on_time) as address,
+            urllib.request.urlopen(f"http://{address}/{path}") as reply,
         ):
             return str(reply.read().decode())
 
@@ -86,18 +88,13 @@ class TestMetrics:
                 texts.append(made.replace(str(expires), ""))
         assert texts[0] == texts[1]
 
-    def test_alarms_ask_for_metrics_that_there_are_and_name_sections_that_there_are(self, tmp_path: Path) -> None:
+    def test_it_serves_the_coordinators_alarms_and_the_metrics_of_its_own_faults(self, tmp_path: Path) -> None:
         with opened(tmp_path) as helped:
-            Leader(real(), helped)
             made = self.scraped(helped, helped.books._database)
-            served = self.scraped(helped, helped.books._database, "alarms.yml")
-        assert served == ALARMS.read_text(encoding="utf-8")
-        page = (Path(__file__).parents[2] / "docs" / "two-servers.md").read_text(encoding="utf-8").lower()
-        for rule in yaml.safe_load(served)["groups"][0]["rules"]:
-            names = [word for word in _words(rule["expr"]) if word.startswith("quoron_")]
-            assert all(f"\n{name}" in made for name in names), rule["alert"]
-            section = rule["annotations"]["runbook"].partition("#")[2]
-            assert f"# {section.replace('-', ' ')}" in page
+            assert self.scraped(helped, helped.books._database, "alarms.yml") == ALARMS.read_text(encoding="utf-8")
+        own = ("database-away", "disk-full", "clock-jumped", "certificate-ends", "wrong-key", "keys-stay")
+        for name in set.union(*(BY_NAME[fault].metrics for fault in own)):
+            assert f"\n{name}" in made, name
 
     def test_health_is_that_keys_end_in_time(self, tmp_path: Path) -> None:
         with opened(tmp_path) as helped:
@@ -105,7 +102,3 @@ class TestMetrics:
             with pytest.raises(urllib.error.HTTPError, match="503") as found:
                 self.scraped(helped, helped.books._database, "healthz", on_time=False)
             found.value.close()
-
-
-def _words(expression: str) -> list[str]:
-    return "".join(each if each.isalnum() or each == "_" else " " for each in expression).split()

@@ -32,7 +32,7 @@ from quoron_server.books.database import Database
 from quoron_server.books.store import software
 from quoron_server.helper.books import HelperBooks
 from quoron_server.helper.keys import Keys, public_fingerprint, signing_key
-from quoron_server.helper.metrics import REFUSED, HelperMetrics, Watched
+from quoron_server.helper.metrics import HelperMetrics, served
 from quoron_server.helper.runs import KEEP, Helped, Refused, UnknownRun
 from quoron_server.service import metrics as metrics_port
 from quoron_server.service import security
@@ -125,10 +125,12 @@ class HelperProcess:
             )
             self.metrics = HelperMetrics(self.helped, self._database, lambda: _days_left(trust))
             if config.metrics is not None:
-                watched = Watched(
-                    config.metrics, self.metrics, lambda: self.metrics.on_time and not self._database.failing
+                port_of_metrics = served(
+                    config.metrics,
+                    self.metrics,
+                    serving=lambda: self.metrics.on_time and not self._database.failing,
                 )
-                self.metrics_address = self._open.enter_context(watched).address
+                self.metrics_address = self._open.enter_context(port_of_metrics)
             self._server = grpc.server(ThreadPoolExecutor(_CALLS, thread_name_prefix="calls"), options=_OPTIONS)
             helper_pb2_grpc.add_HelperServicer_to_server(
                 HelperService(self.helped, trust, config, self.metrics), self._server
@@ -231,11 +233,10 @@ class HelperService(helper_pb2_grpc.HelperServicer):
         metadata = tuple(context.invocation_metadata())
         found = security.caller(context.auth_context(), metadata, authorities=self._trust.now().authorities)
         if found is None or found.objection is not None or not found.timely():
-            self._abort(
-                context, grpc.StatusCode.UNAUTHENTICATED, REFUSED[0], "Expected a certificate of our own operator."
-            )
+            why = "identity" if found is None or found.timely() else "expired"
+            self._abort(context, grpc.StatusCode.UNAUTHENTICATED, why, "Expected a certificate of our own operator.")
         if found.identity not in self._config.coordinators:
-            self._abort(context, grpc.StatusCode.PERMISSION_DENIED, REFUSED[1], "This coordinator is not one of ours.")
+            self._abort(context, grpc.StatusCode.PERMISSION_DENIED, "identity", "This coordinator is not one of ours.")
         try:
             return work(found.identity)
         except grpc.RpcError:  # it was taken back, or stood still for too long
@@ -244,16 +245,16 @@ class HelperService(helper_pb2_grpc.HelperServicer):
         except UnknownRun as error:
             self._abort(context, grpc.StatusCode.NOT_FOUND, None, str(error))
         except LedgerUnavailable as error:
-            self._abort(context, grpc.StatusCode.UNAVAILABLE, REFUSED[3], error.outside)
+            self._abort(context, grpc.StatusCode.UNAVAILABLE, "away", error.outside)
         except OSError as error:  # such as a full disk: what waits for it goes on when there is room
             _log.error("the second server cannot write: %s", error)
-            self._abort(context, grpc.StatusCode.UNAVAILABLE, REFUSED[3], "The second server cannot write now.")
+            self._abort(context, grpc.StatusCode.UNAVAILABLE, "away", "The second server cannot write now.")
         except QuoronError as error:
             _log.warning("refused: %s", error)
-            self._abort(context, grpc.StatusCode.FAILED_PRECONDITION, REFUSED[2], getattr(error, "outside", str(error)))
+            self._abort(context, grpc.StatusCode.FAILED_PRECONDITION, "refused", getattr(error, "outside", str(error)))
         except Exception:
             _log.exception("an error that was not foreseen")
-            self._abort(context, grpc.StatusCode.INTERNAL, REFUSED[4], "See the second server's log.")
+            self._abort(context, grpc.StatusCode.INTERNAL, "error", "See the second server's log.")
 
     def _abort(self, context: Any, code: grpc.StatusCode, why: str | None, words: str) -> NoReturn:
         if why is not None:  # a round that was not answered yet is no refusal

@@ -1,4 +1,4 @@
-"""Metrics of a coordinator in Prometheus' text format: planned and public values, no others.
+"""Metrics of a coordinator in Prometheus' text format, and the port that serves them: public values, no others.
 
     >>> print(text([Family("quoron_runs", "gauge", "Runs by state.", (({"state": "running"}, 2),))]), end="")
     # HELP quoron_runs Runs by state.
@@ -6,8 +6,8 @@
     quoron_runs{state="running"} 2
 
 Nothing follows from an answer, from who gave one or when, or from how many there were. The text is the same for any
-answers (docs/operate.md#metrics), except those of a length or type that no data lead to. The progress of a run shows
-when its watchers see it. Sizes are rounded.
+answers (docs/operate.md#metrics), except those of a length or type that no data lead to. The progress of a run changes
+when its event stream reports it. Sizes are rounded.
 
 A port of plain HTTP to monitor a coordinator or a second server: /metrics, /healthz, /alarms.yml with rules.
 
@@ -22,11 +22,12 @@ import logging
 import math
 import shutil
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, get_args
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, get_args
 
 from quoron_privacy.errors import ConfigError, LedgerError, LedgerUnavailable
 from quoron_server.books.database import Database
@@ -48,6 +49,7 @@ _SHARE = 100.0  # and so many times what one takes
 FREE, _SIZE = 64 << 20, 1 << 20  # bytes to which free room is rounded down and books are rounded up
 _log = logging.getLogger("quoron")
 Sample = tuple[Mapping[str, str], float]
+S = TypeVar("S")  # what is read from the database
 
 
 _PER_RUN: "tuple[tuple[str, str, Callable[[Standing], float | None]], ...]" = (
@@ -104,6 +106,62 @@ def family(name: str, help_: str, samples: "Iterable[Sample] | float", kind: str
     return Family(f"quoron_{name}", kind, help_, tuple(given))
 
 
+class ServerMetrics(ABC, Generic[S]):
+    """The values of one server, read when they are asked for. Its methods belong to the event loop."""
+
+    def __init__(self, database: Database, days_left: Callable[[], Mapping[str, float]]) -> None:
+        """`days_left`: until the first certificate of a kind ends."""
+        self._database, self._days_left, self._clock = database, days_left, time.time
+        self._started = self._clock()
+        self._reading: asyncio.Future[S] | None = None
+
+    async def text(self) -> str:
+        """Every metric, now, as it is served. What the database says is left out while it does not answer."""
+        stored = await self._stored()
+        up = stored is not None and not self._database.failing
+        free = [({"place": place}, room // FREE * FREE) for place, room in self._free().items()]
+        books = self._database.path
+        with suppress(OSError):
+            free += (
+                [] if books is None else [({"place": "database"}, shutil.disk_usage(books.parent).free // FREE * FREE)]
+            )
+        days = [({"of": of}, math.floor(left)) for of, left in self._days_left().items()]
+        return text(
+            [
+                family("build_info", "The code that runs here.", [({"version": software()}, 1)]),
+                family("start_time_seconds", "When this process started, as Unix time.", self._started),
+                family("clock_seconds", "This machine's clock, as Unix time.", self._clock()),
+                family("database_up", "Whether the database answers, and can be written.", int(up)),
+                family("disk_free_bytes", "Room left, rounded down to 64 MiB.", free),
+                family("certificate_days_left", "Whole days to the end of the first certificate of a kind.", days),
+                *self._own(stored),
+            ]
+        )
+
+    async def _stored(self) -> S | None:
+        """None if the database does not answer in time; one reading at a time, however often it is asked."""
+        if self._reading is None or self._reading.done():
+            self._reading = asyncio.ensure_future(asyncio.to_thread(self._read))
+            self._reading.add_done_callback(lambda done: done.cancelled() or done.exception())
+        reading = self._reading
+        await asyncio.wait({reading}, timeout=DATABASE_TIMEOUT)
+        if not reading.done() or reading.cancelled() or reading.exception() is not None:
+            return None
+        return reading.result()
+
+    @abstractmethod
+    def _read(self) -> S:
+        """What the database says, in a thread of its own."""
+
+    @abstractmethod
+    def _free(self) -> Mapping[str, int]:
+        """Bytes left on other disks than the database's, by what is stored there."""
+
+    @abstractmethod
+    def _own(self, stored: S | None) -> Iterator[Family]:
+        """The metrics of this kind of server; `stored` is None while the database does not answer."""
+
+
 @dataclass(frozen=True, slots=True)
 class Stored:
     """What the database says, of one reading."""
@@ -113,47 +171,31 @@ class Stored:
     groups: Mapping[str, tuple[float, tuple[float, float, float] | None]]  # Σ ε; of a limit its ε, and what ε, μ fit
 
 
-class Metrics:
-    """The values of one coordinator, read when they are asked for. Its methods belong to the event loop."""
+class Metrics(ServerMetrics[Stored]):
+    """The values of one coordinator."""
 
     def __init__(
         self,
         manager: "Manager",
         database: Database,
         transport: "Transport",
-        days_left: Callable[[], Mapping[str, float]] = dict,
-        *,
-        clock: Callable[[], float] = time.time,
+        days_left: Callable[[], Mapping[str, float]],
     ) -> None:
-        """`days_left`: until the first certificate of a kind ends."""
-        self._manager, self._database, self._transport = manager, database, transport
-        self._days_left, self._clock = days_left, clock
+        super().__init__(database, days_left)
+        self._manager, self._transport = manager, transport
         self._registry, self._population = Registry(database), PopulationLedger(database)
         self._place = database.path
         self._file = _inode(self._place)
-        self._started = clock()
-        self._reading: asyncio.Future[Stored] | None = None
         self.whole = True  # the chain, when it was last verified
 
-    async def families(self) -> list[Family]:
-        """Every metric, now. What the database says is left out while it does not answer."""
-        stored = await self._stored()
-        up = stored is not None and not self._database.failing
-        return [
-            family("build_info", "The code that runs here.", [({"version": software()}, 1)]),
-            family("start_time_seconds", "When this process started, as Unix time.", self._started),
-            family("clock_seconds", "This machine's clock, as Unix time.", self._clock()),
-            family("database_up", "Whether the database answers, and can be written.", int(up)),
-            family("chain_whole", "Whether the lifetime ledger held together when it was last verified.", self.whole),
-            *self._of_books(stored),
-            *self._of_room(),
-            *self._of_runs(),
-            *self._of_doors(),
-        ]
+    def _free(self) -> Mapping[str, int]:
+        return {"scratch": self._manager.sessions.free_disk}
 
-    async def text(self) -> str:
-        """All of it, as it is served."""
-        return text(await self.families())
+    def _own(self, stored: Stored | None) -> Iterator[Family]:
+        yield family("ledger_intact", "Whether the privacy ledger was intact when it was last verified.", self.whole)
+        yield from self._of_books(stored)
+        yield from self._of_runs()
+        yield from self._of_doors()
 
     async def watch_chain(self) -> None:
         """For ever: verify the whole chain now and then, in at most a hundredth of the time."""
@@ -175,17 +217,6 @@ class Metrics:
         else:
             self.whole = True
 
-    async def _stored(self) -> Stored | None:
-        """None if the database does not answer in time; one reading at a time, however often it is asked."""
-        if self._reading is None or self._reading.done():
-            self._reading = asyncio.ensure_future(asyncio.to_thread(self._read))
-            self._reading.add_done_callback(lambda done: done.cancelled() or done.exception())
-        reading = self._reading
-        await asyncio.wait({reading}, timeout=DATABASE_TIMEOUT)
-        if not reading.done() or reading.cancelled() or reading.exception() is not None:
-            return None
-        return reading.result()
-
     def _read(self) -> Stored:
         groups: dict[str, tuple[float, tuple[float, float, float] | None]] = {}
         for name in self._population.groups():
@@ -199,13 +230,13 @@ class Metrics:
 
     def _of_books(self, stored: Stored | None) -> Iterator[Family]:
         there = self._place is None or (self._file is not None and _inode(self._place) == self._file)
-        yield family("books_in_place", "Whether the database's file is the one that was opened.", there)
+        yield family("database_in_place", "Whether the database's file is the one that was opened.", there)
         if self._place is not None:
             size = sum(_size(Path(f"{self._place}{end}")) for end in ("", "-wal"))
-            yield family("books_bytes", "Size of the database's file, rounded up to MiB.", -(-size // _SIZE) * _SIZE)
+            yield family("database_bytes", "Size of the database's file, rounded up to MiB.", -(-size // _SIZE) * _SIZE)
         counts = self._manager.counts
-        told = "Enrolments of clients that have seen more of the lifetime ledger than there is, since the start."
-        yield family("newer_books_seen_total", told, counts.newer_books, "counter")
+        told = "Enrolments of clients that have seen more of the privacy ledger than there is, since the start."
+        yield family("newer_database_seen_total", told, counts.newer_books, "counter")
         refused = [({"why": why}, number) for why, number in counts.refused.items()]
         yield family("submissions_refused_total", "Runs that were not taken on, since the start.", refused, "counter")
         if stored is None:
@@ -233,13 +264,6 @@ class Metrics:
         ):
             yield family(name, words, [(labels, limit[place]) for labels, limit in limits])
 
-    def _of_room(self) -> Iterator[Family]:
-        free: list[Sample] = [({"place": "scratch"}, self._manager.sessions.free_disk // FREE * FREE)]
-        if self._place is not None:
-            with suppress(OSError):
-                free.append(({"place": "books"}, shutil.disk_usage(self._place.parent).free // FREE * FREE))
-        yield family("disk_free_bytes", "Room left, rounded down to 64 MiB.", free)
-
     def _of_runs(self) -> Iterator[Family]:
         runs = self._manager.standing()
         for name, words, value in _PER_RUN:
@@ -253,8 +277,6 @@ class Metrics:
         misfits = [({"client": client}, number) for client, number in self._manager.counts.misfits.items()]
         told = "Answers of another type or length than was asked for, and calls in another protocol, since the start."
         yield family("client_misfits_total", told, misfits, "counter")
-        days = [({"of": of}, math.floor(left)) for of, left in self._days_left().items()]
-        yield family("certificate_days_left", "Whole days to the end of the first certificate of a kind.", days)
         if self._transport.revoked is not None:
             try:
                 revoked, readable = len(self._transport.revoked.now()), 1
@@ -283,13 +305,6 @@ _KIND = {"/metrics": "text/plain; version=0.0.4; charset=utf-8", "/healthz": "te
 _WORDS = {200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed", 503: "Service Unavailable"}
 
 
-class Told(Protocol):
-    """What there is to tell."""
-
-    async def text(self) -> str:
-        """All metrics, as they are now."""
-
-
 def place(address: str) -> tuple[str, int]:
     """Host and port of "[HOST:]PORT"; ConfigError if it is none."""
     host, _, port = address.rpartition(":")
@@ -298,7 +313,7 @@ def place(address: str) -> tuple[str, int]:
     return host.strip("[]") or LOOPBACK, int(port)
 
 
-async def listen(address: str, metrics: Told, *, serving: Callable[[], bool], alarms: Path = ALARMS) -> asyncio.Server:
+async def listen(address: str, metrics: ServerMetrics[Any], *, serving: Callable[[], bool]) -> asyncio.Server:
     """A server there; ConfigError if that is no address, or none of this machine's that is free."""
     host, port = place(address)
     here = 0
@@ -312,7 +327,7 @@ async def listen(address: str, metrics: Told, *, serving: Callable[[], bool], al
                     async with asyncio.timeout(REQUEST_TIMEOUT):
                         head = await reader.readuntil(b"\r\n\r\n")
                     writer.transport.set_write_buffer_limits(0)  # so that it drains to the last byte
-                    writer.write(await _answered(head, metrics, alarms, serving=serving()))
+                    writer.write(await _answered(head, metrics, serving=serving()))
                     async with asyncio.timeout(REQUEST_TIMEOUT):
                         await writer.drain()
         finally:
@@ -334,7 +349,7 @@ def address_of(server: asyncio.Server) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-async def _answered(head: bytes, metrics: Told, alarms: Path, *, serving: bool) -> bytes:
+async def _answered(head: bytes, metrics: ServerMetrics[Any], *, serving: bool) -> bytes:
     """The whole answer to a request."""
     words = head.partition(b"\r\n")[0].decode("latin-1").split(" ")
     method, path = (words[0], words[1].partition("?")[0]) if len(words) == 3 else ("", "")
@@ -346,7 +361,7 @@ async def _answered(head: bytes, metrics: Told, alarms: Path, *, serving: bool) 
     elif path == "/metrics":
         code, body = 200, await metrics.text()
     elif path == "/alarms.yml":
-        code, body = 200, alarms.read_text(encoding="utf-8")
+        code, body = 200, ALARMS.read_text(encoding="utf-8")
     elif path == "/healthz":
         code, body = (
             (200, "serving\n")
