@@ -534,7 +534,7 @@ def test_a_sample_tells_the_risk_of_a_round_to_a_share_of_itself_however_small_i
 
 def test_a_few_users_who_hold_very_many_items_are_all_of_the_sample(wide, monkeypatch):
     monkeypatch.setattr("quoron.data.table.TRACED", 1)
-    few = replace(wide, training=wide.training.of(np.arange(60)))
+    few = replace(wide, users=60, training=wide.training.of(np.arange(60)))
     assert few.risk_by_sample(np.ones(9)) == {"excess_risk": few.excess_risk(np.ones(9))}
     assert replace(wide).risk_by_sample(np.ones(9))["excess_risk_error"] > 0
 

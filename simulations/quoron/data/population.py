@@ -24,10 +24,10 @@ from quoron.data.table import TablePopulation, Weighing, assumed, population_of,
 from quoron.data.users import (
     Beside,
     Corruption,
-    Declared,
     Outliers,
     PublicKnowledge,
     Purpose,
+    TabularUsers,
     Users,
     Vector,
     flipped,
@@ -68,13 +68,11 @@ class LazyStore:
         return {name: held for name, held in vars(self).items() if name != "filled"}
 
 
-@dataclass(frozen=True, slots=True)
-class FileUsers(Declared):
+@dataclass(frozen=True, eq=False)
+class FileUsers(TabularUsers):
     """Users whose items are on disk, and nothing more: what answers for them."""
 
     store: LazyStore = field(kw_only=True, repr=False)
-    outliers: Outliers = field(kw_only=True, default_factory=Outliers)
-    seed: int = field(kw_only=True, default=0)
 
     def items(self, users: Users) -> ItemBatch:
         """The items of `users` (k,), in that order."""
@@ -89,17 +87,13 @@ class FileUsers(Declared):
         """Indices into `users` (k,) that are read together, in the order of reading."""
         return self.held.pieces(users)
 
-    def corruption(self, users: Users) -> NDArray[np.uint8]:
-        """`Corruption` of each of `users`, shape (k,)."""
-        return self.outliers.corruption(np.array(users, np.int64), seed=self.seed)
-
     def storage(self) -> Users:
         """Position (n,) of each user among all, in the order of the files."""
         return self.store.storage(self.users)
 
     def part(self, users: Users) -> "FileUsers":
         """Some users, with a store of their own."""
-        return replace(self, store=self.store.of(users))
+        return FileUsers(**self.public(), store=self.store.of(users), outliers=self.outliers, seed=self.seed)
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,11 +112,6 @@ class DatasetPopulation(FileUsers):
     def everybody(self) -> int:
         """Number of users of the table, those held out among them."""
         return self.rows.users
-
-    def part(self, users: Users) -> FileUsers:
-        """Some users, with a store of their own."""
-        public = (self.users, self.items_per_user, self.dimension, self.loss, self.domain, PublicKnowledge())
-        return FileUsers(*public, store=self.store.of(users), outliers=self.outliers, seed=self.seed)
 
     def read_in(self, order: Users) -> "DatasetPopulation":
         """The same users, read fastest in this order (n,)."""

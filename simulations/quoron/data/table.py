@@ -34,7 +34,7 @@ It is a function of private data, as the figures of a classifier or regressor on
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Literal
@@ -48,10 +48,10 @@ from numpy.typing import NDArray
 from quoron.data.users import (
     Beside,
     Corruption,
-    Declared,
     Outliers,
     PublicKnowledge,
     Purpose,
+    TabularUsers,
     Users,
     Vector,
     about_boundary,
@@ -476,35 +476,34 @@ def _least_on_ball(hessian: Matrix, target: Vector, radius: float) -> Vector:
     return np.asarray(inside * (radius / max(radius, float(np.linalg.norm(inside)))))
 
 
-@dataclass(frozen=True)
-class TableUsers(Declared):
-    """Some users of a table in memory, under their numbers in it."""
+@dataclass(frozen=True, eq=False)
+class TableUsers(TabularUsers):
+    """Users whose items are rows of a table, kept ragged in one block of memory: all, or some under their numbers."""
 
-    own: Users = field(kw_only=True)  # (k,), sorted
-    batch: ItemBatch = field(kw_only=True)  # of k users
-    outliers: Outliers = field(kw_only=True, default_factory=Outliers)
-    seed: int = field(kw_only=True, default=0)
+    training: ItemBatch = field(kw_only=True, repr=False)  # float32 features
+    own: Users | None = field(kw_only=True, default=None, repr=False)  # (k,), sorted, whose these are; None: all
 
     def items(self, users: Users) -> ItemBatch:
-        """The items of `users` (k,), in that order."""
-        found = self.batch.of(np.searchsorted(self.own, users))
-        return flipped(found, self.corruption(users), self.loss)
+        """The rows of `users` (k,), in that order."""
+        return flipped(self._rows(users), self.corruption(users), self.loss)
 
     @cached_property
-    def held(self) -> ItemView:
-        """Their items within the bounds of the loss, by number in the table: nobody else has any."""
-        batch = bounded(self.batch, self.loss)
+    def held(self) -> ItemBatch | ItemView:
+        """Their items within the bounds of the loss: enforced once, copied only if that changes any."""
+        batch = bounded(self.training, self.loss)
+        if self.own is None:
+            return batch
         begins, ends = np.zeros((2, self.users), np.int64)
         begins[self.own], ends[self.own] = batch.begins, batch.ends
         return batch.where(begins, ends)
 
     def part(self, users: Users) -> "TableUsers":
-        """Some of them (j,), sorted by number."""
-        return replace(self, own=users, batch=self.batch.of(np.searchsorted(self.own, users)))
+        """Some users (k,), sorted by number, and nothing of the others."""
+        rows = self._rows(users)
+        return TableUsers(**self.public(), own=users, training=rows, outliers=self.outliers, seed=self.seed)
 
-    def corruption(self, users: Users) -> NDArray[np.uint8]:
-        """`Corruption` of each of `users`, shape (k,)."""
-        return self.outliers.corruption(np.array(users, np.int64), seed=self.seed)
+    def _rows(self, users: Users) -> ItemBatch:
+        return self.training.of(users if self.own is None else np.searchsorted(self.own, users))
 
 
 Weighing = Callable[[Encoding, NDArray[np.bool_], Iterable[tuple[Owners, Any]]], Encoding]  # users trained on (n,)
@@ -529,55 +528,20 @@ _UNBALANCED = (
 )
 
 
-@dataclass(frozen=True, eq=False)
-class TablePopulation:
-    """Users whose items are rows of a table, kept ragged in one block of memory."""
+@dataclass(frozen=True, eq=False, kw_only=True)
+class TablePopulation(TableUsers):
+    """All users of a table, with what figures of a simulation need."""
 
-    training: ItemBatch = field(repr=False)  # float32 features
     held_out: ItemBatch = field(repr=False)
     encoding: Encoding
-    items_per_user: int
-    loss: Loss
-    domain: Domain
-    knowledge: PublicKnowledge
     usual: float | Vector  # the score, or K of them, that answers training items best if it is the same for all
     fit: Fit = field(repr=False)  # how the table fits its rules
     tested: NDArray[np.bool_] = field(repr=False)  # held-out items that are rows, and do not stand for none
-    outliers: Outliers
-    seed: int
-
-    @property
-    def users(self) -> int:
-        """Number of users to train on, n."""
-        return self.training.users
-
-    @property
-    def dimension(self) -> int:
-        """Numbers of the model, d: as many as features, for each output of the loss."""
-        return self.training.dimension * self.loss.outputs
 
     @property
     def everybody(self) -> int:
         """Number of users of the table, those held out among them."""
-        return self.training.users + self.held_out.users
-
-    def items(self, users: Users) -> ItemBatch:
-        """The rows of `users` (k,), in that order."""
-        return flipped(self.training.of(users), self.corruption(users), self.loss)
-
-    @cached_property
-    def held(self) -> ItemBatch:
-        """All training users' items within the bounds of the loss: enforced once, copied only if that changes any."""
-        return bounded(self.training, self.loss)
-
-    def corruption(self, users: Users) -> NDArray[np.uint8]:
-        """`Corruption` of each of `users`, shape (k,)."""
-        return self.outliers.corruption(np.array(users, np.int64), seed=self.seed)
-
-    def part(self, users: Users) -> TableUsers:
-        """Some users (k,), sorted by number, and nothing of the others."""
-        public = (self.users, self.items_per_user, self.dimension, self.loss, self.domain)
-        return TableUsers(*public, own=users, batch=self.training.of(users), outliers=self.outliers, seed=self.seed)
+        return self.users + self.held_out.users
 
     @cached_property
     def _best(self) -> Vector:
@@ -784,6 +748,8 @@ def population_of(
     everyone = encoded.batch(users, owners)
     kept = np.bincount(owners[encoded.kept], minlength=users)
     return TablePopulation(
+        users=len(chosen),
+        dimension=encoding.dimension * loss.outputs,
         training=bounded(everyone.of(chosen), loss) if loss.narrow else everyone.of(chosen),
         held_out=everyone.of(held),
         encoding=encoding,

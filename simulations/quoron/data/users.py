@@ -21,9 +21,9 @@ nanosecond. This is simulated *data*; privacy noise never comes from here.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from enum import IntEnum
-from typing import Literal, Protocol, get_args
+from typing import Any, Literal, Protocol, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -267,7 +267,7 @@ class Known(Protocol):
         """Public facts for predictions."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False)
 class Declared:
     """What is declared of users whose items nobody has looked at: all that a plan may rest on."""
 
@@ -277,6 +277,10 @@ class Declared:
     loss: Loss
     domain: Domain
     knowledge: PublicKnowledge = field(default_factory=PublicKnowledge)
+
+    def public(self) -> dict[str, Any]:
+        """Return these by name, of users of whom more is known too."""
+        return {each.name: getattr(self, each.name) for each in fields(Declared)}
 
 
 class Population(Known, Protocol):
@@ -356,6 +360,18 @@ class Outliers:
             draws = uniforms(words(seed=seed, purpose=Purpose.USER, users=users)[:, 0])
             shown[draws < self.fraction] = Corruption[self.kind.upper()]
         return shown
+
+
+@dataclass(frozen=True, eq=False)
+class TabularUsers(Declared):
+    """Users of a table, in memory or in files, some of whom may be outliers."""
+
+    outliers: Outliers = field(kw_only=True, default_factory=Outliers)
+    seed: int = field(kw_only=True, default=0)
+
+    def corruption(self, users: Users) -> NDArray[np.uint8]:
+        """`Corruption` of each of `users`, shape (k,)."""
+        return self.outliers.corruption(np.array(users, np.int64), seed=self.seed)
 
 
 def flipped(batch: ItemBatch, corruption: NDArray[np.uint8], loss: Loss) -> ItemBatch:
