@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 from quoron.data.index import opened
 from quoron.data.item_store import ItemStore
 from quoron.data.rows import Rows
-from quoron.data.table import TablePopulation, Weighing, assumed, population_of, trained, unbalanced
+from quoron.data.table import DOMAIN, TablePopulation, Weighing, assumed, population_of, trained, unbalanced
 from quoron.data.users import (
+    ALL_HONEST,
     Beside,
     Corruption,
     Outliers,
@@ -37,7 +38,7 @@ from quoron_client.data import fused
 from quoron_client.data.encoding import Encoding
 from quoron_client.data.items import ItemBatch
 from quoron_client.losses import Loss
-from quoron_client.protocol.domains import Domain, L2Ball
+from quoron_client.protocol.domains import Domain
 
 SAMPLE = 4_000_000  # rows that figures of a simulation are taken on, about
 
@@ -51,7 +52,7 @@ class LazyStore:
     @cached_property
     def filled(self) -> ItemStore:
         """The store; all rows are read for it."""
-        return ItemStore.filled(self._rows, self._numbers, self._order, self._loss)
+        return ItemStore(self._rows, self._numbers, self._order, self._loss)
 
     def of(self, users: Users) -> "LazyStore":
         """A store of its own for some of the users, read in the same order."""
@@ -180,7 +181,7 @@ class DatasetPopulation(FileUsers):
             domain=self.domain,
             items_per_user=self.items_per_user,
             knowledge=self.knowledge,
-            outliers=self.outliers if all_of_them else Outliers(),
+            outliers=self.outliers if all_of_them else ALL_HONEST,
             seed=self.seed,
         )
 
@@ -191,10 +192,10 @@ def from_dataset(
     *,
     user: str,
     loss: Loss,
-    domain: Domain | None = None,
+    domain: Domain = DOMAIN,
     test_fraction: float = 0.2,
     items_per_user: int | None = None,
-    outliers: Outliers | None = None,
+    outliers: Outliers = ALL_HONEST,
     seed: int = 0,
     weighing: Weighing | None = None,
 ) -> DatasetPopulation:
@@ -215,11 +216,11 @@ def from_dataset(
         items_per_user=1 if items_per_user is None else items_per_user,
         dimension=rows.encoding.dimension * loss.outputs,
         loss=loss,
-        domain=L2Ball(10.0) if domain is None else domain,
+        domain=domain,
         knowledge=PublicKnowledge(intercept=encoding.intercept, assumptions=assumptions),
         store=LazyStore(rows, chosen, np.arange(len(chosen)), loss),
         rows=rows,
         numbers=chosen,
-        outliers=Outliers() if outliers is None else outliers,
+        outliers=outliers,
         seed=seed,
     )

@@ -46,6 +46,7 @@ import scipy
 from numpy.typing import NDArray
 
 from quoron.data.users import (
+    ALL_HONEST,
     Beside,
     Corruption,
     Outliers,
@@ -83,7 +84,7 @@ from quoron_client.losses import Absolute, Classification, Hinge, Huber, Linear,
 from quoron_client.protocol.domains import Domain, L2Ball, free_ball, on_boundary
 from quoron_client.protocol.questions import Matrix
 from quoron_privacy.accounts.roots import root
-from quoron_privacy.errors import ConfigError, DataError, RunError
+from quoron_privacy.errors import DataError, RunError
 
 if TYPE_CHECKING:
     from quoron_client.data.fused import Counts, Encoded
@@ -506,6 +507,7 @@ class TableUsers(TabularUsers):
         return self.training.of(users if self.own is None else np.searchsorted(self.own, users))
 
 
+DOMAIN = L2Ball(10.0)  # of models, where none is given
 Weighing = Callable[[Encoding, NDArray[np.bool_], Iterable[tuple[Owners, Any]]], Encoding]  # users trained on (n,)
 __all__ = [
     "Categorical",
@@ -644,22 +646,17 @@ def from_table(
     label: Label | str | None,
     features: tuple[Feature, ...],
     loss: Loss | None = None,
-    domain: Domain | None = None,
     intercept: bool = True,
     normalize: bool = False,
     weight: Weight | None = None,
     missing: Literal["drop", "midpoint"] = "drop",
-    test_fraction: float = 0.2,
-    items_per_user: int | None = None,
-    outliers: Outliers | None = None,
-    seed: int = 0,
+    **others: Any,
 ) -> TablePopulation:
     """The users of a table as a population.
 
     `source` is a path (.csv, .parquet), a DataFrame or a pyarrow Table; `label` a kind of label, or as text a column
     of signs or a comparison such as `arr_delay > 15`; None only for the linear loss. What becomes of a row is said by
-    `quoron_client.data.encoding.Encoding`, with the same arguments. `items_per_user` is the public nominal m; left
-    out, it is 1.
+    `quoron_client.data.encoding.Encoding`, with the same arguments; `others` are those of `encoded_table`.
 
     Raises DataError for a table that cannot be read, a missing column, a row without a user; ConfigError for arguments
     out of range and for labels that the loss does not take. No other value of a row is an error.
@@ -674,17 +671,7 @@ def from_table(
         weight=weight,
         missing=missing,
     )
-    return encoded_table(
-        source,
-        encoding,
-        user=user,
-        loss=loss,
-        domain=domain,
-        test_fraction=test_fraction,
-        items_per_user=items_per_user,
-        outliers=outliers,
-        seed=seed,
-    )
+    return encoded_table(source, encoding, user=user, loss=loss, **others)
 
 
 def encoded_table(
@@ -693,16 +680,16 @@ def encoded_table(
     *,
     user: str,
     loss: Loss,
-    domain: Domain | None = None,
+    domain: Domain = DOMAIN,
     test_fraction: float = 0.2,
     items_per_user: int | None = None,
-    outliers: Outliers | None = None,
+    outliers: Outliers = ALL_HONEST,
     seed: int = 0,
     weighing: Weighing | None = None,
 ) -> TablePopulation:
     """The users of a table as a population, by rules made before. Arguments and errors are those of `from_table`.
 
-    `weighing` finds class weights that wait for a look.
+    `items_per_user` is the public nominal m; left out, it is 1. `weighing` finds class weights that wait for a look.
     """
     encoding.check_loss(loss)
     table = tables.read(source, (*encoding.columns, user))
@@ -719,10 +706,10 @@ def encoded_table(
         training,
         encoding=encoding,
         loss=loss,
-        domain=L2Ball(10.0) if domain is None else domain,
+        domain=domain,
         items_per_user=1 if items_per_user is None else items_per_user,
         knowledge=knowledge,
-        outliers=Outliers() if outliers is None else outliers,
+        outliers=outliers,
         seed=seed,
     )
 
@@ -767,8 +754,6 @@ def population_of(
 
 def trained(users: int, test_fraction: float, seed: int) -> NDArray[np.bool_]:
     """Which users are trained on, (users,): all but round(test_fraction n), drawn by `seed`. DataError if nobody is."""
-    if not 0 <= test_fraction < 1:
-        raise ConfigError(f"Expected test_fraction in [0, 1), got test_fraction={test_fraction}.")
     ticket = words(seed=seed, purpose=Purpose.SPLIT, users=np.arange(users))[:, 0]
     chosen = np.ones(users, np.bool_)
     chosen[np.argsort(ticket, kind="stable")[: round(test_fraction * users)]] = False
@@ -814,7 +799,7 @@ _FEATURES: tuple[Feature, ...] = (
 )
 
 
-def flights(*, seed: int = 0, domain: Domain | None = None, outliers: Outliers | None = None) -> TablePopulation:
+def flights(*, seed: int = 0, domain: Domain = DOMAIN, outliers: Outliers = ALL_HONEST) -> TablePopulation:
     """The flights task: 4,037 aircraft, a fifth held out by `seed`; logistic loss, 32 features, rows of norm 1."""
     with (files("quoron") / "data" / "flights.parquet").open("rb") as stored:
         table = pyarrow.parquet.read_table(stored)
@@ -823,7 +808,7 @@ def flights(*, seed: int = 0, domain: Domain | None = None, outliers: Outliers |
         user="tailnum",
         label="arr_delay > 15",
         features=_FEATURES,
-        domain=L2Ball(10.0) if domain is None else domain,
+        domain=domain,
         normalize=True,
         items_per_user=50,
         outliers=outliers,

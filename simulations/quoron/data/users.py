@@ -23,7 +23,7 @@ nanosecond. This is simulated *data*; privacy noise never comes from here.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import IntEnum
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +31,6 @@ from numpy.typing import NDArray
 from quoron_client.data.items import ItemBatch, ItemView
 from quoron_client.losses import Loss
 from quoron_client.protocol.domains import Domain, L2Ball, on_boundary
-from quoron_privacy.errors import ConfigError
 from quoron_privacy.kernels.shipped import njit
 
 
@@ -283,34 +282,6 @@ class Declared:
         return {each.name: getattr(self, each.name) for each in fields(Declared)}
 
 
-class Population(Known, Protocol):
-    """Users 0 to `users` - 1, whose items can be asked for in any order and any number of times."""
-
-    @property
-    def optimum(self) -> Vector:
-        """Non-private minimiser over the domain of the honest users' expected loss, shape (d,)."""
-
-    def items(self, users: Users) -> ItemBatch:
-        """The items of `users` (k,), in that order; float32 features."""
-
-    def corruption(self, users: Users) -> NDArray[np.uint8]:
-        """Which `Corruption` each of `users` (k,) shows."""
-
-    def excess_risk(self, model: Vector) -> float:
-        """Expected loss of `model` (d,) minus its infimum over all models, in the domain or not."""
-
-    def test_metrics(self, model: Vector) -> dict[str, float]:
-        """Figures on users that are not trained on; empty where there are none."""
-
-    def beside(self, model: Vector) -> Beside:
-        """What to read these figures beside, and what is amiss with the data or the model (d,)."""
-
-
-def held_back(population: Population) -> float:
-    """What the bound of the domain costs: the excess risk of its best model; 0 where the best of all lies inside."""
-    return max(0.0, population.excess_risk(population.optimum))
-
-
 class Held(Protocol):
     """Items by number of user: an `ItemBatch`, an `ItemView`, or what reads them from a disk."""
 
@@ -336,6 +307,28 @@ class Answering(Known, Protocol):
         """Which `Corruption` each of `users` (k,) shows."""
 
 
+class Population(Answering, Protocol):
+    """Users 0 to `users` - 1, whose items can be asked for in any order and any number of times."""
+
+    @property
+    def optimum(self) -> Vector:
+        """Non-private minimiser over the domain of the honest users' expected loss, shape (d,)."""
+
+    def excess_risk(self, model: Vector) -> float:
+        """Expected loss of `model` (d,) minus its infimum over all models, in the domain or not."""
+
+    def test_metrics(self, model: Vector) -> dict[str, float]:
+        """Figures on users that are not trained on; empty where there are none."""
+
+    def beside(self, model: Vector) -> Beside:
+        """What to read these figures beside, and what is amiss with the data or the model (d,)."""
+
+
+def held_back(population: Population) -> float:
+    """What the bound of the domain costs: the excess risk of its best model; 0 where the best of all lies inside."""
+    return max(0.0, population.excess_risk(population.optimum))
+
+
 OutlierKind = Literal["shifted", "huge", "nan", "inf", "missing", "zero"]
 
 
@@ -345,13 +338,6 @@ class Outliers:
 
     fraction: float = 0.0
     kind: OutlierKind = "shifted"
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.fraction <= 1:
-            raise ConfigError(f"Expected a share of outliers in [0, 1], got {self.fraction}.")
-        if self.kind not in get_args(OutlierKind):
-            allowed = ", ".join(get_args(OutlierKind))
-            raise ConfigError(f"Expected outliers.send to be one of {allowed}, got {self.kind!r}.")
 
     def corruption(self, users: Users, *, seed: int) -> NDArray[np.uint8]:
         """`Corruption` of each of `users`, shape (k,)."""
@@ -372,6 +358,9 @@ class TabularUsers(Declared):
     def corruption(self, users: Users) -> NDArray[np.uint8]:
         """`Corruption` of each of `users`, shape (k,)."""
         return self.outliers.corruption(np.array(users, np.int64), seed=self.seed)
+
+
+ALL_HONEST = Outliers()
 
 
 def flipped(batch: ItemBatch, corruption: NDArray[np.uint8], loss: Loss) -> ItemBatch:
