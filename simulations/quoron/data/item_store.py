@@ -1,6 +1,6 @@
 """The items of a run in the order in which rounds ask for their users: in memory, or on this machine's disk.
 
-    store = ItemStore.filled(rows, numbers, order, loss)
+    store = ItemStore(rows, numbers, order, loss)
     store.seen(users)
 
 Rounds ask users in a random order, and in a file that is sorted by user a random cohort is everywhere. So every row is
@@ -396,7 +396,12 @@ class _Chunk:
 
 
 class ItemStore:
-    """Items of some users, numbered as `numbers` says, within the bounds of a loss. Made by `filled`."""
+    """Items of some users within the bounds of a loss: all rows of those in `order` are read once, into their chunks.
+
+    `order` is a permutation of some users; `numbers` are the users' numbers in the index, None where they are the same.
+    DataError as reading the files says; RunError where there is no room on disk; ConfigError for memory that is no
+    number.
+    """
 
     def __init__(self, rows: Rows, numbers: Users | None, order: Users, loss: Loss) -> None:
         known = order if numbers is None else numbers[order]
@@ -424,17 +429,7 @@ class ItemStore:
         self._held: OrderedDict[int, Future[_Chunk]] = OrderedDict()
         self._memory = ReusedMemory()
         self._reader = ThreadPoolExecutor(AHEAD, thread_name_prefix="quoron-store")
-
-    @classmethod
-    def filled(cls, rows: Rows, numbers: Users | None, order: Users, loss: Loss) -> "ItemStore":
-        """Read all rows of the users in `order` (a permutation of some of them) once, and put them in their chunks.
-
-        `numbers` is the users' numbers in the index, None where they are the same. DataError as reading the files says;
-        RunError where there is no room on disk; ConfigError for memory that is no number.
-        """
-        store = cls(rows, numbers, order, loss)
-        store._fill(rows)
-        return store
+        self._fill(rows)
 
     def items(self, users: Users) -> ItemBatch:
         """The items of `users` (k,) in that order, as rules make them. Neighbours in the order of reading are cheap."""

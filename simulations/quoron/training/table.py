@@ -230,7 +230,7 @@ def hold(
         from quoron.data.rows import Rows
 
         rows = Rows.opened(source, section.user, encoding)
-        _check_people(people, rows.digest.encode())
+        _check_people(people, rows.index.digest.encode())
         types = types_of(source, rows.index.files.schema)
         check_types(encoding, types)
         encoding = typed(encoding, types)
