@@ -150,7 +150,7 @@ def grown(job: Job) -> Iterator[Line]:
     for users in job.users:
         scores: list[float] = []
         for number, order in enumerate(orders):
-            people = replace(pool, training=pool.training.of(order[:users]))
+            people = replace(pool, users=users, training=pool.training.of(order[:users]))
             plan = plan_of(people, "auto", job.epsilons[0])
             scores.append(round(score(people.test_metrics(model(people, plan, number))), 5))
         values: Line = {"part": "growth", "shape": job.shape, "columns": job.columns, "epsilon": job.epsilons[0]}

@@ -51,7 +51,7 @@ WIDEST = 8  # categories of a column
 def table(shape: str, users: int, columns: int, draw: int = 0) -> TablePopulation:
     """The first `users` of that draw, with 4,000 others held out."""
     whole = _drawn(shape, max(users, USUAL), columns, draw)
-    return whole if users == whole.users else replace(whole, training=whole.training.of(np.arange(users)))
+    return whole if users == whole.users else replace(whole, users=users, training=whole.training.of(np.arange(users)))
 
 
 @lru_cache(maxsize=2)
@@ -103,7 +103,7 @@ def _family(users: int, columns: int, draw: int) -> TablePopulation:
     )
     held = made.items(np.arange(users, made.users))
     tested, training = np.ones(len(held.labels), bool), made.items(np.arange(users))
-    return replace(form, training=training, held_out=held, tested=tested, items_per_user=1)
+    return replace(form, users=training.users, training=training, held_out=held, tested=tested, items_per_user=1)
 
 
 def _counts(shape: str, users: int, random: np.random.Generator) -> np.ndarray:

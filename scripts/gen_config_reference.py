@@ -16,7 +16,7 @@ from pydantic.fields import FieldInfo
 from quoron.arguments import KEYS
 from quoron.cli.app import app
 from quoron.config import Config, CubeSection, FlightsSection, SyntheticSection, TableSection, models
-from quoron.data.columns import SHORT, WORDS
+from quoron.data.columns import SHORT, Columns, Label
 from quoron.engine.choice import ENGINES
 from quoron_server.algorithms import ALGORITHMS
 
@@ -28,8 +28,8 @@ Generated from `quoron.config` by `scripts/gen_config_reference.py`; do not edit
 A configuration is a TOML file. Every key may also be set on the command line (`--set privacy.epsilon=2`). Unknown keys
 are refused. A complete example with every default written out is the `config.toml` of any run folder.
 """
-TYPED = """Behind `--set population.KEY=` a value is TOML (`["id", "code"]`), or as in the table: commas part, and
-quotes keep together.
+TYPED = """Behind `--set KEY=` a value is TOML (`["id", "code"]`) or a text without quotes; a key of a table has a value
+of its own: `--set population.columns.hashed.code=64`, `--set 'population.columns.estimate."*"=any'`.
 
 `engine=`, `--engine` take `NAME` or `NAME:KEY=VALUE,...`, such as `ray:address=auto,workers=8`; `kills` may stand there
 several times: `service:clients=20,slow=10%:2s,kills=3@2,kills=8@3`.
@@ -53,10 +53,11 @@ def _arguments() -> str:
     commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
     typed = {option for name in ("train", "simulate") for each in commands[name].params for option in each.opts}
     rows = ["| in Python | in a file | in a shell |", "| --- | --- | --- |"]
-    grammar = {name: word.metavar.replace("|", "\\|") for name, word in WORDS.items()}
-    for name, (section, key) in (KEYS | {name: ("population", name) for name in WORDS}).items():
-        option, value = f"--{name.rpartition('.')[2].replace('_', '-')}", grammar.get(name, "...")
-        shell = f"`{option}`" if option in typed else f"`--set {section}.{key}={value}`"
+    described = ["user", "label", *(f"label.{key}" for key in Label.__annotations__)]
+    described += [f"columns.{key}" for key in Columns.__annotations__]
+    for name, (section, key) in (KEYS | {name: ("population", name) for name in described}).items():
+        option = f"--{name.rpartition('.')[2].replace('_', '-')}"
+        shell = f"`{option}`" if option in typed else f"`--set {section}.{key}=...`"
         argument, _, word = name.partition(".")
         python = f"{argument}={{'{word}': ...}}" if word else f"{name}="
         rows.append(f"| `{python}` | `{section}.{key}` | {shell} |")

@@ -16,7 +16,7 @@ from pathlib import Path, PurePath
 from typing import Any, ParamSpec, TypedDict, TypeVar, get_args, get_origin, get_type_hints
 
 from quoron import toml_text
-from quoron.data.columns import WORDS, Columns, Label, read, written_out
+from quoron.data.columns import Columns, Label, written_out
 from quoron_privacy.errors import ConfigError, nearest
 from quoron_privacy.release import Adjacency
 
@@ -115,23 +115,11 @@ def _difference(below: Mapping[str, Any], above: Mapping[str, Any]) -> tuple[str
 def layers_of(settings: Sequence[Setting]) -> list[tuple[str, dict[str, Any]]]:
     """Each setting as sections, and where it was given."""
     return [
-        ("settings, --set", written_out(_assigned(each)))
+        ("settings, --set", written_out(toml_text.assignment(each)))
         if isinstance(each, str)
         else ("arguments, options", written_out(plain(each, "settings")))
         for each in settings
     ]
-
-
-def _assigned(text: str) -> dict[str, Any]:
-    """The sections that a setting means; what is no TOML of a table's word is read as its option is typed."""
-    tree, (key, _, typed) = toml_text.assignment(text), text.partition("=")
-    word, place = key.strip().removeprefix("population."), tree
-    if word in WORDS:
-        *tables, last = key.strip().split(".")
-        for table in tables:
-            place = place[table]
-        place[last] = read(word, [typed.strip()]) if place[last] == typed.strip() else place[last]
-    return tree
 
 
 def overlay(tree: Mapping[str, Any], settings: Sequence[Setting]) -> dict[str, Any]:

@@ -27,7 +27,6 @@ from quoron_client.data.encoding import AnyLabel, ByClass, read_label
 from quoron_client.data.features import MAX_COLUMNS as MOST
 from quoron_client.data.features import Vocabulary, values
 from quoron_client.data.formats import Dialect, can_separate
-from quoron_client.losses import loss_names
 from quoron_privacy.errors import ConfigError
 from quoron_server.plan import EVERYONE
 
@@ -470,15 +469,6 @@ class LossSection(Section):
         description="at most so many features of an item that are not zero, the largest; makes Hessians diagonally "
         "dominant, docs/losses.md. Default: all",
     )
-
-    @field_validator("name")
-    @classmethod
-    def _known(cls, name: str) -> str:
-        if name not in ("auto", "logistic"):
-            names = ("auto", *loss_names())
-            if name not in names:
-                raise ValueError(f"to be {', '.join(map(repr, names[:-1]))} or {names[-1]!r}")
-        return name
 
 
 class DomainSection(Section):

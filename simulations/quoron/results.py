@@ -148,16 +148,6 @@ def in_units(value: float) -> str:
     return f"{value:,.0f}" if 1000 <= abs(value) < 1e15 else f"{value:.4g}"
 
 
-def interval(value: float, low: float, high: float) -> str:
-    """Return a figure with its interval.
-
-    >>> interval(0.79321, 0.75, 0.8333), interval(12345.6, 12000.0, 13000.0)
-    ('0.793 (0.750 to 0.833)', '12,346 (12,000 to 13,000)')
-    """
-    shown = "{:,.3f}" if high < 10 else "{:,.4g}" if high < 1000 else "{:,.0f}"
-    return f"{shown.format(value)} ({shown.format(low)} to {shown.format(high)})"
-
-
 def percent(share: float) -> str:
     """Return a share that is a bound: rounded up, to a tenth of a per cent.
 

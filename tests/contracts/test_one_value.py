@@ -99,7 +99,7 @@ TYPED = {
         r"population\.columns\.intercept, got True .* and False",
     ),
     "a list in both grammars": (
-        [*TABLED, "--set", "population.columns.exclude=a,b", "--set", 'population.columns.exclude=["a"]'],
+        [*TABLED, "--set", 'population.columns.exclude=["a", "b"]', "--set", 'population.columns.exclude=["a"]'],
         r"population\.columns\.exclude, got \['a', 'b'\] .* and \['a'\]",
     ),
     "--csv twice": (

@@ -21,9 +21,9 @@ COLUMNS = (
     "--set",
     "population.columns.missing=midpoint",
 )
-TABLE = ("visits.csv", "--user", "who", "--label", "ill", "--set", "population.label.classes=no,yes", *COLUMNS)
+TABLE = ("visits.csv", "--user", "who", "--label", "ill", "--set", 'population.label.classes=["no", "yes"]', *COLUMNS)
 OF_WARDS = ("visits.csv", "--user", "who", "--label", "ward", *COLUMNS[:2])
-OF_WARDS += ("--set", "population.label.classes=north,south,west")
+OF_WARDS += ("--set", 'population.label.classes=["north", "south", "west"]')
 RUN = "--epsilon", "8", "--out", "run", "--seed", "3"
 COMMANDS: Mapping[str, Sequence[Sequence[str]]] = {
     "algorithms": (("show", "algorithms"), ("show", "presets")),

@@ -214,7 +214,7 @@ def test_the_command_line_takes_class_weights(people, tmp_path, capsys):
         "--label",
         "ill",
         "--set",
-        "population.label.classes=no,yes",
+        'population.label.classes=["no", "yes"]',
         "--numeric",
         "age=0:100,dose=0:5",
     ]

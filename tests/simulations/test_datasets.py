@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import quoron
 from quoron.data import TablePopulation, index, item_store
-from quoron.data.item_store import ItemStore, Seal
+from quoron.data.item_store import ItemStore
 from quoron.data.population import DatasetPopulation, from_dataset
 from quoron.data.rows import RowSpan
 from quoron.data.table import encoded_table
@@ -319,35 +319,16 @@ def test_a_byte_that_comes_back_as_another_is_noticed(draw, tmp_path, monkeypatc
     assert flipped
 
 
-class TestASeal:
-    @pytest.mark.parametrize("words", [1, 2, 1023, 1024, 1025, 2047, 2048, 2049, 5000])
-    def test_is_of_every_bit_and_every_length(self, words):
-        seal = Seal()
-        data = np.random.Generator(np.random.Philox(words)).integers(0, 1 << 32, words, np.uint32)
-        kept = seal.of([data])
-        assert seal.of([data.copy()]) == kept
-        assert seal.of([data.view(np.float32)]) == kept
-        for at in {0, words // 2, words - 1}:
-            for bit in range(32):
-                data[at] ^= np.uint32(1 << bit)
-                assert seal.of([data]) != kept
-                data[at] ^= np.uint32(1 << bit)
-        assert seal.of([data[:-1]]) != kept
-        assert seal.of([np.append(data, np.uint32(0))]) != kept
-        assert seal.of([data[:1], data[1:]]) != kept
-        assert Seal().of([data]) != kept
-
-    def test_is_the_sum_of_its_definition(self):
-        seal = Seal()
-        data = np.random.Generator(np.random.Philox(1)).integers(0, 1 << 32, 3000, np.uint32)
-        sums = np.empty(2, np.uint64)
-        item_store._sums(data, seal._words, sums)
-        padded, half = np.append(data, np.zeros(2 * item_store.SEALED - 3000, np.uint32)), item_store.SEALED // 2
-        for block in range(2):
-            own = (padded[block * item_store.SEALED :][: item_store.SEALED] + seal._words).astype(object)
-            if block == 1:  # zeros that are not there meet no product of two secrets
-                own[3000 - item_store.SEALED : half] = 0
-            assert int(sums[block]) == int((own[:half] * own[half:]).sum()) % 2**64
+def test_a_checksum_is_of_every_bit_and_of_the_order_of_pages():
+    data = np.random.Generator(np.random.Philox(1)).integers(0, 1 << 32, 4 * 1024, np.uint32)
+    kept = item_store.checksum([data])
+    assert item_store.checksum([data[:1024], data[1024:].view(np.float32)]) == kept
+    assert item_store.checksum([data[1024:], data[:1024]]) != kept
+    for at in (0, 2000, len(data) - 1):
+        for bit in range(32):
+            data[at] ^= np.uint32(1 << bit)
+            assert item_store.checksum([data]) != kept
+            data[at] ^= np.uint32(1 << bit)
 
 
 pytestmark = pytest.mark.usefixtures("planned_once")

@@ -83,7 +83,7 @@ class TestTheFirstRows:
         rows = Rows.of(opened(tmp_path / "rows", "who"), row_files.RULES)
         loss = make_loss("logistic", feature_norm=1.0)
         order = np.random.Generator(np.random.Philox(1)).permutation(rows.users)
-        items = ItemStore.filled(replace(rows, most=MOST), None, order, loss).items(np.arange(rows.users))
+        items = ItemStore(replace(rows, most=MOST), None, order, loss).items(np.arange(rows.users))
         few = read.take(pa.array(kept_of(read, MOST)))
         users, owners = group(few, "who")
         wanted = fused.encoded(row_files.RULES, few).batch(users, owners)

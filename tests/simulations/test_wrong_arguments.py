@@ -379,7 +379,7 @@ def headerless(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         f"train t.tsv {ASKED} {FEATURES} {PRIVATE} --dry-run",
         f"train t.csv {ASKED} {PRIVATE}",
         f"train t.csv {ASKED} --numeric *=0:1 {PRIVATE}",
-        f"train t.csv {ASKED} --numeric age=0:1 --set population.columns.exclude=A* {PRIVATE}",
+        f"train t.csv {ASKED} --numeric age=0:1 --set 'population.columns.exclude=[\"A*\"]' {PRIVATE}",
         f"train t.toml {PRIVATE} --dry-run",
         f"plan t.csv {ASKED} {FEATURES} --epsilon 8",
         "plan t.toml",

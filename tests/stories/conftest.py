@@ -9,7 +9,7 @@ import pytest
 from patients import patients
 from quoron.cli.app import invoke
 
-DECLARED = ("--set", "population.label.classes=no,yes", "--numeric", "age=0:100", "--numeric", "dose=0:5")
+DECLARED = ("--set", 'population.label.classes=["no", "yes"]', "--numeric", "age=0:100", "--numeric", "dose=0:5")
 ILL = ("--user", "who", "--label", "ill", *DECLARED)
 PRIVATE = ("--epsilon", "8", "--delta", "1e-4")
 QUICK = ("--set", "algorithm.name=one-pass-dp-sgd", "--set", "algorithm.options.rounds=4")

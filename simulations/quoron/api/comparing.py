@@ -25,7 +25,6 @@ def compare(
     algorithms: Sequence[str] | None = None,
     vary: Mapping[str, Sequence[Any]] | None = None,
     seeds: int | Literal["auto"] = 5,
-    holdout: float | None = None,
     out: str | Path | None = None,
     progress: bool | None = None,
     engine: str | Engine = "inline",
@@ -40,8 +39,6 @@ def compare(
         vary: dotted keys, each with the values to try, such as `{"privacy.epsilon": [1, 4]}`; all combinations.
         seeds: runs of each, with seeds from run.seed on; confidence intervals need two or more.
             "auto": 3, 6, 12, 24, at most 48, until the intervals of the best two's differences leave zero out.
-        holdout: share of a table's users, of those that a simulation holds out, that tell how good each method's model
-            is, privately: the same users whatever the method (docs/evaluation.md).
         out: the comparison's folder; default: runs/NAME-compare-1 or the next that is free. What is complete in
             it is not carried out again, so an interrupted comparison goes on, and one may be extended.
         progress: whether bars are shown on standard error; by default in terminals and notebooks.
@@ -55,7 +52,7 @@ def compare(
         QuoronError: with the thing, its value and the fix; RunError if a worker dies.
     """
     chosen = inline_or_ray(engine)
-    config, name, frame = described(source, user, label, {**arguments, "holdout": holdout})
+    config, name, frame = described(source, user, label, arguments)
     config, _ = with_estimates(config, frame)
     table, config = needed(frame, config)
     request = Request.of(config, algorithms=algorithms, vary=vary, seeds=seeds)

@@ -18,7 +18,7 @@ import click
 import typer
 
 import quoron
-from quoron.data.columns import WORDS, Columns, DescribedTable, read
+from quoron.data.columns import OPTIONS, Columns, DescribedTable, read
 from quoron.presets import presets
 from quoron_client.data.formats import is_table
 from quoron_privacy.errors import ConfigError, QuoronError, nearest
@@ -234,7 +234,6 @@ def say(found: Any, words: str = "", *, as_json: bool) -> None:
     print(dumps(found) if as_json else words, flush=True)
 
 
-OPTIONS = {name.rpartition(".")[2]: name for name, word in WORDS.items() if word.option}
 _EITHER = inspect.Parameter.POSITIONAL_OR_KEYWORD
 
 
@@ -247,7 +246,7 @@ def table_options(command: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(command)
     def given(**options: Any) -> None:
         said = {name: options.pop(name) for name in OPTIONS}
-        columns = {name: read(OPTIONS[name], typed) for name, typed in said.items() if typed}
+        columns = {name: read(name, typed) for name, typed in said.items() if typed}
         roles = {name: columns.pop(name) for name in ("user", "label") if name in columns}
         command(columns=DescribedTable(**roles, columns=Columns(**columns)), **options)  # type: ignore[typeddict-item]
 
@@ -256,9 +255,9 @@ def table_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _option(name: str) -> inspect.Parameter:
-    word = WORDS[OPTIONS[name]]
-    means, complete = f"{word.means[:1].upper()}{word.means[1:]}.", _columns if "COLUMN" in word.metavar else None
-    option = typer.Option(metavar=word.metavar, help=means, autocompletion=complete)
+    asked = OPTIONS[name]
+    means = f"{asked.means[:1].upper()}{asked.means[1:]}."
+    option = typer.Option(metavar=asked.metavar, help=means, autocompletion=_columns)
     return inspect.Parameter(name, _EITHER, default=None, annotation=Annotated[list[str] | None, option])
 
 

@@ -9,18 +9,15 @@ import typer
 
 import quoron
 from quoron.cli.common import Csv, Json, Page, Population, ZeroOut, check_page, opened, showing
-from quoron.data.columns import WORDS, read
+from quoron.data.columns import OPTIONS, read
 from quoron_client.data.formats import is_folder
-from quoron_privacy.errors import ConfigError
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 
 if TYPE_CHECKING:
     from quoron.data import index as indexing
     from quoron.releases import measure
     from quoron.reports import pages as alone
-    from quoron.simulation import sources
 else:  # when a command is called
-    sources = OnFirstUse("quoron.simulation.sources")
     indexing = OnFirstUse("quoron.data.index")
     alone = OnFirstUse("quoron.reports.pages")
     measure = OnFirstUse("quoron.releases.measure")
@@ -79,11 +76,11 @@ def stats(
     delta: Annotated[float, typer.Option(help="δ of all of it together.")] = 1e-6,
     numeric: Annotated[
         Listed,
-        typer.Option(metavar=WORDS["columns.numeric"].metavar, help="Public ranges; estimated privately without."),
+        typer.Option(metavar=OPTIONS["numeric"].metavar, help="Public ranges; estimated privately without."),
     ] = None,
     categorical: Annotated[
         Listed,
-        typer.Option(metavar=WORDS["columns.categorical"].metavar, help="Public groups; estimated privately without."),
+        typer.Option(metavar=OPTIONS["categorical"].metavar, help="Public groups; estimated privately without."),
     ] = None,
     items_per_user: Annotated[
         int | None, typer.Option(metavar="K", help="Let items weigh one each, up to K of a user; else users do.")
@@ -127,7 +124,7 @@ def _dates(typed: Sequence[str]) -> dict[str, tuple[str, ...] | None]:
 
 def _said(word: str, typed: Listed) -> dict[str, Any]:
     """What is declared by column; columns of which nothing is said are as if they were left out."""
-    found = read(f"columns.{word}", typed) if typed else {}
+    found = read(word, typed) if typed else {}
     return {name: said for name, said in found.items() if said} if isinstance(found, dict) else {}
 
 
@@ -168,10 +165,8 @@ def evaluate(
 
 
 def index(
-    source: Annotated[
-        str, typer.Argument(metavar="FOLDER|URL|TABLE.TOML", help="Parquet files, or a configuration that names them.")
-    ],
-    user: Annotated[str | None, typer.Option(metavar="COLUMN", help="Column that says whose item a row is.")] = None,
+    source: Annotated[str, typer.Argument(metavar="FOLDER|URL", help="Parquet files.")],
+    user: User,
     force: Annotated[bool, typer.Option("--force", help="Throw away the index that exists, make another.")] = False,
 ) -> None:
     """Check a folder of Parquet files and number its users, once; training on it then reads only what is asked.
@@ -180,11 +175,6 @@ def index(
     command goes on; after files or the index itself have changed it begins again. The index is kept in your own cache,
     where nobody else writes, never beside the data.
     """
-    if source.endswith(".toml"):
-        source, named = sources.dataset_of(source)
-        user = user or named
-    if user is None:
-        raise ConfigError("Expected --user, the column that says whose item a row is, got none.")
     made = indexing.renewed(source, user, force=force, watcher=_tell)
     order = "sorted by user" if made.sorted else "every user in one file"
     print(f"{made.users:,} users, {made.rows:,} rows, {len(made.files.parts):,} files, {order}: {made.folder}")

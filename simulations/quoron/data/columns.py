@@ -1,23 +1,22 @@
 """How the rows of a table become items: the keys of `columns=` and `label=`, and how a shell types them.
 
-    >>> read("columns.numeric", ["age=0:100,dose=-1:1"])
+    >>> read("numeric", ["age=0:100,dose=-1:1"])
     {'age': (0.0, 100.0), 'dose': (-1.0, 1.0)}
-    >>> read("columns.categorical", ["ward=north,south", "grade=1,2,3"])
+    >>> read("categorical", ["ward=north,south", "grade=1,2,3"])
     {'ward': ['north', 'south'], 'grade': [1, 2, 3]}
     >>> written_out({"population": {"label": "ill", "columns": {"numeric": ["dose"]}}})
     {'population': {'label': {'column': 'ill'}, 'columns': {'numeric': {}, 'estimate': {'dose': 'number'}}}}
 
-**A new word is one line here**, and the field of that name of `ColumnsSection` or `LabelSection`, which checks it and
-says in the reference what it means, and a line of the docstring of `Columns` or `Label`. From these come the key of the
-argument, and how it is typed in a shell: as an option of the commands where it is an `option`, and behind
-`--set population.columns.WORD=`. What is given is passed to the field as it is.
+A new key is a line here, one of the docstring of `Columns` or `Label`, and the field of that name of `ColumnsSection`
+or `LabelSection`, which checks it and says in the reference what it means. Of these `OPTIONS` have an option of the
+commands; all are set by `--set population.columns.KEY=`, in TOML. What is given is passed to the field as it is.
 """
 
 import csv
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal, TypedDict, get_args, get_type_hints
+from dataclasses import dataclass
+from typing import Any, Literal, TypedDict
 
 from quoron_privacy.errors import ConfigError
 
@@ -28,79 +27,20 @@ SHORT = (  # tables that one value may stand for, and its key within
 )
 
 
-def _text(typed: str) -> str:
-    return typed
-
-
-def _ends(typed: str) -> tuple[float, float]:
-    """`0:100`."""
-    low, high = map(float, typed.split(":"))
-    return low, high
-
-
 def _ranges(typed: str) -> dict[str, Any] | list[str]:
     """`age=0:100,dose=0:5`; or `age,dose`, whose ranges nobody says."""
     named = {}
     for each in _parts(typed):
         column, equals, ends = each.rpartition("=")
-        named[column if equals else each] = _ends(ends) if equals else None
+        low, high = map(float, ends.split(":")) if equals else (None, None)
+        named[column if equals else each] = (low, high) if equals else None
     return list(named) if not any(named.values()) else named
-
-
-def _buckets(typed: str) -> dict[str, int]:
-    """`code=64,drug=256`."""
-    named = (each.rpartition("=") for each in _parts(typed))
-    return {column: int(many) for column, _, many in named}
-
-
-def _dates(typed: str) -> dict[str, Any]:
-    """`admitted=month,weekday`, or `admitted=weekday,year:2007:2016,days:2007-01-01:2016-12-31,format:%d.%m.%Y`."""
-    column, _, listed = typed.partition("=")
-    said: dict[str, Any] = {"parts": [each for each in _parts(listed) if ":" not in each]}
-    for key, _, value in (each.partition(":") for each in _parts(listed) if ":" in each):
-        first, _, last = value.partition(":")
-        said[key] = [int(first), int(last)] if key == "year" else [first, last] if key == "days" else value
-    return {column: said}
-
-
-def _estimated(typed: str) -> dict[str, str]:
-    """`age=number,ward=category`, or `x*` and `*`, of which nobody says what they are."""
-    named = (each.partition("=") for each in _parts(typed))
-    return {column: kind or "any" for column, _, kind in named}
 
 
 def _vocabularies(typed: str) -> dict[str, Any] | list[str]:
     """`ward=north,south`, or `ward,clinic`, whose values nobody says."""
     column, equals, listed = typed.partition("=")
-    return {column: _values(listed)} if equals else _parts(typed)
-
-
-def _values(typed: str) -> list[str] | list[int]:
-    """`north,south`; `1,2,3` are integers, if all of them are."""
-    return integers(_parts(typed))
-
-
-def _value(typed: str) -> str | int | bool:
-    """`yes`, `1`, `true`."""
-    return {"true": True, "false": False}.get(typed, integers([typed])[0])
-
-
-def _most(typed: str) -> dict[str, str | float]:
-    """`nights=14`."""
-    column, _, most = typed.rpartition("=")
-    return {"column": column, "most": float(most)}
-
-
-def _by_class(typed: str) -> str | dict[str, float]:
-    """`balanced`, `balanced:5`; `no=1,yes=5`."""
-    named = (each.rpartition("=") for each in _parts(typed))
-    return {name: float(weight) for name, _, weight in named} if "=" in typed else typed
-
-
-def _written(typed: str) -> dict[str, str]:
-    """`separator=;`."""
-    key, _, value = typed.partition("=")
-    return {key: value}
+    return {column: integers(_parts(listed))} if equals else _parts(typed)
 
 
 def _parts(typed: str) -> list[str]:
@@ -119,13 +59,12 @@ def _is_integer(text: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Word:
-    """How a word of a table is typed in a shell, and what it means."""
+class Option:
+    """How a part of a table's description is typed in a shell, and what it means."""
 
-    metavar: str = "TEXT"
-    read: Callable[[str], Any] = _text  # ValueError for what cannot be meant
-    option: bool = False  # of the commands; else reached by --set population.columns.WORD
-    means: str = ""  # as the docstring below says
+    metavar: str
+    read: Callable[[str], Any]  # ValueError for what cannot be meant
+    means: str  # as the docstring below says
 
 
 def _meaning(kind: type, name: str) -> str:
@@ -158,24 +97,18 @@ class Columns(TypedDict, total=False):
         normalize: whether rows are divided by their own length.
     """
 
-    numeric: Annotated[
-        Mapping[str, tuple[float, float]] | Sequence[str] | str, Word("COLUMN=LOW:HIGH,...", _ranges, True)
-    ]
-    categorical: Annotated[
-        Mapping[str, Sequence[str | int]] | Sequence[str], Word("COLUMN=VALUE,...", _vocabularies, True)
-    ]
-    hashed: Annotated[Mapping[str, int], Word("COLUMN=BUCKETS,...", _buckets)]
-    dates: Annotated[Mapping[str, Sequence[str] | Mapping[str, Any]] | Sequence[str], Word("COLUMN=PART,...", _dates)]
-    exclude: Annotated[Sequence[str], Word("COLUMN,...", _parts)]
-    estimate: Annotated[Mapping[str, Literal["number", "category", "any"]], Word("COLUMN=KIND,...", _estimated)]
-    weight: Annotated[Mapping[str, str | float], Word("COLUMN=MOST", _most)]
-    class_weight: Annotated[
-        str | Mapping[str | int | bool, float], Word("balanced|balanced:CAP|CLASS=NUMBER,...", _by_class)
-    ]
-    missing: Annotated[Literal["drop", "midpoint"], Word("drop|midpoint")]
-    csv: Annotated[Mapping[str, str], Word("KEY=VALUE", _written)]
-    intercept: Annotated[bool, Word("true|false")]
-    normalize: Annotated[bool, Word("true|false")]
+    numeric: Mapping[str, tuple[float, float]] | Sequence[str] | str
+    categorical: Mapping[str, Sequence[str | int]] | Sequence[str]
+    hashed: Mapping[str, int]
+    dates: Mapping[str, Sequence[str] | Mapping[str, Any]] | Sequence[str]
+    exclude: Sequence[str]
+    estimate: Mapping[str, Literal["number", "category", "any"]]
+    weight: Mapping[str, str | float]
+    class_weight: str | Mapping[str | int | bool, float]
+    missing: Literal["drop", "midpoint"]
+    csv: Mapping[str, str]
+    intercept: bool
+    normalize: bool
 
 
 class Label(TypedDict, total=False):
@@ -188,10 +121,10 @@ class Label(TypedDict, total=False):
         range: public range of a label that is a number.
     """
 
-    column: Annotated[str, Word("COLUMN")]
-    positive: Annotated[str | int | bool, Word("VALUE", _value)]
-    classes: Annotated[Sequence[str | int | bool], Word("VALUE,VALUE,...", _values)]
-    range: Annotated[tuple[float, float], Word("LOW:HIGH", _ends)]
+    column: str
+    positive: str | int | bool
+    classes: Sequence[str | int | bool]
+    range: tuple[float, float]
 
 
 class DescribedTable(TypedDict, total=False):
@@ -202,30 +135,31 @@ class DescribedTable(TypedDict, total=False):
         label: column to predict, or a comparison such as 'delay > 15'; needed.
     """
 
-    user: Annotated[str, Word("COLUMN", option=True)]
-    label: Annotated[str | Label, Word("COLUMN", option=True)]
+    user: str
+    label: str | Label
     columns: Columns
 
 
-WORDS: dict[str, Word] = {  # by their keys within [population]
-    f"{table}{name}": replace(get_args(hint)[-1], means=_meaning(kind, name))
-    for table, kind in (("", DescribedTable), ("label.", Label), ("columns.", Columns))
-    for name, hint in get_type_hints(kind, include_extras=True).items()
-    if name != "columns"
+OPTIONS: dict[str, Option] = {
+    name: Option(metavar, typed, _meaning(described, name))
+    for name, metavar, typed, described in (
+        ("user", "COLUMN", str, DescribedTable),
+        ("label", "COLUMN", str, DescribedTable),
+        ("numeric", "COLUMN=LOW:HIGH,...", _ranges, Columns),
+        ("categorical", "COLUMN=VALUE,...", _vocabularies, Columns),
+    )
 }
 
 
 def read(name: str, typed: Sequence[str]) -> Any:
-    """The value of a word that was typed so, once or several times. ConfigError for what cannot be meant."""
-    word = WORDS[name]
-    option = f"--{name.rpartition('.')[2]}" if word.option else f"--set population.{name}"
+    """The value of an option that was typed so, once or several times. ConfigError for what cannot be meant."""
+    asked, option = OPTIONS[name], f"--{name}"
     found: list[Any] = []
     for each in typed:
         try:
-            found.append(word.read(each))
+            found.append(asked.read(each))
         except ValueError:
-            given = f"{option}{' ' if word.option else '='}"
-            raise ConfigError(f"Expected {given}{word.metavar}, got {given}{each!r}.") from None
+            raise ConfigError(f"Expected {option} {asked.metavar}, got {option} {each!r}.") from None
     if len(found) > 1 and not all(isinstance(each, dict | list) for each in found):
         raise ConfigError(f"Expected {option} once, got it {len(found)} times.")
     if any(isinstance(each, dict) for each in found):

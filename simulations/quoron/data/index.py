@@ -62,6 +62,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from hashlib import sha256
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -257,7 +258,7 @@ def _opened(path: Path) -> Iterator[int]:
 
 
 PIECE = 1 << 22  # rows
-VERSION = 4
+VERSION = 5
 DONE = "index"
 SEAL = 64  # digits before what they are the digest of
 _SAMPLES = 4096  # names of a piece that say where to cut
@@ -287,13 +288,13 @@ def make(files: Files, user: str, folder: Path, watcher: IndexWatcher | None) ->
         tails.append(_pass(files, user, piece, folder))
         if watcher is not None:
             watcher(piece.number + 1, len(pieces))
-    disorder = _disorder(files, pieces, tails)
-    users, firsts, ranks = _number(files, user, pieces, tails, folder, disorder)
+    climbs = all(tail.climbs for tail in tails) and all(one.last <= other.first for one, other in pairwise(tails))
+    users, firsts, ranks = _number(files, user, pieces, tails, folder, climbs=climbs)
     contents = {
         "version": VERSION,
         "user": user,
         "users": users,
-        "sorted": disorder is None,
+        "sorted": climbs,
         "digest": files.digest,
         "files": told_of(files),
         "pieces": [asdict(piece) for piece in pieces],
@@ -305,7 +306,7 @@ def make(files: Files, user: str, folder: Path, watcher: IndexWatcher | None) ->
     }
     write(folder / DONE, sealed(json.dumps(contents).encode()))
     for piece in pieces:
-        for what in ("names", "codes", "groups", "tail"):
+        for what in ("names", "codes", "tail"):
             (folder / name_of(piece.number, what)).unlink(missing_ok=True)
 
 
@@ -354,7 +355,7 @@ def _cut(files: Files) -> tuple[Piece, ...]:
 class _Tail:
     """What the order over pieces is judged by, and what was written of a piece."""
 
-    broken: int | None  # the first row group in which names go down or come again
+    climbs: bool  # whether no name goes down or comes again
     first: Any
     last: Any
     runs: int
@@ -362,7 +363,6 @@ class _Tail:
     names: str  # digests of files
     codes: str
     lengths: str
-    groups: str
 
 
 def _pass(files: Files, user: str, piece: Piece, folder: Path) -> _Tail:
@@ -373,72 +373,52 @@ def _pass(files: Files, user: str, piece: Piece, folder: Path) -> _Tail:
             return _Tail(**stored.read_all().to_pylist()[0])
     except (OSError, ValueError, DataError):
         done.unlink(missing_ok=True)
-    names, lengths, groups, whose = _runs(files, user, piece)
-    climbs = pc.greater(names[1:], names[:-1]).to_numpy(zero_copy_only=False)
-    broken = None if climbs.all() else int(groups[1:][~climbs][0])
-    if broken is None:
-        distinct, codes, seen = names, np.arange(len(names)), groups
-    else:
+    names, lengths, whose = _runs(files, user, piece)
+    climbs = bool(pc.greater(names[1:], names[:-1]).to_numpy(zero_copy_only=False).all())
+    distinct, codes = names, np.arange(len(names))
+    if not climbs:
         distinct = pc.unique(names)
         order = pc.sort_indices(distinct).to_numpy()
         place = np.empty(len(order), np.int64)
         place[order] = np.arange(len(order))
         codes = place[pc.index_in(names, value_set=distinct).to_numpy(zero_copy_only=False)]
         distinct = distinct.take(pa.array(order))
-        seen = np.empty(len(order), np.int32)
-        seen[codes[::-1]] = groups[::-1]  # the first row group of each
     written = {
         "names": _arrow(pa.table({"name": distinct})),
         "codes": codes.astype("<i8").tobytes(),
         "lengths": lengths.astype("<i4").tobytes(),
-        "groups": seen.astype("<i4").tobytes(),
     }
     for what, data in written.items():
         write(folder / name_of(piece.number, what), data)
     digests = {what: fingerprint(data) for what, data in written.items()}
-    ends = {"first": names[:1], "last": names[-1:], "broken": pa.array([broken], pa.int64())}
+    ends = {"first": names[:1], "last": names[-1:], "climbs": pa.array([climbs])}
     ends |= {name: pa.array([digest]) for name, digest in (digests | {"runs": len(lengths), "whose": whose}).items()}
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, pa.table(ends).schema) as stream:
         stream.write_table(pa.table(ends))
     write(done, sealed(sink.getvalue().to_pybytes()))  # last: the piece is done
-    return _Tail(broken, names[0].as_py(), names[-1].as_py(), len(lengths), whose, **digests)
+    return _Tail(climbs, names[0].as_py(), names[-1].as_py(), len(lengths), whose, **digests)
 
 
-def _runs(files: Files, user: str, piece: Piece) -> tuple[pa.Array, NDArray[np.int32], NDArray[np.int32], list[str]]:
-    """Names of neighbouring rows of one user, how many, in which row group they begin; and each row group's digest."""
+def _runs(files: Files, user: str, piece: Piece) -> tuple[pa.Array, NDArray[np.int32], list[str]]:
+    """Names of neighbouring rows of one user, and how many; and each row group's digest."""
     part = files.parts[piece.part]
     names: list[pa.Array] = []
     lengths: list[NDArray[np.int64]] = []
-    groups: list[NDArray[np.int32]] = []
     whose = {group: Names() for group in piece.groups}
     for group, table in files.batches(part, [user], piece.groups):
         values = column(table, user)
         columns.check_users(values, user)
         whose[group].add(values)
         found, counts = runs(values)
-        where = np.full(len(found), group, np.int32)
         if names and names[-1][-1] == found[0]:
             lengths[-1][-1] += counts[0]
-            found, counts, where = found[1:], counts[1:], where[1:]
+            found, counts = found[1:], counts[1:]
         if len(found):
             names.append(found)
             lengths.append(counts)
-            groups.append(where)
     digests = [each.digest() for each in whose.values()]
-    return pa.concat_arrays(names), np.concatenate(lengths).astype(np.int32), np.concatenate(groups), digests
-
-
-def _disorder(files: Files, pieces: Sequence[Piece], tails: Sequence[_Tail]) -> tuple[str, int] | None:
-    """File and row group in which the rows first are not sorted by user; None if they are."""
-    last = None
-    for piece, tail in zip(pieces, tails, strict=True):
-        if last is not None and tail.first < last:
-            return files.parts[piece.part].shown, piece.first
-        if tail.broken is not None:
-            return files.parts[piece.part].shown, tail.broken
-        last = tail.last
-    return None
+    return pa.concat_arrays(names), np.concatenate(lengths).astype(np.int32), digests
 
 
 def _number(
@@ -447,7 +427,8 @@ def _number(
     pieces: Sequence[Piece],
     tails: Sequence[_Tail],
     folder: Path,
-    disorder: tuple[str, int] | None,
+    *,
+    climbs: bool,
 ) -> tuple[int, list[int], list[str]]:
     """Number all users in the order of their names, range of names by range; how many there are, the number of each
     piece's first user, and digests of what was written of others: none where rows are sorted, as numbers then climb.
@@ -473,8 +454,8 @@ def _number(
         )  # stable: of one name the earlier piece comes first
         ordered = together.take(pa.array(order))
         again = pc.equal(ordered[1:], ordered[:-1]).to_numpy(zero_copy_only=False)
-        if disorder is not None and again.any():
-            _refuse_split(files, user, pieces, kept, counts, starts, order, again, disorder)
+        if not climbs and again.any():
+            _refuse_split(files, user, np.repeat([piece.part for piece in pieces], counts)[order], again)
         ranks = np.empty(len(order), np.int64)
         ranks[order] = users + np.concatenate([[0], np.cumsum(~again)])
         users = int(ranks[order[-1]]) + 1
@@ -482,7 +463,7 @@ def _number(
             each[low:high] = own
     firsts, digests = [], []
     for of_piece, own in zip(kept, numbers, strict=True):
-        if disorder is None:
+        if climbs:
             firsts.append(int(own[0]))
             continue
         ranks = own[of_piece.codes()]
@@ -511,10 +492,6 @@ class _Kept:
         """Which of its names each run has."""
         return np.frombuffer(self._checked("codes", self.tail.codes), "<i8")
 
-    def groups(self) -> NDArray[np.int32]:
-        """In which row group each name is first."""
-        return np.frombuffer(self._checked("groups", self.tail.groups), "<i4")
-
     def _checked(self, what: str, digest: str) -> Any:
         path = self.folder / name_of(self.piece, what)
         try:
@@ -527,36 +504,21 @@ class _Kept:
         return data
 
 
-def _refuse_split(
-    files: Files,
-    user: str,
-    pieces: Sequence[Piece],
-    kept: Sequence[_Kept],
-    counts: Sequence[int],
-    starts: Sequence[int],
-    order: Ranks,
-    again: NDArray[np.bool_],
-    disorder: tuple[str, int],
-) -> None:
-    """DataError for a user in two files of one partition; pieces of one file may share it."""
-    whose = np.repeat(np.arange(len(pieces)), counts)
-    parts = np.array([piece.part for piece in pieces])[whose[order]]
+def _refuse_split(files: Files, user: str, parts: NDArray[np.int64], again: NDArray[np.bool_]) -> None:
+    """DataError for a user in two files of one partition; pieces of one file may share it.
+
+    `parts` (N,) are the files of names in their order, `again` (N - 1,) whether the next name is the same.
+    """
     numbers: dict[Any, int] = {}  # of partitions, which are a matter of users' values
     within = np.array([numbers.setdefault(part.keys, len(numbers)) for part in files.parts])[parts]
     apart = np.flatnonzero(again & (parts[1:] != parts[:-1]) & (within[1:] == within[:-1]))
     if not len(apart):
         return
-    where, begins = [], np.concatenate([[0], np.cumsum(counts)])
-    for at in order[apart[0] : apart[0] + 2]:
-        piece = pieces[whose[at]]
-        groups = kept[piece.number].groups()
-        row_group = groups[starts[piece.number] + at - begins[piece.number]]
-        where.append(f"row group {row_group} of {files.parts[piece.part].shown!r}")
-    name, group = disorder
+    one, other = (files.parts[part].shown for part in parts[apart[0] : apart[0] + 2])
     raise DataError(
         f"Expected all rows of a user of column {user!r} in one file, or all files sorted by it, got a user in "
-        f"{where[0]} and in {where[1]}, and the order ends in row group {group} of {name!r}. Sort the rows by {user!r} "
-        f"over all files, in the order of their names, or write them in buckets by a hash of {user!r}."
+        f"{one!r} and in {other!r}. Sort the rows by {user!r} over all files, in the order of their names, or write "
+        f"them in buckets by a hash of {user!r}."
     )
 
 

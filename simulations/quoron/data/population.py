@@ -20,14 +20,15 @@ from numpy.typing import NDArray
 from quoron.data.index import opened
 from quoron.data.item_store import ItemStore
 from quoron.data.rows import Rows
-from quoron.data.table import TablePopulation, Weighing, assumed, population_of, trained, unbalanced
+from quoron.data.table import DOMAIN, TablePopulation, Weighing, assumed, population_of, trained, unbalanced
 from quoron.data.users import (
+    ALL_HONEST,
     Beside,
     Corruption,
-    Declared,
     Outliers,
     PublicKnowledge,
     Purpose,
+    TabularUsers,
     Users,
     Vector,
     flipped,
@@ -37,7 +38,7 @@ from quoron_client.data import fused
 from quoron_client.data.encoding import Encoding
 from quoron_client.data.items import ItemBatch
 from quoron_client.losses import Loss
-from quoron_client.protocol.domains import Domain, L2Ball
+from quoron_client.protocol.domains import Domain
 
 SAMPLE = 4_000_000  # rows that figures of a simulation are taken on, about
 
@@ -51,7 +52,7 @@ class LazyStore:
     @cached_property
     def filled(self) -> ItemStore:
         """The store; all rows are read for it."""
-        return ItemStore.filled(self._rows, self._numbers, self._order, self._loss)
+        return ItemStore(self._rows, self._numbers, self._order, self._loss)
 
     def of(self, users: Users) -> "LazyStore":
         """A store of its own for some of the users, read in the same order."""
@@ -68,13 +69,11 @@ class LazyStore:
         return {name: held for name, held in vars(self).items() if name != "filled"}
 
 
-@dataclass(frozen=True, slots=True)
-class FileUsers(Declared):
+@dataclass(frozen=True, eq=False)
+class FileUsers(TabularUsers):
     """Users whose items are on disk, and nothing more: what answers for them."""
 
     store: LazyStore = field(kw_only=True, repr=False)
-    outliers: Outliers = field(kw_only=True, default_factory=Outliers)
-    seed: int = field(kw_only=True, default=0)
 
     def items(self, users: Users) -> ItemBatch:
         """The items of `users` (k,), in that order."""
@@ -89,17 +88,13 @@ class FileUsers(Declared):
         """Indices into `users` (k,) that are read together, in the order of reading."""
         return self.held.pieces(users)
 
-    def corruption(self, users: Users) -> NDArray[np.uint8]:
-        """`Corruption` of each of `users`, shape (k,)."""
-        return self.outliers.corruption(np.array(users, np.int64), seed=self.seed)
-
     def storage(self) -> Users:
         """Position (n,) of each user among all, in the order of the files."""
         return self.store.storage(self.users)
 
     def part(self, users: Users) -> "FileUsers":
         """Some users, with a store of their own."""
-        return replace(self, store=self.store.of(users))
+        return FileUsers(**self.public(), store=self.store.of(users), outliers=self.outliers, seed=self.seed)
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,11 +113,6 @@ class DatasetPopulation(FileUsers):
     def everybody(self) -> int:
         """Number of users of the table, those held out among them."""
         return self.rows.users
-
-    def part(self, users: Users) -> FileUsers:
-        """Some users, with a store of their own."""
-        public = (self.users, self.items_per_user, self.dimension, self.loss, self.domain, PublicKnowledge())
-        return FileUsers(*public, store=self.store.of(users), outliers=self.outliers, seed=self.seed)
 
     def read_in(self, order: Users) -> "DatasetPopulation":
         """The same users, read fastest in this order (n,)."""
@@ -191,7 +181,7 @@ class DatasetPopulation(FileUsers):
             domain=self.domain,
             items_per_user=self.items_per_user,
             knowledge=self.knowledge,
-            outliers=self.outliers if all_of_them else Outliers(),
+            outliers=self.outliers if all_of_them else ALL_HONEST,
             seed=self.seed,
         )
 
@@ -202,10 +192,10 @@ def from_dataset(
     *,
     user: str,
     loss: Loss,
-    domain: Domain | None = None,
+    domain: Domain = DOMAIN,
     test_fraction: float = 0.2,
     items_per_user: int | None = None,
-    outliers: Outliers | None = None,
+    outliers: Outliers = ALL_HONEST,
     seed: int = 0,
     weighing: Weighing | None = None,
 ) -> DatasetPopulation:
@@ -226,11 +216,11 @@ def from_dataset(
         items_per_user=1 if items_per_user is None else items_per_user,
         dimension=rows.encoding.dimension * loss.outputs,
         loss=loss,
-        domain=L2Ball(10.0) if domain is None else domain,
+        domain=domain,
         knowledge=PublicKnowledge(intercept=encoding.intercept, assumptions=assumptions),
         store=LazyStore(rows, chosen, np.arange(len(chosen)), loss),
         rows=rows,
         numbers=chosen,
-        outliers=Outliers() if outliers is None else outliers,
+        outliers=outliers,
         seed=seed,
     )

@@ -48,11 +48,6 @@ class Rows:
         """Of a folder of files, indexed by its user column if it is not. Raises what `index.opened` and `of` raise."""
         return cls.of(opened(source, user), encoding)
 
-    @property
-    def digest(self) -> str:
-        """Of the files and their users as they are; another after any of them has changed."""
-        return self.index.digest
-
     def storage(self, numbers: Owners) -> Owners:
         """Position of each of some users (k,) among them, in the order of the files; slots without rows come last."""
         place = np.arange(self.users)
@@ -67,7 +62,7 @@ class Rows:
         if not open_:
             return self
         found: dict[str, list[Any]] = {name: [] for name in open_}
-        for table in self._tables(self.index.pieces, open_):
+        for _, table in self._numbered(self.index.pieces, open_):
             for name in open_:
                 found[name] = [pc.unique(pa.concat_arrays([*found[name], columns.column(table, name)]))]
         longest = max(len(values[0]) for values in found.values())
@@ -128,9 +123,6 @@ class Rows:
         """The row groups with `wanted` users (users,), and those between."""
         parts = (self.index.part_with(each, wanted) for each in self.index.pieces)
         return [each for each in parts if each is not None]
-
-    def _tables(self, pieces: Any, names: Any) -> Iterator[pa.Table]:
-        yield from (table for _, table in self._numbered(pieces, names))
 
     def _numbered(self, pieces: Any, names: Any) -> Generator[tuple[Piece, pa.Table]]:
         def read() -> Iterator[tuple[Piece, pa.Table]]:

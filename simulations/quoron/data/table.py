@@ -34,7 +34,7 @@ It is a function of private data, as the figures of a classifier or regressor on
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Literal
@@ -46,12 +46,13 @@ import scipy
 from numpy.typing import NDArray
 
 from quoron.data.users import (
+    ALL_HONEST,
     Beside,
     Corruption,
-    Declared,
     Outliers,
     PublicKnowledge,
     Purpose,
+    TabularUsers,
     Users,
     Vector,
     about_boundary,
@@ -83,7 +84,7 @@ from quoron_client.losses import Absolute, Classification, Hinge, Huber, Linear,
 from quoron_client.protocol.domains import Domain, L2Ball, free_ball, on_boundary
 from quoron_client.protocol.questions import Matrix
 from quoron_privacy.accounts.roots import root
-from quoron_privacy.errors import ConfigError, DataError, RunError
+from quoron_privacy.errors import DataError, RunError
 
 if TYPE_CHECKING:
     from quoron_client.data.fused import Counts, Encoded
@@ -476,37 +477,37 @@ def _least_on_ball(hessian: Matrix, target: Vector, radius: float) -> Vector:
     return np.asarray(inside * (radius / max(radius, float(np.linalg.norm(inside)))))
 
 
-@dataclass(frozen=True)
-class TableUsers(Declared):
-    """Some users of a table in memory, under their numbers in it."""
+@dataclass(frozen=True, eq=False)
+class TableUsers(TabularUsers):
+    """Users whose items are rows of a table, kept ragged in one block of memory: all, or some under their numbers."""
 
-    own: Users = field(kw_only=True)  # (k,), sorted
-    batch: ItemBatch = field(kw_only=True)  # of k users
-    outliers: Outliers = field(kw_only=True, default_factory=Outliers)
-    seed: int = field(kw_only=True, default=0)
+    training: ItemBatch = field(kw_only=True, repr=False)  # float32 features
+    own: Users | None = field(kw_only=True, default=None, repr=False)  # (k,), sorted, whose these are; None: all
 
     def items(self, users: Users) -> ItemBatch:
-        """The items of `users` (k,), in that order."""
-        found = self.batch.of(np.searchsorted(self.own, users))
-        return flipped(found, self.corruption(users), self.loss)
+        """The rows of `users` (k,), in that order."""
+        return flipped(self._rows(users), self.corruption(users), self.loss)
 
     @cached_property
-    def held(self) -> ItemView:
-        """Their items within the bounds of the loss, by number in the table: nobody else has any."""
-        batch = bounded(self.batch, self.loss)
+    def held(self) -> ItemBatch | ItemView:
+        """Their items within the bounds of the loss: enforced once, copied only if that changes any."""
+        batch = bounded(self.training, self.loss)
+        if self.own is None:
+            return batch
         begins, ends = np.zeros((2, self.users), np.int64)
         begins[self.own], ends[self.own] = batch.begins, batch.ends
         return batch.where(begins, ends)
 
     def part(self, users: Users) -> "TableUsers":
-        """Some of them (j,), sorted by number."""
-        return replace(self, own=users, batch=self.batch.of(np.searchsorted(self.own, users)))
+        """Some users (k,), sorted by number, and nothing of the others."""
+        rows = self._rows(users)
+        return TableUsers(**self.public(), own=users, training=rows, outliers=self.outliers, seed=self.seed)
 
-    def corruption(self, users: Users) -> NDArray[np.uint8]:
-        """`Corruption` of each of `users`, shape (k,)."""
-        return self.outliers.corruption(np.array(users, np.int64), seed=self.seed)
+    def _rows(self, users: Users) -> ItemBatch:
+        return self.training.of(users if self.own is None else np.searchsorted(self.own, users))
 
 
+DOMAIN = L2Ball(10.0)  # of models, where none is given
 Weighing = Callable[[Encoding, NDArray[np.bool_], Iterable[tuple[Owners, Any]]], Encoding]  # users trained on (n,)
 __all__ = [
     "Categorical",
@@ -529,55 +530,20 @@ _UNBALANCED = (
 )
 
 
-@dataclass(frozen=True, eq=False)
-class TablePopulation:
-    """Users whose items are rows of a table, kept ragged in one block of memory."""
+@dataclass(frozen=True, eq=False, kw_only=True)
+class TablePopulation(TableUsers):
+    """All users of a table, with what figures of a simulation need."""
 
-    training: ItemBatch = field(repr=False)  # float32 features
     held_out: ItemBatch = field(repr=False)
     encoding: Encoding
-    items_per_user: int
-    loss: Loss
-    domain: Domain
-    knowledge: PublicKnowledge
     usual: float | Vector  # the score, or K of them, that answers training items best if it is the same for all
     fit: Fit = field(repr=False)  # how the table fits its rules
     tested: NDArray[np.bool_] = field(repr=False)  # held-out items that are rows, and do not stand for none
-    outliers: Outliers
-    seed: int
-
-    @property
-    def users(self) -> int:
-        """Number of users to train on, n."""
-        return self.training.users
-
-    @property
-    def dimension(self) -> int:
-        """Numbers of the model, d: as many as features, for each output of the loss."""
-        return self.training.dimension * self.loss.outputs
 
     @property
     def everybody(self) -> int:
         """Number of users of the table, those held out among them."""
-        return self.training.users + self.held_out.users
-
-    def items(self, users: Users) -> ItemBatch:
-        """The rows of `users` (k,), in that order."""
-        return flipped(self.training.of(users), self.corruption(users), self.loss)
-
-    @cached_property
-    def held(self) -> ItemBatch:
-        """All training users' items within the bounds of the loss: enforced once, copied only if that changes any."""
-        return bounded(self.training, self.loss)
-
-    def corruption(self, users: Users) -> NDArray[np.uint8]:
-        """`Corruption` of each of `users`, shape (k,)."""
-        return self.outliers.corruption(np.array(users, np.int64), seed=self.seed)
-
-    def part(self, users: Users) -> TableUsers:
-        """Some users (k,), sorted by number, and nothing of the others."""
-        public = (self.users, self.items_per_user, self.dimension, self.loss, self.domain)
-        return TableUsers(*public, own=users, batch=self.training.of(users), outliers=self.outliers, seed=self.seed)
+        return self.users + self.held_out.users
 
     @cached_property
     def _best(self) -> Vector:
@@ -680,22 +646,17 @@ def from_table(
     label: Label | str | None,
     features: tuple[Feature, ...],
     loss: Loss | None = None,
-    domain: Domain | None = None,
     intercept: bool = True,
     normalize: bool = False,
     weight: Weight | None = None,
     missing: Literal["drop", "midpoint"] = "drop",
-    test_fraction: float = 0.2,
-    items_per_user: int | None = None,
-    outliers: Outliers | None = None,
-    seed: int = 0,
+    **others: Any,
 ) -> TablePopulation:
     """The users of a table as a population.
 
     `source` is a path (.csv, .parquet), a DataFrame or a pyarrow Table; `label` a kind of label, or as text a column
     of signs or a comparison such as `arr_delay > 15`; None only for the linear loss. What becomes of a row is said by
-    `quoron_client.data.encoding.Encoding`, with the same arguments. `items_per_user` is the public nominal m; left
-    out, it is 1.
+    `quoron_client.data.encoding.Encoding`, with the same arguments; `others` are those of `encoded_table`.
 
     Raises DataError for a table that cannot be read, a missing column, a row without a user; ConfigError for arguments
     out of range and for labels that the loss does not take. No other value of a row is an error.
@@ -710,17 +671,7 @@ def from_table(
         weight=weight,
         missing=missing,
     )
-    return encoded_table(
-        source,
-        encoding,
-        user=user,
-        loss=loss,
-        domain=domain,
-        test_fraction=test_fraction,
-        items_per_user=items_per_user,
-        outliers=outliers,
-        seed=seed,
-    )
+    return encoded_table(source, encoding, user=user, loss=loss, **others)
 
 
 def encoded_table(
@@ -729,16 +680,16 @@ def encoded_table(
     *,
     user: str,
     loss: Loss,
-    domain: Domain | None = None,
+    domain: Domain = DOMAIN,
     test_fraction: float = 0.2,
     items_per_user: int | None = None,
-    outliers: Outliers | None = None,
+    outliers: Outliers = ALL_HONEST,
     seed: int = 0,
     weighing: Weighing | None = None,
 ) -> TablePopulation:
     """The users of a table as a population, by rules made before. Arguments and errors are those of `from_table`.
 
-    `weighing` finds class weights that wait for a look.
+    `items_per_user` is the public nominal m; left out, it is 1. `weighing` finds class weights that wait for a look.
     """
     encoding.check_loss(loss)
     table = tables.read(source, (*encoding.columns, user))
@@ -755,10 +706,10 @@ def encoded_table(
         training,
         encoding=encoding,
         loss=loss,
-        domain=L2Ball(10.0) if domain is None else domain,
+        domain=domain,
         items_per_user=1 if items_per_user is None else items_per_user,
         knowledge=knowledge,
-        outliers=Outliers() if outliers is None else outliers,
+        outliers=outliers,
         seed=seed,
     )
 
@@ -784,6 +735,8 @@ def population_of(
     everyone = encoded.batch(users, owners)
     kept = np.bincount(owners[encoded.kept], minlength=users)
     return TablePopulation(
+        users=len(chosen),
+        dimension=encoding.dimension * loss.outputs,
         training=bounded(everyone.of(chosen), loss) if loss.narrow else everyone.of(chosen),
         held_out=everyone.of(held),
         encoding=encoding,
@@ -801,8 +754,6 @@ def population_of(
 
 def trained(users: int, test_fraction: float, seed: int) -> NDArray[np.bool_]:
     """Which users are trained on, (users,): all but round(test_fraction n), drawn by `seed`. DataError if nobody is."""
-    if not 0 <= test_fraction < 1:
-        raise ConfigError(f"Expected test_fraction in [0, 1), got test_fraction={test_fraction}.")
     ticket = words(seed=seed, purpose=Purpose.SPLIT, users=np.arange(users))[:, 0]
     chosen = np.ones(users, np.bool_)
     chosen[np.argsort(ticket, kind="stable")[: round(test_fraction * users)]] = False
@@ -848,7 +799,7 @@ _FEATURES: tuple[Feature, ...] = (
 )
 
 
-def flights(*, seed: int = 0, domain: Domain | None = None, outliers: Outliers | None = None) -> TablePopulation:
+def flights(*, seed: int = 0, domain: Domain = DOMAIN, outliers: Outliers = ALL_HONEST) -> TablePopulation:
     """The flights task: 4,037 aircraft, a fifth held out by `seed`; logistic loss, 32 features, rows of norm 1."""
     with (files("quoron") / "data" / "flights.parquet").open("rb") as stored:
         table = pyarrow.parquet.read_table(stored)
@@ -857,7 +808,7 @@ def flights(*, seed: int = 0, domain: Domain | None = None, outliers: Outliers |
         user="tailnum",
         label="arr_delay > 15",
         features=_FEATURES,
-        domain=L2Ball(10.0) if domain is None else domain,
+        domain=domain,
         normalize=True,
         items_per_user=50,
         outliers=outliers,

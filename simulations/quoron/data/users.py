@@ -21,9 +21,9 @@ nanosecond. This is simulated *data*; privacy noise never comes from here.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from enum import IntEnum
-from typing import Literal, Protocol, get_args
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +31,6 @@ from numpy.typing import NDArray
 from quoron_client.data.items import ItemBatch, ItemView
 from quoron_client.losses import Loss
 from quoron_client.protocol.domains import Domain, L2Ball, on_boundary
-from quoron_privacy.errors import ConfigError
 from quoron_privacy.kernels.shipped import njit
 
 
@@ -267,7 +266,7 @@ class Known(Protocol):
         """Public facts for predictions."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False)
 class Declared:
     """What is declared of users whose items nobody has looked at: all that a plan may rest on."""
 
@@ -278,33 +277,9 @@ class Declared:
     domain: Domain
     knowledge: PublicKnowledge = field(default_factory=PublicKnowledge)
 
-
-class Population(Known, Protocol):
-    """Users 0 to `users` - 1, whose items can be asked for in any order and any number of times."""
-
-    @property
-    def optimum(self) -> Vector:
-        """Non-private minimiser over the domain of the honest users' expected loss, shape (d,)."""
-
-    def items(self, users: Users) -> ItemBatch:
-        """The items of `users` (k,), in that order; float32 features."""
-
-    def corruption(self, users: Users) -> NDArray[np.uint8]:
-        """Which `Corruption` each of `users` (k,) shows."""
-
-    def excess_risk(self, model: Vector) -> float:
-        """Expected loss of `model` (d,) minus its infimum over all models, in the domain or not."""
-
-    def test_metrics(self, model: Vector) -> dict[str, float]:
-        """Figures on users that are not trained on; empty where there are none."""
-
-    def beside(self, model: Vector) -> Beside:
-        """What to read these figures beside, and what is amiss with the data or the model (d,)."""
-
-
-def held_back(population: Population) -> float:
-    """What the bound of the domain costs: the excess risk of its best model; 0 where the best of all lies inside."""
-    return max(0.0, population.excess_risk(population.optimum))
+    def public(self) -> dict[str, Any]:
+        """Return these by name, of users of whom more is known too."""
+        return {each.name: getattr(self, each.name) for each in fields(Declared)}
 
 
 class Held(Protocol):
@@ -332,6 +307,28 @@ class Answering(Known, Protocol):
         """Which `Corruption` each of `users` (k,) shows."""
 
 
+class Population(Answering, Protocol):
+    """Users 0 to `users` - 1, whose items can be asked for in any order and any number of times."""
+
+    @property
+    def optimum(self) -> Vector:
+        """Non-private minimiser over the domain of the honest users' expected loss, shape (d,)."""
+
+    def excess_risk(self, model: Vector) -> float:
+        """Expected loss of `model` (d,) minus its infimum over all models, in the domain or not."""
+
+    def test_metrics(self, model: Vector) -> dict[str, float]:
+        """Figures on users that are not trained on; empty where there are none."""
+
+    def beside(self, model: Vector) -> Beside:
+        """What to read these figures beside, and what is amiss with the data or the model (d,)."""
+
+
+def held_back(population: Population) -> float:
+    """What the bound of the domain costs: the excess risk of its best model; 0 where the best of all lies inside."""
+    return max(0.0, population.excess_risk(population.optimum))
+
+
 OutlierKind = Literal["shifted", "huge", "nan", "inf", "missing", "zero"]
 
 
@@ -342,13 +339,6 @@ class Outliers:
     fraction: float = 0.0
     kind: OutlierKind = "shifted"
 
-    def __post_init__(self) -> None:
-        if not 0 <= self.fraction <= 1:
-            raise ConfigError(f"Expected a share of outliers in [0, 1], got {self.fraction}.")
-        if self.kind not in get_args(OutlierKind):
-            allowed = ", ".join(get_args(OutlierKind))
-            raise ConfigError(f"Expected outliers.send to be one of {allowed}, got {self.kind!r}.")
-
     def corruption(self, users: Users, *, seed: int) -> NDArray[np.uint8]:
         """`Corruption` of each of `users`, shape (k,)."""
         shown = np.zeros(len(users), np.uint8)  # HONEST
@@ -356,6 +346,21 @@ class Outliers:
             draws = uniforms(words(seed=seed, purpose=Purpose.USER, users=users)[:, 0])
             shown[draws < self.fraction] = Corruption[self.kind.upper()]
         return shown
+
+
+@dataclass(frozen=True, eq=False)
+class TabularUsers(Declared):
+    """Users of a table, in memory or in files, some of whom may be outliers."""
+
+    outliers: Outliers = field(kw_only=True, default_factory=Outliers)
+    seed: int = field(kw_only=True, default=0)
+
+    def corruption(self, users: Users) -> NDArray[np.uint8]:
+        """`Corruption` of each of `users`, shape (k,)."""
+        return self.outliers.corruption(np.array(users, np.int64), seed=self.seed)
+
+
+ALL_HONEST = Outliers()
 
 
 def flipped(batch: ItemBatch, corruption: NDArray[np.uint8], loss: Loss) -> ItemBatch:

@@ -8,7 +8,7 @@ from typing import Any
 from quoron.engine.network import duration
 from quoron.planning.meaning import Meaning
 from quoron.reports.page import ONLY
-from quoron.results import Printed, interval, size
+from quoron.results import Printed, size
 
 NOTICED = 1e-3  # share of the excess risk from which on it is said what a bound costs
 
@@ -57,7 +57,6 @@ class Summary(Printed):
     afterwards: Mapping[str, Any] | None = None  # the same of a bound made of what the run released, by methods that do
     mu: float | None = None  # with secret noise all of it would be μ-GDP up to `variation`; None: nothing is proved
     variation: float = 0.0
-    told: Mapping[str, tuple[float, float, float]] = field(default_factory=dict)  # what some of these tell, privately
     users_held_out: int = 0  # of a table: never asked, so that figures can be of them; `quoron train` asks them too
     silos: Mapping[str, float] = field(default_factory=dict)  # how many, the largest, what they sent; none without
 
@@ -98,8 +97,7 @@ class Summary(Printed):
         if self.excess_in_domain is not None and self.is_held_back:
             cost, inside = f"{self.held_back:.2g}", f"{self.excess_in_domain:.2g}"
             rows.append(("of that by the domain's bound", f"{cost}; over the best in it {inside}"))
-        rows += [(f"held-out {name.replace('_', ' ')}", self._tested(name)) for name in self.test]
-        return rows + [(f"{name}, with 95 %", interval(*told)) for name, told in self.told.items()]
+        return rows + [(f"held-out {name.replace('_', ' ')}", self._tested(name)) for name in self.test]
 
     def costs(self) -> list[tuple[str, str]]:
         """Return what the run took, and what it clipped."""

@@ -202,7 +202,6 @@ CONFIDENCE = 0.95
 COSTS = ("rounds", "messages", "gradient_evaluations", "bytes_up", "bytes_down", "wire_up", "wire_down")
 FORECASTS = ("predicted_excess_risk", "guessed_excess_risk")
 PROJECTED = "projected."  # columns of networks: seconds
-TOLD, ENDS = "told ", (", low", ", high")  # columns of private figures of held-out users
 PROMISE = ("epsilon", "delta", "adjacency", "trust_model")
 ENDED = ("infeasible", "failed", "folder")
 
@@ -231,8 +230,6 @@ def run_row(
         row |= {"excess_risk_at_start": summary.excess_risk_initial, "held_back": summary.held_back}
         row |= {name: getattr(summary, name) for name in (*FORECASTS, *COSTS, "users_asked", "halted", *PROMISE)}
         row |= {f"test_{name}": value for name, value in summary.test.items()}
-        for name, figures in summary.told.items():
-            row |= {f"{TOLD}{name}{end}": figure for end, figure in zip(("", *ENDS), figures, strict=True)}
         row |= {"seconds": summary.seconds}
         if seconds:
             row |= {f"{PROJECTED}{name}": value for name, value in seconds.items()} | {"held": held}
@@ -346,12 +343,6 @@ def _cell_row(runs: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> dict[st
         "infeasible": runs[0]["infeasible"],
         "failed": next((run["failed"] for run in runs if run["failed"]), None),
     }
-
-
-def told_of(row: Mapping[str, Any]) -> dict[str, tuple[float, float, float]]:
-    """The same of a row, by name."""
-    names = [key for key in row if key.startswith(TOLD) and not key.endswith(ENDS) and row[key] is not None]
-    return {key.removeprefix(TOLD): (row[key], row[f"{key}{ENDS[0]}"], row[f"{key}{ENDS[1]}"]) for key in names}
 
 
 def _mean(values: Sequence[float]) -> float:

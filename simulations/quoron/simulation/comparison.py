@@ -44,7 +44,7 @@ from quoron.reports import plots
 from quoron.reports.page import ONLY, Picture, Section, Table
 from quoron.reports.pictures import LOG, Axis, Line, Reach, bar, chart
 from quoron.reports.summary import NOTICED, from_json
-from quoron.results import Axes, Tabular, axes, interval, short, size
+from quoron.results import Axes, Tabular, axes, short, size
 from quoron.run_folder import RunFolder, as_parquet, numbered, write
 from quoron.simulation import run as runs
 from quoron.simulation import worker
@@ -58,7 +58,6 @@ from quoron.simulation.cells import (
     decided,
     run_row,
     shown,
-    told_of,
 )
 from quoron.simulation.problem import setup
 from quoron.simulation.worker import End
@@ -242,11 +241,7 @@ def carry_out(request: Request, folder: Path, *, watcher: "Display", engine: Inl
     A table's relative path is relative to `folder`. A run that fails is reported, and tried again by the next call.
     With Ray there is one run at a time, whose users its workers share.
     """
-    scene = setup(request.config, folder)  # a table that cannot be read is refused once, before any work
-    if request.config.train.holdout is not None:
-        from quoron.simulation.evaluated import held_out_release  # it brings pyarrow
-
-        held_out_release(request.config, scene.population, "replace-one")  # and users that are too few to tell
+    setup(request.config, folder)  # a table that cannot be read is refused once, before any work
     write(folder / REQUEST, (dumps(request.as_json()) + "\n").encode())
     failures: dict[Job, str] = {}
     for seeds in request.looks:
@@ -473,19 +468,16 @@ def _setting(row: Row, keys: Sequence[str]) -> str:
 def _cells_table(rows: Sequence[Row]) -> Table:
     """Every cell; a terminal shows what it is ranked by and what it costs."""
     tests = [key for key in rows[0] if key.startswith("test_")] if rows else []
-    told = list(told_of(rows[0])) if rows else []
-    heads = ["algorithm", *(f"{name}, with 95 %" for name in told[:2]), "excess risk", "95 % interval"]
+    heads = ["algorithm", "excess risk", "95 % interval"]
     heads += [LOG, "predicted at most", "rounds", "item gradients", "up"]
     brief = len(heads)
     heads += ["rank", "left of the start", "down", "trust_model"]
     heads += [f"held-out {key.removeprefix('test_').replace('_', ' ')}" for key in tests]
-    heads += [f"{name}, with 95 %" for name in told[2:]]
     risks = [row["excess_risk"] for row in rows if row["excess_risk"] > 0]
     lines = []
     for rank, row in enumerate(rows, start=1):
-        risk, known = row["excess_risk"], told_of(row)
-        figures = [interval(*known[name]) if name in known else "" for name in told]
-        cells = [algorithm(row), *figures[:2], f"{risk:.2g}"]
+        risk = row["excess_risk"]
+        cells = [algorithm(row), f"{risk:.2g}"]
         cells += ["" if row["low"] is None else f"{row['low']:.2g} to {row['high']:.2g}"]
         cells += [bar(risk, min(risks), max(risks), width=24) if risk > 0 else ""]
         cells += [risk_words(row.get("predicted_excess_risk"), row.get("guessed_excess_risk")), f"{row['rounds']:,.4g}"]
@@ -493,7 +485,7 @@ def _cells_table(rows: Sequence[Row]) -> Table:
         cells += ["" if row["of_start"] is None else f"{100 * row['of_start']:.2g} %"]
         cells += [size(row["bytes_down"]), row["trust_model"]]
         cells += ["" if row.get(key) is None else f"{row[key]:.4g}" for key in tests]
-        lines.append([*cells, *figures[2:]])
+        lines.append(cells)
     return Table("Every cell, by its excess risk", heads, lines, brief)
 
 

@@ -110,8 +110,8 @@ def problem_for_real(config: Config, population: Population) -> Problem:
     if not isinstance(config.population, configs.TableSection):
         return problem(config, population)
     slots = config.population.users if config.privacy.adjacency == "zero-out" else None
-    public = {each.name: getattr(population, each.name) for each in fields(Declared)}
-    return problem(config, Declared(**public | {"users": slots or cast(Any, population).everybody}))
+    table = cast(Any, population)
+    return problem(config, Declared(**table.public() | {"users": slots or table.everybody}))
 
 
 def problem(config: Config, population: Known) -> Problem:

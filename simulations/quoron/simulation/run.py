@@ -42,7 +42,6 @@ if TYPE_CHECKING:  # planning needs neither
 
 
 simulated = OnFirstUse("quoron.reports.pages")
-held_out = OnFirstUse("quoron.simulation.evaluated")
 COUNTED = "messages", "bytes_up", "bytes_down", "gradient_evaluations"  # of all rounds
 STYLES = {"line": "-", "dashed": "--", "dots": "o"}  # matplotlib's
 LOOK = (
@@ -106,8 +105,6 @@ def prepare(
         if compare and config.train.data_quality != 0 and planned.plan.guarantee.servers is None:
             planned = replace(planned, remarks=(*planned.remarks, LOOK))
     scene = scene.settled(planned.plan)
-    if config.train.holdout is not None and not compare:
-        held_out.held_out_release(config, scene.population, planned.plan.guarantee.adjacency)  # or why it cannot be
     if not compare:
         planned = replace(planned, plan=planned.plan.simulated())
     if compare or config.run.link is not None:
@@ -238,9 +235,6 @@ def _results(
     filtered = [event["diagnostics"]["filtered"] for event in events if "filtered" in event["diagnostics"]]
     private = plan.guarantee.trust_model != "none"
     silos, (once_down, once_up) = silos_of(config, scene.problem.users), _once(prepared)
-    told = {}
-    if config.train.holdout is not None:
-        told = held_out.told_by_held_out(config, population, model, plan.guarantee.adjacency)
     summary = Summary(
         algorithm=plan.algorithm,
         statement=sentence(plan.guarantee),
@@ -276,7 +270,6 @@ def _results(
         once_up=once_up,
         once_down=once_down,
         network=None if link is None else projection.of_rounds(traffic, str(config.run.network), link).as_json(),
-        told=told,
         users_held_out=getattr(population, "everybody", plan.problem.users) - plan.problem.users,
         mu=None if worth is None else worth.mu,
         variation=0.0 if worth is None else worth.variation,

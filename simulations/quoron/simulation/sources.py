@@ -9,7 +9,6 @@ from quoron import toml_text
 from quoron.arguments import Setting, layers_of, one_value, overlay, plain, sections, shortened
 from quoron.config import Config, TableSection
 from quoron.data.columns import written_out
-from quoron.paths import dataset
 from quoron.presets import preset, presets
 from quoron.run_folder import FRAME
 from quoron.simulation.problem import encoding_of, loss_of
@@ -62,15 +61,6 @@ def resolve(source: str | Path, settings: Settings = (), *, secret: bool = False
     """The configuration of a preset's name or a TOML file's path, and a name for its runs; `secret` as `described`."""
     config, name, _ = described(source, None, None, {"settings": settings}, secret=secret)
     return config, name
-
-
-def dataset_of(source: str) -> tuple[str, str]:
-    """The folder or URL of Parquet files that a TOML file names, and its column of users; ConfigError for another."""
-    section = resolve(source)[0].population
-    found = dataset(section.path, Path.cwd()) if isinstance(section, TableSection) else None
-    if found is None or not isinstance(section, TableSection):
-        raise ConfigError(f"Expected {source} to name a folder or a URL as population.path, got another population.")
-    return found, section.user
 
 
 def _found(source: Source, columns: Mapping[str, Any]) -> tuple[Mapping[str, Any], str, Path | None, Frame]:

@@ -36,8 +36,11 @@ def with_columns(config: Config, base: Path, frame: Any = None) -> Config:
     table = config.population
     if not isinstance(table, TableSection):
         return config
-    if frame is None and table.dialect != Dialect():
-        _check_written(table, base)
+    if frame is None and table.dialect != Dialect() and dataset(table.path, base) is not None:
+        raise ConfigError(
+            f"Expected no population.columns.csv of the Parquet files {table.path!r}, which are no text, got "
+            f"{toml_text.literal(table.dialect.declared())}. Leave it out."
+        )
     entries = {kind: getattr(table.columns, kind) for kind in KINDS}
     declared = [name for some in entries.values() for name in some]
     if not table.columns.exclude and not any(WILD in name for name in declared):
@@ -50,14 +53,6 @@ def with_columns(config: Config, base: Path, frame: Any = None) -> Config:
     }
     columns = table.columns.model_copy(update=changes)
     return config.model_copy(update={"population": table.model_copy(update={"columns": columns})})
-
-
-def _check_written(table: TableSection, base: Path) -> None:
-    if dataset(table.path, base) is not None:
-        raise ConfigError(
-            f"Expected no population.columns.csv of the Parquet files {table.path!r}, which are no text, got "
-            f"{toml_text.literal(table.dialect.declared())}. Leave it out."
-        )
 
 
 def _spanned(given: str, names: tuple[str, ...]) -> list[str]:
@@ -88,7 +83,7 @@ def unread(table: TableSection, names: Sequence[str]) -> tuple[str, ...]:
     more = f" and {len(left) - NAMED:,} more" if len(left) > NAMED else ""
     return (
         f"Not read, as nothing is said of them: {', '.join(left[:NAMED])}{more}. Declare them, estimate what they are "
-        "(--set 'population.columns.estimate=*=any'), or exclude them.",
+        "(--set 'population.columns.estimate.\"*\"=any'), or exclude them.",
     )
 
 

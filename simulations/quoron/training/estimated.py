@@ -97,7 +97,7 @@ def wanted(config: Config, base: Path, source: Opened, frame: Any = None) -> Wan
         if not named and is_identifier(name):
             left.append(
                 f"Column {name!r} is left out: its name is an identifier's. To use it declare it, or estimate it by "
-                f"name (--set 'population.columns.estimate={name}=any')."
+                f"name (--set 'population.columns.estimate.\"{name}\"=any')."
             )
             continue
         if not named and (WILD in name or is_span(name)):

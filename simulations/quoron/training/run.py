@@ -396,7 +396,7 @@ def digest_of(items: "ItemBatch | Rows") -> bytes:
     """Of all that the run computes with, or of the files that hold it; private, and erased at its end."""
     digest = hashlib.blake2b(digest_size=32, person=b"quoron-items")
     if not isinstance(items, ItemBatch):
-        digest.update(items.digest.encode())
+        digest.update(items.index.digest.encode())
         return digest.digest()
     for array in (items.features, items.labels, items.offsets, items.item_weights):
         digest.update(f"{array.dtype.str} {array.shape}".encode())

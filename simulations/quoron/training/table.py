@@ -10,7 +10,7 @@ goes on; words of local reports are each start's own."""
 
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -84,7 +84,7 @@ class CuratorEngine:
 
     def _holders(self, declared: Declared, items: "ItemBatch | Rows", seed: int | None) -> Any:
         if isinstance(items, ItemBatch):
-            return TableUsers(**_fields(declared), own=np.arange(declared.users), batch=items)
+            return TableUsers(**declared.public(), training=items)
         asked = self._order if seed is None else self._order[partition(seed=seed, users=len(self._order))]
         return file_users(declared, items, asked)
 
@@ -97,11 +97,7 @@ def file_users(declared: Declared, rows: "Rows", asked: Users) -> "FileUsers":
     """The users of a folder's rows, of whom these (k,) are asked, in this order."""
     from quoron.data.population import FileUsers, LazyStore
 
-    return FileUsers(**_fields(declared), store=LazyStore(rows, None, asked, declared.loss))
-
-
-def _fields(declared: Declared) -> dict[str, Any]:
-    return {each.name: getattr(declared, each.name) for each in fields(declared)}
+    return FileUsers(**declared.public(), store=LazyStore(rows, None, asked, declared.loss))
 
 
 Slots = NDArray[np.int64]
@@ -234,7 +230,7 @@ def hold(
         from quoron.data.rows import Rows
 
         rows = Rows.opened(source, section.user, encoding)
-        _check_people(people, rows.digest.encode())
+        _check_people(people, rows.index.digest.encode())
         types = types_of(source, rows.index.files.schema)
         check_types(encoding, types)
         encoding = typed(encoding, types)
