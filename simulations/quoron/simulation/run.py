@@ -78,6 +78,9 @@ class SimulatedRun(Run[Any]):
         return found
 
 
+UNUSED_HOLDOUT = "train.holdout is of `quoron train`: a simulation measures on population.test_fraction of the users."
+
+
 def prepare(
     config: Config,
     folder: Path,
@@ -106,7 +109,8 @@ def prepare(
             planned = replace(planned, remarks=(*planned.remarks, LOOK))
     scene = scene.settled(planned.plan)
     if not compare:
-        planned = replace(planned, plan=planned.plan.simulated())
+        unused = () if config.train.holdout is None else (UNUSED_HOLDOUT,)
+        planned = replace(planned, plan=planned.plan.simulated(), remarks=(*planned.remarks, *unused))
     if compare or config.run.link is not None:
         planned = planned.over(config.run.networks, everybody=compare)
     return Prepared(config, scene, planned, fingerprint(config, folder, frame), began=began)
