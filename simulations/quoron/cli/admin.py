@@ -116,7 +116,7 @@ def health(
     """Exit with 0 if a coordinator serves there, and with 1 if not."""
     from quoron_client.federation.config import check_plaintext
 
-    own = Files.found(certs, insecure=insecure, needed=())
+    own = Files.of(certs, insecure=insecure, needed=())
     check_plaintext(address, insecure=insecure, anywhere=anywhere(insecure))
     print(check(address, credentials(own, insecure=insecure), timeout=TIMEOUT))
 

@@ -83,8 +83,8 @@ def serve(
     from quoron_server import service
     from quoron_server.service import certificates
 
-    own = Files.found(certs, insecure=insecure)
-    refused = certificates.Revocations(*own.revoked) if own.revoked else None
+    own = Files.of(certs, insecure=insecure)
+    refused = certificates.Revocations(own.revoked) if own.revoked else None
     transport = service.Transport(own.certificate, own.key, own.authority, insecure, anywhere(insecure), refused)
     config = service.ServeConfig(transport, listen, control, database, token_file, allow_simulation=allow_simulation)
     read = {"gather": 75.0} | keyed("--set", settings, SETTINGS, "QUORON_")
