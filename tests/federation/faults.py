@@ -187,9 +187,9 @@ async def plan_refused(at: Scene) -> None:
     async with at.operator() as call:
         wanted = specification(NAME, "autumn", plan_digest="0" * 64)
         with pytest.raises(QuoronError, match="the plan"):
-            await call("submit", wanted.as_text())
+            await call("submit", specification=wanted.as_text())
         await at.stays()
-        await call("submit", wanted.model_copy(update={"plan_digest": None, "group": "others"}).as_text())
+        await call("submit", specification=wanted.model_copy(update={"plan_digest": None, "group": "others"}).as_text())
     await at.is_mended()
 
 
@@ -201,7 +201,7 @@ async def wrong_key(at: Scene) -> None:
             await call("runs")
     await at.stays()
     async with at.operator() as call:
-        assert [run["run"] for run in await call("runs")] == ["trial"]
+        assert [run["run"] for run in (await call("runs"))["runs"]] == ["trial"]
     await at.is_mended()
 
 
@@ -226,13 +226,13 @@ async def foreign_client(at: Scene) -> None:
 async def limit_reached(at: Scene) -> None:
     await at.begun()
     async with at.operator() as call:
-        await call("limit", "everyone", epsilon=20.0, delta=0.5)
+        await call("limit", group="everyone", epsilon=20.0, delta=0.5)
         again = specification(NAME, "autumn").as_text()
         with pytest.raises(QuoronError, match="would exceed the limit"):
-            await call("submit", again)
+            await call("submit", specification=again)
         await at.stays()
-        await call("limit", "everyone", epsilon=40.0, delta=0.5)
-        await call("submit", again)
+        await call("limit", group="everyone", epsilon=40.0, delta=0.5)
+        await call("submit", specification=again)
     await at.is_mended()
 
 
@@ -240,9 +240,9 @@ async def limit_reached(at: Scene) -> None:
 async def run_cancelled(at: Scene) -> None:
     await at.begun()
     async with at.operator() as call:
-        assert (await call("cancel", "trial"))["state"] == "cancelled"
+        assert (await call("cancel", run="trial"))["state"] == "cancelled"
         await at.stays()
-        await call("submit", specification(NAME, "trial-2", seconds=SECONDS, early_ends=False).as_text())
+        await call("submit", specification=specification(NAME, "trial-2", seconds=SECONDS, early_ends=False).as_text())
     await at.asked("trial-2")
     await at.is_mended()
 

@@ -127,7 +127,7 @@ class Scene:
         if token is None:
             token = tokens.add(self.folder / "tokens.json", name=f"ada-{time.monotonic_ns()}", role="operator")
         with Control(Address(self.running.control, token, insecure=True)) as control:
-            yield lambda method, *given, **named: asyncio.to_thread(getattr(control, method), *given, **named)
+            yield lambda command, **named: asyncio.to_thread(control.call, command, **named)
 
     @property
     def url(self) -> str:

@@ -5,7 +5,6 @@ honest run, whatever came before.
 """
 
 import contextlib
-import os
 import re
 import socket
 import ssl
@@ -386,15 +385,18 @@ def test_a_client_s_program_lives_through_a_siege_in_bounded_memory(data: Path, 
     """Its log is spared: of a kind of refusal it tells twenty a minute."""
     authority = Authority(tmp_path)
     own = ["--data", data, "--state", tmp_path / "record.sqlite", "--limit", f"{SPENT + LEFT},1e-3"]
+    (certs := tmp_path / "certs").mkdir()
     files = (*authority.issue("client"), authority.path)
-    named = dict(zip(("QUORON_CERTIFICATE", "QUORON_KEY", "QUORON_AUTHORITY"), map(str, files), strict=True))
+    for file, name in zip(files, ("certificate.pem", "key.pem", "authority.pem"), strict=True):
+        (certs / name).write_bytes(file.read_bytes())
+    own += ["--certs", certs]
     quiet = {name: replace(attack, says="") for name, attack in ATTACKS.items() if name != "every status"}
 
     async def scene() -> tuple[int, int]:
         async with coordinator(authority.server_credentials("hostile"), user=5) as fake:
             words = [sys.executable, "-c", CLIENT + "main()", "client", *own, "--coordinator", f"127.0.0.1:{fake.port}"]
             with (tmp_path / "log").open("wb") as log:
-                process = subprocess.Popen([str(word) for word in words], stderr=log, env=os.environ | named)
+                process = subprocess.Popen([str(word) for word in words], stderr=log)
             try:
                 await fake.hears("hello")
                 await honest(fake, "first")

@@ -528,7 +528,7 @@ async def test_an_auditor_reads_the_roster_and_changes_nothing(tmp_path: Path) -
             listed = len(await asyncio.to_thread(lambda: list(control.users())))
             standing = await asyncio.to_thread(control.standing, "everyone")
             with pytest.raises(Exception, match="role operator, got auditor"):
-                await asyncio.to_thread(control.change_user, "retire", "0")
+                await asyncio.to_thread(control.call, "change_user", action="retire", user="0")
     assert (listed, standing) == (2, {"active": 2, "away": 0, "retired": 0})
 
 

@@ -92,36 +92,10 @@ def test_a_folder_of_certificates_that_lacks_a_file_is_refused_by_its_name(
     assert f"Expected {file} in trial/client-1, got none." in said
 
 
-@pytest.mark.parametrize("variable", ["QUORON_CERTIFICATE", "QUORON_KEY", "QUORON_AUTHORITY", "QUORON_REVOKED"])
-@pytest.mark.parametrize("command", WITH_CERTS)
-def test_a_folder_of_certificates_and_a_variable_that_names_another_file_are_refused_with_both_named(
-    command: str,
-    variable: str,
-    trial: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv(variable, "elsewhere.pem")
-    said = refusal(capsys, *WITH_CERTS[command], "--certs", "trial/client-1")
-    assert f"got --certs trial/client-1 and {variable}=elsewhere.pem" in said
-
-
-def test_a_variable_that_names_what_the_folder_holds_is_no_second_value(
-    trial: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("QUORON_AUTHORITY", "trial/authority.pem")
-    assert invoke(["admin", "health", "localhost:1", "--certs", "trial/client-1"]) == 1
-    assert "Expected a coordinator that serves at localhost:1" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("command", ["serve", "client", "health"])
-def test_plaintext_is_refused_with_certificates_of_either_kind(
-    command: str, trial: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_plaintext_is_refused_with_certificates(command: str, trial: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = [*WITH_CERTS[command], "--insecure"]
     assert "got --certs trial/client-1." in refusal(capsys, *words, "--certs", "trial/client-1")
-    monkeypatch.setenv("QUORON_KEY", "key.pem")
-    assert "got QUORON_KEY." in refusal(capsys, *words)
 
 
 def test_plaintext_elsewhere_needs_the_option_and_the_variable(

@@ -669,19 +669,6 @@ class TestAChangeOfAuthority:
         assert said == client_plane.security.STRANGE
         assert connected <= 1
 
-    def test_takes_the_lists_of_revoked_clients_of_both(self, tmp_path: Path) -> None:
-        files, names = [tmp_path / "old.json", tmp_path / "new.json"], ["a" * 64, "b" * 64]
-        for file in files:
-            certificates.make(file)
-        revoked = Revocations(*files)
-        for file, name in zip(files, names, strict=True):
-            assert name not in revoked
-            certificates.add(file, name, name="client-7")
-            assert name in revoked
-        files[0].write_text("{")
-        with pytest.raises(ConfigError, match=r"old\.json"):
-            revoked.now()
-
     def test_leaves_a_client_its_own_certificate_while_one_authority_of_its_file_is_good(self, own: Path) -> None:
         files = own / "client-0/certificate.pem", own / "client-0/key.pem", own / "authority.pem"
         good = files[2].read_bytes()

@@ -32,20 +32,20 @@ async def a_day(folder: Path) -> str:
     ada, ben = (tokens.add(folder / "tokens.json", name=name, role="operator") for name in ("ada", "ben"))
     async with coordinator(folder) as running, contextlib.AsyncExitStack() as stack:
 
-        async def said(token: str, method: str, *given: object, **numbers: object) -> object:
+        async def said(token: str, command: str, **arguments: object) -> object:
             with Control(Address(running.control, token, insecure=True)) as own:
-                return await asyncio.to_thread(getattr(own, method), *given, **numbers)
+                return await asyncio.to_thread(own.call, command, **arguments)
 
-        await said(ben, "limit", "everyone", epsilon=20.0, delta=0.5)
-        await said(ada, "submit", specification(NAME, "summer").as_text())
+        await said(ben, "limit", group="everyone", epsilon=20.0, delta=0.5)
+        await said(ada, "submit", specification=specification(NAME, "summer").as_text())
         await everybody(running, stack, USERS, runs=2)
         await complete(running, "summer")
-        await said(ada, "submit", specification(NAME, "winter", epsilon=5.0, group="nobody").as_text())
-        await said(ben, "cancel", "winter")
+        await said(ada, "submit", specification=specification(NAME, "winter", epsilon=5.0, group="nobody").as_text())
+        await said(ben, "cancel", run="winter")
         with pytest.raises(Exception, match="limit of population"):
-            await said(ada, "submit", specification(NAME, "autumn").as_text())
-        await said(ada, "change_user", "away", "3")
-        await said(ben, "charge", "counts", "everyone", epsilon=1.0, delta=0.0, note="another library")
+            await said(ada, "submit", specification=specification(NAME, "autumn").as_text())
+        await said(ada, "change_user", action="away", user="3")
+        await said(ben, "charge", run="counts", group="everyone", epsilon=1.0, delta=0.0, note="another library")
         return json.dumps(await said(ada, "ledger"))
 
 

@@ -26,7 +26,7 @@ from quoron.federation import client_items, engine, launch, programs, supervisor
 from quoron.federation import folder as folders
 from quoron.federation import folder as orders
 from quoron.federation.client_items import give, give_tables, silos_in
-from quoron.federation.faults import Faults, Kill
+from quoron.federation.faults import Faults
 from quoron.federation.folder import ITEMS, MARK, MOST, ORDER, PASSING, RUN, RUNNING, Folder, Order, reached, sweep
 from quoron.federation.launch import Local
 from quoron.federation.submission import declared
@@ -74,7 +74,7 @@ class TestOrders:
 class TestFaults:
     def test_a_kill_is_of_one_client_in_one_round_and_once(self) -> None:
         faults = Faults.parse(kills=("3@2", "5@1"))
-        assert faults.kills == (Kill(3, 2), Kill(5, 1))
+        assert faults.kills == ((3, 2), (5, 1))
         hit = [
             (client, round_)
             for client in range(1, 8)

@@ -24,7 +24,7 @@ Clients whose certificates are no longer good, by the fingerprint of their key: 
     (True, False)
 
 The file is a JSON object, fingerprint to name, and is read again when it changes. While it has changed and cannot be
-read, nobody knows who is revoked: then every client is refused. Two authorities may have a list each.
+read, the server does not know which clients are revoked, and refuses every client.
 """
 
 import datetime as dt
@@ -89,26 +89,26 @@ def read_revoked(file: Path) -> dict[str, str]:
 
 
 class Revocations:
-    """The lists in files as they are now. Only what was read counts as seen; what could not be is read again."""
+    """The list in a file as it is now. Only what was read counts as seen; what could not be is read again."""
 
-    def __init__(self, *files: Path) -> None:
-        """Raises ConfigError if one of them is no list yet."""
-        self._files, self._seen = files, tuple(map(version, files))
-        self._fingerprints = frozenset(self._read())
+    def __init__(self, file: Path) -> None:
+        """Raises ConfigError if it is no list yet."""
+        self._file, self._seen = file, version(file)
+        self._fingerprints = frozenset(read_revoked(file))
         self._closed = False
 
     def __contains__(self, fingerprint: str) -> bool:
         return fingerprint in self.now()
 
     def now(self) -> frozenset[str]:
-        """Every fingerprint on a list, which is read again if it has changed.
+        """Every fingerprint on the list, which is read again if it has changed.
 
-        ConfigError while one cannot be read: then no certificate is known to be good.
+        ConfigError while it cannot be read: then no certificate is known to be good.
         """
-        found = tuple(map(version, self._files))  # before the reading: what is written meanwhile is another version
-        if None in found or found != self._seen:
+        current = version(self._file)  # before the reading: what is written meanwhile is another version
+        if current is None or current != self._seen:
             try:
-                listed = self._read()
+                listed = read_revoked(self._file)
             except ConfigError as error:
                 if not self._closed:
                     _log.error("%s Until there is one, no client is let in.", error)
@@ -117,14 +117,11 @@ class Revocations:
             new = sorted(name for each, name in listed.items() if each not in self._fingerprints)
             if new:
                 journal.revoked(len(listed), ", ".join(new[:MOST_NAMED]) + (", …" if len(new) > MOST_NAMED else ""))
-            self._fingerprints, self._seen = frozenset(listed), found
+            self._fingerprints, self._seen = frozenset(listed), current
         if self._closed:
-            _log.info("the list of revoked certificates at %s can be read again", " and ".join(map(str, self._files)))
+            _log.info("the list of revoked certificates at %s can be read again", self._file)
         self._closed = False
         return self._fingerprints
-
-    def _read(self) -> dict[str, str]:
-        return {each: name for file in self._files for each, name in read_revoked(file).items()}
 
 
 def version(file: Path) -> Version:

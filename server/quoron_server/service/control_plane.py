@@ -8,7 +8,7 @@ A stream ends soon after its token was removed.
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from inspect import signature
 from pathlib import Path
 from typing import Any, TypeVar
@@ -53,14 +53,10 @@ class TokenGate(grpc.aio.ServerInterceptor):
         """The handler of a call: the service's own, or one that refuses."""
         if str(handler_call_details.method).split("/")[1] in self._open:
             return await continuation(handler_call_details)
-        token = security.bearer(tuple(handler_call_details.invocation_metadata))
         try:
-            found = None if token is None else tokens.find(self._tokens, token)
-        except ConfigError as error:  # where the file is, is nothing for those who have not shown a token
-            _log.error("nobody can be let in: %s", error)
-            return self._refusing(grpc.StatusCode.UNAVAILABLE, UNREADABLE)
-        if (why := _refusal(found)) is not None:
-            return self._refusing(grpc.StatusCode.UNAUTHENTICATED, why)
+            _token(self._tokens, handler_call_details.invocation_metadata)
+        except _Refused as refused:
+            return self._refusing(*refused.args)
         return await continuation(handler_call_details)
 
     def _refusing(self, code: grpc.StatusCode, why: str) -> Any:
@@ -263,26 +259,35 @@ class ControlPlane(federation_pb2_grpc.ControlPlaneServicer):
 
     async def _require(self, context: Context, *, operator: bool = False) -> str:
         """Return the name of the caller; end the call here if it may not."""
-        token = security.bearer(tuple(context.invocation_metadata()))
         try:
-            found = None if token is None else tokens.find(self._tokens, token)
-        except ConfigError as error:  # where the file is, is nothing for those who have not shown a token
-            _log.error("nobody can be let in: %s", error)
-            await context.abort(grpc.StatusCode.UNAVAILABLE, UNREADABLE)
+            token = _token(self._tokens, context.invocation_metadata())
+        except _Refused as refused:
+            await context.abort(*refused.args)
             raise
-        if (why := _refusal(found)) is not None or found is None:
-            await context.abort(grpc.StatusCode.UNAUTHENTICATED, why or _NO_TOKEN)
-            raise PermissionError(why)
         if self._doorkeeper is not None:
-            self._doorkeeper.admit(context.peer(), found.sha256)
-        if operator and found.role != "operator":
+            self._doorkeeper.admit(context.peer(), token.sha256)
+        if operator and token.role != "operator":
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, "Expected a token with role operator, got auditor.")
-        return found.name
+        return token.name
 
 
-def _refusal(found: tokens.Token | None) -> str | None:
-    """Why a call is turned away for its token; None for one that is let in."""
-    return _NO_TOKEN if found is None else found.refusal()
+class _Refused(Exception):
+    """A call is turned away for its token: the status and why."""
+
+
+def _token(file: Path, metadata: Iterable[Any]) -> tokens.Token:
+    """Return the good token of a call's metadata. Raises _Refused."""
+    bearer = security.bearer(tuple(metadata))
+    try:
+        token = None if bearer is None else tokens.find(file, bearer)
+    except ConfigError as error:  # where the file is, is nothing for those who have not shown a token
+        _log.error("nobody can be let in: %s", error)
+        raise _Refused(grpc.StatusCode.UNAVAILABLE, UNREADABLE) from None
+    if token is None:
+        raise _Refused(grpc.StatusCode.UNAUTHENTICATED, _NO_TOKEN)
+    if (why := token.refusal()) is not None:
+        raise _Refused(grpc.StatusCode.UNAUTHENTICATED, why)
+    return token
 
 
 def _named(awaited: dict[str, Any]) -> dict[str, Any]:

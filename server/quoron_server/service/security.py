@@ -209,9 +209,8 @@ class Transport:
             return
         if self.certificate is None or self.key is None or self.authority is None:
             raise ConfigError(
-                "Expected --certs FOLDER for TLS, or QUORON_CERTIFICATE, QUORON_KEY and QUORON_AUTHORITY, got none or "
-                "some. `quoron admin certs` makes such folders; or say --insecure to try quoron on this machine "
-                "without."
+                "Expected --certs FOLDER for TLS, got none. `quoron admin certs` makes such folders; or say --insecure "
+                "to try quoron on this machine without."
             )
         Held.read(self.certificate, self.key, self.authority)
 

@@ -116,7 +116,7 @@ def health(
     """Exit with 0 if a coordinator serves there, and with 1 if not."""
     from quoron_client.federation.config import check_plaintext
 
-    own = Files.found(certs, insecure=insecure, needed=())
+    own = Files.of(certs, insecure=insecure, needed=())
     check_plaintext(address, insecure=insecure, anywhere=anywhere(insecure))
     print(check(address, credentials(own, insecure=insecure), timeout=TIMEOUT))
 
@@ -310,7 +310,7 @@ def set_users(
     """
     with reached().control() as control:
         for user in who:
-            print(printable(control.change_user(_ACTIONS[state], user)))
+            print(printable(control.call("change_user", action=_ACTIONS[state], user=user)["said"]))
 
 
 @users.command()
@@ -328,7 +328,8 @@ def replace(
     except (OSError, ValueError) as error:
         raise ConfigError(f"Expected a rotation in {rotation}, cannot read it: {error}.") from None
     with reached().control() as control:
-        print(printable(control.change_user("replace", old, successor=new or "", rotation=statement)))
+        how = {"action": "replace", "successor": new or "", "rotation": statement}
+        print(printable(control.call("change_user", user=old, **how)["said"]))
 
 
 @users.command()
@@ -364,7 +365,7 @@ def forget(
 
     def ask(who: str, sure: bool) -> dict[str, Any]:
         with reached(books=True).books() as books:
-            return books.forget_user(who, sure=sure)
+            return books.call("forget_user", user=who, sure=sure)
 
     if not yes:
         print(printable(f"This would erase, for good (--yes does it), who this was:\n  {_line(ask(user, False))}"))
@@ -385,7 +386,7 @@ def drawn(
     from quoron_server.books.drawing import Draw, draw, seed_of
 
     with reached().control() as control:
-        told, chain = control.drawn(run), control.ledger()["rows"]
+        told, chain = control.call("drawn", run=run), control.call("ledger")["rows"]
     active, members = (np.array(told[key], dtype=np.int64) for key in ("users", "drawn"))
     seed = seed_of(run, told["specification"])
     again = Draw(seed, active, draw(seed, active, len(members)))

@@ -103,7 +103,7 @@ def client(
         print(f"{data}: {'one client, as you say' if one_user else 'the rows of one user, as far as they show'}.")
         return
     epsilon, delta = _limit(limit)
-    own = Files.found(certs, insecure=insecure)
+    own = Files.of(certs, insecure=insecure)
     config = federation.ClientConfig(
         coordinator=coordinator,
         data=data,

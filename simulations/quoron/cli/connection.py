@@ -22,14 +22,10 @@ from quoron_privacy.errors import ConfigError
 
 CLIENTS, CONTROL = "127.0.0.1:7443", profiles.LOOPBACK
 CERTIFICATE, KEY, AUTHORITY, REVOKED = "certificate.pem", "key.pem", "authority.pem", "revoked.json"  # in a --certs
-VARIABLES = ("QUORON_CERTIFICATE", "QUORON_KEY", "QUORON_AUTHORITY", "QUORON_REVOKED")
 LEVELS = ("debug", "info", "warning", "error")
 Certs = Annotated[
     Path | None,
     typer.Option("--certs", envvar="QUORON_CERTS", metavar="FOLDER", help="Own certificate, key and authority."),
-]
-Authority = Annotated[
-    Path | None, typer.Option(envvar="QUORON_AUTHORITY", help="Certificate that signs the other side's, PEM.")
 ]
 Insecure = Annotated[bool, typer.Option("--insecure", help="Plaintext, for a trial on this machine.")]
 Log = Annotated[
@@ -54,60 +50,36 @@ def reached(*, books: bool = False) -> profiles.Profile:
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """A party's own certificate, key and authority, as far as they are given, and lists of revoked certificates."""
+    """A party's own certificate, key and authority, and a list of revoked certificates, as far as they are given."""
 
-    certificate: Path | None
-    key: Path | None
-    authority: Path | None
-    revoked: tuple[Path, ...] = ()
+    certificate: Path | None = None
+    key: Path | None = None
+    authority: Path | None = None
+    revoked: Path | None = None
 
     @classmethod
-    def found(
-        cls, certs: Path | None, *, insecure: bool = False, needed: Sequence[str] = (CERTIFICATE, KEY)
-    ) -> "Files":
-        """Take the files of a folder, or else those that the environment names.
+    def of(cls, folder: Path | None, *, insecure: bool = False, needed: Sequence[str] = (CERTIFICATE, KEY)) -> "Files":
+        """Take the files of a folder, or without one none.
 
-        ConfigError for either with `insecure`, for both where they differ, and as `of`.
+        ConfigError for a folder with `insecure`, and for one without its authority or a file that is `needed`.
         """
-        named = {name: os.environ[name] for name in VARIABLES if os.environ.get(name)}
-        if insecure and (certs is not None or named):
-            given = " and ".join([*([] if certs is None else [f"--certs {certs}"]), *named])
-            raise ConfigError(
-                f"Expected no certificates with --insecure, got {given}. Leave out --insecure, or unset these."
-            )
-        if certs is None:
-            certificate, key, authority = (Path(named[name]) if name in named else None for name in VARIABLES[:3])
-            lists = named.get(VARIABLES[3], "").split(os.pathsep)
-            return cls(certificate, key, authority, tuple(Path(each) for each in lists if each))
-        for name, file in zip(VARIABLES, (CERTIFICATE, KEY, AUTHORITY, REVOKED), strict=True):
-            if name in named and not _same(Path(named[name]), certs / file):
-                raise ConfigError(
-                    f"Expected --certs or {name}, got --certs {certs} and {name}={named[name]}. Leave one out."
-                )
-        return cls.of(certs, needed=needed)
-
-    @classmethod
-    def of(cls, folder: Path, *, needed: Sequence[str] = (CERTIFICATE, KEY)) -> "Files":
-        """Take the files of a folder. ConfigError without its authority or one that is `needed`."""
-        there = {name: folder / name for name in (CERTIFICATE, KEY, AUTHORITY, REVOKED) if (folder / name).exists()}
+        if folder is None:
+            return cls()
+        if insecure:
+            raise ConfigError(f"Expected no certificates with --insecure, got --certs {folder}. Leave one out.")
+        names = (CERTIFICATE, KEY, AUTHORITY, REVOKED)
+        files = {name: folder / name for name in names if (folder / name).exists()}
         for name in (*needed, AUTHORITY):
-            if name not in there:
+            if name not in files:
                 raise ConfigError(f"Expected {name} in {folder}, got none. `quoron admin certs` makes such folders.")
-        lists = (there[REVOKED],) if REVOKED in there else ()
-        return cls(there.get(CERTIFICATE), there.get(KEY), there[AUTHORITY], lists)
+        return cls(*map(files.get, names))
 
     def all(self) -> dict[str, Any]:
         """Certificate, key and authority by name. ConfigError without one."""
-        found = {name: getattr(self, name) for name in ("certificate", "key", "authority")}
-        if None in found.values():
-            raise ConfigError(
-                f"Expected --certs FOLDER, or {', '.join(VARIABLES[:3])} in its place, got not all of them."
-            )
-        return found
-
-
-def _same(one: Path, other: Path) -> bool:
-    return one.is_file() and other.is_file() and one.read_bytes() == other.read_bytes()
+        files = {name: getattr(self, name) for name in ("certificate", "key", "authority")}
+        if None in files.values():
+            raise ConfigError("Expected --certs FOLDER, got none. `quoron admin certs` makes such folders.")
+        return files
 
 
 def anywhere(insecure: bool) -> bool:

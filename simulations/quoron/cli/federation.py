@@ -83,8 +83,8 @@ def serve(
     from quoron_server import service
     from quoron_server.service import certificates
 
-    own = Files.found(certs, insecure=insecure)
-    refused = certificates.Revocations(*own.revoked) if own.revoked else None
+    own = Files.of(certs, insecure=insecure)
+    refused = certificates.Revocations(own.revoked) if own.revoked else None
     transport = service.Transport(own.certificate, own.key, own.authority, insecure, anywhere(insecure), refused)
     config = service.ServeConfig(transport, listen, control, database, token_file, allow_simulation=allow_simulation)
     read = {"gather": 75.0} | keyed("--set", settings, SETTINGS, "QUORON_")
@@ -234,7 +234,7 @@ def watch(
 def cancel(run: Name) -> None:
     """End a run without a model, in a database too that no process has open. What it has spent stays spent."""
     with reached(books=True).books() as books:
-        print(f"{run}: {books.cancel(run)['state']}")
+        print(f"{run}: {books.call('cancel', run=run)['state']}")
 
 
 @connects
@@ -248,7 +248,7 @@ def fetch(
     from quoron.run_folder import RunFolder
 
     with reached().control() as control:
-        plan, ledger, model = control.plan(run), control.ledger(run), control.model(run)
+        plan, ledger, model = control.call("plan", run=run), control.call("ledger", run=run), control.model(run)
     folder = RunFolder.made(Path(run) if out is None else out)
     folder.write_json("plan.json", plan)
     folder.write_json("ledger.json", ledger)

@@ -143,7 +143,7 @@ def limit(
     """
     numbers = {"epsilon": epsilon, "delta": delta, "gaussian_share": gaussian_share}
     with _books(create=create) as books:
-        words = books.limit(population, exceeded=exceeded, **numbers)
+        words = books.call("limit", group=population, exceeded=exceeded, **numbers)["limit"]
     typer.echo(f"{population}: {words}")
 
 
@@ -181,9 +181,9 @@ def charge(
         return
     if name is None:
         raise ConfigError("Expected a NAME for the charge, got none. With --dry-run it needs none.")
-    promise |= {"mu": gaussian, "lost": lost, "spent": spent}
+    promise |= {"mu": gaussian or 0.0, "lost": lost, "spent": spent}
     with _books(create=create) as books:
-        words = books.charge(name, population, note=note, **promise)
+        words = books.call("charge", run=name, group=population, note=note, **promise)["charged"]
     typer.echo(f"{population}: {name} charged with {words}")
 
 
@@ -206,7 +206,7 @@ def _verified(exported: Path | None = None, checkpoint: str | None = None) -> "t
             raise DataError(f"Expected an export of a population ledger at {exported}, cannot read it.") from error
     else:
         with _books() as books:
-            which, text = books.name, json.dumps(books.ledger())
+            which, text = books.name, json.dumps(books.call("ledger"))
     last = chain.verify_export(text, checkpoint)
     return which, json.loads(text)["rows"], last
 

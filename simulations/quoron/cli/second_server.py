@@ -101,7 +101,7 @@ def serve(
     from quoron_server.helper import service
 
     config = service.HelperConfig(
-        **Files.found(certs).all(),
+        **Files.of(certs).all(),
         coordinators=service.keys_of(coordinator),
         listen=listen,
         database=database,

@@ -30,7 +30,8 @@ from quoron_privacy.errors import (
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_protos.v1 import federation_pb2_grpc
 
-PATIENCE = 30.0  # seconds for one call; planning takes a few
+PATIENCE = 30.0  # seconds for one call, and ten times as many for one that is slow
+SLOW = ("submit", "cancel", "plan", "backup", "drawn")
 _OPTIONS = (
     ("grpc.max_receive_message_length", -1),  # a model or a ledger is as long as it is
     *wire.KEEPALIVE,  # who watches learns of a connection that is gone
@@ -72,14 +73,14 @@ class Control:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._channel.close()
 
-    def call(self, command: str, *, slow: bool = False, **arguments: Any) -> dict[str, Any]:
+    def call(self, command: str, **arguments: Any) -> dict[str, Any]:
         """Carry out a command of `quoron_server.service.control_plane.Commands`, with its keyword arguments."""
         request = pb.CallRequest(command=command, arguments=json.dumps(arguments))
-        return dict(json.loads(self._called(self._stub.Call, request, slow=slow).json))
+        return dict(json.loads(self._called(self._stub.Call, request, slow=command in SLOW).json))
 
     def submit(self, specification: str) -> str:
         """Submit a run; its name."""
-        return str(self.call("submit", specification=specification, slow=True)["run"])
+        return str(self.call("submit", specification=specification)["run"])
 
     def runs(self) -> list[dict[str, Any]]:
         """Every run and its state."""
@@ -91,27 +92,11 @@ class Control:
             for document in self._stub.Watch(pb.RunReference(run=run), metadata=self._metadata):
                 yield json.loads(document.json)
 
-    def cancel(self, run: str) -> dict[str, Any]:
-        """End a run without a model; its state."""
-        return self.call("cancel", run=run, slow=True)
-
-    def plan(self, run: str) -> dict[str, Any]:
-        """The plan of a run."""
-        return self.call("plan", run=run, slow=True)
-
     def model(self, run: str) -> NDArray[np.float64]:
         """The released model of a complete run, shape (d,)."""
         array = self._called(self._stub.Model, pb.RunReference(run=run))
         model: NDArray[np.float64] = wire.array_from_wire(array, dtype="float64", max_numbers=wire.MAX_NUMBERS)
         return model
-
-    def ledger(self, run: str = "") -> dict[str, Any]:
-        """What a run has spent and released; without a name, the population's lifetime ledger."""
-        return self.call("ledger", run=run)
-
-    def limit(self, group: str, **numbers: Any) -> str:
-        """From now on refuse runs that would bring `group` beyond (ε, δ); the limit in words."""
-        return str(self.call("limit", group=group, **numbers)["limit"])
 
     def backup(self, out: Path | None = None) -> tuple[str, str]:
         """Copy the coordinator's SQLite file beside it: the copy's name and SHA-256. ConfigError for another place."""
@@ -119,12 +104,8 @@ class Control:
             raise ConfigError(
                 f"Expected no file with {self.name}, which copies beside its database, got {out}. Omit it."
             )
-        reply = self.call("backup", slow=True)
+        reply = self.call("backup")
         return str(reply["file"]), str(reply["sha256"])
-
-    def charge(self, run: str, group: str, *, mu: float | None = None, **promise: Any) -> str:
-        """Enter what another tool spends on `group`, or has `spent`; the charge in words."""
-        return str(self.call("charge", run=run, group=group, mu=mu or 0.0, **promise)["charged"])
 
     def users(self, *, group: str = "", state: str = "") -> Iterator[dict[str, Any]]:
         """The roster: every user of a group and a state, or of all, in order."""
@@ -138,18 +119,6 @@ class Control:
     def standing(self, group: str) -> dict[str, int]:
         """How many users of a group are active, away and retired."""
         return dict(self.call("users", group=group, after=2**31 - 1)["standing"])  # from nobody's number on
-
-    def change_user(self, action: str, user: str, *, successor: str = "", rotation: str = "") -> str:
-        """Say that a user is to `retire`, is `away` or `back`, or has its seat taken; what came of it, in words."""
-        return str(self.call("change_user", action=action, user=user, successor=successor, rotation=rotation)["said"])
-
-    def forget_user(self, user: str, *, sure: bool) -> dict[str, Any]:
-        """Erase who a user was, if `sure`: what was erased, or of whom it would be."""
-        return self.call("forget_user", user=user, sure=sure)
-
-    def drawn(self, run: str) -> dict[str, Any]:
-        """How the members of a run were drawn: seed, whom from, and who they are."""
-        return self.call("drawn", run=run, slow=True)
 
     def _called(self, call: Any, request: Any, *, slow: bool = False) -> Any:
         with self._refusals_raised():

@@ -10,6 +10,7 @@ import os
 import time
 from collections.abc import Sequence
 from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
 from tempfile import gettempdir
 from typing import Any
@@ -20,7 +21,7 @@ from quoron.federation import programs
 from quoron.federation.client_items import give
 from quoron.federation.faults import Faults
 from quoron.federation.folder import Folder, Order, passing, processes_for, sweep
-from quoron.federation.launch import Local, Shown
+from quoron.federation.launch import Local
 from quoron.federation.submission import specification_of
 from quoron.planning.plans import Prepared
 from quoron.run_folder import RunFolder
@@ -86,7 +87,7 @@ def simulate(
         give(place, prepared.config, base)
         programs.write(place, prepared, faults)
         local.begin()
-        local.ready(_shown(observers))
+        local.ready(partial(runs.tell, observers))
         began = time.monotonic()
         _carry_out(local, prepared, observers)
         figures = {"clients": order.clients, "processes": order.processes, "seconds": time.monotonic() - began}
@@ -152,13 +153,3 @@ def _carry_out(local: Local, prepared: Prepared[Setup], observers: Sequence[Obse
 def _event(event: dict[str, Any]) -> RoundEvent:
     figures = {key: value for key, value in event.items() if key not in _EVENT and key != "kind"}
     return RoundEvent(**{key: value for key, value in event.items() if key in _EVENT}, diagnostics=figures)
-
-
-def _shown(observers: Sequence[Observer]) -> Shown:
-    tell = [each.said for each in observers if hasattr(each, "said")]
-
-    def shown(text: str) -> None:
-        for each in tell:
-            each(text)
-
-    return shown

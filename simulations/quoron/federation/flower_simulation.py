@@ -65,9 +65,9 @@ def simulate(
     nodes = min(engine.nodes or NODES, prepared.scene.problem.users)
     follower = _Follower(prepared, folder, observers)
     with on_ray.Place.made() as place:  # Flower starts Ray in what comes after it, with its environment
-        follower.say("starting Flower")
+        runs.tell(observers, "starting Flower")
         with superlink(place, folder.path / LOG) as (connection, check):
-            follower.say(f"starting {nodes} nodes")
+            runs.tell(observers, f"starting {nodes} nodes")
             (events := place.folder / EVENTS).touch()
             settings: dict[str, str | int | float] = {
                 "config": prepared.config.as_toml(),
@@ -119,12 +119,6 @@ class _Follower:
     started: bool = False
     process: int | None = None  # of the ServerApp
 
-    def say(self, what: str) -> None:
-        """Tell those observers that listen what is waited for."""
-        for observer in self.observers:
-            if hasattr(observer, "said"):
-                observer.said(what)
-
     def follow(self, connection: FlowerConnection, run: int, events: Path, check: Callable[[], None]) -> None:
         """Return when the run is complete; its own error if it failed."""
         with _State(connection, run) as state, events.open("rb") as file:
@@ -145,7 +139,7 @@ class _Follower:
         if event["kind"] == "started":
             self.process = int(event["process"])
         elif event["kind"] == "waiting":
-            self.say(event["what"])
+            runs.tell(self.observers, event["what"])
         elif event["kind"] == "round":
             for observer in self.observers:
                 if not self.started:

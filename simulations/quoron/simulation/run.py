@@ -171,6 +171,13 @@ def _written(
     return _run(prepared, folder, summary, model, released)
 
 
+def tell(observers: Sequence[Observer], text: str) -> None:
+    """Tell those observers that listen what a run waits for before its first round."""
+    for observer in observers:
+        if hasattr(observer, "said"):
+            observer.said(text)
+
+
 def begin(prepared: Prepared[Setup], folder: RunFolder) -> bool:
     """Begin a run's ledger if there is none, and say whether the run is complete. OtherVersion as in `carry_out`."""
     with prepared.begin(folder) as ledger:
