@@ -158,7 +158,7 @@ def erase(run: Path) -> None:
         sync_folder(run)
 
 
-def room_for(dimension: int, rounds: int = 0) -> int:
+def room_for(dimension: int, rounds: int) -> int:
     """Bytes that no outcome exceeds of a model of so many numbers, and of what so many rounds make public.
 
     A run of one round may make its second moments public; others a few numbers a round.
@@ -307,17 +307,16 @@ class SearchRun:
             with self.account() as population:
                 population.check(self.name, group=self.population, **self._charge)
 
-    def carry_out(self, perform: Perform, *, inputs: Callable[[], bytes | None], data: str, room: int) -> Outcome:
+    def carry_out(self, perform: Perform, *, inputs: Callable[[], bytes], room: int) -> Outcome:
         """Begin and charge it, or go on from where it stands, to the end: the best trial, kept before it is reported.
 
-        `inputs` returns a digest of the `data` that trials compute with, None where nobody checks that they are the
-        same. What was secret is erased. NothingReleased, with all of it charged, where the best trial is no model;
-        OtherVersion if another search began here.
+        `inputs` returns a digest of the table that trials compute with. What was secret is erased. NothingReleased,
+        with all of it charged, where the best trial is no model; OtherVersion if another search began here.
         """
         with closing(self._begun()) as own:
             if not own.finished:
-                if (digest := inputs()) is not None and not own.same_inputs(digest):
-                    raise other_run(self.folder, data)
+                if not own.same_inputs(inputs()):
+                    raise other_run(self.folder, "table")
                 seeded, state = self.simulation_seed is not None, PrivateState(self.folder, own.noise_key, room)
                 noise = SeededNoise(int(own.noise_key)) if seeded else SecureNoise(own.noise_key)
 

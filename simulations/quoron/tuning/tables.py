@@ -459,7 +459,7 @@ def carry_out(search: TableSearch, folder: RunFolder) -> Tuned:
         folder.write_text("config.toml", config.as_toml())
         folder.write_json(SEARCH, {"identity": asdict(search.identity), **search.asked})
     with memory_for("the rest of this search", ONCE):
-        best = run.carry_out(search.perform, inputs=search.digest, data="table", room=search.room)
+        best = run.carry_out(search.perform, inputs=search.digest, room=search.room)
         tuned = _kept(search, folder, best)
     run.end(model=best.weights)
     return tuned
@@ -468,11 +468,6 @@ def carry_out(search: TableSearch, folder: RunFolder) -> Tuned:
 def resume(folder: RunFolder) -> Tuned:
     """Go on with the search in a folder, for its one charge: the same trials, nothing drawn again. Or read it."""
     kept = folder.read_json(SEARCH)
-    if "vary" not in kept:
-        raise ConfigError(
-            f"Expected a search that its folder describes, got {folder.path} of quoron.select, whose trials a program "
-            f"computes. Go on with the same call and out={str(folder.path)!r}."
-        )
     config = folder.config()
     if (folder.path / MODEL).is_file():
         done = stored(folder)
