@@ -26,7 +26,7 @@ from quoron.evaluation.split import held_out
 from quoron.model import Model
 from quoron.planning.plans import Plan, Prepared, choose
 from quoron.results import Printed, in_units
-from quoron.run_folder import CHOICE, FRAME, MODEL, SEARCH, RunFolder
+from quoron.run_folder import CHOICE, MODEL, SEARCH, RunFolder
 from quoron.simulation.cells import Cell, Request, shown
 from quoron.simulation.problem import encoding_of, loss_of, make_domain
 from quoron.simulation.problem import problem as problem_of
@@ -37,7 +37,7 @@ from quoron.training.memory import ONCE, memory_for
 from quoron.training.result import DoubtfulModel, TrainedTable
 from quoron.training.run import digest_of
 from quoron.training.start import Identity
-from quoron.training.table import Curated, CuratorEngine, HeldRows, check_section, hold
+from quoron.training.table import Curated, CuratorEngine, HeldRows, check_section, hold, refuse_frame
 from quoron.tuning.scoring import (
     USELESS,
     Effort,
@@ -424,13 +424,6 @@ def rehearsed(own: TableSearch, simulation_seed: int) -> tuple[Model, RunPlan, i
     return model, plan, len(best.events), choice_of(own, best)
 
 
-def identity_of(folder: RunFolder | None, name: str) -> Identity:
-    """That of the search that began there, or a new one."""
-    if folder is not None and folder.is_search:
-        return Identity(**folder.read_json(SEARCH)["identity"])
-    return Identity.fresh(name)
-
-
 def carry_out(search: TableSearch, folder: RunFolder) -> Tuned:
     """The whole search, from wherever its folder stands. Raises what `SearchRun.carry_out` and its charge raise.
 
@@ -475,18 +468,14 @@ def resume(folder: RunFolder) -> Tuned:
             with lifetime.opened(lifetime.place(config.train.ledger)) as population:
                 end(population, Identity(**kept["identity"]).run, model=done.weights)
         return done
-    if config.population.kind == "table" and config.population.path == FRAME:
-        raise ConfigError(
-            f"Expected a search on a file, got {folder.path} on a DataFrame, which is stored nowhere. Go on with the "
-            f"same call of quoron.tune and out={str(folder.path)!r}."
-        )
+    refuse_frame(config, folder, "quoron.tune")
     search = prepare(
         config,
         folder.path,
         vary=kept["vary"],
         algorithms=kept["algorithms"],
         effort=Effort(**kept["effort"]),
-        identity=Identity(**kept["identity"]),
+        identity=Identity.kept(folder, SEARCH) or Identity.fresh(folder.path.name),
         seeded=kept["seeded"],
     )
     return carry_out(search, folder)
