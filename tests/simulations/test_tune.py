@@ -27,7 +27,7 @@ from quoron.training import lifetime
 from quoron.training.start import Identity
 from quoron.tuning import searching, tables
 from quoron.tuning.scoring import noise_for, private_mean, user_scores
-from quoron.tuning.searching import Known, Outcome, Price, PrivateState, SearchRun, room_for, search, within
+from quoron.tuning.searching import Known, Outcome, Price, PrivateState, room_for, search, within
 from quoron_client.data.items import ItemBatch
 from quoron_client.losses import make_loss
 from quoron_privacy.accounts.pair import Pair
@@ -186,7 +186,7 @@ MOMENTS: list[tuple[Any, str, int]] = [
     (PrivateState, "write", 2),
     (Ledger, "commit", 1),
     (Ledger, "finish", 1),
-    (searching, "erase", 1),
+    (tables, "erase", 1),
     (PopulationLedger, "release", 1),
     (PopulationLedger, "end", 1),
 ]
@@ -448,22 +448,14 @@ class TestTrials:
         assert {0, 1} == set(seen)
         assert best.weights.tolist() == [7.0, 7.0]
 
-    def test_of_which_none_is_a_model_release_nothing_for_the_one_charge(self, tmp_path: Path) -> None:
-        account = lifetime.account(tmp_path / "lifetime.sqlite")
-        (tmp_path / "run").mkdir()
-        run = SearchRun(
-            folder=tmp_path / "run",
-            name="own",
-            text="text",
-            price=self.PRICE,
-            population="everyone",
-            statement="statement",
-            account=account,
-        )
+    def test_of_which_none_is_a_model_release_nothing_for_the_one_charge(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(tables.TableSearch, "perform", lambda *_: Outcome(np.nan, np.zeros(3)))
         for _ in range(2):
             with pytest.raises(NothingReleased, match="finite"):
-                run.carry_out(lambda *_: Outcome(np.nan, np.zeros(2)), inputs=lambda: b"rows", room=room_for(2, 0))
-        assert charges(tmp_path) == [(1.0, 1e-6)]
+                quoron.tune(table(), **asked(tmp_path))
+        assert charges(tmp_path) == [(4.0, 1e-5)]
         assert not (tmp_path / "run" / "private").exists()
 
     def test_leave_a_private_file_as_large_whichever_candidate_is_the_best(self, tmp_path: Path) -> None:

@@ -37,7 +37,13 @@ def trained(summary: "TrainingSummary", model: "Model") -> list[Section]:
     known = sections.coefficients(model, COEFFICIENTS)
     unseen = [] if summary.health is not None else [summary.unseen]
     return [
-        Section(note=[f"Guarantee: {summary.statement}"], rows=figures(summary), tables=known.tables[:1], below=known.note, dense=True),
+        Section(
+            note=[f"Guarantee: {summary.statement}"],
+            rows=figures(summary),
+            tables=known.tables[:1],
+            below=known.note,
+            dense=True,
+        ),
         Section(warnings=[f"Warning: {each}" for each in summary.warnings], below=unseen),
     ]
 
