@@ -274,7 +274,7 @@ _NUMBERS = (
     "spread",
     "outliers",
 )
-_WHOLE = ("items_per_user", "chunk", "dimension")
+_WHOLE = ("items_per_user", "chunk", "dimension", "seeds")
 _SWITCHES = ("allow_large_delta", "dry_run", "compiled", "compare", "epsilons", "items", "progress")
 _TEXTS = ("user", "adjacency", "algorithm", "run")
 _KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {  # of every word that means the same everywhere
@@ -289,10 +289,6 @@ _KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {  # of every word that m
         ("a number, or as a text", lambda value: _is_text(value) or _is_number(value)),
     ),
     "seed": ("a whole number from 0 to 2^63 - 1", lambda value: _is_whole(value) and 0 <= value < 2**63),
-    "seeds": (
-        "a whole number or 'auto'",
-        lambda value: value == "auto" or (isinstance(value, int) and _is_number(value)),
-    ),
     "population": (
         "a name of letters, digits, ' ', '.', '_' and '-'",
         lambda value: _is_text(value) and bool(POPULATION.match(value)),

@@ -21,7 +21,6 @@ from quoron.federation import submission
 from quoron.flower import train_privately
 from quoron.model import Model
 from quoron.sklearn import PrivateLogisticRegression, PrivateRidge
-from quoron.tuning.select import select
 from quoron_client.data.encoding import Encoding, Signs
 from quoron_client.data.features import Numeric
 from quoron_client.losses import make_loss
@@ -92,7 +91,6 @@ CALLS: dict[str, Callable[[], Any]] = {
     "statistics": lambda: quoron.statistics(Unread(), "mean of age", user="who"),
     "find_bounds": lambda: quoron.find_bounds(Unread(), user="who", items=True),
     "train_rows": lambda: quoron.train_rows(unasked, users=9, dimension=2, **METHOD),
-    "select": lambda: select([1, 2], unasked, dimensions=1, users=99),
     "train_privately": lambda: train_privately(None, users=9, dimension=2, **METHOD, out="books"),
     "mean": lambda: quoron.mean(np.zeros((9, 2)), bound=1.0),  # type: ignore[call-arg]
     "PrivateRidge": lambda: fit(PrivateRidge()),

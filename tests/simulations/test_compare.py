@@ -33,7 +33,7 @@ from quoron.simulation import comparison
 from quoron.simulation import comparison as comparisons
 from quoron.simulation import comparison as report
 from quoron.simulation import run as runs
-from quoron.simulation.cells import LOOKS, Request, cell_rows, costs_of, decided, run_row, sweep
+from quoron.simulation.cells import Request, cell_rows, costs_of, run_row, sweep
 from quoron_privacy.errors import ConfigError, RunError
 from quoron_server.serial import dumps
 from quoron_server.wording import plan_json
@@ -60,8 +60,8 @@ def test_what_is_complete_is_not_carried_out_again(compared: comparisons.Compari
     assert (watched.runs, again.cells, again.runs) == (0, compared.cells, compared.runs)
     assert comparisons.stored(compared.directory).cells == compared.cells
     more = replace(REQUEST, seeds=3, algorithms=("recentred-sgd", "filtered-sgd"))
-    jobs = comparisons._jobs(more, compared.directory, 3)
-    assert sum(not comparisons._complete(job) for job in jobs if job.cell.algorithm == "recentred-sgd") == 2
+    missing = comparisons._missing(comparisons._jobs(more, compared.directory))
+    assert sum(job.cell.algorithm == "recentred-sgd" for job in missing) == 2
 
 
 def test_cells_are_ordered_and_summed_up_as_a_plain_reading_of_the_runs_says(compared: comparisons.Comparison) -> None:
@@ -215,14 +215,14 @@ def test_a_notebook_has_a_bar_and_without_ipywidgets_lines(monkeypatch: pytest.M
     assert progress.display(None).form == "lines"
 
 
-def of_two(first: list[float], second: list[float], looks: int = 1) -> list[dict]:
+def of_two(first: list[float], second: list[float]) -> list[dict]:
     """Cells of two methods with these risks, seed by seed."""
     done = [
         outcome(name, seed, risk, 0.7)
         for name, some in (("srgd", first), ("recentred-sgd", second))
         for seed, risk in enumerate(some)
     ]
-    return list(cell_rows(done, [], looks))
+    return list(cell_rows(done, []))
 
 
 def test_a_winner_is_named_only_where_the_differences_of_all_seeds_part_from_zero() -> None:
@@ -235,49 +235,9 @@ def test_a_winner_is_named_only_where_the_differences_of_all_seeds_part_from_zer
     assert report.best_words(rows).startswith("No difference shown after 5 seeds between srgd (mean excess risk 0.3)")
     assert (rows[1]["behind_low"] or 0.0) <= 0 < rows[1]["behind_high"]
     differences = [0.1, -0.09, 0.05, -0.04, 0.01]
-    low, high = stats.t.interval(1 - 0.05 / 5, 4, np.mean(differences), stats.sem(differences))
-    [_, row] = of_two(users, [each + change for each, change in zip(users, differences, strict=True)], looks=5)
+    low, high = stats.t.interval(0.95, 4, np.mean(differences), stats.sem(differences))
+    [_, row] = of_two(users, [each + change for each, change in zip(users, differences, strict=True)])
     assert (row["behind_low"], row["behind_high"]) == (pytest.approx(low), pytest.approx(high))
-
-
-def test_looking_again_and_again_names_a_winner_of_equals_in_one_case_of_twenty_at_most() -> None:
-    random, wrong, cases = np.random.default_rng(4), 0, 200
-    for _ in range(cases):
-        one, other = random.normal(1, 0.1, (2, LOOKS[-1]))
-        wrong += any(decided(of_two(list(one[:many]), list(other[:many]), len(LOOKS)), []) for many in LOOKS)
-    assert wrong <= stats.binom.isf(
-        1e-7, cases, 0.05
-    )  # 33: chance is held to 5 %, so more are seen once in ten million
-    assert decided(of_two([0.1, 0.2, 0.15], [0.3, 0.4, 0.35001], len(LOOKS)), [])
-
-
-@pytest.mark.slow
-def test_seeds_auto_adds_seeds_until_the_best_two_part_and_goes_on_from_there(tmp_path: Path) -> None:
-    asked = Request.of(SMALL, algorithms=["recentred-sgd", "local-model", "median-sgd"], seeds="auto")
-    assert Request.from_json(asked.as_json()) == asked
-    found = comparisons.carry_out(asked, tmp_path, watcher=Watched(), engine=ONE)
-    best, second, infeasible = found.cells
-    assert best["runs"] == second["runs"] == sum(row["algorithm"] == best["algorithm"] for row in found.runs)
-    assert best["runs"] in LOOKS
-    assert second["behind_low"] > 0
-    assert infeasible["infeasible"]
-    assert comparisons.stored(tmp_path).cells == found.cells
-    watched = Watched()
-    assert comparisons.carry_out(asked, tmp_path, watcher=watched, engine=ONE).cells == found.cells
-    assert watched.runs == 0
-
-
-@pytest.mark.slow
-def test_seeds_auto_ends_at_its_limit_and_says_that_no_difference_was_shown(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("quoron.simulation.cells.LOOKS", (2, 3))
-    monkeypatch.setattr("quoron.simulation.comparison.decided", lambda cells, keys: False)
-    found = quoron.compare(SMALL, algorithms=["recentred-sgd"], seeds="auto", out=tmp_path / "run", progress=False)
-    assert [row["runs"] for row in found.cells] == [3]
-    rows = of_two([0.1, 0.3, 0.2], [0.2, 0.25, 0.21])
-    assert not decided(rows, [])
-    assert report.best_words(rows).startswith("No difference shown after 3 seeds")
 
 
 @pytest.mark.programs

@@ -274,24 +274,20 @@ def test_a_look_under_zero_out_counts_users_who_are_there_among_declared_slots(p
     assert trained.plan["guarantee"]["health"]["adjacency"] == "zero-out"
 
 
-def a_report(
-    shares: dict[str, Any], rules: Encoding, users: int = USERS, mu: float = 0.053, wider: Any = None
-) -> words.Health:
+def a_report(shares: dict[str, Any], rules: Encoding, users: int = USERS, mu: float = 0.053) -> words.Health:
     columns, labels = declared_columns(rules), declared_labels(rules)
     health = TableHealth.for_mu(users=users, columns=len(columns), labels=len(labels), mu=mu, share=0.05)
     even = np.full(len(labels), 1 / max(1, len(labels)))
     given = {"unusable": 0.0, "labels": even, "values": 0.0, "columns": np.zeros(len(columns))}
-    return words.read(health, Shares(**given | shares), rules, wider=wider)
+    return words.read(health, Shares(**given | shares), rules)
 
 
 PRICE = Encoding((Numeric("age", 0, 100),), label=Range("price", 0, 10))
 
 
-def test_labels_beyond_a_range_that_was_bought_are_told_a_range_that_would_do_as_far_as_it_is_released():
+def test_labels_beyond_their_range_are_told_to_need_a_wider_one():
     (said,) = a_report({"labels": np.array([0.0, 0.7])}, PRICE).warnings
     assert said.endswith("Declare a wider range.")
-    (said,) = a_report({"labels": np.array([0.0, 0.7])}, PRICE, wider=(0.0, 64.0)).warnings
-    assert said.endswith("Declare a wider range: [0, 64] had nearly all labels when it was bought, coarsely.")
 
 
 def test_with_many_unfit_columns_some_are_named_together_and_all_are_in_the_table():

@@ -23,7 +23,6 @@ from quoron.federation.submission import specify
 from quoron.model import Model
 from quoron.releases.bounds import find_bounds
 from quoron.training import lifetime
-from quoron.tuning.select import select
 from quoron_client.data.encoding import Encoding, Signs
 from quoron_client.data.features import Numeric
 from quoron_client.losses import make_loss
@@ -119,15 +118,6 @@ def _searched(seed: int | None, folder: Path) -> str:
     return quoron.tune(_table(), **tried, seed=seed, **asked).statement
 
 
-def _selected(seed: int | None, folder: Path) -> str:
-    asked: dict[str, Any] = {"epsilon": 4.0, "delta": 1e-5, "out": folder / "run", "ledger": folder / "own.sqlite"}
-    asked |= {"users": 600, "dimensions": 1, "n_trials": 2.0}
-    found = select(
-        [1.0, 2.0], lambda _, at: (at.score(np.full(len(at.held_out), 0.5)), np.zeros(1)), seed=seed, **asked
-    )
-    return found.statement
-
-
 SAID: dict[str, Callable[[int | None, Path], str]] = {
     **{
         f"quoron.mean {method}": _mean(method) for method in ("learnt", "clip", "two-stage", "range", "robust", "local")
@@ -136,7 +126,6 @@ SAID: dict[str, Callable[[int | None, Path], str]] = {
     "quoron.statistics": _answered,
     "quoron.evaluate": _measured,
     "quoron.tune": _searched,
-    "quoron.tuning.select.select": _selected,
     "quoron.train_rows": _rows,
     "quoron.federation.submission.specify": _submitted,
     "quoron.simulate": _simulated,
@@ -162,7 +151,7 @@ def test_every_public_function_with_a_seed_of_noise_is_tried_here() -> None:
         for each in door.__all__
         if inspect.isfunction(it := getattr(door, each)) and "seed" in inspect.signature(it).parameters
     }
-    public |= {"quoron.compare", "quoron.tuning.select.select", "quoron.federation.submission.specify", *ELSEWHERE}
+    public |= {"quoron.compare", "quoron.federation.submission.specify", *ELSEWHERE}
     assert public == {each.partition(" ")[0] for each in SAID} | ELSEWHERE
 
 

@@ -1,4 +1,4 @@
-"""`quoron tune` and `quoron.tuning.select`: one charge, one private file that is gone, the same trials after a kill."""
+"""`quoron tune`: one charge, one private file that is gone, the same trials after a kill."""
 
 import gc
 import signal
@@ -6,8 +6,9 @@ import stat
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -25,15 +26,13 @@ from quoron.evaluation.scores import products
 from quoron.training import lifetime
 from quoron.training.start import Identity
 from quoron.tuning import searching, tables
-from quoron.tuning.scoring import Effort, noise_for, private_mean, user_scores
-from quoron.tuning.searching import Known, Outcome, Price, PrivateState, search
-from quoron.tuning.select import Trial, select
+from quoron.tuning.scoring import noise_for, private_mean, user_scores
+from quoron.tuning.searching import Known, Outcome, Price, PrivateState, room_for, search, within
 from quoron_client.data.items import ItemBatch
 from quoron_client.losses import make_loss
 from quoron_privacy.accounts.pair import Pair
-from quoron_privacy.errors import ConfigError, Infeasible, NothingReleased, OtherVersion, UsageError
+from quoron_privacy.errors import Infeasible, NothingReleased, OtherVersion
 from quoron_privacy.noise.streams import NoiseSource, SecureNoise, SeededNoise
-from quoron_privacy.selection.price import Selection
 from quoron_privacy.selection.trials import Trials
 from quoron_server.books.ledger import Ledger
 from quoron_server.books.lifetime_ledger import PopulationLedger
@@ -187,7 +186,7 @@ MOMENTS: list[tuple[Any, str, int]] = [
     (PrivateState, "write", 2),
     (Ledger, "commit", 1),
     (Ledger, "finish", 1),
-    (searching, "erase", 1),
+    (tables, "erase", 1),
     (PopulationLedger, "release", 1),
     (PopulationLedger, "end", 1),
 ]
@@ -412,140 +411,56 @@ class TestTheScore:
         assert abs(moved - 0.3 / 200) < 1e-9
 
 
-class TestSelectionOfAnything:
-    @staticmethod
-    def of(folder: Path, trial: Callable[..., Any], **more: Any) -> Any:
-        keep = {"out": folder / "run", "ledger": folder / "lifetime.sqlite"}
-        given = {"users": 600, "dimensions": 2, "epsilon": 4.0, "delta": 1e-5, **FEW, **keep} | more
-        return select([{"clip": 1.0}, {"clip": 0.1}], trial, **given)
+class TestTrials:
+    PAIR = Pair.gaussian(0.1)
+    PRICE = Price(Trials.negative_binomial(20.0, most=60), (PAIR,), 1.0, 1e-6, "replace-one", 2, False)
 
-    @staticmethod
-    def by_clip(setting: dict[str, float]) -> dict[str, Any]:
-        return {"clip_norm": setting["clip"], "radius": 2.0}
+    def test_that_are_no_gaussian_are_priced_by_their_own_pairs(self) -> None:
+        spent: list[float] = []
 
-    @staticmethod
-    def trial(_: Any, at: Trial) -> tuple[float, np.ndarray]:
-        def rows(users: np.ndarray, point: np.ndarray) -> np.ndarray:
-            assert not set(users.tolist()) & set(at.held_out.tolist())
-            return point - np.stack([np.sin(users), np.cos(users)], axis=1)
+        def plan(mu: float, _: float) -> tuple[None, list[Pair]]:
+            spent.append(mu)
+            return None, [Pair.gaussian(mu), Pair.approximate(2 * mu, 1e-9)]
 
-        weights = at.train(rows)
-        return at.score(np.full(len(at.held_out), 0.5)), weights
+        _, price = within(replace(self.PRICE, pairs=()), plan)
+        assert price.pairs == (Pair.gaussian(spent[-1]), Pair.approximate(2 * spent[-1], 1e-9))
+        assert price.selection.promised(1e-6) <= 1.0 + 1e-9
+        assert spent[-1] < spent[0]
 
-    def test_is_charged_once_and_read_again_without_a_trial(self, tmp_path: Path) -> None:
-        done = self.of(tmp_path, self.trial, methods=self.by_clip)
-        assert "a row depends on the items of its own user" in done.statement
-        with lifetime.opened(tmp_path / "lifetime.sqlite") as ledger:
-            assert [(each.epsilon, each.delta) for each in ledger.charges("everyone")] == [(4.0, 1e-5)]
-        assert done.model.shape == (2,)
-        assert not (tmp_path / "run" / "private").exists()
-        never = lambda *_: pytest.fail("a search that is over tries nothing")  # noqa: E731
-        again = self.of(tmp_path, never, methods=self.by_clip)
-        assert np.array_equal(again.weights, done.weights)
-        assert again.candidate == done.candidate
-        with pytest.raises(ConfigError, match=r"quoron\.select"):
-            quoron.resume(tmp_path / "run")
+    def test_that_cost_more_than_the_guarantee_are_refused(self) -> None:
+        cost = self.PRICE.selection.promised(1e-6)
+        replace(self.PRICE, epsilon=1.01 * cost).verify()
+        with pytest.raises(Infeasible, match="cost epsilon"):
+            replace(self.PRICE, epsilon=0.98 * cost).verify()
 
-    def test_methods_that_are_no_gaussian_are_priced_by_their_own_pairs(self, tmp_path: Path) -> None:
-        options = {"rounds": 20, "rate": 0.1, "step_size": 0.1}
+    def test_whose_numbers_are_not_finite_are_the_worst_and_show_nothing(self) -> None:
+        """Raised, an error would say that there was such a trial: SE5."""
+        seen: list[int] = []
 
-        def either(setting: dict[str, float]) -> dict[str, Any]:
-            name = "dp-sgd-wor" if setting["clip"] == 1.0 else "one-pass-dp-sgd"
-            return {
-                "algorithm": name,
-                "options": options if name == "dp-sgd-wor" else {},
-                "clip_norm": setting["clip"],
-                "radius": 1.0,
-            }
-
-        done = self.of(tmp_path, self.trial, methods=either)
-        assert done.price["epsilon"] == 4.0
-        assert done.price["trial_epsilon"] < 4.0
-
-    def test_a_trial_whose_numbers_are_not_finite_is_the_worst_and_shows_nothing(self, tmp_path: Path) -> None:
-        """Raised, it would say that there was such a trial beside the best: SE5."""
-        seen = []
-
-        def trial(setting: Any, at: Trial) -> tuple[float, np.ndarray]:
-            score = at.score(np.full(len(at.held_out), 0.2))
+        def perform(candidate: int, *_: NoiseSource) -> Outcome:
             np.exp(np.array([1e4]))  # whose warning would tell of this trial
             warnings.warn("so would this", stacklevel=1)
-            broken = [(np.nan, np.ones(2)), (np.inf, np.ones(2)), (score, np.array([0.0, np.nan]))]
-            seen.append(setting["clip"])
-            return broken[len(seen) % 3] if setting["clip"] == 1.0 else (score, np.full(2, 7.0))
+            broken = [(np.nan, np.ones(2)), (np.inf, np.ones(2)), (0.2, np.array([0.0, np.nan]))]
+            seen.append(candidate)
+            return Outcome(*broken[len(seen) % 3]) if candidate == 0 else Outcome(0.2, np.full(2, 7.0))
 
-        done = self.of(tmp_path, trial, n_trials=20.0, epsilon=4.0, delta=1e-5, seed=2)
-        assert {1.0, 0.1} == set(seen)
-        assert done.model.tolist() == [7.0, 7.0]
+        best = search(self.PRICE, SeededNoise(2), perform)
+        assert {0, 1} == set(seen)
+        assert best.weights.tolist() == [7.0, 7.0]
 
-    def test_where_every_trial_is_no_model_nothing_is_released_for_the_one_charge(self, tmp_path: Path) -> None:
-        for _ in range(2):
-            with pytest.raises(NothingReleased, match="finite"):
-                self.of(tmp_path, lambda *_: (np.nan, np.zeros(2)), methods=self.by_clip)
-        with lifetime.opened(tmp_path / "lifetime.sqlite") as ledger:
-            assert len(ledger.charges("everyone")) == 1
-        assert not (tmp_path / "run" / "private").exists()
-
-    def test_goes_on_with_the_same_data_alone_where_it_is_given_some(self, tmp_path: Path) -> None:
-        data = np.arange(600.0)
-
-        def stopped(_: Any, at: Trial) -> Any:
-            raise KeyboardInterrupt
-
-        with pytest.raises(KeyboardInterrupt):
-            self.of(tmp_path, stopped, methods=self.by_clip, data=data)
-        with pytest.raises(OtherVersion, match="same data"):
-            self.of(tmp_path, self.trial, methods=self.by_clip, data=data + 1)
-        with pytest.raises(OtherVersion, match="settings to try"):  # its promise would be another
-            self.of(tmp_path, self.trial, methods=self.by_clip)
-        with pytest.raises(OtherVersion, match="settings to try"):
-            self.of(tmp_path, self.trial, methods={"clip_norm": 0.5, "radius": 2.0}, data=data)
-        done = self.of(tmp_path, self.trial, methods=self.by_clip, data=data)
-        assert "goes on with the same data" not in done.statement
-        assert not (tmp_path / "run" / "private").exists()
-
-    def test_the_private_file_is_as_large_whichever_candidate_is_the_best(
+    def test_of_which_none_is_a_model_release_nothing_for_the_one_charge(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        sizes: dict[float, set[int]] = {}
-        original = PrivateState.write
+        monkeypatch.setattr(tables.TableSearch, "perform", lambda *_: Outcome(np.nan, np.zeros(3)))
+        for _ in range(2):
+            with pytest.raises(NothingReleased, match="finite"):
+                quoron.tune(table(), **asked(tmp_path))
+        assert charges(tmp_path) == [(4.0, 1e-5)]
+        assert not (tmp_path / "run" / "private").exists()
 
-        def watched(self: PrivateState, known: Known) -> None:
-            original(self, known)
-            assert known.best is not None
-            sizes.setdefault(len(known.best.weights), set()).add(self.path.stat().st_size)
-
-        monkeypatch.setattr(PrivateState, "write", watched)
-        long = lambda each: 50_000 if each["clip"] == 1.0 else 2  # noqa: E731
-
-        def trial(setting: Any, at: Trial) -> tuple[float, np.ndarray]:
-            return at.score(np.full(len(at.held_out), setting["clip"])), np.zeros(long(setting))
-
-        seeded = {"epsilon": 4.0, "delta": 1e-5, "seed": 7, "n_trials": 20.0, "dimensions": long}
-        self.of(tmp_path, trial, **seeded)
-        assert set(sizes) == {2, 50_000}
-        assert len(set.union(*sizes.values())) == 1
-
-    def test_of_a_declared_base_costs_what_the_price_says_or_is_refused(self, tmp_path: Path) -> None:
-        base = Pair.gaussian(0.2)
-        least = Selection(Effort(FEW["n_trials"]).of(2), (base,)).promised(1e-5)
-
-        def trial(_: Any, at: Trial) -> tuple[float, np.ndarray]:
-            noise = at.noise.stream("own").gaussian_steps(1)[0] * 2.0**-30
-            return float(noise), np.array([noise])
-
-        own = {"users": None, "base": base, "dimensions": 1}
-        refused, done = (own | {"epsilon": least * times, "delta": 1e-5} for times in (0.98, 1.01))
-        with pytest.raises(Infeasible, match="cost epsilon"):
-            self.of(tmp_path / "refused", trial, **refused)
-        chosen = self.of(tmp_path, trial, **done)
-        assert chosen.score == chosen.model[0]
-        assert "its declared pair" in chosen.statement
-
-    def test_a_trial_that_trains_or_scores_twice_is_refused(self, tmp_path: Path) -> None:
-        def greedy(_: Any, at: Trial) -> tuple[float, np.ndarray]:
-            at.score(np.zeros(len(at.held_out)))
-            return at.score(np.zeros(len(at.held_out))), np.zeros(2)
-
-        with pytest.raises(UsageError, match="paid for once"):
-            self.of(tmp_path, greedy)
+    def test_leave_a_private_file_as_large_whichever_candidate_is_the_best(self, tmp_path: Path) -> None:
+        state, sizes = PrivateState(tmp_path, KEY, room_for(50_000, 0)), set()
+        for dimension in (2, 50_000):
+            state.write(Known(1, Outcome(0.5, np.zeros(dimension), candidate=0)))
+            sizes.add(state.path.stat().st_size)
+        assert len(sizes) == 1

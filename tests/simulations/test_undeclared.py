@@ -272,7 +272,6 @@ SAID = st.fixed_dictionaries(
     },
     optional={
         "range": st.lists(ENDS, min_size=2, max_size=2),
-        "around": st.lists(ENDS, min_size=2, max_size=2).map(sorted),
         "names": st.lists(st.tuples(WORDS, st.floats(20, 3000)).map(list), max_size=25, unique_by=lambda each: each[0]),
     },
 )

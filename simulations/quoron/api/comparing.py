@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Unpack
+from typing import Any, Unpack
 
 from quoron.api.simulating import with_estimates
 from quoron.arguments import PlanArguments, entry_point
@@ -24,7 +24,7 @@ def compare(
     *,
     algorithms: Sequence[str] | None = None,
     vary: Mapping[str, Sequence[Any]] | None = None,
-    seeds: int | Literal["auto"] = 5,
+    seeds: int = 5,
     out: str | Path | None = None,
     progress: bool | None = None,
     engine: str | Engine = "inline",
@@ -38,7 +38,6 @@ def compare(
         algorithms: names, `auto` among them; default: all that promise privacy. Infeasible ones are told with why.
         vary: dotted keys, each with the values to try, such as `{"privacy.epsilon": [1, 4]}`; all combinations.
         seeds: runs of each, with seeds from run.seed on; confidence intervals need two or more.
-            "auto": 3, 6, 12, 24, at most 48, until the intervals of the best two's differences leave zero out.
         out: the comparison's folder; default: runs/NAME-compare-1 or the next that is free. What is complete in
             it is not carried out again, so an interrupted comparison goes on, and one may be extended.
         progress: whether bars are shown on standard error; by default in terminals and notebooks.

@@ -6,8 +6,9 @@ from typing import Any, Literal, Unpack, overload
 
 from quoron.arguments import TrainingArguments, entry_point
 from quoron.data.columns import Label
-from quoron.run_folder import RunFolder, claim
+from quoron.run_folder import SEARCH, RunFolder, claim
 from quoron.simulation.sources import Source, described
+from quoron.training.start import Identity
 from quoron.tuning import tables
 from quoron.tuning.scoring import Effort
 from quoron.tuning.tables import TableSearch, Tuned, prepare
@@ -82,7 +83,7 @@ def tune(
     config, name, frame = described(source, user, label, configured, secret=not seeded)
     folder = None if config.run.out is None else RunFolder(Path(config.run.out))
     asked: dict[str, Any] = {"vary": given("vary"), "algorithms": given("algorithms"), "seeded": seeded}
-    asked |= {"identity": tables.identity_of(folder, name), "frame": frame}
+    asked |= {"identity": Identity.kept(folder, SEARCH) or Identity.fresh(name), "frame": frame}
     search = prepare(config, Path.cwd(), effort=effort, **asked)
     if dry_run:
         return search

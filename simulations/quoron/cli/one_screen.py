@@ -1,7 +1,7 @@
 """What `quoron train` says in brief: before it trains, and afterwards.
 
 Rounded, and without what only a reader of proofs asks for: that stands in plan.json, in the report, and behind
-`quoron show RUN --details`. The whole promise, with its theorem, is there too; what is said here is true and shorter.
+`quoron show RUN --details`.
 """
 
 from typing import TYPE_CHECKING
@@ -14,7 +14,7 @@ from quoron.reports.page import Section
 from quoron.results import size
 from quoron_server.algorithms.info import start_risk
 from quoron_server.plan import Guarantee, RunPlan
-from quoron_server.wording import assumption_text
+from quoron_server.wording import sentence
 
 if TYPE_CHECKING:
     from quoron.model import Model
@@ -26,19 +26,9 @@ DRY = "Dry run: nothing is charged, and of the table only its users are counted.
 NEXT = "Next: the same without --dry-run. --json has every number, the theorem, and what other methods would do."
 
 
-def promise(epsilon: float, delta: float, adjacency: str) -> str:
-    """The promise of a run on the machine that holds the table, in a sentence."""
-    return (
-        f"Guarantee: ({epsilon:g}, {delta:g})-differential privacy for all rows of any one user at once, {adjacency}: "
-        "it protects them against anyone who sees the model and all else that is shown or kept."
-    )
-
-
 def planned(plan: Plan, doubted: Section) -> list[Section]:
     """The plan of a run: its promise, what is estimated and forecast, and remarks."""
-    promised = plan.plan.guarantee
-    said = [DRY, promise(promised.epsilon, promised.delta, promised.adjacency)]
-    said += [f"Assumed: {assumption_text(assumed)}." for assumed in promised.assumptions]
+    said = [DRY, f"Guarantee: {sentence(plan.plan.guarantee)}"]
     return [doubted, Section(note=said, rows=rows(plan), warnings=plan.remarks, below=[NEXT], dense=True)]
 
 
@@ -46,9 +36,14 @@ def trained(summary: "TrainingSummary", model: "Model") -> list[Section]:
     """A complete run: its promise, its public figures, the first coefficients, and warnings."""
     known = sections.coefficients(model, COEFFICIENTS)
     unseen = [] if summary.health is not None else [summary.unseen]
-    said = [promise(summary.epsilon, summary.delta, summary.adjacency)]
     return [
-        Section(note=said, rows=figures(summary), tables=known.tables[:1], below=known.note, dense=True),
+        Section(
+            note=[f"Guarantee: {summary.statement}"],
+            rows=figures(summary),
+            tables=known.tables[:1],
+            below=known.note,
+            dense=True,
+        ),
         Section(warnings=[f"Warning: {each}" for each in summary.warnings], below=unseen),
     ]
 

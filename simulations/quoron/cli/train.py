@@ -231,23 +231,18 @@ def compare(
         typer.Option("--vary", metavar="KEY=[V,V]", help="Any key with values to try, such as privacy.epsilon=[1, 4]."),
     ] = None,
     seeds: Annotated[
-        str,
-        typer.Option(
-            metavar="NUMBER|auto",
-            help="Runs of each, with seeds from run.seed on; auto: 3, 6, 12, 24, at most 48, "
-            "until the best two are told apart.",
-        ),
-    ] = "5",
+        int, typer.Option(min=1, help="Runs of each, with seeds from run.seed on; intervals need two or more.")
+    ] = 5,
     engine: InlineOrRay = "inline",
     out: Annotated[Path | None, typer.Option(help="Folder of the comparison; what is complete in it stays.")] = None,
     settings: Settings = None,
     as_json: Json = False,
 ) -> None:
     """Simulate algorithms and settings side by side: excess risk with intervals, rounds, gradients, bytes."""
-    from quoron.simulation.cells import number_or_auto, sweep
+    from quoron.simulation.cells import sweep
 
     names = None if algorithms is None else [each.strip() for each in algorithms.split(",") if each.strip()]
-    asked: dict[str, Any] = {"algorithms": names, "vary": sweep(vary or ()), "seeds": number_or_auto(seeds)}
+    asked: dict[str, Any] = {"algorithms": names, "vary": sweep(vary or ()), "seeds": seeds}
     asked |= {"epsilon": epsilon, "out": out, "settings": settings or (), "engine": engine, **columns}
     with interruptible():
         comparison = quoron.compare(source, progress=shows_progress(as_json=as_json), **asked)

@@ -62,17 +62,8 @@ class Health:
         return [(line.what, line.text(self.users)) for line in self.lines]
 
 
-def read(
-    health: TableHealth,
-    shares: Shares,
-    encoding: Encoding,
-    bought: Collection[str] = (),
-    wider: tuple[float, float] | None = None,
-) -> Health:
-    """What the released shares of a table with this encoding say; of these columns the range or values were estimated.
-
-    `wider`: a label's range that was not taken, in which a coarser release saw nearly all labels.
-    """
+def read(health: TableHealth, shares: Shares, encoding: Encoding, bought: Collection[str] = ()) -> Health:
+    """What the released shares of a table say; of these columns the range or values were estimated."""
     errors, columns, labels = _errors(health), declared_columns(encoding), declared_labels(encoding)
     lines = [ShareLine("users without a row that can be used", shares.unusable, errors.unusable)]
     if not math.isnan(shares.values):
@@ -81,7 +72,7 @@ def read(
         lines.append(ShareLine(f"{column.name!r} {column.misfit}", share, errors.column))
     for name, share in zip(labels, shares.labels.tolist(), strict=True):
         lines.append(ShareLine(f"rows with {name}", share, errors.unusable))
-    said = tuple(_warnings(health, shares, columns, labels, encoding, bought, wider))
+    said = tuple(_warnings(health, shares, columns, labels, encoding, bought))
     return Health(health.users, health.share, health.visible, tuple(lines), said)
 
 
@@ -111,7 +102,6 @@ def _warnings(
     labels: Sequence[str],
     encoding: Encoding,
     bought: Collection[str],
-    wider: tuple[float, float] | None,
 ) -> Iterator[str]:
     errors, users = _errors(health), health.users
     known = f"{users:,} users" + (" that were drawn" if users >= data_quality.ENOUGH else "")
@@ -148,16 +138,11 @@ def _warnings(
             f"of a user's rows: {column.fix[0].lower()}{column.fix[1:]}"
         )
     if isinstance(encoding.label, Range):
-        than = (
-            ""
-            if wider is None
-            else f": [{wider[0]:g}, {wider[1]:g}] had nearly all labels when it was bought, coarsely"
-        )
         for name, share in zip(labels, shares.labels.tolist(), strict=True):
             if share >= health.threshold(errors.unusable):
                 yield (
                     f"about {_percent(share)} (± {_width(errors.unusable)}) of the labels are {name}, the end of "
-                    f"their range, and held there: the model cannot learn them. Declare a wider range{than}."
+                    f"their range, and held there: the model cannot learn them. Declare a wider range."
                 )
         return
     always = 1 - (health.visible - health.threshold(health.errors.unusable))  # but with MISSED, if everybody's

@@ -39,7 +39,7 @@ class Display:
         )
         self._tasks: dict[str, TaskID] = {}
         self._name = ""  # of the algorithm
-        self._ended, self._runs = 0, 0  # of a comparison that adds seeds also those before
+        self._ended, self._runs = 0, 0  # of a comparison
 
     def __enter__(self) -> Self:
         """Take the terminal."""

@@ -15,7 +15,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -26,11 +26,10 @@ from quoron.config import Config
 from quoron.engine.network import Network
 from quoron.planning.projection import Costs
 from quoron.reports.summary import Summary
-from quoron_privacy.errors import ConfigError
+from quoron_privacy.errors import ConfigError, count
 from quoron_server.algorithms import ALGORITHMS
 
 SEEDS = 5  # runs of each cell, by default
-LOOKS = (3, 6, 12, 24, 48)  # runs after which `auto` looks whether the best two part; after the last it ends
 OURS = ("algorithm.name", "run.seed", "run.out")  # keys that a comparison sets by itself
 NETWORK = "run.network"
 Varied = tuple[tuple[str, Any], ...]
@@ -62,12 +61,7 @@ class Request:
     config: Config
     algorithms: tuple[str, ...]
     vary: tuple[tuple[str, tuple[Any, ...]], ...] = ()  # key and its values
-    seeds: int | Literal["auto"] = SEEDS  # auto: as many of LOOKS as it takes until the best two part
-
-    @property
-    def looks(self) -> tuple[int, ...]:
-        """Numbers of runs of each cell after which a comparison may end."""
-        return LOOKS if self.seeds == "auto" else (self.seeds,)
+    seeds: int = SEEDS
 
     @classmethod
     def of(
@@ -76,7 +70,7 @@ class Request:
         *,
         algorithms: Sequence[str] | None = None,
         vary: Mapping[str, Sequence[Any]] | None = None,
-        seeds: int | Literal["auto"] = SEEDS,
+        seeds: int = SEEDS,
     ) -> "Request":
         """A request that makes sense; ConfigError otherwise.
 
@@ -92,8 +86,7 @@ class Request:
                 raise ConfigError(f"Expected algorithms to be of {known}, got {name!r}.")
         if not names:
             raise ConfigError("Expected one algorithm or more to compare, got none. Leave them out for all.")
-        if seeds != "auto" and (not isinstance(seeds, int) or isinstance(seeds, bool) or seeds < 1):
-            raise ConfigError(f"Expected seeds >= 1 or 'auto', got seeds={seeds!r}.")
+        count(seeds=seeds)
         swept = tuple((key, _values(key, values)) for key, values in (vary or {}).items())
         request = cls(config, names, swept, seeds)
         able = {cell.algorithm for cell in request.cells()}  # what does not check is refused now
@@ -146,18 +139,6 @@ class Request:
         """The request that `as_json` gave."""
         config = configs.from_tree(stored["config"])
         return cls.of(config, algorithms=stored["algorithms"], vary=stored["vary"], seeds=stored["seeds"])
-
-
-def number_or_auto(text: str) -> int | Literal["auto"]:
-    """A number of seeds as it is typed; ConfigError for anything else.
-
-    >>> number_or_auto("12"), number_or_auto("auto")
-    (12, 'auto')
-    """
-    try:
-        return "auto" if text == "auto" else int(text)
-    except ValueError:
-        raise ConfigError(f"Expected seeds >= 1 or 'auto', got seeds={text!r}.") from None
 
 
 def sweep(texts: Sequence[str]) -> dict[str, list[Any]]:
@@ -236,30 +217,24 @@ def run_row(
     return row | {"infeasible": infeasible, "failed": failed, "folder": folder}
 
 
-def cell_rows(runs: Rows, keys: Sequence[str], looks: int = 1) -> Rows:
+def cell_rows(runs: Rows, keys: Sequence[str]) -> Rows:
     """One row a cell: within each setting of `keys` the least mean excess risk first, cells without a result last.
 
     `behind_low` and `behind_high` are the interval of how much more a cell leaves than the setting's first, seed by
-    seed, where they have two seeds in common. All of a setting's cells, and all of so many `looks` at growing numbers
-    of seeds, hold together with 95 %: each has its part of the 5 % (Bonferroni).
+    seed, where they have two seeds in common. All of a setting's cells hold together with 95 %: each has its part of
+    the 5 % (Bonferroni).
     """
     found: list[Mapping[str, Any]] = []
     for setting in _groups(runs, keys):
         cells = [(own, _cell_row(own, keys)) for own in _groups(setting, ["algorithm"])]
         cells.sort(key=lambda cell: (cell[1]["excess_risk"] is None, cell[1]["excess_risk"] or 0.0))
         done = [cell for cell in cells if cell[1]["excess_risk"] is not None]
-        confidence = 1 - (1 - CONFIDENCE) / (looks * max(1, math.comb(len(done), 2)))
+        confidence = 1 - (1 - CONFIDENCE) / max(1, math.comb(len(done), 2))
         for place, (own, row) in enumerate(done):
             more = _differences(own, done[0][0]) if place else []
             row["behind_low"], row["behind_high"] = interval(more, confidence, least=-math.inf) or (None, None)
         found += [row for _, row in cells]
     return tuple(found)
-
-
-def decided(rows: Rows, keys: Sequence[str]) -> bool:
-    """Whether under every choice of the varied `keys` the first cell is known to leave less than the second."""
-    groups = _groups([row for row in rows if row["excess_risk"] is not None], keys)
-    return all(len(some) < 2 or (some[1]["behind_low"] or 0.0) > 0 for some in groups)
 
 
 def _groups(rows: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> list[list[Mapping[str, Any]]]:

@@ -55,7 +55,6 @@ from quoron.simulation.cells import (
     algorithm,
     cell_rows,
     costs_of,
-    decided,
     run_row,
     shown,
 )
@@ -243,20 +242,14 @@ def carry_out(request: Request, folder: Path, *, watcher: "Display", engine: Inl
     """
     setup(request.config, folder)  # a table that cannot be read is refused once, before any work
     write(folder / REQUEST, (dumps(request.as_json()) + "\n").encode())
-    failures: dict[Job, str] = {}
-    for seeds in request.looks:
-        jobs = _jobs(request, folder, seeds)
-        refused = {job.cell for job in jobs if _refusal(job) is not None}
-        missing = [job for job in jobs if job.cell not in refused and not _complete(job)]
-        ends = run_jobs(missing, folder, engine=engine, watcher=watcher)
-        for job, (end, why) in ends.items():
-            if end == "refused":
-                make_folder(job.folder)
-                write(job.folder / REFUSED, f"{why}\n".encode())
-        failures = {job: str(why) for job, (end, why) in ends.items() if end == "failed"}
-        comparison = _collected(request, folder, jobs, failures)
-        if failures or _decided(comparison):
-            break
+    jobs = _jobs(request, folder)
+    ends = run_jobs(_missing(jobs), folder, engine=engine, watcher=watcher)
+    for job, (end, why) in ends.items():
+        if end == "refused":
+            make_folder(job.folder)
+            write(job.folder / REFUSED, f"{why}\n".encode())
+    failures = {job: str(why) for job, (end, why) in ends.items() if end == "failed"}
+    comparison = _collected(request, folder, jobs, failures)
     write_results(comparison)
     return comparison
 
@@ -264,17 +257,10 @@ def carry_out(request: Request, folder: Path, *, watcher: "Display", engine: Inl
 def stored(folder: Path) -> Comparison:
     """A comparison as its folder holds it; RunError before it is complete."""
     request = stored_request(folder)
-    for seeds in request.looks:
-        jobs = _jobs(request, folder, seeds)
-        refused = {job.cell for job in jobs if _refusal(job) is not None}
-        if not all(_complete(job) or job.cell in refused for job in jobs):
-            raise RunError(
-                f"Expected {folder} to hold a complete comparison. Complete it with `quoron resume {folder}`."
-            )
-        comparison = _collected(request, folder, jobs, {})
-        if _decided(comparison):
-            break
-    return comparison
+    jobs = _jobs(request, folder)
+    if _missing(jobs):
+        raise RunError(f"Expected {folder} to hold a complete comparison. Complete it with `quoron resume {folder}`.")
+    return _collected(request, folder, jobs, {})
 
 
 def write_results(comparison: Comparison) -> None:
@@ -316,16 +302,12 @@ def _csv(table: "pa.Table") -> bytes:
     return bytes(buffer.getvalue().to_pybytes())
 
 
-def _decided(comparison: Comparison) -> bool:
-    return decided(comparison.cells, [key for key, _ in comparison.request.vary])
-
-
-def _jobs(request: Request, folder: Path, seeds: int) -> list[Job]:
-    """Every run of the first seeds, named by all that decides its result: version, configuration, the table's bytes."""
+def _jobs(request: Request, folder: Path) -> list[Job]:
+    """Every run, named by all that decides its result: version, configuration, the table's bytes."""
 
     jobs = []
     for cell in request.cells():
-        for place in range(seeds):
+        for place in range(request.seeds):
             config = cell.seeded(place)
             decides = f"{quoron.__version__} {runs.fingerprint(config, folder)}"
             digest = hashlib.sha256(decides.encode()).hexdigest()[:12]
@@ -334,8 +316,10 @@ def _jobs(request: Request, folder: Path, seeds: int) -> list[Job]:
     return jobs
 
 
-def _complete(job: Job) -> bool:
-    return (job.folder / "summary.json").is_file()
+def _missing(jobs: Sequence[Job]) -> list[Job]:
+    """Those that are neither complete nor of a cell that is refused."""
+    refused = {job.cell for job in jobs if _refusal(job) is not None}
+    return [job for job in jobs if job.cell not in refused and not (job.folder / "summary.json").is_file()]
 
 
 def _refusal(job: Job) -> str | None:
@@ -357,7 +341,7 @@ def _collected(request: Request, folder: Path, jobs: Sequence[Job], failures: Ma
             seconds, held = _seconds(job, request.networks)
             found.append(run_row(*run, from_json(RunFolder(job.folder).summary()), seconds=seconds, held=held))
     rows = tuple(found)
-    return Comparison(folder, request, cell_rows(rows, [key for key, _ in request.vary], len(request.looks)), rows)
+    return Comparison(folder, request, cell_rows(rows, [key for key, _ in request.vary]), rows)
 
 
 def _seconds(job: Job, networks: Mapping[str, Network]) -> tuple[dict[str, float | None], bool]:
@@ -415,7 +399,7 @@ def best_words(rows: Sequence[Row]) -> str:
     first, others = ranked[0], ranked[1:]
     risk = f"{first['excess_risk']:.2g}"
     if first["runs"] < 2:
-        return f"Least here: {first['algorithm']}, {risk}. One seed says nothing about chance: give --seeds auto."
+        return f"Least here: {first['algorithm']}, {risk}. One seed says nothing about chance: give more (--seeds)."
     if not others:
         return f"Excess risk of {first['algorithm']}: {risk}."
     near = [row["algorithm"] for row in others if (row["behind_low"] or 0.0) <= 0]
@@ -454,8 +438,6 @@ def why_not(rows: Sequence[Row]) -> list[str]:
 
 def _lead(request: Request) -> str:
     seeds = "one seed" if request.seeds == 1 else f"{request.seeds} seeds"
-    if request.seeds == "auto":
-        seeds = f"{', '.join(map(str, request.looks[:-1]))} or {request.looks[-1]} seeds (until the best two part)"
     sentence = f"{len(request.cells())} cells of {seeds} each, simulated: noise comes from seeds, and protects nobody."
     interval = "" if request.seeds == 1 else " Excess risk is a mean over seeds with its 95 % interval (Student's t)."
     return sentence + interval + f" It is over the least risk of any model, without privacy and without a bound. {SURE}"

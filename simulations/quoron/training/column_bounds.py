@@ -174,8 +174,6 @@ class _Crowd:
         low, high = ranges(near)
         for place, *ends, held in zip(at.tolist(), low.tolist(), high.tolist(), near.held.tolist(), strict=True):
             found[wants[place].column] |= {"range": ends, "held": held}
-        for place, *ends in zip(at.tolist(), around.low.tolist(), around.high.tolist(), strict=True):
-            found[wants[place].column]["around"] = ends
         return made
 
     def names(self, wants: Sequence[Want], found: Released) -> list[str]:

@@ -208,7 +208,6 @@ MOST = 0.8  # of the users with a label: at least so many hold the reported clas
 YEARS = 12  # over more, months and weekdays are not looked at
 SHOWN = 8  # values of a column, in words
 LONG = 48  # letters of each
-MUCH = 1.1  # times as wide as a range that was estimated is a wider one
 SIGNS = ({"0", "1"}, {"-1", "1"}, {"false", "true"})
 _OTHER = {"0": "1", "1": "0", "-1": "1", "false": "true", "true": "false"}
 _MISSING, _TEXT = len(KINDS) - 1, KINDS.index("text")
@@ -225,9 +224,6 @@ class Found:
     items: int | None = None
     rate: float | None = None  # of a label of two classes: the share of one of them
     missing: tuple[str, ...] = ()  # what was estimated and tells little or nothing, in words with its fix
-    wider: tuple[float, float] | None = (
-        None  # of a label that is a number: where the first, coarse release saw nearly all
-    )
     weights: tuple[float, float] = (1.0, 1.0)  # of a vote for a name of the label, and of another column
 
     @classmethod
@@ -280,10 +276,7 @@ class Found:
         items = None if asked.items is None else column_bounds.typical_items(released[asked.items.column])
         rate = None if asked.label is None else _rate(released[asked.label.column], paid, own)
         missing += _unread(released)
-        wider = None
-        if asked.label is not None and "range" in label:
-            wider = _wider(released[asked.label.column], label["range"])
-        return cls(ends, categories, dates, label, items, rate, tuple(missing), wider, (own[0], own[-1]))
+        return cls(ends, categories, dates, label, items, rate, tuple(missing), (own[0], own[-1]))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -429,13 +422,6 @@ def _label(
         "classes, and is no number. Declare its classes, positive = a value, or its range; of numbers also how "
         "they are written (decimal)."
     )
-
-
-def _wider(said: Mapping[str, Any], found: Sequence[float]) -> tuple[float, float] | None:
-    """A range that holds what is estimated and the powers of four that had nearly all, where that is much wider."""
-    low, high = said.get("around", found)
-    wider = min(low, found[0]), max(high, found[1])
-    return wider if wider[1] - wider[0] > MUCH * (found[1] - found[0]) else None
 
 
 def _numbers(column: str, names: Sequence[str]) -> list[str]:
@@ -636,8 +622,11 @@ def release(
         )
 
 
-def read(prepared: Prepared[Undeclared], released: Released) -> Declarations:
-    """What was released, as declarations, each with its cost. NothingReleased where no model can be made of it."""
+def read(prepared: Prepared[Undeclared], released: Released) -> tuple[Declarations, Config]:
+    """What was released, as declarations, each with its cost, and the configuration with them.
+
+    NothingReleased where no model can be made of it.
+    """
     scene, section = prepared.scene, prepared.config.population
     assert isinstance(section, TableSection)
     given = section.columns
@@ -645,7 +634,7 @@ def read(prepared: Prepared[Undeclared], released: Released) -> Declarations:
     type_ = scene.source.schema.get(scene.wanted.label.column) if scene.wanted.label is not None else None
     text = type_ is not None and columns.is_text(type_)
     found = Found.of(scene.wanted, released, paid=scene.paid, widest=scene.widest, known=said, text=text)
-    return Declarations(scene.paid, found, scene.wanted)
+    return Declarations(scene.paid, found, scene.wanted), configured(prepared.config, scene.wanted, found)
 
 
 def configured(config: Config, asked: Wanted, found: Found) -> Config:

@@ -233,8 +233,8 @@ def _summary(
 ) -> TrainingSummary:
     plan, scene, told = prepared.planned.plan, prepared.scene, prepared.config.train
     looked, group = plan.guarantee.health, told.population
-    known = () if scene.bought is None else (scene.bought.columns, scene.bought.found.wider)
-    health = None if looked is None or seen is None else read(looked, seen, scene.held.encoding, *known)
+    known = frozenset[str]() if scene.bought is None else scene.bought.columns
+    health = None if looked is None or seen is None else read(looked, seen, scene.held.encoding, known)
     problem, last = _with_rate(plan.problem, model), _last(events)
     left, overtaken = last.get("left"), tuple(_beyond_forecast(plan, last))
     found = *_no_better(last), *overtaken

@@ -33,14 +33,14 @@ from quoron.engine.choice import INLINE, Inline, Ray
 from quoron.evaluation.split import parts, trained_users
 from quoron.model import Model
 from quoron.planning.plans import Plan, Prepared, S
-from quoron.run_folder import FRAME, MODEL, RECORD, RunFolder
+from quoron.run_folder import MODEL, RECORD, RunFolder
 from quoron.simulation.problem import problem as problem_of
 from quoron.simulation.wildcards import with_columns
 from quoron.training import data_quality, lifetime, result
 from quoron.training.memory import ONCE, make_sure_of_answers, memory_for
 from quoron.training.result import DoubtfulModel, TrainedTable
 from quoron.training.start import Identity
-from quoron.training.table import Curated, CuratorEngine, check_section, hold
+from quoron.training.table import Curated, CuratorEngine, check_section, hold, refuse_frame
 from quoron_client.data.encoding import AnyLabel, Signs
 from quoron_client.data.items import ItemBatch
 from quoron_privacy.errors import BudgetExceeded, ConfigError, Infeasible, NothingReleased, VerificationError
@@ -88,15 +88,9 @@ def prepare(
     if folder is None and config.run.out is not None:
         folder = RunFolder(Path(config.run.out))
         complete = _released(folder) is not None
-    begun = folder is not None and folder.is_training and folder.ledger.is_file()
-    identity = _identity(folder) if folder is not None and begun else Identity.fresh(name)
-    if is_wanted(config):
-        scene, planned = buying.prepared(config, base, identity, frame, assumptions)
-        prepared: Prepared[Undeclared] | Prepared[Curated] = _prepared(
-            config, scene, planned, config.digest(), identity
-        )
-    else:
-        prepared = _planned(config, base, identity, frame, assumptions, begun=begun)
+    kept = Identity.kept(folder, RECORD)
+    table = config, base, kept or Identity.fresh(name), frame, assumptions
+    prepared: AnyPrepared = _undeclared(*table) if is_wanted(config) else _planned(*table, begun=kept is not None)
     if folder is not None and complete:
         raise _complete(folder)
     prepared.run.check()
@@ -130,7 +124,7 @@ def rehearse(config: Config, *, simulation_seed: int, frame: Any) -> tuple[Model
 
 def forecast(config: Config, base: Path, frame: Any = None) -> Plan:
     """What a run would promise and cost of which something is estimated, with no account asked. Raises as `prepare`."""
-    return buying.prepared(_alone(config), base, Identity("forecast", config.run.seed, ""), frame, ())[1]
+    return _undeclared(_alone(config), base, Identity("forecast", config.run.seed, ""), frame, ()).planned
 
 
 def simulated(config: Config, base: Path, frame: Any = None) -> tuple[Config, str]:
@@ -138,14 +132,11 @@ def simulated(config: Config, base: Path, frame: Any = None) -> tuple[Config, st
 
     Its promise is what the purchases leave. Raises what `prepare` does; NothingReleased where nothing could be trained.
     """
-    train, identity = config.train, Identity("simulation", config.run.seed, "")
-    config = _alone(config)
-    scene, planned = buying.prepared(config, base, identity, frame, ())
-    prepared = _prepared(config, scene, planned, "", identity)
-    paid = scene.paid
-    released, _ = buying.release(scene, SeededNoise(config.run.seed))
-    bought = buying.read(prepared, released)
-    found = buying.configured(config, scene.wanted, bought.found)
+    train = config.train
+    prepared = _undeclared(_alone(config), base, Identity("simulation", config.run.seed, ""), frame, ())
+    paid = prepared.scene.paid
+    released, _ = buying.release(prepared.scene, SeededNoise(config.run.seed))
+    bought, found = buying.read(prepared, released)
     left = found.privacy.model_copy(update={"epsilon": paid.rest_epsilon})
     said = ", ".join(f"{each.column}: {each.text()}" for each in bought.lines())
     remark = (
@@ -159,11 +150,10 @@ def _rehearsed(config: Config, base: Path, identity: Identity, frame: Any) -> Pr
     """A run planned, for what is estimated with noise from its seed where something is; NothingReleased as for real."""
     if not is_wanted(config):
         return _planned(config, base, identity, frame, ())
-    scene, planned = buying.prepared(config, base, identity, frame, ())
-    prepared = _prepared(config, scene, planned, config.digest(), identity)
+    prepared = _undeclared(config, base, identity, frame, ())
     source = SeededNoise(identity.seed)
-    trained, _ = parts(scene.users, config.train.holdout, source)
-    released, _ = buying.release(scene, source, trained)
+    trained, _ = parts(prepared.scene.users, config.train.holdout, source)
+    released, _ = buying.release(prepared.scene, source, trained)
     run, refused = _planned_for(prepared, released)
     if run is None:
         raise NothingReleased(f"Nothing was trained. {refused}")
@@ -173,6 +163,14 @@ def _rehearsed(config: Config, base: Path, identity: Identity, frame: Any) -> Pr
 def _alone(config: Config) -> Config:
     """For a simulation, which holds out users of its own."""
     return config.model_copy(update={"train": config.train.model_copy(update={"holdout": None})})
+
+
+def _undeclared(
+    config: Config, base: Path, identity: Identity, frame: Any, assumptions: Sequence[Assumption]
+) -> "Prepared[Undeclared]":
+    """A run of which something is estimated first, with the forecast that it is charged by."""
+    scene, planned = buying.prepared(config, base, identity, frame, assumptions)
+    return _prepared(config, scene, planned, config.digest(), identity)
 
 
 def _planned(
@@ -283,8 +281,7 @@ def _planned_for(prepared: "Prepared[Undeclared]", released: "Released") -> tupl
 
 def _made_of(prepared: "Prepared[Undeclared]", released: "Released") -> Prepared[Curated]:
     """The run for what was released."""
-    scene, bought = prepared.scene, buying.read(prepared, released)
-    config = buying.configured(prepared.config, scene.wanted, bought.found)
+    scene, (bought, config) = prepared.scene, buying.read(prepared, released)
     given = config, scene.base, scene.identity, scene.frame, scene.assumptions
     own: dict[str, Any] = {"digest": prepared.digest, "people": scene.people}
     made = _planned(*given, begun=True, bought=bought, asked=check_section(prepared.config), **own)
@@ -357,13 +354,9 @@ def resume(folder: RunFolder, observers: Sequence[Observer] = (), *, engine: Inl
             if own.config_digest != config.digest():
                 raise other_run(folder.path, "configuration")
         with lifetime.opened(lifetime.place(config.train.ledger)) as ledger:
-            end(ledger, _identity(folder).run, model=model)
+            end(ledger, Identity(**folder.read_json(RECORD)).run, model=model)
         return result.stored(folder)
-    if config.population.kind == "table" and config.population.path == FRAME:
-        raise ConfigError(
-            f"Expected a run on a file, got {folder.path} on a DataFrame, which is stored nowhere. Go on with the same "
-            f"call of quoron.train and out={str(folder.path)!r}."
-        )
+    refuse_frame(config, folder, "quoron.train")
     prepared = prepare(config, folder.path, name=folder.path.name, folder=folder)
     return carry_out(prepared, folder, observers, engine=engine)
 
@@ -381,10 +374,6 @@ def _complete(folder: RunFolder) -> ConfigError:
         f"Expected a folder for a new or an interrupted run, got {folder.path} of a complete one. Read its model "
         "with `quoron.load`, or choose another folder."
     )
-
-
-def _identity(folder: RunFolder) -> Identity:
-    return Identity(**folder.read_json(RECORD))
 
 
 def _read_by(plan: RunPlan) -> int | None:

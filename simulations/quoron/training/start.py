@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron.run_folder import ROWS, RunFolder, write
+from quoron.run_folder import RunFolder, write
 from quoron_privacy.errors import LedgerError
 
 Vector = NDArray[np.float64]
@@ -40,10 +40,12 @@ class Identity:
         return cls(f"{name}-{secrets.token_hex(6)}", secrets.randbits(62), day)
 
     @classmethod
-    def of_rows(cls, folder: RunFolder) -> "Identity | None":
-        """Of the run of `quoron.train_rows` that began in a folder, if one did: without its noise key it is another."""
-        begun = (folder.path / ROWS).is_file() and folder.ledger.is_file()
-        return cls(**folder.read_json(ROWS)["identity"]) if begun else None
+    def kept(cls, folder: RunFolder | None, record: str) -> "Identity | None":
+        """Of the run that began in a folder with this record, if one did: without its noise key it is another."""
+        if folder is None or not ((folder.path / record).is_file() and folder.ledger.is_file()):
+            return None
+        contents = folder.read_json(record)
+        return cls(**contents.get("identity", contents))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

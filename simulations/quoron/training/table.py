@@ -26,6 +26,7 @@ from quoron.data.users import Declared, PublicKnowledge
 from quoron.engine.choice import INLINE, Inline, Ray
 from quoron.engine.sharded import KeyedRandomness, Settings, ShardedEngine
 from quoron.paths import dataset, table_file
+from quoron.run_folder import FRAME, RunFolder
 from quoron.simulation.problem import encoding_of, loss_of, make_domain
 from quoron.simulation.wildcards import unread
 from quoron.training.memory import BESIDE, ELSEWHERE, ONCE, UNCHARGED, make_sure_of_items, memory_for
@@ -298,6 +299,15 @@ def check_section(config: Config) -> configs.TableSection:
     if config.run.network is not None:
         raise ConfigError(f"Expected no run.network for training, got {config.run.network!r}: nothing is sent.")
     return section
+
+
+def refuse_frame(config: Config, folder: RunFolder, call: str) -> None:
+    """Raise ConfigError for a run on a DataFrame, which only the same call can continue."""
+    if config.population.kind == "table" and config.population.path == FRAME:
+        raise ConfigError(
+            f"Expected a run on a file, got {folder.path} on a DataFrame, which is stored nowhere. Go on with the same "
+            f"call of {call} and out={str(folder.path)!r}."
+        )
 
 
 def slots(config: Config, found: int) -> int:

@@ -93,11 +93,6 @@ def planned_with(mu: float, delta: float) -> float:
     return min(gdp.epsilon_for(mu, delta), MOST_EPSILON)
 
 
-def mu_of(mu: float, delta: float) -> float:
-    """Of what is planned so."""
-    return gdp.mu_for(planned_with(mu, delta), delta, gaussians=1)
-
-
 def pair_of(noise: GaussianNoise, users: int) -> Pair:
     """What one such mean costs, by what is drawn: the second account's own."""
     return Pair.gaussian(sensitivity_recount.mu(1 / users, noise.scale, 1), total_variation(gaussians=1))

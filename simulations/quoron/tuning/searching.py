@@ -27,34 +27,25 @@ import secrets
 import shutil
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, closing
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from quoron_client.durable import OWN, PRIVATE, make_folder, replace_whole, sync_folder
 from quoron_privacy.accounts.pair import Pair
-from quoron_privacy.errors import Infeasible, LedgerError, NothingReleased, RunError
-from quoron_privacy.noise.streams import NoiseSource, OtherStreams, RandomStream, SecureNoise, SeededNoise, StartedNoise
-from quoron_privacy.release import Adjacency, Release
+from quoron_privacy.errors import Infeasible, LedgerError, RunError
+from quoron_privacy.noise.streams import NoiseSource, OtherStreams, RandomStream, StartedNoise
+from quoron_privacy.release import Adjacency
 from quoron_privacy.selection import verified
 from quoron_privacy.selection.price import Selection, calibrate, rounded
 from quoron_privacy.selection.trials import Trials, drawn
 from quoron_server.algorithms.one_round.method import MOST_COLUMNS
-from quoron_server.books.ledger import Ledger
 from quoron_server.parameters import Kind
-from quoron_server.plan import PREFACE
-from quoron_server.rounds import other_run
-from quoron_server.runs import end
-
-if TYPE_CHECKING:  # callers that charge have imported it
-    from quoron_server.books.lifetime_ledger import PopulationLedger
-
 
 FOLDER, FILE = "private", "search"
 WORST = -np.finfo(np.float64).max.item()  # the score of a trial whose numbers are not finite: below all others
@@ -158,7 +149,7 @@ def erase(run: Path) -> None:
         sync_folder(run)
 
 
-def room_for(dimension: int, rounds: int = 0) -> int:
+def room_for(dimension: int, rounds: int) -> int:
     """Bytes that no outcome exceeds of a model of so many numbers, and of what so many rounds make public.
 
     A run of one round may make its second moments public; others a few numbers a round.
@@ -281,93 +272,3 @@ def search(price: Price, noise: NoiseSource, perform: Perform, state: PrivateSta
             state.write(known)
     assert known.best is not None  # at least one trial
     return known.best
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SearchRun:
-    """A search in its folder: check, charge, begin, carry out and end it, as `quoron_server.runs.Run` does a plan's."""
-
-    folder: Path
-    name: str  # in the privacy ledger
-    text: str  # all that makes it this search and no other
-    price: Price
-    population: str  # whose privacy budget is charged
-    statement: str
-    account: Callable[[], AbstractContextManager["PopulationLedger"]] | None  # None: a simulation, charged to nobody
-    simulation_seed: int | None = None
-
-    @property
-    def ledger(self) -> Path:
-        """The run's own."""
-        return self.folder / "ledger.sqlite"
-
-    def check(self) -> None:
-        """BudgetExceeded if the account has no room for it now."""
-        if self.account is not None:
-            with self.account() as population:
-                population.check(self.name, group=self.population, **self._charge)
-
-    def carry_out(self, perform: Perform, *, inputs: Callable[[], bytes | None], data: str, room: int) -> Outcome:
-        """Begin and charge it, or go on from where it stands, to the end: the best trial, kept before it is reported.
-
-        `inputs` returns a digest of the `data` that trials compute with, None where nobody checks that they are the
-        same. What was secret is erased. NothingReleased, with all of it charged, where the best trial is no model;
-        OtherVersion if another search began here.
-        """
-        with closing(self._begun()) as own:
-            if not own.finished:
-                if (digest := inputs()) is not None and not own.same_inputs(digest):
-                    raise other_run(self.folder, data)
-                seeded, state = self.simulation_seed is not None, PrivateState(self.folder, own.noise_key, room)
-                noise = SeededNoise(int(own.noise_key)) if seeded else SecureNoise(own.noise_key)
-
-                def draw() -> tuple[tuple[Release, ...], dict[str, Any]]:
-                    best = search(self.price, noise, perform, state)
-                    selected = {"candidate": best.candidate, "score": best.score, "events": list(best.events)}
-                    release = Release("private-selection", {"mean_trials": self.price.trials.mean})
-                    return (release,), {"selected": selected}
-
-                own.release_once(PREFACE, draw)
-                best = state.read().best
-                assert best is not None
-                own.finish(best.weights)
-            erase(self.folder)
-            preface = own.released(PREFACE)
-            assert preface is not None
-            selected = preface["selected"]
-            if selected["score"] <= WORST:
-                self.end("failed")
-                raise NothingReleased(
-                    "Nothing was chosen, and the whole of epsilon is spent: no trial's score and model were finite "
-                    "numbers."
-                )
-            return Outcome(selected["score"], own.model, tuple(selected["events"]), selected["candidate"])
-
-    def _begun(self) -> Ledger:
-        """Its ledger, and the charge."""
-        digest = blake2b(self.text.encode(), digest_size=32).hexdigest()
-        if not self.ledger.is_file():
-            key = SecureNoise.fresh() if self.simulation_seed is None else SeededNoise(self.simulation_seed)
-            own = Ledger.create(self.ledger, plan=self.text, config_digest=digest, noise_key=key.export_key())
-        else:
-            own = Ledger.open(self.ledger)
-        try:
-            if own.plan_json != self.text:
-                raise other_run(self.ledger, "settings to try, or price")
-            if self.account is not None:
-                with self.account() as population:
-                    population.charge(self.name, group=self.population, statement=self.statement, **self._charge)
-        except BaseException:
-            own.close()
-            raise
-        return own
-
-    def end(self, status: Any = "complete", *, model: Any = None) -> None:
-        """In the privacy ledger: what became of it."""
-        if self.account is not None:
-            with self.account() as population:
-                end(population, self.name, status, model=model)
-
-    @property
-    def _charge(self) -> dict[str, Any]:
-        return {"epsilon": self.price.epsilon, "delta": self.price.delta, "adjacency": self.price.adjacency}

@@ -14,6 +14,7 @@ import hashlib
 import json
 import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
@@ -26,7 +27,7 @@ from quoron.evaluation.split import held_out
 from quoron.model import Model
 from quoron.planning.plans import Plan, Prepared, choose
 from quoron.results import Printed, in_units
-from quoron.run_folder import CHOICE, FRAME, MODEL, SEARCH, RunFolder
+from quoron.run_folder import CHOICE, MODEL, SEARCH, RunFolder
 from quoron.simulation.cells import Cell, Request, shown
 from quoron.simulation.problem import encoding_of, loss_of, make_domain
 from quoron.simulation.problem import problem as problem_of
@@ -37,11 +38,10 @@ from quoron.training.memory import ONCE, memory_for
 from quoron.training.result import DoubtfulModel, TrainedTable
 from quoron.training.run import digest_of
 from quoron.training.start import Identity
-from quoron.training.table import Curated, CuratorEngine, HeldRows, check_section, hold
+from quoron.training.table import Curated, CuratorEngine, HeldRows, check_section, hold, refuse_frame
 from quoron.tuning.scoring import (
     USELESS,
     Effort,
-    mu_of,
     noise_for,
     pair_of,
     planned_with,
@@ -50,17 +50,22 @@ from quoron.tuning.scoring import (
     user_scores,
     worst,
 )
-from quoron.tuning.searching import THEOREM, Outcome, Price, SearchRun, room_for, search, within
+from quoron.tuning.searching import THEOREM, WORST, Outcome, Price, PrivateState, erase, room_for, within
+from quoron.tuning.searching import search as trials
 from quoron_client.losses import Regression
+from quoron_privacy.accounts import gdp
 from quoron_privacy.accounts.pair import Pair
-from quoron_privacy.errors import ConfigError, Infeasible, QuoronError
+from quoron_privacy.errors import ConfigError, Infeasible, NothingReleased, QuoronError
 from quoron_privacy.gaussian import GaussianNoise
-from quoron_privacy.noise.streams import NoiseSource, SeededNoise
+from quoron_privacy.noise.streams import NoiseSource, SecureNoise, SeededNoise
+from quoron_privacy.release import Release
 from quoron_privacy.selection.price import calibrate
 from quoron_server.algorithms import ALGORITHMS
+from quoron_server.books.ledger import Ledger
+from quoron_server.books.lifetime_ledger import PopulationLedger
 from quoron_server.parameters import Assumption
-from quoron_server.plan import LEAST_EPSILON, RunPlan
-from quoron_server.rounds import without_ledger
+from quoron_server.plan import LEAST_EPSILON, PREFACE, RunPlan
+from quoron_server.rounds import other_run, without_ledger
 from quoron_server.runs import end
 from quoron_server.serial import dumps
 from quoron_server.wording import sentence
@@ -124,6 +129,22 @@ class TableSearch(Printed):
             theorem=f"{THEOREM} over {plan.guarantee.theorem}",
         ).assuming((*self.assumptions, *assumed))
         return replace(plan, guarantee=made.simulated() if self.seeded else made)
+
+    def account(self) -> AbstractContextManager[PopulationLedger | None]:
+        """The privacy ledger, open; None for a simulation, which is charged to nobody."""
+        return nullcontext() if self.seeded else lifetime.opened(lifetime.place(self.request.config.train.ledger))
+
+    @property
+    def charge(self) -> dict[str, Any]:
+        """What the whole search costs, and whose budget."""
+        spent = {"epsilon": self.price.epsilon, "delta": self.price.delta, "adjacency": self.price.adjacency}
+        return {"group": self.request.config.train.population, **spent}
+
+    def end(self, status: str = "complete", *, model: Any = None) -> None:
+        """Enter in the privacy ledger what became of it."""
+        with self.account() as population:
+            if population is not None:
+                end(population, self.identity.run, status, model=model)
 
     @property
     def room(self) -> int:
@@ -264,7 +285,7 @@ def prepare(
 
     def plan(mu: float, each: float) -> tuple[_Planned, list[Pair]]:
         candidates, refused = _planned(cells, helds, (mu, each), held, identity)
-        noise = noise_for(mu_of(mu, each), held)
+        noise = noise_for(gdp.mu_for(planned_with(mu, each), each, gaussians=1), held)
         plans = [each.planned.plan for each in candidates]
         pairs = [pair for each in plans for pair in ALGORITHMS[each.algorithm].pairs(each)]
         return (candidates, refused, noise), [*pairs, pair_of(noise, held)]
@@ -417,22 +438,15 @@ def prepared(
 def rehearsed(own: TableSearch, simulation_seed: int) -> tuple[Model, RunPlan, int, Choice]:
     """The best of a search with noise from a seed: its model and plan, rounds taken, and what was chosen."""
     source = SeededNoise(simulation_seed)
-    best = search(own.price, source, own.perform)
+    best = trials(own.price, source, own.perform)
     candidate = own.candidates[best.candidate]
     held, plan = own.held_rows(candidate), own.promised(candidate.planned.plan)
     model = Model.released(best.weights, held.encoding, candidate.declared.loss, plan, made=None)
     return model, plan, len(best.events), choice_of(own, best)
 
 
-def identity_of(folder: RunFolder | None, name: str) -> Identity:
-    """That of the search that began there, or a new one."""
-    if folder is not None and folder.is_search:
-        return Identity(**folder.read_json(SEARCH)["identity"])
-    return Identity.fresh(name)
-
-
 def carry_out(search: TableSearch, folder: RunFolder) -> Tuned:
-    """The whole search, from wherever its folder stands. Raises what `SearchRun.carry_out` and its charge raise.
+    """The whole search, from wherever its folder stands. Raises what `_best` raises.
 
     Warns with DoubtfulModel before the charge where no setting's plan is better than not training.
     """
@@ -441,38 +455,80 @@ def carry_out(search: TableSearch, folder: RunFolder) -> Tuned:
             f"Expected a folder for a new or an interrupted search, got {folder.path} of a complete one. Read its "
             "model with `quoron.load`, or choose another folder."
         )
-    config = search.request.config
-    run = SearchRun(
-        folder=folder.path,
-        name=search.identity.run,
-        text=dumps({"tune": search.asked, "plan": search.as_json()}),
-        price=search.price,
-        population=config.train.population,
-        statement=search.statement,
-        account=None if search.seeded else lifetime.account(lifetime.place(config.train.ledger)),
-        simulation_seed=config.run.seed if search.seeded else None,
-    )
-    if not run.ledger.is_file():
-        run.check()
+    if not folder.ledger.is_file():
+        with search.account() as population:
+            if population is not None:
+                population.check(search.identity.run, **search.charge)
         for doubt in search.doubts:
             warnings.warn(doubt, DoubtfulModel, stacklevel=2)
-        folder.write_text("config.toml", config.as_toml())
+        folder.write_text("config.toml", search.request.config.as_toml())
         folder.write_json(SEARCH, {"identity": asdict(search.identity), **search.asked})
     with memory_for("the rest of this search", ONCE):
-        best = run.carry_out(search.perform, inputs=search.digest, data="table", room=search.room)
+        best = _best(search, folder)
         tuned = _kept(search, folder, best)
-    run.end(model=best.weights)
+    search.end(model=best.weights)
     return tuned
+
+
+def _best(search: TableSearch, folder: RunFolder) -> Outcome:
+    """Begin and charge a search, or go on from where it stands, to the end: the best trial, kept before it is reported.
+
+    What was secret is erased. NothingReleased, with all of it charged, where the best trial is no model; OtherVersion
+    if another search began here, or one on another table.
+    """
+    with closing(_begun(search, folder)) as own:
+        if not own.finished:
+            if not own.same_inputs(search.digest()):
+                raise other_run(folder.path, "table")
+            state = PrivateState(folder.path, own.noise_key, search.room)
+            noise = SeededNoise(int(own.noise_key)) if search.seeded else SecureNoise(own.noise_key)
+
+            def draw() -> tuple[tuple[Release, ...], dict[str, Any]]:
+                best = trials(search.price, noise, search.perform, state)
+                selected = {"candidate": best.candidate, "score": best.score, "events": list(best.events)}
+                release = Release("private-selection", {"mean_trials": search.price.trials.mean})
+                return (release,), {"selected": selected}
+
+            own.release_once(PREFACE, draw)
+            best = state.read().best
+            assert best is not None
+            own.finish(best.weights)
+        erase(folder.path)
+        preface = own.released(PREFACE)
+        assert preface is not None
+        selected = preface["selected"]
+        if selected["score"] <= WORST:
+            search.end("failed")
+            raise NothingReleased(
+                "Nothing was chosen, and the whole of epsilon is spent: no trial's score and model were finite numbers."
+            )
+        return Outcome(selected["score"], own.model, tuple(selected["events"]), selected["candidate"])
+
+
+def _begun(search: TableSearch, folder: RunFolder) -> Ledger:
+    """The ledger of a search, and its charge."""
+    text = dumps({"tune": search.asked, "plan": search.as_json()})
+    if not folder.ledger.is_file():
+        key = SeededNoise(search.request.config.run.seed) if search.seeded else SecureNoise.fresh()
+        digest = hashlib.blake2b(text.encode(), digest_size=32).hexdigest()
+        own = Ledger.create(folder.ledger, plan=text, config_digest=digest, noise_key=key.export_key())
+    else:
+        own = Ledger.open(folder.ledger)
+    try:
+        if own.plan_json != text:
+            raise other_run(folder.ledger, "settings to try, or price")
+        with search.account() as population:
+            if population is not None:
+                population.charge(search.identity.run, statement=search.statement, **search.charge)
+    except BaseException:
+        own.close()
+        raise
+    return own
 
 
 def resume(folder: RunFolder) -> Tuned:
     """Go on with the search in a folder, for its one charge: the same trials, nothing drawn again. Or read it."""
     kept = folder.read_json(SEARCH)
-    if "vary" not in kept:
-        raise ConfigError(
-            f"Expected a search that its folder describes, got {folder.path} of quoron.select, whose trials a program "
-            f"computes. Go on with the same call and out={str(folder.path)!r}."
-        )
     config = folder.config()
     if (folder.path / MODEL).is_file():
         done = stored(folder)
@@ -480,18 +536,14 @@ def resume(folder: RunFolder) -> Tuned:
             with lifetime.opened(lifetime.place(config.train.ledger)) as population:
                 end(population, Identity(**kept["identity"]).run, model=done.weights)
         return done
-    if config.population.kind == "table" and config.population.path == FRAME:
-        raise ConfigError(
-            f"Expected a search on a file, got {folder.path} on a DataFrame, which is stored nowhere. Go on with the "
-            f"same call of quoron.tune and out={str(folder.path)!r}."
-        )
+    refuse_frame(config, folder, "quoron.tune")
     search = prepare(
         config,
         folder.path,
         vary=kept["vary"],
         algorithms=kept["algorithms"],
         effort=Effort(**kept["effort"]),
-        identity=Identity(**kept["identity"]),
+        identity=Identity.kept(folder, SEARCH) or Identity.fresh(folder.path.name),
         seeded=kept["seeded"],
     )
     return carry_out(search, folder)
