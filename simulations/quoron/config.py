@@ -41,10 +41,10 @@ _EXPECTED = {
     "finite_number": "to be finite",
     "string_type": "to be a string in quotes",
     "bool_type": "to be true or false",
-    "dict_type": "to be a table",
-    "model_type": "to be a table",
-    "tuple_type": "to be a list",
-    "list_type": "to be a list",
+    "dict_type": "to be a table, such as {a = 1}",
+    "model_type": "to be a table, such as {a = 1}",
+    "tuple_type": "to be a list, such as [1, 2]",
+    "list_type": "to be a list, such as [1, 2]",
 }
 _KINDS = (
     "bool",

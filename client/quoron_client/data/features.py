@@ -245,7 +245,7 @@ def _read(given: Any, listed: core_schema.ValidatorFunctionWrapHandler) -> Any:
         try:
             return counted(given)
         except ConfigError:
-            raise ValueError(f"to be a list, or from 1 to {MAX_COLUMNS:,} integers such as '0:50000'") from None
+            raise ValueError(f"to be a list ([0, 1]), or 1 to {MAX_COLUMNS:,} integers such as '0:50000'") from None
     return given if isinstance(given, range) else listed(tuple(given) if isinstance(given, list) else given)
 
 

@@ -10,7 +10,7 @@ crosses between them; the bits are those of the inline engine. The run config of
 | `set`              | further keys, such as "algorithm.options.rounds=5; domain.radius=2"                |
 | any with a dot     | that key of the configuration, such as `privacy.epsilon`                           |
 | `config`, `base`   | instead of a preset: a configuration's text, and where its table's path begins     |
-| `events`           | a file for the lines of `Events`, of whoever started the run and follows it         |
+| `events`           | a file for the lines of `Events`, for the caller, who follows the run              |
 
 A node that holds a user's `data` takes no part, unless its owner lets it simulate (`simulation-seed`).
 """

@@ -224,7 +224,7 @@ def _prepared(config: Config, scene: S, planned: Plan, digest: str, identity: Id
 def _with_bought(prepared: "Prepared[Undeclared]", folder: RunFolder) -> Prepared[Curated]:
     """Return the run as planned for what was estimated, which is done now if it has not been: charged, then committed.
 
-    Nothing is made of what was estimated, no plan and no error, before it is committed: whoever starts again after
+    Nothing is made of what was estimated, no plan and no error, before it is committed: a user who starts again after
     whatever went wrong finds the same. NothingReleased, with all of it charged, where nothing can be trained with what
     was found; so again at every start.
     """
