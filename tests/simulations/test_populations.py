@@ -24,13 +24,13 @@ from quoron.data import (
     lower_bound,
 )
 from quoron.data.synthetic import divergence, exponential
-from quoron.data.table import TrainingObjective, auc
+from quoron.data.table import Beyond, TrainingObjective, auc
 from quoron.data.users import fill_normals, fill_uniforms, normals, words
 from quoron_client.compute.enforcement import bounded
 from quoron_client.compute.work import answer
 from quoron_client.data.encoding import Range
 from quoron_client.data.items import ItemBatch
-from quoron_client.losses import Absolute, Hinge, Huber, LeastSquares, Linear, Logistic, SmoothedHinge
+from quoron_client.losses import Absolute, Hinge, Huber, LeastSquares, Linear, Logistic, Loss, SmoothedHinge, Softmax
 from quoron_client.protocol.domains import Box, L2Ball, on_boundary
 from quoron_client.protocol.questions import AverageGradient
 from quoron_privacy.errors import ConfigError, DataError
@@ -524,6 +524,60 @@ def test_a_sample_tells_the_risk_of_a_round_to_a_share_of_itself_however_small_i
     told, exact = replace(wide).risk_by_sample(model), wide.excess_risk(model)
     assert told["excess_risk_error"] < 0.15 * exact
     assert abs(told["excess_risk"] - exact) < 7 * told["excess_risk_error"]  # fixed seeds; of others 1e-11 would fail
+
+
+def objectives(seed: int, loss: Loss, *, rare: bool) -> tuple[TrainingObjective, TrainingObjective]:
+    """That of 3,000 users, and that of 300 of them, none of whom has anything in a `rare` column."""
+    rng = np.random.default_rng(seed)
+    features = (rng.standard_normal((3000, 5)) * [1, 1, 1, 0.01, 1] / 3).astype(np.float32)
+    if rare:
+        features[10:, 4] = 0.0
+    scores = features @ rng.standard_normal((5, max(2, loss.outputs)))
+    labels = loss.bound_labels(np.argmax(scores + rng.gumbel(size=scores.shape), axis=1).astype(float))
+    everybody = ItemBatch(features, labels, np.arange(3001))
+    return TrainingObjective(everybody, loss), TrainingObjective(everybody.between(100, 400), loss)
+
+
+@pytest.mark.parametrize("rare", [False, True])
+@pytest.mark.parametrize("radius", [0.5, 1e3])
+@pytest.mark.parametrize(
+    "loss", [Logistic(), Logistic(ridge=0.1), Huber(threshold=0.1), Hinge(), Absolute(), Softmax(classes=3)]
+)
+def test_the_optimum_that_is_looked_for_by_way_of_some_users_is_that_of_all(loss, radius, rare):
+    everybody, some = objectives(1, loss, rare=rare)
+    domain = L2Ball(radius)
+    exact, found = everybody.minimiser(domain), everybody.minimiser(domain, some)
+    assert np.linalg.norm(found) <= radius * (1 + 1e-12)
+    assert Beyond(everybody, exact).difference(found) <= 1e-14
+
+
+def test_the_optimum_of_all_is_found_where_classes_of_some_are_told_apart():
+    everybody, _ = objectives(2, Logistic(), rare=False)
+    domain = L2Ball(1e6)
+    right = np.flatnonzero(everybody.scores(everybody.minimiser(domain)) * everybody.labels > 0)
+    some = TrainingObjective(everybody.items.of(right[:300]), Logistic())
+    assert some.separates(some.minimiser(domain))
+    exact, found = everybody.minimiser(domain), everybody.minimiser(domain, some)
+    assert Beyond(everybody, exact).difference(found) <= 1e-14
+
+
+def test_the_bits_of_a_slope_of_all_users_do_not_depend_on_how_many_threads_there_are(monkeypatch):
+    everybody, _ = objectives(3, Logistic(), rare=False)
+    monkeypatch.setattr("quoron.data.table._CACHED", 100)
+    at = np.arange(5.0)
+    with_all = everybody.tangent(at)
+    monkeypatch.setattr("quoron_privacy.kernels.threads.all_threads", lambda: 1)
+    alone = everybody.tangent(at)
+    assert with_all[0] == alone[0]
+    np.testing.assert_array_equal(with_all[1], alone[1])
+
+
+@pytest.mark.parametrize("ties", [1, 7, 1000])
+def test_the_area_under_the_curve_is_the_chance_that_a_positive_outscores_a_negative(ties):
+    rng = np.random.default_rng(ties)
+    scores, positive = rng.integers(0, 1000 // ties + 1, 300).astype(float), rng.random(300) < 0.3
+    pairs = np.sign(scores[positive][:, None] - scores[~positive])
+    assert auc(scores, positive) == pytest.approx(float(np.mean((pairs + 1) / 2)), abs=1e-15)
 
 
 def test_a_few_users_who_hold_very_many_items_are_all_of_the_sample(wide, monkeypatch):

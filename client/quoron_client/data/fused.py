@@ -61,7 +61,7 @@ from quoron_client.data.items import ItemBatch
 from quoron_client.data.users import Codes, Numbering
 from quoron_privacy.errors import DataError
 from quoron_privacy.kernels.shipped import njit
-from quoron_privacy.kernels.threads import all_threads, at_once
+from quoron_privacy.kernels.threads import all_threads, at_once, in_pieces
 
 _LONG, _NUMBERS = 256, 1 << 16  # rows of a tile, and numbers: it stays in a processor's cache
 _APART = 16  # numbers between columns of a tile: a power of two apart, they would drive each other out of the cache
@@ -446,24 +446,30 @@ class Encoded:
     kept: NDArray[np.bool_]  # (N,)
     counts: Counts = field(repr=False)
 
-    def batch(self, users: int, owners: NDArray[np.int64]) -> ItemBatch:
-        """Return the items of `users` users, row i being that of user owners[i] (N,).
+    def batch(self, users: int, owners: NDArray[np.int64], order: NDArray[np.int64] | None = None) -> ItemBatch:
+        """Return the items of `users` users, row i being that of user owners[i] (N,); in an `order` (k,) of some.
 
         A user without a row that can be used has one item of zeros, whose gradient is zero but for the ridge.
         """
         rows = np.flatnonzero(self.kept)
         rows = rows[np.argsort(owners[rows], kind="stable")]
         held = np.bincount(owners[rows], minlength=users)
+        if order is not None:
+            begins, held = (np.cumsum(held) - held)[order], held[order]
+            rows = rows[np.arange(held.sum()) + np.repeat(begins - (np.cumsum(held) - held), held)]
         counts = np.maximum(held, 1)
         offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
         places = np.flatnonzero(np.repeat(held > 0, counts))
 
         def placed(values: Any) -> Any:
-            if len(places) == offsets[-1]:
-                return values[rows]
-            placed = np.zeros((offsets[-1], *values.shape[1:]), values.dtype)
-            placed[places] = values[rows]
-            return placed
+            made = np.zeros((offsets[-1], *values.shape[1:]), values.dtype)
+            width, whole = values[:1].size, len(places) == offsets[-1]
+
+            def place(first: int, last: int) -> None:
+                made[slice(first, last) if whole else places[first:last]] = values[rows[first:last]]
+
+            in_pieces(place, len(rows), width, max(LEAST, PIECE // max(1, width)))
+            return made
 
         weighted: dict[str, Any] = {} if self.weights is None else {"weights": placed(self.weights)}
         return ItemBatch(placed(self.features), placed(self.labels), offsets, **weighted)

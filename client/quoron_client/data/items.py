@@ -73,6 +73,13 @@ class ItemBatch:
         """Return the items of some of its users (k,), in the given order."""
         return ItemView(self.features, self.labels, self.begins, self.ends, self.weights).of(users)
 
+    def between(self, first: int, last: int) -> "ItemBatch":
+        """Return the items of neighbouring users, from `first` until before `last`: nothing is copied."""
+        rows = slice(self.offsets[first], self.offsets[last])
+        weights = None if self.weights is None else self.weights[rows]
+        offsets = self.offsets[first : last + 1] - self.offsets[first]
+        return ItemBatch(self.features[rows], self.labels[rows], offsets, weights)
+
     def seen(self, users: NDArray[np.int64]) -> "ItemView":
         """Return some of its users (k,), in the given order, where they are: nothing is copied."""
         return ItemView(self.features, self.labels, self.offsets[users], self.offsets[users + 1], self.weights)

@@ -174,7 +174,8 @@ class Loss(ABC):
     def start_gradient(self) -> float:
         """Bound on every item gradient's ℓ2 norm at x = 0: all slopes here are monotone in the label."""
         extremes = self.bound_labels(np.array([-np.inf, np.inf]))
-        return self.feature_norm * float(np.abs(self.slope(np.zeros(2), extremes)).max())
+        slopes = (self.slopes.once(0.0, label, self.parameter) for label in extremes.tolist())
+        return self.feature_norm * max(abs(slope) for slope in slopes)
 
     @property
     def start_loss(self) -> float | None:

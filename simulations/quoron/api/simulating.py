@@ -82,14 +82,15 @@ def simulate(
         from quoron.federation.client_items import cut
 
         config, table = cut(config, Path.cwd(), table, where.clients)
+    stored = b"" if table is None else as_parquet(table)
     with rounds_compiled_meanwhile():
-        prepared = runs.prepare(config, Path.cwd(), frame=table)
+        prepared = runs.prepare(config, Path.cwd(), frame=table, stored=stored)
     if remark:
         planned = replace(prepared.planned, remarks=(*prepared.planned.remarks, remark))
         prepared = replace(prepared, planned=planned, remark=remark)
     folder = claim(config, name)
     if table is not None and not folder.ledger.exists():
-        write(folder.path / FRAME, as_parquet(table))
+        write(folder.path / FRAME, stored)
     base = Path.cwd() if table is None else folder.path
     with folder.resumable(), bars.display(progress) as bar:
         return carry_out(where, prepared, folder, base, [bar, *observers])

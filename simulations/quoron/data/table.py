@@ -85,6 +85,7 @@ from quoron_client.protocol.domains import Domain, L2Ball, free_ball, on_boundar
 from quoron_client.protocol.questions import Matrix
 from quoron_privacy.accounts.roots import root
 from quoron_privacy.errors import DataError, RunError
+from quoron_privacy.kernels.threads import in_pieces
 
 if TYPE_CHECKING:
     from quoron_client.data.fused import Counts, Encoded
@@ -232,12 +233,12 @@ def class_odds(labels: Vector, classes: int) -> Vector:
 
 def auc(scores: Vector, positive: NDArray[np.bool_]) -> float:
     """Chance that a positive outscores a negative, ties counting half (Mann-Whitney)."""
-    ones = int(positive.sum())
-    zeros = len(positive) - ones
-    return float((scipy.stats.rankdata(scores)[positive].sum() - ones * (ones + 1) / 2) / (ones * zeros))
+    ones, zeros = np.sort(scores[positive]), np.sort(scores[~positive])
+    below = sum(int(np.searchsorted(zeros, ones, side).sum()) for side in ("left", "right"))
+    return below / (2 * len(ones) * len(zeros))
 
 
-_CACHED = 1 << 17  # numbers of rows that are held as float64 at a time: a megabyte, which stays in a processor's cache
+_CACHED = 1 << 16  # numbers of rows that a thread holds as float64: more are multiplied by threads of the library, which wait
 _SQUARED = 1 << 20  # the same where matrices are made of them: threads of a library meet at the end of every product
 TRACED = 1 << 22  # numbers of the items, at most, for which the risk of a round is exact; for more it is of a sample
 FEWEST_TRACED = 100  # users in that sample, at least
@@ -246,6 +247,7 @@ _TOLD_APART = 1e-8  # p (1 - p): no table has a chance as small that is not appr
 _WIDTHS = (1.0, 0.1, 0.01, 1e-3)  # smoothing of the non-smooth losses, each solution the next one's start
 Objective = Callable[[Vector], tuple[float, Vector, Matrix]]
 _STEPS = 200
+_DROWNED = 4e-16  # of a value: what is left to gain drowns in rounding
 SETTLED = 1e-9  # of what there is to gain, where no point is best and better ones are ever farther away
 _FLAT = 1e-12  # eigenvalues below this share of the largest are lifted to it, so that unused columns stay at zero
 
@@ -269,36 +271,44 @@ class TrainingObjective:
         shares = np.repeat(1.0 / (self.items.users * counts), counts)
         return shares if self.items.weights is None else shares * self.items.weights
 
-    def scores(self, model: Vector) -> Vector:
-        """<a, x> of every item, shape (N,), float64; <a, x_k>, shape (N, K), of a loss with K outputs."""
-        found = np.empty((len(self.items.features), *self._point(model).shape[1:]))
-        for part, rows in self._pieces(_CACHED):
-            found[part] = rows @ self._point(model)
+    def losses(self, scores: Vector) -> Vector:
+        """Of the items, shape (N,), at such scores (N,) or (N, K)."""
+        found = np.empty(len(scores))
+
+        def score(first: int, last: int) -> None:
+            found[first:last] = self.loss.value(scores[first:last], self.labels[first:last])
+
+        in_pieces(score, len(scores), self.loss.outputs, _CACHED)
         return found
 
-    def difference(self, model: Vector, other: Vector) -> float:
-        """F(model) - F(other), subtracted item by item so that little cancels."""
-        apart = self.loss.value(self.scores(model), self.labels) - self.loss.value(self.scores(other), self.labels)
-        return float(self.weights @ apart + 0.5 * self.loss.ridge * ((model - other) @ (model + other)))
+    def scores(self, model: Vector) -> Vector:
+        """<a, x> of every item, shape (N,), float64; <a, x_k>, shape (N, K), of a loss with K outputs."""
+        point = self._point(model)
+        found = np.empty((len(self.items.features), *point.shape[1:]))
+
+        def score(part: slice, rows: Matrix) -> None:
+            found[part] = rows @ point
+
+        self._in_pieces(score)
+        return found
 
     def gradient(self, model: Vector) -> Vector:
         """Of F at `model`, shape (d,); where F has a kink, one of its subgradients."""
-        gradient = np.zeros_like(self._point(model))
-        slopes = (self.weights * self.loss.slope(self.scores(model), self.labels).T).T
-        for part, rows in self._pieces(_CACHED):
-            gradient += rows.T @ slopes[part]
-        return gradient.T.ravel() + self.loss.ridge * model
+        return self.tangent(model)[1]
 
-    def apart(self, model: Vector, other: Vector) -> Vector:
-        """How far each user's share of F at `model` lies above its tangent at `other`, shape (n,); F is their mean."""
-        before, labels = self.scores(other), self.labels
-        moved = self.scores(model) - before
-        along = self.loss.slope(before, labels) * moved
-        above = self.loss.value(before + moved, labels) - self.loss.value(before, labels)
-        above -= along if along.ndim == 1 else along.sum(axis=1)
-        users = np.repeat(np.arange(self.items.users), np.diff(self.items.offsets))
-        shares: Vector = np.bincount(users, self.weights * above, minlength=self.items.users).astype(np.float64)
-        return self.items.users * shares + 0.5 * self.loss.ridge * float((model - other) @ (model - other))
+    def tangent(self, model: Vector) -> tuple[float, Vector]:
+        """F and its gradient (d,) at `model`."""
+        point, ridge, found = self._point(model), self.loss.ridge, {}
+
+        def add(part: slice, rows: Matrix) -> None:
+            scores, labels, weights = rows @ point, self.labels[part], self.weights[part]
+            slopes = (weights * self.loss.slope(scores, labels).T).T
+            found[part.start] = weights @ self.loss.value(scores, labels), rows.T @ slopes
+
+        self._in_pieces(add)
+        values, gradients = zip(*(found[start] for start in sorted(found)), strict=True)  # in one order: the same bits
+        whole = np.sum(gradients, axis=0).T.ravel() + ridge * model
+        return float(sum(values) + 0.5 * ridge * (model @ model)), whole
 
     def expansion(self, model: Vector) -> tuple[float, Vector, Matrix]:
         """Value, gradient (d,) and Hessian (d, d) at `model`; second derivatives are central differences of slopes.
@@ -309,7 +319,7 @@ class TrainingObjective:
             return self._expansion_of_classes(self.loss, model)
         gradient, hessian = self.loss.ridge * model, self.loss.ridge * np.eye(len(model))
         value, nudge = 0.5 * self.loss.ridge * (model @ model), 1e-5
-        for part, rows in self._pieces(_SQUARED):
+        for part, rows in self._pieces():
             labels, weights, scores = self.labels[part], self.weights[part], rows @ model
             bends = self.loss.slope(scores + nudge, labels) - self.loss.slope(scores - nudge, labels)
             value = value + weights @ self.loss.value(scores, labels)
@@ -320,7 +330,7 @@ class TrainingObjective:
     def _expansion_of_classes(self, loss: Softmax, model: Vector) -> tuple[float, Vector, Matrix]:
         classes, features, value = loss.classes, self.items.dimension, 0.5 * loss.ridge * (model @ model)
         gradient, hessian = np.zeros((classes, features)), np.zeros((classes, features, classes, features))
-        for part, rows in self._pieces(_SQUARED):
+        for part, rows in self._pieces():
             labels, weights, scores = self.labels[part], self.weights[part], rows @ self._point(model)
             chances = loss.chances(scores)
             value = value + weights @ loss.value(scores, labels)
@@ -368,38 +378,113 @@ class TrainingObjective:
     def _moment(self) -> Matrix:
         """Second moment of the items by their weights, (p, p)."""
         moment = np.zeros((self.items.dimension, self.items.dimension))
-        for part, rows in self._pieces(_SQUARED):
+        for part, rows in self._pieces():
             moment += rows.T @ (self.weights[part, None] * rows)
         return moment
 
-    def minimiser(self, domain: Domain) -> Vector:
-        """argmin over `domain`, shape (d,).
+    def minimiser(self, domain: Domain, part: "TrainingObjective | None" = None) -> Vector:
+        """argmin over `domain`, shape (d,); over a ball sooner with a `part` of the users, drawn at random.
 
         For the hinge and absolute losses it is that of their smoothed forms, whose value is at most 5e-4 above.
         """
         point = np.zeros(self.items.dimension * self.loss.outputs)
         for loss, scale in _smooth_forms(self.loss):
-            smooth = TrainingObjective(self.items, loss)
-
-            def scaled(
-                x: Vector, smooth: TrainingObjective = smooth, scale: float = scale
-            ) -> tuple[float, Vector, Matrix]:
-                value, gradient, hessian = smooth.expansion(x)
-                return scale * value, scale * gradient, scale * hessian
-
-            point = minimise(scaled, domain, point)
+            smooth, near = TrainingObjective(self.items, loss), None
+            if part is not None and isinstance(domain, L2Ball):
+                near = smooth._near(TrainingObjective(part.items, loss), scale, domain, point)
+            point = minimise(smooth._scaled(scale), domain, point) if near is None else near
         return point
+
+    def _scaled(self, scale: float) -> "Objective":
+        def scaled(x: Vector) -> tuple[float, Vector, Matrix]:
+            value, gradient, hessian = self.expansion(x)
+            return scale * value, scale * gradient, scale * hessian
+
+        return scaled
+
+    def _near(self, part: "TrainingObjective", scale: float, domain: L2Ball, start: Vector) -> Vector | None:
+        """argmin of it, scaled, over a ball: from that of some users with their Hessian, by everybody's gradients.
+
+        None where that does not come closer step by step, as with a direction in which `part` has nobody.
+        """
+        try:
+            point = minimise(part._scaled(scale), domain, start)
+        except RunError:
+            return None
+        hessian, before = scale * part.expansion(point)[2], math.inf
+        for _ in range(_STEPS):
+            value, gradient = self.tangent(point)
+            towards = _least_on_ball(hessian, hessian @ point - scale * gradient, domain.radius)
+            gain = scale * float(gradient @ (point - towards))
+            if gain > before / 10:
+                return None
+            left = gain if before == math.inf else gain * gain / before  # after this step, if it is as good as the last
+            if left <= _DROWNED * max(1.0, abs(scale * value)):
+                return towards
+            point, before = towards, gain
+        return None
 
     def _point(self, model: Vector) -> Vector:
         """As rows (p,) are multiplied by it: (p,), or (p, K) of a loss with K outputs."""
         return model if self.loss.outputs == 1 else model.reshape(self.loss.outputs, -1).T
 
-    def _pieces(self, numbers: int) -> Iterator[tuple[slice, Matrix]]:
-        """The rows in float64, piece by piece, and where they are."""
-        features, most = self.items.features, max(1, numbers // max(1, self.items.dimension))
+    def _pieces(self) -> Iterator[tuple[slice, Matrix]]:
+        """The rows in float64, piece by piece, and where they are; for products of rows with rows."""
+        features, most = self.items.features, max(1, _SQUARED // max(1, self.items.dimension))
         for first in range(0, len(features), most):
             part = slice(first, first + most)
             yield part, features[part].astype(np.float64)
+
+    def _in_pieces(self, work: Callable[[slice, Matrix], None]) -> None:
+        """The same to a `work` on all threads, in pieces that one thread of a library multiplies."""
+        features, width = self.items.features, max(1, self.items.dimension)
+
+        def on(first: int, last: int) -> None:
+            work(slice(first, last), features[first:last].astype(np.float64))
+
+        in_pieces(on, len(features), width, max(1, _CACHED // width))
+
+
+@dataclass(frozen=True, eq=False)
+class Beyond:
+    """An objective beside one point, whose scores and losses are computed once."""
+
+    objective: TrainingObjective
+    point: Vector
+
+    @cached_property
+    def scores(self) -> Vector:
+        """Of the point."""
+        return self.objective.scores(self.point)
+
+    @cached_property
+    def losses(self) -> Vector:
+        """Of the items at the point, shape (N,)."""
+        return self.objective.losses(self.scores)
+
+    @cached_property
+    def slopes(self) -> Vector:
+        """Of the items at the point, shape (N,) or (N, K)."""
+        return self.objective.loss.slope(self.scores, self.objective.labels)
+
+    def difference(self, model: Vector) -> float:
+        """F(model) - F(point), subtracted item by item so that little cancels."""
+        objective = self.objective
+        apart = objective.losses(objective.scores(model)) - self.losses
+        square = (model - self.point) @ (model + self.point)
+        return float(objective.weights @ apart + 0.5 * objective.loss.ridge * square)
+
+    def above(self, model: Vector) -> Vector:
+        """How far users' shares of F at `model` lie above their tangents at the point, shape (n,); F is their mean."""
+        objective, items = self.objective, self.objective.items
+        scores = objective.scores(model)
+        along = self.slopes * (scores - self.scores)
+        above = objective.losses(scores) - self.losses
+        above -= along if along.ndim == 1 else along.sum(axis=1)
+        users = np.repeat(np.arange(items.users), np.diff(items.offsets))
+        shares: Vector = np.bincount(users, objective.weights * above, minlength=items.users).astype(np.float64)
+        moved = model - self.point
+        return items.users * shares + 0.5 * objective.loss.ridge * float(moved @ moved)
 
 
 def _smooth_forms(loss: Loss) -> list[tuple[Loss, float]]:
@@ -441,7 +526,7 @@ def _newton(objective: Objective, radius: float, start: Vector) -> Vector:
     for _ in range(_STEPS):
         towards = _least_on_ball(hessian, hessian @ point - gradient, radius) - point
         gain = -float(gradient @ towards)
-        if gain <= 4e-16 * max(1.0, abs(value)):
+        if gain <= _DROWNED * max(1.0, abs(value)):
             return point
         step = 1.0
         while True:
@@ -547,15 +632,15 @@ class TablePopulation(TableUsers):
 
     @cached_property
     def _best(self) -> Vector:
-        return self._honest.minimiser(self.domain)
+        return self._honest.minimiser(self.domain, self._sample)
 
     @cached_property
     def _free(self) -> Vector:
         """The best model without a bound; where there is none, as of a linear loss, that of the domain."""
         if not on_boundary(self.domain, self._best) or not self._honest.has_infimum:
             return self._best
-        found = self._honest.minimiser(free_ball(self.loss.feature_norm))
-        return found if self._honest.difference(found, self._best) < 0 else self._best
+        found = self._honest.minimiser(free_ball(self.loss.feature_norm), self._sample)
+        return found if Beyond(self._honest, self._best).difference(found) < 0 else self._best
 
     @cached_property
     def _honest(self) -> TrainingObjective:
@@ -573,7 +658,15 @@ class TablePopulation(TableUsers):
         Where no model is best, as for separable classes, the infimum is approached to 1e-9. A linear loss
         has none: there it is that over the domain.
         """
-        return self._honest.difference(np.asarray(model, np.float64), self._free)
+        return self._beyond.difference(np.asarray(model, np.float64))
+
+    @cached_property
+    def _beyond(self) -> Beyond:
+        return Beyond(self._honest, self._free)
+
+    @cached_property
+    def _held_back(self) -> float:
+        return 0.0 if self._free is self._best else held_back(self)
 
     def risk_by_sample(self, model: Vector) -> dict[str, float]:
         """The excess risk for a round of a run: exact where items are few, else by a sample, with its standard error.
@@ -581,16 +674,20 @@ class TablePopulation(TableUsers):
         How far the sample's users' losses lie above their tangents at the best model, whose slope is known of
         everybody: an unbiased estimate, off by a share of itself, however small it is.
         """
-        point, sample = np.asarray(model, np.float64), self._sample
+        point, sample = np.asarray(model, np.float64), self._sampled_beyond
         if sample is None:
             return {"excess_risk": self.excess_risk(point)}
-        above, slope = sample.apart(point, self._free), self._slope
+        above, slope = sample.above(point), self._slope
         error = float(np.std(above, ddof=1)) * math.sqrt(1 / len(above) - 1 / self._honest.items.users)
         return {"excess_risk": float(np.mean(above) + slope @ (point - self._free)), "excess_risk_error": error}
 
     @cached_property
     def _slope(self) -> Vector:
         return self._honest.gradient(self._free)
+
+    @cached_property
+    def _sampled_beyond(self) -> Beyond | None:
+        return None if self._sample is None else Beyond(self._sample, self._free)
 
     @cached_property
     def _sample(self) -> TrainingObjective | None:
@@ -628,12 +725,12 @@ class TablePopulation(TableUsers):
             start=self._figures(np.zeros((items, *np.shape(self.usual)))),
             baseline=self._figures(np.tile(self.usual, (items, *(1 for _ in np.shape(self.usual))))),
             unbounded=self.test_metrics(self._free),
-            held_back=held_back(self),
+            held_back=self._held_back,
             clipped=self.fit.clipped(),
             remarks=(
                 *self.knowledge.assumptions,
                 *self.fit.remarks(self.encoding),
-                *about_boundary(self.domain, np.asarray(model, np.float64), self._best, held_back(self)),
+                *about_boundary(self.domain, np.asarray(model, np.float64), self._best, self._held_back),
                 *about_separation(self._honest.separates(self._free)),
             ),
         )
@@ -732,13 +829,14 @@ def population_of(
     `training` (users,) says who is trained on; the others are held out.
     """
     users, chosen, held = len(training), np.flatnonzero(training), np.flatnonzero(~training)
-    everyone = encoded.batch(users, owners)
+    everyone = encoded.batch(users, owners, np.concatenate([chosen, held]))
+    asked = everyone.between(0, len(chosen))
     kept = np.bincount(owners[encoded.kept], minlength=users)
     return TablePopulation(
         users=len(chosen),
         dimension=encoding.dimension * loss.outputs,
-        training=bounded(everyone.of(chosen), loss) if loss.narrow else everyone.of(chosen),
-        held_out=everyone.of(held),
+        training=bounded(asked, loss) if loss.narrow else asked,
+        held_out=everyone.between(len(chosen), users),
         encoding=encoding,
         items_per_user=items_per_user,
         loss=loss,

@@ -23,7 +23,7 @@ from quoron.planning import meaning, projection
 from quoron.planning.plans import Plan, Prepared, choose, silos_of
 from quoron.reports.summary import Summary, from_json
 from quoron.results import Axes, Run, axes
-from quoron.run_folder import MODEL, RunFolder, as_parquet, flat
+from quoron.run_folder import MODEL, RunFolder, flat
 from quoron.simulation.problem import Setup, columns_of, problem_for_real, setup
 from quoron.simulation.wildcards import with_columns
 from quoron_privacy.errors import ConfigError
@@ -86,11 +86,14 @@ def prepare(
     folder: Path,
     *,
     frame: "pa.Table | None" = None,
+    stored: bytes = b"",
     compare: bool = False,
     alternatives: bool = True,
     population: Population | None = None,
 ) -> Prepared[Setup]:
     """Read, check and plan; every wrong request is refused here. A table's relative path is relative to `folder`.
+
+    A `frame` that is carried out, and not only planned, comes with the bytes of the file that it is `stored` in.
 
     Without `alternatives` the refusal of a named algorithm does not say which others would do.
     With `compare` every algorithm is planned, not only the one that is named, for a plan to look at, with everybody in
@@ -113,7 +116,7 @@ def prepare(
         planned = replace(planned, plan=planned.plan.simulated(), remarks=(*planned.remarks, *unused))
     if compare or config.run.link is not None:
         planned = planned.over(config.run.networks, everybody=compare)
-    return Prepared(config, scene, planned, fingerprint(config, folder, frame), began=began)
+    return Prepared(config, scene, planned, fingerprint(config, folder, frame, stored), began=began)
 
 
 def carry_out(
@@ -211,14 +214,14 @@ def _table_model(prepared: Prepared[Setup], weights: NDArray[np.float64]) -> "Mo
     return Model.released(weights, encoding, prepared.scene.population.loss, prepared.planned.plan, made=None)
 
 
-def fingerprint(config: Config, folder: Path, frame: "pa.Table | None" = None) -> str:
+def fingerprint(config: Config, folder: Path, frame: "pa.Table | None" = None, stored: bytes = b"") -> str:
     """Fingerprint of everything that decides the run's bits: the configuration and, of a table, its bytes.
 
     Of a folder of files it is their names, sizes and times of change.
     """
     digest, section = hashlib.sha256(config.digest().encode()), config.population
     if frame is not None:
-        digest.update(hashlib.sha256(as_parquet(frame)).digest())
+        digest.update(hashlib.sha256(stored).digest())
     elif isinstance(section, TableSection):
         from quoron_client.data.files import Files, content  # they bring pyarrow
 
