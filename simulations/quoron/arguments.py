@@ -38,6 +38,7 @@ KEYS = {  # of the configuration
     "options": ("algorithm", "options"),
     "items_per_user": ("population", "items_per_user"),
     "out": ("run", "out"),
+    "evaluate": ("run", "evaluate"),
     "data_quality": ("train", "data_quality"),
     "population": ("train", "population"),
     "ledger": ("train", "ledger"),
@@ -62,6 +63,7 @@ class SimulationArguments(PlanArguments, total=False):
 
     seed: int | None
     out: str | Path | None
+    evaluate: bool | None
 
 
 class TrainingArguments(PlanArguments, total=False):
@@ -77,11 +79,11 @@ class TrainingArguments(PlanArguments, total=False):
 def sections(arguments: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Return the sections of a configuration that arguments stand for, but for those that describe a table.
 
-    None and False are left out. A ledger's relative path begins at the working directory.
+    None and switches that are off are left out. A ledger's relative path begins at the working directory.
     """
     tree: dict[str, dict[str, Any]] = {}
     for name, value in arguments.items():
-        if name in KEYS and value is not None and value is not False:
+        if name in KEYS and value is not None and (value is not False or name == "evaluate"):
             section, key = KEYS[name]
             tree.setdefault(section, {})[key] = Path(value).expanduser().resolve() if name == "ledger" else value
     return tree
@@ -275,7 +277,7 @@ _NUMBERS = (
     "outliers",
 )
 _WHOLE = ("items_per_user", "chunk", "dimension", "seeds")
-_SWITCHES = ("allow_large_delta", "dry_run", "compiled", "compare", "epsilons", "items", "progress")
+_SWITCHES = ("allow_large_delta", "dry_run", "compiled", "compare", "epsilons", "evaluate", "items", "progress")
 _TEXTS = ("user", "adjacency", "algorithm", "run")
 _KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {  # of every word that means the same everywhere
     **dict.fromkeys(_NUMBERS, ("a number", _is_number)),

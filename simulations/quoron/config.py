@@ -630,6 +630,11 @@ class RunSection(Section):
         default=0, description="public: of who is asked when; of a simulation also of noise and of what users draw"
     )
     out: str | None = Field(default=None, description="run folder; default: runs/<name>-<number>")
+    evaluate: bool = Field(
+        default=True,
+        description="whether a simulation measures its model: excess risk by round, figures on held-out users, and "
+        "what is amiss with the data",
+    )
     network: str | None = Field(
         default=None,
         description="network to project time over, such as 'phones' or 'rtt=80ms,up=1Mbps,down=10Mbps,dropout=5%'; "

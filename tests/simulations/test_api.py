@@ -8,6 +8,7 @@ import pytest
 
 import quoron
 from quoron import config as configs
+from quoron_privacy.errors import ConfigError
 from quoron_server.wording import SEEDED, sentence
 from small_run import TOML
 
@@ -25,6 +26,18 @@ def test_the_stored_configuration_runs_again_to_the_same_bits(place: Path) -> No
     run = quoron.simulate(SMALL, out="mine")
     again = quoron.simulate(place / "mine" / "config.toml", out="again")
     assert np.array_equal(run.weights, again.weights)
+
+
+def test_a_run_that_nobody_measures_has_the_same_bits_and_no_figures_of_data(place: Path) -> None:
+    measured, alone = quoron.simulate(SMALL, out="measured"), quoron.simulate(SMALL, out="alone", evaluate=False)
+    assert np.array_equal(measured.weights, alone.weights)
+    assert measured.summary.excess_risk is not None
+    summary = alone.summary
+    assert (summary.excess_risk, summary.excess_risk_initial, summary.test) == (None, None, {})
+    assert not [row for row in alone.records() if "simulation.excess_risk" in row]
+    assert (place / "alone" / "report.html").exists()
+    with pytest.raises(ConfigError, match=r"run\.evaluate for a comparison"):
+        quoron.compare(SMALL, settings=["run.evaluate=false"])
 
 
 def test_noise_from_a_seed_is_never_told_as_a_promise(tmp_path: Path) -> None:

@@ -62,6 +62,7 @@ def simulate(
             one thing are refused, but for a source's.
         algorithm, options, items_per_user, out: as of `train`.
         seed: of the noise and of all else that a simulation draws; 0 unless given.
+        evaluate: False measures nothing: no excess risk, no figures on held-out users; for who wants rounds alone.
         settings: further keys: texts `dotted.key=value`, as with `--set`, or sections as mappings.
         progress: whether a bar is shown on standard error; by default in terminals and notebooks.
         observers: objects whose methods are called with the plan, with every round and with the model.

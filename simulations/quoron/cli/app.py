@@ -212,12 +212,16 @@ def simulate(
     algorithm: Algorithm = None,
     seed: Seed = None,
     out: Out = None,
+    no_evaluate: Annotated[
+        bool, typer.Option("--no-evaluate", help="Measure nothing; short for run.evaluate=false.")
+    ] = False,
     settings: Settings = None,
     as_json: Json = False,
     engine: AnyEngine = "inline",
 ) -> None:
     """Train privately over a simulated population, and show what it reached and what it cost."""
     asked: dict[str, Any] = {"epsilon": epsilon, "algorithm": algorithm, "seed": seed, "out": out}
+    asked["evaluate"] = False if no_evaluate else None
     asked |= {"progress": shows_progress(as_json=as_json), "settings": settings or ()}
     with interruptible():
         result = quoron.simulate(source, **asked, engine=engine, **columns)

@@ -238,7 +238,7 @@ def auc(scores: Vector, positive: NDArray[np.bool_]) -> float:
     return below / (2 * len(ones) * len(zeros))
 
 
-_CACHED = 1 << 16  # numbers of rows that a thread holds as float64: more are multiplied by threads of the library, which wait
+_CACHED = 1 << 16  # numbers of rows that a thread holds as float64: a library multiplies more by threads of its own
 _SQUARED = 1 << 20  # the same where matrices are made of them: threads of a library meet at the end of every product
 TRACED = 1 << 22  # numbers of the items, at most, for which the risk of a round is exact; for more it is of a sample
 FEWEST_TRACED = 100  # users in that sample, at least

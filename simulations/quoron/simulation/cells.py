@@ -95,6 +95,10 @@ class Request:
                 f"Expected algorithm.constants to be one of {', '.join(ALGORITHMS[lacking[0]].constants)} for "
                 f"{lacking[0]}, got others. Leave it out."
             )
+        if not all(cell.config.run.evaluate for cell in request.cells()):
+            raise ConfigError(
+                "Expected run.evaluate for a comparison, which is of excess risks, got false. Leave it out."
+            )
         return replace(request, algorithms=tuple(name for name in names if name in able))
 
     @property

@@ -42,7 +42,7 @@ from quoron_client.protocol.domains import Box, Domain, L2Ball, free_ball
 from quoron_privacy.errors import ConfigError
 from quoron_server.plan import RunPlan
 from quoron_server.problem import Beliefs, Problem, Wide
-from quoron_server.rounds import Engine
+from quoron_server.rounds import Engine, Evaluate
 
 if TYPE_CHECKING:  # only a table needs it
     import pyarrow as pa
@@ -61,6 +61,7 @@ class Setup:
     population: Population
     problem: Problem
     engine: Engine
+    measured: bool = True  # whether models are
 
     def settled(self, plan: RunPlan) -> "Setup":
         """The same with the problem of a plan, whose models may have a domain of their own; users are read as asked."""
@@ -71,7 +72,7 @@ class Setup:
             population = read_in(np.arange(population.users))
         if population is not self.population:
             engine = engine.over(population) if isinstance(engine, InlineEngine) else engine
-        return Setup(population, problem, engine)
+        return Setup(population, problem, engine, self.measured)
 
     def remembering(self, plan: RunPlan) -> "Setup":
         """The same with made-up users kept in memory, where they are asked again and again and are not too many."""
@@ -82,9 +83,14 @@ class Setup:
         if plan.cost.gradient_evaluations < 3 * items or items * population.dimension > REMEMBERED:
             return self
         population = replace(population, in_memory=True)
-        return Setup(population, self.problem, engine.over(population))
+        return replace(self, population=population, engine=engine.over(population))
 
-    def evaluate(self, model: Vector) -> Mapping[str, float]:
+    @property
+    def evaluate(self) -> Evaluate | None:
+        """What measures the models of a run's rounds; None where nobody wants it."""
+        return self.risk if self.measured else None
+
+    def risk(self, model: Vector) -> Mapping[str, float]:
         """Excess risk of a model over the infimum, in its domain or not; of a large table by a sample."""
         if (by_sample := getattr(self.population, "risk_by_sample", None)) is not None:
             return cast(Mapping[str, float], by_sample(model))
@@ -99,7 +105,7 @@ def setup(config: Config, folder: Path, table: "pa.Table | None" = None, populat
     population = _population(with_columns(config, folder, table), folder, table) if population is None else population
     dropout = config.run.dropout
     engine = InlineEngine(population, seed=config.run.seed, dropout=dropout)
-    return Setup(population, problem(config, population), engine)
+    return Setup(population, problem(config, population), engine, config.run.evaluate)
 
 
 def problem_for_real(config: Config, population: Population) -> Problem:

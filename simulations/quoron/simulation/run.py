@@ -244,7 +244,8 @@ def _results(
         link = link.held()
     traffic = projection.by_round(events, network=link)
     population, cost = scene.population, events[-1] if events else {}
-    beside, worth = population.beside(model), ALGORITHMS[plan.algorithm].gaussian(plan)
+    figures, remarks = _measured(population, model) if config.run.evaluate else (NOTHING_MEASURED, ())
+    worth = ALGORITHMS[plan.algorithm].gaussian(plan)
     means, after = (meaning.meaning(plan.problem, each) for each in (plan.predicted_excess_risk, _left(events)))
     filtered = [event["diagnostics"]["filtered"] for event in events if "filtered" in event["diagnostics"]]
     private = plan.guarantee.trust_model != "none"
@@ -261,20 +262,12 @@ def _results(
         delta=plan.guarantee.delta if private else 0.0,
         adjacency=plan.guarantee.adjacency,
         trust_model=plan.guarantee.trust_model,
-        excess_risk=population.excess_risk(model),
-        excess_risk_initial=population.excess_risk(np.zeros_like(model)),
         predicted_excess_risk=plan.predicted_excess_risk,
         guessed_excess_risk=plan.guessed_excess_risk,
         forecast=None if means is None else means.as_json(),
         afterwards=None if after is None else after.as_json(),
-        held_back=beside.held_back,
-        test=population.test_metrics(model),
-        test_without_privacy=population.test_metrics(population.optimum),
-        test_start=beside.start,
-        test_baseline=beside.baseline,
-        test_unbounded=beside.unbounded,
-        clipped_simulation_only=beside.clipped,
-        remarks_simulation_only=(*beside.remarks, *meaning.capped(events)),
+        **figures,
+        remarks_simulation_only=(*remarks, *meaning.capped(events)),
         simulation_seed=config.run.seed,
         seconds=seconds,
         peak_memory_bytes=largest(resource.getrusage(resource.RUSAGE_SELF)) + memory,
@@ -290,6 +283,26 @@ def _results(
         silos={} if silos is None else _of_silos(silos.sizes, cost.get("diagnostics", {})),
     )
     return summary, [flat(event) | moved for event, moved in zip(events, traffic, strict=True)]
+
+
+NOTHING_MEASURED: Mapping[str, Any] = {"excess_risk": None, "excess_risk_initial": None}
+
+
+def _measured(population: Population, model: NDArray[np.float64]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """What a summary says of how good a model is, and what is amiss with it or with the data."""
+    beside = population.beside(model)
+    figures = {
+        "excess_risk": population.excess_risk(model),
+        "excess_risk_initial": population.excess_risk(np.zeros_like(model)),
+        "held_back": beside.held_back,
+        "test": population.test_metrics(model),
+        "test_without_privacy": population.test_metrics(population.optimum),
+        "test_start": beside.start,
+        "test_baseline": beside.baseline,
+        "test_unbounded": beside.unbounded,
+        "clipped_simulation_only": beside.clipped,
+    }
+    return figures, beside.remarks
 
 
 def _left(events: Sequence[Mapping[str, Any]]) -> float | None:
