@@ -1,6 +1,7 @@
 """Where a round's time goes: the kernel, the engine around it, durable books, and the loop; of users kept in memory.
 
     python benchmarks/engine.py [--users 10000] [--cohort 1000] [--items 20] [--features 100] [--rounds 100]
+    python benchmarks/engine.py --table --rounds 60                 # of a table in memory: the whole beside its rounds
 
 A whole simulated run of DP-SGD, every part timed where it happens: medians of a round in milliseconds, and the least.
 Evaluation for the report, which only a simulation does, and the two durable commits of a round are apart. To aim at:
@@ -14,6 +15,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+import pyarrow as pa
 
 import quoron
 from quoron.engine import inline
@@ -37,6 +41,17 @@ def timed(times: Times, name: str, function: Callable[..., Any]) -> Callable[...
     return run
 
 
+def table(users: int, items: int, features: int) -> dict[str, Any]:
+    """Arguments of `quoron.simulate` for a table whose labels a model of its columns draws."""
+    rng = np.random.default_rng(0)
+    rows = rng.standard_normal((users * items, features), dtype=np.float32).clip(-3, 3)
+    scores = rows @ (2 * rng.standard_normal(features, dtype=np.float32) / np.float32(np.sqrt(features)))
+    names = [f"x{place}" for place in range(features)]
+    columns = dict(zip(names, rows.T, strict=True)) | {"label": rng.logistic(size=len(rows)) < scores}
+    made = pa.table(columns | {"user": np.repeat(np.arange(users), items)})
+    return {"source": made, "user": "user", "label": "label", "columns": {"numeric": {name: [-3, 3] for name in names}}}
+
+
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -45,6 +60,7 @@ def main() -> None:
     parser.add_argument("--items", type=int, default=20)
     parser.add_argument("--features", type=int, default=100)
     parser.add_argument("--rounds", type=int, default=100)
+    parser.add_argument("--table", action="store_true", help="of a table, not of made-up users")
     given = parser.parse_args()
     # one entry at first, for what is written before any round
     times: Times = {name: [0.0] for name in ("kernel", "asking", "books", "evaluation", "whole")}
@@ -68,14 +84,26 @@ def main() -> None:
     Ledger.spend = timed(times, "books", Ledger.spend)  # type: ignore[method-assign]
     Ledger.commit = timed(times, "books", Ledger.commit)  # type: ignore[method-assign]
     rounds._cost = opened(rounds._cost)  # the first that happens in a round
-    settings = [
-        f"population.users={given.users}",
-        f"population.items_per_user={given.items}",
-        f"population.dimension={given.features}",
-        f"algorithm.options={{rounds={given.rounds}, rate={given.cohort / given.users}}}",
-    ]
-    with tempfile.TemporaryDirectory() as folder:
-        quoron.simulate("quickstart", algorithm="dp-sgd-wor", out=Path(folder) / "run", settings=settings)
+    settings = [f"algorithm.options={{rounds={given.rounds}, rate={given.cohort / given.users}}}"]
+    if given.table:
+        source = table(given.users, given.items, given.features) | {"epsilon": 2.0, "delta": 1e-7}
+    else:
+        source = {"source": "quickstart"}
+        settings += [f"population.users={given.users}", f"population.items_per_user={given.items}"]
+        settings += [f"population.dimension={given.features}"]
+    for evaluate in (False, True):
+        first, processor = time.perf_counter(), time.process_time()
+        with tempfile.TemporaryDirectory() as folder:
+            quoron.simulate(
+                **source, algorithm="dp-sgd-wor", out=Path(folder) / "run", settings=settings, evaluate=evaluate
+            )
+        spent, processor = time.perf_counter() - first, time.process_time() - processor
+        said = "measured" if evaluate else "not measured"
+        print(
+            f"the whole, {said}: {spent:.2f} s, {processor:.2f} of processors; rounds {sum(times['whole'][1:-1]):.2f} s"
+        )
+        if not evaluate:
+            times |= {name: [0.0] for name in times}
     kept = {name: values[3:-1] for name, values in times.items()}  # the first make users and compile
     kept["engine around the kernel"] = [a - b for a, b in zip(kept["asking"], kept["kernel"], strict=True)]
     parts = zip(kept["whole"], kept["asking"], kept["books"], kept["evaluation"], strict=True)
