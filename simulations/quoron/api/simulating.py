@@ -14,7 +14,6 @@ from quoron.arguments import PlanArguments, SimulationArguments, entry_point
 from quoron.config import Config, is_wanted
 from quoron.data.columns import Label
 from quoron.engine.choice import Engine, Inline, Ray, Service, from_spec, shared
-from quoron.engine.first_use import rounds_compiled_meanwhile
 from quoron.planning.plans import Plan, Prepared, choose
 from quoron.reports import progress as bars
 from quoron.run_folder import FRAME, RunFolder, as_parquet, claim, write
@@ -82,8 +81,7 @@ def simulate(
         from quoron.federation.client_items import cut
 
         config, table = cut(config, Path.cwd(), table, where.clients)
-    with rounds_compiled_meanwhile():
-        prepared = runs.prepare(config, Path.cwd(), frame=table)
+    prepared = runs.prepare(config, Path.cwd(), frame=table)
     if remark:
         planned = replace(prepared.planned, remarks=(*prepared.planned.remarks, remark))
         prepared = replace(prepared, planned=planned, remark=remark)
