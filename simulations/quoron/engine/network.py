@@ -7,8 +7,8 @@
     >>> f"{times.total:.3f} s, of them {times.waiting:.3f} s waiting"
     '5.500 s, of them 4.999 s waiting'
     >>> mixed = Network.parse("phones:0.9+datacentre:0.1,deadline=30s")
-    >>> mixed.shares, [link.up for link in mixed.clients(10)].count(10e9)
-    ((0.9, 0.1), 1)
+    >>> mixed.shares, mixed.links[1].up
+    ((0.9, 0.1), 10000000000.0)
 
 Model, assumptions, limits, and where the figures of `PRESETS` are from: docs/comparing.md.
 """
@@ -97,13 +97,6 @@ class Link:
         computing = counts.computing if self.compute is None else counts.items / self.compute
         return 8 * counts.wire_down / users / self.down, computing, 8 * counts.wire_up / users / self.up
 
-    def at(self, quantile: float) -> "Link":
-        """The link of the client than whom a share `quantile` of this kind has slower rates: without spread."""
-        if self.spread == 1.0:
-            return self
-        faster = self.spread ** (NormalDist().inv_cdf(quantile) / _DECILE)
-        return replace(self, up=self.up * faster, down=self.down * faster, spread=1.0)
-
 
 @dataclass(frozen=True, slots=True)
 class Network:
@@ -155,20 +148,6 @@ class Network:
     @property
     def _kinds(self) -> tuple[tuple[float, Link], ...]:
         return tuple(zip(self.shares, self.links, strict=True))
-
-    def clients(self, count: int) -> tuple[Link, ...]:
-        """A link for each of `count` clients, without spread: whole numbers of each kind, its rates at even quantiles.
-
-        Always the same ones. Kinds and rates are in an order of their own, so that they go with no order of users.
-        """
-        exact = [share * count for share in self.shares]
-        whole = [math.floor(each) for each in exact]
-        by_rest = sorted(range(len(exact)), key=lambda kind: whole[kind] - exact[kind])
-        for kind in by_rest[: count - sum(whole)]:
-            whole[kind] += 1
-        links = [link.at((i + 0.5) / many) for link, many in zip(self.links, whole, strict=True) for i in range(many)]
-        golden = (math.sqrt(5) - 1) / 2
-        return tuple(links[i] for i in sorted(range(count), key=lambda i: math.fmod((i + 1) * golden, 1.0)))
 
     def held(self) -> "Network":
         """The same with rounds that last their whole time, as those of a promise that rests on secret cohorts must."""
