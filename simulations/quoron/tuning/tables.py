@@ -50,7 +50,7 @@ from quoron.tuning.scoring import (
     user_scores,
     worst,
 )
-from quoron.tuning.searching import THEOREM, WORST, Outcome, Price, PrivateState, erase, room_for, within
+from quoron.tuning.searching import THEOREM, WORST, Outcome, Price, within
 from quoron.tuning.searching import search as trials
 from quoron_client.losses import Regression
 from quoron_privacy.accounts import gdp
@@ -64,7 +64,7 @@ from quoron_server.algorithms import ALGORITHMS
 from quoron_server.books.ledger import Ledger
 from quoron_server.books.lifetime_ledger import PopulationLedger
 from quoron_server.parameters import Assumption
-from quoron_server.plan import LEAST_EPSILON, PREFACE, RunPlan
+from quoron_server.plan import EVALUATED, LEAST_EPSILON, RunPlan
 from quoron_server.rounds import other_run, without_ledger
 from quoron_server.runs import end
 from quoron_server.serial import dumps
@@ -145,12 +145,6 @@ class TableSearch(Printed):
         with self.account() as population:
             if population is not None:
                 end(population, self.identity.run, status, model=model)
-
-    @property
-    def room(self) -> int:
-        """Bytes of the private file."""
-        plans = [each.planned.plan for each in self.candidates]
-        return max(room_for(each.problem.dimension, each.cost.rounds) for each in plans)
 
     @property
     def doubts(self) -> tuple[str, ...]:
@@ -480,23 +474,14 @@ def _best(search: TableSearch, folder: RunFolder) -> Outcome:
         if not own.finished:
             if not own.same_inputs(search.digest()):
                 raise other_run(folder.path, "table")
-            state = PrivateState(folder.path, own.noise_key, search.room)
             noise = SeededNoise(int(own.noise_key)) if search.seeded else SecureNoise(own.noise_key)
-
-            def draw() -> tuple[tuple[Release, ...], dict[str, Any]]:
-                best = trials(search.price, noise, search.perform, state)
-                selected = {"candidate": best.candidate, "score": best.score, "events": list(best.events)}
-                release = Release("private-selection", {"mean_trials": search.price.trials.mean})
-                return (release,), {"selected": selected}
-
-            own.release_once(PREFACE, draw)
-            best = state.read().best
-            assert best is not None
-            own.finish(best.weights)
-        erase(folder.path)
-        preface = own.released(PREFACE)
-        assert preface is not None
-        selected = preface["selected"]
+            best = trials(search.price, noise, search.perform)
+            chosen = {"candidate": best.candidate, "score": best.score, "events": list(best.events)}
+            release = Release("private-selection", {"mean_trials": search.price.trials.mean})
+            own.finish(best.weights, (release,), {"selected": chosen})
+        released = own.released(EVALUATED)
+        assert released is not None
+        selected = released["selected"]
         if selected["score"] <= WORST:
             search.end("failed")
             raise NothingReleased(
