@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from quoron.arguments import shortened
+from quoron.arguments import pairs, shortened
 from quoron.engine.processors import processors
 from quoron.engine.sharded import Settings, ShardedEngine, of_processes
 from quoron_privacy.errors import ConfigError, count, nearest
@@ -125,21 +125,12 @@ def from_spec(engine: str | Engine) -> Engine:
     if name not in ENGINES:
         close = nearest(name, ENGINES, "Write NAME:KEY=VALUE.")
         raise ConfigError(f"Expected the engine inline, ray, flower or service, got {name!r}. {close}")
-    kinds, given = {field.name: field.type for field in fields(ENGINES[name])}, dict[str, Any]()
-    for part in listed.split(",") if colon else ():
-        key, _, value = part.partition("=")
-        if key not in kinds:
-            having = [other for other, kind in ENGINES.items() if key in {field.name for field in fields(kind)}]
-            close = (
-                f"It is a key of {' and '.join(having)}." if having else nearest(key, kinds, "Write NAME:KEY=VALUE.")
-            )
-            raise ConfigError(f"Expected keys of the engine {name} ({', '.join(kinds)}), got {key!r}. {close}")
-        if key in given and key != "kills":
-            raise ConfigError(f"Expected one {key} of the engine {name}, got two in {engine!r}. Leave one out.")
-        read: Any = value
-        if kinds[key] == int | None and value.isdecimal():
-            read = int(value)
-        given[key] = (*given.get(key, ()), read) if key == "kills" else read
+    keys = {other: {field.name: field.type for field in fields(kind)} for other, kind in ENGINES.items()}
+    kinds, typed = keys[name], listed.split(",") if colon else ()
+    listing = (" ".join((other, ", ".join(of))) for other, of in keys.items())
+    otherwise = f"Engines and their keys: {'; '.join(listing)}."
+    given = pairs(f"the engine {name}", typed, kinds, otherwise=otherwise, many=("kills",))
+    given |= {key: int(value) for key, value in given.items() if kinds[key] == int | None and value.isdecimal()}
     try:
         return ENGINES[name](**given)
     except ConfigError as error:

@@ -23,6 +23,7 @@ from operator import le
 from statistics import NormalDist
 from typing import Any, Literal, get_args
 
+from quoron.arguments import pairs
 from quoron_privacy.errors import ConfigError
 from quoron_server.rounds import due_at, opening
 
@@ -260,18 +261,8 @@ def _preset(text: str) -> tuple[float, dict[str, Any]]:
 
 
 def _pairs(pieces: Iterable[str]) -> dict[str, Any]:
-    given: dict[str, Any] = {}
-    for piece in pieces:
-        key, sign, value = (part.strip() for part in piece.partition("="))
-        if not sign or key not in READERS:
-            raise ConfigError(
-                f"Expected a network of key=value pairs with keys {', '.join(READERS)}, got {piece!r}. Names of "
-                "networks come first."
-            )
-        if key in given:
-            raise ConfigError(f"Expected each key of a network once, got {key} twice.")
-        given[key] = _read(key, value, READERS[key])
-    return given
+    typed = pairs("a network's", pieces, READERS, otherwise="Names of networks come first.")
+    return {key: _read(key, value.strip(), READERS[key]) for key, value in typed.items()}
 
 
 Reader = tuple[Mapping[str, float], str, Callable[[Any], bool]]  # units, the form in words, whether it may be this one
