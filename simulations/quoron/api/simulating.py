@@ -112,7 +112,7 @@ def carry_out(
         return local.simulate(prepared, folder, base, observers, engine)
     from quoron.federation import flower_simulation
 
-    return flower_simulation.simulate(prepared, folder, base, observers, engine)
+    return flower_simulation.simulate(prepared, folder, observers, engine)
 
 
 @entry_point

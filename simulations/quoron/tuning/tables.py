@@ -306,7 +306,8 @@ def _planned(
     for cell, declared in zip(cells, helds, strict=True):
         training = replace(declared, users=declared.users - held)
         try:
-            config = _of_a_trial(cell.config, epsilon, delta, identity.seed)
+            privacy, run = {"epsilon": epsilon, "delta": delta}, {"seed": identity.seed}
+            config = cell.config.but(privacy=privacy, train={"data_quality": 0.0, "holdout": None}, run=run)
             planned = choose(config, problem_of(config, training), alternatives=False)
             plan = planned.plan.as_curated()
             plan.require_deployable(trust_clients=True)
@@ -319,15 +320,6 @@ def _planned(
     if not found:
         raise errors[0]
     return found, refused
-
-
-def _of_a_trial(config: Config, epsilon: float, delta: float, seed: int) -> Config:
-    privacy = config.privacy.model_copy(update={"epsilon": epsilon, "delta": delta})
-    train, run = (
-        config.train.model_copy(update={"data_quality": 0.0, "holdout": None}),
-        config.run.model_copy(update={"seed": seed}),
-    )
-    return config.model_copy(update={"privacy": privacy, "train": train, "run": run})
 
 
 def _varied(vary: Mapping[str, Sequence[Any]] | None) -> Mapping[str, Sequence[Any]]:
