@@ -187,7 +187,6 @@ class InlineEngine:
         randomness: LocalRandomness | None = None,
     ) -> None:
         self.population = population
-        self._counted: list[int] = []  # item gradients of each chunk: an append is not lost between threads
         self._randomness = randomness or SeededRandomness(seed)  # each user's own words, never the server's noise
         self._chunk_bytes = chunk_bytes
         self._seed, self._dropout = seed, dropout
@@ -196,13 +195,8 @@ class InlineEngine:
     def over(self, population: Answering) -> "InlineEngine":
         """The same engine for other users."""
         other = copy(self)
-        other.population, other._scales, other._counted = population, {}, [self.item_gradients]
+        other.population, other._scales = population, {}
         return other
-
-    @property
-    def item_gradients(self) -> int:
-        """Gradients computed, for simulation only."""
-        return sum(self._counted)
 
     def ask(self, question: Question) -> Answers | Sums:
         """Sums of the question's reduction, if it has one; else answers of its cohort, in slot order."""
@@ -311,7 +305,6 @@ class InlineEngine:
                 some = places[asked.argsort()]  # sums have no order, and memory is read best in its own
                 asked = users[some]
             batch, keys = self._items(asked, faults[some], task), _keys(task, question.round, asked)
-            self._counted.append(task.computed_gradients(batch.counts))
             scale = self._scale(asked, faults[some], task)
             largest = self._largest(task)
             sums.append(gradient_sums(loss, batch, task, reduction, largest=largest, keys=keys, scale=scale))
@@ -388,7 +381,6 @@ class InlineEngine:
     def _answers(self, users: Users, faults: NDArray[np.uint8], task: Task, round_number: int) -> Answers:
         """Of users who compute one."""
         batch = self._items(users, faults, task)
-        self._counted.append(task.computed_gradients(batch.counts))
         return self._computed(batch, task, round_number, users, self._scale(users, faults, task))
 
     def _faults(self, users: Users, round_number: int) -> NDArray[np.uint8]:

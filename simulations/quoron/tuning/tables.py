@@ -398,29 +398,6 @@ class Tuned(TrainedTable):
         return TrainedTable.as_json(self) | {"choice": asdict(self.choice)}
 
 
-def prepared(
-    config: Config,
-    vary: Mapping[str, Sequence[Any]],
-    n_trials: float | None,
-    frame: Any,
-    assumptions: Sequence[Assumption],
-    *,
-    seeded: bool,
-) -> TableSearch:
-    """The search of an estimator's fit, planned and priced; "algorithm.name" may be among the keys that vary."""
-    return prepare(
-        config,
-        Path.cwd(),
-        vary={key: values for key, values in vary.items() if key != "algorithm.name"},
-        algorithms=vary.get("algorithm.name"),
-        effort=Effort(n_trials),
-        identity=Identity.fresh("fit"),
-        frame=frame,
-        seeded=seeded,
-        assumptions=assumptions,
-    )
-
-
 def rehearsed(own: TableSearch, simulation_seed: int) -> tuple[Model, RunPlan, int, Choice]:
     """The best of a search with noise from a seed: its model and plan, rounds taken, and what was chosen."""
     source = SeededNoise(simulation_seed)
