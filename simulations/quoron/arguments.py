@@ -10,7 +10,7 @@ import functools
 import inspect
 import re
 import typing
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date, time
 from numbers import Integral, Real
 from pathlib import Path, PurePath
@@ -173,26 +173,6 @@ def plain(value: Any, name: str) -> Any:
     if isinstance(value, Iterable) and not isinstance(value, bytes | bytearray):
         return [plain(each, name) for each in value]
     raise ConfigError(f"Expected {name} as words, numbers, or lists and mappings of them, got {shortened(value)}.")
-
-
-def pairs(
-    of: str, texts: Iterable[str], known: Collection[str], *, otherwise: str, many: Collection[str] = ()
-) -> dict[str, Any]:
-    """Return the value of each KEY=VALUE, a text; of keys that may stand there several times (`many`) all of them.
-
-    ConfigError for an unknown key, with the nearest or what is to be done `otherwise`, and for two values of one.
-    """
-    found: dict[str, Any] = {}
-    for text in texts:
-        key, equals, value = text.partition("=")
-        if not equals or (key := key.strip()) not in known:
-            meant = nearest(key, known, otherwise)
-            raise ConfigError(f"Expected {of} KEY=VALUE of {', '.join(known)}, got {text!r}. {meant}")
-        if key in many:
-            found[key] = (*found.get(key, ()), value)
-        elif found.setdefault(key, value) != value:
-            raise ConfigError(f"Expected one {of} {key}, got {key}={found[key]} and {text}. Leave one out.")
-    return found
 
 
 def entry_point(function: Callable[P, T]) -> Callable[P, T]:

@@ -18,9 +18,9 @@ import click
 import typer
 
 import quoron
-from quoron.arguments import pairs
 from quoron.data.columns import OPTIONS, Columns, DescribedTable, read
 from quoron.presets import presets
+from quoron.toml_text import pairs
 from quoron_client.data.formats import is_table
 from quoron_privacy.errors import ConfigError, QuoronError
 from quoron_privacy.kernels.on_first_use import OnFirstUse

@@ -27,7 +27,6 @@ from quoron.simulation import comparison as compared
 from quoron.simulation.comparison import Comparison
 from quoron.simulation.run import SimulatedRun
 from quoron_privacy.errors import ConfigError, Infeasible, UsageError
-from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.info import start_risk
 from quoron_server.parameters import PrintedParameters
@@ -35,11 +34,8 @@ from quoron_server.serial import dumps
 from quoron_server.wording import domain_words, sentence
 
 if TYPE_CHECKING:
-    from quoron.training import report
     from quoron.training.result import TrainedTable
     from quoron.tuning.tables import TableSearch
-else:  # of a table that was trained on
-    report = OnFirstUse("quoron.training.report")
 
 
 def show(result: Any, *, as_json: bool, details: bool = False) -> None:
@@ -72,6 +68,8 @@ def sections_of(result: Any, *, details: bool = False) -> list[Section]:
     if isinstance(result, Release):
         return pages.release_sections(result)  # type: ignore[arg-type]  # the two that commands make
     if details:
+        from quoron.training import report  # with what trains
+
         shown = report.training_sections(RunFolder(result.directory), result.summary, result.model, most=None)
     else:
         choice = getattr(result, "choice", None)  # of a search

@@ -12,20 +12,17 @@ from dataclasses import dataclass, fields, replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from quoron.arguments import pairs, shortened
+from quoron.arguments import shortened
 from quoron.engine.processors import processors
 from quoron.engine.sharded import Settings, ShardedEngine, of_processes
+from quoron.toml_text import pairs
 from quoron_privacy.errors import ConfigError, count, nearest
-from quoron_privacy.kernels.on_first_use import OnFirstUse
 
 if TYPE_CHECKING:
     from quoron.data.users import Answering
-    from quoron.engine import on_ray
     from quoron.planning.plans import Prepared
     from quoron.simulation.problem import Setup
     from quoron_server import rounds
-else:  # where workers are asked for
-    on_ray = OnFirstUse("quoron.engine.on_ray")
 
 
 def _check_fields(engine: "Engine", *, needs: str | None = None, extra: str = "") -> None:
@@ -71,6 +68,8 @@ class Ray:
 
     def over(self, population: "Answering", settings: Settings) -> "rounds.Engine":
         """Return the engine of these users; the caller closes it."""
+        from quoron.engine import on_ray
+
         return on_ray.engine(population, self.workers or processors(), settings, self.address)
 
 

@@ -32,7 +32,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial, reduce
 from math import prod
 from operator import add
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numba
 import numpy as np
@@ -42,7 +42,7 @@ from quoron.data.users import Answering, Corruption, Held, Purpose, Users, Vecto
 from quoron_client.compute.draws import Keys, user_keys
 from quoron_client.compute.enforcement import bounded, smoothness_scale
 from quoron_client.compute.gradients import gradient_sums
-from quoron_client.compute.work import answer
+from quoron_client.compute.work import answer, local_report
 from quoron_client.data.items import ItemBatch, Items, ItemView
 from quoron_client.protocol.domains import Bounds
 from quoron_client.protocol.questions import (
@@ -61,7 +61,6 @@ from quoron_client.protocol.questions import (
 from quoron_client.protocol.smoothing import Convolution
 from quoron_client.randomisers import LocalRandomness, SeededRandomness
 from quoron_privacy.errors import ConfigError
-from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_privacy.kernels.threads import at_once
 from quoron_privacy.means.clipping import ClippedSum
 from quoron_privacy.means.norm_counts import NormCountSum
@@ -69,12 +68,6 @@ from quoron_privacy.means.silo_sums import CELLS, longest, objection
 from quoron_privacy.release import LoopReduction, Reduction, Sums
 from quoron_server.rounds import Engine
 from quoron_server.silos import Silos
-
-if TYPE_CHECKING:
-    from quoron_client.compute import work as local_reports
-else:
-    local_reports = OnFirstUse("quoron_client.compute.work")  # of the local model alone
-
 
 HELD = 1 << 28  # bytes of answers that are held as a whole
 BLOCK = 1 << 24  # bytes that are computed at a time
@@ -394,7 +387,7 @@ class InlineEngine:
         """What the clients of `users` send."""
         loss = self.population.loss
         if isinstance(task, LocalReport):
-            return local_reports.local_report(loss, batch, task, self._randomness, round=round_number, users=users)
+            return local_report(loss, batch, task, self._randomness, round=round_number, users=users)
         return answer(loss, batch, task, keys=_keys(task, round_number, users), scale=scale)
 
 

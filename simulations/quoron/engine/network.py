@@ -23,7 +23,7 @@ from operator import le
 from statistics import NormalDist
 from typing import Any, Literal, get_args
 
-from quoron.arguments import pairs
+from quoron.toml_text import pairs
 from quoron_privacy.errors import ConfigError
 from quoron_server.rounds import due_at, opening
 
