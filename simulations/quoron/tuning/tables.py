@@ -379,7 +379,7 @@ class Choice:
 
     def rows(self) -> list[tuple[str, str]]:
         """Label and text of each line people see."""
-        rows: list[tuple[str, str]] = result.report.choice_rows(asdict(self))
+        rows: list[tuple[str, str]] = result.pages.choice_rows(asdict(self))
         return rows
 
 
