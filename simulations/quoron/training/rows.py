@@ -37,8 +37,8 @@ import hashlib
 import json
 import logging
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from functools import reduce
 from operator import add
@@ -421,17 +421,18 @@ def carry_out(
         account=lifetime.account(place) if seed is None else None,  # a simulation promises nothing
         simulation_seed=seed,
     )
-    with _naming_differences(out if begun else None, setting):
+    try:
         run.check()
-    if begun is None:
-        make_sure_of_answers(run.plan)
-    folder = claim_rows(out)
-    if begun is None:
-        start.write(folder.path / FILE)
-        folder.write_json(ROWS, {"identity": asdict(identity), "setting": setting.as_text()})
-        folder.write_json("plan.json", plan_json(run.plan))
-    with _naming_differences(folder.path, setting):
+        if begun is None:
+            make_sure_of_answers(run.plan)
+        folder = claim_rows(out)
+        if begun is None:
+            start.write(folder.path / FILE)
+            folder.write_json(ROWS, {"identity": asdict(identity), "setting": setting.as_text()})
+            folder.write_json("plan.json", plan_json(run.plan))
         own = run.begin(folder.ledger)
+    except OtherVersion as error:
+        raise OtherVersion(f"{error}{'' if out is None or begun is None else _differing(out, setting)}") from None
     with closing(own):
         run.charge()
         words = (StartedNoise.fresh if seed is None else StartedNoise.simulated)(run.noise(own))
@@ -476,18 +477,9 @@ def _said(plan: RunPlan, setting: Setting, told: dict[str, Any], statement: str)
     return of_means(held, setting.measured, np.array(told["means"], np.float64), promise)
 
 
-@contextmanager
-def _naming_differences(place: Path | str | None, setting: Setting) -> Iterator[None]:
-    """Errors say in which settings the run that began in a folder is another one."""
-    try:
-        yield
-    except OtherVersion as error:
-        raise OtherVersion(f"{error}{_differing(RunFolder(Path(place)), setting) if place else ''}") from None
-
-
-def _differing(folder: RunFolder, setting: Setting) -> str:
-    """The names of settings that are not those that the run began with."""
-    stored = json.loads(json.loads((folder.path / ROWS).read_text(encoding="utf-8"))["setting"])
+def _differing(out: str | Path, setting: Setting) -> str:
+    """The names of settings that are not those that the run in this folder began with."""
+    stored = json.loads(RunFolder(Path(out)).read_json(ROWS)["setting"])
     own = json.loads(setting.as_text())
     names = [name for name in own if own[name] != stored.get(name)]
     return f" Different here: {', '.join(names)}." if names else ""
