@@ -110,7 +110,7 @@ def inline(prepared: Prepared[Setup], meter: Meter, folder: Path, options: argpa
 def flower(prepared: Prepared[Setup], meter: Meter, folder: Path, options: argparse.Namespace) -> np.ndarray:
     """On Flower's simulation, with Flower and Ray in processes of their own."""
     engine = Flower(nodes=options.nodes, cpus=os.cpu_count() or 1)
-    return simulate(prepared, RunFolder(folder), folder, [meter], engine).weights
+    return simulate(prepared, RunFolder(folder), [meter], engine).weights
 
 
 def native(prepared: Prepared[Setup], meter: Meter, folder: Path, options: argparse.Namespace) -> np.ndarray:

@@ -9,11 +9,13 @@ An argument that is left out (None) is as the source says, else as docs/config-r
 import functools
 import inspect
 import re
+import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date, time
 from numbers import Integral, Real
 from pathlib import Path, PurePath
-from typing import Any, ParamSpec, TypedDict, TypeVar, get_args, get_origin, get_type_hints
+from types import NoneType, UnionType
+from typing import Any, Literal, ParamSpec, TypedDict, TypeVar
 
 from quoron import toml_text
 from quoron.data.columns import Columns, Label, written_out
@@ -177,9 +179,8 @@ def plain(value: Any, name: str) -> Any:
 
 def entry_point(function: Callable[P, T]) -> Callable[P, T]:
     """Return the same function, which has all arguments in its signature, refuses others and checks their kinds."""
-    own = inspect.signature(function)
-    signature = _one_by_one(own)
-    others = {"user", "label"} - own.parameters.keys()  # of items, which may be arrays
+    signature = _one_by_one(inspect.signature(function))
+    forms = {name: _forms(name, each.annotation) for name, each in signature.parameters.items()}
 
     @functools.wraps(function)
     def opened(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -191,8 +192,8 @@ def entry_point(function: Callable[P, T]) -> Callable[P, T]:
         except TypeError as error:  # one that is needed and not there, or too many
             raise ConfigError(f"Expected {_call(function.__name__, signature)}, got: {error}.") from None
         for name, value in given.items():
-            if name not in others:
-                _check(function.__name__, name, value, signature.parameters[name].default)
+            if not (value is None and signature.parameters[name].default is None):
+                _check(function.__name__, name, value, forms[name])
         return function(*args, **kwargs)
 
     vars(opened)["__signature__"] = signature
@@ -202,10 +203,10 @@ def entry_point(function: Callable[P, T]) -> Callable[P, T]:
 def _one_by_one(signature: inspect.Signature) -> inspect.Signature:
     """The same with each name in place of `**arguments: Unpack[...]`."""
     own = [*signature.parameters.values()]
-    if not own or own[-1].kind is not inspect.Parameter.VAR_KEYWORD or get_origin(own[-1].annotation) is None:
+    if not own or own[-1].kind is not inspect.Parameter.VAR_KEYWORD or typing.get_origin(own[-1].annotation) is None:
         return signature
-    (listed,), words = get_args(own[-1].annotation), []
-    for name, hint in get_type_hints(listed).items():
+    (listed,), words = typing.get_args(own[-1].annotation), []
+    for name, hint in typing.get_type_hints(listed).items():
         needed = name in listed.__required_keys__
         default, kind = (inspect.Parameter.empty, hint) if needed else (None, hint | None)
         words.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind))
@@ -232,11 +233,28 @@ def _unknown(door: str, name: str, known: Sequence[str]) -> ConfigError:
     return ConfigError(f"Expected an argument of {door}, got {name!r}. {nearest(name, known, f'See help({door}).')}")
 
 
-def _check(door: str, name: str, value: object, default: object) -> None:
-    """ConfigError where a word, which means the same to every door, has a value of another kind."""
-    usual = (value is None and default is None) or (_is_text(value) and _is_text(default))
-    if name in _KINDS and not usual and not _KINDS[name][1](value):
-        raise ConfigError(f"Expected {name} as {_KINDS[name][0]} for {door}, got {name}={shortened(value)}.")
+def _forms(name: str, hint: Any) -> "tuple[Form, ...]":
+    """What a value may be, one of these, by its argument's name or type; () where anything is taken here."""
+    if name in _NAMED:
+        return (_NAMED[name],)
+    parts = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, UnionType) else (hint,)
+    kinds = dict.fromkeys(_kind(part) for part in parts if part is not NoneType)
+    if Path in kinds:
+        kinds.pop(str, None)  # a path may be a text
+    return tuple(_FORMS[kind] for kind in kinds) if kinds.keys() <= _FORMS.keys() else ()
+
+
+def _kind(hint: Any) -> Any:
+    """The class that a type means."""
+    origin = typing.get_origin(hint) or hint
+    return Mapping if typing.is_typeddict(hint) else str if origin is Literal else origin
+
+
+def _check(door: str, name: str, value: object, forms: "Sequence[Form]") -> None:
+    """ConfigError where an argument has a value of another kind."""
+    if forms and not any(test(value) for _, test in forms):
+        words = " or ".join(word for word, _ in forms)
+        raise ConfigError(f"Expected {name} as {words} for {door}, got {name}={shortened(value)}.")
 
 
 def shortened(value: object) -> str:
@@ -264,39 +282,22 @@ def _is_text(value: object) -> bool:
     return isinstance(value, str)
 
 
-_NUMBERS = (
-    "epsilon",
-    "delta",
-    "min_cohort_epsilon",
-    "holdout",
-    "data_quality",
-    "radius",
-    "clip_norm",
-    "bound",
-    "spread",
-    "outliers",
-)
-_WHOLE = ("items_per_user", "chunk", "dimension", "seeds")
-_SWITCHES = ("allow_large_delta", "dry_run", "compiled", "compare", "epsilons", "evaluate", "items", "progress")
-_TEXTS = ("user", "adjacency", "algorithm", "run")
-_KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {  # of every word that means the same everywhere
-    **dict.fromkeys(_NUMBERS, ("a number", _is_number)),
-    **dict.fromkeys(_WHOLE, ("a whole number", _is_whole)),
-    **dict.fromkeys(_SWITCHES, ("true or false", lambda value: isinstance(value, bool))),
-    **dict.fromkeys(_TEXTS, ("a text", _is_text)),
-    **dict.fromkeys(("rows", "watch"), ("a function", callable)),
-    **dict.fromkeys(("directory", "path", "out", "ledger"), ("a path", lambda value: isinstance(value, str | Path))),
-    **dict.fromkeys(
-        ("min_cohort", "smoothness", "risk"),
-        ("a number, or as a text", lambda value: _is_text(value) or _is_number(value)),
-    ),
+Form = tuple[str, Callable[[Any], bool]]  # in words, and whether a value is one
+_FORMS: dict[Any, Form] = {
+    bool: ("true or false", lambda value: isinstance(value, bool)),
+    int: ("a whole number", _is_whole),
+    float: ("a number", _is_number),
+    str: ("a text", _is_text),
+    Path: ("a path", lambda value: isinstance(value, str | Path)),
+    Mapping: ("a mapping", lambda value: isinstance(value, Mapping)),
+    Callable: ("a function", callable),
+}
+_NAMED: dict[str, Form] = {  # of arguments that mean the same everywhere
     "seed": ("a whole number from 0 to 2^63 - 1", lambda value: _is_whole(value) and 0 <= value < 2**63),
     "population": (
         "a name of letters, digits, ' ', '.', '_' and '-'",
         lambda value: _is_text(value) and bool(POPULATION.match(value)),
     ),
-    **dict.fromkeys(("columns", "options"), ("a mapping", lambda value: isinstance(value, Mapping))),
-    "label": ("a text or a mapping", lambda value: isinstance(value, str | Mapping)),
     "observers": (
         "a list of observers, with `started`, `told` and `finished`",
         lambda value: _is_list(value) and all(hasattr(each, "started") for each in value),

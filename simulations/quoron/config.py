@@ -704,6 +704,11 @@ class Config(Section):
     run: RunSection = RunSection()
     train: TrainSection = TrainSection()
 
+    def but(self, **sections: Mapping[str, Any]) -> "Config":
+        """Return the same with other values of these keys of its sections, which are not checked."""
+        changed = {name: getattr(self, name).model_copy(update=keys) for name, keys in sections.items()}
+        return self.model_copy(update=changed)
+
     def as_toml(self) -> str:
         """The configuration with every default written out."""
         return toml_text.dumps(self.model_dump(mode="json")) + "\n"
@@ -782,13 +787,12 @@ def located(config: Config, folder: Path) -> Config:
     """The same configuration with the paths of a table and of a lifetime ledger made absolute, relative to `folder`."""
     if config.train.ledger is not None:
         ledger = str((folder / Path(config.train.ledger).expanduser()).resolve())
-        config = config.model_copy(update={"train": config.train.model_copy(update={"ledger": ledger})})
+        config = config.but(train={"ledger": ledger})
     if not isinstance(config.population, TableSection) or config.population.path.startswith(PACKAGED):
         return config
     if is_url(config.population.path):
         return config
-    path = str((folder / config.population.path).resolve())
-    return config.model_copy(update={"population": config.population.model_copy(update={"path": path})})
+    return config.but(population={"path": str((folder / config.population.path).resolve())})
 
 
 def _completed(tree: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -17,6 +17,7 @@ import tempfile
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, cast
@@ -34,6 +35,7 @@ from quoron.training import arrays
 from quoron.training import run as training
 from quoron.training.arrays import InputError, Label, RandomState
 from quoron.training.result import DoubtfulModel
+from quoron.training.start import Identity
 from quoron_privacy.errors import RunError
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_server.parameters import Assumption, Kind
@@ -149,14 +151,30 @@ class _PrivateLinear(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn 
             message = f"Not declared, and so not private: {said}. Give them to the constructor."
             warnings.warn(message, DataDependentBounds, stacklevel=2)
         config = self._config(section)
+        assumptions = [Assumption(Kind.ROWS_ARE_USERS)] if self.unit == "row" and seed is None else []
+        assumptions += taken if seed is None else []
+        search: TableSearch | None = None
+        if self.vary:
+            from quoron.tuning.scoring import Effort
+
+            search = tuning.prepare(
+                config,
+                Path.cwd(),
+                vary={key: values for key, values in self.vary.items() if key != "algorithm.name"},
+                algorithms=self.vary.get("algorithm.name"),
+                effort=Effort(self.n_trials),
+                identity=Identity.fresh("fit"),
+                frame=table,
+                seeded=seed is not None,
+                assumptions=assumptions,
+            )
         if seed is None:
-            self._train(config, table, (*([Assumption(Kind.ROWS_ARE_USERS)] if self.unit == "row" else []), *taken))
+            self._train(config, table, assumptions, search)
         else:
             message = f"The noise of random_state={self.random_state!r} protects nobody: guarantee_ is None."
             warnings.warn(message, NoiseFromSeed, stacklevel=2)
             self.choice_: Choice | None = None
-            if self.vary:
-                search = tuning.prepared(config, self.vary, self.n_trials, table, (), seeded=True)
+            if search is not None:
                 self.model_, self.plan_, self.n_rounds_, self.choice_ = tuning.rehearsed(search, seed)
             else:
                 fitted = training.rehearse(config, simulation_seed=seed, frame=table)
@@ -168,11 +186,10 @@ class _PrivateLinear(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn 
         self._publish(self.model_)
         return self
 
-    def _train(self, config: configs.Config, table: Any, assumptions: Sequence[Assumption]) -> None:
-        search: TableSearch | None = None
-        if self.vary:
-            search = tuning.prepared(config, self.vary, self.n_trials, table, assumptions, seeded=False)
-        else:
+    def _train(
+        self, config: configs.Config, table: Any, assumptions: Sequence[Assumption], search: "TableSearch | None"
+    ) -> None:
+        if search is None:
             prepared = training.prepare(config, Path.cwd(), name="fit", frame=table, assumptions=assumptions)
         try:
             if self.out is not None:
@@ -181,8 +198,8 @@ class _PrivateLinear(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn 
         except OSError as error:
             place = self.out or tempfile.gettempdir()
             raise RunError(f"Cannot make a folder in {place}: {error.strerror}. Choose another with out=.") from None
-        keep = False
-        try:
+        with ExitStack() as ending:
+            ending.callback(shutil.rmtree, folder)
             if search is None:
                 trained, self.choice_ = training.carry_out(prepared, RunFolder(folder)), None
                 self.plan_, remarks = prepared.planned.plan, prepared.planned.remarks
@@ -191,10 +208,8 @@ class _PrivateLinear(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn 
                 self.choice_, remarks = tuned.choice, search.remarks
                 chosen = next(each for each in search.candidates if each.name == tuned.choice.name)
                 self.plan_ = search.promised(chosen.planned.plan)
-            keep = self.out is not None
-        finally:
-            if not keep:
-                shutil.rmtree(folder)
+            if self.out is not None:
+                ending.pop_all()  # the folder stays
         self.model_, self.data_quality_ = trained.model, trained.data_quality
         for amiss in () if trained.data_quality is None else trained.data_quality.warnings:
             warnings.warn(amiss[:1].upper() + amiss[1:], UnfitRows, stacklevel=3)
@@ -204,7 +219,7 @@ class _PrivateLinear(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn 
         for amiss in (each for each in remarks if each.startswith("class_weight")):
             warnings.warn(amiss, UnfitRows, stacklevel=3)
         self.guarantee_, self.n_rounds_ = self.plan_.guarantee, trained.summary.rounds
-        self.folder_ = folder if keep else None
+        self.folder_ = None if self.out is None else folder
 
     def _features(self, X: Any, *, reset: bool) -> Vector:
         checked = validate_data(self, X, reset=reset, dtype=None, ensure_all_finite=False)

@@ -1,4 +1,4 @@
-"""Reading TOML with errors that name the place, `key=value` settings, and writing a configuration back.
+"""Reading TOML with errors that name the place, `key=value` settings and pairs, and writing a configuration back.
 
 >>> assignment("privacy.epsilon=2")
 {'privacy': {'epsilon': 2}}
@@ -13,12 +13,12 @@ delta = 1e-06
 import json
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from quoron_privacy.errors import ConfigError
+from quoron_privacy.errors import ConfigError, nearest
 
 Tree = dict[str, Any]
 
@@ -65,6 +65,26 @@ def assignment(text: str) -> Tree:
             continue
     shown = text if len(text) <= 100 else f"{text[:100]}..."
     raise ConfigError(f"Expected a dotted key, '=' and a TOML value, such as privacy.epsilon=2, got {shown!r}.")
+
+
+def pairs(
+    of: str, texts: Iterable[str], known: Collection[str], *, otherwise: str, many: Collection[str] = ()
+) -> dict[str, Any]:
+    """Return the value of each KEY=VALUE, a text; of keys that may stand there several times (`many`) all of them.
+
+    ConfigError for an unknown key, with the nearest or what is to be done `otherwise`, and for two values of one.
+    """
+    found: dict[str, Any] = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals or (key := key.strip()) not in known:
+            meant = nearest(key, known, otherwise)
+            raise ConfigError(f"Expected {of} KEY=VALUE of {', '.join(known)}, got {text!r}. {meant}")
+        if key in many:
+            found[key] = (*found.get(key, ()), value)
+        elif found.setdefault(key, value) != value:
+            raise ConfigError(f"Expected one {of} {key}, got {key}={found[key]} and {text}. Leave one out.")
+    return found
 
 
 def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> Tree:

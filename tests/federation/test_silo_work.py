@@ -15,7 +15,6 @@ import pytest
 
 from federation.conversation import GRADIENT, RANGE, TERMS, VECTOR, D, made
 from quoron.cli.app import invoke
-from quoron.federation import silo_page
 from quoron_client.federation import account as accounts
 from quoron_client.federation import run_client
 from quoron_client.federation.own_table import names_in
@@ -412,7 +411,7 @@ class TestTheExport:
             digests = [row[0] for row in record.execute("SELECT digest FROM people")]
             (salt,) = record.execute("SELECT salt FROM silo").fetchone()
         files = {each.name: each.read_bytes() for each in (tmp_path / "out").iterdir()}
-        assert files.keys() == {"account.html", "account.json", "runs.csv"}
+        assert files.keys() == {"account.json", "runs.csv"}
         for content in files.values():
             assert not any(name.encode() in content for name in ("Ødegård", "=cmd"))
             assert not any(each in content or each.hex().encode() in content for each in [*digests, salt])
@@ -429,15 +428,6 @@ class TestTheExport:
             "Ødegård, Anna": 2.0,
             "zoe": 0.0,
         }
-
-    def test_is_a_page_that_loads_nothing_and_escapes_what_a_coordinator_says(self, kept: Path) -> None:
-        with opened_record(kept) as record:
-            page = silo_page.document(accounts.account(record, kept))
-        assert "DP &lt;b&gt;" in page
-        assert "default-src 'none'" in page
-        assert "Nobody has left." in page
-        assert "A person who is known to another silo too is two persons" in page
-        assert "4 charged, 2 answered, of 4" in page
 
     def test_in_a_folder_that_cannot_be_written_is_a_named_error(self, kept: Path, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("")

@@ -88,7 +88,9 @@ def test_only_one_user_a_key_of_this_version_takes_part_and_nothing_begins_witho
 ) -> None:
     """One node is there in two processes, one has another version; then the last one comes."""
     with pytest.raises(RunError, match="already in use"):
-        running.connection().register(running.node(0) / "key.pub")
+        running.connection()._flwr(
+            "supernode", "register", str(running.node(0) / "key.pub"), "here", "--format", "json"
+        )
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "sitecustomize.py").write_text(OTHER_VERSION)
     start(running, 0)

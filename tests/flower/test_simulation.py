@@ -150,7 +150,7 @@ def test_a_run_on_flower_leaves_the_same_folder_and_tells_observers(
     monkeypatch.setattr(flower_simulated, "_TOLD", -1.0)  # every word
     prepared, folder = prepared_in(tmp_path / "run")
     watching = Watching()
-    result = simulate(prepared, folder, tmp_path, [watching])
+    result = simulate(prepared, folder, [watching])
     np.testing.assert_array_equal(result.weights, model)
     told = ["starting Flower", "starting 50 nodes"]
     told += [f"{number} of 5 nodes {said}" for said in ("are there", "have answered") for number in range(1, 6)]
@@ -171,7 +171,7 @@ def test_a_complete_run_asks_nobody(
     shutil.copytree(whole, tmp_path / "run")
     prepared = runs.prepare(RunFolder(tmp_path / "run").config(), tmp_path)
     watching = Watching()
-    result = simulate(prepared, RunFolder(tmp_path / "run"), tmp_path, [watching])
+    result = simulate(prepared, RunFolder(tmp_path / "run"), [watching])
     np.testing.assert_array_equal(result.weights, model)
     assert len(watching.heard) == 1
 
@@ -189,7 +189,7 @@ def test_a_node_that_fails_ends_the_run_by_name_and_either_engine_goes_on(
 
     flower_here.grid.fault = fault
     with pytest.raises(RunError, match=rf"in round \d, got \d.* `quoron resume {folder.path}` goes on") as raised:
-        simulate(prepared, folder, tmp_path)
+        simulate(prepared, folder)
     assert SECRET not in str(raised.value)
     assert {each.name for each in folder.path.iterdir()} == LEDGER | {"config.toml", "plan.json"}
     flower_here.thread.join()  # type: ignore[union-attr]
@@ -201,7 +201,7 @@ def test_the_text_of_a_client_s_exception_is_nowhere_in_the_run_folder(tmp_path:
     prepared, folder = prepared_in(tmp_path / "run")
     flower_here.grid.app = make_app(Failing(Rows()))
     with pytest.raises(RunError) as raised:
-        simulate(prepared, folder, tmp_path)
+        simulate(prepared, folder)
     assert SECRET not in str(raised.value)
     assert not any(SECRET.encode() in each.read_bytes() for each in folder.path.iterdir())
 
@@ -216,14 +216,14 @@ def test_an_end_without_a_word_is_told_with_flower_s_log(
     with pytest.raises(
         RunError, match=r"finished:failed no such component.*quoron resume .*--engine flower or without"
     ):
-        simulate(prepared, folder, tmp_path)
+        simulate(prepared, folder)
     assert (folder.path / flower_simulation.LOG).read_text() == "what Flower logged\n"
 
 
 def test_without_ray_the_error_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(on_ray, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match="pip install"):
-        simulate(*prepared_in(tmp_path / "run"), tmp_path)
+        simulate(*prepared_in(tmp_path / "run"))
 
 
 # Choosing an engine.

@@ -118,13 +118,13 @@ def test_whatever_is_killed_either_engine_goes_on_to_the_same_bits(tmp_path: Pat
         os.kill(actors_of(serverapp_of(os.getpid()))[0], signal.SIGKILL)
 
     with pytest.raises(RunError, match=r"Expected answers of \d+ nodes in round \d, got \d+\..*quoron resume"):
-        simulate(prepared, folder, tmp_path, [At(3, kill_an_actor)], Flower(nodes=FEWER, cpus=2))
+        simulate(prepared, folder, [At(3, kill_an_actor)], Flower(nodes=FEWER, cpus=2))
 
     def kill_the_run() -> None:
         os.kill(serverapp_of(os.getpid()), signal.SIGKILL)
 
     with pytest.raises(RunError, match=rf"Flower ended the run: .*quoron resume {folder.path}"):
-        simulate(prepared, folder, tmp_path, [At(9, kill_the_run)], Flower(nodes=FEWER, cpus=2))
+        simulate(prepared, folder, [At(9, kill_the_run)], Flower(nodes=FEWER, cpus=2))
     assert not (folder.path / "model.npz").exists(), "it was in the middle"
     shutil.copytree(folder.path, tmp_path / "copy")
     np.testing.assert_array_equal(quoron.resume(tmp_path / "copy").weights, model)
@@ -253,7 +253,7 @@ def test_the_text_of_a_client_s_exception_is_nowhere(tmp_path: Path, monkeypatch
     monkeypatch.setattr(flower_simulation, "write_bundle", written)
     monkeypatch.setattr(flower_simulation._Follower, "follow", watched)
     with pytest.raises(RunError, match=r"Expected answers of \d+ nodes in round 0, got 0") as raised:
-        simulate(prepared, folder, tmp_path, (), Flower(nodes=FEWER, cpus=1))
+        simulate(prepared, folder, (), Flower(nodes=FEWER, cpus=1))
     assert "Flower Simulation" in logs[0], "this is the log of the run"
     assert SECRET not in str(raised.value)
     assert not any(SECRET in each for each in logs)

@@ -30,21 +30,6 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_clients_have_the_shares_and_the_spread_of_their_network() -> None:
-    mixed = Network.parse("phones:0.9+datacentre:0.1")
-    for count in (0, 1, 7, 10, 1000):
-        clients = mixed.clients(count)
-        assert len(clients) == count
-        assert abs(sum(link.up == 10e9 for link in clients) - 0.1 * count) <= 0.5
-        assert all(link.spread == 1.0 for link in clients)
-        assert clients == mixed.clients(count)
-    rates = sorted(link.up for link in Network.parse("phones").clients(1000))
-    assert rates[500] == pytest.approx(6e6, rel=0.01)
-    assert rates[500] / rates[100] == pytest.approx(5.7, rel=0.02)
-    for begin in range(0, 1000, 100):  # in whatever order users come, each hundred of them has its share
-        assert 5 <= sum(link.up == 10e9 for link in mixed.clients(1000)[begin : begin + 100]) <= 15
-
-
 def simulated(network: Network, counts: Counts, draws: np.random.Generator, rounds: int) -> tuple[float, float]:
     """Mean seconds of a round, every client drawn one by one, and the mean's standard error."""
     down, up = (8 * size / counts.asked for size in (counts.wire_down, counts.wire_up))

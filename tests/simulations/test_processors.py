@@ -9,15 +9,13 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-import numba
 import pytest
 
 from quoron import __main__ as command
 from quoron import kernels
 from quoron.data import caches
-from quoron.engine import first_use, processors
+from quoron.engine import processors
 from quoron.engine.processors import free_memory
-from quoron_client.compute.gradients import gradient_loop
 
 MEMINFO = "MemTotal: 8000000 kB\nMemAvailable: 4000000 kB\nSwapFree: 1000000 kB\n"
 
@@ -203,43 +201,3 @@ def test_after_compiling_all_a_simulation_compiles_nothing(tmp_path: Path) -> No
     assert carry_out(tmp_path, "quoron", "--quiet", "simulate", "flights") == compiled
     for what, words in FIRST.items():
         assert carry_out(tmp_path, "quoron", *words) == compiled, what
-
-
-@pytest.mark.slow
-def test_what_is_compiled_beside_the_first_plan_is_what_its_run_calls(tmp_path: Path) -> None:
-    def functions(compiled: set[Path]) -> list[str]:
-        return sorted(path.name.split("-")[0] for path in compiled)
-
-    rounds = carry_out(tmp_path, "quoron.engine.first_use", *first_use.PARTS)
-    beside, after = functions(rounds), carry_out(tmp_path, "quoron", "--quiet", "simulate", "--out", "run")
-    assert len(beside) > 8
-    assert after > rounds
-    assert [name for name in functions(after) if name in beside] == beside, "nothing is compiled for other types again"
-    assert not [path for path in after - rounds if "compute_" in path.parent.name], "nothing of clients is left"
-
-
-class TestBesideAPlan:
-    @pytest.fixture
-    def python(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-        """What stands for Python in the commands of the other processes, on a machine with two processors."""
-        script = tmp_path / "python"
-        script.write_text('#!/bin/sh\necho "$*" >>"$0.started"\n')
-        script.chmod(0o755)
-        monkeypatch.setattr(sys, "executable", str(script))
-        monkeypatch.setattr(numba.config, "NUMBA_NUM_THREADS", 2)
-        monkeypatch.setattr(type(gradient_loop), "kept", lambda loop: False)
-        return script
-
-    @staticmethod
-    def started(python: Path) -> list[str]:
-        found = python.with_name("python.started")
-        return found.read_text().splitlines() if found.exists() else []
-
-    def test_they_end_with_a_plan_that_fails(self, python: Path) -> None:
-        python.write_text("#!/bin/sh\nexec tail -f /dev/null\n")  # for ever
-        with pytest.raises(ValueError, match="no such plan"), first_use.rounds_compiled_meanwhile():
-            raise ValueError("no such plan")
-
-    def test_what_has_been_called_is_kept(self) -> None:
-        first_use.compile_gradients()
-        assert gradient_loop.kept()

@@ -18,7 +18,7 @@ import quoron
 from pages import Page, check_loads_nothing
 from quoron import config as configs
 from quoron.api import resuming
-from quoron.cli import one_screen, showing
+from quoron.cli import showing
 from quoron.cli.app import invoke
 from quoron.engine.network import Times
 from quoron.errors import ConfigError
@@ -173,7 +173,7 @@ SAID: dict[str, Any] = {
 def test_doubts_come_first_and_no_warning_is_hidden(place: Path) -> None:
     trained = quoron.train("people.csv", **SAID, out="trained")
     warned = tuple(f"doubt {each}: {'it may be worthless ' * 20}" for each in range(9))
-    _, last = one_screen.trained(replace(trained.summary, warnings=warned), trained.model)
+    _, last = showing.trained_briefly(replace(trained.summary, warnings=warned), trained.model)
     assert last.warnings == [f"Warning: {each}" for each in warned]
 
 

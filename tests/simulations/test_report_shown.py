@@ -14,10 +14,10 @@ import quoron
 from browser import PROGRAM, Browser, browser
 from quoron.evaluation.evaluation import Bin, Evaluation, Figure
 from quoron.reports import pages as alone
+from quoron.reports import pages as training
 from quoron.run_folder import RunFolder
 from quoron.simulation import comparison as comparing
 from quoron.simulation.cells import Request
-from quoron.training import report as training
 from quoron.training import result
 from small_run import TOML
 

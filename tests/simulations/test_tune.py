@@ -1,8 +1,7 @@
-"""`quoron tune`: one charge, one private file that is gone, the same trials after a kill."""
+"""`quoron tune`: one charge, nothing of a trial on a disk, the same trials after a kill."""
 
 import gc
 import signal
-import stat
 import subprocess
 import sys
 import warnings
@@ -25,9 +24,9 @@ from quoron.cli.app import invoke
 from quoron.evaluation.scores import products
 from quoron.training import lifetime
 from quoron.training.start import Identity
-from quoron.tuning import searching, tables
+from quoron.tuning import tables
 from quoron.tuning.scoring import noise_for, private_mean, user_scores
-from quoron.tuning.searching import Known, Outcome, Price, PrivateState, room_for, search, within
+from quoron.tuning.searching import Outcome, Price, search, within
 from quoron_client.data.items import ItemBatch
 from quoron_client.losses import make_loss
 from quoron_privacy.accounts.pair import Pair
@@ -109,14 +108,13 @@ class TestASearchOverATable:
             found.append(quoron.tune(source, **asked(tmp_path / place, **more)))
         assert found[0].choice == found[1].choice
         assert np.array_equal(found[0].weights, found[1].weights)
-        assert not (tmp_path / "b" / "run" / "private").exists()
 
     def test_too_little_epsilon_for_any_trial_is_infeasible(self, tmp_path: Path) -> None:
         with pytest.raises(Infeasible, match="selection"):
             quoron.tune(table(), **asked(tmp_path, epsilon=0.012, delta=1e-5), dry_run=True)
 
     def test_another_search_in_the_same_folder_is_refused(self, tmp_path: Path) -> None:
-        with pytest.raises(Killed), ending(PrivateState, "write", "after", 1):
+        with pytest.raises(Killed), ending(tables.TableSearch, "perform", "after", 1):
             quoron.tune(table(), **asked(tmp_path))
         with pytest.raises(OtherVersion, match="settings to try"):
             quoron.tune(table(), **asked(tmp_path, vary={"loss.ridge": [0.0, 0.5]}))
@@ -125,7 +123,7 @@ class TestASearchOverATable:
 
     def test_a_column_that_is_another_under_any_setting_is_another_table(self, tmp_path: Path) -> None:
         swept = {"vary": {"population.columns.numeric": [{"b": (-9, -8)}, {"b": (-1, 1)}]}}
-        with pytest.raises(Killed), ending(PrivateState, "write", "after", 1):
+        with pytest.raises(Killed), ending(tables.TableSearch, "perform", "after", 1):
             quoron.tune(table(), **asked(tmp_path, **swept))
         with pytest.raises(OtherVersion, match="same table"):
             quoron.tune(table().assign(b=0.5), **asked(tmp_path, **swept))
@@ -182,11 +180,9 @@ MOMENTS: list[tuple[Any, str, int]] = [
     (Ledger, "create", 1),
     (PopulationLedger, "charge", 1),
     (Ledger, "same_inputs", 1),
-    (PrivateState, "write", 1),
-    (PrivateState, "write", 2),
-    (Ledger, "commit", 1),
+    (tables.TableSearch, "perform", 1),
+    (tables.TableSearch, "perform", 2),
     (Ledger, "finish", 1),
-    (tables, "erase", 1),
     (PopulationLedger, "release", 1),
     (PopulationLedger, "end", 1),
 ]
@@ -231,31 +227,26 @@ class TestAKilledSearch:
         assert charges(tmp_path) == [(4.0, 1e-5)]
         with lifetime.opened(tmp_path / "lifetime.sqlite") as kept:
             assert [row["kind"] for row in kept.rows()] == ["charge", "release", "end"]
-        assert not (run / "private").exists()
         with closing(Ledger.open(run / "ledger.sqlite")) as own, pytest.raises(Exception, match="erased"):
             _ = own.noise_key
 
 
 class TestNothingOfATrialIsOutside:
-    def test_every_file_but_the_private_one_stays_as_it_is_from_trial_to_trial(
+    def test_every_file_stays_as_it_is_from_trial_to_trial(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
     ) -> None:
-        run, seen, sizes = tmp_path / "run", [], []
-        original = PrivateState.write
+        run, seen = tmp_path / "run", []
+        original = tables.TableSearch.perform
 
-        def watched(self: PrivateState, known: Known) -> None:
-            original(self, known)
-            outside = [path for path in run.rglob("*") if path.is_file() and path.parent.name != "private"]
-            seen.append({str(path): path.read_bytes() for path in outside})
-            sizes.append(self.path.stat().st_size)
-            assert stat.S_IMODE(self.path.stat().st_mode) == 0o600
-            assert stat.S_IMODE(self.path.parent.stat().st_mode) == 0o700
+        def watched(self: Any, *given: Any) -> Outcome:
+            done = original(self, *given)
+            seen.append({str(path): path.read_bytes() for path in run.rglob("*") if path.is_file()})
+            return done
 
-        monkeypatch.setattr(PrivateState, "write", watched)
+        monkeypatch.setattr(tables.TableSearch, "perform", watched)
         quoron.tune(table(), **asked(tmp_path, n_trials=4.0, padded=True))
         assert len(seen) == 12
         assert all(each == seen[0] for each in seen)
-        assert len(set(sizes)) == 1
         assert capfd.readouterr() == ("", "")
 
     def test_and_afterwards_the_folder_tells_nothing_of_how_many_there_were(
@@ -268,22 +259,10 @@ class TestNothingOfATrialIsOutside:
             folder.mkdir()
             quoron.tune(table(), **asked(folder))
             run = folder / "run"
-            assert not (run / "private").exists()
             files = sorted(path.name for path in run.iterdir())
             tally = (run / "ledger.sqlite-acknowledged").read_bytes()
             found.append((files, tally, (run / "ledger.sqlite").stat().st_size))
         assert found[0] == found[1]
-
-    def test_the_state_cannot_be_read_without_the_key(self, tmp_path: Path) -> None:
-        state = PrivateState(tmp_path, KEY, 1 << 12)
-        state.write(Known(3, Outcome(0.5, np.arange(4.0), candidate=7)))
-        assert b"weights" not in state.path.read_bytes()
-        found = state.read()
-        assert found.best is not None
-        assert (found.done, found.best.candidate) == (3, 7)
-        assert np.array_equal(found.best.weights, np.arange(4.0))
-        with pytest.raises(Exception, match="as this search wrote it"):
-            PrivateState(tmp_path, bytes(reversed(KEY)), 1 << 12).read()
 
 
 class TestTheClock:
@@ -320,11 +299,9 @@ class TestTheCommand:
         ]
 
     def test_goes_on_after_a_kill(self, files: list[str], tmp_path: Path) -> None:
-        with pytest.raises(Killed), ending(PrivateState, "write", "after", 1):
+        with pytest.raises(Killed), ending(tables.TableSearch, "perform", "after", 1):
             invoke([*files, "--json"])
-        assert (tmp_path / "run" / searching.FOLDER).is_dir()
         assert invoke(["resume", "run", "--json"]) == 0
-        assert not (tmp_path / "run" / searching.FOLDER).exists()
         assert charges(tmp_path) == [(4.0, 1e-5)]
 
 
@@ -348,8 +325,8 @@ def test_a_program_that_is_killed_again_and_again_is_charged_once_and_leaves_no_
         *("--out", str(tmp_path / "run")),
     ]
     lives = [("charge", "before"), ("charge", "after"), *[("search", "before"), ("search", "after")] * 2]
-    for at, when in [*lives, ("quality", "after"), ("finish", "before"), ("finish", "after"), ("end", "before")]:
-        begun = (tmp_path / "run" / searching.FOLDER).is_dir()
+    for at, when in [*lives, ("finish", "before"), ("finish", "after"), ("end", "before")]:
+        begun = (tmp_path / "run" / "ledger.sqlite").is_file()
         resumed = at == "end" or (begun and when == "after")
         words = ["resume", str(tmp_path / "run")] if resumed else command
         life = subprocess.run(dying.words(Moment(at, when), "quoron", *words), capture_output=True, timeout=600)
@@ -358,7 +335,6 @@ def test_a_program_that_is_killed_again_and_again_is_charged_once_and_leaves_no_
     assert last.returncode == 0, last.stderr.decode()
     done = quoron.resume(tmp_path / "run")
     assert charges(tmp_path) == [(4.0, 1e-5)]
-    assert not (tmp_path / "run" / searching.FOLDER).exists()
     assert done.choice.name.startswith("one-pass-dp-sgd")  # type: ignore[union-attr]
 
 
@@ -456,11 +432,3 @@ class TestTrials:
             with pytest.raises(NothingReleased, match="finite"):
                 quoron.tune(table(), **asked(tmp_path))
         assert charges(tmp_path) == [(4.0, 1e-5)]
-        assert not (tmp_path / "run" / "private").exists()
-
-    def test_leave_a_private_file_as_large_whichever_candidate_is_the_best(self, tmp_path: Path) -> None:
-        state, sizes = PrivateState(tmp_path, KEY, room_for(50_000, 0)), set()
-        for dimension in (2, 50_000):
-            state.write(Known(1, Outcome(0.5, np.zeros(dimension), candidate=0)))
-            sizes.add(state.path.stat().st_size)
-        assert len(sizes) == 1

@@ -11,7 +11,6 @@ What numba keeps on disk of a loop is renewed when the loop's own file changes: 
 from collections.abc import Callable
 from functools import cached_property, partial
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numba
@@ -62,11 +61,6 @@ class UserLoop:
     def compile(self) -> None:
         """Compile for both precisions now, rather than at the first call."""
         _ = self._float32, self._float64
-
-    def kept(self) -> bool:
-        """Return whether kernels of this loop are on disk; they may be of an older source or of another processor."""
-        folder = str(njit(cache=True)(self._function).stats.cache_path)
-        return any(Path(folder).glob(f"*.{self._function.__qualname__}-*.nbi"))
 
     def _compile(self, element: Any) -> Any:
         batch = (read_only(element, 2), read_only(float64, 1), read_only(int64, 1), read_only(int64, 1))

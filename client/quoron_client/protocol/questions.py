@@ -79,10 +79,6 @@ class Task(ABC):
         """Return item gradients of a user with so many items, as planned."""
         return self.gradients_per_user * items
 
-    def computed_gradients(self, items: NDArray[np.int64]) -> int:
-        """Return item gradients of all asked users together, who have so many items, (k,)."""
-        return self.gradients_per_user * int(items.sum())
-
     @abstractmethod
     def answer_shape(self, dimension: int) -> tuple[int, ...]:
         """Of one user's answer."""
@@ -350,10 +346,6 @@ class PlacedGradient(Task):
         """Return the items that are expected, whatever the user has."""
         del items
         return self.expected
-
-    def computed_gradients(self, items: NDArray[np.int64]) -> int:
-        """Of the places with an item."""
-        return int(np.sum((self.places >= 0) & (self.places < items[:, None])))
 
     def answer_shape(self, dimension: int) -> tuple[int, ...]:
         """Of one user's answer."""

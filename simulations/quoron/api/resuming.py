@@ -19,15 +19,13 @@ from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_server.rounds import Observer
 
 if TYPE_CHECKING:
-    from quoron.reports import pages as simulation_pages
-    from quoron.training import report as report_pages
+    from quoron.reports import pages
     from quoron.training import result as results
     from quoron.training import run as training
     from quoron.training.result import TrainedTable
     from quoron.tuning import tables as tuning
 else:  # simulations go on without them
-    simulation_pages = OnFirstUse("quoron.reports.pages")
-    report_pages = OnFirstUse("quoron.training.report")
+    pages = OnFirstUse("quoron.reports.pages")
     results = OnFirstUse("quoron.training.result")
     training = OnFirstUse("quoron.training.run")
     tuning = OnFirstUse("quoron.tuning.tables")
@@ -86,6 +84,6 @@ def report(directory: str | Path) -> Path:
         comparisons.write_results(done)
         return folder.path / "report.html"
     if not isinstance(done, Summary):
-        return report_pages.write_training(folder, done.summary, done.model, folder.rounds())
+        return pages.write_training(folder, done.summary, done.model, folder.rounds())
     model = load(folder.path) if (folder.path / MODEL).is_file() else None
-    return simulation_pages.write_simulation(folder, done, model, folder.rounds())
+    return pages.write_simulation(folder, done, model, folder.rounds())

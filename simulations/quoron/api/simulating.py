@@ -14,7 +14,6 @@ from quoron.arguments import PlanArguments, SimulationArguments, entry_point
 from quoron.config import Config, is_wanted
 from quoron.data.columns import Label
 from quoron.engine.choice import Engine, Inline, Ray, Service, from_spec, shared
-from quoron.engine.first_use import rounds_compiled_meanwhile
 from quoron.planning.plans import Plan, Prepared, choose
 from quoron.reports import progress as bars
 from quoron.run_folder import FRAME, RunFolder, as_parquet, claim, write
@@ -84,8 +83,7 @@ def simulate(
 
         config, table = cut(config, Path.cwd(), table, where.clients)
     stored = b"" if table is None else as_parquet(table)
-    with rounds_compiled_meanwhile():
-        prepared = runs.prepare(config, Path.cwd(), frame=table, stored=stored)
+    prepared = runs.prepare(config, Path.cwd(), frame=table, stored=stored)
     if remark:
         planned = replace(prepared.planned, remarks=(*prepared.planned.remarks, remark))
         prepared = replace(prepared, planned=planned, remark=remark)
@@ -116,7 +114,7 @@ def carry_out(
         return local.simulate(prepared, folder, base, observers, engine)
     from quoron.federation import flower_simulation
 
-    return flower_simulation.simulate(prepared, folder, base, observers, engine)
+    return flower_simulation.simulate(prepared, folder, observers, engine)
 
 
 @entry_point

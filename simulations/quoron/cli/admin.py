@@ -30,13 +30,11 @@ if TYPE_CHECKING:  # the other commands start without it
     import grpc
 
 if TYPE_CHECKING:
-    from quoron.federation import silo_page
     from quoron_client import durable
     from quoron_client.federation import account as accounts
     from quoron_client.federation import own_table as own_people
     from quoron_client.federation import record as records
 else:  # when a command is called
-    silo_page = OnFirstUse("quoron.federation.silo_page")
     durable = OnFirstUse("quoron_client.durable")
     accounts = OnFirstUse("quoron_client.federation.account")
     own_people = OnFirstUse("quoron_client.federation.own_table")
@@ -182,12 +180,12 @@ def show(
     csv: Csv = None,
     as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
     out: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Write it for a data protection officer: HTML, JSON and CSV.")
+        Path | None, typer.Option(metavar="FOLDER", help="Write it for a data protection officer: JSON and CSV.")
     ] = None,
 ) -> None:
     """What each user has spent, by the names in --data or those given; without either, how many have spent what.
 
-    With --out it is a page, a table of runs and JSON of what was promised, without any name. Where names are given,
+    With --out it is a table of runs, and JSON of what was promised, without any name. Where names are given,
     persons.csv has a line for each, too.
     """
     with _opened(record) as kept:
@@ -210,7 +208,6 @@ def show(
 
 def _write(out: Path, told: "accounts.Account", found: "list[accounts.PersonAccount] | None") -> None:
     files = {
-        "account.html": silo_page.document(told),
         "account.json": json.dumps(told.as_json(), ensure_ascii=False, indent=1) + "\n",
         "runs.csv": told.runs_csv(),
     }

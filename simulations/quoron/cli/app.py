@@ -69,7 +69,7 @@ Parse = Callable[[click.Context, list[str]], list[str]]
 
 
 class Grouped(TyperGroup):
-    """Commands in the order of their groups, under a heading each, in boxes or as plain text."""
+    """Commands in the order of their groups, under a heading each."""
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
@@ -85,15 +85,6 @@ class Grouped(TyperGroup):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse arguments, as the commands do."""
         return _once(self, super().parse_args, ctx, args)
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Plain text: where rich is not asked for."""
-        limit = formatter.width - 6 - max(map(len, self.commands))
-        for heading, names in (GROUPS | {"Commands": set(self.commands).difference(*GROUPS.values())}).items():
-            there = [name for name in names if name in self.commands and not self.commands[name].hidden]
-            if there:
-                with formatter.section(heading):
-                    formatter.write_dl([(name, self.commands[name].get_short_help_str(limit)) for name in there])
 
 
 def _below(command: click.Command) -> list[click.Command]:

@@ -20,8 +20,9 @@ import typer
 import quoron
 from quoron.data.columns import OPTIONS, Columns, DescribedTable, read
 from quoron.presets import presets
+from quoron.toml_text import pairs
 from quoron_client.data.formats import is_table
-from quoron_privacy.errors import ConfigError, QuoronError, nearest
+from quoron_privacy.errors import ConfigError, QuoronError
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 
 if TYPE_CHECKING:
@@ -113,14 +114,8 @@ def keyed(
     The function of a key reads its value, and gets what it is called, too. ConfigError for an unknown key, or for two
     values of one.
     """
-    said: dict[str, tuple[str, str]] = {}
-    for text in given or ():
-        key, equals, value = text.partition("=")
-        if not equals or key not in kinds:
-            meant = nearest(key, [*kinds], "Give one of them and its value.")
-            raise ConfigError(f"Expected {option} KEY=VALUE of {', '.join(kinds)}, got {text!r}. {meant}")
-        if said.setdefault(key, (f"{option} {key}", value))[1] != value:
-            raise ConfigError(f"Expected one {option} {key}, got {key}={said[key][1]} and {text}. Leave one out.")
+    typed = pairs(option, given or (), kinds, otherwise="Give one of them and its value.")
+    said = {key: (f"{option} {key}", value) for key, value in typed.items()}
     for key in () if variables is None else kinds:
         if key not in said and os.environ.get(name := f"{variables}{key.upper()}"):
             said[key] = name, os.environ[name]

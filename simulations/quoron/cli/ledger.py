@@ -63,7 +63,8 @@ def show(
 
     With --history, `plan` is the digest of a run's plan and `code` the version that wrote the row.
     """
-    from rich.markup import escape
+    from quoron.reports.page import Section, Table
+    from quoron.reports.terminal import show as shown
 
     which, rows, _ = _verified(exported)
     if history:
@@ -76,30 +77,28 @@ def show(
         for line in acts if history else [budgets]:
             say(line, as_json=True)
         return
-    tables = [showing.table("population", "limit", "spent", "left", "charges")]
+    lines = []
     for name, spent in totals.items():
         account = known.accounts.get(name)
         words = ("none", spent.words(), "no limit")
         if account is not None:
             words = (account.limit.words(), account.words(), account.left_words())
-        tables[0].add_row(*map(escape, (name, *words, f"{spent.runs:,}")))
-    if population is not None and known.held.get(population):
-        tables.append(showing.table("charge", "of"))
-        for charge in known.held[population]:
-            by = " (another tool's)" if charge.run in known.elsewhere else ""
-            tables[-1].add_row(escape(charge.run), escape(charge.words() + by))
+        lines.append((name, *words, f"{spent.runs:,}"))
+    tables = [Table("Budgets", ["population", "limit", "spent", "left", "charges"], lines)]
+    proved = []
     if history:
-        tables = [showing.table("time", "what", "by", "population", "run", "plan", "ε", "δ", "code")]
-        for act in acts:
-            told = act | {"plan": act.get("plan", "")[:12]}
-            columns = ("time", "what", "by", "population", "run", "plan", "epsilon", "delta", "software")
-            tables[0].add_row(*(escape(str(told.get(name, ""))) for name in columns))
-    out = showing.console()
-    out.print(f"Ledger: {escape(which)}", soft_wrap=True, highlight=False)
-    for table in tables:
-        out.print(table)
-    if population is not None and not history:
-        out.print(f"All its charges together are proved to be {totals[population].words()}.")
+        heads = ["time", "what", "by", "population", "run", "plan", "ε", "δ", "code"]
+        columns = (*heads[:6], "epsilon", "delta", "software")
+        told = (act | {"plan": act.get("plan", "")[:12]} for act in acts)
+        tables = [Table("History", heads, [[str(act.get(name, "")) for name in columns] for act in told])]
+    elif population is not None:
+        charges = [
+            (charge.run, charge.words() + " (another tool's)" * (charge.run in known.elsewhere))
+            for charge in known.held.get(population, ())
+        ]
+        tables.append(Table("Charges", ["charge", "of"], charges))
+        proved = [f"All its charges together are proved to be {totals[population].words()}."]
+    shown(showing.console(), [Section(note=[f"Ledger: {which}"], tables=tables), Section(note=proved)])
 
 
 @app.command()

@@ -1,4 +1,8 @@
-"""What commands print: a plan, a result, the tables of algorithms and presets."""
+"""What commands print: a plan, a result, the tables of algorithms and presets.
+
+Before `quoron train` trains, and afterwards, that is brief: rounded, and without what only a reader of proofs asks
+for. That stands in plan.json, in the report, and behind `quoron show RUN --details`.
+"""
 
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, fields
@@ -8,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from quoron.api.listing import algorithms
-from quoron.cli import one_screen
+from quoron.engine.network import duration
 from quoron.planning.choosing import Candidate, refusals, risk_sentence, risk_words
 from quoron.planning.plans import SURE, Plan
 from quoron.planning.questions import Advice
 from quoron.presets import presets
-from quoron.reports import pages
+from quoron.reports import pages, sections
 from quoron.reports import plots as plots
 from quoron.reports.page import Section, Table
 from quoron.reports.pictures import alone
@@ -27,19 +31,22 @@ from quoron.simulation import comparison as compared
 from quoron.simulation.comparison import Comparison
 from quoron.simulation.run import SimulatedRun
 from quoron_privacy.errors import ConfigError, Infeasible, UsageError
-from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.info import start_risk
 from quoron_server.parameters import PrintedParameters
+from quoron_server.plan import Guarantee, RunPlan
 from quoron_server.serial import dumps
 from quoron_server.wording import domain_words, sentence
 
 if TYPE_CHECKING:
-    from quoron.training import report
-    from quoron.training.result import TrainedTable
+    from quoron.model import Model
+    from quoron.training.result import TrainedTable, TrainingSummary
     from quoron.tuning.tables import TableSearch
-else:  # of a table that was trained on
-    report = OnFirstUse("quoron.training.report")
+
+COEFFICIENTS = 4  # that are shown
+RELEASED = "by what the run released"  # label of a row of summaries
+DRY = "Dry run: nothing is charged, and of the table only its users are counted."
+NEXT = "Next: the same without --dry-run. --json has every number, the theorem, and what other methods would do."
 
 
 def show(result: Any, *, as_json: bool, details: bool = False) -> None:
@@ -72,11 +79,11 @@ def sections_of(result: Any, *, details: bool = False) -> list[Section]:
     if isinstance(result, Release):
         return pages.release_sections(result)  # type: ignore[arg-type]  # the two that commands make
     if details:
-        shown = report.training_sections(RunFolder(result.directory), result.summary, result.model, most=None)
+        shown = pages.training_sections(RunFolder(result.directory), result.summary, result.model, most=None)
     else:
         choice = getattr(result, "choice", None)  # of a search
         shown = [Section(rows=() if choice is None else choice.rows(), dense=True)]
-        shown += one_screen.trained(result.summary, result.model)
+        shown += trained_briefly(result.summary, result.model)
     model = result.directory / "model.json"
     return [*shown, Section(note=[f"Model {model}; predict with: quoron predict {model} NEW.csv"])]
 
@@ -100,7 +107,7 @@ def show_stored(done: "Summary | TrainedTable | Comparison", page: Path, *, as_j
 
 def show_search(search: "TableSearch", *, as_json: bool) -> None:
     """What a search would try and cost."""
-    said, names = [one_screen.DRY, search.statement], [each.name for each in search.candidates]
+    said, names = [DRY, search.statement], [each.name for each in search.candidates]
     searched = Section(note=said, rows=search.rows(), warnings=search.remarks, below=names, dense=True)
     _put(lambda: [doubted(search.doubts), searched], search.as_json, as_json=as_json)
 
@@ -112,7 +119,7 @@ def show_plan(planned: Plan, *, as_json: bool, brief: bool = False) -> None:
     """
     answers = planned.advice or Advice()
     _put(
-        lambda: one_screen.planned(planned, doubted(planned.doubts)) if brief else _of_plan(planned, answers),
+        lambda: _dry_run(planned, doubted(planned.doubts)) if brief else _of_plan(planned, answers),
         lambda: planned.as_json() | answers.as_json(),
         as_json=as_json,
     )
@@ -282,3 +289,89 @@ def console() -> Console:
     """Standard output: as wide as the terminal, or wide enough for any table."""
     made = Terminal()
     return made if made.is_terminal else Terminal(width=160)
+
+
+def _dry_run(plan: Plan, doubted: Section) -> list[Section]:
+    """The plan of a run: its promise, what is estimated and forecast, and remarks."""
+    said = [DRY, f"Guarantee: {sentence(plan.plan.guarantee)}"]
+    return [doubted, Section(note=said, rows=_forecast_rows(plan), warnings=plan.remarks, below=[NEXT], dense=True)]
+
+
+def trained_briefly(summary: "TrainingSummary", model: "Model") -> list[Section]:
+    """A complete run: its promise, its public figures, the first coefficients, and warnings."""
+    known = sections.coefficients(model, COEFFICIENTS)
+    unseen = [] if summary.health is not None else [summary.unseen]
+    return [
+        Section(
+            note=[f"Guarantee: {summary.statement}"],
+            rows=_figures(summary),
+            tables=known.tables[:1],
+            below=known.note,
+            dense=True,
+        ),
+        Section(warnings=[f"Warning: {each}" for each in summary.warnings], below=unseen),
+    ]
+
+
+def _forecast_rows(planned: Plan) -> list[tuple[str, str]]:
+    """What is estimated, forecast and asked for."""
+    plan = planned.plan
+    problem, cost, promised = plan.problem, plan.cost, plan.guarantee
+    plural = "s" * (problem.items_per_user != 1)
+    found = [
+        ("users", f"{problem.users:,}, planned with {problem.items_per_user:,} row{plural} each"),
+        (f"ε = {promised.epsilon:g} pays for", ", ".join(_paid_for(promised))),
+    ]
+    if promised.health is not None:
+        few = promised.health.visible > 1
+        share = f"{100 * promised.health.visible:.2g} % of the users or more without a row that can be used"
+        found.append(("the check can see", "nothing: the users are too few" if few else share))
+    reasons = [] if planned.choice is None else planned.choice.partition(": ")[2].removesuffix(".").split("; ")
+    rounds = "1 round" if cost.rounds == 1 else f"{cost.rounds:,} rounds"
+    found.append(("method", ": ".join([f"{plan.algorithm}, {rounds}", *reasons[:1]])))
+    found += [("the budget", each) for each in reasons[1:] if each.startswith("with budget.")]
+    if risk := risk_sentence(plan.predicted_excess_risk, plan.guessed_excess_risk):
+        read = planned.forecast
+        beside = f"without training at most {start_risk(problem):.2g}" if read is None else read.beside()
+        found.append(("predicted excess risk", f"{risk}; {beside}"))
+        if read is not None and read.words():
+            found.append(("that is", read.words()))
+    else:
+        found.append(("predicted excess risk", f"not measured; without training at most {start_risk(problem):.2g}"))
+    held = problem.users * problem.items_per_user
+    found.append(("memory of the rows", f"{size(held * (4 * problem.dimension // problem.outputs + 8))} as planned"))
+    found.append(("computing", f"{cost.gradient_evaluations:,} gradients: {_about(_seconds(plan))}"))
+    return found
+
+
+def _seconds(plan: RunPlan) -> float:
+    """About what the rounds compute on two processors, as measured in docs/results.md: by users and by numbers."""
+    rows, answer = plan.problem.users * plan.problem.items_per_user, plan.parameters.answer_length(plan.problem)
+    return 250e-9 * plan.cost.messages + 0.5e-9 * (
+        plan.cost.gradient_evaluations * plan.problem.dimension + rows * answer
+    )
+
+
+def _about(time: float) -> str:
+    """A duration without digits that nobody measured."""
+    return "under a second" if time < 1 else f"about {duration(float(f'{time:.1g}'))}"
+
+
+def _paid_for(promised: Guarantee) -> list[str]:
+    """What the promise is spent on, each with its share of μ²."""
+    bought = 0.0 if promised.bought is None else promised.bought.share
+    looked = 0.0 if promised.health is None else promised.health.share * (1 - bought)  # of what is left
+    parts = [
+        ("training", 1 - bought - looked),
+        ("bounds that are not declared", bought),
+        ("a data quality check", looked),
+    ]
+    return [f"{what} {100 * share:.3g} %" for what, share in parts if share > 0]
+
+
+def _figures(summary: "TrainingSummary") -> list[tuple[str, str]]:
+    """Of a complete run: its method, and what is not in its promise."""
+    told, left = summary.rows(), {"algorithm", "privacy of one user"}
+    if any(label == RELEASED for label, _ in told):  # the plan's own bound stands behind `show --details`
+        left |= {"excess risk, predicted", "that is"}
+    return [("method", summary.algorithm), *(row for row in told if row[0] not in left)]

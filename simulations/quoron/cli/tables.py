@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -11,16 +11,6 @@ import quoron
 from quoron.cli.common import Csv, Json, Page, Population, ZeroOut, check_page, opened, showing
 from quoron.data.columns import OPTIONS, read
 from quoron_client.data.formats import is_folder
-from quoron_privacy.kernels.on_first_use import OnFirstUse
-
-if TYPE_CHECKING:
-    from quoron.data import index as indexing
-    from quoron.releases import measure
-    from quoron.reports import pages as alone
-else:  # when a command is called
-    indexing = OnFirstUse("quoron.data.index")
-    alone = OnFirstUse("quoron.reports.pages")
-    measure = OnFirstUse("quoron.releases.measure")
 
 Listed = list[str] | None
 Table = Annotated[str, typer.Argument(metavar="TABLE", help="A table with one item a row: a file, a folder or a URL.")]
@@ -108,8 +98,15 @@ def stats(
     asked |= {"dates": _dates(dates or ()), "items_per_user": items_per_user, "population": population}
     found = quoron.statistics(opened(table, csv), questions, user=user, **asked)
     showing.show(found, as_json=as_json)
-    if report is not None:
-        alone.write_release(found, report)
+    _write(found, report)
+
+
+def _write(found: Any, page: Path | None) -> None:
+    """Write the page of what was released, where one is asked for."""
+    from quoron.reports.pages import write_release
+
+    if page is not None:
+        write_release(found, page)
 
 
 def _adjacency(users: int | None) -> Literal["replace-one", "zero-out"]:
@@ -149,6 +146,7 @@ def evaluate(
     """Say how good a model is for the users of a table, with 95 % intervals, private for every user as a whole."""
     rows = table if is_folder(table) else opened(table, csv)
     if dry_run:
+        from quoron.releases import measure
         from quoron_server.plan import Privacy
 
         asked: dict[str, Any] = {"user": user, "cap": items_per_user, "users": users}
@@ -160,8 +158,7 @@ def evaluate(
     given: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "adjacency": _adjacency(users), "users": users}
     found = quoron.evaluate(model, rows, user, items_per_user=items_per_user, **given, population=population)
     showing.show(found, as_json=as_json)
-    if report is not None:
-        alone.write_release(found, report)
+    _write(found, report)
 
 
 def index(
@@ -175,6 +172,8 @@ def index(
     command goes on; after files or the index itself have changed it begins again. The index is kept in your own cache,
     where nobody else writes, never beside the data.
     """
+    from quoron.data import index as indexing
+
     made = indexing.renewed(source, user, force=force, watcher=_tell)
     order = "sorted by user" if made.sorted else "every user in one file"
     print(f"{made.users:,} users, {made.rows:,} rows, {len(made.files.parts):,} files, {order}: {made.folder}")

@@ -11,7 +11,7 @@
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -44,13 +44,6 @@ from quoron.cli.common import (
 )
 from quoron.data.columns import DescribedTable
 from quoron_privacy.errors import ConfigError, nearest
-from quoron_privacy.kernels.on_first_use import OnFirstUse
-
-if TYPE_CHECKING:
-    from quoron.api import resuming
-else:  # when a command is called
-    resuming = OnFirstUse("quoron.api.resuming")
-
 
 Table = Annotated[
     str,
@@ -278,6 +271,8 @@ def show(
     elif thing == "algorithms":
         showing.show_algorithms(as_json=as_json)
     elif Path(thing).is_dir():
+        from quoron.api import resuming
+
         showing.show_stored(resuming.stored(thing), resuming.report(thing), as_json=as_json, details=details)
     else:
         close = nearest(thing, [*LISTS, *run_folders("")], "Runs are listed under runs/.")

@@ -10,22 +10,19 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from quoron.arguments import shortened
 from quoron.engine.processors import processors
 from quoron.engine.sharded import Settings, ShardedEngine, of_processes
+from quoron.toml_text import pairs
 from quoron_privacy.errors import ConfigError, count, nearest
-from quoron_privacy.kernels.on_first_use import OnFirstUse
 
 if TYPE_CHECKING:
     from quoron.data.users import Answering
-    from quoron.engine import on_ray
     from quoron.planning.plans import Prepared
     from quoron.simulation.problem import Setup
     from quoron_server import rounds
-else:  # where workers are asked for
-    on_ray = OnFirstUse("quoron.engine.on_ray")
 
 
 def _check_fields(engine: "Engine", *, needs: str | None = None, extra: str = "") -> None:
@@ -71,6 +68,8 @@ class Ray:
 
     def over(self, population: "Answering", settings: Settings) -> "rounds.Engine":
         """Return the engine of these users; the caller closes it."""
+        from quoron.engine import on_ray
+
         return on_ray.engine(population, self.workers or processors(), settings, self.address)
 
 
@@ -125,21 +124,12 @@ def from_spec(engine: str | Engine) -> Engine:
     if name not in ENGINES:
         close = nearest(name, ENGINES, "Write NAME:KEY=VALUE.")
         raise ConfigError(f"Expected the engine inline, ray, flower or service, got {name!r}. {close}")
-    kinds, given = {field.name: field.type for field in fields(ENGINES[name])}, dict[str, Any]()
-    for part in listed.split(",") if colon else ():
-        key, _, value = part.partition("=")
-        if key not in kinds:
-            having = [other for other, kind in ENGINES.items() if key in {field.name for field in fields(kind)}]
-            close = (
-                f"It is a key of {' and '.join(having)}." if having else nearest(key, kinds, "Write NAME:KEY=VALUE.")
-            )
-            raise ConfigError(f"Expected keys of the engine {name} ({', '.join(kinds)}), got {key!r}. {close}")
-        if key in given and key != "kills":
-            raise ConfigError(f"Expected one {key} of the engine {name}, got two in {engine!r}. Leave one out.")
-        read: Any = value
-        if kinds[key] == int | None and value.isdecimal():
-            read = int(value)
-        given[key] = (*given.get(key, ()), read) if key == "kills" else read
+    keys = {other: {field.name: field.type for field in fields(kind)} for other, kind in ENGINES.items()}
+    kinds, typed = keys[name], listed.split(",") if colon else ()
+    listing = (" ".join((other, ", ".join(of))) for other, of in keys.items())
+    otherwise = f"Engines and their keys: {'; '.join(listing)}."
+    given = pairs(f"the engine {name}", typed, kinds, otherwise=otherwise, many=("kills",))
+    given |= {key: int(value) for key, value in given.items() if kinds[key] == int | None and value.isdecimal()}
     try:
         return ENGINES[name](**given)
     except ConfigError as error:

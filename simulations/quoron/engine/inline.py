@@ -32,7 +32,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial, reduce
 from math import prod
 from operator import add
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numba
 import numpy as np
@@ -42,7 +42,7 @@ from quoron.data.users import Answering, Corruption, Held, Purpose, Users, Vecto
 from quoron_client.compute.draws import Keys, user_keys
 from quoron_client.compute.enforcement import bounded, smoothness_scale
 from quoron_client.compute.gradients import gradient_sums
-from quoron_client.compute.work import answer
+from quoron_client.compute.work import answer, local_report
 from quoron_client.data.items import ItemBatch, Items, ItemView
 from quoron_client.protocol.domains import Bounds
 from quoron_client.protocol.questions import (
@@ -61,7 +61,6 @@ from quoron_client.protocol.questions import (
 from quoron_client.protocol.smoothing import Convolution
 from quoron_client.randomisers import LocalRandomness, SeededRandomness
 from quoron_privacy.errors import ConfigError
-from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_privacy.kernels.threads import at_once
 from quoron_privacy.means.clipping import ClippedSum
 from quoron_privacy.means.norm_counts import NormCountSum
@@ -69,12 +68,6 @@ from quoron_privacy.means.silo_sums import CELLS, longest, objection
 from quoron_privacy.release import LoopReduction, Reduction, Sums
 from quoron_server.rounds import Engine
 from quoron_server.silos import Silos
-
-if TYPE_CHECKING:
-    from quoron_client.compute import work as local_reports
-else:
-    local_reports = OnFirstUse("quoron_client.compute.work")  # of the local model alone
-
 
 HELD = 1 << 28  # bytes of answers that are held as a whole
 BLOCK = 1 << 24  # bytes that are computed at a time
@@ -187,7 +180,6 @@ class InlineEngine:
         randomness: LocalRandomness | None = None,
     ) -> None:
         self.population = population
-        self._counted: list[int] = []  # item gradients of each chunk: an append is not lost between threads
         self._randomness = randomness or SeededRandomness(seed)  # each user's own words, never the server's noise
         self._chunk_bytes = chunk_bytes
         self._seed, self._dropout = seed, dropout
@@ -196,13 +188,8 @@ class InlineEngine:
     def over(self, population: Answering) -> "InlineEngine":
         """The same engine for other users."""
         other = copy(self)
-        other.population, other._scales, other._counted = population, {}, [self.item_gradients]
+        other.population, other._scales = population, {}
         return other
-
-    @property
-    def item_gradients(self) -> int:
-        """Gradients computed, for simulation only."""
-        return sum(self._counted)
 
     def ask(self, question: Question) -> Answers | Sums:
         """Sums of the question's reduction, if it has one; else answers of its cohort, in slot order."""
@@ -311,7 +298,6 @@ class InlineEngine:
                 some = places[asked.argsort()]  # sums have no order, and memory is read best in its own
                 asked = users[some]
             batch, keys = self._items(asked, faults[some], task), _keys(task, question.round, asked)
-            self._counted.append(task.computed_gradients(batch.counts))
             scale = self._scale(asked, faults[some], task)
             largest = self._largest(task)
             sums.append(gradient_sums(loss, batch, task, reduction, largest=largest, keys=keys, scale=scale))
@@ -388,7 +374,6 @@ class InlineEngine:
     def _answers(self, users: Users, faults: NDArray[np.uint8], task: Task, round_number: int) -> Answers:
         """Of users who compute one."""
         batch = self._items(users, faults, task)
-        self._counted.append(task.computed_gradients(batch.counts))
         return self._computed(batch, task, round_number, users, self._scale(users, faults, task))
 
     def _faults(self, users: Users, round_number: int) -> NDArray[np.uint8]:
@@ -402,7 +387,7 @@ class InlineEngine:
         """What the clients of `users` send."""
         loss = self.population.loss
         if isinstance(task, LocalReport):
-            return local_reports.local_report(loss, batch, task, self._randomness, round=round_number, users=users)
+            return local_report(loss, batch, task, self._randomness, round=round_number, users=users)
         return answer(loss, batch, task, keys=_keys(task, round_number, users), scale=scale)
 
 

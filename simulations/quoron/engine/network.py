@@ -7,8 +7,8 @@
     >>> f"{times.total:.3f} s, of them {times.waiting:.3f} s waiting"
     '5.500 s, of them 4.999 s waiting'
     >>> mixed = Network.parse("phones:0.9+datacentre:0.1,deadline=30s")
-    >>> mixed.shares, [link.up for link in mixed.clients(10)].count(10e9)
-    ((0.9, 0.1), 1)
+    >>> mixed.shares, mixed.links[1].up
+    ((0.9, 0.1), 10000000000.0)
 
 Model, assumptions, limits, and where the figures of `PRESETS` are from: docs/comparing.md.
 """
@@ -17,16 +17,20 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
+from functools import partial
 from itertools import pairwise
+from operator import le
 from statistics import NormalDist
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, get_args
 
+from quoron.toml_text import pairs
 from quoron_privacy.errors import ConfigError
 from quoron_server.rounds import due_at, opening
 
 Ends = Literal["deadline", "early"]
 
 SECONDS = {"s": 1.0, "ms": 1e-3}
+SHARES = {"%": 0.01, "": 1.0}
 BITS = {"bps": 1.0, "kbps": 1e3, "Mbps": 1e6, "Gbps": 1e9}
 DEADLINE = 60.0  # seconds, where none is given: as a service's rounds
 SERVER = 2_000.0  # answers a second that a coordinator takes, where none are given
@@ -38,12 +42,6 @@ PRESETS: Mapping[str, str] = {
 """Kinds of clients that were measured, by name; what measured them stands in docs/comparing.md."""
 
 _DECILE = NormalDist().inv_cdf(0.9)
-_GAUSS = (  # nodes and weights of Gauss and Legendre on [0, 1], right for polynomials up to the seventh degree
-    (0.06943184420297371, 0.17392742256872692),
-    (0.33000947820757187, 0.32607257743127308),
-    (0.66999052179242813, 0.32607257743127308),
-    (0.93056815579702629, 0.17392742256872692),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,12 +95,23 @@ class Link:
         computing = counts.computing if self.compute is None else counts.items / self.compute
         return 8 * counts.wire_down / users / self.down, computing, 8 * counts.wire_up / users / self.up
 
-    def at(self, quantile: float) -> "Link":
-        """The link of the client than whom a share `quantile` of this kind has slower rates: without spread."""
-        if self.spread == 1.0:
-            return self
-        faster = self.spread ** (NormalDist().inv_cdf(quantile) / _DECILE)
-        return replace(self, up=self.up * faster, down=self.down * faster, spread=1.0)
+    def late(self, time: float, counts: Counts) -> float:
+        """Probability that the answer of one of these clients, who does not drop out, is not there by then."""
+        down, computing, up = self.seconds(counts)
+        spread = self.spread > 1 and down + up > 0
+        on_top = time - self.rtt - computing - (0 if spread else down + up)
+        if on_top <= 0.0:
+            return 1.0
+        if spread:
+            return 0.5 * math.erfc(math.log(on_top / (down + up)) / math.log(self.spread) * _DECILE / math.sqrt(2.0))
+        return math.exp(-on_top / self.jitter) if self.jitter else 0.0
+
+    def slowest(self, counts: Counts, late: float) -> float:
+        """Seconds by which an answer is late with this probability."""
+        down, computing, up = self.seconds(counts)
+        deviations = -NormalDist().inv_cdf(min(late, 1.0 - 1e-9))
+        slower = math.exp(deviations / _DECILE * math.log(self.spread))
+        return self.rtt + computing + (down + up) * slower - self.jitter * math.log(late)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,20 +165,6 @@ class Network:
     def _kinds(self) -> tuple[tuple[float, Link], ...]:
         return tuple(zip(self.shares, self.links, strict=True))
 
-    def clients(self, count: int) -> tuple[Link, ...]:
-        """A link for each of `count` clients, without spread: whole numbers of each kind, its rates at even quantiles.
-
-        Always the same ones. Kinds and rates are in an order of their own, so that they go with no order of users.
-        """
-        exact = [share * count for share in self.shares]
-        whole = [math.floor(each) for each in exact]
-        by_rest = sorted(range(len(exact)), key=lambda kind: whole[kind] - exact[kind])
-        for kind in by_rest[: count - sum(whole)]:
-            whole[kind] += 1
-        links = [link.at((i + 0.5) / many) for link, many in zip(self.links, whole, strict=True) for i in range(many)]
-        golden = (math.sqrt(5) - 1) / 2
-        return tuple(links[i] for i in sorted(range(count), key=lambda i: math.fmod((i + 1) * golden, 1.0)))
-
     def held(self) -> "Network":
         """The same with rounds that last their whole time, as those of a promise that rests on secret cohorts must."""
         return replace(self, ends="deadline")
@@ -207,65 +202,21 @@ class Network:
 
     def _open(self, counts: Counts) -> float:
         """Expected seconds until the slowest of `counts.asked` users has answered, at most the deadline."""
+        from scipy.integrate import quad
+
         asked = counts.asked
         if not asked:
             return 0.0
-        ways = [(share * (1.0 - link.dropout), _Way.of(link, counts)) for share, link in self._kinds if share > 0]
-        ends = {0.0, self.deadline}
-        for share, way in ways:
-            ends.update(end for end in way.ends(asked * share) if end < self.deadline)
+        kinds = [(share * (1.0 - link.dropout), link) for share, link in self._kinds if share > 0]
+        shares = 1.0, 0.5, 1 / asked, 1e-9 / asked, 1e-26 / asked
+        turns = {link.slowest(counts, share) for _, link in kinds for share in shares}  # between them it is smooth
 
         def unfinished(time: float) -> float:
-            late = math.fsum(share * way.late(time) for share, way in ways) + self.dropout
+            late = math.fsum(share * link.late(time, counts) for share, link in kinds) + self.dropout
             return -math.expm1(asked * math.log1p(-late)) if late < 1.0 else 1.0
 
-        return math.fsum(
-            (end - begin) * weight * unfinished(begin + (end - begin) * node)
-            for begin, end in pairwise(sorted(ends))
-            for node, weight in _GAUSS
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class _Way:
-    """The time of one client's answer: `fixed`, and on top an exponential or a lognormal one."""
-
-    fixed: float
-    mean: float = 0.0  # of the exponential
-    median: float = 0.0  # of the lognormal
-    sigma: float = 0.0
-
-    @classmethod
-    def of(cls, link: Link, counts: Counts) -> "_Way":
-        down, computing, up = link.seconds(counts)
-        if link.spread == 1.0 or down + up == 0.0:
-            return cls(link.rtt + computing + down + up, mean=link.jitter)
-        return cls(link.rtt + computing, median=down + up, sigma=math.log(link.spread) / _DECILE)
-
-    def late(self, time: float) -> float:
-        """Probability that the answer is not there by then."""
-        on_top = time - self.fixed
-        if on_top <= 0.0:
-            return 1.0
-        if self.median:
-            return 0.5 * math.erfc(math.log(on_top / self.median) / self.sigma / math.sqrt(2.0))
-        return math.exp(-on_top / self.mean) if self.mean else 0.0
-
-    def ends(self, asked: float) -> Iterable[float]:
-        """Times between which the chance that one of so many is late is smooth."""
-        yield self.fixed
-        if self.mean or self.median:
-            first = min(0.0, math.log(60.0 / max(asked, 1e-9)))  # before it one of them is late, but for exp(-60)
-            for step in range(61):
-                share = math.exp(first - 0.5 * step)
-                if self.mean:
-                    yield self.fixed - self.mean * math.log(share)
-                else:
-                    yield self.fixed + self.median * math.exp(-self.sigma * _normal_quantile(share))
-
-
-def _normal_quantile(share: float) -> float:
-    return NormalDist().inv_cdf(min(share, 1.0 - 1e-9))
+        ends = sorted({0.0, self.deadline, *(turn for turn in turns if turn < self.deadline)})
+        return math.fsum(quad(unfinished, *between)[0] for between in pairwise(ends))
 
 
 def several(text: str) -> dict[str, Network]:
@@ -306,93 +257,45 @@ def _preset(text: str) -> tuple[float, dict[str, Any]]:
             f"Expected a network of {', '.join(PRESETS)}, of a mix such as phones:0.9+datacentre:0.1, or of key=value "
             f"pairs with keys {', '.join(READERS)}, got {name!r}."
         )
-    return _part("share", share) if sign else 1.0, _pairs(PRESETS[name].split(","))
+    return _read("share", share, _SHARE) if sign else 1.0, _pairs(PRESETS[name].split(","))
 
 
 def _pairs(pieces: Iterable[str]) -> dict[str, Any]:
-    given: dict[str, Any] = {}
-    for piece in pieces:
-        key, sign, value = (part.strip() for part in piece.partition("="))
-        if not sign or key not in READERS:
-            raise ConfigError(
-                f"Expected a network of key=value pairs with keys {', '.join(READERS)}, got {piece!r}. Names of "
-                "networks come first."
-            )
-        field = "rtt" if key == "delay" else key
-        if field in given:
-            raise ConfigError(f"Expected each key of a network once, got {key} twice.")
-        given[field] = 2 * READERS[key](key, value) if key == "delay" else READERS[key](key, value)
-    return given
+    typed = pairs("a network's", pieces, READERS, otherwise="Names of networks come first.")
+    return {key: _read(key, value.strip(), READERS[key]) for key, value in typed.items()}
 
 
-def _number(key: str, value: str, units: Mapping[str, float], form: str) -> float:
-    """A number >= 0 with one of the units; the unit '' where it may be left out."""
+Reader = tuple[Mapping[str, float], str, Callable[[Any], bool]]  # units, the form in words, whether it may be this one
+
+
+def _read(key: str, value: str, reader: Reader) -> Any:
+    """The value of a key: a number with one of its units, within its range, or a word."""
+    units, form, allowed = reader
     match = re.fullmatch(r"([0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?|\.[0-9]+)\s*([^\d\s.]*)", value)
-    if match is None or match[2] not in units:
+    number = math.nan if match is None or match[2] not in units else float(match[1]) * units[match[2]]
+    read: Any = number if units else value
+    if not allowed(read):
         raise ConfigError(f"Expected the network's {key} to be {form}, got {key}={value}.")
-    return float(match[1]) * units[match[2]]
+    return read
 
 
-def _time(key: str, value: str) -> float:
-    return _number(key, value, SECONDS, "a time such as 80ms or 0.08s")
+def _positive(number: float) -> bool:
+    return 0 < number < math.inf
 
 
-def _length(key: str, value: str) -> float:
-    return _positive(key, value, SECONDS, "a time above 0 such as 60s")
-
-
-def _rate(key: str, value: str) -> float:
-    return _positive(key, value, BITS, "a rate above 0 in bps, kbps, Mbps or Gbps, such as 10Mbps")
-
-
-def _times_slower(key: str, value: str) -> float:
-    form = "a number of times from 1 such as 5.7"
-    number = _positive(key, value, {"": 1.0}, form)
-    if number < 1:
-        raise ConfigError(f"Expected the network's {key} to be {form}, got {key}={value}.")
-    return number
-
-
-def _part(key: str, value: str) -> float:
-    return _positive(key, value, {"%": 0.01, "": 1.0}, "a share above 0 such as 90% or 0.9")
-
-
-def _share(key: str, value: str) -> float:
-    form = "a share below 1 such as 5% or 0.05"
-    share = _number(key, value, {"%": 0.01, "": 1.0}, form)
-    if share >= 1:
-        raise ConfigError(f"Expected the network's {key} to be {form}, got {key}={value}.")
-    return share
-
-
-def _speed(thing: str) -> Callable[[str, str], float]:
-    return lambda key, value: _positive(key, value, {f"{thing}/s": 1.0}, f"a speed above 0 such as 2000{thing}/s")
-
-
-def _positive(key: str, value: str, units: Mapping[str, float], form: str) -> float:
-    number = _number(key, value, units, form)
-    if not 0 < number < math.inf:
-        raise ConfigError(f"Expected the network's {key} to be {form}, got {key}={value}.")
-    return number
-
-
-def _ends(key: str, value: str) -> Ends:
-    if value not in get_args(Ends):
-        raise ConfigError(f"Expected the network's {key} to be {' or '.join(get_args(Ends))}, got {key}={value}.")
-    return cast(Ends, value)
-
-
-READERS: Mapping[str, Callable[[str, str], Any]] = {
-    "rtt": _time,
-    "delay": _time,  # one way, half of rtt
-    "jitter": _time,
-    "up": _rate,
-    "down": _rate,
-    "spread": _times_slower,
-    "dropout": _share,
-    "deadline": _length,
-    "compute": _speed("items"),
-    "server": _speed("answers"),
-    "ends": _ends,
+_RATE = BITS, "a rate above 0 in bps, kbps, Mbps or Gbps, such as 10Mbps", _positive
+_TIME = SECONDS, "a time such as 80ms or 0.08s", partial(le, 0.0)
+_SHARE = SHARES, "a share above 0 such as 90% or 0.9", _positive  # of a kind in a mix
+READERS: Mapping[str, Reader] = {
+    "rtt": _TIME,
+    "jitter": _TIME,
+    "up": _RATE,
+    "down": _RATE,
+    "spread": ({"": 1.0}, "a number of times from 1 such as 5.7", lambda times: 1 <= times < math.inf),
+    "dropout": (SHARES, "a share below 1 such as 5% or 0.05", lambda share: 0 <= share < 1),
+    "deadline": (SECONDS, "a time above 0 such as 60s", _positive),
+    "compute": ({"items/s": 1.0}, "a speed above 0 such as 2000items/s", _positive),
+    "server": ({"answers/s": 1.0}, "a speed above 0 such as 2000answers/s", _positive),
+    "ends": ({}, " or ".join(get_args(Ends)), get_args(Ends).__contains__),
 }
 _LINK = frozenset(part.name for part in fields(Link))

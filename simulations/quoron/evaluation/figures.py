@@ -269,7 +269,8 @@ def read(held: HeldOut, scorer: Scorer, released: Released, promise: ReleaseGuar
         here, noise = float(shares.held.sum()), shares.noise(np.ones_like(shares.held))
     else:
         figures, bins = [*_of_others(held, scorer, found, told)], ()
-        here, noise = _seen(_parts(held, told))
+        parts = _parts(held, told)
+        here, noise = parts.here, parts.noise(np.append(np.ones(parts.classes), [0.0, 0.0]))
     figures += _per_item(held, scorer, found, told, figures)
     remarks = [*_remarks(figures)]
     if not scorer.finite or here <= max(FEW, WIDE * noise):
@@ -277,11 +278,6 @@ def read(held: HeldOut, scorer: Scorer, released: Released, promise: ReleaseGuar
     return Evaluation(
         tuple(figures), bins, held.users, promise.epsilon, promise.delta, promise.statement, tuple(remarks)
     )
-
-
-def _seen(parts: "_Parts") -> tuple[float, float]:
-    """Share of users with rows, and the noise in it: where they do not stand out, means over them say nothing."""
-    return parts.here, parts.noise(np.append(np.ones(parts.classes), [0.0, 0.0]))
 
 
 def _nothing(figure: Figure) -> Figure:

@@ -9,7 +9,6 @@ crosses between them; the bits are those of the inline engine. The run config of
 | `folder`           | run folder; a run of the same configuration there goes on                          |
 | `set`              | further keys, such as "algorithm.options.rounds=5; domain.radius=2"                |
 | any with a dot     | that key of the configuration, such as `privacy.epsilon`                           |
-| `config`, `base`   | instead of a preset: a configuration's text, and where its table's path begins     |
 | `events`           | a file for the lines of `Events`, for the caller, who follows the run              |
 
 A node that holds a user's `data` takes no part, unless its owner lets it simulate (`simulation-seed`).
@@ -33,7 +32,6 @@ from flwr.app import Context, RecordDict
 from flwr.serverapp import Grid, ServerApp
 from numpy.typing import NDArray
 
-from quoron import config as configs
 from quoron.config import Config
 from quoron.engine.inline import InlineEngine
 from quoron.reports.progress import Display
@@ -75,20 +73,17 @@ class SimulatedUsers:
 @lru_cache(maxsize=2)
 def _engine(settings: tuple[tuple[str, Any], ...]) -> tuple[InlineEngine, int]:
     """The same for every message of a process."""
-    config, _, base = read(dict(settings))
-    engine = setup(config, base).engine
+    config, _ = read(dict(settings))
+    engine = setup(config, Path.cwd()).engine
     assert isinstance(engine, InlineEngine)
     return engine, config.run.seed
 
 
-def read(settings: Settings) -> tuple[Config, str, Path]:
-    """The configuration of a run config, a name for its runs, and where a table's relative path begins."""
+def read(settings: Settings) -> tuple[Config, str]:
+    """The configuration of a run config, and a name for its runs."""
     given = [f"{key}={json.dumps(value)}" for key, value in settings.items() if "." in key and value != ""]
     given += [each.strip() for each in str(settings.get("set", "")).split(";") if each.strip()]
-    base = Path(str(settings.get("base", "")) or Path.cwd())
-    if text := str(settings.get("config", "")):
-        return configs.parse(text, "the run config", given), RUN, base
-    return *resolve(str(settings.get("preset", "")) or "quickstart", given), base
+    return resolve(str(settings.get("preset", "")) or "quickstart", given)
 
 
 class Events:
@@ -145,20 +140,20 @@ class Events:
 def carry_out(grid: Grid, context: Context) -> None:
     """The main of the ServerApp: a run in its folder, from wherever its ledger stands."""
     settings = context.run_config
-    config, name, base = read(settings)
+    config, name = read(settings)
     if events := str(settings.get("events", "")):
         with Events(Path(events)) as observer:
-            _in_folder(grid, config, base, RunFolder(Path(str(settings["folder"]))), observer)
+            _in_folder(grid, config, RunFolder(Path(str(settings["folder"]))), observer)
         return
     if settings.get("folder", ""):
-        config = config.model_copy(update={"run": config.run.model_copy(update={"out": str(settings["folder"])})})
+        config = config.but(run={"out": str(settings["folder"])})
     folder = claim(config, name)
     _log.warning("the run folder is %s", folder.path.resolve())
-    _in_folder(grid, config, base, folder, Display("lines"))
+    _in_folder(grid, config, folder, Display("lines"))
 
 
-def _in_folder(grid: Grid, config: Config, base: Path, folder: RunFolder, observer: Events | Display) -> None:
-    prepared = runs.prepare(config, base)
+def _in_folder(grid: Grid, config: Config, folder: RunFolder, observer: Events | Display) -> None:
+    prepared = runs.prepare(config, Path.cwd())
     fleet = Shards.found(grid, run=RUN, seconds=WAITING, told=_Counting(observer, "nodes are there"))
     told = _Counting(observer, "nodes have answered")
     engine = FlowerEngine(grid, fleet, RUN, prepared.scene.problem, SECONDS, early_ends=True, demanding=True, told=told)

@@ -1,6 +1,6 @@
 """A simulation carried out by Flower: users spread over its simulated nodes, one SuperLink for the time of the run.
 
-    result = simulate(prepared, folder, base, engine=Flower(nodes=50, cpus=2))
+    result = simulate(prepared, folder, engine=Flower(nodes=50, cpus=2))
 
 The bits are those of the inline engine, so either may continue what the other began. The ServerApp writes what happens,
 a line of JSON each, into a file of this run's scratch folder (`simulated.Events`); where that is gone, it ends.
@@ -44,13 +44,9 @@ _LOOK, _ASK = 0.1, 15.0  # seconds between two looks at the run's events, and tw
 
 
 def simulate(
-    prepared: Prepared[Setup],
-    folder: RunFolder,
-    base: Path,
-    observers: Sequence[Observer] = (),
-    engine: Flower = FLOWER,
+    prepared: Prepared[Setup], folder: RunFolder, observers: Sequence[Observer] = (), engine: Flower = FLOWER
 ) -> SimulatedRun:
-    """Carry a run out on simulated SuperNodes and return it; a table's relative path is relative to `base`.
+    """Carry a run out on simulated SuperNodes, which read the configuration in its folder, and return it.
 
     Raises ConfigError without Ray; RunError, with the run as its ledger holds it, if Flower or a node fails.
     """
@@ -69,12 +65,8 @@ def simulate(
         with superlink(place, folder.path / LOG) as (connection, check):
             runs.tell(observers, f"starting {nodes} nodes")
             (events := place.folder / EVENTS).touch()
-            settings: dict[str, str | int | float] = {
-                "config": prepared.config.as_toml(),
-                "base": str(base.resolve()),
-                "folder": str(folder.path.resolve()),
-                "events": str(events),
-            }
+            where = folder.path.resolve()
+            settings = {"preset": str(where / "config.toml"), "folder": str(where), "events": str(events)}
             app = write_bundle(place.folder / "app", name="quoron-simulation", settings=settings, **COMPONENTS)
             sizes = (
                 f"num-supernodes={nodes} init-args-num-cpus={engine.cpus or os.cpu_count() or 1} "

@@ -25,14 +25,14 @@ import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Unpack
 
 import numpy as np
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
 from quoron.arguments import entry_point
-from quoron.training.rows import Method, TrainedRows, algorithm_of, origin_of, problem_of
+from quoron.training.rows import BlackBox, TrainedRows, algorithm_of, origin_of, problem_of
 from quoron.training.start import Start
 from quoron_client.durable import OWN, make_folder
 from quoron_privacy.counts.min_cohort import spent_on
@@ -80,19 +80,8 @@ def train_privately(
     users: int,
     dimension: int,
     out: str | Path,
-    epsilon: float,
-    delta: float,
-    radius: float,
-    clip_norm: float | None = None,
-    algorithm: str | None = None,
-    options: Mapping[str, Any] | None = None,
-    items_per_user: int | None = None,
-    smoothness: float | None = None,
-    allow_large_delta: bool = False,
-    seed: int | None = None,
     min_cohort: float | None = None,
     min_cohort_epsilon: float | None = None,
-    population: str | None = None,
     run: str = "private",
     start: NDArray[np.float64] | None = None,
     action: str = "private",
@@ -100,6 +89,7 @@ def train_privately(
     waiting: float = 600.0,
     early_ends: bool = False,
     identities: Identities = "keys",
+    **training: Unpack[BlackBox],
 ) -> TrainedRows[NDArray[np.float64]]:
     """Train a model of `dimension` numbers on `users` nodes with (ε, δ)-differential privacy for all items of a user.
 
@@ -130,37 +120,37 @@ def train_privately(
     """
     _speak()
     origin, folder = origin_of(start, dimension), Path(out)
-    method: Method = {"radius": radius, "clip_norm": clip_norm, "algorithm": algorithm, "options": options}
-    method |= {"items_per_user": items_per_user, "smoothness": smoothness}
+    epsilon, delta, seed = training["epsilon"], training["delta"], training.get("seed")
     positive(seconds=seconds, waiting=waiting)
     if identities == "keys":
         require_secret_noise(os.environ, seed)
         require_users(os.environ)
     if seed is None:
-        check_delta(delta, users, allowed=allow_large_delta, key="allow_large_delta")
-    name, given = algorithm_of(method)
-    training = Training(
+        allowed = training.get("allow_large_delta", False)
+        check_delta(delta, users, allowed=allowed, key="allow_large_delta")
+    name, given = algorithm_of(training)
+    asked = Training(
         run=run,
         algorithm=name,
-        problem=problem_of(method, users=users, dimension=dimension),
+        problem=problem_of(training, users=users, dimension=dimension),
         privacy=Privacy(epsilon, delta, min_cohort, spent_on(min_cohort, epsilon, min_cohort_epsilon)),
-        clip_norm=clip_norm,
+        clip_norm=training.get("clip_norm"),
         options=given,
         identities=identities,
-        group=population or EVERYONE,
+        group=training.get("population") or EVERYONE,
         seed=seed or 0,
         simulation_seed=seed,
         early_ends=early_ends,
     )
-    plan = training.plan()
+    plan = asked.plan()
     _make_ours(folder)
     with Database(f"sqlite:///{folder.resolve() / BOOKS}") as database:
         books = Books(database)
         known = books.registry.run(run) is not None
         begin = _start(folder, run, Start(origin), known=known, given=start is not None)
-        origin, training = begin.weights, replace(training, start=begin.digest)
+        origin, asked = begin.weights, replace(asked, start=begin.digest)
         books.settle()
-        moved = train(grid, training, plan, books, origin, action=action, seconds=seconds, waiting=waiting)
+        moved = train(grid, asked, plan, books, origin, action=action, seconds=seconds, waiting=waiting)
     model = origin + moved
     return TrainedRows(model, model, sentence(plan.guarantee), folder, plan)
 

@@ -478,12 +478,7 @@ def _named(config: Config, problem: Problem, algorithms: Registry, *, compare: b
 def _in_equal_silos(config: Config, count: int) -> Config:
     """The same of users of another number than configured, in so many silos of which none is away or adversarial."""
     silos = SiloSection(sizes=count, sums=config.population.silos is not None and config.population.silos.sums)
-    return config.model_copy(update={"population": config.population.model_copy(update={"silos": silos})})
-
-
-def with_epsilon(config: Config, epsilon: float) -> Config:
-    """The same at another ε."""
-    return config.model_copy(update={"privacy": config.privacy.model_copy(update={"epsilon": epsilon})})
+    return config.but(population={"silos": silos})
 
 
 def _settling(
@@ -492,7 +487,7 @@ def _settling(
     """Have the error name an n and an ε that are feasible with all of the configuration, budget and silos included."""
 
     def again(users: int, epsilon: float, rounds: int | None) -> Any:
-        other, silos = with_epsilon(config, epsilon), silos_of(config, problem.users)
+        other, silos = config.but(privacy={"epsilon": epsilon}), silos_of(config, problem.users)
         if silos is not None and users != problem.users:
             other = _in_equal_silos(other, min(users, len(silos.sizes)))
         return planned(other, replace(problem, users=users), rounds)
@@ -577,7 +572,7 @@ def _estimated(
     """The same; the n of its Infeasible is an estimate."""
     section, most = config.algorithm, config.budget.max_rounds
     if rounds is None and given.get("rounds") is None and most is not None:
-        limited = config.model_copy(update={"budget": config.budget.model_copy(update={"max_rounds": None})})
+        limited = config.but(budget={"max_rounds": None})
         exactly = partial(_plan, info, limited, problem, given)
         return within_rounds(most, exactly(), exactly)
     if rounds is None and given.get("rounds") is None and info.takes("rounds"):

@@ -11,7 +11,7 @@ from typing import Any
 
 from quoron.config import Config
 from quoron.planning.choosing import Candidate, risk_words
-from quoron.planning.plans import choose, with_epsilon
+from quoron.planning.plans import choose
 from quoron.results import Printed
 from quoron_privacy.errors import ConfigError, QuoronError
 from quoron_server.algorithms.info import start_risk
@@ -101,7 +101,7 @@ def epsilon_curve(config: Config, problem: Problem, *, plan: Planner = planned) 
     for epsilon in (config.privacy.epsilon * step for step in STEPS):
         if not EPSILONS[0] <= epsilon <= EPSILONS[1]:
             continue
-        found = plan(with_epsilon(config, epsilon), problem)
+        found = plan(config.but(privacy={"epsilon": epsilon}), problem)
         if isinstance(found, QuoronError):
             points.append((epsilon, Candidate(config.algorithm.name, None, found)))
         else:
@@ -127,7 +127,7 @@ def enough(config: Config, problem: Problem, risk: float, *, plan: Planner = pla
         return _good(plan(config, replace(problem, users=round(users))), risk)
 
     def at_epsilon(epsilon: float) -> RunPlan | None:
-        return _good(plan(with_epsilon(config, epsilon), problem), risk)
+        return _good(plan(config.but(privacy={"epsilon": epsilon}), problem), risk)
 
     users = least(at_users, problem.users, 2, MOST_USERS)
     epsilon = least(at_epsilon, config.privacy.epsilon, *EPSILONS)

@@ -104,7 +104,7 @@ class Section:
     detail: bool = False  # a terminal shows it only where details are asked for
 
 
-def document(name: str, parts: Iterable[Section], *, lead: str, simulated: bool = False, footer: str = FOOTER) -> str:
+def document(name: str, parts: Iterable[Section], *, lead: str, simulated: bool = False) -> str:
     """Return the page of a result as HTML text; that of a simulation says so instead of its footer."""
     banner = f'<p class="simulated" role="note">{text(SIMULATED)}</p>' if simulated else ""
     return f"""<!doctype html>
@@ -124,7 +124,7 @@ def document(name: str, parts: Iterable[Section], *, lead: str, simulated: bool 
 {banner}
 {"".join(map(_section, parts))}
 </main>
-<footer><p>{text("Made by quoron." if simulated else footer)}</p></footer>
+<footer><p>{text("Made by quoron." if simulated else FOOTER)}</p></footer>
 </body>
 </html>
 """

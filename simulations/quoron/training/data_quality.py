@@ -58,7 +58,7 @@ def plan(
     left, _ = data_quality.rest(privacy.epsilon, privacy.delta, share)
     if left < LEAST_EPSILON:
         return chosen(config, problem), f"epsilon={privacy.epsilon:g} leaves nothing for it"
-    rest = config.model_copy(update={"privacy": config.privacy.model_copy(update={"epsilon": left})})
+    rest = config.but(privacy={"epsilon": left})
     try:
         planned = chosen(rest, problem)
     except Infeasible:

@@ -536,7 +536,7 @@ def forecast(
     paid = purchases_of(config, asked, trained)
 
     def at(width: int) -> Plan:
-        planned, encoding = _of_width(_seeded(config, seed), asked, trained, paid, width)
+        planned, encoding = _of_width(config.but(run={"seed": seed}), asked, trained, paid, width)
         planned = evaluated.with_held_out(planned, config, encoding, users)
         return replace(planned, plan=planned.plan.as_curated(assumptions))
 
@@ -591,7 +591,7 @@ def within(config: Config, problem: Problem, encoding: Any, paid: Bought) -> tup
     Raises what `choose` raises: Infeasible too where no method is Gaussian as a whole.
     """
     whole = config.privacy
-    left = config.model_copy(update={"privacy": whole.model_copy(update={"epsilon": paid.rest_epsilon})})
+    left = config.but(privacy={"epsilon": paid.rest_epsilon})
     registry, named = {name: info for name, info in ALGORITHMS.items() if info.may_be_gaussian}, config.algorithm.name
     while named == "auto" or named in registry or named not in ALGORITHMS:
         planned, why = data_quality.plan(left, problem, encoding, registry)
@@ -675,10 +675,6 @@ def _public(config: Config, users: int) -> tuple[Problem, Encoding]:
     domain = make_domain(config.domain, config.loss.feature_norm)
     items = config.population.items_per_user or 1
     return problem_of(config, Declared(users, items, encoding.dimension * loss.outputs, loss, domain, known)), encoding
-
-
-def _seeded(config: Config, seed: int) -> Config:
-    return config.model_copy(update={"run": config.run.model_copy(update={"seed": seed})})
 
 
 def _told(planned: Plan, asked: Wanted, paid: Bought, wide: Plan) -> Plan:

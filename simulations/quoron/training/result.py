@@ -33,7 +33,7 @@ from quoron_server.plan import RunPlan
 from quoron_server.problem import Problem
 from quoron_server.wording import sentence
 
-report = OnFirstUse("quoron.training.report")
+pages = OnFirstUse("quoron.reports.pages")
 SHOWN = 3  # facts that were estimated, in a summary; the page has all
 UNEVEN = 4.0  # eigenvalues of a last pass apart, from which tracking-srgd's forecasts were seen to fail
 OUTGROWN = 3.0  # times a plan's bound: if a run shows more, the plan's bound is not reported
@@ -206,7 +206,7 @@ def write(
     rows = [public_row(event) for event in events]
     folder.write_rounds(rows)
     folder.write_json("summary.json", summary.as_json())
-    report.write_training(folder, summary, model, rows)
+    pages.write_training(folder, summary, model, rows)
     folder.write_text(MODEL, model.as_text())
     return TrainedTable(model, model.weights, summary.statement, folder.path, summary)
 

@@ -37,8 +37,8 @@ import hashlib
 import json
 import logging
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from functools import reduce
 from operator import add
@@ -97,8 +97,8 @@ class TrainedRows(Released[M]):
         return self.plan.guarantee
 
 
-class Method(TypedDict, total=False):
-    """The algorithm of a black box, and the public numbers that it is planned with."""
+class BlackBox(TypedDict, total=False):
+    """The arguments of every function that trains a black box: its algorithm, public numbers, the guarantee."""
 
     algorithm: str | None  # a name from `quoron show algorithms`; None: "one-pass-dp-sgd"
     options: Mapping[str, Any] | None  # of that algorithm: `rounds`, `rate`, `step_size`, ...; the plan chooses others
@@ -106,29 +106,29 @@ class Method(TypedDict, total=False):
     radius: Required[float]  # the model stays within this distance of its start
     smoothness: float | None  # of users' average losses, if known; for step sizes alone
     clip_norm: float | None  # rows are shortened to it. None: it follows the users, privately, for a share of ε
-    chunk: int | None  # users computed at once: bounds memory; of torch and JAX 64, else a cohort, unless given
-
-
-class Training(Method, total=False):
-    """The arguments of every function that trains a black box."""
-
     epsilon: Required[float]
     delta: Required[float]  # above 1/n it is refused without allow_large_delta
     allow_large_delta: bool
     seed: int | None  # SIMULATED: of all noise, for made-up data only, as it protects nobody. None: from the system
-    out: str | Path | None  # the run's folder; None: the next under runs/
     population: str | None  # whose privacy budget is charged; None: "everyone"
+
+
+class Training(BlackBox, total=False):
+    """And of those that train it on this machine."""
+
+    chunk: int | None  # users computed at once: bounds memory; of torch and JAX 64, else a cohort, unless given
+    out: str | Path | None  # the run's folder; None: the next under runs/
     ledger: str | Path | None  # the file of privacy budgets; None: QUORON_LEDGER, or the platform's place
     observers: Sequence[Observer]  # called with the public figures of every round
 
 
-def algorithm_of(method: Method) -> tuple[str, dict[str, Any]]:
+def algorithm_of(method: BlackBox) -> tuple[str, dict[str, Any]]:
     """Return the name of the algorithm, and its options."""
     name = method.get("algorithm")
     return ONE_PASS if name is None else name, dict(method.get("options") or {})
 
 
-def problem_of(method: Method, *, users: int, dimension: int) -> Problem:
+def problem_of(method: BlackBox, *, users: int, dimension: int) -> Problem:
     """Return the problem of a black box: its bound on gradients is the clip, and nothing is said of convexity."""
     items, clip_norm = method.get("items_per_user"), method.get("clip_norm")
     if clip_norm is not None:
@@ -421,17 +421,18 @@ def carry_out(
         account=lifetime.account(place) if seed is None else None,  # a simulation promises nothing
         simulation_seed=seed,
     )
-    with _naming_differences(out if begun else None, setting):
+    try:
         run.check()
-    if begun is None:
-        make_sure_of_answers(run.plan)
-    folder = claim_rows(out)
-    if begun is None:
-        start.write(folder.path / FILE)
-        folder.write_json(ROWS, {"identity": asdict(identity), "setting": setting.as_text()})
-        folder.write_json("plan.json", plan_json(run.plan))
-    with _naming_differences(folder.path, setting):
+        if begun is None:
+            make_sure_of_answers(run.plan)
+        folder = claim_rows(out)
+        if begun is None:
+            start.write(folder.path / FILE)
+            folder.write_json(ROWS, {"identity": asdict(identity), "setting": setting.as_text()})
+            folder.write_json("plan.json", plan_json(run.plan))
         own = run.begin(folder.ledger)
+    except OtherVersion as error:
+        raise OtherVersion(f"{error}{'' if out is None or begun is None else _differing(out, setting)}") from None
     with closing(own):
         run.charge()
         words = (StartedNoise.fresh if seed is None else StartedNoise.simulated)(run.noise(own))
@@ -476,18 +477,9 @@ def _said(plan: RunPlan, setting: Setting, told: dict[str, Any], statement: str)
     return of_means(held, setting.measured, np.array(told["means"], np.float64), promise)
 
 
-@contextmanager
-def _naming_differences(place: Path | str | None, setting: Setting) -> Iterator[None]:
-    """Errors say in which settings the run that began in a folder is another one."""
-    try:
-        yield
-    except OtherVersion as error:
-        raise OtherVersion(f"{error}{_differing(RunFolder(Path(place)), setting) if place else ''}") from None
-
-
-def _differing(folder: RunFolder, setting: Setting) -> str:
-    """The names of settings that are not those that the run began with."""
-    stored = json.loads(json.loads((folder.path / ROWS).read_text(encoding="utf-8"))["setting"])
+def _differing(out: str | Path, setting: Setting) -> str:
+    """The names of settings that are not those that the run in this folder began with."""
+    stored = json.loads(RunFolder(Path(out)).read_json(ROWS)["setting"])
     own = json.loads(setting.as_text())
     names = [name for name in own if own[name] != stored.get(name)]
     return f" Different here: {', '.join(names)}." if names else ""

@@ -124,7 +124,7 @@ def rehearse(config: Config, *, simulation_seed: int, frame: Any) -> tuple[Model
 
 def forecast(config: Config, base: Path, frame: Any = None) -> Plan:
     """What a run would promise and cost of which something is estimated, with no account asked. Raises as `prepare`."""
-    return _undeclared(_alone(config), base, Identity("forecast", config.run.seed, ""), frame, ()).planned
+    return _of_simulation(config, base, frame).planned
 
 
 def simulated(config: Config, base: Path, frame: Any = None) -> tuple[Config, str]:
@@ -132,18 +132,23 @@ def simulated(config: Config, base: Path, frame: Any = None) -> tuple[Config, st
 
     Its promise is what the purchases leave. Raises what `prepare` does; NothingReleased where nothing could be trained.
     """
-    train = config.train
-    prepared = _undeclared(_alone(config), base, Identity("simulation", config.run.seed, ""), frame, ())
+    prepared = _of_simulation(config, base, frame)
     paid = prepared.scene.paid
     released, _ = buying.release(prepared.scene, SeededNoise(config.run.seed))
     bought, found = buying.read(prepared, released)
-    left = found.privacy.model_copy(update={"epsilon": paid.rest_epsilon})
     said = ", ".join(f"{each.column}: {each.text()}" for each in bought.lines())
     remark = (
         f"SIMULATED estimates, with noise from a seed, from everybody in the table: {said}. They cost {paid.share:.2g} "
         f"of μ², and leave epsilon={paid.rest_epsilon:.3g} of {config.privacy.epsilon:g} for what is simulated."
     )
-    return found.model_copy(update={"privacy": left, "train": train}), " ".join([remark, *bought.left_out])
+    found = found.but(privacy={"epsilon": paid.rest_epsilon}, train={"holdout": config.train.holdout})
+    return found, " ".join([remark, *bought.left_out])
+
+
+def _of_simulation(config: Config, base: Path, frame: Any) -> "Prepared[Undeclared]":
+    """A run of which something is estimated first, planned without held-out users: a simulation has its own."""
+    identity = Identity("simulation", config.run.seed, "")
+    return _undeclared(config.but(train={"holdout": None}), base, identity, frame, ())
 
 
 def _rehearsed(config: Config, base: Path, identity: Identity, frame: Any) -> Prepared[Curated]:
@@ -158,11 +163,6 @@ def _rehearsed(config: Config, base: Path, identity: Identity, frame: Any) -> Pr
     if run is None:
         raise NothingReleased(f"Nothing was trained. {refused}")
     return run
-
-
-def _alone(config: Config) -> Config:
-    """For a simulation, which holds out users of its own."""
-    return config.model_copy(update={"train": config.train.model_copy(update={"holdout": None})})
 
 
 def _undeclared(
@@ -190,7 +190,7 @@ def _planned(
     given = check_section(config) if asked is None else asked
     config = with_columns(config, base, frame)
     held = hold(config, base, frame, begun=begun, given=given, people=people)
-    seeded = config.model_copy(update={"run": config.run.model_copy(update={"seed": identity.seed})})
+    seeded = config.but(run={"seed": identity.seed})
     users = held.declared.users
     trained = replace(held.declared, users=trained_users(users, config.train.holdout))
     of = seeded, problem_of(config, trained), held.encoding

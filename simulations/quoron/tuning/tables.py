@@ -50,7 +50,7 @@ from quoron.tuning.scoring import (
     user_scores,
     worst,
 )
-from quoron.tuning.searching import THEOREM, WORST, Outcome, Price, PrivateState, erase, room_for, within
+from quoron.tuning.searching import THEOREM, WORST, Outcome, Price, within
 from quoron.tuning.searching import search as trials
 from quoron_client.losses import Regression
 from quoron_privacy.accounts import gdp
@@ -64,7 +64,7 @@ from quoron_server.algorithms import ALGORITHMS
 from quoron_server.books.ledger import Ledger
 from quoron_server.books.lifetime_ledger import PopulationLedger
 from quoron_server.parameters import Assumption
-from quoron_server.plan import LEAST_EPSILON, PREFACE, RunPlan
+from quoron_server.plan import EVALUATED, LEAST_EPSILON, RunPlan
 from quoron_server.rounds import other_run, without_ledger
 from quoron_server.runs import end
 from quoron_server.serial import dumps
@@ -145,12 +145,6 @@ class TableSearch(Printed):
         with self.account() as population:
             if population is not None:
                 end(population, self.identity.run, status, model=model)
-
-    @property
-    def room(self) -> int:
-        """Bytes of the private file."""
-        plans = [each.planned.plan for each in self.candidates]
-        return max(room_for(each.problem.dimension, each.cost.rounds) for each in plans)
 
     @property
     def doubts(self) -> tuple[str, ...]:
@@ -312,7 +306,8 @@ def _planned(
     for cell, declared in zip(cells, helds, strict=True):
         training = replace(declared, users=declared.users - held)
         try:
-            config = _of_a_trial(cell.config, epsilon, delta, identity.seed)
+            privacy, run = {"epsilon": epsilon, "delta": delta}, {"seed": identity.seed}
+            config = cell.config.but(privacy=privacy, train={"data_quality": 0.0, "holdout": None}, run=run)
             planned = choose(config, problem_of(config, training), alternatives=False)
             plan = planned.plan.as_curated()
             plan.require_deployable(trust_clients=True)
@@ -325,15 +320,6 @@ def _planned(
     if not found:
         raise errors[0]
     return found, refused
-
-
-def _of_a_trial(config: Config, epsilon: float, delta: float, seed: int) -> Config:
-    privacy = config.privacy.model_copy(update={"epsilon": epsilon, "delta": delta})
-    train, run = (
-        config.train.model_copy(update={"data_quality": 0.0, "holdout": None}),
-        config.run.model_copy(update={"seed": seed}),
-    )
-    return config.model_copy(update={"privacy": privacy, "train": train, "run": run})
 
 
 def _varied(vary: Mapping[str, Sequence[Any]] | None) -> Mapping[str, Sequence[Any]]:
@@ -393,7 +379,7 @@ class Choice:
 
     def rows(self) -> list[tuple[str, str]]:
         """Label and text of each line people see."""
-        rows: list[tuple[str, str]] = result.report.choice_rows(asdict(self))
+        rows: list[tuple[str, str]] = result.pages.choice_rows(asdict(self))
         return rows
 
 
@@ -410,29 +396,6 @@ class Tuned(TrainedTable):
     def as_json(self) -> dict[str, Any]:
         """Return those of the summary, with the choice."""
         return TrainedTable.as_json(self) | {"choice": asdict(self.choice)}
-
-
-def prepared(
-    config: Config,
-    vary: Mapping[str, Sequence[Any]],
-    n_trials: float | None,
-    frame: Any,
-    assumptions: Sequence[Assumption],
-    *,
-    seeded: bool,
-) -> TableSearch:
-    """The search of an estimator's fit, planned and priced; "algorithm.name" may be among the keys that vary."""
-    return prepare(
-        config,
-        Path.cwd(),
-        vary={key: values for key, values in vary.items() if key != "algorithm.name"},
-        algorithms=vary.get("algorithm.name"),
-        effort=Effort(n_trials),
-        identity=Identity.fresh("fit"),
-        frame=frame,
-        seeded=seeded,
-        assumptions=assumptions,
-    )
 
 
 def rehearsed(own: TableSearch, simulation_seed: int) -> tuple[Model, RunPlan, int, Choice]:
@@ -480,23 +443,14 @@ def _best(search: TableSearch, folder: RunFolder) -> Outcome:
         if not own.finished:
             if not own.same_inputs(search.digest()):
                 raise other_run(folder.path, "table")
-            state = PrivateState(folder.path, own.noise_key, search.room)
             noise = SeededNoise(int(own.noise_key)) if search.seeded else SecureNoise(own.noise_key)
-
-            def draw() -> tuple[tuple[Release, ...], dict[str, Any]]:
-                best = trials(search.price, noise, search.perform, state)
-                selected = {"candidate": best.candidate, "score": best.score, "events": list(best.events)}
-                release = Release("private-selection", {"mean_trials": search.price.trials.mean})
-                return (release,), {"selected": selected}
-
-            own.release_once(PREFACE, draw)
-            best = state.read().best
-            assert best is not None
-            own.finish(best.weights)
-        erase(folder.path)
-        preface = own.released(PREFACE)
-        assert preface is not None
-        selected = preface["selected"]
+            best = trials(search.price, noise, search.perform)
+            chosen = {"candidate": best.candidate, "score": best.score, "events": list(best.events)}
+            release = Release("private-selection", {"mean_trials": search.price.trials.mean})
+            own.finish(best.weights, (release,), {"selected": chosen})
+        released = own.released(EVALUATED)
+        assert released is not None
+        selected = released["selected"]
         if selected["score"] <= WORST:
             search.end("failed")
             raise NothingReleased(
