@@ -52,9 +52,9 @@ Vector = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 Rows = Callable[[Matrix], Matrix]  # of a mean, from users' vectors (k, d)
 
-LEAST = 15.0  # n μ / (√d + BELOW) from which on users are found in a bound 10³ times as far as they are apart (M9)
-TAIL = math.sqrt(2 * math.log(20))  # deviations beyond √d that noise is as long as in one of 20 runs, at most (M9)
-_AROUND = 1.5  # clipped means whose bound is the users' own radius: none of ours errs more, measured (M9)
+LEAST = 15.0  # n μ / (√d + BELOW) from which on users are found in a bound 10³ times as far as they are apart
+TAIL = math.sqrt(2 * math.log(20))  # deviations beyond √d that noise is as long as in one of 20 runs, at most
+_AROUND = 1.5  # clipped means whose bound is the users' own radius: none of ours errs more: measured
 _FIRST, _MOST_FIRST = 0.02, 0.4  # of μ² for the first release
 _CLEAR = 42.0  # n μ times the root of that share, from which on it tells enough
 _WHOLE = 1 - 1e-9  # of μ², so that rounded shares add to no more than all of it
@@ -289,7 +289,7 @@ class _Told:
 
 
 def enough_users(dimension: int, mu: float) -> int:
-    """Return the users from which on their place is found in a bound a thousand times as large as their scale (M9)."""
+    """Return the users whose place is found in a bound a thousand times their scale (private-mean#m9)."""
     return math.ceil(LEAST * (math.sqrt(dimension) + BELOW) / mu)
 
 
