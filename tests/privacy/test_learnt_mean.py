@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from quoron_privacy.accounts import gdp
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.means import learnt_mean, learnt_radii
 from quoron_privacy.means.learnt_mean import LEAST, Learnt, LearntMean
@@ -34,10 +35,9 @@ def found(values, bound=1000.0, mu=MU, seed=1, answered=None, **more) -> Learnt:
     return mean.release(values, here, noise.stream("mean"), noise.stream("public"))
 
 
-def error(values, seeds=12, **keywords):
-    """Root of the mean square, over noise."""
-    off = [np.sum((found(values, seed=seed, **keywords).value - values.mean(axis=0)) ** 2) for seed in range(seeds)]
-    return math.sqrt(np.mean(off))
+def spent(released: Learnt) -> float:
+    """GDP parameter of everything released."""
+    return gdp.compose(*(noise.effective_mu(size) for noise, size in released.noises))
 
 
 @pytest.mark.parametrize("module", [learnt_mean, learnt_radii], ids=lambda each: each.__name__)
@@ -59,7 +59,7 @@ def test_everything_released_costs_the_mu_that_was_asked_for_and_no_more_samples
 ):
     values = scale * bound * SHAPES[shape](np.random.default_rng(0), users, dimension)
     released = found(values, bound, mu)
-    assert mu * (1 - 1e-6) <= released.mu <= mu
+    assert mu * (1 - 1e-6) <= spent(released) <= mu
     assert sum(size for _, size in released.noises) <= learnt_mean.gaussians(dimension)
     assert np.isfinite(released.value).all()
 
@@ -94,7 +94,7 @@ def test_two_worlds_that_have_released_the_same_are_mu_apart_at_most_all_release
         here[who], there[who] = True, trial % 4 > 0
         learnt, first = course(mean, one, here, trial)
         same, second = course(mean, other, there, trial, told=first)
-        assert (learnt.value.tolist(), learnt.radius, learnt.mu) == (same.value.tolist(), same.radius, same.mu)
+        assert (learnt.value.tolist(), learnt.radius, spent(learnt)) == (same.value.tolist(), same.radius, spent(same))
         apart = []
         for (value, noise, _), (beside, again, _) in zip(first, second, strict=True):
             assert noise == again
@@ -120,6 +120,21 @@ def test_shells_reach_every_user_and_are_no_more_than_samples_are_counted_for():
         assert shells[-1] >= most * (1 - 1e-9)
         assert len(shells) <= learnt_radii.MOST_SHELLS
         assert np.all(np.diff(np.append(wide, shells)) > 0)
+
+
+@pytest.mark.parametrize("dimension", [2, 3, 10, 100, 1000, 10_000])
+def test_from_the_fewest_users_on_steps_end_within_eight_lengths_in_a_bound_a_thousand_times_as_large(dimension):
+    """R_K of private-mean#m9, for more and more users."""
+    for strength in LEAST * (math.sqrt(dimension) + learnt_radii.BELOW) * np.geomspace(1.0, 100.0, 15):
+        users, mu = round(strength / 0.01), 0.01 * math.sqrt(1 - learnt_mean.first_share(strength))
+        for bound in (2.0, 30.0, 1000.0):
+            _, shares = learnt_radii.planned(1.0, bound, users=users, dimension=dimension, mu=mu)
+            radius, deviation = bound, math.inf
+            for _ in range(shares.steps):
+                noise = 2 * radius / (users * mu * math.sqrt(shares.step))
+                _, deviation = learnt_radii.joined(deviation, noise)
+                radius = learnt_radii.reach(1.0, radius, deviation, dimension)
+            assert radius <= 8.0
 
 
 @given(strength=st.floats(4.5 * LEAST, 1e12))

@@ -3,11 +3,8 @@
     >>> counts = np.zeros(BINS)
     >>> counts[5:7] = 0.6, 0.4
     >>> length = typical_length(counts, 2.0)
-    >>> round(length, 4), shares_of(length, 2.0, users=10_000, dimension=10, mu=0.2).steps
+    >>> round(length, 4), planned(length, 2.0, users=10_000, dimension=10, mu=0.2)[1].steps
     (0.0263, 4)
-
-Functions of releases and of public numbers alone: nothing here can cost privacy, and what it gets wrong costs accuracy.
-How the rules were found: docs/privacy/private-mean.md, "What is made of the releases".
 
 What the learnt mean of one column concludes from what it has released: a scale, bins of place, an interval.
 
@@ -22,12 +19,12 @@ What the learnt mean of one column concludes from what it has released: a scale,
 Functions of releases and of public numbers alone: nothing here can cost privacy, and what it gets wrong costs accuracy.
 In one dimension a clip needs no middle: users are clipped to [low, high], whose noise is that of its width. What users
 outside add is known from their released shares, as far as those stand out of their noise.
-How the rules were found: docs/privacy/private-mean.md, "One column".
+How the rules were found: docs/privacy/private-mean.md, "What is made of the releases" and "One column".
 """
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from statistics import NormalDist
 
 import numpy as np
@@ -38,10 +35,8 @@ Mask = NDArray[np.bool_]
 
 BINS = 64  # of the lengths of pairs, each half as long as the one before
 SMALLEST = 2.0**-40  # of the bound: a scale below is none
-INNER, _FALLS = (
-    0.9,
-    2.0,
-)  # β: of a norm of one, what the middle release gives to the vector; falls beyond R by that power
+INNER = 0.9  # β: of a norm of one, what the middle release gives to the vector
+_FALLS = 2.0  # the power by which that falls beyond R
 STEPS = 12  # of centring, at most
 MOST_LENGTHS, _INNER_BINS = 200, 19  # bins of the middle release: at most; those of a third of an octave
 _NEAR_EDGE, _PARTS = 7, 3  # bins that the look at the edge takes apart, at most, and into how many each
@@ -158,8 +153,8 @@ def joined(deviation: float, other: float) -> tuple[float, float]:
 
 
 @lru_cache(maxsize=256)
-def shares_of(typical: float, bound: float, *, users: int, dimension: int, mu: float) -> Shares:
-    """Return the shares that make the error least that can be foreseen."""
+def planned(typical: float, bound: float, *, users: int, dimension: int, mu: float) -> tuple[float, Shares]:
+    """(the least error that can be foreseen, a root mean square; the shares that make it)."""
     unit = 2 / (users * mu)  # noise of a coordinate for a radius of 1 and all of μ
     plenty = min(1.0, (_PLENTY / (users * mu)) ** 0.3)
     look = max(_LEAST_LOOK, min(_MOST_LOOK, _LOOK / dimension) * plenty)
@@ -179,7 +174,8 @@ def shares_of(typical: float, bound: float, *, users: int, dimension: int, mu: f
                     left = min(left, away)
                     noise = (typical**2 + away + 0.5 * left) * unit**2 * dimension / last
                     found.append((noise + hidden**2 / middle, Shares(steps, step, middle, look, last)))
-    return min(found, key=lambda each: each[0])[1]
+    square, shares = min(found, key=lambda each: each[0])
+    return math.sqrt(square), shares
 
 
 def inner(lengths: Vector) -> Vector:
@@ -279,7 +275,7 @@ def radii_of(held: Held, *, users: int, dimension: int, unit: float) -> Radii:
     lengths = (lows + highs) / 2
     tried = min(1.3 * held.edge, held.most) * 2.0 ** (-np.arange(8 * _AN_OCTAVE) / _AN_OCTAVE)
     beyond = np.sum(shares * _excess(lows, highs, tried[:, None]), axis=1)
-    more = unseen(held.noisy, held.edges, held.edge, tried, held.deviation, step=_STEP, steepest=_STEEPEST)
+    more = unseen(held.noisy, held.edges, held.edge, tried, deviation=held.deviation, step=_STEP, steepest=_STEEPEST)
     beyond += _UNSEEN * held.deviation * tried * np.minimum(1.0, held.edge / tried) ** 3 / 2
     aligned = max(_ALIGNED, min(1.0, (3 / dimension) ** 0.3)) ** min(1.0, _FAINT / unit)
     widest = int(np.argmin(dimension * (unit * tried) ** 2 + aligned**2 * (beyond**2 + more**2)))
@@ -309,7 +305,7 @@ def _excess(lows: Vector, highs: Vector, over: Vector) -> Vector:
 
 
 def unseen(
-    shares: Vector, edges: Vector, edge: float, clips: Vector, deviation: float, *, step: float, steepest: float
+    shares: Vector, edges: Vector, edge: float, clips: Vector, *, deviation: float, step: float, steepest: float
 ) -> Vector:
     """Return what clipping at `clips` takes from users beyond `edge`, where those surely seen end.
 
@@ -425,10 +421,8 @@ MOST_NODES = 64  # where far users are located, to a side
 _NEXT, _INTERVAL_FAR_OFTEN = 6.0, 0.0005  # the first node, in half widths; how often noise makes users there
 _SEEN = 0.001  # the same of nodes where shares showed users
 _INTERVAL_CHANCE = 6.0  # variances of the square of a difference that noise explains
-_INTERVAL_LEAST_KEPT, _MOVES = (
-    0.2,
-    np.array([0.0, 1e-3, -1e-3]),
-)  # what the narrow mean has to show of a move; moves, in widths
+_INTERVAL_LEAST_KEPT = 0.2  # what the narrow mean has to show of a move
+_MOVES = np.array([0.0, 1e-3, -1e-3])  # in widths
 
 
 @dataclass(frozen=True, slots=True)
@@ -532,21 +526,14 @@ def interval_of(shares: Vector, deviations: Vector, edges: Vector, scale: float,
     loose = (_INSIDE * users * (high - low)) ** 2
 
     above, below = np.maximum(middles - high[:, None], 0.0), np.maximum(low[:, None] - middles, 0.0)
+    beyond = partial(unseen, deviation=deviation, step=_INTERVAL_STEP, steepest=_INTERVAL_STEEPEST)
     tails = (
-        unseen(shares, edges, float(high[last]), high, deviation, step=_INTERVAL_STEP, steepest=_INTERVAL_STEEPEST),
-        unseen(
-            shares[::-1],
-            -edges[::-1],
-            -float(low[first]),
-            -low,
-            deviation,
-            step=_INTERVAL_STEP,
-            steepest=_INTERVAL_STEEPEST,
-        ),
+        beyond(shares, edges, float(high[last]), high),
+        beyond(shares[::-1], -edges[::-1], -float(low[first]), -low),
     )
     up, down = (
-        np.sum(beyond**2 * square + (beyond > 0) * loose, axis=1) + tail**2
-        for beyond, tail in zip((above, below), tails, strict=True)
+        np.sum(away**2 * square + (away > 0) * loose, axis=1) + tail**2
+        for away, tail in zip((above, below), tails, strict=True)
     )
     width = high - low[:, None]  # by low, by high
     risk = np.where(width > 0, (width * unit) ** 2 + up + down[:, None], math.inf)

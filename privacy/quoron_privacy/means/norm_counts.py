@@ -34,6 +34,7 @@ from numpy.typing import NDArray
 from quoron_privacy.errors import ConfigError, VerificationError, count, positive
 from quoron_privacy.gaussian import GaussianNoise, mean_sensitivity
 from quoron_privacy.kernels.on_first_use import OnFirstUse
+from quoron_privacy.means.clipping import ClippedSum
 from quoron_privacy.noise.streams import NoiseSource, RandomStream
 from quoron_privacy.prefix.noise import DEFAULT, PrefixNoise, PrefixState, factorise
 from quoron_privacy.release import Adjacency, MaskedBlock, NoisySums, Release, Sums, sum_bits
@@ -134,16 +135,12 @@ class NormCountSum:
 
     def around(self, dimension: int) -> Vector:
         """c₀, (d,). ConfigError for a centre of another shape."""
-        if self.centre is None:
-            return np.zeros(dimension)
-        if self.centre.shape != (dimension,):
-            raise ConfigError(f"Expected a centre of shape {(dimension,)}, got {self.centre.shape}.")
-        return np.ascontiguousarray(self.centre, np.float64)
+        return ClippedSum(self.radius, self.users, self.centre).around(dimension)
 
     @property
     def scales(self) -> tuple[float, float]:
         """C and 2ᵇ."""
-        return float(self.radius), 2.0 ** sum_bits(0, self.users)
+        return ClippedSum(self.radius, self.users).scales
 
     @property
     def adding(self) -> int:

@@ -229,7 +229,7 @@ class TruncatedMean:
     """Two releases on the same users, the second clipped around the first.
 
     Formal guarantee: `mu(dimension)`-GDP under replace-one with exact noise, for every dataset; that users lie within
-    τ of one point decides the bias, never the privacy. A run draws `gaussians(dimension)` Gaussian samples.
+    τ of one point decides the bias, never the privacy. A run draws at most two Gaussian samples a column.
 
     | input                       | what happens                                                    |
     | --------------------------- | --------------------------------------------------------------- |
@@ -252,10 +252,6 @@ class TruncatedMean:
         first = self.crude.mu(dimension) if isinstance(self.crude, PrivateRange) else self.crude.effective_mu(dimension)
         return gdp.compose(first, last)
 
-    def gaussians(self, dimension: int) -> int:
-        """Gaussian samples drawn."""
-        return dimension * (1 + isinstance(self.crude, GaussianNoise))
-
     def release(
         self, values: Matrix, answered: NDArray[np.bool_], stream: RandomStream, public: RandomStream
     ) -> Vector:
@@ -270,13 +266,6 @@ class TruncatedMean:
         with np.errstate(all="ignore"):
             mean, _ = clipped_mean(values - centre, answered, self.radius, self.users)
         return centre + self.noise.release(mean, stream)
-
-    def entries(self, dimension: int) -> tuple[Release, ...]:
-        """Return the ledger entries of one release."""
-        if self.crude is None:
-            return (self.noise.entry(),)
-        first = self.crude.entry(dimension) if isinstance(self.crude, PrivateRange) else self.crude.entry()
-        return (first, self.noise.entry())
 
 
 def calibrate(

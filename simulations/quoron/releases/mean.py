@@ -15,12 +15,11 @@
 | `robust`    | whether all but the declared `outliers` agree; if so, the mean of those who do | all but the holder |
 | `local`     | noisy reports of the users; with `spread`, some of them to find the centre    | the holder as well |
 | `auto`      | `robust` where outliers are declared, else `learnt` where users are enough to | all but the holder |
-|             | learn from, else, with `spread`, the least noisy of the other three           |                     |
+|             | be found, else the least noisy of `clip`, `two-stage` and `range`             |                     |
 
-`learnt` needs no `spread` and takes a `bound` a thousand times too large, a million times with the users that `auto`
-asks for; what it finds, `centre` and `radius`, is released with the value. Only where `bound` is more than 10¹¹ times
-as large as users are apart, which float64 does not hold, the place is lost, and `noise_scale` says so. A few users at
-a far corner move all but `robust`, which leaves them out:
+`learnt` needs no `spread`: from n μ = 15 (√d + 3.5) on it finds users in a `bound` a thousand times too large; in a
+larger one its error grows. What it finds, `centre` and `radius`, is released with the value. The forecast of the error
+is logged to "quoron" before the charge. A few users at a far corner move all but `robust`, which leaves them out:
 
     >>> visits[:100] = 11.0
     >>> found = mean(visits, epsilon=1.0, bound=20.0, spread=6.0, outliers=0.01, seed=1)
@@ -31,10 +30,12 @@ Source: Bassily & Sun (2023), Algorithms 1, 2, 3 and 6; Lowy, Liu & Asi (2024) f
 Proofs: docs/privacy/private-mean.md and docs/privacy/local-model.md.
 """
 
+import logging
 import math
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -58,11 +59,11 @@ from quoron_privacy.errors import ConfigError, DataError, Infeasible, NothingRel
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_privacy.means import private_range
 from quoron_privacy.means.clipping import clip_rows
-from quoron_privacy.means.learnt_mean import LearntMean, enough_users, gaussians
+from quoron_privacy.means.learnt_mean import TAIL, LearntMean, enough_users, gaussians
 from quoron_privacy.means.private_range import Crude, TruncatedMean
 from quoron_privacy.means.rotation import coordinate_bound, padded, random_signs
 from quoron_privacy.noise.streams import NoiseSource, RandomStream, SeededNoise, total_variation
-from quoron_server.plan import Guarantee, Privacy, TrustModel
+from quoron_server.plan import MOST_EPSILON, Guarantee, Privacy, TrustModel
 from quoron_server.wording import ReleaseGuarantee, sentence
 
 if TYPE_CHECKING:
@@ -75,6 +76,7 @@ Matrix = NDArray[np.float64]
 Vector = NDArray[np.float64]
 Method = Literal["auto", "learnt", "clip", "two-stage", "range", "robust", "local"]
 
+_log = logging.getLogger("quoron")
 FAILURE = 1e-3  # chance that a user within `spread` is clipped
 _CRUDE: dict[str, Crude] = {"clip": "none", "two-stage": "gaussian", "range": "range"}
 _NUMBERS = "biuf"  # kinds of numpy types that are numbers
@@ -82,15 +84,32 @@ _CHUNK = 1 << 22  # noisy bits held at a time
 _MOST_BINS = 1 << 8  # of a user's range report, one bit each
 
 
+@dataclass(frozen=True, slots=True)
+class ErrorBound:
+    """What the ℓ2 distance from the users' mean stays within in 95 % of runs, by public numbers (private-mean#m9)."""
+
+    least: float  # for users who are all alike, or, where nothing is learnt, all who keep to the declared bounds
+    times: float = 0.0  # more of it for the radius of a ball that holds all users
+
+    def within(self, radius: float) -> float:
+        """Return the bound for users in a ball of that radius."""
+        return self.least + self.times * radius
+
+    def __str__(self) -> str:
+        grows = f" + {self.times:.3g} times the radius of a ball that holds all users" if self.times else ""
+        return f"at most {self.least:.3g}{grows}, in 95 % of runs"
+
+
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class PrivateMean(Release):
     """What was released, and what is promised about it."""
 
     value: Vector  # (d,)
-    guarantee: Guarantee
     noise_scale: float  # standard deviation of `value`, per coordinate, from noise alone
     radius: float  # users farther than this from the centre were moved towards it, or, if robust, from most left out
     method: str
+    error: ErrorBound  # as forecast before the charge
+    guarantee: Guarantee
     centre: Vector | None = None  # (d,) that was learnt, released as `value` is
     unseen: float | None = None  # share of users who may lie far beyond a radius that was learnt, unnoticed
 
@@ -98,7 +117,8 @@ class PrivateMean(Release):
         """Return the first coordinates, the method and its noise."""
         first = ", ".join(f"{each:.4g}" for each in self.value[:4]) + (", ..." if len(self.value) > 4 else "")
         noise = f"standard deviation {self.noise_scale:.3g} a coordinate"
-        return [("value", f"{first} ({len(self.value):,} numbers)"), ("method", self.method), ("noise", noise)]
+        value, error = ("value", f"{first} ({len(self.value):,} numbers)"), ("error", str(self.error))
+        return [value, ("method", self.method), ("noise", noise), error]
 
     def records(self) -> list[dict[str, float]]:
         """Return one mapping a coordinate."""
@@ -155,9 +175,9 @@ def mean(
     Raises:
         DataError: no users, users of different dimensions.
         ConfigError: a parameter out of range.
-        Infeasible: too few users for the method asked for, or for the outliers declared, or so few that the noise is as
-            long as `bound`, when zero would be as good, or, of `auto`, as `spread`, or that no scale is learnt where
-            `spread` is not declared; names how many would do. Public numbers decide, before anything is charged.
+        Infeasible: too few users for the method asked for, or for the outliers declared, or so few that the error may
+            be as long as `bound`, or, where `auto` or `learnt` know it, as `spread`; names how many users, or which ε,
+            would do. Public numbers decide, before anything is charged.
         BudgetExceeded: the population's limit leaves no room; nothing is released.
         NothingReleased: `robust` found privately that too few users agree. (ε, δ) is spent all the same.
     """
@@ -178,15 +198,13 @@ def mean(
     if (robust or method in ("two-stage", "range")) and spread is None:
         asked = f"outliers={outliers:g}" if outliers is not None else f"method={method!r}"
         raise ConfigError(f"Expected spread with {asked}, got none. Use method='clip' where it is unknown.")
-    shape = values.shape
-    if method == "local":
-        planned = _local(shape, privacy, bound, spread)
-    elif robust and spread is not None:
-        planned = _robust(shape, privacy, bound, spread, outliers or 0.0)
+    if robust and spread is not None:
+        planned = _robust(len(values), values.shape[1], privacy, bound, spread, outliers or 0.0)
     else:
-        learning = method in ("auto", "learnt")
-        learns = _learns(shape, privacy, bound, spread, must=method == "learnt") if learning else None
-        planned = _learnt(privacy, learns) if learns else _central(shape, privacy, bound, spread, method)
+        radius = bound if spread is None or method not in ("auto", "learnt") else min(bound, spread)
+        plan = partial(_plan, dimension=values.shape[1], bound=bound, spread=spread, method=method)
+        planned = _useful(plan, len(values), privacy, radius)
+    _log.info("private mean by method %s: %s", planned.method, planned.error)
     from quoron.releases.once import (
         Planned,
         release_once,
@@ -200,8 +218,12 @@ def mean(
             verify_gaussian("private mean", mu, variation, epsilon, delta)
 
     def draw(noise: NoiseSource) -> tuple[PrivateMean | None, dict[str, Any]]:
-        made = planned.release(values, noise)
-        return made, {"mean": None if made is None else made.value.tolist(), "method": planned.method}
+        released = planned.release(values, noise)
+        if released is None:
+            return None, {"mean": None, "method": planned.method}
+        value, scale, radius, *learnt = released
+        made = PrivateMean(value, scale, radius, planned.method, planned.error, planned.guarantee, *learnt)
+        return made, {"mean": value.tolist(), "method": planned.method}
 
     guarantee = ReleaseGuarantee(epsilon, delta, sentence(planned.guarantee))
     release = Planned(draw, verify, mu, variation)
@@ -221,9 +243,14 @@ class _Planned:
 
     method: str
     guarantee: Guarantee
-    release: Callable[[Matrix, NoiseSource], PrivateMean | None]
+    error: ErrorBound
+    release: Callable[[Matrix, NoiseSource], tuple[Any, ...] | None]  # value, noise scale, radius, what was learnt
     mu: float | None = None  # what it releases is μ-GDP, but for so many Gaussian samples; None: nothing of the kind
     gaussians: int = 0
+
+
+def _of_noise(scale: float, dimension: int) -> ErrorBound:
+    return ErrorBound(scale * (math.sqrt(dimension) + TAIL))
 
 
 def _guarantee(privacy: Privacy, theorem: str, trust_model: TrustModel = "central-broadcast") -> Guarantee:
@@ -271,8 +298,46 @@ def _numbers(own: ArrayLike) -> Matrix:
     return values.astype(np.float64, copy=False)
 
 
-def _robust(shape: tuple[int, ...], privacy: Privacy, bound: float, spread: float, outliers: float) -> _Planned:
-    users, dimension = shape
+def _useful(plan: Callable[[int, Privacy], _Planned], users: int, privacy: Privacy, radius: float) -> _Planned:
+    """Return the plan if its error is below `radius`; else Infeasible, with the users or the ε that would do."""
+
+    def useful(number: int, epsilon: float) -> bool:
+        try:
+            return plan(number, Privacy(min(epsilon, MOST_EPSILON), privacy.delta)).error.within(radius) < radius
+        except Infeasible:
+            return False
+
+    try:
+        planned = plan(users, privacy)
+        if planned.error.within(radius) < radius:
+            return planned
+        condition = f"the error is {planned.error}, which may be as long as what is declared, {radius:g}"
+    except Infeasible as refused:
+        if refused.users is None:
+            raise
+        condition = refused.condition
+    needed = least_users(lambda number: useful(number, privacy.epsilon), users, within=1.0, most=1 << 50)
+    first, most = int(100 * privacy.epsilon), int(100 * MOST_EPSILON)
+    hundredths = least_users(lambda number: useful(users, number / 100), first, within=1.0, most=most)
+    also = "" if hundredths is None else f", or epsilon >= {hundredths / 100:g}"
+    asked = f"{users:,} users at epsilon={privacy.epsilon:g}, delta={privacy.delta:g} are too few: {condition}"
+    raise Infeasible("private mean", asked, f"users >= {needed:,}{also}", users=needed)
+
+
+def _plan(
+    users: int, privacy: Privacy, *, dimension: int, bound: float, spread: float | None, method: Method
+) -> _Planned:
+    """Return the plan of any method but `robust`; `auto` learns wherever users are enough to find their place."""
+    if method == "local":
+        return _local(users, dimension, privacy, bound, spread)
+    if method in ("auto", "learnt"):
+        mu = _mu(privacy, gaussians(dimension))
+        if method == "learnt" or users >= enough_users(dimension, mu):
+            return _learnt(privacy, LearntMean(users, dimension, bound, mu, spread))
+    return _central(users, dimension, privacy, bound, spread, method)
+
+
+def _robust(users: int, dimension: int, privacy: Privacy, bound: float, spread: float, outliers: float) -> _Planned:
     planned = robust_mean.calibrate(
         users=users,
         dimension=dimension,
@@ -282,67 +347,34 @@ def _robust(shape: tuple[int, ...], privacy: Privacy, bound: float, spread: floa
         epsilon=privacy.epsilon,
         delta=privacy.delta,
     )
-    _require_worth(planned.noise.scale, users, dimension, bound)
-    guarantee = _guarantee(privacy, "private-mean.md#m5")
 
-    def release(values: Matrix, noise: NoiseSource) -> PrivateMean | None:
+    def release(values: Matrix, noise: NoiseSource) -> tuple[Any, ...] | None:
         value = planned.release(values, _finite(values), noise)
-        return None if value is None else PrivateMean(value, guarantee, planned.noise.scale, planned.radius, "robust")
+        return None if value is None else (value, planned.noise.scale, planned.radius)
 
-    return _Planned("robust", guarantee, release)
-
-
-def _learns(
-    shape: tuple[int, ...], privacy: Privacy, bound: float, spread: float | None, *, must: bool
-) -> LearntMean | None:
-    """What learns, or None where `auto` has another method that is worth its noise; else Infeasible, with the users."""
-    users, dimension = shape
-    mu = _mu(privacy, gaussians(dimension))
-    enough = enough_users(dimension, mu, far=not must and (spread is None or bound > 1000 * spread))
-    if must or users >= enough:
-        return LearntMean(users, dimension, bound, mu, spread)
-    other = _central_mu(privacy, dimension)
-
-    def worth(number: int) -> bool:
-        noise = _choose(number, dimension, bound, spread, other, "auto")[1].noise
-        return number >= enough or (spread is not None and noise.scale * math.sqrt(dimension) <= min(spread, bound))
-
-    if worth(users):
-        return None
-    needed = least_users(worth, users, within=1.0, most=2 * enough)
-    asked = f"{users:,} users in dimension {dimension} at epsilon={privacy.epsilon:g}, delta={privacy.delta:g}"
-    wanted = f"for noise below spread={spread:g}" if spread else f"to learn their scale within bound={bound:g}"
-    noise = _choose(users, dimension, bound, None, other, "clip")[1].noise
-    needs = f"users >= {needed:,}, or a larger epsilon; method='clip' has noise of {noise.scale:.3g} in each column"
-    raise Infeasible("private mean", f"{asked} are too few {wanted}", needs, users=needed)
+    error = _of_noise(planned.noise.scale, dimension)
+    return _Planned("robust", _guarantee(privacy, "private-mean.md#m5"), error, release)
 
 
 def _learnt(privacy: Privacy, planned: LearntMean) -> _Planned:
-    guarantee, drawn = _guarantee(privacy, "private-mean.md#m7"), gaussians(planned.dimension)
-
-    def release(values: Matrix, noise: NoiseSource) -> PrivateMean:
+    def release(values: Matrix, noise: NoiseSource) -> tuple[Any, ...]:
         found = planned.release(values, _finite(values), noise.stream("mean"), _public(noise))
-        return PrivateMean(found.value, guarantee, found.deviation, found.radius, "learnt", found.centre, found.unseen)
+        return found.value, found.deviation, found.radius, found.centre, found.unseen
 
-    return _Planned("learnt", guarantee, release, planned.mu, drawn)
+    guarantee, error = _guarantee(privacy, "private-mean.md#m7"), ErrorBound(*planned.error)
+    return _Planned("learnt", guarantee, error, release, planned.mu, gaussians(planned.dimension))
 
 
-def _central(shape: tuple[int, ...], privacy: Privacy, bound: float, spread: float | None, method: str) -> _Planned:
-    users, dimension = shape
-    mu, guarantee = _central_mu(privacy, dimension), _guarantee(privacy, "private-mean.md")
+def _central(users: int, dimension: int, privacy: Privacy, bound: float, spread: float | None, method: str) -> _Planned:
+    mu = _mu(privacy, 2 * dimension)  # two Gaussian samples a column at most
     chosen, planned = _choose(users, dimension, bound, spread, mu, method)
-    _require_worth(planned.noise.scale, users, dimension, bound)
 
-    def release(values: Matrix, noise: NoiseSource) -> PrivateMean:
+    def release(values: Matrix, noise: NoiseSource) -> tuple[Any, ...]:
         value = planned.release(values, _finite(values), noise.stream("mean"), _public(noise))
-        return PrivateMean(value, guarantee, planned.noise.scale, planned.radius, chosen)
+        return value, planned.noise.scale, planned.radius
 
-    return _Planned(chosen, guarantee, release, mu, 2 * dimension)
-
-
-def _central_mu(privacy: Privacy, dimension: int) -> float:
-    """What the other three spend, which draw two Gaussian samples a column at most."""
-    return _mu(privacy, 2 * dimension)
+    guarantee, error = _guarantee(privacy, "private-mean.md"), _of_noise(planned.noise.scale, dimension)
+    return _Planned(chosen, guarantee, error, release, mu, 2 * dimension)
 
 
 def _mu(privacy: Privacy, samples: int) -> float:
@@ -372,26 +404,14 @@ def _choose(
     return min(found, key=lambda entry: entry[1].noise.scale)
 
 
-def _require_worth(deviation: float, users: int, dimension: int, bound: float, power: int = 1) -> None:
-    """Infeasible where noise of that deviation a coordinate, which falls by n^(-1/power), is as long as the bound."""
-    longer = deviation * math.sqrt(dimension) / bound
-    if longer >= 1:
-        enough = math.ceil(users * (longer * (1 + 1e-6)) ** power)
-        condition = f"of {users} users the noise is {longer:.3g} times as long as bound={bound:g}, so zero is as near"
-        raise Infeasible("private mean", condition, f"users >= {enough:,}, or a larger epsilon", users=enough)
-
-
-def _local(shape: tuple[int, ...], privacy: Privacy, bound: float, spread: float | None) -> _Planned:
+def _local(users: int, dimension: int, privacy: Privacy, bound: float, spread: float | None) -> _Planned:
     """Every user sends one report; where it pays, the first users in a public order find the centre for the others."""
-    users, dimension = shape
     scouts, bits, radius = _scouting(users, dimension, privacy, bound, spread)
     randomiser = VectorNoise(privacy.epsilon, privacy.delta, radius)
     scale = randomiser.scale(dimension)
     deviation = scale / math.sqrt(users - scouts)
-    _require_worth(deviation, users, dimension, bound, power=2)
-    guarantee = _guarantee(privacy, "local-model.md", "local")
 
-    def release(values: Matrix, noise: NoiseSource) -> PrivateMean:
+    def release(values: Matrix, noise: NoiseSource) -> tuple[Any, ...]:
         own: LocalRandomness = SeededRandomness(noise.seed) if isinstance(noise, SeededNoise) else SystemRandomness()
         public = _public(noise)
         order = public.permutation(users)
@@ -410,10 +430,10 @@ def _local(shape: tuple[int, ...], privacy: Privacy, bound: float, spread: float
         asked = order[scouts:]
         vectors = randomiser.randomise(rows[asked], centre, own, round=1, users=asked)
         largest = radius + scale * (math.sqrt(dimension) + math.sqrt(2 * math.log(1e6 * users)))
-        value = local.mean_of_reports(vectors, np.ones(len(asked), np.bool_), centre, largest)
-        return PrivateMean(value, guarantee, deviation, radius, "local")
+        return local.mean_of_reports(vectors, np.ones(len(asked), np.bool_), centre, largest), deviation, radius
 
-    return _Planned("local", guarantee, release)
+    guarantee, error = _guarantee(privacy, "local-model.md", "local"), _of_noise(deviation, dimension)
+    return _Planned("local", guarantee, error, release)
 
 
 def _scouting(
