@@ -1,5 +1,6 @@
 """The whole program killed with SIGKILL in the middle of its work, then resumed: the same bits, nobody asked twice."""
 
+import os
 import signal
 import subprocess
 from pathlib import Path
@@ -61,3 +62,18 @@ def test_a_killed_run_resumes_to_identical_bits(at, when, left, whole, tmp_path)
     with Ledger.open(out / "ledger.sqlite") as ledger:
         assert ledger.spent() == {"rounds": 5, "users": 4000, "gradient_evaluations": 12000}
     assert not list(out.glob("*.new"))
+
+
+@pytest.mark.parametrize("kept", [0.0, pytest.param(0.6, marks=pytest.mark.slow)])
+def test_a_simulation_whose_power_failed_resumes_to_identical_bits_from_a_round_before(kept, whole, tmp_path):
+    """Its rounds are durable by the dozen: the journal that a power loss leaves is shorter than what was written."""
+    out = tmp_path / "run"
+    words = dying.words(Moment("commit", "after", 3), "quoron", *command(out))
+    assert subprocess.run(words, capture_output=True, timeout=600).returncode == -signal.SIGKILL
+    journal = out / "ledger.sqlite-wal"
+    os.truncate(journal, int(kept * journal.stat().st_size))
+    assert invoke(["--quiet", "resume", str(out)]) == 0
+    with np.load(out / "model.npz") as stored:
+        np.testing.assert_array_equal(stored[stored.files[0]], whole)
+    with Ledger.open(out / "ledger.sqlite") as ledger:
+        assert ledger.spent() == {"rounds": 5, "users": 4000, "gradient_evaluations": 12000}

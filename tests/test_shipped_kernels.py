@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -27,13 +28,22 @@ shipped.SHIPPED = Path("shipped")
 import kernel
 print(*[kernel.twice(eval(each)) for each in sys.argv[1:]])
 """
+SLOW_CALL = CALL.replace(
+    "import kernel",
+    """
+import time
+from numba.core.caching import IndexDataCacheFile as Files
+load = Files._load_index
+Files._load_index = lambda files: (load(files), time.sleep(1.0))[0]
+import kernel""",
+)
 LEVEL = {"NUMBA_CPU_NAME": "x86-64-v3", "NUMBA_CPU_FEATURES": ""}
 ABLE = ",".join(f"+{each}" for each in (*LEVELS["x86-64-v3"], "avx512f"))
 
 
-def call(place: Path, own: str, *arguments: str, **environment: str) -> str:
+def call(place: Path, own: str, *arguments: str, program: str = CALL, **environment: str) -> str:
     """What a fresh process, which may write nothing but the folder `own` of `place`, says of a function's results."""
-    command = [sys.executable, "-c", CALL, *arguments]
+    command = [sys.executable, "-c", program, *arguments]
     if os.geteuid() == 0 and shutil.which("setpriv") is not None:
         # Root may write anywhere; without its capabilities it may not, and still reads what is its own.
         command = ["setpriv", "--bounding-set=-all", "--inh-caps=-all", "--no-new-privs", *command]
@@ -90,6 +100,18 @@ def test_what_was_numbered_otherwise_in_an_older_installation_is_not_taken_for_i
     ship(tmp_path, "2.5", "21", "True")
     assert call(tmp_path, "own", "21", "2.5", "True") == "42 5.0 2"
     assert compiled(tmp_path / "own") == []
+
+
+@pytest.mark.slow
+def test_what_processes_compile_at_the_same_time_is_all_kept(tmp_path: Path) -> None:
+    """As the processes of `--ship` do, each for its own signatures of a function that several of them call."""
+    (tmp_path / "kernel.py").write_text(MODULE)
+    with ThreadPoolExecutor() as processes:
+        results = processes.map(lambda number: call(tmp_path, "own", number, program=SLOW_CALL), ("21", "2.5", "True"))
+        assert list(results) == ["42", "5.0", "2"]
+    assert len(compiled(tmp_path / "own")) == 3
+    assert call(tmp_path, "own", "21", "2.5", "True") == "42 5.0 2"
+    assert len(compiled(tmp_path / "own")) == 3
 
 
 @pytest.mark.slow

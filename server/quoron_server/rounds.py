@@ -178,7 +178,10 @@ def run(
     budget = budget or Budget()
     budget.check_plan(algorithm.plan)
     if not simulation:
-        _require_deployable(algorithm.plan, noise, evaluate, trust_clients)
+        noise.require_deployable()
+        if evaluate is not None:
+            raise RunError("Expected no evaluation outside simulation, got one: it would reveal private data.")
+        algorithm.plan.require_deployable(trust_clients=trust_clients)
     if ledger.finished:
         return _tell(ledger.model, observers)
     if noise.export_key() != ledger.noise_key:
@@ -186,6 +189,8 @@ def run(
             f"Expected the noise source that began the run in {ledger.path}, got the one named {noise.fingerprint()}. "
             "Rebuild it from the ledger's key: another key belongs to another run."
         )
+    if simulation:
+        ledger.relax()
     with _ahead(algorithm, noise, simulation=simulation) as drawn:
         model = _carry_out(algorithm, engine, ledger, drawn, budget, observers, simulation, evaluate, last)
     return _tell(model, observers)
@@ -226,16 +231,11 @@ def _carry_out(
     while (question := algorithm.request(state, noise)) is not None:  # whom it asks depends on nobody's answers
         cost = _cost(algorithm.plan, question)
         encoded_down, encoded_up = sizes.of(question)
-        spent = spent or ledger.spent(before=question.round)
-        budget.check(
-            rounds=spent["rounds"] + 1,
-            gradient_evaluations=spent["gradient_evaluations"] + cost["gradient_evaluations"],
-        )
+        before = spent or ledger.spent(before=question.round)
+        one_more = {"rounds": 1, "gradient_evaluations": cost["gradient_evaluations"]}
+        spent = {name: before[name] + more for name, more in one_more.items()}
+        budget.check(**spent)
         ledger.spend(question, users=cost["messages"], gradient_evaluations=cost["gradient_evaluations"])
-        spent = {
-            "rounds": spent["rounds"] + 1,
-            "gradient_evaluations": spent["gradient_evaluations"] + cost["gradient_evaluations"],
-        }
         _expect(algorithm, noise, question.round)
         began = time.perf_counter()
         # Where participation is reported, rows are needed; their sums are made here.
@@ -304,13 +304,6 @@ def _tell(model: Vector, observers: Sequence[Observer]) -> Vector:
     for observer in observers:
         observer.finished(model)
     return model
-
-
-def _require_deployable(plan: RunPlan, noise: NoiseSource, evaluate: Evaluate | None, trust_clients: bool) -> None:
-    noise.require_deployable()
-    if evaluate is not None:
-        raise RunError("Expected no evaluation outside simulation, got one: it would reveal private data.")
-    plan.require_deployable(trust_clients=trust_clients)
 
 
 def _resume(algorithm: Algorithm[Any], ledger: "Ledger") -> tuple[Any, dict[str, int], dict[str, float]]:

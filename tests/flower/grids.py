@@ -10,6 +10,7 @@ import numpy as np
 from flwr.app import Context, Error, Message, Metadata, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.clientapp.client_app import LoadClientAppError
+from flwr.common.constant import SUPERLINK_NODE_ID
 from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
@@ -173,6 +174,13 @@ def dimension_of(question: Question) -> int:
 def error_reply(message: Message, reason: str = SECRET, *, code: int = 2) -> Message:
     """What Flower makes of an exception in a ClientApp."""
     return Message(Error(code=code, reason=reason), reply_to=message)
+
+
+def given_up(message: Message) -> Message:
+    """What a SuperLink says of a message that it no longer knows."""
+    lost = error_reply(message, "lost", code=3)
+    lost.metadata.__dict__["_src_node_id"] = SUPERLINK_NODE_ID
+    return lost
 
 
 def from_node(reply: Message, node: int) -> Message:

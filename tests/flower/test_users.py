@@ -4,6 +4,7 @@ import logging
 import math
 import sqlite3
 import tomllib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
@@ -26,6 +27,7 @@ from flower.grids import (
     FakeGrid,
     error_reply,
     from_node,
+    given_up,
     in_reply_to,
     with_values,
 )
@@ -222,6 +224,34 @@ def test_whatever_a_node_does_wrong_is_a_user_without_an_answer(
 
 def _asks(message: Message) -> bool:
     return "question" in message.content["quoron"]
+
+
+@pytest.mark.parametrize("how", ["it says so", "it was away", "three times"])
+def test_what_the_superlink_has_lost_is_asked_again_to_the_same_bits(
+    how: str, without_two: np.ndarray, tmp_path: Path
+) -> None:
+    """As one does that ends when it has taken a message for delivery, and is started again."""
+    wanted, lost = small("dp-sgd-wor", "trial", USERS), Counter[tuple[int, bytes]]()
+
+    def loses(message: Message, reply: Message) -> Iterable[Message]:
+        if not _asks(message) or grid.configs[message.metadata.dst_node_id]["partition-id"] != 2:
+            return [reply]
+        asked = pb.Question.FromString(message.content["quoron"]["question"])
+        lost[asked.round, asked.digest] += 1
+        if lost[asked.round, asked.digest] > (3 if how == "three times" else 1):
+            return [reply]
+        if how != "it was away":
+            return [given_up(message)]
+        grid.away |= frozenset(range(grid._calls, grid._calls + 8))
+        return []
+
+    grid = people(tmp_path, fault=loses)
+    model = served(grid, wanted, tmp_path)
+    right = without_two if how == "three times" else expected(wanted, tmp_path / "inline")
+    np.testing.assert_array_equal(model, right)
+    assert lost
+    assert set(lost.values()) == {3 if how == "three times" else 2}
+    assert len({number for number, _ in lost}) == len(lost) == len(questions(tmp_path, 2))
 
 
 def test_too_few_users_in_time_fail_the_run_before_anything_is_charged(tmp_path: Path) -> None:

@@ -6,8 +6,11 @@ compiled of the same source by the same numba, for a level that this processor h
 wherever that is. All else numba compiles, as it would have.
 """
 
+import fcntl
+import os
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
@@ -61,16 +64,36 @@ def _copy(function: Any, locator: Any) -> None:
     stamp, processor = locator.get_source_stamp(), here()
     own: Any = IndexDataCacheFile(locator.get_cache_path(), name, stamp)
     shipped: Any = IndexDataCacheFile(str(folder), name, stamp)  # empty if of another source or another numba
-    known, added = own._load_index(), {}
-    for (signature, made, code), file in shipped._load_index().items():
-        key = (signature, processor, code)
-        if key not in known and fits(made, processor):
-            data = (folder / file).read_bytes()
-            added[key] = f"{name}.{sha256(data).hexdigest()[:32]}.nbc"  # what one installation called 1 another calls 2
-            with own._open_for_write(own._data_path(added[key])) as copy:
-                copy.write(data)
-    if added:
-        own._save_index(known | added)
+    with _alone(own):
+        known, added = own._load_index(), {}
+        for (signature, made, code), file in shipped._load_index().items():
+            key = (signature, processor, code)
+            if key not in known and fits(made, processor):
+                data = (folder / file).read_bytes()
+                added[key] = f"{name}.{sha256(data).hexdigest()[:32]}.nbc"  # one installation's 1 is another's 2
+                with own._open_for_write(own._data_path(added[key])) as copy:
+                    copy.write(data)
+        if added:
+            own._save_index(known | added)
+
+
+@contextmanager
+def _alone(files: Any) -> Iterator[None]:
+    """Lock a folder of numba's: numba reads an index, adds a signature, writes it back, and would lose another's."""
+    folder = os.open(files._cache_path, os.O_RDONLY)
+    try:
+        with suppress(OSError):  # a file system without locks
+            fcntl.flock(folder, fcntl.LOCK_EX)
+        yield
+    finally:
+        with suppress(OSError):  # also for a process that was forked meanwhile
+            fcntl.flock(folder, fcntl.LOCK_UN)
+        os.close(folder)
+
+
+def _save(files: Any, key: Any, data: Any) -> None:
+    with _alone(files):
+        _numbers_save(files, key, data)
 
 
 @cache
@@ -84,3 +107,5 @@ def here() -> Target:
 # The one list of places that numba knows; where NUMBA_CACHE_LOCATOR_CLASSES names others it looks there alone.
 _places: Any = CacheImpl._locator_classes
 _places.insert(0, ShippedKernels)
+_numbers_save: Any = IndexDataCacheFile.save
+setattr(IndexDataCacheFile, "save", _save)  # noqa: B010 - numba has no place for it

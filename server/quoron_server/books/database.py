@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import sqlalchemy as sa
 
@@ -159,16 +159,6 @@ class Database(Store):
         self._sole, self._owner = sole and path is None, ""
         super().__init__(path, name=parsed.render_as_string(hide_password=True), create=create, as_it_is=as_it_is)
 
-    if TYPE_CHECKING:
-
-        @contextmanager
-        def writing(self) -> Iterator[sa.Connection]:
-            """As `Store.writing`."""
-
-        @contextmanager
-        def together(self) -> Iterator[sa.Connection]:
-            """As `Store.together`."""
-
     def close(self) -> None:
         """Give the database back, for good."""
         with self._mutex:
@@ -185,7 +175,7 @@ class Database(Store):
     def all(self, query: sa.Executable) -> Sequence[Any]:
         """Every row of `query`."""
         with self.writing() as connection:
-            return connection.execute(query).all()
+            return list(connection.execute(query))
 
     def serialise(self, execute: Execute) -> None:
         """Until the end of this transaction nobody else who calls this writes. A SQLite file has one process anyway."""

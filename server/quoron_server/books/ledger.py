@@ -1,6 +1,6 @@
 """The write-ahead ledger of one run: what was spent, what was released, and the state to resume from.
 
-Order of writes in every round, each one durable before the next step starts:
+Order of writes in every round, each one durable before the next step starts (a simulation's: `relax`):
 
     spend(question)      before the question leaves: these users have now participated
     commit(state, ...)   the new state with every release and its noise, before anyone sees it
@@ -210,6 +210,11 @@ class Ledger:
         """Release the file; a shared database stays open."""
         if self._owns:
             self._database.close()
+
+    def relax(self) -> None:
+        """As `Store.relax`, where a file is this ledger's own: of a simulation, which computes its rounds again."""
+        if self._owns:
+            self._database.relax()
 
     @property
     def plan_json(self) -> str:

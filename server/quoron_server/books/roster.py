@@ -342,7 +342,9 @@ class Roster:
         """The user with this number, name or fingerprint (or the first 8 digits of one at least), or the silo with the
         number of any of its people. ConfigError for none, and for several."""
         short = len(word) >= 8 and not set(word) - set("0123456789abcdef")
-        tries = [_has(int(word))] if word.isascii() and word.isdigit() and len(word) < 10 else []
+        tries: list[sa.ColumnElement[bool]] = []
+        if word.isascii() and word.isdigit() and len(word) < 10:
+            tries += [sa.and_(USERS.c.user <= int(word), USERS.c.user + USERS.c.people > int(word))]
         tries += [USERS.c.name == word, USERS.c.fingerprint == word]
         tries += [USERS.c.fingerprint.startswith(word)] if short else []
         for each in tries:
@@ -517,11 +519,6 @@ class Roster:
     def _cutoff(self) -> int:
         """Users last seen before this time are away; never earlier than after `away_after`, whatever the grid."""
         return 0 if math.isinf(self._away_after) else int(self._clock() - self._away_after) - self._grid
-
-
-def _has(user: int) -> sa.ColumnElement[bool]:
-    """Whose user it is, of one or of several."""
-    return sa.and_(USERS.c.user <= user, USERS.c.user + USERS.c.people > user)
 
 
 def _batched(values: Iterable[T], most: int) -> Iterator[list[T]]:

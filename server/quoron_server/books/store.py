@@ -25,7 +25,7 @@ import json
 import secrets
 import sqlite3
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -33,7 +33,7 @@ from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import TracebackType
-from typing import Any, ClassVar, Protocol, Self, cast
+from typing import Any, ClassVar, Self, cast
 
 from quoron_client.durable import PRIVATE, Tally, sync_folder
 from quoron_privacy.errors import LedgerError, LedgerUnavailable
@@ -42,6 +42,7 @@ START = "0" * 64
 KINDS = ("limit", "charge", "release", "end", "seat", "submit", "cancel")
 SIGNED = ("by", "software")  # who did it, where an operator did, and with which code: beside what it says
 Row = dict[str, Any]
+Execute = Callable[..., list[Row]]  # a statement within a transaction, and the values of each `?` in it: its rows
 
 _TOLD = {name: name for name in ("software", "run", "plan", "epsilon", "delta")} | {"group": "population"}
 
@@ -184,13 +185,6 @@ _MACHINE = {  # what SQLite says about the machine, not about the file
 }
 
 
-class Execute(Protocol):
-    """Carries out a statement within a transaction."""
-
-    def __call__(self, sql: str, parameters: Sequence[Any] = ()) -> list[Row]:
-        """Its rows, by column; values stand in the statement as `?`."""
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Table:
     """A table, for SQLite and PostgreSQL: INTEGER, BIGINT, TEXT or BLOB columns."""
@@ -257,7 +251,7 @@ class Store:
         self._mutex = threading.RLock()
         self._connection: Any = None
         self._joined: Any = None
-        self._over = False
+        self._over = self._relaxed = False
         self._tally = None if path is None else Tally(path)
         self._head, self._next_head = "", ""  # of the audit log: what is kept beside the count, and will be
         try:
@@ -310,7 +304,8 @@ class Store:
                 raise found from error
             if count is not None:
                 self._head = self._next_head
-                self._keep(count)
+                if not self._relaxed:
+                    self._keep(count)
                 self.failing = ""
 
     @contextmanager
@@ -370,6 +365,12 @@ class Store:
     def serialise(self, execute: Execute) -> None:
         """Until the end of this transaction nobody else who calls this writes. A SQLite file has one process anyway."""
 
+    def relax(self) -> None:
+        """Let a power loss, but no kill, take back what was written since the journal was folded into a SQLite file."""
+        with self._mutex:
+            self._raw(self._connected()).execute("PRAGMA synchronous=NORMAL")
+            self._relaxed = True
+
     def checkpoint(self) -> None:
         """Fold SQLite's journal into the file: no copy is left of what was erased, and the file alone is whole.
 
@@ -396,6 +397,8 @@ class Store:
             raise sqlite_error(str(error), self.name) from error
         if busy or left > 0:
             raise LedgerUnavailable(f"Cannot fold the journal of {self.name}: it is in use.", outside=OUTSIDE)
+        if self._relaxed:
+            self._keep(int(raw.execute("SELECT acknowledged FROM meta").fetchone()[0]))
 
     def _counted(self, connection: Any) -> int | None:
         """One more transaction that wrote, in the same transaction."""

@@ -57,7 +57,9 @@ class Attendance:
     def greet(self, seconds: float) -> None:
         """Wait for a hello of every node that is due, for so long. Raises NobodyUnderstands."""
         there, now = nodes(self.grid), time.monotonic()
-        self.connected, due = len(there), {node: there[node] for node in sorted(there) if self._is_due(node, now)}
+        strangers = [node for node in sorted(there) if node not in self._greetings]
+        due = {node: there[node] for node in strangers if self._due.get(node, (now, 0.0))[0] <= now}
+        self.connected = len(there)
         said = self.hellos.say(list(due), seconds)
         now = time.monotonic()
         for node, key in due.items():
@@ -65,18 +67,13 @@ class Attendance:
             if node in said:
                 partition = said[node].get("partition")
                 place = partition if isinstance(partition, int) else -1
-                name = identity(key) if self._identities == "keys" else self._named(place)
+                known = f"partition:{place}" if 0 <= place < self._users else None
+                name = identity(key) if self._identities == "keys" else known
             if name is not None:
                 self._greetings[node] = place, name
             else:
                 _, pause = self._due.get(node, (0.0, _GREETED_AGAIN))
                 self._due[node] = now + pause, 2 * pause
-
-    def _is_due(self, node: int, now: float) -> bool:
-        return node not in self._greetings and self._due.get(node, (now, 0.0))[0] <= now
-
-    def _named(self, partition: int) -> str | None:
-        return f"partition:{partition}" if 0 <= partition < self._users else None
 
     def greeted(self, seconds: float) -> dict[str, int]:
         """Return the partition of each name in `homes`, after waiting up to `seconds` for handshakes."""

@@ -23,6 +23,7 @@ from quoron_server.problem import Problem
 from quoron_server.rounds import PAUSE, opening
 from quoron_server.traffic import room_for, spill_folder
 
+_AGAIN = 2  # times at most that a question is sent again which the SuperLink has lost
 _log = logging.getLogger("quoron")
 
 
@@ -85,27 +86,36 @@ class FlowerEngine:
         shape = question.task.answer_shape(self.problem.dimension)
         users = len(question.cohort)
         values, status = room_for(users, shape, spill_folder()), np.full(users, Status.MISSING, np.uint8)
-        parts: list[Part] = []
-
-        def letters() -> Iterator[Letter]:
-            for part, letter in self.fleet.parts(question, max(1, round(self.seconds))):
-                parts.append(part)
-                yield letter
-
-        group, answered = f"{self.run}/{question.round}", 0
-        replies = heard(
-            self.grid, letters(), group=group, seconds=self.seconds, pulls=self.pulls, clock=(clock := Clock())
-        )
-        for index, reply in replies:
-            # Why there is no answer may be a function of the data: an error is shown to nobody.
-            answers = None if isinstance(reply, Error) else self.fleet.read(reply, parts[index], shape)
-            if answers is not None:
-                values[parts[index].rows], status[parts[index].rows] = answers.values, answers.status
-                answered += 1
-                self.told(answered, len(parts))
+        due, clock, answered, asked = np.ones(users, np.bool_), Clock(), 0, 0
+        group = f"{self.run}/{question.round}"
+        for again in range(_AGAIN, -1, -1):
+            parts, lost = list[Part](), set[int]()
+            letters, told_of = self._letters(question, due, parts), lost if again else None
+            for index, reply in heard(
+                self.grid, letters, group=group, seconds=self.seconds, pulls=self.pulls, clock=clock, lost=told_of
+            ):
+                # Why there is no answer may be a function of the data: an error is shown to nobody.
+                answers = None if isinstance(reply, Error) else self.fleet.read(reply, parts[index], shape)
+                if answers is not None:
+                    values[parts[index].rows], status[parts[index].rows] = answers.values, answers.status
+                    answered += 1
+                    self.told(answered, asked or len(parts))
+            asked = asked or len(parts)
+            due[:] = False
+            for index in lost:  # a client that has answered gives the same answer again
+                due[parts[index].rows] = True
+            if not due.any() or clock.over:
+                break
         if not self.early_ends:
             time.sleep(clock.left)
             self._due = clock.ends + PAUSE * self.seconds
-        if self.demanding and answered < len(parts):
-            raise NodeFailed(f"Expected answers of {len(parts)} nodes in round {question.round}, got {answered}.")
+        if self.demanding and answered < asked:
+            raise NodeFailed(f"Expected answers of {asked} nodes in round {question.round}, got {answered}.")
         return Answers.checked(values, status, largest=FAR * question.task.honest(self.problem.bounds), own=True)
+
+    def _letters(self, question: Question, due: NDArray[np.bool_], parts: list[Part]) -> Iterator[Letter]:
+        """Whatever asks for rows that are `due`, and its part."""
+        for part, letter in self.fleet.parts(question, max(1, round(self.seconds))):
+            if due[part.rows].all():
+                parts.append(part)
+                yield letter

@@ -47,8 +47,7 @@ from quoron_client.protocol.flower_records import HELLO, VERSION, Values, record
 from quoron_privacy.errors import RunError, WireError
 
 
-@dataclass(frozen=True, slots=True)
-class Pulled:
+class Pulled(NamedTuple):
     """What came of one message's pull."""
 
     message_id: str
@@ -112,8 +111,7 @@ def untold(answered: int, asked: int) -> None:
     """Report to nobody."""
 
 
-@dataclass(frozen=True, slots=True)
-class Letter:
+class Letter(NamedTuple):
     """What one node is sent."""
 
     node: int
@@ -142,18 +140,20 @@ def heard(
     seconds: float,
     pulls: Pulls | None = None,
     clock: "Clock | None" = None,
+    lost: set[int] | None = None,
 ) -> Iterator[tuple[int, RecordDict | Error]]:
     """Index of a letter and its reply, or its node's error, as they come, until `seconds` after the last was sent.
 
-    Raises SuperLinkAway. It ends before when all are there. `clock` then says what is left.
-    Letters are taken a few at a time, and nothing of them is kept. `pulls` remembers whose replies held up an earlier
-    exchange.
+    Raises SuperLinkAway. It ends before when all are there. `clock` then says what is left; one that has started goes
+    on. Letters are taken a few at a time, and nothing of them is kept. `pulls` remembers whose replies held up an
+    earlier exchange. `lost` gets the index of every letter that the SuperLink has given up. With it the exchange also
+    ends when the SuperLink has been away: letters and replies that it was handing out when it ended never arrive.
     """
     clock = Clock() if clock is None else clock
     waiting = _pushed(grid, letters, group, seconds, clock)
     clock.start(seconds)
     alone = None if isinstance(grid, InMemoryGrid) else pulls or Pulls()
-    pause = _SHORTEST
+    pause, stood = _SHORTEST, clock.stood
     while waiting:
         last, quiet = clock.over, True
         for found, unreadable in _looked(grid, waiting, clock, alone):
@@ -166,7 +166,12 @@ def heard(
                 del waiting[metadata.reply_to_message_id]
                 if metadata.src_node_id == sent.node:
                     yield sent.letter, reply.content if reply.has_content() else reply.error
-        if last:
+                elif lost is not None:
+                    lost.add(sent.letter)
+        away = lost is not None and alone is not None and clock.stood > stood
+        if lost is not None and away:
+            lost.update(sent.letter for sent in waiting.values())
+        if last or away:
             break
         pause = min(2 * pause, _LONGEST) if quiet else _SHORTEST
         time.sleep(min(max(pause, _EACH * len(waiting) if alone else 0.0), clock.left) if waiting else 0.0)
@@ -220,8 +225,11 @@ def _looked(
                 yield pulled.replies, None
         elif not running or clock.over:
             return
-        elif not clock.stood_for(grid.get_nodes):  # it is there: so it is the nodes who keep us waiting
-            running.clear()
+        else:
+            before = clock.stood
+            clock.reached(grid.get_nodes)
+            if clock.stood == before:  # it is there: so it is the nodes who keep us waiting
+                running.clear()
 
 
 def _message(letter: Letter, group: str, seconds: float) -> Message:
@@ -239,11 +247,13 @@ class Clock:
 
     def __init__(self) -> None:
         self.ends = time.monotonic()
-        self._stood = 0.0  # seconds
+        self.stood = 0.0  # seconds for which the SuperLink was away
+        self._started = False
 
     def start(self, seconds: float) -> None:
-        """So much time from now."""
-        self.ends = time.monotonic() + seconds
+        """So much time from now, unless it has started."""
+        if not self._started:
+            self.ends, self._started = time.monotonic() + seconds, True
 
     @property
     def left(self) -> float:
@@ -259,12 +269,6 @@ class Clock:
     def over(self) -> bool:
         """Whether the end has come."""
         return self.left == 0.0
-
-    def stood_for(self, call: Callable[[], Iterable[object]]) -> bool:
-        """Whether the SuperLink was away when it was called; back when it is there."""
-        before = self._stood
-        self.reached(call)
-        return self._stood > before
 
     def reached(self, call: Callable[[], Iterable[T]]) -> list[T]:
         """What the SuperLink returns, asked again for as long as it is away, by us or by a Grid that does so itself."""
@@ -282,13 +286,13 @@ class Clock:
                 if took > _AWAY or pause > 0.2:
                     self._require_patience(took, "")
                     self.ends += took
-                    self._stood += took
+                    self.stood += took
                 return found
 
     def _require_patience(self, away: float, why: str) -> None:
         """What was asked expires PATIENCE after the end of its time."""
-        if self._stood + away > PATIENCE:
-            raise SuperLinkAway(f"Cannot reach the SuperLink for {self._stood + away:.0f} seconds{why}.") from None
+        if self.stood + away > PATIENCE:
+            raise SuperLinkAway(f"Cannot reach the SuperLink for {self.stood + away:.0f} seconds{why}.") from None
 
 
 QUIET = 15.0  # seconds without a reply, after which those that cannot be used are all that there is

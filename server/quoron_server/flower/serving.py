@@ -12,10 +12,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import cache
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
-from flwr.app import RecordDict
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
@@ -36,7 +35,8 @@ from quoron_server.books.drawing import homes
 from quoron_server.books.ledger import Ledger
 from quoron_server.books.registry import EVERYONE, OPEN, State
 from quoron_server.federation import Books, Described
-from quoron_server.flower.engine import FlowerEngine, Part
+from quoron_server.flower.black_boxes import Attendance, BlackBoxes
+from quoron_server.flower.engine import FlowerEngine
 from quoron_server.flower.exchange import Hellos, Letter, NobodyUnderstands, SuperLinkAway, exchange, nodes
 from quoron_server.flower.users import Users, declined_are_told, identity
 from quoron_server.plan import RunPlan
@@ -155,20 +155,6 @@ def to_the_end(
     return model
 
 
-class Greeter(Protocol):
-    """Sends handshakes to nodes that have not had one."""
-
-    hellos: Hellos
-    connected: int  # nodes that were there at the last look
-
-    @property
-    def people(self) -> Mapping[str, int]:
-        """For how many each answers, but for those of one user."""
-
-    def greeted(self, seconds: float) -> Mapping[str, int]:
-        """Partition, or -1, of every user who has said hello, after so long a wait for others."""
-
-
 class _Waiting:
     """A line in the log whenever a number changes, and now and then besides."""
 
@@ -191,7 +177,7 @@ class _Waiting:
             self._before, self._due = found, now + _TOLD_AGAIN
 
 
-def enrol(books: Books, group: str, needed: int, waiting: float, greeter: Greeter) -> None:
+def enrol(books: Books, group: str, needed: int, waiting: float, greeter: "_Newcomers | Attendance") -> None:
     """Enrol the nodes that answer a handshake until enough are active to begin; RunError if there are not in time.
 
     By partition first, so that the users of a simulation have the same numbers every time. NobodyUnderstands, soon, if
@@ -261,17 +247,7 @@ def wait_for(members: NDArray[np.int64], greeted: Callable[[float], int], waitin
         time.sleep(1.0)
 
 
-class Announcing(Protocol):
-    """A fleet whose nodes agree to a run before anybody is asked."""
-
-    def announced(self) -> Iterable[tuple[Part, Letter]]:
-        """The run, to every member who is there and has not heard of it."""
-
-    def read(self, reply: RecordDict, part: Part, shape: tuple[int, ...]) -> object:
-        """Note what a node says."""
-
-
-def announce(grid: Grid, fleet: Announcing, run: str, *, early_ends: bool) -> None:
+def announce(grid: Grid, fleet: Users | BlackBoxes, run: str, *, early_ends: bool) -> None:
     """Tell every member of a run before anybody is asked, so that who is charged for it does not follow from who is
     drawn (docs/privacy/lifetime.md#ol1). Who does not answer in time hears it again in the next round.
 

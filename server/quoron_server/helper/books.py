@@ -122,7 +122,7 @@ class HelperBooks:
         with self._database.writing() as connection:
             open_ = sa.and_(_runs.c.run == run, _runs.c.state == OPEN)
             nothing: dict[str, Any] = {"specification": "", "sheet": "", "consent": b"", "state": state}
-            news = connection.execute(_runs.update().where(open_).values(**nothing)).rowcount > 0
+            news: bool = connection.execute(_runs.update().where(open_).values(**nothing)).rowcount > 0
             if news:
                 connection.execute(_lists.delete().where(_lists.c.run == run))
         if news:
