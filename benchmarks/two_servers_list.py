@@ -21,9 +21,9 @@ from quoron_privacy.two_servers import seals
 from quoron_privacy.two_servers.noise import FIRST, Entry
 from quoron_protos.v1 import helper_pb2 as pb
 from quoron_server.books.database import Database
-from quoron_server.helper.books import HelperBooks
-from quoron_server.helper.keys import Keys
-from quoron_server.helper.runs import Helped
+from quoron_server.second_server.books import HelperBooks
+from quoron_server.second_server.keys import Keys
+from quoron_server.second_server.runs import Helped
 from quoron_server.specification import planned
 from quoron_server.wording import digest
 

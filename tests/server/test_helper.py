@@ -1,9 +1,9 @@
 """What the helper of two servers does, and refuses: one list a round, in order, of users whom the plan has there."""
 
+import asyncio
 import shutil
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -23,10 +23,10 @@ from quoron_privacy.two_servers import rows
 from quoron_privacy.two_servers.noise import FIRST, next_chain
 from quoron_protos.v1 import helper_pb2 as pb
 from quoron_server.algorithms.two_servers.method import HELPER, noise_of
-from quoron_server.helper import keys, runs
-from quoron_server.helper.books import HelperBooks
-from quoron_server.helper.runs import Refused, UnknownRun
-from quoron_server.helper.service import HelperService
+from quoron_server.second_server import keys, runs
+from quoron_server.second_server.books import HelperBooks
+from quoron_server.second_server.runs import Refused, UnknownRun
+from quoron_server.second_server.service import CoordinatorCalls
 from server.helper_scene import (
     LEADER,
     PLANNED,
@@ -122,15 +122,20 @@ class TestOneList:
             leader, taken = Leader(real(), helped), []
             users = leader.run.problem.users
 
-            def parts(said: int) -> Iterator[pb.ListPart]:
+            async def parts(said: int) -> AsyncIterator[pb.ListPart]:
                 for at in range(said):
                     taken.append(at)
                     entries = [pb.Entry(fingerprint=key_of(at))]
                     yield pb.ListPart(head=None if at else leader.head(0, [None] * said), entries=entries)  # type: ignore[list-item]
 
-            service = HelperService(helped, *[None] * 3)  # type: ignore[arg-type]
+            calls = CoordinatorCalls(helped, *[None] * 4)  # type: ignore[arg-type]
+
+            async def listed() -> None:
+                async with asyncio.timeout(60) as timeout:
+                    await calls._list(parts(users + 1), LEADER, timeout)
+
             with pytest.raises(Refused, match=f"at most {users} users"):
-                service._summed(parts(users + 1), LEADER, SimpleNamespace(after=lambda _: None))  # type: ignore[arg-type]
+                asyncio.run(listed())
             assert taken == [0]
 
 

@@ -11,8 +11,8 @@ from quoron.cli.app import invoke
 from quoron_privacy.errors import LedgerError, LedgerUnavailable
 from quoron_privacy.two_servers.noise import FIRST
 from quoron_server.books.database import Database
-from quoron_server.helper.keys import Keys
-from quoron_server.helper.runs import Refused
+from quoron_server.second_server.keys import Keys
+from quoron_server.second_server.runs import Refused
 from quoron_server.service import helping
 from quoron_server.service.helping import HelperDisagrees, Helping
 from server.helper_scene import LEADER, Leader, opened, plan_of, real, request

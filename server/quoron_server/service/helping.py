@@ -1,6 +1,6 @@
 """The coordinator's side of two servers: sums of masked answers, whose masks the helper of another operator lifts off.
 
-    helping = Helping(HelperLink(...), database)
+    helping = Helping(SecondServerLink(...), database)
     helped = helping.open(specification, plan)           # the helper's signed consent, durable
     engine, _ = helping.around(engine, specification, plan)  # sums that hold the helper's noise
 
@@ -147,7 +147,7 @@ _helped = sa.Table(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HelperLink:
+class SecondServerLink:
     """Where the helper is, by whose certificate it is known, and the key that its consent is signed with."""
 
     address: str
@@ -169,7 +169,7 @@ class _Gathered:
 class Helping:
     """The helper, and what is kept about it in the coordinator's books. Threads may share it; calls block."""
 
-    def __init__(self, link: HelperLink, database: Database) -> None:
+    def __init__(self, link: SecondServerLink, database: Database) -> None:
         """IdentityError for files that will not do."""
         self.link, self._database = link, database
         self._key = read_helper_key(link.helper_key)

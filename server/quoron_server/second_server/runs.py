@@ -38,16 +38,16 @@ from quoron_privacy.two_servers.noise import FIRST, Entry, ServerNoise, next_cha
 from quoron_privacy.two_servers.specification import Sheet
 from quoron_protos.v1 import helper_pb2 as pb
 from quoron_server.algorithms.two_servers.method import HELPER, noise_of, noise_of_groups
-from quoron_server.helper.books import CLOSED, EXPIRED, OPEN, RESTORED, AnsweredList, HelpedRun, HelperBooks
-from quoron_server.helper.keys import Keys, Secrets
 from quoron_server.plan import RunPlan
+from quoron_server.second_server.books import CLOSED, EXPIRED, OPEN, RESTORED, AnsweredList, HelpedRun, HelperBooks
+from quoron_server.second_server.keys import Keys, Secrets
 from quoron_server.specification import RunSpecification, planned, require_deployable
 from quoron_server.wording import digest
 
 KEEP = 90 * 86_400.0  # seconds after its consent, after which a run's keys are destroyed in any case
 DIGEST = 32  # bytes of fingerprints, of digests and of chains
 _MOST_TOGETHER = 512  # seals that one thread opens before another may begin
-_log = logging.getLogger("quoron.helper")
+_log = logging.getLogger("quoron.second_server")
 Words = NDArray[np.uint64]
 
 
