@@ -44,7 +44,7 @@ from quoron_server.second_server.keys import public_pem
 from quoron_server.second_server.runs import Helped
 from quoron_server.second_server.service import SecondServer
 from quoron_server.service import ServeConfig, Transport, certificates, helping
-from quoron_server.service.helping import HelperAway, Helping
+from quoron_server.service.helping import Helping, ServerAway
 from quoron_server.service.sessions import Sessions
 from quoron_server.specification import RunSpecification, describe, make_plan, require_deployable
 from quoron_server.wording import digest
@@ -188,7 +188,7 @@ def test_a_connection_that_died_without_a_word_is_left_for_a_new_one(
         assert at.recall("trial", 0) is None
         wires.cut.add(0)
         monkeypatch.setattr(helping, "PATIENCE", 0.5)
-        with pytest.raises(HelperAway):
+        with pytest.raises(ServerAway):
             at.recall("trial", 0)
         monkeypatch.setattr(helping, "PATIENCE", 30.0)
         assert at.recall("trial", 0) is None
@@ -301,7 +301,7 @@ class Scene:
 
     def client(self, pinned: Pinned | None = None, **changes: Any) -> Worker:
         given = {"coordinator": "localhost:1", "data": self.data, "record": self.place / "record.sqlite"}
-        files = {name: self.place / name for name in ("certificate", "key", "authority", "helper_key")}
+        files = {name: self.place / name for name in ("certificate", "key", "authority", "second_server_key")}
         limits = {"lifetime_epsilon": 1000.0, "lifetime_delta": 0.9, "accept_trust_models": ("two-servers",)}
         owner = ClientConfig(**(given | files | limits | {"one_user": True} | changes))
         return Worker(owner, self.record, pinned=pinned or Pinned(SIGNING.public_key(), ME))
@@ -354,8 +354,8 @@ class TestConsent:
         assert not takes_part(scene, scene.announcement(consent=consent))
         (tmp_path / "key.pem").write_bytes(public_pem(own.public_key()))
         with pytest.raises(IdentityError, match="quoron second-server key"):
-            masked.read_helper_key(scene.data)
-        assert masked.read_helper_key(tmp_path / "key.pem") == own.public_key()
+            masked.read_second_server_key(scene.data)
+        assert masked.read_second_server_key(tmp_path / "key.pem") == own.public_key()
 
     @pytest.mark.parametrize(
         "changes",
@@ -411,7 +411,7 @@ class TestConsent:
 
     def test_two_servers_need_a_pinned_key_certificates_and_one_user(self, scene: Scene) -> None:
         for changes in (
-            {"helper_key": None},
+            {"second_server_key": None},
             {"certificate": None, "key": None, "authority": None, "insecure": True, "client_name": "a"},
             {"one_user": False, "user_column": "who"},
         ):

@@ -87,7 +87,7 @@ def link(place: Path, running: SecondServer) -> SecondServerLink:
         authority=place / "authority.pem",
         certificate=place / "leader/certificate.pem",
         key=place / "leader/key.pem",
-        helper_key=place / "helper-key.pem",
+        second_server_key=place / "helper-key.pem",
     )
 
 
@@ -119,7 +119,7 @@ def client_config(where: str, issued: Path, place: Path, folder: Path, user: int
         lifetime_delta=0.5,
         simulation_seed=SEED,
         accept_trust_models=("two-servers",),
-        helper_key=place / "helper-key.pem",
+        second_server_key=place / "helper-key.pem",
         one_user=True,
     )
 

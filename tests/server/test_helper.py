@@ -22,9 +22,9 @@ from quoron_privacy.errors import (
 from quoron_privacy.two_servers import rows
 from quoron_privacy.two_servers.noise import FIRST, next_chain
 from quoron_protos.v1 import helper_pb2 as pb
-from quoron_server.algorithms.two_servers.method import HELPER, noise_of
+from quoron_server.algorithms.two_servers.method import SECOND_SERVER, noise_of
 from quoron_server.second_server import keys, runs
-from quoron_server.second_server.books import HelperBooks
+from quoron_server.second_server.books import RunBooks
 from quoron_server.second_server.runs import Refused, UnknownRun
 from quoron_server.second_server.service import CoordinatorCalls
 from server.helper_scene import (
@@ -46,7 +46,7 @@ def noise_in(leader: Leader, place: Path, round_: int, chains: list[bytes]) -> n
     """What a helper with these keys adds after these lists, made apart from it."""
     made = leader.helped.keys.read(leader.run.run)
     assert made is not None
-    return noise_of(made.noise_key, HELPER, plan_of(leader.run).without("min_cohort")).of(round_, chains)
+    return noise_of(made.noise_key, SECOND_SERVER, plan_of(leader.run).without("min_cohort")).of(round_, chains)
 
 
 class TestOneList:
@@ -309,9 +309,9 @@ class TestKeysEnd:
 def test_a_reply_that_may_have_been_written_is_read_before_another_is_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kept = HelperBooks.answer
+    kept = RunBooks.answer
 
-    def breaks(self: HelperBooks, *given: Any) -> None:
+    def breaks(self: RunBooks, *given: Any) -> None:
         kept(self, *given)
         raise LedgerUnavailable("the connection broke in the last step")
 
@@ -319,7 +319,7 @@ def test_a_reply_that_may_have_been_written_is_read_before_another_is_made(
         leader = Leader(real(), helped)
         entries = sorted(leader.masked(user, 0)[0] for user in range(3))
         with monkeypatch.context() as patched:
-            patched.setattr(HelperBooks, "answer", breaks)
+            patched.setattr(RunBooks, "answer", breaks)
             with pytest.raises(LedgerUnavailable):
                 leader.ask(0, entries)
         again = leader.ask(0, entries)

@@ -1,4 +1,4 @@
-"""The helper's keys: one to sign with, for good, and for each run two that are destroyed with it.
+"""The second server's keys: one to sign with, for good, and for each run two that are destroyed with it.
 
     >>> import tempfile
     >>> keys = Keys(Path(tempfile.mkdtemp()) / "keys")
@@ -125,7 +125,7 @@ def signing_key(path: Path) -> Ed25519PrivateKey:
 
 
 def public_pem(key: Ed25519PublicKey) -> bytes:
-    """What clients and coordinators are given, by the helper's operator."""
+    """What clients and coordinators are given, by the second server's operator."""
     return key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
 
 

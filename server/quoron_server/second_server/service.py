@@ -27,7 +27,7 @@ from quoron_privacy.errors import ConfigError, LedgerUnavailable, QuoronError
 from quoron_privacy.two_servers.noise import Entry
 from quoron_protos.v1 import helper_pb2 as pb
 from quoron_protos.v1 import helper_pb2_grpc
-from quoron_server.second_server.books import OPEN, HelperBooks
+from quoron_server.second_server.books import OPEN, RunBooks
 from quoron_server.second_server.keys import Keys, public_fingerprint, signing_key
 from quoron_server.second_server.metrics import SecondServerMetrics
 from quoron_server.second_server.runs import KEEP, Helped, Refused, UnknownRun
@@ -102,7 +102,7 @@ class SecondServer(Program):
     async def _services(self) -> AsyncIterator[Sequence[Port]]:
         config, trust = self.config, self._trust
         assert trust is not None
-        keys, books = Keys(config.keys), HelperBooks(self._database)
+        keys, books = Keys(config.keys), RunBooks(self._database)
         with locked(config.keys, wait=False):  # or a copy of the database could answer beside this one
             seeded, threads = config.allow_simulation, config.threads
             self.helped = Helped(books, keys, self.signing, keep=config.keep, allow_simulation=seeded, threads=threads)

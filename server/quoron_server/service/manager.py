@@ -153,7 +153,7 @@ class Manager:
         await self._begin_those_that_can()
 
     async def _close_helped(self) -> None:
-        """The helper of two servers hears of runs that have ended, so that it destroys their keys."""
+        """The second server of two servers hears of runs that have ended, so that it destroys their keys."""
         if self._helping is not None:
             with suppress(RunStopped):
                 await self._stored(self._helping.close_ended, self._registry)
@@ -248,7 +248,7 @@ class Manager:
         apart = specification.silos.count(1) if specification.silos and specification.silo_sums else None
         specifications.require_room(plan, _MEMORY, self.sessions.free_disk, apart)
         specifications.require_telling(specification, plan)
-        specifications.require_helper(specification, plan, helped=self._helping is not None)
+        specifications.require_second_server(specification, plan, helped=self._helping is not None)
         if self._most is not None:
             specifications.require_connections(specification, self._most, alone=self._config.max_users_per_client == 1)
 

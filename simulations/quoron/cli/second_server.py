@@ -61,7 +61,7 @@ def link(settings: dict[str, Any]) -> "SecondServerLink | None":
     from quoron_server.service.helping import SecondServerLink
 
     address, certs, signing = given.values()
-    return SecondServerLink(address=address, helper_key=signing, **Files.of(certs).all())
+    return SecondServerLink(address=address, second_server_key=signing, **Files.of(certs).all())
 
 
 @app.command()
@@ -122,7 +122,7 @@ def runs(
     """
     from quoron_server.books.database import Database
     from quoron_server.second_server import runs as helped
-    from quoron_server.second_server.books import RESTORED, HelperBooks
+    from quoron_server.second_server.books import RESTORED, RunBooks
     from quoron_server.second_server.keys import Keys
 
     if (close and restored) or close is (run is None):
@@ -131,7 +131,7 @@ def runs(
     if close and not keys.is_dir():
         raise ConfigError(f"Expected the folder of the second server's keys, got {keys}, where there is none.")
     with Database(database, create=False, as_it_is=restored) as opened:
-        books = HelperBooks(opened)
+        books = RunBooks(opened)
         if restored:
             ended = ", ".join(each.run for each in books.runs() if books.end(each.run, RESTORED)) or "none"
             print(f"Ended: {ended}. Their keys are destroyed when the second server starts.")
