@@ -25,7 +25,7 @@ from quoron_protos.v1 import federation_pb2 as pb
 from quoron_server.books.database import Database
 from quoron_server.books.registry import Registry
 from quoron_server.books.roster import USERS
-from quoron_server.service import RunSpecification, tokens
+from quoron_server.service import RunSpecification, ServeConfig, Transport, tokens
 from quoron_server.service.manager import Manager
 from quoron_server.service.sessions import Sessions
 
@@ -82,7 +82,7 @@ async def rounds_of(url: str, users: int, cohort: int, rounds: int) -> dict[str,
     """Seconds until the first round is asked, and of each round."""
     with Database(url) as database:
         sessions = Sessions()
-        manager = Manager(database, sessions, allow_simulation=True)
+        manager = Manager(database, sessions, ServeConfig(Transport(insecure=True), allow_simulation=True))
         await manager.start()
         for user in range(users):
             sessions.enter(Instant(user, sessions))

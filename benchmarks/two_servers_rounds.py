@@ -22,7 +22,7 @@ from quoron_client.federation.masking import Pinned
 from quoron_client.federation.terms import read_terms
 from quoron_client.protocol import wire
 from quoron_client.protocol.identity import fingerprint, load
-from quoron_client.protocol.masked import read_helper_key
+from quoron_client.protocol.masked import read_second_server_key
 from quoron_client.protocol.questions import Status
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_server.service import certificates, tokens
@@ -67,7 +67,7 @@ async def clients(where, folder, number, dimension):
     print("enrolled", flush=True)
     key = folder / "other" / "second.pem"
     known = [
-        Pinned(read_helper_key(key), bytes.fromhex(fingerprint(load(folder / f"client-{user}/certificate.pem"))))
+        Pinned(read_second_server_key(key), bytes.fromhex(fingerprint(load(folder / f"client-{user}/certificate.pem"))))
         for user in range(number)
     ]
     await asyncio.gather(*(answering(stub, vector(u, dimension), known[u]) for u, stub in enumerate(stubs)))

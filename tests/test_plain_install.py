@@ -22,8 +22,8 @@ import importlib, pkgutil
 extras = (
     "quoron.torch", "quoron.jax", "quoron.sklearn", "quoron.flower", "quoron.federation", "quoron.federation",
     "quoron.__main__", "quoron.cli.admin", "quoron_client.federation", "quoron_client.flower",
-    "quoron_client.protocol.flower_records", "quoron_server.federation", "quoron_server.flower", "quoron_server.helper",
-    "quoron_server.service",
+    "quoron_client.protocol.flower_records", "quoron_server.federation", "quoron_server.flower",
+    "quoron_server.second_server", "quoron_server.service",
     *(f"quoron_server.books.{each}" for each in ("backup", "connections", "database", "re", "ro", "seats")),
 )
 for package in ("quoron_privacy", "quoron_client", "quoron_server", "quoron"):

@@ -133,7 +133,7 @@ class Run:
         Raises what `rounds.run` raises.
         """
         if self.plan.guarantee.servers is not None:
-            engine = two_servers.with_helper(engine, self.plan, self.simulation_seed)
+            engine = two_servers.with_second_server(engine, self.plan, self.simulation_seed)
         return rounds.run(
             self._made,
             engine,

@@ -274,7 +274,7 @@ def willing_needed(specification: RunSpecification) -> int:
     return 0 if share is None else math.ceil(Fraction(repr(share)) * specification.problem.users)
 
 
-def require_helper(specification: RunSpecification, plan: RunPlan, *, helped: bool) -> None:
+def require_second_server(specification: RunSpecification, plan: RunPlan, *, helped: bool) -> None:
     """ConfigError for a run of two servers at a coordinator without the other one."""
     if plan.guarantee.trust_model == "two-servers" and not helped:
         raise ConfigError(

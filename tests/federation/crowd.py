@@ -24,7 +24,7 @@ from quoron_privacy.noise.streams import SeededNoise
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_protos.v1 import federation_pb2_grpc
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.algorithms.two_servers.method import with_helper
+from quoron_server.algorithms.two_servers.method import with_second_server
 from quoron_server.books.ledger import Ledger
 from quoron_server.rounds import run
 from quoron_server.service import Coordinator, RunSpecification, ServeConfig, Transport
@@ -150,7 +150,7 @@ def inline_model(wanted: RunSpecification, folder: Path, population: Population 
     with Ledger.create(folder / "inline.sqlite", plan="{}", config_digest="c", noise_key=key) as ledger:
         engine = InlineEngine(population, seed=SEED)
         if plan.guarantee.servers is not None:
-            engine = with_helper(engine, plan, wanted.simulation_seed)
+            engine = with_second_server(engine, plan, wanted.simulation_seed)
         algorithm = ALGORITHMS[wanted.algorithm].make(plan)
         return run(algorithm, engine, ledger, SeededNoise(wanted.simulation_seed), simulation=True)
 

@@ -25,9 +25,8 @@ from quoron_protos.v1 import federation_pb2_grpc
 from quoron_server import runs as books
 from quoron_server.books.database import Database
 from quoron_server.books.lifetime_ledger import PopulationLedger
-from quoron_server.helper import service as second_server
-from quoron_server.helper.keys import Keys
-from quoron_server.service import Transport, certificates, metrics, security
+from quoron_server.second_server.keys import Keys
+from quoron_server.service import Transport, certificates, metrics, program, security
 from quoron_server.service.certificates import Revocations
 from quoron_server.service.sessions import Sessions
 from quoron_server.wording import plan_json
@@ -367,7 +366,7 @@ async def keys_stay(at: Scene) -> None:
     certificates.make_authority(place, days=400)
     certificates.issue(place, "helper", coordinator=True, hosts=("127.0.0.1",), days=300)
     certificates.issue(place, "leader", days=300)
-    at.patch.setattr(second_server, "LOOK", 0.01)
+    at.patch.setattr(program, "LOOK", 0.01)
     at.running = running = at._served.enter_context(helper(place, metrics="0"))  # type: ignore[assignment]
     Leader(real(), running.helped)
     at.well = await at.scraped()

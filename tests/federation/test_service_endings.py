@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import socket
 import sqlite3
-import sys
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
@@ -48,7 +47,7 @@ from quoron_server.books.ledger import Ledger
 from quoron_server.books.lifetime_ledger import PopulationLedger
 from quoron_server.books.registry import Registry
 from quoron_server.federation import Books
-from quoron_server.service import Coordinator, records, tokens
+from quoron_server.service import Coordinator, program, records, tokens
 from quoron_server.service import manager as managers
 from quoron_server.specification import make_plan
 from quoron_server.wording import plan_json
@@ -345,7 +344,7 @@ def test_a_full_disk_is_told_as_a_pause_until_a_write_succeeds_though_the_books_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By `runs`, `watch`, /healthz, health and metrics; the run then goes on by itself, to the same bits."""
-    monkeypatch.setattr(sys.modules[Coordinator.__module__], "LOOK", 0.01)
+    monkeypatch.setattr(program, "LOOK", 0.01)
     full = "The disk of the coordinator's ledger is full. Nothing is lost, and it goes on by itself once it can be"
 
     def no_room(*_: object) -> None:

@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import re
+import resource
 import socket
 import threading
 from collections import Counter
@@ -36,7 +37,17 @@ from quoron_privacy.errors import ConfigError, LedgerError
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_protos.v1 import federation_pb2_grpc
 from quoron_server.plan import RunPlan
-from quoron_server.service import Coordinator, Transport, certificates, client_plane, control_plane, records, tokens
+from quoron_server.service import (
+    Coordinator,
+    ServeConfig,
+    Transport,
+    certificates,
+    client_plane,
+    control_plane,
+    program,
+    records,
+    tokens,
+)
 from quoron_server.service import coordinator as coordinators
 from quoron_server.service import manager as managers
 from quoron_server.service.client_plane import Doorkeeper, RateLimit
@@ -82,8 +93,8 @@ async def test_idle_connections_to_the_control_plane_keep_nobody_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Twice as many as there are places, and none is ended for being slow: others come, and an operator stays."""
-    patient = {**dict(coordinators._CONNECTION), "grpc.server_handshake_timeout_ms": 3_600_000}
-    monkeypatch.setattr(coordinators, "_CONNECTION", tuple(patient.items()))
+    patient = {**dict(program._CONNECTION), "grpc.server_handshake_timeout_ms": 3_600_000}
+    monkeypatch.setattr(program, "_CONNECTION", tuple(patient.items()))
     monkeypatch.setattr(client_plane, "LOOK", 0.01)
     token = tokens.add(tmp_path / "tokens.json", name="ada", role="operator")
     shown = (("authorization", f"Bearer {token}"),)
@@ -117,10 +128,11 @@ async def test_idle_connections_to_the_control_plane_keep_nobody_out(
 
 def test_files_are_left_for_operators_and_for_the_coordinator(monkeypatch: pytest.MonkeyPatch) -> None:
     for allowed in (256, 1024, 1 << 20):
-        monkeypatch.setattr(coordinators.resource, "getrlimit", lambda _, allowed=allowed: (allowed, allowed))
-        assert 1 <= coordinators.most_clients(10**6) <= max(1, allowed - coordinators.MOST_OPERATORS - 64)
-    monkeypatch.setattr(coordinators.resource, "getrlimit", lambda _: (coordinators.resource.RLIM_INFINITY,) * 2)
-    assert coordinators.most_clients(100_000) == 100_000
+        monkeypatch.setattr(resource, "getrlimit", lambda _, allowed=allowed: (allowed, allowed))
+        many = ServeConfig(Transport(insecure=True), max_clients=10**6)
+        assert 1 <= many.connections() <= max(1, allowed - coordinators.MOST_OPERATORS - 64)
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (resource.RLIM_INFINITY,) * 2)
+    assert many.connections() == 10**6
 
 
 @pytest.mark.slow
@@ -302,8 +314,8 @@ async def test_strangers_who_hold_connections_make_way_for_clients(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Forty say nothing, at a coordinator that takes sixteen connections, and waits for a handshake for ever."""
-    patient = {**dict(coordinators._CONNECTION), "grpc.server_handshake_timeout_ms": 3_600_000}
-    monkeypatch.setattr(coordinators, "_CONNECTION", tuple(patient.items()))
+    patient = {**dict(program._CONNECTION), "grpc.server_handshake_timeout_ms": 3_600_000}
+    monkeypatch.setattr(program, "_CONNECTION", tuple(patient.items()))
     monkeypatch.setattr(client_plane, "LOOK", 0.01)
     async with (
         coordinator(tmp_path, transport=transport(folder), max_clients=16) as running,

@@ -41,7 +41,7 @@ from quoron_client.federation import ClientConfig, run_client
 from quoron_client.protocol import identity, wire
 from quoron_privacy.errors import ConfigError, IdentityError
 from quoron_protos.v1 import federation_pb2 as pb
-from quoron_server.service import Coordinator, ServeConfig, Transport, certificates, client_plane, security
+from quoron_server.service import Coordinator, ServeConfig, Transport, certificates, client_plane, program, security
 from quoron_server.service.certificates import Revocations
 from quoron_server.service.security import Trust
 
@@ -330,10 +330,10 @@ def test_a_connection_that_died_without_a_word_counts_as_none_within_fifty_secon
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Here a hundred times sooner; gRPC's own minute for an answer to a ping stood beyond them."""
-    options, timed = dict(coordinators._CONNECTION), ("grpc.keepalive_time_ms", "grpc.http2.ping_timeout_ms")
+    options, timed = dict(program._CONNECTION), ("grpc.keepalive_time_ms", "grpc.http2.ping_timeout_ms")
     assert sum(options[name] for name in timed) <= 1000 * wire.GONE_AFTER
     hurried = options | {name: options[name] // 100 for name in timed}
-    monkeypatch.setattr(coordinators, "_CONNECTION", tuple(hurried.items()))
+    monkeypatch.setattr(program, "_CONNECTION", tuple(hurried.items()))
 
     async def scene() -> None:
         async with coordinator(tmp_path) as running:
@@ -526,7 +526,8 @@ def succeeded(own: Path) -> bytes:
 
 
 def trusting(folder: Path) -> Trust:
-    return Trust(folder / "coordinator/certificate.pem", folder / "coordinator/key.pem", folder / "authority.pem")
+    own = folder / "coordinator"
+    return Trust(own / "certificate.pem", own / "key.pem", folder / "authority.pem", of="coordinator")
 
 
 async def shown(where: str) -> bytes:

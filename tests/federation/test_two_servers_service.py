@@ -38,12 +38,13 @@ from quoron_protos.v1 import helper_pb2
 from quoron_protos.v1.helper_pb2_grpc import HelperStub
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.books.database import Database
-from quoron_server.helper import service
-from quoron_server.helper.keys import public_pem
-from quoron_server.helper.runs import Helped
 from quoron_server.plan import RunPlan
-from quoron_server.service import Coordinator, ServeConfig, Transport, certificates, helping
-from quoron_server.service.helping import HelperAway, Helping
+from quoron_server.second_server import service
+from quoron_server.second_server.keys import public_pem
+from quoron_server.second_server.runs import Helped
+from quoron_server.second_server.service import SecondServer
+from quoron_server.service import ServeConfig, Transport, certificates, helping
+from quoron_server.service.helping import Helping, ServerAway
 from quoron_server.service.sessions import Sessions
 from quoron_server.specification import RunSpecification, describe, make_plan, require_deployable
 from quoron_server.wording import digest
@@ -159,7 +160,7 @@ def test_what_each_server_receives_stores_and_logs_says_nothing_of_an_answer(
         for held in (b"".join(views.helper), stored["helper"], stored["coordinator"]):
             assert not any(each in held for each in hidden), "masked answers are the coordinator's, until the commit"
         _require_uniform(np.concatenate(views.values))
-        said = [each.getMessage() for each in caplog.records if each.name in ("quoron", "quoron.helper")]
+        said = [each.getMessage() for each in caplog.records if each.name in ("quoron", "quoron.second_server")]
         said = [each for each in said if "ends in" not in each and "took longer" not in each]  # files, and the machine
         logs.append([re.sub(r"[0-9a-f]{12,}|\d+\.\d+\.\d+\.\d+:\d+", "*", each) for each in said])
         monkeypatch.undo()
@@ -187,12 +188,33 @@ def test_a_connection_that_died_without_a_word_is_left_for_a_new_one(
         assert at.recall("trial", 0) is None
         wires.cut.add(0)
         monkeypatch.setattr(helping, "PATIENCE", 0.5)
-        with pytest.raises(HelperAway):
+        with pytest.raises(ServerAway):
             at.recall("trial", 0)
         monkeypatch.setattr(helping, "PATIENCE", 30.0)
         assert at.recall("trial", 0) is None
         assert len(wires.made) == 4
         at.close_channel()
+
+
+def silent(over: threading.Event) -> Iterator[helper_pb2.ListPart]:
+    """The beginning of a list, and nothing more."""
+    yield helper_pb2.ListPart(head=helper_pb2.HelperList(run="trial", entries=3))
+    over.wait(60)
+
+
+def opening() -> helper_pb2.OpenRun:
+    asked = wanted()
+    plan = bytes.fromhex(digest(make_plan(asked)))
+    return helper_pb2.OpenRun(run="trial", specification=asked.as_text(), plan_digest=plan, software="test")
+
+
+@contextlib.contextmanager
+def connected(place: Path, second: SecondServer) -> Iterator[HelperStub]:
+    """What the coordinator calls, over a connection of its own."""
+    files = [(place / name).read_bytes() for name in ("authority.pem", "leader/key.pem", "leader/certificate.pem")]
+    options = (("grpc.use_local_subchannel_pool", 1),)
+    with grpc.secure_channel(second.listen, grpc.ssl_channel_credentials(*files), options=options) as channel:
+        yield HelperStub(channel)
 
 
 class TestRefusals:
@@ -204,10 +226,9 @@ class TestRefusals:
                 await running.manager.submit(wanted().as_text())
 
     def test_a_helper_needs_clients_whom_nobody_overhears(self, tmp_path: Path) -> None:
-        with helper(tmp_path) as second:
-            config = ServeConfig(transport=Transport(insecure=True), helper=link(tmp_path, second))
-            with pytest.raises(ConfigError, match="Expected certificates together with a second server"):
-                Coordinator(config)
+        words = "Expected certificates together with a second server"
+        with helper(tmp_path) as second, pytest.raises(ConfigError, match=words):
+            ServeConfig(transport=Transport(insecure=True), second_server=link(tmp_path, second))
 
     def test_rounds_end_at_their_time(self) -> None:
         run = wanted(early_ends=True)
@@ -221,25 +242,11 @@ class TestRefusals:
         monkeypatch.setattr(service, "PATIENCE", 0.2)
         over, said = threading.Event(), []
 
-        def silent() -> Iterator[helper_pb2.ListPart]:
-            yield helper_pb2.ListPart(head=helper_pb2.HelperList(run="trial", entries=3))
-            over.wait(60)
-
         with helper(tmp_path) as second, ExitStack() as open_:
-            files = [
-                (tmp_path / f"{name}").read_bytes()
-                for name in ("authority.pem", "leader/key.pem", "leader/certificate.pem")
-            ]
-            stubs = []
-            for _ in range(3):  # each of which may have four calls
-                options = (("grpc.use_local_subchannel_pool", 1),)
-                channel = grpc.secure_channel(second.listen, grpc.ssl_channel_credentials(*files), options=options)
-                stubs.append(HelperStub(open_.enter_context(channel)))
-            asked = wanted()
-            plan = bytes.fromhex(digest(make_plan(asked)))
-            request = helper_pb2.OpenRun(run="trial", specification=asked.as_text(), plan_digest=plan, software="test")
+            stubs = [open_.enter_context(connected(tmp_path, second)) for _ in range(3)]  # each may have four calls
+            request = opening()
             stubs[2].Open(request, timeout=60)
-            calls = [stubs[number // 4].Sum(silent()) for number in range(service._CALLS)]
+            calls = [stubs[number // 4].Sum(silent(over)) for number in range(service._CALLS)]
             assert stubs[2].Open(request, timeout=60).run == "trial"
             for each in calls:
                 with pytest.raises(grpc.RpcError) as caught:
@@ -247,6 +254,20 @@ class TestRefusals:
                 said.append(caught.value.code())
             over.set()
         assert set(said) <= {grpc.StatusCode.CANCELLED, grpc.StatusCode.UNKNOWN}
+
+    def test_a_list_that_is_cut_off_in_the_middle_is_no_refusal(self, tmp_path: Path) -> None:
+        """Its coordinator was killed, and asks again: nobody is to be alarmed."""
+        over = threading.Event()
+        with helper(tmp_path) as second:
+            with connected(tmp_path, second) as stub:
+                stub.Open(opening(), timeout=60)
+                for _ in range(3):
+                    call = stub.Sum(silent(over))
+                    with pytest.raises(grpc.FutureTimeoutError):
+                        call.result(0.2)
+                    call.cancel()
+            over.set()
+        assert not second.metrics.refused
 
     def test_the_helper_lets_in_whom_its_operator_has_named_alone(self, issued: Path, tmp_path: Path) -> None:
         with helper(tmp_path) as second:
@@ -280,7 +301,7 @@ class Scene:
 
     def client(self, pinned: Pinned | None = None, **changes: Any) -> Worker:
         given = {"coordinator": "localhost:1", "data": self.data, "record": self.place / "record.sqlite"}
-        files = {name: self.place / name for name in ("certificate", "key", "authority", "helper_key")}
+        files = {name: self.place / name for name in ("certificate", "key", "authority", "second_server_key")}
         limits = {"lifetime_epsilon": 1000.0, "lifetime_delta": 0.9, "accept_trust_models": ("two-servers",)}
         owner = ClientConfig(**(given | files | limits | {"one_user": True} | changes))
         return Worker(owner, self.record, pinned=pinned or Pinned(SIGNING.public_key(), ME))
@@ -333,8 +354,8 @@ class TestConsent:
         assert not takes_part(scene, scene.announcement(consent=consent))
         (tmp_path / "key.pem").write_bytes(public_pem(own.public_key()))
         with pytest.raises(IdentityError, match="quoron second-server key"):
-            masked.read_helper_key(scene.data)
-        assert masked.read_helper_key(tmp_path / "key.pem") == own.public_key()
+            masked.read_second_server_key(scene.data)
+        assert masked.read_second_server_key(tmp_path / "key.pem") == own.public_key()
 
     @pytest.mark.parametrize(
         "changes",
@@ -390,7 +411,7 @@ class TestConsent:
 
     def test_two_servers_need_a_pinned_key_certificates_and_one_user(self, scene: Scene) -> None:
         for changes in (
-            {"helper_key": None},
+            {"second_server_key": None},
             {"certificate": None, "key": None, "authority": None, "insecure": True, "client_name": "a"},
             {"one_user": False, "user_column": "who"},
         ):

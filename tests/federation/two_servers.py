@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import threading
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,10 @@ from federation.tls import channel, transport
 from quoron_client.federation import ClientConfig, run_client
 from quoron_client.federation.work import Worker
 from quoron_client.protocol.identity import fingerprint, load
-from quoron_server.helper.keys import public_pem
-from quoron_server.helper.service import HelperConfig, HelperProcess
+from quoron_server.second_server.keys import public_pem
+from quoron_server.second_server.service import SecondServer, SecondServerConfig
 from quoron_server.service import Coordinator, certificates
-from quoron_server.service.helping import HelperLink
+from quoron_server.service.helping import SecondServerLink
 from quoron_server.service.sessions import RunSession
 from quoron_server.specification import RunSpecification
 
@@ -36,7 +37,7 @@ def operators(place: Path) -> None:
     certificates.issue(place, "leader", days=1)
 
 
-def helper_config(place: Path, **changes: object) -> HelperConfig:
+def helper_config(place: Path, **changes: object) -> SecondServerConfig:
     given: dict[str, Any] = {
         "certificate": place / "helper/certificate.pem",
         "key": place / "helper/key.pem",
@@ -49,35 +50,53 @@ def helper_config(place: Path, **changes: object) -> HelperConfig:
         "allow_simulation": True,
         "threads": 1,
     }
-    return HelperConfig(**(given | changes))
+    return SecondServerConfig(**(given | changes))
 
 
 @contextlib.contextmanager
-def helper(place: Path, **changes: object) -> Iterator[HelperProcess]:
+def helper(place: Path, **changes: object) -> Iterator[SecondServer]:
     """A running helper; what its operator gives to others is in `place`."""
     if not (place / "helper/certificate.pem").exists():
         operators(place)
-    with HelperProcess(helper_config(place, **changes)) as running:
+    with in_a_thread(SecondServer(helper_config(place, **changes))) as running:
         (place / "helper-key.pem").write_bytes(public_pem(running.signing.public_key()))
         yield running
 
 
-def link(place: Path, running: HelperProcess) -> HelperLink:
-    return HelperLink(
+@contextlib.contextmanager
+def in_a_thread(server: SecondServer) -> Iterator[SecondServer]:
+    """With an event loop, and so a clock, of its own: as another process."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    try:
+        asyncio.run_coroutine_threadsafe(server.__aenter__(), loop).result()
+        try:
+            yield server
+        finally:
+            asyncio.run_coroutine_threadsafe(server.__aexit__(None, None, None), loop).result()
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+def link(place: Path, running: SecondServer) -> SecondServerLink:
+    return SecondServerLink(
         address=running.listen,
         authority=place / "authority.pem",
         certificate=place / "leader/certificate.pem",
         key=place / "leader/key.pem",
-        helper_key=place / "helper-key.pem",
+        second_server_key=place / "helper-key.pem",
     )
 
 
 @contextlib.asynccontextmanager
 async def helped(
-    folder: Path, issued: Path, place: Path, running: HelperProcess, **changes: Any
+    folder: Path, issued: Path, place: Path, running: SecondServer, **changes: Any
 ) -> AsyncIterator[Coordinator]:
     """A coordinator whose runs of two servers that helper takes part in."""
-    given = {"transport": transport(issued), "helper": link(place, running)}
+    given = {"transport": transport(issued), "second_server": link(place, running)}
     async with coordinator(folder, **(given | changes)) as found:
         yield found
 
@@ -100,7 +119,7 @@ def client_config(where: str, issued: Path, place: Path, folder: Path, user: int
         lifetime_delta=0.5,
         simulation_seed=SEED,
         accept_trust_models=("two-servers",),
-        helper_key=place / "helper-key.pem",
+        second_server_key=place / "helper-key.pem",
         one_user=True,
     )
 

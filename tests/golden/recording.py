@@ -49,8 +49,8 @@ from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.two_servers.method import BothServers, WithServers
 from quoron_server.books import lifetime_ledger, roster, store
 from quoron_server.books.database import as_metadata
-from quoron_server.helper import books as helper_books
 from quoron_server.plan import Privacy, RunPlan
+from quoron_server.second_server import books as helper_books
 from quoron_server.service import helping
 from quoron_server.wording import plan_json
 

@@ -1,9 +1,9 @@
 """What the helper of two servers does, and refuses: one list a round, in order, of users whom the plan has there."""
 
+import asyncio
 import shutil
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -22,11 +22,11 @@ from quoron_privacy.errors import (
 from quoron_privacy.two_servers import rows
 from quoron_privacy.two_servers.noise import FIRST, next_chain
 from quoron_protos.v1 import helper_pb2 as pb
-from quoron_server.algorithms.two_servers.method import HELPER, noise_of
-from quoron_server.helper import keys, runs
-from quoron_server.helper.books import HelperBooks
-from quoron_server.helper.runs import Refused, UnknownRun
-from quoron_server.helper.service import HelperService
+from quoron_server.algorithms.two_servers.method import SECOND_SERVER, noise_of
+from quoron_server.second_server import keys, runs
+from quoron_server.second_server.books import RunBooks
+from quoron_server.second_server.runs import Refused, UnknownRun
+from quoron_server.second_server.service import CoordinatorCalls
 from server.helper_scene import (
     LEADER,
     PLANNED,
@@ -46,7 +46,7 @@ def noise_in(leader: Leader, place: Path, round_: int, chains: list[bytes]) -> n
     """What a helper with these keys adds after these lists, made apart from it."""
     made = leader.helped.keys.read(leader.run.run)
     assert made is not None
-    return noise_of(made.noise_key, HELPER, plan_of(leader.run).without("min_cohort")).of(round_, chains)
+    return noise_of(made.noise_key, SECOND_SERVER, plan_of(leader.run).without("min_cohort")).of(round_, chains)
 
 
 class TestOneList:
@@ -122,15 +122,20 @@ class TestOneList:
             leader, taken = Leader(real(), helped), []
             users = leader.run.problem.users
 
-            def parts(said: int) -> Iterator[pb.ListPart]:
+            async def parts(said: int) -> AsyncIterator[pb.ListPart]:
                 for at in range(said):
                     taken.append(at)
                     entries = [pb.Entry(fingerprint=key_of(at))]
                     yield pb.ListPart(head=None if at else leader.head(0, [None] * said), entries=entries)  # type: ignore[list-item]
 
-            service = HelperService(helped, *[None] * 3)  # type: ignore[arg-type]
+            calls = CoordinatorCalls(helped, *[None] * 4)  # type: ignore[arg-type]
+
+            async def listed() -> None:
+                async with asyncio.timeout(60) as timeout:
+                    await calls._list(parts(users + 1), LEADER, timeout)
+
             with pytest.raises(Refused, match=f"at most {users} users"):
-                service._summed(parts(users + 1), LEADER, SimpleNamespace(after=lambda _: None))  # type: ignore[arg-type]
+                asyncio.run(listed())
             assert taken == [0]
 
 
@@ -304,9 +309,9 @@ class TestKeysEnd:
 def test_a_reply_that_may_have_been_written_is_read_before_another_is_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kept = HelperBooks.answer
+    kept = RunBooks.answer
 
-    def breaks(self: HelperBooks, *given: Any) -> None:
+    def breaks(self: RunBooks, *given: Any) -> None:
         kept(self, *given)
         raise LedgerUnavailable("the connection broke in the last step")
 
@@ -314,7 +319,7 @@ def test_a_reply_that_may_have_been_written_is_read_before_another_is_made(
         leader = Leader(real(), helped)
         entries = sorted(leader.masked(user, 0)[0] for user in range(3))
         with monkeypatch.context() as patched:
-            patched.setattr(HelperBooks, "answer", breaks)
+            patched.setattr(RunBooks, "answer", breaks)
             with pytest.raises(LedgerUnavailable):
                 leader.ask(0, entries)
         again = leader.ask(0, entries)

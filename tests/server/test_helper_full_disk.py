@@ -1,5 +1,6 @@
 """A disk that is full at each write of the helper: nothing is answered twice, and what waits goes on with room."""
 
+import asyncio
 import errno
 from collections import Counter
 from collections.abc import Callable
@@ -12,9 +13,9 @@ import pytest
 
 from quoron_protos.v1 import helper_pb2 as pb
 from quoron_server.books.database import Database
-from quoron_server.helper import keys, service
-from quoron_server.helper.runs import Helped
-from quoron_server.helper.service import HelperService
+from quoron_server.second_server import keys, service
+from quoron_server.second_server.runs import Helped
+from quoron_server.second_server.service import CoordinatorCalls
 from server.helper_scene import LEADER, Leader, opened, plan_of, real, request
 
 
@@ -94,7 +95,7 @@ def known(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(service.security, "caller", lambda *_, **__: caller)
     codes: list[grpc.StatusCode] = []
 
-    def abort(code: grpc.StatusCode, words: str) -> None:
+    async def abort(code: grpc.StatusCode, words: str) -> None:
         codes.append(code)
         raise Aborted(words)
 
@@ -107,15 +108,15 @@ def test_a_coordinator_waits_for_a_helper_whose_disk_is_full(
     """As for one that is away: it is not refused, which would pause the run."""
     trust = SimpleNamespace(now=lambda: SimpleNamespace(authorities=()))
     counts: Counter[str] = Counter()
-    given = trust, SimpleNamespace(coordinators=(LEADER,)), SimpleNamespace(refused=counts)
+    given = trust, (LEADER,), counts, None
     with opened(tmp_path) as helped:
-        made = HelperService(helped, *given)  # type: ignore[arg-type]
+        made = CoordinatorCalls(helped, *given)  # type: ignore[arg-type]
         disk = Disk(0)
         with monkeypatch.context() as patched:
             patched.setattr(keys, "replace_whole", lambda *_, **__: disk.write())
             with pytest.raises(Aborted, match="cannot write now"):
-                made.Open(request(real()), known)
-        consent = made.Open(request(real()), known)
+                asyncio.run(made.Open(request(real()), known))
+        consent = asyncio.run(made.Open(request(real()), known))
         assert consent.epsilon == plan_of(real()).guarantee.epsilon
     assert known.codes == [grpc.StatusCode.UNAVAILABLE]
     assert counts == {"away": 1}

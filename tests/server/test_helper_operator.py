@@ -1,5 +1,6 @@
 """The second server's operator: commands while it is stopped, and what it tells those who watch it."""
 
+import asyncio
 import shutil
 import urllib.error
 import urllib.request
@@ -11,11 +12,11 @@ from gen_faults import BY_NAME
 from quoron.cli.app import invoke
 from quoron_privacy.errors import ConfigError
 from quoron_server.books.database import Database
-from quoron_server.helper.keys import Keys
-from quoron_server.helper.metrics import HelperMetrics, served
-from quoron_server.helper.runs import Helped, Refused
+from quoron_server.second_server.keys import Keys
+from quoron_server.second_server.metrics import SecondServerMetrics
+from quoron_server.second_server.runs import Helped, Refused
 from quoron_server.service.folder_lock import locked
-from quoron_server.service.metrics import ALARMS
+from quoron_server.service.metrics import ALARMS, address_of, listen
 from server.helper_scene import LEADER, Leader, opened, real
 
 
@@ -61,16 +62,22 @@ def steady(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.disk_usage", lambda _: shutil._ntuple_diskusage(1 << 40, 0, 1 << 40))
 
 
+def read(url: str) -> str:
+    with urllib.request.urlopen(url) as reply:
+        return str(reply.read().decode())
+
+
 @pytest.mark.usefixtures("steady")
 class TestMetrics:
     def scraped(self, helped: Helped, database: Database, path: str = "metrics", *, on_time: bool = True) -> str:
-        metrics = HelperMetrics(helped, database, lambda: {"helper": 30.5})
+        metrics = SecondServerMetrics(helped, database, lambda: {"helper": 30.5})
         metrics._clock, metrics._started = (lambda: 1_800_000_000.0), 1_800_000_000.0
-        with (
-            served("0", metrics, serving=lambda: on_time) as address,
-            urllib.request.urlopen(f"http://{address}/{path}") as reply,
-        ):
-            return str(reply.read().decode())
+
+        async def asked() -> str:
+            async with await listen("0", metrics, serving=lambda: on_time) as server:
+                return await asyncio.to_thread(read, f"http://{address_of(server)}/{path}")
+
+        return asyncio.run(asked())
 
     def test_they_say_how_far_a_run_is_and_not_how_many_are_in_it(self, tmp_path: Path) -> None:
         texts = []

@@ -11,10 +11,10 @@ from quoron.cli.app import invoke
 from quoron_privacy.errors import LedgerError, LedgerUnavailable
 from quoron_privacy.two_servers.noise import FIRST
 from quoron_server.books.database import Database
-from quoron_server.helper.keys import Keys
-from quoron_server.helper.runs import Refused
+from quoron_server.second_server.keys import Keys
+from quoron_server.second_server.runs import Refused
 from quoron_server.service import helping
-from quoron_server.service.helping import HelperDisagrees, Helping
+from quoron_server.service.helping import Helping, ServerDisagrees
 from server.helper_scene import LEADER, Leader, opened, plan_of, real, request
 
 
@@ -85,7 +85,7 @@ def test_a_reply_without_end_is_left_before_it_fills_the_coordinators_memory(
     monkeypatch.setattr(helping, "_LONGEST", 1 << 20)
     at, sent = object.__new__(Helping), itertools.count()
     at.link = SimpleNamespace(address="helper")  # type: ignore[assignment]
-    with pytest.raises(HelperDisagrees, match="at most 1,048,576 bytes, got more"):
+    with pytest.raises(ServerDisagrees, match="at most 1,048,576 bytes, got more"):
         at._whole(bytes(1 << 18) for _ in sent)
     assert next(sent) == 5
 
@@ -129,5 +129,5 @@ def test_a_helper_that_has_lost_the_key_that_clients_seal_for_is_found_before_a_
         at._consent = lambda *_: leader.consent  # type: ignore[method-assign]
         at.require_same_key(*given)
         at._consent = lambda *_: other  # type: ignore[method-assign]
-        with pytest.raises(HelperDisagrees, match="nothing would open"):
+        with pytest.raises(ServerDisagrees, match="nothing would open"):
             at.require_same_key(*given)

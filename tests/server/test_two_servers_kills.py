@@ -21,22 +21,22 @@ from quoron_privacy.noise.streams import SecureNoise
 from quoron_privacy.two_servers.noise import Entry, next_chain
 from quoron_protos.v1 import helper_pb2 as pb
 from quoron_server.books.database import Database
-from quoron_server.helper import runs
-from quoron_server.helper.books import HelperBooks
-from quoron_server.helper.keys import Keys
-from quoron_server.helper.runs import Helped, UnknownRun
 from quoron_server.plan import RunPlan
 from quoron_server.runs import Run
+from quoron_server.second_server import runs
+from quoron_server.second_server.books import RunBooks
+from quoron_server.second_server.keys import Keys
+from quoron_server.second_server.runs import Helped, UnknownRun
 from quoron_server.service import helping
 from quoron_server.service.helping import (
     SUMS,
     Forgetting,
     Held,
     HelpedEngine,
-    HelperAway,
-    HelperDisagrees,
     Helping,
     MaskedSums,
+    ServerAway,
+    ServerDisagrees,
 )
 from quoron_server.service.sessions import Sealed
 from quoron_server.specification import RunSpecification
@@ -185,11 +185,11 @@ class Second:
                 self.moments.database = self.database
         try:
             if self.helped is None:
-                self.helped = Helped(HelperBooks(self.database), Keys(self.place / "keys"), SIGNING, threads=1)
+                self.helped = Helped(RunBooks(self.database), Keys(self.place / "keys"), SIGNING, threads=1)
             return work(self.helped)
         except Killed:
             self.end()
-            raise HelperAway("the helper was killed") from None
+            raise ServerAway("the helper was killed") from None
 
     def end(self) -> None:
         if self.database is not None:
@@ -266,7 +266,7 @@ def test_twenty_kills_at_its_writes_change_no_bit_and_no_list(
     assert moments.kills == KILLS
     np.testing.assert_array_equal(model, undisturbed)
     with Database(f"sqlite:///{place}/helper.sqlite") as database:
-        lists = HelperBooks(database).lists("trial")
+        lists = RunBooks(database).lists("trial")
     assert [each.round for each in lists] == list(range(6))
     assert [each.chain for each in lists] == [row["chain"] for row in sorted(rows, key=lambda row: row["round"])]
 
@@ -390,7 +390,7 @@ def test_a_helper_that_answers_for_another_list_pauses_the_run_by_name(begun: An
                 return reply
 
         engine = HelpedEngine(inner, Lying(database, second), specification, plan)  # type: ignore[arg-type]
-        with pytest.raises(HelperDisagrees, match="does not follow"):
+        with pytest.raises(ServerDisagrees, match="does not follow"):
             engine.ask(_first_question(run_of(specification, plan)))
         second.end()
 
@@ -413,7 +413,7 @@ def test_a_helper_that_names_users_who_were_not_asked_is_not_waited_for(
                 return reply
 
         engine = HelpedEngine(inner, Naming(database, second), specification, plan)  # type: ignore[arg-type]
-        with pytest.raises(HelperDisagrees):
+        with pytest.raises(ServerDisagrees):
             engine.ask(_first_question(run_of(specification, plan)))
         second.end()
 
@@ -424,7 +424,7 @@ def test_of_a_helper_that_is_away_every_ended_run_is_forgotten_and_one_asks(tmp_
 
         def _close(self, request: pb.CloseRun) -> None:
             Away.tries += 1
-            raise HelperAway("not there")
+            raise ServerAway("not there")
 
     with Database(f"sqlite:///{tmp_path}/coordinator.sqlite") as database:
         link = Away(database, Second(tmp_path))

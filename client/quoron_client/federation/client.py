@@ -75,6 +75,6 @@ async def take_part(
         for path in (config.record, config.key):
             warn_of_readers(path)
         works = await asyncio.to_thread(worker, config, record)
-        if config.helper_key is not None and config.certificate is not None:
-            works.pinned = masking.Pinned.read(config.helper_key, config.certificate)
+        if config.second_server_key is not None and config.certificate is not None:
+            works.pinned = masking.Pinned.read(config.second_server_key, config.certificate)
         await converse(config, works, asyncio.Event() if stop is None else stop)

@@ -44,7 +44,7 @@ class Limits:
 
     @property
     def masks(self) -> bool:
-        """Whether it can hide answers from each of two servers: a client of `quoron serve` that knows their helper."""
+        """Whether it can hide answers from each of two servers: a client of `quoron serve` that knows the second."""
         return False
 
 
@@ -100,7 +100,7 @@ class ClientConfig(Owner):
     insecure: bool = False
     insecure_anywhere: bool = False
     client_name: str | None = None
-    helper_key: Path | None = None  # of the second of two servers: its long-lived public key, from its own operator
+    second_server_key: Path | None = None  # long-lived and public, of two servers' second, from its own operator
     other_books: bool = False  # the coordinator's are older than, or others than, those seen, and that is all there is
     retry_seconds: float = field(default=0.5)  # before the first attempt to connect again; doubles up to a minute
 
@@ -119,8 +119,8 @@ class ClientConfig(Owner):
             )
         if TWO_SERVERS in self.accept_trust_models and not self.masks:
             raise ConfigError(
-                f"Expected certificates and helper_key with {TWO_SERVERS}, got none: answers go to the coordinator by "
-                "TLS, and whose second server it is the second server's operator says (--second-server-key)."
+                f"Expected certificates and second_server_key with {TWO_SERVERS}, got none: answers go by TLS to "
+                "the coordinator, and whose second server it is its operator says (--second-server-key)."
             )
 
     @property
@@ -131,7 +131,7 @@ class ClientConfig(Owner):
     @property
     def masks(self) -> bool:
         """See Limits."""
-        return self.helper_key is not None and not self.plaintext and self.user_column is None
+        return self.second_server_key is not None and not self.plaintext and self.user_column is None
 
     def _check_identity(self) -> None:
         given = [path is not None for path in (self.certificate, self.key, self.authority)]

@@ -3,7 +3,7 @@
     masking = pinned.agree(announcement, terms)              # WireError or IdentityError: it takes no part
     sent = masking.answer(name, task, rows, values)          # to be kept before it is sent
 
-Of an answer the coordinator gets integers plus a mask, the helper the mask's seed: neither says anything by itself.
+Of an answer the coordinator gets integers plus a mask, the second server the mask's seed: neither alone says anything.
 Whatever is wrong with items or numbers is the zero row, which nobody can tell from another. What is kept is what is
 sent: no row, and no seed. The unit that a row is measured by is the agreed plan's, whatever a question says. Statement
 and proof: docs/privacy/two-servers.md.
@@ -35,20 +35,20 @@ _LOG = logging.getLogger("quoron.client")
 
 @dataclass(frozen=True, slots=True)
 class Pinned:
-    """What a client knows of a helper before anything is announced: its key, of its operator, and who itself is."""
+    """What a client knows before anything is announced: the second server's key, of its operator, and who itself is."""
 
-    helper: Ed25519PublicKey
+    second_server: Ed25519PublicKey
     fingerprint: bytes  # SHA-256 of this client's public key
 
     @classmethod
-    def read(cls, helper_key: Path, certificate: Path) -> "Pinned":
+    def read(cls, second_server_key: Path, certificate: Path) -> "Pinned":
         """Of two files. IdentityError for what is none."""
-        return cls(masked.read_helper_key(helper_key), bytes.fromhex(fingerprint(load(certificate))))
+        return cls(masked.read_second_server_key(second_server_key), bytes.fromhex(fingerprint(load(certificate))))
 
     def agree(self, message: federation.Announcement, terms: Terms) -> "Masking":
         """By public terms alone. Raises WireError and IdentityError, which say why this client takes no part."""
         consent = message.consent
-        masked.check_signature(consent, consent.signature, self.helper)
+        masked.check_signature(consent, consent.signature, self.second_server)
         sheet = Sheet.read(message.sheet)
         _require("suite", consent.suite, seals.SUITE)
         _require("run", consent.run, terms.run)

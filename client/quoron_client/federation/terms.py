@@ -163,7 +163,7 @@ def terms_digest(description: str) -> bytes:
 
 
 def announced_digest(message: federation.Announcement) -> bytes:
-    """Return the same with what the helper of two servers has said of the plan, 32 bytes then."""
+    """Return the same with what the second server of two servers has said of the plan, 32 bytes then."""
     if not message.sheet and not message.HasField("consent"):
         return terms_digest(message.description)
     said = message.description.encode(), message.sheet.encode(), message.consent.SerializeToString(deterministic=True)

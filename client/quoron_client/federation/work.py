@@ -90,7 +90,7 @@ if TYPE_CHECKING:
 
 
 _LOG = logging.getLogger("quoron.client")
-NO_HELPER_KEY = (
+NO_SECOND_SERVER_KEY = (
     "Expected the second server's key, to take part in a run of two servers, got none. Have it from the second "
     "server's operator (--second-server-key), and connect with a certificate."
 )
@@ -143,7 +143,7 @@ class Worker:
             if objection is not None:
                 return objection
             if terms.masked and self.pinned is None:
-                raise WireError(NO_HELPER_KEY)
+                raise WireError(NO_SECOND_SERVER_KEY)
             agreed = self.pinned.agree(message, terms) if terms.masked and self.pinned is not None else None
             items = None if terms.timely else self._read(terms)
         except (WireError, DataError, IdentityError) as error:

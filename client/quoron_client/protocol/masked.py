@@ -1,10 +1,10 @@
-"""Answers to two servers, of whom neither can read one: their messages, and what the helper's signature stands under.
+"""Answers to two servers, of whom neither can read one: their messages, and what the second server signs.
 
     >>> consent = helper.HelperConsent(run="r", plan_digest=bytes(32), sheet_digest=bytes(32))
     >>> check_signature(consent, signature_of(consent, key := Ed25519PrivateKey.generate()), key.public_key())
 
-The helper signs its consent to one plan with a long-lived key, which clients have from its operator; seals are for the
-key of one run that the consent names, and are destroyed with it. Source: docs/privacy/two-servers.md.
+The second server signs its consent to one plan with a long-lived key, which clients have from its operator; seals are
+for the key of one run that the consent names, and are destroyed with it. Source: docs/privacy/two-servers.md.
 """
 
 from collections.abc import Mapping
@@ -79,7 +79,7 @@ def row_from_wire(message: federation.Row, sheet: RoundSheet) -> RingReduction:
 
 
 def answer_to_wire(run: str, round_: int, digest: bytes, values: Words, sealed: bytes) -> federation.MaskedAnswer:
-    """Return one user's answer: integers plus a mask, and the mask's seed for the helper."""
+    """Return one user's answer: integers plus a mask, and the mask's seed for the second server."""
     return federation.MaskedAnswer(
         run=run, round=round_, digest=digest, values=values.astype("<u8").tobytes(), sealed=sealed
     )
@@ -99,7 +99,7 @@ def signature_of(message: helper.HelperConsent | helper.Reply, key: Ed25519Priva
 
 
 def check_signature(message: helper.HelperConsent | helper.Reply, signature: bytes, key: Ed25519PublicKey) -> None:
-    """Raise IdentityError unless the helper with this key has signed it."""
+    """Raise IdentityError unless the second server with this key has signed it."""
     try:
         key.verify(signature, _signed(message))
     except InvalidSignature:
@@ -109,8 +109,8 @@ def check_signature(message: helper.HelperConsent | helper.Reply, signature: byt
         ) from None
 
 
-def read_helper_key(path: Path) -> Ed25519PublicKey:
-    """Return the helper's long-lived public key, of a PEM file. IdentityError for anything else."""
+def read_second_server_key(path: Path) -> Ed25519PublicKey:
+    """Return the second server's long-lived public key, of a PEM file. IdentityError for anything else."""
     try:
         key = load_pem_public_key(path.read_bytes())
     except OSError as error:

@@ -16,7 +16,7 @@ The noise is whole steps for every coordinate, a function of the server's key an
     >>> bool((noise.of(0, [bytes(32)]) == noise.of(0, [bytes(32)])).all())
     True
 
-Coordinator and helper have one each, with keys of their own. Labels are (key, run, plan, round, group, chain): no
+Coordinator and second server have one each, with own keys. Labels are (key, run, plan, round, group, chain): no
 nonce, so equal lists give equal bits after a crash, and other lists independent noise. Correlated blocks subtract what
 earlier noise already puts into their row (prefix-noise#c2), of the same chains. docs/privacy/two-servers.md.
 
@@ -26,9 +26,9 @@ The chain of lists: what noise is labelled by, so that no noise serves two histo
     >>> one != next_chain(FIRST, 0, [Entry(bytes(32), b"question", b"other")])
     True
 
-The coordinator's chain is of the rows that *it has added*; the helper's of the lists that it was sent, from which, with
-its keys, follows whose seals did not open. A list holds fingerprints and fresh ciphertexts, so nothing of anybody's
-data. Equal lists give equal chains; docs/privacy/two-servers.md#the-chain says why all lists so far must be in.
+The coordinator's chain is of the rows that *it has added*; the second server's of the lists that it was sent, from
+which, with its keys, follows whose seals did not open. A list holds fingerprints and fresh ciphertexts, so nothing of
+anybody's data. Equal lists give equal chains; docs/privacy/two-servers.md#the-chain says why all lists must be in.
 """
 
 from collections.abc import Iterable, Sequence

@@ -159,19 +159,19 @@ BLOCK = 1 << 18  # numbers that are looked at together
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RingSums:
-    """A sum of rows in the ring. What an engine hands out holds the helper's noise, and the chain it is labelled by.
+    """A sum of rows in the ring. An engine hands out one with the second server's noise, and the chain that labels it.
 
     Not a number before the coordinator's own noise is in: no float, no comparison, no log.
     """
 
     total: Words  # (k,); (groups · k,) of several groups, one after the other
-    chain: bytes | None = None  # None until the helper's noise is in
+    chain: bytes | None = None  # None until the second server's noise is in
     answered: int = 0  # rows that are in it: both servers know whose
     asked: int = 0  # users that were asked and count: where there are groups, user number i of them is in i mod groups
 
     def __add__(self, other: "RingSums") -> "RingSums":
         if self.chain is not None or other.chain is not None:
-            raise RunError("Expected sums without noise to add to one another, got one that holds the helper's.")
+            raise RunError("Expected sums without noise to add to one another, got one that holds the second server's.")
         return RingSums(self.total + other.total, None, self.answered + other.answered, self.asked + other.asked)
 
 
@@ -184,7 +184,7 @@ class RingReduction(Protocol):
 
     @property
     def chains(self) -> tuple[bytes, ...]:
-        """Those after the lists of the rounds before: what the helper's noise is labelled by, with this round's."""
+        """Those after the lists of the rounds before: they label the second server's noise, with this round's."""
 
     def rows(self, values: Matrix, answered: Mask) -> Integers:
         """Return the row of each user, (users, k): what a client masks."""

@@ -1,4 +1,4 @@
-"""Seeds sealed for the helper: HPKE in base mode, under a key pair of one run that is destroyed at its end.
+"""Seeds sealed for the second server: HPKE in base mode, under a key pair of one run that is destroyed at its end.
 
     >>> key = RunKey.fresh()
     >>> about = info(SUITE, "run", bytes(32), 0, bytes(32), bytes(32))

@@ -36,8 +36,8 @@ from math import comb, floor, sqrt
 from typing import Any
 
 import numpy as np
+import scipy  # its parts when they are first used: a second server starts without
 from numpy.typing import NDArray
-from scipy import integrate, stats
 
 from quoron_privacy.errors import ConfigError, WireError, count
 from quoron_privacy.noise.streams import GRID_BITS
@@ -251,10 +251,10 @@ def noise_factor(groups: int) -> float:
     chances = comb(groups, half) * (half + 1)
 
     def density(x: float) -> float:
-        below = float(stats.norm.cdf(x))
-        return x * x * chances * (below * (1 - below)) ** half * float(stats.norm.pdf(x))
+        below = float(scipy.stats.norm.cdf(x))
+        return x * x * chances * (below * (1 - below)) ** half * float(scipy.stats.norm.pdf(x))
 
-    variance, _ = integrate.quad(density, -12, 12)
+    variance, _ = scipy.integrate.quad(density, -12, 12)
     return groups * sqrt(variance)
 
 

@@ -1,4 +1,4 @@
-"""The database of a coordinator or a helper, through SQLAlchemy: one SQLite file, or a PostgreSQL server by URL.
+"""The database of a coordinator or a second server, through SQLAlchemy: one SQLite file, or a PostgreSQL server by URL.
 
     Database("sqlite:///coordinator.sqlite")
     Database("postgresql://quoron@db.example/quoron")     # pip install '.[postgres]'

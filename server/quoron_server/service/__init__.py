@@ -4,20 +4,21 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from quoron_server.service.coordinator import LEAVING, Coordinator, ServeConfig, serve
+    from quoron_server.service.config import ServeConfig
+    from quoron_server.service.coordinator import Coordinator
+    from quoron_server.service.program import serve
     from quoron_server.service.security import Transport
     from quoron_server.specification import RunSpecification
 
-__all__ = ["LEAVING", "Coordinator", "RunSpecification", "ServeConfig", "Transport", "serve"]
+__all__ = ["Coordinator", "RunSpecification", "ServeConfig", "Transport", "serve"]
 
 # A home is imported when one of its names is first used: making a certificate or a token waits for no compiler.
 _HOMES = {
-    "LEAVING": "quoron_server.service.coordinator",
     "Coordinator": "quoron_server.service.coordinator",
     "RunSpecification": "quoron_server.specification",
-    "ServeConfig": "quoron_server.service.coordinator",
+    "ServeConfig": "quoron_server.service.config",
     "Transport": "quoron_server.service.security",
-    "serve": "quoron_server.service.coordinator",
+    "serve": "quoron_server.service.program",
 }
 
 

@@ -1,18 +1,18 @@
-"""The coordinator's side of two servers: sums of masked answers, whose masks the helper of another operator lifts off.
+"""The coordinator's side of two servers: sums of masked answers, whose masks another operator's server lifts off.
 
-    helping = Helping(HelperLink(...), database)
-    helped = helping.open(specification, plan)           # the helper's signed consent, durable
-    engine, _ = helping.around(engine, specification, plan)  # sums that hold the helper's noise
+    helping = Helping(SecondServerLink(...), database)
+    helped = helping.open(specification, plan)           # the second server's signed consent, durable
+    engine, _ = helping.around(engine, specification, plan)  # sums that hold the second server's noise
 
-A round's list and sum are durable before the list leaves. The helper answers one list a round: what it has answered is
-what the round is, also after a kill on either side. Between its reply and the round's commit nothing of the sum is a
-number; after the commit the books hold neither it nor an answer. A helper that is away is waited for, as a database is;
+A round's list and sum are durable before the list leaves. The second server answers one list a round: what it has
+answered is what the round is, also after a kill on either side. Between its reply and the round's commit nothing of the
+sum is a number; after the commit the books hold neither it nor an answer. A second server that is away is waited for;
 one that answers something else than it was asked pauses the run, by name. Source: docs/privacy/two-servers.md.
 
 What the coordinator keeps of a round of two servers until it is committed: its list's chain, and its masked sum.
 
-Durable before the list leaves, so that the helper's reply finds it after a kill. After the round's commit only the
-chain is left: no sum, and not how many were in it. Answers are in no book.
+Durable before the list leaves, so that the second server's reply finds it after a kill. After the round's commit only
+the chain is left: no sum, and not how many were in it. Answers are in no book.
 """
 
 import logging
@@ -28,7 +28,7 @@ import sqlalchemy as sa
 from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
-from quoron_client.protocol.masked import check_signature, read_helper_key, row_to_wire
+from quoron_client.protocol.masked import check_signature, read_second_server_key, row_to_wire
 from quoron_client.protocol.questions import Question, Status
 from quoron_privacy.errors import IdentityError, LedgerUnavailable, OtherVersion, RunError
 from quoron_privacy.two_servers import rows
@@ -57,18 +57,18 @@ SUMS = sa.Table(
     sa.Column("round", sa.Integer, primary_key=True, autoincrement=False),
     sa.Column("chain", sa.LargeBinary, nullable=False),  # of all lists, as they were sent
     # What follows is erased when the round is committed.
-    sa.Column("used", sa.LargeBinary),  # of all lists without those whom the helper left out, if nobody is now
+    sa.Column("used", sa.LargeBinary),  # of all lists without those whom the second server left out, if nobody is now
     sa.Column("total", sa.LargeBinary),  # of masked answers
     sa.Column("answered", sa.Integer),
 )
 
 
-class HelperAway(LedgerUnavailable):
-    """The helper cannot be reached now: the run waits for it, and goes on."""
+class ServerAway(LedgerUnavailable):
+    """The second server cannot be reached now: the run waits for it, and goes on."""
 
 
-class HelperDisagrees(OtherVersion):
-    """The helper does not answer what it was asked: the run is left as it is."""
+class ServerDisagrees(OtherVersion):
+    """The second server does not answer what it was asked: the run is left as it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ class MaskedSums:
         query = sa.select(SUMS.c.chain).where(SUMS.c.run == run, SUMS.c.round == round_ - 1)
         found = self._database.all(query)
         if not found:
-            raise HelperDisagrees(
+            raise ServerDisagrees(
                 f"Expected the chain of lists of run {run} up to round {round_} in these books, found none: they were "
                 "put back. Cancel the run."
             )
@@ -110,7 +110,7 @@ class MaskedSums:
         )
 
     def hold(self, run: str, round_: int, held: Held) -> None:
-        """Keep the list and the sum of a round, in place of one that the helper has not heard of."""
+        """Keep the list and the sum of a round, in place of one that the second server has not heard of."""
         total = None if held.total is None else held.total.astype("<u8").tobytes()
         row = {"chain": held.chain, "used": held.used, "total": total, "answered": held.answered}
         with self._database.writing() as connection:
@@ -127,13 +127,13 @@ class MaskedSums:
         self._database.checkpoint()
 
 
-PATIENCE = 30.0  # seconds for the helper to be there, and to answer what is short
+PATIENCE = 30.0  # seconds for the second server to be there, and to answer what is short
 EACH = 0.01  # and for each entry of a list
-_PARTING = 5.0  # seconds for the helper to hear of a run's end, for which watchers wait
+_PARTING = 5.0  # seconds for the second server to hear of a run's end, for which watchers wait
 _PART = 200  # entries of one message
 _AT_ONCE = 500  # users in one query, and answers in one sum
 _DIGEST = 32
-_MESSAGE, _LONGEST = 4 << 20, 1 << 30  # bytes of a message of the helper's, and of a reply in many
+_MESSAGE, _LONGEST = 4 << 20, 1 << 30  # bytes of a message of the second server's, and of a reply in many
 _log = logging.getLogger("quoron")
 _schema = sa.MetaData()
 _helped = sa.Table(
@@ -142,19 +142,19 @@ _helped = sa.Table(
     sa.Column("run", sa.Text, primary_key=True),
     sa.Column("plan_digest", sa.LargeBinary, nullable=False),
     sa.Column("consent", sa.LargeBinary, nullable=False),
-    sa.Column("closed", sa.Integer, nullable=False, server_default="0"),  # 1: the helper has heard of the end
+    sa.Column("closed", sa.Integer, nullable=False, server_default="0"),  # 1: the second server has heard of the end
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HelperLink:
-    """Where the helper is, by whose certificate it is known, and the key that its consent is signed with."""
+class SecondServerLink:
+    """Where the second server is, by whose certificate it is known, and the key that its consent is signed with."""
 
     address: str
-    authority: Path  # of the helper's operator: nobody else's certificates are the helper's
+    authority: Path  # of the second server's operator: nobody else's certificates are the second server's
     certificate: Path  # this coordinator's, which that operator has issued
     key: Path
-    helper_key: Path  # the public one that the helper signs with
+    second_server_key: Path  # the public one that the second server signs with
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,12 +167,12 @@ class _Gathered:
 
 
 class Helping:
-    """The helper, and what is kept about it in the coordinator's books. Threads may share it; calls block."""
+    """The second server, and what is kept about it in the coordinator's books. Threads may share it; calls block."""
 
-    def __init__(self, link: HelperLink, database: Database) -> None:
+    def __init__(self, link: SecondServerLink, database: Database) -> None:
         """IdentityError for files that will not do."""
         self.link, self._database = link, database
-        self._key = read_helper_key(link.helper_key)
+        self._key = read_second_server_key(link.second_server_key)
         self._channel: grpc.Channel | None = None
         self._lock = threading.Lock()
         files = [certificates.read(each) for each in (link.authority, link.key, link.certificate)]
@@ -192,7 +192,7 @@ class Helping:
             self._channel = None
 
     def open(self, specification: RunSpecification, plan: RunPlan) -> helper_pb2.HelperConsent:
-        """The helper's consent to a run, kept from the first time on. Raises HelperAway and HelperDisagrees."""
+        """Its consent to a run, kept from the first time on. Raises ServerAway and ServerDisagrees."""
         known = self._database.all(sa.select(_helped).where(_helped.c.run == specification.run))
         if known:
             return helper_pb2.HelperConsent.FromString(known[0].consent)
@@ -203,27 +203,27 @@ class Helping:
         return consent
 
     def require_same_key(self, specification: RunSpecification, plan: RunPlan) -> None:
-        """HelperDisagrees, before a list leaves, unless the helper still has the key that clients seal for."""
+        """ServerDisagrees, before a list leaves, unless that server still has the key that clients seal for."""
         consent = self._consent(specification, plan)
         if consent.run_key != self.open(specification, plan).run_key:
-            raise HelperDisagrees(
+            raise ServerDisagrees(
                 f"Expected the second server to have the key that clients of run {specification.run} seal for, got "
                 "another. It has lost its books or keys, and nothing would open: cancel the run, and begin another."
             )
 
     def _consent(self, specification: RunSpecification, plan: RunPlan) -> helper_pb2.HelperConsent:
-        """As the helper says it now."""
+        """As the second server says it now."""
         run, wanted = specification.run, bytes.fromhex(digest(plan))
         asked = {"run": run, "specification": specification.as_text(), "plan_digest": wanted, "software": software()}
         request = helper_pb2.OpenRun(**asked)  # type: ignore[arg-type]
         consent: helper_pb2.HelperConsent = self._call(lambda stub: stub.Open(request, timeout=4 * PATIENCE))
         self._check(consent, consent.signature)
         if (consent.run, consent.plan_digest, consent.sheet_digest) != (run, wanted, plan.sheet.digest()):
-            raise HelperDisagrees(f"Expected the second server's consent to run {run}, got one to another plan.")
+            raise ServerDisagrees(f"Expected the second server's consent to run {run}, got one to another plan.")
         return consent
 
     def close_ended(self, registry: Registry) -> None:
-        """Tell the helper of every run that has ended. Of one that it hears of later, its own clock takes care."""
+        """Tell the second server of every run that has ended. Of one that it does not hear of, its clock takes care."""
         away = False
         for row in self._database.all(sa.select(_helped).where(_helped.c.closed == 0)):
             known = registry.run(row.run)
@@ -234,11 +234,11 @@ class Helping:
                 continue
             try:
                 self._close(helper_pb2.CloseRun(run=row.run, plan_digest=row.plan_digest))
-            except HelperAway:
+            except ServerAway:
                 away = True
                 _log.warning("run %s has ended, and the second server %s was not told yet", row.run, self.link.address)
                 continue
-            except HelperDisagrees as error:
+            except ServerDisagrees as error:
                 _log.warning("%s", error)
             with self._database.writing() as connection:
                 connection.execute(_helped.update().where(_helped.c.run == row.run).values(closed=1))
@@ -247,7 +247,7 @@ class Helping:
         self._call(lambda stub: stub.Close(request, timeout=_PARTING))
 
     def sum(self, head: helper_pb2.HelperList, entries: Sequence[Entry]) -> helper_pb2.Reply:
-        """The helper's signed reply to a list, or to the one that it has answered in that round."""
+        """The second server's signed reply to a list, or to the one that it has answered in that round."""
 
         def said() -> Iterator[helper_pb2.ListPart]:
             for start in range(0, max(1, len(entries)), _PART):
@@ -274,31 +274,31 @@ class Helping:
         try:
             reply = helper_pb2.Reply.FromString(data)
         except DecodeError:
-            raise HelperDisagrees(f"Expected a reply of second server {self.link.address}, got another.") from None
+            raise ServerDisagrees(f"Expected a reply of second server {self.link.address}, got another.") from None
         self._check(reply, reply.signature)
         if (reply.run, reply.round) != (run, round_):
-            raise HelperDisagrees(
+            raise ServerDisagrees(
                 f"Expected the second server's reply to round {round_} of run {run}, got one to another list."
             )
         return reply
 
     def _whole(self, parts: Iterator[bytes]) -> bytes:
-        """HelperDisagrees for a reply that no plan has: nobody's memory is filled by one."""
+        """ServerDisagrees for a reply that no plan has: nobody's memory is filled by one."""
         data = bytearray()
         for each in parts:
             data += each
             if len(data) > _LONGEST:
-                raise HelperDisagrees(f"Expected a reply of the second server of at most {_LONGEST:,} bytes, got more.")
+                raise ServerDisagrees(f"Expected a reply of the second server of at most {_LONGEST:,} bytes, got more.")
         return bytes(data)
 
     def _check(self, message: helper_pb2.HelperConsent | helper_pb2.Reply, signature: bytes) -> None:
         try:
             check_signature(message, signature, self._key)
         except IdentityError as error:
-            raise HelperDisagrees(str(error)) from None
+            raise ServerDisagrees(str(error)) from None
 
     def _call(self, ask: Callable[[Any], Any], *, missing: bool = False) -> Any:
-        """What the helper answers; None where it says that there is none and one may be `missing`."""
+        """What the second server answers; None where it says that there is none and one may be `missing`."""
         try:
             return ask(HelperStub(self._connected()))
         except grpc.RpcError as error:
@@ -310,11 +310,11 @@ class Helping:
     def _raise(self, code: grpc.StatusCode, said: str) -> NoReturn:
         if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED):
             self._channel = None  # which may have died without a word: the next call has a connection of its own
-            raise HelperAway(
+            raise ServerAway(
                 f"second server {self.link.address} does not answer ({said}); what waits goes on when it is back",
                 outside="the second server does not answer",
             )
-        raise HelperDisagrees(
+        raise ServerDisagrees(
             f"Expected the second server at {self.link.address} to do its part, it answers {code.name}: {said}",
             outside="the second server refuses",
         )
@@ -363,8 +363,8 @@ class HelpedEngine:
         return self.inner.measured()
 
     def ask(self, question: Question) -> RingSums:
-        """The sum of who answered, with the helper's noise, and the chain of all lists; as `GrpcEngine` raises,
-        HelperAway and HelperDisagrees."""
+        """The sum of who answered, with the second server's noise, and the chain of all lists; as `GrpcEngine` raises,
+        ServerAway and ServerDisagrees."""
         asked: Any = question.reduction
         run, round_ = self.specification.run, question.round
         if not hasattr(asked, "chains"):
@@ -400,12 +400,12 @@ class HelpedEngine:
         return self.helping.sum(head, entries)
 
     def _unmasked(self, question: Question, asked: RingReduction, before: bytes, reply: helper_pb2.Reply) -> RingSums:
-        """Σ y - R, over those of the helper's list whom it did not leave out."""
+        """Σ y - R, over those of the second server's list whom it did not leave out."""
         round_, run = question.round, self.specification.run
         length, held = self._length(round_) * self._groups, self.helping.sums.held(run, round_)
         counted = min(len(question.cohort), getattr(asked, "most", len(question.cohort)))
         if len(reply.values) != 8 * length or len(reply.left_out) % _DIGEST:
-            raise HelperDisagrees(
+            raise ServerDisagrees(
                 f"Expected {length} numbers of the second server in round {round_} of run {run}, got others."
             )
         lifted = np.frombuffer(reply.values, "<u8").astype(np.uint64)
@@ -417,14 +417,14 @@ class HelpedEngine:
         listed = sorted(self._gathered if same and self._gathered else set(_split(reply.fingerprints)))
         asked_for = self.helping.fingerprints(self.inner.session.members[question.cohort].tolist())
         if not set(listed) <= set(asked_for.values()):
-            raise HelperDisagrees(
+            raise ServerDisagrees(
                 f"Expected the second server's reply to a list of those who are asked in round {round_} of run {run}, "
                 "got one with others: anyone who has sent it had another coordinator's books, or it does not follow."
             )
         self._gather_all(question, asked, listed)
         entries = [self._gathered[each].entry for each in listed]
         if next_chain(before, round_, entries) != reply.chain or not set(left_out) <= set(listed):
-            raise HelperDisagrees(
+            raise ServerDisagrees(
                 f"Expected the second server's reply to a list of run {run} whose clients send what they sent before, "
                 f"got one of other entries in round {round_}: a client's record was put back, or the second server "
                 "does not follow. Cancel the run, or put back what is newer."
@@ -436,7 +436,7 @@ class HelpedEngine:
         return RingSums(rows.less(total, lifted), used, len(kept), counted)
 
     def _gather_all(self, question: Question, asked: RingReduction, listed: Sequence[bytes]) -> None:
-        """Ask until everybody of a list that the helper has answered has sent again what it sent before."""
+        """Ask until everybody of a list that the second server has answered has sent again what it sent before."""
         while not all(each in self._gathered for each in listed):
             _log.warning(
                 "run %s: round %d is asked again, until those of the list of the second server %s are here",

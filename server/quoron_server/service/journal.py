@@ -25,14 +25,15 @@ def called(name: str, identity: str) -> str:
     return printable(" ".join(name.split()))[:_LONGEST] or identity[:_SHOWN]
 
 
-def started(version: str, listen: str, control: str, taken_up: int) -> None:
-    """Everything listens."""
-    words = "%s has started: clients %s, control %s; %d runs have not ended"
-    _note("started", words, software=version, clients=listen, control=control, runs=taken_up)
+def started(version: str, addresses: Mapping[str, str], taken_up: int) -> None:
+    """Everything listens, for callers of a kind at an address each."""
+    where = ", ".join(f"{callers} %s" for callers in addresses)
+    fields: dict[str, Any] = {"software": version, **addresses, "runs": taken_up}
+    _note("started", f"%s has started: {where}; %d runs have not ended", **fields)
 
 
 def leaving() -> None:
-    """Log that the coordinator shuts down."""
+    """Log that the server shuts down."""
     _note("leaving", "leaving")
 
 

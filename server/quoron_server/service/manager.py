@@ -31,18 +31,19 @@ from quoron_privacy.errors import (
     OtherVersion,
     QuoronError,
 )
+from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_server import specification as specifications
 from quoron_server.books.database import Database
 from quoron_server.books.drawing import homes
 from quoron_server.books.registry import OPEN, SERVICE, State
-from quoron_server.books.roster import AWAY_AFTER, OtherPeople, TooFewActive
+from quoron_server.books.roster import OtherPeople, TooFewActive
 from quoron_server.federation import Books
 from quoron_server.parameters import Kind
 from quoron_server.plan import RunPlan
-from quoron_server.rounds import Evaluate, Observer
+from quoron_server.rounds import Observer
 from quoron_server.service import certificates, journal, security, users
 from quoron_server.service import running as attending
-from quoron_server.service.certificates import Revocations
+from quoron_server.service.config import ServeConfig
 from quoron_server.service.engine import GrpcEngine, RunStopped
 from quoron_server.service.journal import Feed
 from quoron_server.service.records import Records, outside, retried_once
@@ -53,8 +54,9 @@ from quoron_server.specification import OtherPlan, RunSpecification
 from quoron_server.wording import digest
 
 if TYPE_CHECKING:
-    from quoron_server.service.helping import Helping
-
+    from quoron_server.service import helping as two_servers
+else:
+    two_servers = OnFirstUse("quoron_server.service.helping")  # with a second server alone
 
 WHY = ("limit", "plan", "other")  # a submitted run is refused
 OTHER_PROTOCOL = f"Expected protocol {wire.PROTOCOL}. Use a matching version."
@@ -101,41 +103,23 @@ T = TypeVar("T")
 class Manager:
     """All runs of one coordinator. Its methods belong to the event loop; the database is used in threads."""
 
-    def __init__(
-        self,
-        database: Database,
-        sessions: Sessions,
-        *,
-        allow_simulation: bool = False,
-        largest_message: int = wire.MAX_MESSAGE,
-        most_clients: int | None = None,
-        gathering: float = 0.0,
-        evaluate: Evaluate | None = None,
-        away_after: float = AWAY_AFTER,
-        most_people: int = 1,
-        revoked: Revocations | None = None,
-        helping: "Helping | None" = None,
-        put_back: Callable[[], float] = float,
-    ) -> None:
+    def __init__(self, database: Database, sessions: Sessions, config: ServeConfig) -> None:
         """`lost` fails when the database is another's: the process must then end, and start again.
 
-        Clients that were enrolled before this start have `gathering` seconds from it to come back before anybody is
-        asked, or until all members of a run are there, which is told. `evaluate` measures models of simulations, and
-        of nothing else. Users who were not seen for `away_after` seconds are away, those who were `revoked` retired. A
-        client answers for at most `most_people`. Runs of two servers need the other one, for `helping`. Runs wait while
-        this machine's clock is `put_back`.
+        Runs of two servers need the other one. Without certificates nothing ends, and any clock is as good.
         """
-        self.sessions, self._evaluate = sessions, evaluate
-        self._books = Books(database, away_after=away_after)
+        self.sessions, self._config, plaintext = sessions, config, config.transport.plaintext
+        self._books = Books(database, away_after=config.away_after)
         self._registry = self._books.registry
-        self.users = Users(self._books, sessions, revoked)
+        self.users = Users(self._books, sessions, config.transport.revoked)
         self.population = self._books.population
-        self.records = Records(database, put_back)
+        self.records = Records(database, float if plaintext else security.put_back)
         self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._helping = helping
-        self._allow_simulation, self._largest, self._most = allow_simulation, largest_message, most_clients
-        self._most_people = most_people
-        self._gathering, self._gathered = gathering, -math.inf  # loop time from which on questions leave
+        link = config.second_server
+        self._helping = None if link is None else two_servers.Helping(link, database)
+        # In plaintext, which is for one machine or a proxy, many clients may share a connection.
+        self._most = None if plaintext else config.connections()
+        self._gathered = -math.inf  # loop time from which on questions leave
         self._active: dict[str, Running] = {}
         self._waiting: dict[str, Running] = {}
         self._paused: dict[str, Feed] = {}
@@ -147,8 +131,8 @@ class Manager:
 
     async def start(self) -> None:
         """Take up every run that has not ended."""
-        if self._gathering and await self._stored(self._registry.users_count):
-            self._gathered = asyncio.get_running_loop().time() + self._gathering
+        if self._config.gather and await self._stored(self._registry.users_count):
+            self._gathered = asyncio.get_running_loop().time() + self._config.gather
         async with self._taking:
             try:
                 await self._stored(self._books.settle)
@@ -169,7 +153,7 @@ class Manager:
         await self._begin_those_that_can()
 
     async def _close_helped(self) -> None:
-        """The helper of two servers hears of runs that have ended, so that it destroys their keys."""
+        """The second server of two servers hears of runs that have ended, so that it destroys their keys."""
         if self._helping is not None:
             with suppress(RunStopped):
                 await self._stored(self._helping.close_ended, self._registry)
@@ -195,9 +179,9 @@ class Manager:
 
         OtherPeople beyond what one client may answer for here.
         """
-        if people > self._most_people:
+        if people > (most := self._config.max_users_per_client):
             raise OtherPeople(
-                f"Expected a client of at most {self._most_people:,} people, got one that answers for {people:,}: each "
+                f"Expected a client of at most {most:,} people, got one that answers for {people:,}: each "
                 "of them is a user, who takes seats in runs. The coordinator's operator lets it in with `quoron serve "
                 f"--set max_users_per_client={people}`."
             )
@@ -259,14 +243,14 @@ class Manager:
         return name
 
     def _require_possible(self, specification: RunSpecification, plan: RunPlan) -> None:
-        specifications.require_deployable(specification, plan, allow_simulation=self._allow_simulation)
-        specifications.require_fitting(plan, self._largest)
+        specifications.require_deployable(specification, plan, allow_simulation=self._config.allow_simulation)
+        specifications.require_fitting(plan, self._config.max_message)
         apart = specification.silos.count(1) if specification.silos and specification.silo_sums else None
         specifications.require_room(plan, _MEMORY, self.sessions.free_disk, apart)
         specifications.require_telling(specification, plan)
-        specifications.require_helper(specification, plan, helped=self._helping is not None)
+        specifications.require_second_server(specification, plan, helped=self._helping is not None)
         if self._most is not None:
-            specifications.require_connections(specification, self._most, alone=self._most_people == 1)
+            specifications.require_connections(specification, self._most, alone=self._config.max_users_per_client == 1)
 
     async def cancel(self, run: str, *, by: str = "") -> dict[str, Any]:
         """End a run without a model, unless it has one. What it has spent stays spent; its secrets are erased."""
@@ -452,7 +436,7 @@ class Manager:
             engine, forgetting = helping.around(run.engine, wanted, run.plan)
             observers.insert(0, forgetting)
         try:
-            given = wanted, run.plan, engine, observers, self._evaluate if wanted.simulation else None
+            given = wanted, run.plan, engine, observers, self._config.evaluate if wanted.simulation else None
             await loop.run_in_executor(self._threads, lambda: self._books.carry_out(*given))
         except BelowMinCohort:  # is published on the schedule, too
             await until_published(run, session, self._stopping)

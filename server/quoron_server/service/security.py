@@ -7,7 +7,7 @@
 
 What the coordinator shows of itself, and whose word on clients it takes: by its files as they are now.
 
-    trust = Trust(certificate, key, authority)
+    trust = Trust(certificate, key, authority, of="coordinator")
     trust.credentials(clients=True)     # for a port: every handshake is by the files as they are then
     trust.now().authorities             # of all that the authority's file holds: an old one and its successor
 
@@ -76,11 +76,6 @@ class Held:
             )
         return cls(chain, secret, roots, shown, tuple(certificates.parse_authorities(roots, str(authority))))
 
-    def days_left(self) -> dict[str, float]:
-        """Days until the coordinator's certificate ends, and until the last of the authorities does."""
-        last = max(days_left(each, now()) for each in self.authorities)
-        return {"coordinator": days_left(self.certificate, now()), "authority": last}
-
     def configuration(self, *, clients: bool) -> grpc.ServerCertificateConfiguration:
         """For a handshake; with `clients` those of the authorities alone are let in."""
         return grpc.ssl_server_certificate_configuration([(self.key, self.chain)], self.roots if clients else None)
@@ -89,9 +84,9 @@ class Held:
 class Trust:
     """The newest good state of three files. Threads may share it."""
 
-    def __init__(self, certificate: Path, key: Path, authority: Path) -> None:
-        """Raises IdentityError for files that are not good now."""
-        self._paths = certificate, key, authority
+    def __init__(self, certificate: Path, key: Path, authority: Path, *, of: str) -> None:
+        """Raises IdentityError for files that are not good now; `of` is the server whose they are."""
+        self._paths, self._of = (certificate, key, authority), of
         self._seen = self._versions()
         self._held = Held.read(*self._paths)
         self._refused: tuple[Version, ...] | None = None
@@ -106,6 +101,14 @@ class Trust:
                 self._take(found)
             self._remind()
             return self._held
+
+    def days_left(self) -> dict[str, float]:
+        """Days until the server's own certificate ends, and until the last of the authorities does."""
+        return self._days_left(self.now())
+
+    def _days_left(self, held: Held) -> dict[str, float]:
+        last = max(days_left(each, now()) for each in held.authorities)
+        return {self._of: days_left(held.certificate, now()), "authority": last}
 
     def credentials(self, *, clients: bool) -> grpc.ServerCredentials:
         """TLS for a port; with `clients` certificates of the authorities are asked for and required."""
@@ -142,9 +145,8 @@ class Trust:
         if self._warned is not None and now() - self._warned < _A_DAY:
             return
         self._warned = now()
-        days = self._held.days_left()
-        for what, path in (("coordinator", self._paths[0]), ("authority", self._paths[2])):
-            if (said := ending(f"The certificate of the {what}, {path},", days[what])) is not None:
+        for (what, days), path in zip(self._days_left(self._held).items(), self._paths[::2], strict=True):
+            if (said := ending(f"The certificate of the {what.replace('-', ' ')}, {path},", days)) is not None:
                 _log.warning("%s", said)
 
     def _versions(self) -> tuple[Version, ...]:
@@ -214,11 +216,11 @@ class Transport:
             )
         Held.read(self.certificate, self.key, self.authority)
 
-    def trust(self) -> Trust | None:
-        """What is shown to callers, and whose word on clients is taken; None in plaintext."""
+    def trust(self, *, of: str) -> Trust | None:
+        """What a server shows to callers, and whose word on them it takes; None in plaintext."""
         if self.plaintext or self.certificate is None or self.key is None or self.authority is None:
             return None
-        return Trust(self.certificate, self.key, self.authority)
+        return Trust(self.certificate, self.key, self.authority, of=of)
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,7 +54,7 @@ Rows = NDArray[np.intp]
 
 @dataclass(frozen=True, slots=True)
 class Sealed:
-    """What came with a masked answer, for the helper."""
+    """What came with a masked answer, for the second server."""
 
     question: bytes  # digest, 32 bytes
     text: bytes  # the sealed seed of its mask
@@ -63,7 +63,7 @@ class Sealed:
 def read_masked(
     message: pb.MaskedAnswer, length: int, digest: bytes, task: bytes
 ) -> tuple[NDArray[np.uint64], Sealed] | None:
-    """Words of a masked answer to a question, and what goes to the helper; None for what is no such answer."""
+    """Words of a masked answer to a question, and what goes to the second server; None for what is no such answer."""
     made, question = masked.answer_from_wire(message, length), (message.run, message.round, digest, task)
     return None if made is None else (made[0], Sealed(masked.question_digest(*question), made[1]))
 
@@ -485,7 +485,7 @@ class Sessions:
         there are rows of the other clients alone.
 
         With two servers clients make a `row` of the sheet of their answers: what comes are words, which no server can
-        read, and `RunSession.sealed` has what is for the helper.
+        read, and `RunSession.sealed` has what is for the second server.
 
         With `early_ends` no later than when everybody was heard of, and at once after the round before; otherwise at
         times that do not depend on who answered (`round_clock`).

@@ -119,7 +119,7 @@ def client(
         insecure=insecure,
         insecure_anywhere=anywhere(insecure),
         client_name=said.get("name"),
-        helper_key=second_server_key,
+        second_server_key=second_server_key,
         accept_trust_models=tuple(accept or ("central-broadcast", "local")),
         simulation_seed=said.get("seed"),
         one_user=one_user,

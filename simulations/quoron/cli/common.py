@@ -229,31 +229,42 @@ def say(found: Any, words: str = "", *, as_json: bool) -> None:
     print(dumps(found) if as_json else words, flush=True)
 
 
-_EITHER = inspect.Parameter.POSITIONAL_OR_KEYWORD
-
-
-def table_options(command: Callable[..., None]) -> Callable[..., None]:
-    """The command, with an option for each of those words in place of its parameter `columns`."""
+def with_options(
+    command: Callable[..., None], place: str, options: Mapping[str, tuple[Any, Any]], read: Callable[..., Any]
+) -> Callable[..., None]:
+    """The command, with `options`, each an annotation and a default, in place of its parameter `place`, for which it
+    gets what `read` makes of them."""
     parameters = list(inspect.signature(command, eval_str=True).parameters.values())
-    place = next(at for at, each in enumerate(parameters) if each.name == "columns")
-    parameters[place : place + 1] = map(_option, OPTIONS)
+    at = next(number for number, each in enumerate(parameters) if each.name == place)
+    parameters[at : at + 1] = [
+        inspect.Parameter(name, parameters[at].kind, annotation=annotation, default=default)
+        for name, (annotation, default) in options.items()
+    ]
 
     @functools.wraps(command)
-    def given(**options: Any) -> None:
-        said = {name: options.pop(name) for name in OPTIONS}
-        columns = {name: read(name, typed) for name, typed in said.items() if typed}
-        roles = {name: columns.pop(name) for name in ("user", "label") if name in columns}
-        command(columns=DescribedTable(**roles, columns=Columns(**columns)), **options)  # type: ignore[typeddict-item]
+    def given(**said: Any) -> None:
+        made = read(**{name: said.pop(name) for name in options})
+        command(**{place: made}, **said)
 
     given.__dict__["__signature__"] = inspect.Signature(parameters)  # what typer reads
     return given
 
 
-def _option(name: str) -> inspect.Parameter:
+def table_options(command: Callable[..., None]) -> Callable[..., None]:
+    """The command, with an option for each of those words in place of its parameter `columns`."""
+
+    def described(**said: list[str] | None) -> DescribedTable:
+        columns = {name: read(name, typed) for name, typed in said.items() if typed}
+        roles = {name: columns.pop(name) for name in ("user", "label") if name in columns}
+        return DescribedTable(**roles, columns=Columns(**columns))  # type: ignore[typeddict-item,no-any-return]
+
+    return with_options(command, "columns", {name: (_option(name), None) for name in OPTIONS}, described)
+
+
+def _option(name: str) -> Any:
     asked = OPTIONS[name]
     means = f"{asked.means[:1].upper()}{asked.means[1:]}."
-    option = typer.Option(metavar=asked.metavar, help=means, autocompletion=_columns)
-    return inspect.Parameter(name, _EITHER, default=None, annotation=Annotated[list[str] | None, option])
+    return Annotated[list[str] | None, typer.Option(metavar=asked.metavar, help=means, autocompletion=_columns)]
 
 
 def _columns(context: typer.Context, typed: str) -> list[str]:

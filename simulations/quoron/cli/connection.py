@@ -7,18 +7,21 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from quoron.cli.common import of_program, showing
+from quoron.cli.common import RARE, keyed, of_program, showing, with_options
 from quoron.federation import profiles
 from quoron.federation.profiles import Profile
 from quoron_privacy.errors import ConfigError
+
+if TYPE_CHECKING:
+    from quoron_server.service.program import Program
 
 CLIENTS, CONTROL = "127.0.0.1:7443", profiles.LOOPBACK
 CERTIFICATE, KEY, AUTHORITY, REVOKED = "certificate.pem", "key.pem", "authority.pem", "revoked.json"  # in a --certs
@@ -34,7 +37,33 @@ Log = Annotated[
         envvar="QUORON_LOG", metavar="LEVEL[,json]", help=f"Lowest level that is logged: {', '.join(LEVELS)}."
     ),
 ]
-METRICS = "Where /metrics and /healthz are, in plain HTTP, of 127.0.0.1 unless a host is given. Off by default."
+
+
+def server_options(
+    variables: str, database: str, where: str, kinds: Mapping[str, Callable[[str, str], Any]], settings: str
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Put the options of every server in place of a command's parameter `server`, which gets fields of a configuration.
+
+    Names of environment variables begin with `variables`. `where` is the help of --database and `database` its default,
+    `settings` the help of --set and `kinds` its keys and how they are read. Logging has begun when the command runs.
+    """
+
+    def read(*, settings: list[str] | None, log: str, **fields: Any) -> dict[str, Any]:
+        begin(log, serves=True)
+        return fields | keyed("--set", settings, kinds, variables)
+
+    seeded = "Accept runs with seeded noise: made-up data only."
+    shown = "Where /metrics and /healthz are, in plain HTTP, of 127.0.0.1 unless a host is given. Off by default."
+    simulations = typer.Option("--allow-simulation", help=seeded, rich_help_panel=RARE)
+    metrics = typer.Option(envvar=f"{variables}METRICS", metavar="[HOST:]PORT", help=shown)
+    options: dict[str, tuple[Any, Any]] = {
+        "database": (Annotated[str, typer.Option(envvar=f"{variables}DATABASE", help=where)], database),
+        "allow_simulation": (Annotated[bool, simulations], False),
+        "settings": (Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help=settings)], None),
+        "metrics": (Annotated[str | None, metrics], None),
+        "log": (Log, "info"),
+    }
+    return lambda command: with_options(command, "server", options, read)
 
 
 def connects(command: Callable[..., None]) -> Callable[..., None]:
@@ -115,6 +144,15 @@ def announce(line: str) -> None:
             os.dup2(nowhere, sys.stdout.fileno())
             os.close(nowhere)
         logging.getLogger("quoron").warning("%s (standard output: %s)", line, error.strerror)
+
+
+def run(program: "Program") -> None:
+    """Run a server until SIGTERM or SIGINT, after a line that says where it listens."""
+    import asyncio
+
+    from quoron_server.service.program import LEAVING, serve
+
+    asyncio.run(serve(program, ready=lambda running: announce(running.words()), patience=LEAVING))
 
 
 def login(

@@ -7,7 +7,7 @@ need when they are called.
 import json
 import sys
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,21 +18,19 @@ from quoron.cli import second_server
 from quoron.cli.admin import backup, health, restore, silo
 from quoron.cli.admin import users as users_of
 from quoron.cli.client import client, leave
-from quoron.cli.common import RARE, keyed, number, say, showing, whole
+from quoron.cli.common import RARE, number, say, showing, whole
 from quoron.cli.connection import (
     CLIENTS,
     CONTROL,
-    METRICS,
     Certs,
     Files,
     Insecure,
-    Log,
-    announce,
     anywhere,
-    begin,
     connects,
     login,
     reached,
+    run,
+    server_options,
 )
 from quoron.cli.tokens import Json, bytes_of, seconds_of, tokens
 from quoron_privacy.errors import BelowMinCohort, ConfigError, RunError, printable
@@ -51,50 +49,35 @@ SETTINGS: dict[str, Callable[[str, str], Any]] = {  # a key of --set, and how it
 }
 
 
+@server_options(
+    "QUORON_",
+    "sqlite:///coordinator.sqlite",
+    "sqlite:///FILE or postgresql://USER@HOST/NAME.",
+    SETTINGS,
+    "max_message=4MiB, max_clients=2000, max_users_per_client=1, gather=75 (seconds for clients to come back at a "
+    "start), away_after=7d (or never: until when unseen users are drawn); second_server=HOST:PORT, "
+    "second_server_certs=FOLDER, second_server_key=FILE.pem. Also QUORON_MAX_MESSAGE...",
+)
 def serve(
     listen: Annotated[str, typer.Option(envvar="QUORON_LISTEN", help="Where clients connect.")] = CLIENTS,
     control: Annotated[str, typer.Option(envvar="QUORON_CONTROL", help="Where operators connect.")] = CONTROL,
-    database: Annotated[
-        str, typer.Option(envvar="QUORON_DATABASE", help="sqlite:///FILE or postgresql://USER@HOST/NAME.")
-    ] = "sqlite:///coordinator.sqlite",
     certs: Certs = None,
     token_file: Annotated[
         Path, typer.Option("--tokens", envvar="QUORON_TOKENS", help="File made by `quoron admin tokens`.")
     ] = Path("tokens.json"),
     insecure: Insecure = False,
-    allow_simulation: second_server.AllowSimulation = False,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="KEY=VALUE",
-            help="max_message=4MiB, max_clients=2000, max_users_per_client=1, gather=75 (seconds for clients to come "
-            "back at a start), away_after=7d (or never: until when unseen users are drawn); second_server=HOST:PORT, "
-            "second_server_certs=FOLDER, second_server_key=FILE.pem. Also QUORON_MAX_MESSAGE...",
-        ),
-    ] = None,
-    metrics: Annotated[str | None, typer.Option(envvar="QUORON_METRICS", metavar="[HOST:]PORT", help=METRICS)] = None,
-    log: Log = "info",
+    server: Any = None,
 ) -> None:
     """Coordinate a federation until SIGTERM or SIGINT; what is interrupted goes on at the next start."""
-    begin(log, serves=True)
-    import asyncio
-
     from quoron_server import service
     from quoron_server.service import certificates
 
     own = Files.of(certs, insecure=insecure)
     refused = certificates.Revocations(own.revoked) if own.revoked else None
     transport = service.Transport(own.certificate, own.key, own.authority, insecure, anywhere(insecure), refused)
-    config = service.ServeConfig(transport, listen, control, database, token_file, allow_simulation=allow_simulation)
-    read = {"gather": 75.0} | keyed("--set", settings, SETTINGS, "QUORON_")
-    config = replace(config, helper=second_server.link(read), metrics=metrics, **read)
-
-    def ready(running: service.Coordinator) -> None:
-        more = "" if running.metrics_address is None else f", metrics {running.metrics_address}"
-        announce(f"listening: clients {running.listen}, control {running.control}{more}")
-
-    asyncio.run(service.serve(config, ready=ready, patience=service.LEAVING))
+    link, fields = second_server.link(server), {"gather": 75.0} | server
+    config = service.ServeConfig(transport, listen, control, tokens=token_file, second_server=link, **fields)
+    run(service.Coordinator(config))
 
 
 @connects

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from quoron.cli.common import RARE, keyed, whole
-from quoron.cli.connection import METRICS, Certs, Files, Log, announce, begin
+from quoron.cli.common import RARE, whole
+from quoron.cli.connection import Certs, Files, run, server_options
 from quoron.cli.tokens import seconds_of
 from quoron_privacy.errors import ConfigError
 
 if TYPE_CHECKING:
-    from quoron_server.service.helping import HelperLink
+    from quoron_server.service.helping import SecondServerLink
 
 app = typer.Typer(
     help="The second of two servers: it removes the masks from sums of answers that neither server sees.",
@@ -27,19 +27,13 @@ SecondServerKey = Annotated[
         rich_help_panel=RARE,
     ),
 ]
-Books = Annotated[
-    str,
-    typer.Option("--database", envvar="QUORON_SECOND_SERVER_DATABASE", help="sqlite:///FILE, of this server alone."),
-]
+OF_THIS_SERVER = "sqlite:///FILE, of this server alone."
+Books = Annotated[str, typer.Option("--database", envvar="QUORON_SECOND_SERVER_DATABASE", help=OF_THIS_SERVER)]
 RunKeys = Annotated[
     Path, typer.Option("--keys", envvar="QUORON_SECOND_SERVER_KEYS", help="Keys of runs: keep them out of backups.")
 ]
 Signing = Annotated[
     Path, typer.Option(envvar="QUORON_SECOND_SERVER_SIGNING_KEY", help="Its long-lived key, made if missing.")
-]
-AllowSimulation = Annotated[
-    bool,
-    typer.Option("--allow-simulation", help="Accept runs with seeded noise: made-up data only.", rich_help_panel=RARE),
 ]
 _BOOKS, _KEYS = "sqlite:///second-server.sqlite", Path("second-server-keys")
 _SIGNING = Path("second-server-signing.key")
@@ -51,7 +45,7 @@ ADDRESS: dict[str, Callable[[str, str], Any]] = {  # settings of a coordinator, 
 SETTINGS: dict[str, Callable[[str, str], Any]] = {"keep": seconds_of, "threads": whole}
 
 
-def link(settings: dict[str, Any]) -> "HelperLink | None":
+def link(settings: dict[str, Any]) -> "SecondServerLink | None":
     """Take out of a coordinator's settings how it reaches the second server of another operator.
 
     None without one. ConfigError for some of these settings without the others.
@@ -64,13 +58,20 @@ def link(settings: dict[str, Any]) -> "HelperLink | None":
             f"Expected {', '.join(ADDRESS)} together, got {', '.join(given)} alone. The second server's operator gives "
             "them: docs/two-servers.md."
         )
-    from quoron_server.service.helping import HelperLink
+    from quoron_server.service.helping import SecondServerLink
 
     address, certs, signing = given.values()
-    return HelperLink(address=address, helper_key=signing, **Files.of(certs).all())
+    return SecondServerLink(address=address, second_server_key=signing, **Files.of(certs).all())
 
 
 @app.command()
+@server_options(
+    "QUORON_SECOND_SERVER_",
+    _BOOKS,
+    OF_THIS_SERVER,
+    SETTINGS,
+    "keep=90d: destroy a run's keys after so long; threads=N. Also QUORON_SECOND_SERVER_KEEP, _THREADS.",
+)
 def serve(
     coordinator: Annotated[
         list[Path], typer.Option(envvar="QUORON_SECOND_SERVER_COORDINATORS", help="A coordinator's certificate.")
@@ -79,44 +80,16 @@ def serve(
     listen: Annotated[
         str, typer.Option(envvar="QUORON_SECOND_SERVER_LISTEN", help="Where coordinators connect.")
     ] = COORDINATORS,
-    database: Books = _BOOKS,
     keys: RunKeys = _KEYS,
     signing_key: Signing = _SIGNING,
-    allow_simulation: AllowSimulation = False,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="KEY=VALUE",
-            help="keep=90d: destroy a run's keys after so long; threads=N. Also QUORON_SECOND_SERVER_KEEP, _THREADS.",
-        ),
-    ] = None,
-    metrics: Annotated[
-        str | None, typer.Option(envvar="QUORON_SECOND_SERVER_METRICS", metavar="[HOST:]PORT", help=METRICS)
-    ] = None,
-    log: Log = "info",
+    server: Any = None,
 ) -> None:
     """Serve coordinators until SIGTERM or SIGINT. There is no plaintext: callers are known by their certificates."""
-    begin(log, serves=True)
-    from quoron_server.helper import service
+    from quoron_server.second_server import service
 
-    config = service.HelperConfig(
-        **Files.of(certs).all(),
-        coordinators=service.keys_of(coordinator),
-        listen=listen,
-        database=database,
-        keys=keys,
-        signing_key=signing_key,
-        allow_simulation=allow_simulation,
-        metrics=metrics,
-        **keyed("--set", settings, SETTINGS, "QUORON_SECOND_SERVER_"),
-    )
-
-    def ready(running: service.HelperProcess) -> None:
-        more = "" if running.metrics_address is None else f", metrics {running.metrics_address}"
-        announce(f"listening: coordinators {running.listen}, signs with {running.fingerprint}{more}")
-
-    service.serve(config, ready=ready)
+    own = Files.of(certs).all() | {"coordinators": service.keys_of(coordinator)}
+    own |= {"listen": listen, "keys": keys, "signing_key": signing_key}
+    run(service.SecondServer(service.SecondServerConfig(**own, **server)))
 
 
 @app.command()
@@ -125,7 +98,7 @@ def key(
     signing_key: Signing = _SIGNING,
 ) -> None:
     """Write the public key that clients pin, and show its fingerprint, to be compared by telephone or in print."""
-    from quoron_server.helper import keys
+    from quoron_server.second_server import keys
 
     print(f"{out}: {keys.write_public(signing_key, out)}")
 
@@ -148,9 +121,9 @@ def runs(
     copy, or lost its count, is refused until --restored accepts it for all that there is.
     """
     from quoron_server.books.database import Database
-    from quoron_server.helper import runs as helped
-    from quoron_server.helper.books import RESTORED, HelperBooks
-    from quoron_server.helper.keys import Keys
+    from quoron_server.second_server import runs as helped
+    from quoron_server.second_server.books import RESTORED, RunBooks
+    from quoron_server.second_server.keys import Keys
 
     if (close and restored) or close is (run is None):
         got = [*([] if run is None else [run]), *(["--close"] if close else []), *(["--restored"] if restored else [])]
@@ -158,7 +131,7 @@ def runs(
     if close and not keys.is_dir():
         raise ConfigError(f"Expected the folder of the second server's keys, got {keys}, where there is none.")
     with Database(database, create=False, as_it_is=restored) as opened:
-        books = HelperBooks(opened)
+        books = RunBooks(opened)
         if restored:
             ended = ", ".join(each.run for each in books.runs() if books.end(each.run, RESTORED)) or "none"
             print(f"Ended: {ended}. Their keys are destroyed when the second server starts.")

@@ -44,7 +44,9 @@ from quoron_privacy.noise.streams import SeededNoise, StartedNoise
 from quoron_protos.v1 import federation_pb2 as federation
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.service.certificates import Revocations
-from quoron_server.service.coordinator import LEAVING, Coordinator, ServeConfig, serve
+from quoron_server.service.config import ServeConfig
+from quoron_server.service.coordinator import Coordinator
+from quoron_server.service.program import LEAVING, serve
 from quoron_server.service.security import Transport
 
 SIMULATION = "simulation.pickle"
@@ -96,7 +98,7 @@ def coordinator(folder: Folder, order: Order, simulation: Simulation | None, sta
         _say(status, f"listening {running.listen} {running.control}")
         counting.append(asyncio.ensure_future(_count(running, status)))
 
-    asyncio.run(serve(config, ready=ready, patience=LEAVING))
+    asyncio.run(serve(Coordinator(config), ready=ready, patience=LEAVING))
 
 
 async def _count(running: Coordinator, status: int) -> None:

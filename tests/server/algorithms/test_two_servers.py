@@ -21,7 +21,7 @@ from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.registered import derived
 from quoron_server.algorithms.two_servers import method
 from quoron_server.algorithms.two_servers import plan as planning
-from quoron_server.algorithms.two_servers.method import BothServers, WithServers, with_helper
+from quoron_server.algorithms.two_servers.method import BothServers, WithServers, with_second_server
 from quoron_server.algorithms.two_servers.plan import server_mu
 from quoron_server.plan import Privacy, RunPlan
 from quoron_server.runs import charge_of
@@ -161,11 +161,11 @@ def test_a_sum_without_the_helpers_noise_is_never_made_a_number() -> None:
 def test_nobody_is_asked_through_an_engine_that_sees_answers() -> None:
     plan, engine = make_plan("tracking-srgd/two-servers"), Quadratic()
     with pytest.raises(RunError, match="an engine of two servers"):
-        with_helper(engine, plan, None)
+        with_second_server(engine, plan, None)
     assert engine.asked == []
-    assert isinstance(with_helper(engine, plan, 3), BothServers)
+    assert isinstance(with_second_server(engine, plan, 3), BothServers)
     engine.hides_answers = True
-    assert with_helper(engine, plan, None) is engine
+    assert with_second_server(engine, plan, None) is engine
 
 
 @pytest.mark.parametrize("name", SCENES)

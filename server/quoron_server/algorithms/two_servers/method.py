@@ -1,7 +1,7 @@
 """An algorithm whose rounds are summed where no server sees an answer: the coordinator's side.
 
     question   as the algorithm's own, of rows in whole steps of one server's noise (the plan's sheet)
-    sums       Σ z_u + N_B mod 2⁶⁴, with the chain of all lists so far; N_B is the helper's
+    sums       Σ z_u + N_B mod 2⁶⁴, with the chain of all lists so far; N_B is the second server's
     release    of (Σ z_u + N_B + N_A) mod 2⁶⁴ alone: nothing of a sum is a number before N_A is in
 
 N_A is labelled by (key, run, round, chain of lists) and by no start: the same lists have the same noise after a crash,
@@ -99,7 +99,7 @@ Steps = NDArray[np.int64]
 Words = NDArray[np.uint64]
 
 LARGEST = 2.0**62  # steps of a median: adversarial sums, made as large as all groups together, fit into no 64 bits
-COORDINATOR, HELPER = b"quoron-leader", b"quoron-helper"  # whose noise a key is for; a simulation has one seed for both
+COORDINATOR, SECOND_SERVER = b"quoron-leader", b"quoron-helper"  # whose noise a key is for, also of one seed for both
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -196,8 +196,8 @@ class WithServers:
         return self._noise[1]
 
 
-def with_helper(engine: Engine, plan: RunPlan, simulation_seed: int | None) -> Engine:
-    """The engine itself, if it says that it `hides_answers` behind a helper; in a simulation one that plays the helper.
+def with_second_server(engine: Engine, plan: RunPlan, simulation_seed: int | None) -> Engine:
+    """The engine itself, if it says that it `hides_answers` behind a second server; in a simulation one that plays it.
 
     RunError for any other: no client is asked for an answer that somebody would see.
     """
@@ -211,15 +211,15 @@ def with_helper(engine: Engine, plan: RunPlan, simulation_seed: int | None) -> E
 
 
 class BothServers:
-    """An engine with the helper of a simulation behind it: sums that hold its noise, by the seed.
+    """An engine with the second server of a simulation behind it: sums that hold its noise, by the seed.
 
     Of the list of a round the chain says which it is: who answered changes no bit of a simulation's noise. Sums of an
-    engine that has a helper of its own are handed on.
+    engine that has a second server of its own are handed on.
     """
 
     def __init__(self, engine: Engine, plan: RunPlan, seed: bytes) -> None:
         self.engine = engine
-        self._noise = noise_of(seed, HELPER, plan.without("min_cohort"))
+        self._noise = noise_of(seed, SECOND_SERVER, plan.without("min_cohort"))
 
     def __getattr__(self, name: str) -> Any:
         if name == "engine":  # of one that is being made
@@ -227,7 +227,7 @@ class BothServers:
         return getattr(self.engine, name)  # what it measures, and whose users it asks
 
     def ask(self, question: Question) -> Answers | Sums | Any:
-        """The sum of the asked rows and the helper's noise."""
+        """The sum of the asked rows and the second server's noise."""
         rows: Any = question.reduction
         if not hasattr(rows, "chains"):
             return self.engine.ask(question)

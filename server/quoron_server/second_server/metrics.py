@@ -4,25 +4,23 @@ It says how far a run is, by its plan; of users nothing, not even how many there
 of users who answer (docs/two-servers.md#metrics).
 """
 
-import asyncio
 import shutil
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import lru_cache
 
 from quoron_privacy.two_servers.specification import Sheet
 from quoron_server.books.database import Database
-from quoron_server.helper.books import CLOSED, EXPIRED, OPEN, RESTORED, HelpedRun
-from quoron_server.helper.runs import Helped
-from quoron_server.service.metrics import Family, ServerMetrics, address_of, family, listen
+from quoron_server.second_server.books import CLOSED, EXPIRED, OPEN, RESTORED, HelpedRun
+from quoron_server.second_server.runs import Helped
+from quoron_server.service.metrics import Family, ServerMetrics, family
 
 REFUSED = ("identity", "expired", "refused", "away", "error")  # calls, and why
 Stored = list[tuple[HelpedRun, int]]  # of each run its answered rounds
 
 
-class HelperMetrics(ServerMetrics[Stored]):
+class SecondServerMetrics(ServerMetrics[Stored]):
     """The values of one second server."""
 
     def __init__(self, helped: Helped, database: Database, days_left: Callable[[], Mapping[str, float]]) -> None:
@@ -63,21 +61,3 @@ class HelperMetrics(ServerMetrics[Stored]):
 @lru_cache(maxsize=64)
 def _rounds(sheet: str) -> int:
     return len(Sheet.read(sheet).rounds)
-
-
-@contextmanager
-def served(address: str, metrics: HelperMetrics, *, serving: Callable[[], bool]) -> Iterator[str]:
-    """The port of /metrics, /healthz and /alarms.yml, in a thread of its own; its address, with the system's port."""
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever, name="metrics", daemon=True)
-    thread.start()
-    try:
-        server = asyncio.run_coroutine_threadsafe(listen(address, metrics, serving=serving), loop).result()
-        try:
-            yield address_of(server)
-        finally:
-            loop.call_soon_threadsafe(server.close)
-    finally:
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        loop.close()

@@ -1,4 +1,4 @@
-"""The helper's books: runs that it has consented to, and for each round the one list that it has answered.
+"""The second server's books: runs that it has consented to, and for each round the one list that it has answered.
 
 A reply is durable before it is sent, in one transaction with its list; of a list stay the fingerprints and the chain,
 no seal. When a run ends all of that is erased but its name and its plan's digest, which stay for ever: a run that was
@@ -43,7 +43,7 @@ _lists = sa.Table(
 
 @dataclass(frozen=True, slots=True)
 class HelpedRun:
-    """A run as the helper knows it."""
+    """A run as the second server knows it."""
 
     run: str
     coordinator: str
@@ -71,7 +71,7 @@ class AnsweredList:
     reply: bytes
 
 
-class HelperBooks:
+class RunBooks:
     """Runs and lists in one database. Every method is one transaction and may be repeated."""
 
     def __init__(self, database: Database) -> None:

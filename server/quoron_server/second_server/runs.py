@@ -1,4 +1,4 @@
-"""What the helper does, without a transport: consent to a plan, answer one list a round, and destroy keys.
+"""What the second server does, without a transport: consent to a plan, answer one list a round, and destroy keys.
 
     helped = Helped(books, keys, signing_key)
     consent = helped.open(request, coordinator)
@@ -37,17 +37,17 @@ from quoron_privacy.two_servers import rows, seals
 from quoron_privacy.two_servers.noise import FIRST, Entry, ServerNoise, next_chain, simulated_chain
 from quoron_privacy.two_servers.specification import Sheet
 from quoron_protos.v1 import helper_pb2 as pb
-from quoron_server.algorithms.two_servers.method import HELPER, noise_of, noise_of_groups
-from quoron_server.helper.books import CLOSED, EXPIRED, OPEN, RESTORED, AnsweredList, HelpedRun, HelperBooks
-from quoron_server.helper.keys import Keys, Secrets
+from quoron_server.algorithms.two_servers.method import SECOND_SERVER, noise_of, noise_of_groups
 from quoron_server.plan import RunPlan
+from quoron_server.second_server.books import CLOSED, EXPIRED, OPEN, RESTORED, AnsweredList, HelpedRun, RunBooks
+from quoron_server.second_server.keys import Keys, Secrets
 from quoron_server.specification import RunSpecification, planned, require_deployable
 from quoron_server.wording import digest
 
 KEEP = 90 * 86_400.0  # seconds after its consent, after which a run's keys are destroyed in any case
 DIGEST = 32  # bytes of fingerprints, of digests and of chains
 _MOST_TOGETHER = 512  # seals that one thread opens before another may begin
-_log = logging.getLogger("quoron.helper")
+_log = logging.getLogger("quoron.second_server")
 Words = NDArray[np.uint64]
 
 
@@ -82,11 +82,11 @@ class _Working:
 
 
 class Helped:
-    """The runs of one helper. Methods block; threads may share it."""
+    """The runs of one second server. Methods block; threads may share it."""
 
     def __init__(
         self,
-        books: HelperBooks,
+        books: RunBooks,
         keys: Keys,
         signing: Ed25519PrivateKey,
         *,
@@ -110,7 +110,7 @@ class Helped:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def open(self, request: pb.OpenRun, coordinator: str) -> pb.HelperConsent:
-        """The helper's signed consent to a run, the same however often it is asked.
+        """The second server's signed consent to a run, the same however often it is asked.
 
         Raises Refused for what was closed and for another plan, and what `specification.planned` raises.
         """
@@ -142,7 +142,7 @@ class Helped:
             return consent
 
     def _sheet(self, request: pb.OpenRun, specification: RunSpecification, plan: RunPlan) -> Sheet:
-        """The units that follow from the plan that this helper has made and verified itself."""
+        """The units that follow from the plan that this second server has made and verified itself."""
         if specification.run != request.run:
             raise Refused(f"Expected the specification of run {request.run}, got that of {specification.run}.")
         if plan.guarantee.trust_model != TWO_SERVERS:
@@ -179,7 +179,7 @@ class Helped:
         return consent
 
     def sum(self, head: pb.HelperList, entries: Sequence[Entry], coordinator: str) -> pb.Reply:
-        """The helper's part of a round's sum, signed. Raises Refused as the table says."""
+        """The second server's part of a round's sum, signed. Raises Refused as the table says."""
         with self._lock:
             run = self._known(head.run, coordinator, head.plan_digest)
             working = self._work(run)
@@ -247,7 +247,7 @@ class Helped:
             return self._end(run, CLOSED)
 
     def expire(self) -> None:
-        """Destroy the keys of runs whose time is over, by this helper's clock."""
+        """Destroy the keys of runs whose time is over, by this second server's clock."""
         with self._lock:
             self._expire()
 
@@ -298,7 +298,7 @@ class Helped:
         self._working[run.run] = _Working(
             Sheet.read(run.sheet),
             made,
-            noise_of(made.noise_key, HELPER, plan.without("min_cohort")),
+            noise_of(made.noise_key, SECOND_SERVER, plan.without("min_cohort")),
             [each.chain for each in lists],
             rounds,
             specification.simulation,
@@ -372,7 +372,7 @@ def sheet_of(plan: RunPlan) -> Sheet:
         ) from None
 
 
-def close(run: str, books: HelperBooks, keys: Keys) -> str:
+def close(run: str, books: RunBooks, keys: Keys) -> str:
     """End a run for good, by the second server's own operator; what was done, in words.
 
     LedgerError for a run that was not consented to. Keys first: a run without keys answers nothing.

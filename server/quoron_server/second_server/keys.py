@@ -1,4 +1,4 @@
-"""The helper's keys: one to sign with, for good, and for each run two that are destroyed with it.
+"""The second server's keys: one to sign with, for good, and for each run two that are destroyed with it.
 
     >>> import tempfile
     >>> keys = Keys(Path(tempfile.mkdtemp()) / "keys")
@@ -12,7 +12,6 @@ run were answered: a database that knows of fewer was restored from a copy.
 """
 
 import hashlib
-import os
 import secrets
 import stat
 from dataclasses import dataclass, field
@@ -27,9 +26,10 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
-from quoron_client.durable import OWN, PRIVATE, PUBLIC, erase, make_folder, replace_whole, sync_folder
+from quoron_client.durable import OWN, PRIVATE, PUBLIC, erase, make_folder, replace_whole
 from quoron_privacy.errors import ConfigError, IdentityError, LedgerError
 from quoron_privacy.two_servers.seals import SECRET, RunKey
+from quoron_server.service.folder_lock import locked
 
 _TAG = b"Signature: 8a477f597d28d172789f06886806bc55\n# Keys that are destroyed: keep this folder out of backups.\n"
 _NOISE = 32  # bytes
@@ -108,19 +108,11 @@ class Keys:
 def signing_key(path: Path) -> Ed25519PrivateKey:
     """The long-lived key in a file, made if there is none. IdentityError for something else."""
     if not path.exists():
-        made = Ed25519PrivateKey.generate()
         make_folder(path.parent, mode=OWN)
-        pem = made.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-        try:
-            handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE)
-        except FileExistsError:
-            return signing_key(path)
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(pem)
-            stream.flush()
-            os.fsync(stream.fileno())
-        sync_folder(path.parent)
-        return made
+        with locked(path.parent):
+            if not path.exists():  # or another process has made it meanwhile
+                made = Ed25519PrivateKey.generate().private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+                replace_whole(path, made, mode=PRIVATE)
     try:
         key = load_pem_private_key(path.read_bytes(), None)
     except (OSError, ValueError, TypeError):
@@ -133,7 +125,7 @@ def signing_key(path: Path) -> Ed25519PrivateKey:
 
 
 def public_pem(key: Ed25519PublicKey) -> bytes:
-    """What clients and coordinators are given, by the helper's operator."""
+    """What clients and coordinators are given, by the second server's operator."""
     return key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
 
 
