@@ -73,9 +73,11 @@ class ItemBatch:
         """Return the items of some of its users (k,), in the given order."""
         return ItemView(self.features, self.labels, self.begins, self.ends, self.weights).of(users)
 
-    def seen(self, users: NDArray[np.int64]) -> "ItemView":
+    def seen(self, users: NDArray[np.int64]) -> "Items":
         """Return some of its users (k,), in the given order, where they are: nothing is copied."""
-        return ItemView(self.features, self.labels, self.offsets[users], self.offsets[users + 1], self.weights)
+        if len(users) == self.users and np.array_equal(users, np.arange(self.users)):
+            return self
+        return ItemView(self.features, self.labels, self.begins[users], self.ends[users], self.weights)
 
     def where(self, begins: NDArray[np.int64], ends: NDArray[np.int64]) -> "ItemView":
         """Return its rows as those of other users (k,): begins[u] to ends[u] are user u's. DataError for missing rows.
