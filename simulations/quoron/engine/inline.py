@@ -276,8 +276,9 @@ class InlineEngine:
         at_once([partial(work, part) for part in slots], threads)
 
     def _chunk(self, task: Task, *, rows: bool) -> int:
-        """How many users fit into `chunk_bytes`."""
-        return self._room(task, copied=self._copies(task), rows=rows)
+        """How many users fit into `chunk_bytes`, with items that are copied, or made, unless they are read in place."""
+        copied = _draws(task) or not isinstance(getattr(self.population, "held", None), ItemBatch | ItemView)
+        return self._room(task, copied=copied, rows=rows)
 
     @property
     def _makes(self) -> bool:
@@ -306,8 +307,7 @@ class InlineEngine:
         for places in self._computing(users, faults, task):
             some, asked = faults[places], users[places]
             if not self._makes:  # sums have no order, and memory is read best in its own
-                everybody = len(asked) == self.population.users
-                asked = np.arange(len(asked)) if everybody else np.sort(asked)
+                asked = np.arange(len(asked)) if len(asked) == self.population.users else np.sort(asked)
             batch, keys = self._items(asked, some, task), _keys(task, question.round, asked)
             self._counted.append(task.computed_gradients(batch.counts))
             scale = self._scale(asked, some, task)
@@ -356,10 +356,6 @@ class InlineEngine:
         answers = 8 * prod(task.answer_shape(dimension)) if rows else 0
         room = min(self._chunk_bytes, CACHED) if self._makes else self._chunk_bytes
         return max(1, room // max(items, answers))
-
-    def _copies(self, task: Task) -> bool:
-        """Whether items of users who alter nothing are copied, or made."""
-        return _draws(task) or not isinstance(getattr(self.population, "held", None), ItemBatch | ItemView)
 
     def _largest(self, task: Task) -> float:
         people, smoothing = self.population, getattr(task, "smoothing", None)
