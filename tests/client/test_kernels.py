@@ -101,7 +101,7 @@ def test_numbers_are_within_a_bound_only_if_all_are_finite():
 QUADRATIC = make_loss("quadratic", steep=0.8, flat=0.03, ridge=0.01, feature_norm=1.5)
 by_name = pytest.mark.parametrize("loss", [*reference.some_losses(), QUADRATIC], ids=lambda loss: loss.name)
 STEADY = settings(derandomize=True, deadline=None, max_examples=60)
-RAGGED = (3, 0, 1, 33, 64, 4, 65, 2, 7, 129, 0)  # around the kernel's groups of 4 and blocks of 64
+RAGGED = (3, 0, 1, 33, 64, 4, 65, 2, 7, 129, *[1] * 70, 0, 1, 2, 0)  # around the kernel's groups of 4 and blocks of 64
 
 
 def at(*points, weights=None, user_smoothness=None):

@@ -1,7 +1,9 @@
 """Clipped means of vectors and of second moments: exact norms, exact sensitivity, any order, any row."""
 
 from fractions import Fraction
+from functools import reduce
 from math import sqrt
+from operator import add
 
 import numpy as np
 import pytest
@@ -74,6 +76,18 @@ class TestClippedMean:
         one, two = (clipped_mean(x, answered, norm, 8) for x in (rows, rows[order]))
         assert one[0].tobytes() == two[0].tobytes()
         assert one[1] == two[1]
+
+    @pytest.mark.parametrize("norm", [1.0, 0.03])
+    def test_rows_side_by_side_count_as_one_after_the_other(self, norm):
+        rng, reduction = np.random.default_rng(0), ClippedSum(norm, 100)
+        rows = rng.standard_normal((150, 5)) * 10.0 ** rng.integers(-3, 2, (150, 1))
+        rows[::13, 2] = np.resize([np.nan, np.inf, 1e200, 1e308], 12)
+        rows[::17] *= np.resize([0.0, 1e-200, 1e-308], (9, 1))
+        answered = rng.random(150) < 0.9
+        alone = reduce(add, (reduction.of(rows[i : i + 1], answered[i : i + 1]) for i in range(150)))
+        sums = reduction.of(rows, answered)
+        np.testing.assert_array_equal(np.r_[sums.total, sums.cells], np.r_[alone.total, alone.cells])
+        assert (sums.clipped, sums.answered) == (alone.clipped, alone.answered)
 
     @pytest.mark.parametrize("absent", [np.nan, np.inf, 1e300, 0.0])
     def test_an_absent_row_contributes_exactly_zero(self, absent):

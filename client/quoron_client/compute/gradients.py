@@ -30,7 +30,6 @@ from quoron_client.compute.user_loops import (
     pieces,
     predict,
     predict_both,
-    threads_for,
     user_loop,
     within,
 )
@@ -201,7 +200,7 @@ def average_gradient(
     """
     own, classes = _prepared(loss, batch, task, keys, threads, scale)
     dimension = batch.dimension * loss.outputs
-    rows = np.empty((batch.users, dimension))
+    rows = np.zeros((batch.users, dimension))
     if classes:
         class_gradients(batch, *own, rows.reshape(batch.users, classes, -1), threads=threads)
     else:
@@ -230,24 +229,14 @@ def gradient_sums(
     if classes:
         raise ConfigError(f"Expected a loss with one output, got loss={loss.name!r}.")
     adding = (reduction.adding, reduction.around(batch.dimension), *reduction.scales, largest)
-    threads, few = threads_for(batch, threads), max(4, _HELD // max(batch.dimension, 1))
-    bounds = pieces(np.cumsum(batch.counts), batch.dimension, threads)
+    few = max(4, _HELD // max(batch.dimension, 1))
+    bounds, threads = pieces(batch, threads)
     # Each piece of users has sums of its own, in integers: adding them is exact in every order.
     totals, counts = np.zeros((len(bounds) - 1, batch.dimension), np.int64), np.zeros((len(bounds) - 1, 6), np.int64)
-    works = [
-        partial(
-            gradient_loop.over,
-            batch,
-            first,
-            last,
-            *own,
-            np.empty((few, batch.dimension)),
-            *adding,
-            totals[part],
-            counts[part],
-        )
-        for part, (first, last) in enumerate(pairwise(bounds))
-    ]
+    works = []
+    for part, (first, last) in enumerate(pairwise(bounds)):
+        sums = (np.empty((few, batch.dimension)), *adding, totals[part], counts[part])
+        works.append(partial(gradient_loop.over, batch, first, last, *own, *sums))
     at_once(works, threads)
     *cells, clipped, answered = counts.sum(axis=0)
     return Sums(totals.sum(axis=0), np.array(cells, np.int64), int(clipped), int(answered))
@@ -377,7 +366,7 @@ def gradient_loop(
     start: int,
     stop: int,
 ) -> None:
-    """Write average gradients of users `start` to `stop`, user u's into out[u].
+    """Write average gradients of users `start` to `stop`, user u's into out[u], which stays as it is without items.
 
     With `add`, the address of a reduction's loop, `out` holds a few of them, which are added to `total` and `counts`
     when it is full: they are still in cache.
@@ -389,6 +378,7 @@ def gradient_loop(
     # Views are made once: each costs a reference count, which shows at this speed.
     flat, x, y, rows = features.reshape(-1), points[0], points[-1], out.reshape(-1)
     summed, answered = aligned(1, dimension)[0], np.zeros(len(out) if add else 0, np.bool_)
+    base, own_weight, own_scale = aligned(1, dimension)[0], np.nan, np.nan
     predicted, other, block_labels = np.zeros(_BLOCK), np.zeros(_BLOCK), np.zeros(_BLOCK)
     slopes, others, squares = np.zeros(_BLOCK), np.zeros(_BLOCK), np.empty(_BLOCK)
     parameters, both, zero = np.full(_BLOCK, parameter), len(points) == 2, alike(0.0)
@@ -453,27 +443,39 @@ def gradient_loop(
             if item_weights.size > 0:
                 for i in range(count):
                     slopes[place + i] *= item_weights[begin + i]
-            accumulate(flat, begin, count, dimension, slopes, place, summed, done == 0)
+            # The sum of a user with one item is made where it is read.
+            single = done == 0 and ends[u] - begin == 1
+            factor = alike(slopes[place] if single else 0.0)
+            if not single:
+                accumulate(flat, begin, count, dimension, slopes, place, summed, done == 0)
             place, done = place + count, done + count
             if begin + count < ends[u]:
                 break
             # The user ends here: w (s (sum / m + ridge part) - centre), with one rounding for each fused product.
             row, norm_squared = (gathered if add else u) * dimension, zero
             weight = user_weights[u]
+            # What is the same whatever a user's items are is computed again where it is not the last user's.
+            if done > 0 and not (weight == own_weight and scale[u] == own_scale):
+                own_weight, own_scale = weight, scale[u]
+                bent, less = alike(weight * scale[u]), alike(-weight)
+                for j in range(0, whole, WIDTH):
+                    keep(base, j, fused(bent, lanes(shrink, j), times(less, lanes(centre, j))))
+                if rest > 0:
+                    value = times(less, first_lanes(centre, whole, rest))
+                    keep(base, whole, fused(bent, first_lanes(shrink, whole, rest), value))
+            share = alike(weight * scale[u] / max(done, 1))
             # Without items a user answers zeros, not -centre: it did not take part.
-            if done == 0:
-                weight = 0.0
-                for j in range(0, summed.size, WIDTH):
-                    keep(summed, j, zero)
-            share, bent, less = alike(weight * scale[u] / max(done, 1)), alike(weight * scale[u]), alike(-weight)
-            for j in range(0, whole, WIDTH):
-                value = fused(share, lanes(summed, j), fused(bent, lanes(shrink, j), times(less, lanes(centre, j))))
+            for j in range(0, whole if done > 0 else 0, WIDTH):
+                value = fused(lanes(flat, begin * dimension + j), factor, zero) if single else lanes(summed, j)
+                value = fused(share, value, lanes(base, j))
                 norm_squared = fused(value, value, norm_squared)
                 keep(rows, row + j, value)
             # The last few coordinates are not a whole register; what lies behind them is not ours to read or write.
-            if rest > 0:
-                value = fused(bent, first_lanes(shrink, whole, rest), times(less, first_lanes(centre, whole, rest)))
-                value = fused(share, lanes(summed, whole), value)
+            if rest > 0 and done > 0:
+                value = lanes(summed, whole)
+                if single:
+                    value = fused(first_lanes(flat, begin * dimension + whole, rest), factor, zero)
+                value = fused(share, value, lanes(base, whole))
                 norm_squared = fused(value, value, norm_squared)
                 keep_first(rows, row + whole, rest, value)
             if add:

@@ -16,9 +16,8 @@ from typing import Any
 import numba
 import numpy as np
 from numba import float64, int64, types
-from numpy.typing import NDArray
 
-from quoron_client.data.items import Items
+from quoron_client.data.items import ItemBatch, Items
 from quoron_privacy.kernels.compiled import SUMS, helper, read_only
 from quoron_privacy.kernels.lanes import (
     STRIDE,
@@ -37,6 +36,7 @@ from quoron_privacy.kernels.shipped import njit
 from quoron_privacy.kernels.threads import all_threads, at_once
 
 _SMALL = 1 << 19  # numbers in a batch that one thread reads in a few times what it takes to wake another
+_USER = 64  # numbers of items that take as long as all else of a user
 _LARGE, _PIECES = 1 << 21, 4  # numbers in a piece, at least, if there are several a thread; and how many at most
 
 
@@ -71,8 +71,7 @@ class UserLoop:
 
         By default that is as many as numba was given, or one where starting threads costs more than it saves.
         """
-        threads = threads_for(batch, threads)
-        bounds = pieces(np.cumsum(batch.counts), batch.dimension, threads)
+        bounds, threads = pieces(batch, threads)
         at_once([partial(self.over, batch, first, last, *arguments) for first, last in pairwise(bounds)], threads)
 
     def over(self, batch: Items, first: int, last: int, *arguments: Any) -> None:
@@ -81,23 +80,20 @@ class UserLoop:
         loop(batch.features, batch.labels, batch.begins, batch.ends, *arguments, first, last)
 
 
-def threads_for(batch: Items, threads: int | None) -> int:
-    """As many as given; else what numba was given, or one where the others would cost more than they save."""
-    if threads is not None:
-        return threads
-    return 1 if batch.size < _SMALL else all_threads()
+def pieces(batch: Items, threads: int | None) -> tuple[list[int], int]:
+    """Return where pieces of users with about equally many items begin, then the number of users; and how many threads.
 
-
-def pieces(so_far: NDArray[np.int64], width: int, threads: int) -> list[int]:
-    """Return where pieces of about equal size begin, of users whose sizes add up to `so_far` (k,) times `width`, and k.
-
-    There are as many as threads, or a few times that where there is much to do: a slower thread then takes fewer.
+    Without a number of threads as many as numba was given, or one where others would cost more than they save. There
+    are as many pieces as threads, or a few times that where there is much to do: a slower thread then takes fewer.
     """
-    if threads == 1 or len(so_far) < threads:
-        return [0, len(so_far)]
-    number = min(_PIECES * threads, max(threads, int(so_far[-1]) * width // _LARGE))
+    if threads is None:
+        threads = 1 if batch.size + _USER * batch.users < _SMALL else all_threads()
+    if threads == 1 or batch.users < threads:
+        return [0, batch.users], 1
+    so_far = batch.ends if isinstance(batch, ItemBatch) else np.cumsum(batch.counts)
+    number = min(_PIECES * threads, max(threads, int(so_far[-1]) * batch.dimension // _LARGE))
     shares = [int(so_far[-1]) * part // number for part in range(1, number)]
-    return [0, *so_far.searchsorted(shares).tolist(), len(so_far)]
+    return [0, *so_far.searchsorted(shares).tolist(), batch.users], threads
 
 
 def user_loop(*arguments: Any) -> Callable[[Callable[..., None]], UserLoop]:

@@ -80,9 +80,11 @@ class ItemBatch:
         offsets = self.offsets[first : last + 1] - self.offsets[first]
         return ItemBatch(self.features[rows], self.labels[rows], offsets, weights)
 
-    def seen(self, users: NDArray[np.int64]) -> "ItemView":
+    def seen(self, users: NDArray[np.int64]) -> "Items":
         """Return some of its users (k,), in the given order, where they are: nothing is copied."""
-        return ItemView(self.features, self.labels, self.offsets[users], self.offsets[users + 1], self.weights)
+        if len(users) == self.users and np.array_equal(users, np.arange(self.users)):
+            return self
+        return ItemView(self.features, self.labels, self.begins[users], self.ends[users], self.weights)
 
     def where(self, begins: NDArray[np.int64], ends: NDArray[np.int64]) -> "ItemView":
         """Return its rows as those of other users (k,): begins[u] to ends[u] are user u's. DataError for missing rows.

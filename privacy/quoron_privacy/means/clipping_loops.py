@@ -138,7 +138,7 @@ def clipped_sum() -> Any:
 
 @njit(cache=True, error_model="numpy")
 def square_norms(flat: Vector, count: int, dimension: int, centre: Vector, out: Vector) -> None:
-    """‖row - centre‖² of `count` rows, with `centre`; `out` has room for three more."""
+    """‖row - centre‖² of `count` rows; `out` has room for three more."""
     whole, rest = dimension // WIDTH * WIDTH, dimension % WIDTH
     for i in range(0, count, 4):
         # Four rows side by side, the last one repeated where fewer are left: sums of a row are in one order in either
@@ -157,18 +157,6 @@ def square_norms(flat: Vector, count: int, dimension: int, centre: Vector, out: 
             g, h = minus(first_lanes(flat, r + whole, rest), at), minus(first_lanes(flat, s + whole, rest), at)
             a, b, c, d = fused(e, e, a), fused(f, f, b), fused(g, g, c), fused(h, h, d)
         keep(out, i, sums_of(a, b, c, d))
-
-
-@njit(cache=True, error_model="numpy")
-def clip_factors(
-    flat: Vector, count: int, dimension: int, centre: Vector, norm: float, unit: float, squares: Vector, factors: Vector
-) -> None:
-    """‖row - centre‖² of `count` rows, as `square_norms`, and min(1/norm, 1/‖row - centre‖↑) · unit (noise#n6)."""
-    square_norms(flat, count, dimension, centre, squares)
-    # The norm is rounded up by more than its error, so the factor is never too large: the bound of noise#n6 is certain.
-    unclipped, above = unit / norm, 1 + (dimension + 8) * _ULP
-    for i in range(count):
-        factors[i] = min(unclipped, unit / (np.sqrt(squares[i]) * above))
 
 
 @njit(cache=True, error_model="numpy")
@@ -203,7 +191,30 @@ def add_cut(
 @njit(cache=True)
 def usual(square: float) -> bool:
     """Return whether a sum of squares is far from overflow and underflow, so that it is as exact as it looks."""
-    return 1e-250 < square < 1e250
+    return (square > 1e-250) & (square < 1e250)
+
+
+@njit(cache=True, error_model="numpy")
+def add_unusual(
+    flat: Vector, first: int, dimension: int, centre: Vector, norm: float, unit: float, row: Vector, total: Integers
+) -> tuple[float, bool]:
+    """Add ⌊clip(row - centre) · unit / norm⌋ of a row that begins at `first` and whose square overflows or vanishes.
+
+    Return a number above ‖clip(row - centre)‖ / norm, and whether the row was shortened. A row that is not finite adds
+    nothing and has -1. `row` is for work.
+    """
+    for j in range(dimension):
+        row[j] = flat[first + j] - centre[j]
+    largest, s, _ = shrink(row, norm)
+    if s < 0.0:
+        return -1.0, False
+    square = 0.0
+    for j in range(dimension):
+        row[j] = row[j] / largest
+        square += row[j] ** 2
+        total[j] += np.int64(row[j] * s * unit)
+    above = 1 + (dimension + 8) * _ULP
+    return np.sqrt(square) * above * s * (1 + 4 * _ULP), 0.0 < s < largest / norm  # zeros are as short as can be
 
 
 def _sum_clipped(
@@ -225,53 +236,59 @@ def _sum_clipped(
     every, around, here = carray(rows, number * dimension), carray(centre, dimension), carray(answered, number)
     sums, shares = carray(total, dimension), carray(counts, 5)
     squares, factors, chosen, row = np.empty(_FEW + 3), np.empty(_FEW), np.empty(_FEW, np.int64), np.empty(dimension)
-    unclipped, above = unit / norm, 1 + (dimension + 8) * _ULP
+    unclipped, above, whole = unit / norm, 1 + (dimension + 8) * _ULP, int(unit)
+    step = 1.0 / unit  # exact: a power of two, wherever shares are read
+    left = near = present = soft = shortened = 0
     # Few rows at a time: they are read for their norms and again, from cache, for their sum.
     for first in range(0, number, _FEW):
         few, good, flat = min(_FEW, number - first), 0, every[first * dimension :]
-        clip_factors(flat, few, dimension, around, norm, unit, squares, factors)
+        square_norms(flat, few, dimension, around, squares)
+        # All rows without a branch, several at once: that costs less than to pick out those that count.
         for i in range(few):
-            # Norms of all rows were taken above, answered or not: that costs less than to pick them out.
-            if not here[first + i]:
-                continue
-            if usual(squares[i]):
-                a = np.sqrt(squares[i]) * above * (factors[i] / unit) * (1 + 4 * _ULP)  # above ‖c‖
-                shortened = factors[i] < unclipped
-                chosen[good] = i
-                good += 1
-            else:
-                # Squares that overflow or vanish: the slow way, which divides first. Rows that are not finite count as
-                # no answer.
-                for j in range(dimension):
-                    row[j] = flat[i * dimension + j] - around[j]
-                largest, s, _ = shrink(row, norm)
-                if s < 0.0:
-                    continue
-                square = 0.0
-                for j in range(dimension):
-                    row[j] = row[j] / largest
-                    square += row[j] ** 2
-                a = np.sqrt(square) * above * s * (1 + 4 * _ULP)  # above ‖row · s‖
-                shortened = 0.0 < s < largest / norm  # zeros are as short as can be
-                for j in range(dimension):
-                    sums[j] += np.int64(row[j] * s * unit)
+            # The norm is rounded up by more than its error, so the factor is never too large (noise#n6).
+            root, chosen[i] = np.sqrt(squares[i]) * above, i
+            factors[i] = min(unclipped, unit / root)
+            counted = here[first + i] & usual(squares[i])
+            a = root * (factors[i] * step) * (1 + 4 * _ULP)  # above ‖c‖
             # What the clipped row's norm leaves of 1, rounded down: the two together stay within their bound.
-            short = int(max(1.0 - a, 0.0) * unit * (1 - 4 * _ULP))
-            shares[0] += short
-            shares[1] += int(3 * short >= int(unit))
-            shares[2] += 1
-            shares[3] += soft_share(short, unit)
-            shares[4] += int(shortened)
+            short = int((max(1.0 - a, 0.0) if counted else 0.0) * unit * (1 - 4 * _ULP))
+            good += int(counted)
+            left += short
+            near += int(counted & (3 * short >= whole))
+            soft += soft_share(short, unit)
+            shortened += int(counted & (factors[i] < unclipped))
+        present += good
+        if good < few:
+            good = 0
+            for i in range(few):
+                if not here[first + i]:
+                    continue
+                if usual(squares[i]):
+                    chosen[good] = i
+                    good += 1
+                    continue
+                a, cut = add_unusual(flat, i * dimension, dimension, around, norm, unit, row, sums)
+                if a >= 0.0:
+                    short = int(max(1.0 - a, 0.0) * unit * (1 - 4 * _ULP))
+                    left += short
+                    near += int(3 * short >= whole)
+                    present += 1
+                    soft += soft_share(short, unit)
+                    shortened += int(cut)
         add_cut(flat, dimension, around, chosen, good, factors, sums)
+    shares[0] += left
+    shares[1] += near
+    shares[2] += present
+    shares[3] += soft
+    shares[4] += shortened
 
 
 @njit(cache=True, error_model="numpy")
 def soft_share(short: int, unit: float) -> int:
     """⌊min(1, √(x (4 - 3x))) unit⌋, or less by roundings, for x = short / unit: from 1 at x >= 1/3 to 0 at 0."""
-    if 3 * short >= int(unit):
-        return int(unit)
     x = short / unit
-    return int(np.sqrt(x * (4.0 - 3.0 * x)) * (1 - 4 * _ULP) * unit)
+    part = int(np.sqrt(x * (4.0 - 3.0 * x)) * (1 - 4 * _ULP) * unit)
+    return int(unit) if 3 * short >= int(unit) else part
 
 
 PIECE = 1 << 16  # numbers of rows that one thread looks at at a time
@@ -584,7 +601,9 @@ def add_norm_counts(rows, centre, answered, norm, unit, steps, weights, soft, to
     present = np.int64(weights[3] * steps)
     for first in range(0, number, _FEW):
         few, good, flat = min(_FEW, number - first), 0, every[first * dimension :]
-        clip_factors(flat, few, dimension, centre, norm, own, squares, factors)
+        square_norms(flat, few, dimension, centre, squares)
+        for i in range(few):
+            factors[i] = min(own / norm, own / (np.sqrt(squares[i]) * above))
         for i in range(few):
             if not answered[first + i]:
                 continue
@@ -592,19 +611,10 @@ def add_norm_counts(rows, centre, answered, norm, unit, steps, weights, soft, to
                 a = np.sqrt(squares[i]) * above * (factors[i] / own) * (1 + 4 * _ULP)  # above ‖c‖
                 chosen[good] = i
                 good += 1
-            else:  # as `clipping_loops`: squares that overflow or vanish
-                for j in range(dimension):
-                    row[j] = flat[i * dimension + j] - centre[j]
-                largest, s, _ = shrink(row, norm)
-                if s < 0.0:
+            else:
+                a, _ = add_unusual(flat, i * dimension, dimension, centre, norm, own, row, total)
+                if a < 0.0:
                     continue
-                square = 0.0
-                for j in range(dimension):
-                    row[j] = row[j] / largest
-                    square += row[j] ** 2
-                a = np.sqrt(square) * above * s * (1 + 4 * _ULP)
-                for j in range(dimension):
-                    total[j] += np.int64(row[j] * s * own)
             # What the norm leaves of 1, rounded down: shares are functions of it, so that they fit to a longer vector.
             left = max(1.0 - a, 0.0) * (1 - 4 * _ULP)
             near = 1.0 if left > 1 / 3 else 0.0  # the float is below a third

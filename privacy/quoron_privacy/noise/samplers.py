@@ -198,10 +198,10 @@ def weighted_choice(draw: Draw, weights: Sequence[int]) -> int:
 
 def below(draw: Draw, bounds: Words) -> Steps:
     """Return exact uniform integers below each bound (1 to 2⁶³), rejecting an incomplete multiple of it."""
-    excess = (np.uint64(0) - bounds) % bounds  # 2⁶⁴ mod bound: words below it are rejected
     words = draw(len(bounds))
-    while (rejected := (words < excess).nonzero()[0]).size:
-        words[rejected] = draw(len(rejected))
+    left = (words < bounds).nonzero()[0]  # words below 2⁶⁴ mod bound are rejected: a division for few of them
+    while (left := left[words[left] < (np.uint64(0) - bounds[left]) % bounds[left]]).size:
+        words[left] = draw(len(left))
     return (words % bounds).astype(np.int64)
 
 
@@ -215,10 +215,10 @@ def shuffle(picks: Steps) -> Steps:
 
 
 @njit(cache=True)
-def floyd(picks: Steps, size: int) -> NDArray[np.bool_]:
+def floyd(picks: Steps, size: int) -> Steps:
     """Floyd's sampling without replacement from picks[i] uniform in {0, ..., size - len(picks) + i}."""
-    taken = np.zeros(size, np.bool_)
+    taken, members = np.zeros(size, np.bool_), np.empty(len(picks), np.int64)
     for i in range(len(picks)):
-        pick = picks[i]
-        taken[size - len(picks) + i if taken[pick] else pick] = True
-    return taken
+        members[i] = size - len(picks) + i if taken[picks[i]] else picks[i]
+        taken[members[i]] = True
+    return members

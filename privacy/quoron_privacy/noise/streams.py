@@ -118,8 +118,8 @@ class RandomStream:
         if not 0 <= chosen <= size:
             raise ConfigError(f"Expected 0 <= chosen <= size, got chosen={chosen}, size={size}.")
         bounds = np.arange(size - chosen + 1, size + 1, dtype=np.uint64)
-        chosen_ones: NDArray[np.bool_] = samplers.floyd(samplers.below(self.words, bounds), size)
-        return chosen_ones.nonzero()[0].astype(np.int64)
+        members: Steps = np.sort(samplers.floyd(samplers.below(self.words, bounds), size))
+        return members
 
     def poisson_subset(self, size: int, rate: float) -> Steps:
         """Return each member of range(size) independently with probability `rate`, ascending: Poisson sampling."""

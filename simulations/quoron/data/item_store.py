@@ -51,7 +51,7 @@ from quoron.data.rows import Rows, RowSpan
 from quoron_client.compute.enforcement import bounded
 from quoron_client.data.encoding import Encoding
 from quoron_client.data.fused import Block, encode
-from quoron_client.data.items import ItemBatch, ItemView
+from quoron_client.data.items import ItemBatch, Items, ItemView
 from quoron_client.losses import Loss
 from quoron_privacy.errors import ConfigError, RunError
 from quoron_privacy.kernels.shipped import njit
@@ -439,13 +439,13 @@ class ItemStore:
         """The same within the bounds of the loss."""
         return self._copied(users, lambda chunk: chunk.bounded)
 
-    def seen(self, users: Users) -> ItemView:
+    def seen(self, users: Users) -> Items:
         """The same where they lie, if they are read together; else a copy."""
         places = self.places(users)
         chunks = self._chunk(places)
         if len(chunks) and chunks.min() == chunks.max():
             return self._read(int(chunks[0])).bounded.seen(places - self._starts[chunks[0]])
-        return self.of(users).seen(np.arange(len(users)))
+        return self.of(users)
 
     def _copied(self, users: Users, which: Callable[["_Chunk"], ItemView]) -> ItemBatch:
         places = self.places(users)

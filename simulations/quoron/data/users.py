@@ -28,7 +28,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron_client.data.items import ItemBatch, ItemView
+from quoron_client.data.items import ItemBatch, Items
 from quoron_client.losses import Loss
 from quoron_client.protocol.domains import Domain, L2Ball, on_boundary
 from quoron_privacy.kernels.shipped import njit
@@ -288,7 +288,7 @@ class Held(Protocol):
     def of(self, users: Users) -> ItemBatch:
         """The items of some users (k,), in the given order: a copy."""
 
-    def seen(self, users: Users) -> ItemView:
+    def seen(self, users: Users) -> Items:
         """The same where they are, if that is one place."""
 
 

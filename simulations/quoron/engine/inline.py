@@ -216,7 +216,9 @@ class InlineEngine:
         reduction = question.reduction
         assert reduction is not None
         loop: LoopReduction | None = None
-        if isinstance(reduction, ClippedSum | NormCountSum) and self._fuses(question.task):
+        # Gradients are summed as they are computed: the same integers as those of rows.
+        fuses = isinstance(question.task, AverageGradient) and self.population.loss.outputs == 1
+        if fuses and isinstance(reduction, ClippedSum | NormCountSum):
             loop = None if isinstance(reduction, NormCountSum) and reduction.transform is not None else reduction
 
         def summed(slots: slice) -> None:
@@ -261,8 +263,9 @@ class InlineEngine:
         at_once([partial(work, part) for part in slots], threads)
 
     def _chunk(self, task: Task, *, rows: bool) -> int:
-        """How many users fit into `chunk_bytes`."""
-        return self._room(task, copied=self._copies(task), rows=rows)
+        """How many users fit into `chunk_bytes`, with items that are copied, or made, unless they are read in place."""
+        copied = _draws(task) or not isinstance(getattr(self.population, "held", None), ItemBatch | ItemView)
+        return self._room(task, copied=copied, rows=rows)
 
     @property
     def _makes(self) -> bool:
@@ -280,10 +283,6 @@ class InlineEngine:
         away = self._faults(users, question.round) == _MISSING
         return Answers(found.values, np.where(away, MISSING, ANSWERED))
 
-    def _fuses(self, task: Task) -> bool:
-        """Whether gradients are summed as they are computed: the same integers as those of rows."""
-        return isinstance(task, AverageGradient) and self.population.loss.outputs == 1
-
     def _sums(self, question: Question, reduction: LoopReduction, slots: slice) -> Sums:
         """The reduction of some slots' answers, without their rows."""
         users, task, loss = question.cohort[slots], question.task, self.population.loss
@@ -293,28 +292,29 @@ class InlineEngine:
         if sent := np.count_nonzero(faults == _ZERO):  # what else is wrong is rejected, or never sent
             sums.append(reduction.of(np.zeros((sent, self.population.dimension)), np.ones(sent, np.bool_)))
         for places in self._computing(users, faults, task):
-            some, asked = places, users[places]
-            if not self._makes and not (asked[1:] > asked[:-1]).all():
-                some = places[asked.argsort()]  # sums have no order, and memory is read best in its own
-                asked = users[some]
-            batch, keys = self._items(asked, faults[some], task), _keys(task, question.round, asked)
-            scale = self._scale(asked, faults[some], task)
+            some, asked = faults[places], users[places]
+            if not self._makes:  # sums have no order, and memory is read best in its own
+                asked = np.arange(len(asked)) if len(asked) == self.population.users else np.sort(asked)
+            batch, keys = self._items(asked, some, task), _keys(task, question.round, asked)
+            scale = self._scale(asked, some, task)
             largest = self._largest(task)
             sums.append(gradient_sums(loss, batch, task, reduction, largest=largest, keys=keys, scale=scale))
         nobody = np.zeros((0, self.population.dimension)), np.zeros(0, np.bool_)
         return reduce(add, sums) if sums else reduction.of(*nobody)
 
-    def _computing(self, users: Users, faults: NDArray[np.uint8], task: Task) -> list[NDArray[np.intp]]:
+    def _computing(self, users: Users, faults: NDArray[np.uint8], task: Task) -> list[NDArray[np.intp] | slice]:
         """Places of those who compute an answer; apart, where items are read in place, whose items are altered copies.
 
         Of these, no more at a time than fit into memory.
         """
-        if getattr(self.population, "held", None) is None:
-            found = [(faults <= _SHIFTED).nonzero()[0]]
-        else:
-            found, altered = [(faults == _HONEST).nonzero()[0]], (faults == _SHIFTED).nonzero()[0]
-            if len(altered):
-                found += np.array_split(altered, -(-len(altered) // self._room(task, copied=True, rows=True)))
+        in_place = getattr(self.population, "held", None) is not None
+        computing = faults <= (_HONEST if in_place else _SHIFTED)
+        if computing.all():
+            return [slice(None)] if len(users) else []
+        found = [computing.nonzero()[0]]
+        altered = (faults == _SHIFTED).nonzero()[0]
+        if in_place and len(altered):
+            found += np.array_split(altered, -(-len(altered) // self._room(task, copied=True, rows=True)))
         return [places for places in found if len(places)]
 
     def _items(self, users: Users, faults: NDArray[np.uint8], task: Task) -> Items:
@@ -343,23 +343,16 @@ class InlineEngine:
         room = min(self._chunk_bytes, CACHED) if self._makes else self._chunk_bytes
         return max(1, room // max(items, answers))
 
-    def _copies(self, task: Task) -> bool:
-        """Whether items of users who alter nothing are copied, or made."""
-        return _draws(task) or not isinstance(getattr(self.population, "held", None), ItemBatch | ItemView)
-
     def _largest(self, task: Task) -> float:
-        return FAR * task.honest(self._bounds(task))
-
-    def _bounds(self, task: Task) -> Bounds:
-        people = self.population
-        smoothing = getattr(task, "smoothing", None)
+        people, smoothing = self.population, getattr(task, "smoothing", None)
         lipschitz = people.loss.lipschitz(people.domain, people.dimension, smoothing)
-        return Bounds(lipschitz, people.domain.norm_bound(people.dimension), people.loss.feature_norm)
+        bounds = Bounds(lipschitz, people.domain.norm_bound(people.dimension), people.loss.feature_norm)
+        return FAR * task.honest(bounds)
 
     def _chunk_answers(self, users: Users, task: Task, round_number: int) -> tuple[Matrix, NDArray[np.uint8]]:
         faults = self._faults(users, round_number)
         computing = self._computing(users, faults, task)
-        if len(computing) == 1 and len(computing[0]) == len(users):
+        if len(computing) == 1 and isinstance(computing[0], slice):
             computed = self._answers(users, faults, task, round_number)
             return computed.values, computed.status
         values, status = _silence(len(users), self.population.dimension, task)
@@ -372,9 +365,12 @@ class InlineEngine:
         return values, status
 
     def _answers(self, users: Users, faults: NDArray[np.uint8], task: Task, round_number: int) -> Answers:
-        """Of users who compute one."""
-        batch = self._items(users, faults, task)
-        return self._computed(batch, task, round_number, users, self._scale(users, faults, task))
+        """What the clients of users who compute an answer send."""
+        batch, loss = self._items(users, faults, task), self.population.loss
+        if isinstance(task, LocalReport):
+            return local_report(loss, batch, task, self._randomness, round=round_number, users=users)
+        scale = self._scale(users, faults, task)
+        return answer(loss, batch, task, keys=_keys(task, round_number, users), scale=scale)
 
     def _faults(self, users: Users, round_number: int) -> NDArray[np.uint8]:
         faults = self.population.corruption(users)
@@ -382,13 +378,6 @@ class InlineEngine:
             draws = uniforms(words(seed=self._seed, purpose=Purpose.DROPOUT, users=users, block=round_number)[:, 0])
             faults[draws < self._dropout] = _MISSING
         return faults
-
-    def _computed(self, batch: Items, task: Task, round_number: int, users: Users, scale: Vector | None) -> Answers:
-        """What the clients of `users` send."""
-        loss = self.population.loss
-        if isinstance(task, LocalReport):
-            return local_report(loss, batch, task, self._randomness, round=round_number, users=users)
-        return answer(loss, batch, task, keys=_keys(task, round_number, users), scale=scale)
 
 
 def _draws(task: Task) -> bool:
