@@ -3,6 +3,7 @@
 What `outlier-iterates` and the algorithm that Lowy, Liu & Asi (2024) print share: docs/papers/lowy.md.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +15,7 @@ from quoron_privacy.release import Release
 from quoron_privacy.robust.laplace_test import LaplaceOneShot
 from quoron_privacy.robust.lottery import OneShot
 from quoron_server.algorithm import Vector
-from quoron_server.parameters import Parameters, PlannedRelease, spans
+from quoron_server.parameters import Parameters, PlannedRelease, PrintedParameters, RoundRelease, Rounds, spans
 from quoron_server.problem import Problem
 
 Chains = NDArray[np.bool_]  # (C,)
@@ -53,6 +54,14 @@ class ChainRounds(Parameters):
     __slots__ = ()
     cohort_size: int
     phases: tuple[ChainPhase, ...]
+
+    def stretches(self, problem: Problem) -> Iterator[Rounds]:
+        """Local passes of a user of every chain; one noisy mean a phase, behind its test."""
+        for index, phase in enumerate(self.phases):  # as printed, a halt ends the run without those that are left
+            task = LocalSGD(np.zeros((1, problem.dimension)), phase.step_size, problem.domain)
+            halts = isinstance(self, PrintedParameters)
+            made = RoundRelease(phase.release, phase.entry(index), tested=halts, at_end=True)
+            yield Rounds(phase.users, self.cohort_size, task, (made,))
 
     def releases(self, dimension: int) -> tuple[PlannedRelease, ...]:
         """Return one noisy mean a phase, behind its test."""

@@ -27,7 +27,7 @@ or, without a test, g = r + (1/K) Σ clip_C(q_u - r) + N(0, σ² I).
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
@@ -48,7 +48,18 @@ from quoron_server.algorithm import OfPlan, Update, Vector
 from quoron_server.algorithms import acsa
 from quoron_server.algorithms.acsa import Shape
 from quoron_server.algorithms.slots import partition
-from quoron_server.parameters import Assumption, Attendance, Kind, Parameters, PlannedRelease, spans
+from quoron_server.parameters import (
+    Assumption,
+    Attendance,
+    Kind,
+    Parameters,
+    PlannedRelease,
+    RoundRelease,
+    Rounds,
+    beside,
+    gradients,
+    spans,
+)
 from quoron_server.plan import RunPlan
 from quoron_server.problem import Problem
 
@@ -150,6 +161,23 @@ class AcceleratedERMParameters(Parameters):
     sampling: Sampling
     phases: tuple[Phase, ...]
     smoothing: float | None  # r
+
+    def stretches(self, problem: Problem) -> Iterator[Rounds]:
+        """A decision in every round, of a noisy threshold up to its first miss, and the noisy step where it passes.
+
+        With coins, and beside what a test may withhold, there is no room for a count.
+        """
+        task = gradients(problem, smoothing=None if self.smoothing is None else Convolution(self.smoothing, 0))
+        for phase in self.phases:
+            often = participations(phase.rounds, phase.users, phase.cohort_size, self.sampling)
+            alike = Rounds(phase.rounds, phase.cohort_size, task, often=often)
+            step = RoundRelease(phase.accounting, phase.noise.entry(), tested=True)
+            if isinstance(phase.accounting, Clipped):
+                step = RoundRelease(phase.noise, phase.noise.entry(), phase.accounting.answer_mu)
+                yield replace(alike, releases=(step,), present=beside(None if self.poisson_sampling else phase.noise))
+            elif phase.test is not None:
+                once = self.test == "above-threshold"
+                yield replace(alike, releases=(RoundRelease(phase.test, phase.test.entry(), tested=once), step))
 
     def releases(self, dimension: int) -> tuple[PlannedRelease, ...]:
         """A decision in every round, of a noisy threshold up to its first miss, and the noisy step where it passes."""

@@ -34,7 +34,16 @@ from quoron_server.algorithm import OfPlan, Update, Vector
 from quoron_server.algorithms.centring import margin, next_radius, public_signs
 from quoron_server.algorithms.local_reports import RangeReports, VectorReports
 from quoron_server.algorithms.slots import partition
-from quoron_server.parameters import Assumption, Attendance, Kind, Parameters, PlannedRelease
+from quoron_server.parameters import (
+    Assumption,
+    Attendance,
+    Kind,
+    Parameters,
+    PlannedRelease,
+    RoundRelease,
+    Rounds,
+    gradients,
+)
 from quoron_server.problem import Problem
 
 Estimator = Literal["clip", "tracking", "range"]
@@ -97,6 +106,20 @@ class LocalModelParameters(Parameters):
     def vector_reports(self) -> VectorReports:
         """Of an interaction that steps."""
         return VectorReports(self.vector_epsilon, self.vector_delta, self.noise_scale)
+
+    def stretches(self, problem: Problem) -> tuple[Rounds, ...]:
+        """The reports of every interaction, each private by itself; the adversary sees which users answer."""
+        gradient, zero = gradients(problem, smoothing=moreau(self.smoothing)), np.zeros(problem.dimension)
+        report = VectorReport(gradient, self.vector_epsilon, self.vector_delta, self.first_radius, zero)
+        sent, sought, seen = self.vector_reports, self.range_reports, Attendance(math.inf)
+        made, split = RoundRelease(sent, sent.entry(), scaled=True), self.reports == "split"
+        step = Rounds(1, self.vectors, report, (made,), fresh=not split, present=seen)
+        before = replace(step, count=self.warm_ups, cohort=self.warm_users, fresh=True)
+        if self.interactions == 1:
+            return before, replace(step, count=self.steps)
+        bits = RangeReport(gradient, self.range_epsilon, self.bins, self.half_width, zero, np.zeros(1, np.int64))
+        look = Rounds(1, self.scouts, bits, (RoundRelease(sought, sought.entry()),), present=seen)
+        return (before, *(look, step) * self.steps)
 
     def releases(self, dimension: int) -> tuple[PlannedRelease, ...]:
         """The reports of every interaction, each private by itself."""

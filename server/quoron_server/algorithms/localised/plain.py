@@ -1,5 +1,6 @@
 """The rule of plain means: the mean of a cohort with a fixed divisor (Feldman, Koren & Talwar 2020, Algorithm 2)."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -8,7 +9,15 @@ from quoron_client.protocol.questions import Answers, PlacedGradient
 from quoron_privacy.gaussian import SPARE
 from quoron_privacy.noise.streams import NoiseSource
 from quoron_server.algorithms.localised.method import Aggregate, LocalisedParameters, Phase, Rule
-from quoron_server.parameters import Attendance, ContractingPhases, PlannedRelease
+from quoron_server.parameters import (
+    Attendance,
+    ContractingPhases,
+    PlannedRelease,
+    RoundRelease,
+    Rounds,
+    beside,
+    gradients,
+)
 from quoron_server.problem import Problem
 
 
@@ -17,6 +26,12 @@ class PhasedParameters(LocalisedParameters):
     """Public numbers of one run."""
 
     mu: float  # GDP parameter of every phase, as computed
+
+    def stretches(self, problem: Problem) -> Iterator[Rounds]:
+        """One noisy average a phase, which a user moves half as far by staying away as by being another."""
+        for index, phase in enumerate(self.phases):
+            made = RoundRelease(phase.noise, phase.entry(index), self.mu, at_end=True)
+            yield Rounds(phase.rounds, self.cohort_size, gradients(problem), (made,), present=beside(phase.noise))
 
     def releases(self, dimension: int) -> tuple[PlannedRelease, ...]:
         """One noisy average a phase."""
@@ -92,6 +107,15 @@ class GroupedParameters(ContractingPhases):
                 return share, round_
             round_ -= share.rounds
         raise IndexError(round_)
+
+    def stretches(self, problem: Problem) -> Iterator[Rounds]:
+        """One noisy average a phase, of gradients at its places."""
+        for index, (phase, share, mu) in enumerate(zip(self.phases, self.shares, self.mus, strict=True)):
+            places, point = np.arange(share.asked_for, dtype=np.int64)[None, :], np.zeros((1, problem.dimension))
+            task = PlacedGradient(point, places, float(share.asked_for), None, share.asked_for)
+            made = RoundRelease(phase.noise, phase.entry(index), mu, at_end=True)
+            fresh = self.layout != "spread"
+            yield Rounds(share.rounds, share.cohort_size, task, (made,), often=share.questions, fresh=fresh)
 
     def releases(self, dimension: int) -> tuple[PlannedRelease, ...]:
         """One noisy average a phase."""

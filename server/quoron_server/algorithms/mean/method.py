@@ -32,7 +32,19 @@ from quoron_server.algorithm import OfPlan, Update, Vector
 from quoron_server.algorithms.centring import margin, next_radius, public_signs
 from quoron_server.algorithms.noisy import method
 from quoron_server.algorithms.noisy.method import COINS, Sampling
-from quoron_server.parameters import Assumption, Attendance, EqualRounds, MaskedRounds, PlannedRelease
+from quoron_server.parameters import (
+    Assumption,
+    Attendance,
+    EqualRounds,
+    MaskedRounds,
+    MaskedRows,
+    PlannedRelease,
+    RoundRelease,
+    Rounds,
+    beside,
+    clipped_row,
+    gradients,
+)
 from quoron_server.problem import Problem
 
 Estimator = Literal["clip", "tracking", "range"]
@@ -85,6 +97,27 @@ class MeanSGDParameters(EqualRounds):
     def crude(self) -> PrivateRange | None:
         """The private range of a round."""
         return PrivateRange(self.range_epsilon, self.bins, self.half_width) if self.range_epsilon else None
+
+    def stretches(self, problem: Problem) -> tuple[Rounds, ...]:
+        """A mean in every round, in proportion to the round's radius, behind a range where there is one.
+
+        A range chooses by whole histograms.
+        """
+        noise, crude, d = self.noise, self.crude, problem.dimension
+        mean = RoundRelease(noise, noise.entry(), self.answer_mu, scaled=True)
+        blocks = clipped_row(d, 1 / self.cohort_size / self.noise_scale)
+        return (
+            Rounds(
+                self.rounds,
+                self.cohort_size,
+                gradients(problem, smoothing=moreau(self.smoothing)),
+                (mean,) if crude is None else (RoundRelease(crude, crude.entry(d), self.round_mu), mean),
+                often=self.rounds,
+                present=beside(None if self.poisson_sampling else noise),
+                summed=crude is None,
+                rows=MaskedRows(method.adjacency_of(self.sampling), blocks) if crude is None else None,
+            ),
+        )
 
     def releases(self, dimension: int) -> tuple[PlannedRelease, ...]:
         """A mean in every round, in proportion to the round's radius, behind a range where there is one."""

@@ -42,7 +42,7 @@ from quoron_server.algorithms.noisy.method import NoisyState
 from quoron_server.algorithms.optimisers import SGD
 from quoron_server.algorithms.references import ABADI_2016, CHARLES_2024, theirs
 from quoron_server.algorithms.search import Candidate, best, round_grid
-from quoron_server.parameters import Assumption, EqualRounds, Kind, PlannedRelease
+from quoron_server.parameters import Assumption, EqualRounds, Kind, PlannedRelease, RoundRelease, Rounds
 from quoron_server.plan import Cost, Privacy, RunPlan
 from quoron_server.problem import Problem
 
@@ -68,6 +68,13 @@ class GroupSGDParameters(EqualRounds):
     def noise(self) -> GaussianNoise:
         """Of one round's mean."""
         return GaussianNoise(self.sensitivity, self.noise_scale)
+
+    def stretches(self, problem: Problem) -> tuple[Rounds, ...]:
+        """A noisy mean in every round, of gradients at the places that are chosen."""
+        noise, places = self.noise, np.arange(self.width, dtype=np.int64)[None, :]
+        task = PlacedGradient(np.zeros((1, problem.dimension)), places, 1.0, self.clip_norm, self.expected)
+        release = RoundRelease(noise, noise.entry(), noise.effective_mu(problem.dimension))
+        return (Rounds(self.rounds, self.cohort_size, task, (release,), often=self.rounds),)
 
     def releases(self, dimension: int) -> tuple[PlannedRelease, ...]:
         """A noisy mean in every round."""

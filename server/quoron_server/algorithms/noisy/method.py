@@ -25,7 +25,7 @@ How a clip norm follows the users: by the noisy shares that a mean of clipped ro
 Statement and proof: docs/privacy/free-presence.md#ac1.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import exp, isfinite, isinf
 from typing import Any, Literal
 
@@ -41,7 +41,20 @@ from quoron_privacy.release import Adjacency, NoisySums, Release, Sums
 from quoron_server.algorithm import OfPlan, Update, Vector
 from quoron_server.algorithms.optimisers import SGD, Moments, Optimiser
 from quoron_server.algorithms.slots import partition
-from quoron_server.parameters import Assumption, Attendance, EqualRounds, Kind, MaskedRounds, PlannedRelease
+from quoron_server.parameters import (
+    Assumption,
+    Attendance,
+    EqualRounds,
+    Kind,
+    MaskedRounds,
+    MaskedRows,
+    PlannedRelease,
+    RoundRelease,
+    Rounds,
+    beside,
+    clipped_row,
+    gradients,
+)
 from quoron_server.problem import Problem
 
 # Users join by coins of their own in the last two: against users who are left out, and who are replaced.
@@ -148,6 +161,23 @@ class NoisySGDParameters(EqualRounds):
     def reduction(self, radius: float) -> ClippedSum | None:
         """All that a round with clip norm C_t = `radius` reads of its answers; None without a clip."""
         return None if isinf(radius) else ClippedSum(radius, self.cohort_size)
+
+    def stretches(self, problem: Problem) -> tuple[Rounds, ...]:
+        """A noisy mean in every round, in proportion to an adaptive clip and with the shares that it follows."""
+        often, summed = 1 if self.sampling == "disjoint" else self.rounds, not isinf(self.clip_norm)
+        alike = Rounds(self.rounds, self.cohort_size, gradients(problem), often=often, summed=summed)
+        if (made := self.shares(problem.dimension) or self.noise) is None:
+            return (alike,)
+        scaled, unit = self.adaptive is not None, self.clip_norm / self.cohort_size / self.noise_scale
+        blocks = made.masked if isinstance(made, NormCountMean) else clipped_row(problem.dimension, unit)
+        return (
+            replace(
+                alike,
+                releases=(RoundRelease(made, made.entry(), self.answer_mu, scaled=scaled),),
+                present=beside(None if self.poisson_sampling or scaled else self.noise),
+                rows=MaskedRows(adjacency_of(self.sampling), blocks) if summed else None,
+            ),
+        )
 
     def releases(self, dimension: int) -> tuple[PlannedRelease, ...]:
         """A noisy mean in every round, in proportion to an adaptive clip and with the shares that it follows."""

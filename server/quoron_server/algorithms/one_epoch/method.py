@@ -59,7 +59,20 @@ from quoron_server.algorithm import Update, Vector
 from quoron_server.algorithms.noisy.method import AdaptiveClip
 from quoron_server.algorithms.optimisers import SGD, Moments, Optimiser
 from quoron_server.algorithms.slots import first_answered, partition
-from quoron_server.parameters import Assumption, Attendance, EqualRounds, Kind, MaskedRounds, PlannedRelease
+from quoron_server.parameters import (
+    Assumption,
+    Attendance,
+    EqualRounds,
+    Kind,
+    MaskedRounds,
+    MaskedRows,
+    PlannedRelease,
+    RoundRelease,
+    Rounds,
+    beside,
+    clipped_row,
+    gradients,
+)
 from quoron_server.plan import RunPlan
 from quoron_server.problem import Problem
 
@@ -116,6 +129,30 @@ class OneEpochParameters(EqualRounds):
         """The ledger entry of one round."""
         name = "gaussian" if self.gradients == "independent" else "prefix-sum"
         return Release(name, {"scale": self.noise_scale, "sensitivity": self.sensitivity})
+
+    def stretches(self, problem: Problem) -> tuple[Rounds, ...]:
+        """A noisy mean, or the noised sum of all so far, in every round; with it the shares of an adaptive clip.
+
+        Nothing is proved for two servers of shares with users who come back. A reserve user replaces an absent one.
+        """
+        noise, independent, made = self.noise, self.gradients == "independent", self.shares(problem.dimension)
+        # A column of C is at least 1 long, and with one epoch a round may be as loud as the loudest.
+        norm = noise.column_norm if isinstance(noise, PrefixNoise) and self.epochs == 1 else 1.0
+        unit = self.clip_norm / self.divisor / self.noise_scale
+        blocks = clipped_row(problem.dimension, unit, "row" if independent else "sums") if made is None else made.masked
+        rows = MaskedRows("replace-one", blocks, None if independent else self.factorisation, self._separation)
+        release = RoundRelease(noise, self.entry(), self.mu)
+        first = Rounds(
+            1,
+            self.cohort_size,
+            gradients(problem),
+            (release if made is None else RoundRelease(made, made.entry(), self.mu, scaled=True),),
+            often=self.epochs,
+            present=beside(noise if made is None else None, self.divisor, norm),
+            summed=self.cohort_size <= self.divisor,
+            rows=rows if made is None or self.epochs == 1 else None,
+        )
+        return first, replace(first, count=self.rounds - 1, task=gradients(problem, self.points_asked()))
 
     def releases(self, dimension: int) -> tuple[PlannedRelease, ...]:
         """A noisy mean, or the noised sum of all so far, in every round; with it the shares of an adaptive clip."""

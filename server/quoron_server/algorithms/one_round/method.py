@@ -29,7 +29,7 @@ from quoron_privacy.means.moment import SecondMomentNoise
 from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.release import Adjacency, Sums, packed
 from quoron_server.algorithm import OfPlan, Update, Vector
-from quoron_server.parameters import EqualRounds, MaskedRounds, PlannedRelease
+from quoron_server.parameters import EqualRounds, MaskedRounds, MaskedRows, PlannedRelease, RoundRelease, Rounds
 from quoron_server.problem import Problem
 
 MOST_COLUMNS = 128  # whose moment is reported as released: intervals of coefficients are computed from it
@@ -55,6 +55,12 @@ class OneRoundParameters(EqualRounds):
     def moment(self, dimension: int) -> SecondMomentNoise:
         """Of features and label."""
         return SecondMomentNoise(dimension + 1, self.moment_norm, self.cohort_size, self.adjacency, self.moment_scale)
+
+    def stretches(self, problem: Problem) -> tuple[Rounds, ...]:
+        """A second moment of features and label."""
+        moment, task = self.moment(problem.dimension), SecondMoment(problem.features + 1, self.label_scale)
+        made, rows = RoundRelease(moment, moment.entry(), self.mu), MaskedRows(self.adjacency, moment.masked)
+        return (Rounds(1, self.cohort_size, task, (made,), summed=True, rows=rows),)
 
     def releases(self, dimension: int) -> tuple[PlannedRelease, ...]:
         """The moment."""

@@ -30,7 +30,7 @@ from quoron_privacy.robust.subsampled_lottery import SubsampledLottery
 from quoron_server.algorithm import OfPlan, Update, Vector
 from quoron_server.algorithms.accelerated_erm.method import decision, released_gradient
 from quoron_server.algorithms.slots import partition
-from quoron_server.parameters import Assumption, EqualRounds, Kind, PlannedRelease
+from quoron_server.parameters import Assumption, EqualRounds, Kind, PlannedRelease, RoundRelease, Rounds, gradients
 from quoron_server.problem import Problem
 
 
@@ -64,6 +64,13 @@ class OutlierGDParameters(EqualRounds):
     def test_of_step(self) -> Lottery | AboveThreshold:
         """What decides whether a step is released."""
         return self.accounting.test if isinstance(self.accounting, Series) else self.accounting.lottery
+
+    def stretches(self, problem: Problem) -> tuple[Rounds, ...]:
+        """A decision in every round, of a noisy threshold up to its first miss, and the noisy step where it passes."""
+        test, task = self.test_of_step, gradients(problem, smoothing=moreau(self.smoothing))
+        decision = RoundRelease(test, test.entry(), tested=self.test == "above-threshold")
+        step = RoundRelease(self.accounting, self.noise.entry(), tested=True)
+        return (Rounds(self.rounds, self.cohort_size, task, (decision, step), often=self.rounds),)
 
     def releases(self, dimension: int) -> tuple[PlannedRelease, ...]:
         """A decision in every round, of a noisy threshold up to its first miss, and the noisy step where it passes."""

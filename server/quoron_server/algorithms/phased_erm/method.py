@@ -13,6 +13,7 @@ clips, and no step looks at data for when to stop. Statement and proof: docs/pri
 """
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -24,7 +25,16 @@ from quoron_privacy.noise.streams import NoiseSource
 from quoron_server.algorithm import InPhases, Update, Vector
 from quoron_server.algorithms.localised.plain import PlainMean
 from quoron_server.algorithms.slots import partition
-from quoron_server.parameters import Assumption, Kind, PhasedRounds, PlannedRelease, spans
+from quoron_server.parameters import (
+    Assumption,
+    Kind,
+    PhasedRounds,
+    PlannedRelease,
+    RoundRelease,
+    Rounds,
+    gradients,
+    spans,
+)
 from quoron_server.problem import Problem
 
 Solver = Literal["gd", "agd"]
@@ -74,6 +84,12 @@ class PhasedERMParameters(PhasedRounds):
     solver: Solver
     phases: tuple[Phase, ...]
     mu: float  # GDP parameter of every phase, as computed
+
+    def stretches(self, problem: Problem) -> Iterator[Rounds]:
+        """All users of a phase, in all of its rounds; one noisy point a phase."""
+        for phase in self.phases:
+            made = RoundRelease(phase.noise, phase.noise.entry(), self.mu, at_end=True)
+            yield Rounds(phase.rounds, phase.users, gradients(problem), (made,), often=phase.rounds)
 
     def releases(self, dimension: int) -> tuple[PlannedRelease, ...]:
         """One noisy point a phase."""

@@ -36,7 +36,16 @@ from quoron_server.algorithms.local_reports import RangeReports, VectorReports, 
 from quoron_server.algorithms.noisy import method
 from quoron_server.algorithms.noisy import plan as worth
 from quoron_server.algorithms.slots import partition
-from quoron_server.parameters import Assumption, EqualRounds, Kind, PlannedRelease, PrintedParameters
+from quoron_server.parameters import (
+    Assumption,
+    EqualRounds,
+    Kind,
+    PlannedRelease,
+    PrintedParameters,
+    RoundRelease,
+    Rounds,
+    gradients,
+)
 from quoron_server.plan import MOST_ROUNDS, Cost, Privacy
 from quoron_server.problem import Problem
 
@@ -113,6 +122,14 @@ class PrintedMeanSGD(PrintedParameters, EqualRounds):
         return sensitivity_recount.together(
             mean, math.sqrt(sensitivity_recount.rotated(dimension)) * sensitivity_recount.choice(self.range_epsilon)
         )
+
+    def stretches(self, problem: Problem) -> tuple[Rounds, ...]:
+        """A mean in every round, behind a crude mean."""
+        noise, crude, mu = self.noise, self.crude, self.round_mu(problem.dimension)
+        made: tuple[RoundRelease, ...] = (RoundRelease(noise, noise.entry(), mu),)
+        if crude is not None:
+            made = (RoundRelease(crude, crude.entry(problem.dimension), mu), *made)
+        return (Rounds(self.rounds, self.cohort_size, gradients(problem), made, often=self.rounds),)
 
     def releases(self, dimension: int) -> tuple[PlannedRelease, ...]:
         """A mean in every round, behind a crude mean."""
@@ -336,6 +353,18 @@ class PrintedLocalModel(PrintedParameters):
     def vector_reports(self) -> VectorReports:
         """Of an interaction that steps, for a radius of 1."""
         return VectorReports(self.vector_epsilon, self.vector_delta, self.noise_scale / self.radius)
+
+    def stretches(self, problem: Problem) -> tuple[Rounds, ...]:
+        """The reports of every interaction, each private by itself; both of a step are of the same users."""
+        gradient, zero = gradients(problem, smoothing=moreau(self.smoothing)), np.zeros(problem.dimension)
+        report = VectorReport(gradient, self.vector_epsilon, self.vector_delta, self.radius, zero)
+        sent, sought = self.vector_reports, self.range_reports
+        made = RoundRelease(sent, sent.entry().scaled(self.radius))
+        if self.interactions == 1:
+            return (Rounds(self.steps, self.users_a_step, report, (made,)),)
+        bits = RangeReport(gradient, self.range_epsilon, self.bins, self.half_width, zero, np.zeros(1, np.int64))
+        look = Rounds(1, self.users_a_step, bits, (RoundRelease(sought, sought.entry()),))
+        return (look, Rounds(1, self.users_a_step, report, (made,), fresh=False)) * self.steps
 
     def releases(self, dimension: int) -> tuple[PlannedRelease, ...]:
         """The reports of every interaction, each private by itself."""

@@ -36,7 +36,15 @@ from quoron_server.algorithm import OfPlan, Update, Vector
 from quoron_server.algorithms import search
 from quoron_server.algorithms.info import Chosen, Printed
 from quoron_server.algorithms.slots import partition
-from quoron_server.parameters import Assumption, Kind, PlannedRelease, PrintedParameters
+from quoron_server.parameters import (
+    Assumption,
+    Kind,
+    PlannedRelease,
+    PrintedParameters,
+    RoundRelease,
+    Rounds,
+    gradients,
+)
 from quoron_server.plan import MOST_ROUNDS, Cost, Privacy, RunPlan
 from quoron_server.problem import Problem
 
@@ -78,6 +86,11 @@ class PrintedSRGD(PrintedParameters):
         """The ledger entry of one round."""
         noise = self.noise
         return Release("prefix-sum", {"scale": noise.scale, "sensitivity": noise.sensitivity})
+
+    def stretches(self, problem: Problem) -> tuple[Rounds, ...]:
+        """The noised sum of all differences so far, in every round: of gradients at x_t and x_{t-1}."""
+        first = Rounds(1, self.batch_size, gradients(problem), (RoundRelease(self.noise, self.entry()),))
+        return first, replace(first, count=self.rounds - 1, task=gradients(problem, 2))
 
     def releases(self, dimension: int) -> tuple[PlannedRelease, ...]:
         """The noised sum of all differences so far, in every round."""

@@ -15,6 +15,7 @@ from n_i < K_i users, which is what is printed, nearly everybody is asked in eve
 """
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -32,7 +33,17 @@ from quoron_server.algorithms import acsa, search
 from quoron_server.algorithms.info import Chosen, Printed
 from quoron_server.algorithms.printed.lowy import diameter, phase_share, phase_users, phases_of, usual_void
 from quoron_server.algorithms.slots import partition
-from quoron_server.parameters import Assumption, Kind, PhasedRounds, PlannedRelease, PrintedParameters, spans
+from quoron_server.parameters import (
+    Assumption,
+    Kind,
+    PhasedRounds,
+    PlannedRelease,
+    PrintedParameters,
+    RoundRelease,
+    Rounds,
+    gradients,
+    spans,
+)
 from quoron_server.plan import MOST_ROUNDS, Privacy, RunPlan
 from quoron_server.problem import Problem
 
@@ -88,6 +99,16 @@ class PrintedERMParameters(PrintedParameters, PhasedRounds):
     one_threshold: bool
     smoothing: float | None  # r
     phases: tuple[PrintedPhase, ...]
+
+    def stretches(self, problem: Problem) -> Iterator[Rounds]:
+        """A decision in every step, up to the first miss, and the noisy gradient where it passes.
+
+        Of different users of K_i draws, at most.
+        """
+        for phase in self.phases:
+            made = tuple(RoundRelease(by, by.entry(), tested=True) for by in (phase.test, phase.noise))
+            asked = min(phase.draws, phase.users)
+            yield Rounds(phase.rounds, asked, gradients(problem), made, often=phase.rounds)
 
     def releases(self, dimension: int) -> tuple[PlannedRelease, ...]:
         """A decision in every step, up to the first miss, and the noisy gradient where it passes."""

@@ -48,7 +48,7 @@ from typing import Any, Literal
 import numpy as np
 
 from quoron_client.protocol.domains import Domain, L2Ball
-from quoron_client.protocol.questions import Answers, AverageGradient, Question, SecondMoment, summed
+from quoron_client.protocol.questions import Answers, AverageGradient, Question, SecondMoment, Task, summed
 from quoron_privacy.accounts.roots import root
 from quoron_privacy.means.free_presence import LengthSum, LogLength, MomentMean, ShapedMomentSum
 from quoron_privacy.means.norm_counts import MeanAndCounts, NormCountMean, NormCountSum, PrefixNormCounts, Presence
@@ -58,7 +58,17 @@ from quoron_privacy.release import Adjacency, Sums, packed
 from quoron_server.algorithm import OfPlan, Update, Vector
 from quoron_server.algorithms.slots import partition
 from quoron_server.algorithms.whitening import curvature_share, eigen, mean_chance, typical_length, whitening
-from quoron_server.parameters import Attendance, MaskedRounds, Parameters, PlannedRelease
+from quoron_server.parameters import (
+    Attendance,
+    MaskedRounds,
+    MaskedRows,
+    Parameters,
+    PlannedRelease,
+    RoundRelease,
+    Rounds,
+    gradients,
+    told_by,
+)
 from quoron_server.plan import RunPlan
 from quoron_server.problem import Problem
 
@@ -301,6 +311,32 @@ class TrackingParameters(Parameters):
     def reads_sums(self) -> bool:
         """Always."""
         return True
+
+    def stretches(self, problem: Problem) -> tuple[Rounds, ...]:
+        """Lengths and second moments; then a gradient in every round, in proportion to its radius, and shares.
+
+        Every release tells how many answered; users of a cohort are in one round alone.
+        """
+        made, recursive = mechanisms(self, problem.features, problem.dimension), self.variant == "recursive"
+        moment, zero = SecondMoment(problem.features), np.zeros(problem.dimension)
+        once, twice = (replace(gradients(problem, points), centre=zero) for points in (1, 1 + recursive))
+
+        def alike(count: int, cohort: int, task: Task, by: Any, *, scaled: bool = True) -> Rounds:
+            rows = MaskedRows(self.adjacency, by.masked, self.factorisation if recursive else None)
+            release = RoundRelease(by, by.entry(), self.mu, scaled=scaled)
+            return Rounds(count, cohort, task, (release,), present=told_by(by), summed=True, rows=rows)
+
+        main = alike(1, self.main_cohort, once, made.main)
+        return (
+            *(
+                alike(1, self.length_cohort, moment, made.length, scaled=False),
+                alike(1, self.moment_cohort, moment, made.moment),
+            )
+            * PASSES,
+            alike(self.warmup_rounds, self.warmup_cohort, once, made.warmup),
+            main,
+            replace(main, count=self.main_rounds - 1, task=twice),
+        )
 
     def releases(self, dimension: int) -> tuple[PlannedRelease, ...]:
         """Lengths and second moments; then in every round the gradient, in proportion to its radius, and shares."""

@@ -6,21 +6,37 @@ Of several predictions all is along their contrasts (`quoron_privacy.means.free_
 """
 
 import math
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from functools import cache
 from statistics import NormalDist
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr
 
+from quoron_client.protocol.questions import AverageLoss, MomentAndGradient, SecondMoment, Task
+from quoron_client.protocol.smoothing import moreau
 from quoron_privacy.accounts import gdp
 from quoron_privacy.gaussian import SPARE, GaussianNoise, mean_sensitivity
 from quoron_privacy.means.free_presence import KINDS, ColumnMean, Contrasts, LogLength, MomentMean
 from quoron_privacy.means.norm_counts import NormCountMean
 from quoron_privacy.release import Adjacency, Release, packed
 from quoron_server.algorithms.whitening import WIDTH, eigen, mean_chance
-from quoron_server.parameters import Attendance, MaskedRounds, Parameters, PlannedRelease
+from quoron_server.parameters import (
+    Attendance,
+    MaskedRounds,
+    MaskedRows,
+    Parameters,
+    PlannedRelease,
+    RoundRelease,
+    Rounds,
+    beside,
+    clipped_row,
+    gradients,
+    told_by,
+)
 from quoron_server.problem import Problem
 
 Vector = NDArray[np.float64]
@@ -288,6 +304,47 @@ class WhitenedParameters(Parameters):
         first += [self.moment(dimension, stage).effective_mu ** 2 for stage in range(STAGES)]
         means = [self.gradient(dimension, round_).effective_mu for round_ in range(self.gradients)]
         return (gdp.compose(*(square**0.5 for square in first), means[0]), *means[1:], self.vote.effective_mu(1))
+
+    def stretches(self, problem: Problem) -> Iterator[Rounds]:
+        """Columns, lengths and second moments of the first answers; a mean in each of T rounds; the vote.
+
+        All of everybody. The shares of gradients, and in parts of second moments, tell who answers; beside the vote
+        there is room where one user may be replaced. That of a length counts users with one above zero
+        (free-presence#p1), that of columns users with an item: neither ends a round. Of several classes two servers
+        take matrices of moderate size alone.
+        """
+        d, zero = problem.dimension, np.zeros(problem.dimension)
+        columns, length, vote = self.columns(problem.features), self.length(), self.vote
+        moments = [self.moment(d, stage) for stage in range(STAGES)]
+        means = [self.gradient(d, round_) for round_ in range(self.gradients)]
+        at_start = gradients(problem)
+        later = replace(at_start, centre=zero if self.ridge else None, smoothing=moreau(self.smoothing))
+        looks = (*(columns,) * COLUMNS, *(each for moment in moments for each in (length, moment)))
+        if self.parts:
+            asked: list[tuple[Task, tuple[Any, ...]]] = [(SecondMoment(problem.features), (by,)) for by in looks]
+            asked += [(at_start, (by,)) for by in (length, means[0])]
+        else:
+            whole = (*(columns,) * COLUMNS, *(length,) * (STAGES + 1), *moments, means[0])
+            asked = [(MomentAndGradient(problem.features, zero), whole)]
+        asked += [*((later, (mean,)) for mean in means[1:]), (AverageLoss(np.zeros((2, d))), (vote,))]
+        mus, made, halved = self.spent(d), dict[int, RoundRelease](), self.adjacency == "replace-one"
+        for message, (task, mechanisms) in enumerate(asked):
+            for by in mechanisms:
+                own = by.effective_mu(1) if by is vote else by.effective_mu
+                made.setdefault(id(by), RoundRelease(by, by.entry(), own if self.parts else mus[message]))
+            tells = isinstance(by, MomentMean | NormCountMean)
+            blocks = by.masked if by is not vote else clipped_row(1, 1 / self.cohort_size / self.vote_scale, "vote")
+            masks = self.parts and (self.outputs == 1 or d <= MOST_CONTRASTED)
+            yield Rounds(
+                1,
+                self.cohort_size,
+                task,
+                tuple(made[id(by)] for by in mechanisms),
+                fresh=message == 0,
+                present=told_by(by) if tells else beside(vote if by is vote and halved else None),
+                summed=self.parts,
+                rows=MaskedRows(self.adjacency, blocks) if masks else None,
+            )
 
     def releases(self, dimension: int) -> tuple[PlannedRelease, ...]:
         """Columns, lengths and second moments of the first answers; a mean in each of T rounds; the vote."""

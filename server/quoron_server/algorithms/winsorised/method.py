@@ -11,6 +11,7 @@
 Statement, proof and the three choices of h: docs/privacy/winsorised-erm.md.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +24,8 @@ from quoron_privacy.release import Adjacency
 from quoron_server.algorithm import InPhases, Update, Vector
 from quoron_server.algorithms.centring import public_signs
 from quoron_server.algorithms.slots import partition
-from quoron_server.parameters import PhasedRounds, PlannedRelease, spans
+from quoron_server.parameters import PhasedRounds, PlannedRelease, RoundRelease, Rounds, gradients, spans
+from quoron_server.problem import Problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,13 @@ class WinsorisedERMParameters(PhasedRounds):
     adjacency: Adjacency
     phases: tuple[Phase, ...]
     mu: float  # GDP parameter of every phase
+
+    def stretches(self, problem: Problem) -> Iterator[Rounds]:
+        """All users of a phase, in all of its rounds: choices and a mean."""
+        for phase in self.phases:
+            pairs = zip((phase.mean.crude, phase.mean.noise), phase.mean.entries(problem.dimension), strict=True)
+            made = tuple(RoundRelease(*pair, phase.round_mu) for pair in pairs)
+            yield Rounds(phase.rounds, phase.users, gradients(problem), made, often=phase.rounds)
 
     def releases(self, dimension: int) -> tuple[PlannedRelease, ...]:
         """Choices and a mean in every round."""
