@@ -24,8 +24,8 @@ from quoron_privacy.gaussian import SPARE, GaussianNoise
 from quoron_privacy.noise.streams import SeededNoise
 from quoron_server.algorithm import Update
 from quoron_server.algorithms.min_cohort import MET, WithMinCohort, decide, draw_limit
-from quoron_server.parameters import Attendance
 from quoron_server.rounds import participation_of
+from quoron_server.schedule import Attendance
 
 REST = (1.0, 1e-6)
 
@@ -148,8 +148,8 @@ def min_cohort_audits():
         status = np.zeros(asked, np.uint8)
         status[answered:] = MISSING
         answers, here = Answers(np.zeros((asked, 1)), status), (Attendance(mu, told=True),)
-        parameters = SimpleNamespace(cohorts=lambda: (asked,))
-        made = kind(SimpleNamespace(parameters=parameters, attendance=lambda: here), alone, Telling(1 / mu))
+        schedule = SimpleNamespace(cohorts=(asked,))
+        made = kind(SimpleNamespace(schedule=schedule, attendance=lambda: here), alone, Telling(1 / mu))
         state = SimpleNamespace(round=0, limit=0, ended=False, inner=None)
 
         def draw(size):
@@ -194,7 +194,7 @@ def public_participation_audits():
             update=lambda state, answers, noise: Update(state + 1, (), {}, {}),
         )
         plan = SimpleNamespace(
-            parameters=SimpleNamespace(cohorts=lambda: (users,) * rounds),
+            schedule=SimpleNamespace(cohorts=(users,) * rounds),
             attendance=lambda: (Attendance(math.inf),) * rounds,
             guarantee=SimpleNamespace(servers=None),
         )

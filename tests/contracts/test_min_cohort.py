@@ -25,6 +25,7 @@ from quoron_server.parameters import Assumption, Kind
 from quoron_server.plan import Privacy, RunPlan
 from quoron_server.rounds import run
 from quoron_server.runs import charge_of
+from quoron_server.schedule import Schedule
 from quoron_server.wording import sentence
 
 MIN_COHORT = Privacy(epsilon=8.0, delta=1e-3, min_cohort=0.5, min_cohort_epsilon=1.7)
@@ -90,7 +91,7 @@ def test_a_met_min_cohort_changes_no_bit_of_the_model_and_cohorts_are_what_round
     with Ledger.open(with_ / "ledger.sqlite") as ledger:
         require_planned(plan, ledger.releases(), ledger.events())
     decided = [each for each in plan.releases() if each.entry.mechanism == "min_cohort"]
-    cohorts, told = plan.parameters.cohorts(), told_in(plan)
+    cohorts, told = plan.schedule.cohorts, told_in(plan)
     assert tuple(event["messages"] for event in rounds_of(with_)) == cohorts
     assert sum(cohorts) == plan.cost.messages
     assert {number: each.entry.parameters["asked"] for each in decided for number in each.rounds} == {
@@ -241,7 +242,7 @@ def test_a_count_that_costs_nothing_is_within_what_its_round_is_charged(
     if plan.guarantee.trust_model in ("local", "none") or all(each.told for each in given):
         return
     more = tuple(each if each.told else replace(each, mu=1.25 * each.mu) for each in given)
-    monkeypatch.setattr(type(plan.parameters), "attendance", lambda *_: more)
+    monkeypatch.setattr(Schedule, "attendance", more)
     with pytest.raises(VerificationError, match="leave room for"):
         info.verify(replace(plan, seed=plan.seed + 1))  # which is not verified yet
 
@@ -274,7 +275,7 @@ def test_where_more_are_needed_than_count_beside_a_mean_all_who_answer_are_count
     options = info.options(rounds=6, reserve=reserve)
     plan = info.plan(problem, replace(MIN_COHORT, min_cohort=share), options, "calibrated", 7)
     info.verify(plan)
-    min_cohort, (asked, *_) = plan.guarantee.min_cohort, plan.parameters.cohorts()
+    min_cohort, (asked, *_) = plan.guarantee.min_cohort, plan.schedule.cohorts
     assert min_cohort is not None
     assert min_cohort.epsilon > 0
     assert min_cohort.needed(asked) >= asked - reserve  # those who count beside the mean

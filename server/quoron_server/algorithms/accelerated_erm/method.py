@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 
 from quoron_client.protocol.questions import Answers, AverageGradient, Question
 from quoron_client.protocol.smoothing import Convolution
-from quoron_privacy.gaussian import SPARE, GaussianNoise, mean_sensitivity
+from quoron_privacy.gaussian import GaussianNoise, mean_sensitivity
 from quoron_privacy.means.clipping import clipped_mean
 from quoron_privacy.noise.streams import NoiseSource, RandomStream
 from quoron_privacy.release import Release
@@ -48,20 +48,10 @@ from quoron_server.algorithm import OfPlan, Update, Vector
 from quoron_server.algorithms import acsa
 from quoron_server.algorithms.acsa import Shape
 from quoron_server.algorithms.slots import partition
-from quoron_server.parameters import (
-    Assumption,
-    Attendance,
-    Kind,
-    Parameters,
-    PlannedRelease,
-    RoundRelease,
-    Rounds,
-    beside,
-    gradients,
-    spans,
-)
+from quoron_server.parameters import Assumption, Kind, Parameters
 from quoron_server.plan import RunPlan
 from quoron_server.problem import Problem
+from quoron_server.schedule import RoundRelease, Rounds, beside, gradients
 
 SECRET = "without-replacement", "poisson"  # ways of drawing cohorts on whose secrecy promises rest
 
@@ -179,42 +169,10 @@ class AcceleratedERMParameters(Parameters):
                 once = self.test == "above-threshold"
                 yield replace(alike, releases=(RoundRelease(phase.test, phase.test.entry(), tested=once), step))
 
-    def releases(self, dimension: int) -> tuple[PlannedRelease, ...]:
-        """A decision in every round, of a noisy threshold up to its first miss, and the noisy step where it passes."""
-        del dimension
-        found: list[PlannedRelease] = []
-        for phase, rounds in zip(self.phases, spans(self.phases), strict=True):
-            if isinstance(phase.accounting, Clipped):
-                mu = phase.accounting.answer_mu
-                found.append(PlannedRelease(phase.noise, phase.noise.entry(), phase.rounds, rounds, mu))
-                continue
-            assert phase.test is not None
-            once = self.test == "above-threshold"
-            found.append(PlannedRelease(phase.test, phase.test.entry(), phase.rounds, rounds, None, tested=once))
-            steps = PlannedRelease(phase.accounting, phase.noise.entry(), phase.rounds, rounds, None, tested=True)
-            found.append(steps)
-        return tuple(found)
-
-    def cohorts(self) -> tuple[int, ...]:
-        """Of the phases."""
-        return tuple(phase.cohort_size for phase in self.phases for _ in range(phase.rounds))
-
     @property
     def poisson_sampling(self) -> bool:
         """With coins."""
         return self.sampling == "poisson"
-
-    def participations(self) -> int:
-        """Those of a phase, as phases share no user."""
-        return max(participations(each.rounds, each.users, each.cohort_size, self.sampling) for each in self.phases)
-
-    def attendance(self, problem: Problem) -> tuple[Attendance, ...]:
-        """Beside means of vectors cut to a fixed length; nothing with coins, or beside what a test may withhold."""
-        del problem
-        noises = [(each.noise, each.rounds) for each in self.phases if isinstance(each.accounting, Clipped)]
-        if len(noises) < len(self.phases) or self.poisson_sampling:
-            return ()
-        return tuple(Attendance(SPARE * one.sensitivity / one.scale) for one, rounds in noises for _ in range(rounds))
 
     def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
         """Secret cohorts, of a fixed size but for coins, unless everybody is asked or batches are public."""

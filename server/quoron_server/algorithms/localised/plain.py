@@ -1,24 +1,16 @@
 """The rule of plain means: the mean of a cohort with a fixed divisor (Feldman, Koren & Talwar 2020, Algorithm 2)."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from quoron_client.protocol.questions import Answers, PlacedGradient
-from quoron_privacy.gaussian import SPARE
 from quoron_privacy.noise.streams import NoiseSource
 from quoron_server.algorithms.localised.method import Aggregate, LocalisedParameters, Phase, Rule
-from quoron_server.parameters import (
-    Attendance,
-    ContractingPhases,
-    PlannedRelease,
-    RoundRelease,
-    Rounds,
-    beside,
-    gradients,
-)
+from quoron_server.parameters import ContractingPhases
 from quoron_server.problem import Problem
+from quoron_server.schedule import RoundRelease, Rounds, beside, gradients
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,17 +24,6 @@ class PhasedParameters(LocalisedParameters):
         for index, phase in enumerate(self.phases):
             made = RoundRelease(phase.noise, phase.entry(index), self.mu, at_end=True)
             yield Rounds(phase.rounds, self.cohort_size, gradients(problem), (made,), present=beside(phase.noise))
-
-    def releases(self, dimension: int) -> tuple[PlannedRelease, ...]:
-        """One noisy average a phase."""
-        alone = ContractingPhases.releases(self, dimension)
-        return tuple(replace(release, mu=self.mu) for release in alone)
-
-    def attendance(self, problem: Problem) -> tuple[Attendance, ...]:
-        """Beside the average of a phase, which a user moves half as far by staying away as by being another."""
-        del problem
-        each = [(SPARE * phase.sensitivity / phase.release_scale, phase.rounds) for phase in self.phases]
-        return tuple(Attendance(mu) for mu, rounds in each for _ in range(rounds))
 
 
 class PlainMean(Rule):
@@ -116,26 +97,6 @@ class GroupedParameters(ContractingPhases):
             made = RoundRelease(phase.noise, phase.entry(index), mu, at_end=True)
             fresh = self.layout != "spread"
             yield Rounds(share.rounds, share.cohort_size, task, (made,), often=share.questions, fresh=fresh)
-
-    def releases(self, dimension: int) -> tuple[PlannedRelease, ...]:
-        """One noisy average a phase."""
-        found = ContractingPhases.releases(self, dimension)
-        return tuple(replace(release, mu=mu) for release, mu in zip(found, self.mus, strict=True))
-
-    def cohorts(self) -> tuple[int, ...]:
-        """Those of each phase's share."""
-        return tuple(share.cohort_size for share in self.shares for _ in range(share.rounds))
-
-    def asks(self, problem: Problem) -> PlacedGradient:
-        """A gradient at the places of the first phase."""
-        many = self.shares[0].asked_for
-        places = np.arange(many, dtype=np.int64)[None, :]
-        return PlacedGradient(np.zeros((1, problem.dimension)), places, float(many), None, many)
-
-    def participations(self) -> int:
-        """Those of all phases where they share users, else of one."""
-        questions = [share.questions for share in self.shares]
-        return sum(questions) if self.layout == "spread" else max(questions)
 
 
 class PlainMeans(Rule):

@@ -24,8 +24,9 @@ from quoron_privacy.release import Adjacency
 from quoron_server.algorithm import InPhases, Update, Vector
 from quoron_server.algorithms.centring import public_signs
 from quoron_server.algorithms.slots import partition
-from quoron_server.parameters import PhasedRounds, PlannedRelease, RoundRelease, Rounds, gradients, spans
+from quoron_server.parameters import Parameters
 from quoron_server.problem import Problem
+from quoron_server.schedule import RoundRelease, Rounds, gradients
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,7 @@ class Phase:
 
 
 @dataclass(frozen=True, slots=True)
-class WinsorisedERMParameters(PhasedRounds):
+class WinsorisedERMParameters(Parameters):
     """Public numbers of one run."""
 
     radius: str  # which choice of h: usual, fresh, uniform, or given
@@ -57,16 +58,6 @@ class WinsorisedERMParameters(PhasedRounds):
             pairs = zip((phase.mean.crude, phase.mean.noise), phase.mean.entries(problem.dimension), strict=True)
             made = tuple(RoundRelease(*pair, phase.round_mu) for pair in pairs)
             yield Rounds(phase.rounds, phase.users, gradients(problem), made, often=phase.rounds)
-
-    def releases(self, dimension: int) -> tuple[PlannedRelease, ...]:
-        """Choices and a mean in every round."""
-        found = []
-        for phase, rounds in zip(self.phases, spans(self.phases), strict=True):
-            for mechanism, entry in zip(
-                (phase.mean.crude, phase.mean.noise), phase.mean.entries(dimension), strict=True
-            ):
-                found.append(PlannedRelease(mechanism, entry, phase.rounds, rounds, phase.round_mu))
-        return tuple(found)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
