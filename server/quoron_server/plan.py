@@ -30,7 +30,7 @@ from quoron_privacy.errors import (
 from quoron_privacy.release import Adjacency
 from quoron_server.parameters import Assumption, Kind, Parameters, PrintedParameters, together
 from quoron_server.problem import Problem
-from quoron_server.schedule import Attendance, PlannedRelease, Schedule, numbers_up
+from quoron_server.schedule import CountLeakage, PlannedRelease, Schedule, numbers_up
 
 if TYPE_CHECKING:  # a plan holds them; planners and verifiers import them
     from quoron_privacy.counts.data_quality import TableHealth
@@ -280,28 +280,27 @@ class RunPlan:
         servers = self.guarantee.servers
         return self.schedule.sheet(1 if servers is None else servers.groups)
 
-    def attendance(self, *, paid: bool | None = None) -> tuple[Attendance, ...]:
-        """Of each round, what this promise leaves of `Schedule.attendance` to a minimum cohort that is `paid` for, or
-        not.
+    def count_leakage(self, *, paid: bool | None = None) -> tuple[CountLeakage, ...]:
+        """Of each round, what of `Schedule.count_leakage` is left to a minimum cohort that is `paid` for, or not.
 
         None: as the plan's own is; () where nothing is left. Only under replace-one does an absent user leave room.
         One that is paid for counts all who answer, so that beside means of those who come first there is none.
         Where who answers is public, it is seen anyway.
         """
-        min_cohort, cohorts = self.guarantee.min_cohort, self.schedule.cohorts
+        min_cohort, schedule = self.guarantee.min_cohort, self.schedule
         if min_cohort is not None and min_cohort.public:
-            return (Attendance(math.inf),) * len(cohorts)
+            return (CountLeakage(math.inf),) * len(schedule.cohorts)
         paid = (min_cohort is not None and min_cohort.epsilon > 0) if paid is None else paid
         replaced = self.guarantee.adjacency == "replace-one"
         given = tuple(
             each
-            if each.told
+            if each.released
             or math.isinf(each.mu)
             or (replaced and not (paid and each.most is not None and each.most < asked))
-            else Attendance(0.0)
-            for each, asked in zip(self.schedule.attendance, cohorts, strict=False)
+            else CountLeakage(0.0)
+            for each, asked in zip(schedule.count_leakage, schedule.cohorts, strict=False)
         )
-        return given if any(each.told or each.mu for each in given) else ()
+        return given if any(each.released or each.mu for each in given) else ()
 
     def simulated(self) -> "RunPlan":
         """The same plan carried out with noise from a seed."""
@@ -357,10 +356,10 @@ def _decisions(min_cohort: "MinCohort", plan: RunPlan, made: tuple[PlannedReleas
     Laplace noise is paid by ε_q, all of a run together; Gaussian noise by μ, with what else a round releases.
     """
     cohorts = plan.schedule.cohorts
-    given = plan.attendance() or (Attendance(0.0),) * len(cohorts)
+    given = plan.count_leakage() or (CountLeakage(0.0),) * len(cohorts)
     rounds: dict[tuple[int, float], list[int]] = {}
     for round_, (asked, each) in enumerate(zip(cohorts, given, strict=True)):
-        free = 0.0 if each.told else each.mu
+        free = 0.0 if each.released else each.mu
         if min_cohort.count_scale or min_cohort.deviation(free) < math.inf:
             rounds.setdefault((asked, free), []).append(round_)
     found = []

@@ -7,6 +7,7 @@
 Cohorts, costs, the ledger's entries, counts of a minimum cohort and what two servers sum are functions of these.
 """
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain, pairwise
@@ -49,14 +50,14 @@ class PlannedRelease:
 
 
 @dataclass(frozen=True, slots=True)
-class Attendance:
+class CountLeakage:
     """What the release that a round's answers go into says, or leaves room to say for nothing, of how many answered.
 
     Statement and proof: docs/privacy/min-cohort.md#q4.
     """
 
     mu: float  # of such a count of users; inf: who answers is seen anyway; 0: nothing
-    told: bool = False  # the release says it: `Update.present`
+    released: bool = False  # the release says it: `Update.present`
     most: int | None = None  # of users, whose answers alone count; None: all who were asked
 
 
@@ -92,7 +93,7 @@ class Rounds:
     releases: tuple[RoundRelease, ...] = ()  # an object that stands in several `Rounds` of a run is one planned release
     often: int = 1  # a user is asked in so many of these rounds at most
     fresh: bool = True  # they ask nobody who was asked before
-    present: Attendance = Attendance(0.0)
+    leaks: CountLeakage = CountLeakage(0.0)
     summed: bool = False  # questions have a reduction, and nothing else of the answers is read: then no single row is
     rows: MaskedRows | None = None  # None: nobody proved that no single row is needed
 
@@ -146,9 +147,9 @@ class Schedule:
         )
 
     @property
-    def attendance(self) -> tuple[Attendance, ...]:
+    def count_leakage(self) -> tuple[CountLeakage, ...]:
         """Of each round; () where nothing of the kind is proved."""
-        given = tuple(each.present for each in self.stretches for _ in range(each.count))
+        given = tuple(each.leaks for each in self.stretches for _ in range(each.count))
         return given if any(each.mu for each in given) else ()
 
     @property
@@ -169,7 +170,10 @@ class Schedule:
     @property
     def usual_task(self) -> Task:
         """What most questions ask of one user, for its size alone."""
-        return max(self.stretches, key=lambda each: each.count * each.cohort).task
+        messages: Counter[type] = Counter()
+        for each in self.stretches:
+            messages[type(each.task)] += each.count * each.cohort
+        return max(reversed(self.stretches), key=lambda each: messages[type(each.task)]).task
 
     @property
     def smooths_loss(self) -> bool:
@@ -207,11 +211,13 @@ def clipped_row(dimension: int, unit: float, name: str = "row") -> tuple[MaskedB
     return ((name, "clipped", dimension, unit),)
 
 
-def beside(noise: "GaussianNoise | PrefixNoise | None", most: int | None = None, norm: float = 1.0) -> Attendance:
+def count_beside(
+    noise: "GaussianNoise | PrefixNoise | None", most: int | None = None, norm: float = 1.0
+) -> CountLeakage:
     """Return the count that a mean of vectors cut to a fixed length leaves room for, one of which may be replaced."""
-    return Attendance(0.0) if noise is None else Attendance(SPARE * norm * noise.sensitivity / noise.scale, most=most)
+    return CountLeakage(0.0 if noise is None else SPARE * norm * noise.sensitivity / noise.scale, most=most)
 
 
-def told_by(mechanism: "TellsPresence") -> Attendance:
+def count_in(mechanism: "TellsPresence") -> CountLeakage:
     """Return the count that a release tells."""
-    return Attendance(1 / (mechanism.users * mechanism.presence_deviation), told=True)
+    return CountLeakage(1 / (mechanism.users * mechanism.presence_deviation), released=True)

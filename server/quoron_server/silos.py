@@ -141,7 +141,7 @@ def largest_away(plan: RunPlan, silos: Silos) -> Away:
     if min_cohort is None:
         return found(None, None, None, None)
     cohorts = plan.schedule.cohorts
-    free = [each.mu for each in plan.attendance()] or [0.0] * len(cohorts)
+    free = [each.mu for each in plan.count_leakage()] or [0.0] * len(cohorts)
     rate = persons / users
 
     def present(size: int) -> int:

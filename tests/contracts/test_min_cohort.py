@@ -43,7 +43,7 @@ def planned(name: str) -> RunPlan:
 
 def told_in(plan: RunPlan) -> set[int]:
     """Rounds whose own release decides."""
-    return {number for number, each in enumerate(plan.attendance()) if each.told}
+    return {number for number, each in enumerate(plan.count_leakage()) if each.released}
 
 
 def undecided(plan: RunPlan) -> tuple[int, ...]:
@@ -209,7 +209,7 @@ def test_the_promise_pays_for_the_min_cohort_and_the_algorithm(name: str) -> Non
         return
     assert (promise.epsilon, promise.delta) == (MIN_COHORT.epsilon, MIN_COHORT.delta)
     assert min_cohort.rest_epsilon + min_cohort.epsilon <= MIN_COHORT.epsilon
-    free = bool(plan.attendance())
+    free = bool(plan.count_leakage())
     assert min_cohort.epsilon in (
         (0.0,) if free else (MIN_COHORT.min_cohort_epsilon / 16, MIN_COHORT.min_cohort_epsilon)
     )
@@ -238,11 +238,11 @@ def test_a_count_that_costs_nothing_is_within_what_its_round_is_charged(
 ) -> None:
     """The broken twin claims a quarter more: as if an absent user did not move the release at all."""
     plan, info = planned(name), ALGORITHMS[name.partition("/")[0]]
-    given = plan.attendance()
-    if plan.guarantee.trust_model in ("local", "none") or all(each.told for each in given):
+    given = plan.count_leakage()
+    if plan.guarantee.trust_model in ("local", "none") or all(each.released for each in given):
         return
-    more = tuple(each if each.told else replace(each, mu=1.25 * each.mu) for each in given)
-    monkeypatch.setattr(Schedule, "attendance", more)
+    more = tuple(each if each.released else replace(each, mu=1.25 * each.mu) for each in given)
+    monkeypatch.setattr(Schedule, "count_leakage", more)
     with pytest.raises(VerificationError, match="leave room for"):
         info.verify(replace(plan, seed=plan.seed + 1))  # which is not verified yet
 
@@ -279,9 +279,9 @@ def test_where_more_are_needed_than_count_beside_a_mean_all_who_answer_are_count
     assert min_cohort is not None
     assert min_cohort.epsilon > 0
     assert min_cohort.needed(asked) >= asked - reserve  # those who count beside the mean
-    assert plan.attendance() == ()
+    assert plan.count_leakage() == ()
     cheap = info.plan(problem, MIN_COHORT, info.options(rounds=6, reserve=100), "calibrated", 7)
-    assert {each.most for each in cheap.attendance()} == {4000 - 100}
+    assert {each.most for each in cheap.count_leakage()} == {4000 - 100}
 
 
 def test_with_coins_half_of_beta_is_the_coins(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,7 +47,7 @@ from quoron_server.algorithms.one_epoch.method import OneEpochParameters
 from quoron_server.algorithms.outlier_iterates import plan as iterates_plan
 from quoron_server.algorithms.tracking.method import TrackingParameters
 from quoron_server.plan import Privacy, RunPlan
-from quoron_server.schedule import Attendance, Rounds
+from quoron_server.schedule import CountLeakage, Rounds
 
 WITH_MIN_COHORT = replace(PRIVACY, min_cohort=0.5, min_cohort_epsilon=1.7)
 
@@ -388,9 +388,9 @@ def spare(name: str, value: float) -> Iterator[None]:
         yield
 
 
-def counting(wrong: Callable[[Attendance], Attendance]) -> Callable[..., Callable[..., Iterator[Rounds]]]:
+def counting(wrong: Callable[[CountLeakage], CountLeakage]) -> Callable[..., Callable[..., Iterator[Rounds]]]:
     """Rounds as declared, but for what is claimed of who answers."""
-    return lambda was: lambda *given: (replace(each, present=wrong(each.present)) for each in was(*given))
+    return lambda was: lambda *given: (replace(each, leaks=wrong(each.leaks)) for each in was(*given))
 
 
 def by_columns(was: Callable[..., Any]) -> Callable[..., Iterator[Rounds]]:
@@ -424,12 +424,12 @@ FINE: dict[str, tuple[Any, tuple[str, ...]]] = {
         lambda: bent(min_cohort_server._room, times(1.05)),
         ("winsorised-erm", "one-round-least-squares", "dp-sgd-poisson"),
     ),
-    "attendance, told": (
+    "count_leakage, told": (
         lambda: bent((TrackingParameters, "stretches"), counting(lambda one: replace(one, mu=1.01 * one.mu))),
         ("tracking-srgd",),
     ),
     "participation, told by nothing": (
-        lambda: bent((NoisySGDParameters, "stretches"), counting(lambda one: replace(one, told=True))),
+        lambda: bent((NoisySGDParameters, "stretches"), counting(lambda one: replace(one, released=True))),
         ("one-pass-dp-sgd", "dp-sgd-wor"),
     ),
     "participation, epochs": (

@@ -70,7 +70,15 @@ ABSENT_TOO = tuple(  # variants that are planned as zero-out, too
 AS_PRINTED = {f"{name}, printed": 300 for name in ("accelerated-srgd", "accelerated-erm", "mean-sgd", "local-model")}
 AS_PRINTED["median-sgd, printed"] = 1_200
 # What follows from a plan's rounds, and what its parameters say beside them.
-FOLLOWING = "cohorts", "participations", "answer_length", "reads_sums", "gradients_asked", "smooths_loss", "attendance"
+FOLLOWING = (
+    "cohorts",
+    "participations",
+    "answer_length",
+    "reads_sums",
+    "gradients_asked",
+    "smooths_loss",
+    "count_leakage",
+)
 SAID = "poisson_sampling", "long_once", "assumptions", "simulation_only"
 SCHEMAS = (lifetime_ledger, roster, helper_books, helping, helping, store)
 

@@ -33,14 +33,14 @@ from quoron_server.algorithms import search
 from quoron_server.parameters import GaussianPromise, Kind, Moves
 from quoron_server.plan import Privacy, RunPlan
 from quoron_server.problem import Problem
-from quoron_server.schedule import Attendance
+from quoron_server.schedule import CountLeakage
 
 if TYPE_CHECKING:
     from quoron_server.algorithms.info import Counting
 
 MET, NOT_MET, UNDECIDED = "met", "not met", "not decided"  # what is reported of a round
 TRUE_ANSWERS = (Kind.CONTRACTING_LOSSES, Kind.TRUE_GRADIENTS, Kind.FULL_PARTICIPATION)  # by which zeros are none
-_NOTHING = Attendance(0.0)
+_NOTHING = CountLeakage(0.0)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,7 +59,7 @@ class WithMinCohort:
     def __init__(self, plan: RunPlan, min_cohort: MinCohort, inner: Algorithm[Any]) -> None:
         self.plan, self.inner = plan, inner
         self._min_cohort, self._cohorts = min_cohort, plan.schedule.cohorts
-        self._participation = plan.attendance() or (_NOTHING,) * len(self._cohorts)
+        self._participation = plan.count_leakage() or (_NOTHING,) * len(self._cohorts)
 
     def init(self) -> MinCohortState:
         """Before the first round."""
@@ -88,13 +88,13 @@ class WithMinCohort:
             met = decide(min_cohort, counted, asked, limit, noise.stream("quorum", "count", round_))
         else:
             seen: Sequence[tuple[float, float]] = ()  # counts with noise, and the μ of each
-            if given.told:
+            if given.released:
                 own = self.inner.update(state.inner, answers, noise)
                 assert own.present is not None
                 seen = ((own.present, given.mu),)
-            if (paid := min_cohort.deviation(0.0 if given.told else given.mu)) < math.inf:
+            if (paid := min_cohort.deviation(0.0 if given.released else given.mu)) < math.inf:
                 seen = (*seen, (noisy_count(counted, paid, noise.stream("quorum", "count", round_)), 1 / (paid or 1.0)))
-                releases = (min_cohort.entry(asked, 0.0 if given.told else given.mu),)
+                releases = (min_cohort.entry(asked, 0.0 if given.released else given.mu),)
             met, told = enough(min_cohort, seen, asked), MET if seen else UNDECIDED
         if not met:
             kept, shown = (state.inner, ()) if own is None else (own.state, own.releases)
@@ -162,7 +162,7 @@ def with_min_cohort(
 
     Infeasible if that has too few users to count.
     """
-    cohorts, alone, given = own.schedule.cohorts, own.guarantee, own.attendance(paid=not free)
+    cohorts, alone, given = own.schedule.cohorts, own.guarantee, own.count_leakage(paid=not free)
     private = alone.trust_model != "none"
     room = partial(_room, own, privacy, promise, counting) if private else lambda spent: 0.0
     min_cohort = min_cohorts.calibrate(
@@ -259,7 +259,7 @@ def verify_min_cohort(plan: RunPlan) -> None:
     promise, min_cohort = plan.guarantee, plan.guarantee.min_cohort
     if min_cohort is None or promise.trust_model == "none":
         return
-    participation, participations, cohorts = plan.attendance(), plan.schedule.participations, plan.schedule.cohorts
+    participation, participations, cohorts = plan.count_leakage(), plan.schedule.participations, plan.schedule.cohorts
     if (why := told_too_much(plan)) is not None:
         raise VerificationError(f"Expected private participation in a plan of {plan.algorithm}, got public: {why}.")
     if not (min_cohort.epsilon > 0 or (participation and len(participation) == len(cohorts))):
@@ -283,7 +283,7 @@ def verify_counts(plan: RunPlan, moves: Callable[[Any, Problem], Sequence[Moves 
     if min_cohort is None or promise.trust_model == "none" or min_cohort.count_scale:
         return
     cohorts = plan.schedule.cohorts
-    participation = plan.attendance() or (_NOTHING,) * len(cohorts)
+    participation = plan.count_leakage() or (_NOTHING,) * len(cohorts)
     halved = promise.adjacency == "replace-one" and not plan.parameters.poisson_sampling
     left: Sequence[Moves | None] = moves(plan.parameters, plan.problem) if halved else ()
     left = left or (None,) * len(cohorts)
@@ -293,11 +293,11 @@ def verify_counts(plan: RunPlan, moves: Callable[[Any, Problem], Sequence[Moves 
         if (promise.trust_model == "local" or min_cohort.public) and math.isinf(given.mu):
             continue
         room = 0.0
-        if given.told:
+        if given.released:
             _verify_told(plan, round_, given)
         elif given.mu and own is not None and given.most == own.most:
             room = own.replaced**2 - own.away**2
-        deviation = min_cohort.deviation(0.0 if given.told else given.mu)
+        deviation = min_cohort.deviation(0.0 if given.released else given.mu)
         if not (deviation > 0 and deviation**-2 <= room + min_cohort.each**2):
             raise VerificationError(
                 f"Expected a count that its round's releases leave room for, or that is paid for, got {given} and "
@@ -305,7 +305,7 @@ def verify_counts(plan: RunPlan, moves: Callable[[Any, Problem], Sequence[Moves 
             )
 
 
-def _verify_told(plan: RunPlan, round_: int, given: Attendance) -> None:
+def _verify_told(plan: RunPlan, round_: int, given: CountLeakage) -> None:
     """A release of the round tells how many answered, as finely as is said."""
     for each in plan.schedule.releases:
         teller = each.mechanism
@@ -316,7 +316,7 @@ def _verify_told(plan: RunPlan, round_: int, given: Attendance) -> None:
     raise VerificationError(f"Expected a release of round {round_ + 1} that tells who answers, got {given}.")
 
 
-def _present(plan: RunPlan, given: Sequence[Attendance]) -> Callable[[int], int]:
+def _present(plan: RunPlan, given: Sequence[CountLeakage]) -> Callable[[int], int]:
     """How many who count are there of a cohort when everybody is; by coins, but for a chance of BETA / 2 a run."""
     cohorts = plan.schedule.cohorts
     if not plan.parameters.poisson_sampling:

@@ -51,7 +51,7 @@ from quoron_server.algorithms.slots import partition
 from quoron_server.parameters import Assumption, Kind, Parameters
 from quoron_server.plan import RunPlan
 from quoron_server.problem import Problem
-from quoron_server.schedule import RoundRelease, Rounds, beside, gradients
+from quoron_server.schedule import RoundRelease, Rounds, count_beside, gradients
 
 SECRET = "without-replacement", "poisson"  # ways of drawing cohorts on whose secrecy promises rest
 
@@ -164,7 +164,8 @@ class AcceleratedERMParameters(Parameters):
             step = RoundRelease(phase.accounting, phase.noise.entry(), tested=True)
             if isinstance(phase.accounting, Clipped):
                 step = RoundRelease(phase.noise, phase.noise.entry(), phase.accounting.answer_mu)
-                yield replace(alike, releases=(step,), present=beside(None if self.poisson_sampling else phase.noise))
+                leaks = count_beside(None if self.poisson_sampling else phase.noise)
+                yield replace(alike, releases=(step,), leaks=leaks)
             elif phase.test is not None:
                 once = self.test == "above-threshold"
                 yield replace(alike, releases=(RoundRelease(phase.test, phase.test.entry(), tested=once), step))

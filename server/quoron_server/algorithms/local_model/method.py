@@ -36,7 +36,7 @@ from quoron_server.algorithms.local_reports import RangeReports, VectorReports
 from quoron_server.algorithms.slots import partition
 from quoron_server.parameters import Assumption, Kind, Parameters
 from quoron_server.problem import Problem
-from quoron_server.schedule import Attendance, RoundRelease, Rounds, gradients
+from quoron_server.schedule import CountLeakage, RoundRelease, Rounds
 
 Estimator = Literal["clip", "tracking", "range"]
 Reports = Literal["disjoint", "split"]
@@ -94,16 +94,17 @@ class LocalModelParameters(Parameters):
 
     def stretches(self, problem: Problem) -> tuple[Rounds, ...]:
         """The reports of every interaction, each private by itself; the adversary sees which users answer."""
-        gradient, zero = gradients(problem, smoothing=moreau(self.smoothing)), np.zeros(problem.dimension)
+        zero, smoothing = np.zeros(problem.dimension), moreau(self.smoothing)
+        gradient = AverageGradient(zero[None, :], (1.0,), problem.user_smoothness, smoothing=smoothing)
         report = VectorReport(gradient, self.vector_epsilon, self.vector_delta, self.first_radius, zero)
-        sent, sought, seen = self.vector_reports, self.range_reports, Attendance(math.inf)
+        sent, sought, seen = self.vector_reports, self.range_reports, CountLeakage(math.inf)
         made, split = RoundRelease(sent, sent.entry(), scaled=True), self.reports == "split"
-        step = Rounds(1, self.vectors, report, (made,), fresh=not split, present=seen)
+        step = Rounds(1, self.vectors, report, (made,), fresh=not split, leaks=seen)
         before = replace(step, count=self.warm_ups, cohort=self.warm_users, fresh=True)
         if self.interactions == 1:
             return before, replace(step, count=self.steps)
         bits = RangeReport(gradient, self.range_epsilon, self.bins, self.half_width, zero, np.zeros(1, np.int64))
-        look = Rounds(1, self.scouts, bits, (RoundRelease(sought, sought.entry()),), present=seen)
+        look = Rounds(1, self.scouts, bits, (RoundRelease(sought, sought.entry()),), leaks=seen)
         return (before, *(look, step) * self.steps)
 
     def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:

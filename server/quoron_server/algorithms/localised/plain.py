@@ -10,7 +10,7 @@ from quoron_privacy.noise.streams import NoiseSource
 from quoron_server.algorithms.localised.method import Aggregate, LocalisedParameters, Phase, Rule
 from quoron_server.parameters import ContractingPhases
 from quoron_server.problem import Problem
-from quoron_server.schedule import RoundRelease, Rounds, beside, gradients
+from quoron_server.schedule import RoundRelease, Rounds, count_beside, gradients
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class PhasedParameters(LocalisedParameters):
         """One noisy average a phase, which a user moves half as far by staying away as by being another."""
         for index, phase in enumerate(self.phases):
             made = RoundRelease(phase.noise, phase.entry(index), self.mu, at_end=True)
-            yield Rounds(phase.rounds, self.cohort_size, gradients(problem), (made,), present=beside(phase.noise))
+            yield Rounds(phase.rounds, self.cohort_size, gradients(problem), (made,), leaks=count_beside(phase.noise))
 
 
 class PlainMean(Rule):

@@ -34,7 +34,7 @@ from quoron_server.algorithms.noisy import method
 from quoron_server.algorithms.noisy.method import COINS, Sampling
 from quoron_server.parameters import Assumption, Parameters
 from quoron_server.problem import Problem
-from quoron_server.schedule import MaskedRows, RoundRelease, Rounds, beside, clipped_row, gradients
+from quoron_server.schedule import MaskedRows, RoundRelease, Rounds, clipped_row, count_beside, gradients
 
 Estimator = Literal["clip", "tracking", "range"]
 
@@ -98,7 +98,7 @@ class MeanSGDParameters(Parameters):
                 gradients(problem, smoothing=moreau(self.smoothing)),
                 (mean,) if crude is None else (RoundRelease(crude, crude.entry(d), self.round_mu), mean),
                 often=self.rounds,
-                present=beside(None if self.poisson_sampling else noise),
+                leaks=count_beside(None if self.poisson_sampling else noise),
                 summed=crude is None,
                 rows=MaskedRows(method.adjacency_of(self.sampling), blocks) if crude is None else None,
             ),

@@ -43,7 +43,7 @@ from quoron_server.algorithms.optimisers import SGD, Moments, Optimiser
 from quoron_server.algorithms.slots import partition
 from quoron_server.parameters import Assumption, Kind, Parameters
 from quoron_server.problem import Problem
-from quoron_server.schedule import MaskedRows, RoundRelease, Rounds, beside, clipped_row, gradients
+from quoron_server.schedule import MaskedRows, RoundRelease, Rounds, clipped_row, count_beside, gradients
 
 # Users join by coins of their own in the last two: against users who are left out, and who are replaced.
 Sampling = Literal["disjoint", "without-replacement", "poisson", "poisson-replaced"]
@@ -162,7 +162,7 @@ class NoisySGDParameters(Parameters):
             replace(
                 alike,
                 releases=(RoundRelease(made, made.entry(), self.answer_mu, scaled=scaled),),
-                present=beside(None if self.poisson_sampling or scaled else self.noise),
+                leaks=count_beside(None if self.poisson_sampling or scaled else self.noise),
                 rows=MaskedRows(adjacency_of(self.sampling), blocks) if summed else None,
             ),
         )

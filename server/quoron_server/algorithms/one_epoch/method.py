@@ -62,7 +62,7 @@ from quoron_server.algorithms.slots import first_answered, partition
 from quoron_server.parameters import Assumption, Kind, Parameters
 from quoron_server.plan import RunPlan
 from quoron_server.problem import Problem
-from quoron_server.schedule import MaskedRows, RoundRelease, Rounds, beside, clipped_row, gradients
+from quoron_server.schedule import MaskedRows, RoundRelease, Rounds, clipped_row, count_beside, gradients
 
 Gradients = Literal["recursive", "independent", "ftrl"]
 Method = Literal["accelerated", "plain", "ftrl", "anytime"]
@@ -136,7 +136,7 @@ class OneEpochParameters(Parameters):
             gradients(problem),
             (release if made is None else RoundRelease(made, made.entry(), self.mu, scaled=True),),
             often=self.epochs,
-            present=beside(noise if made is None else None, self.divisor, norm),
+            leaks=count_beside(noise if made is None else None, self.divisor, norm),
             summed=self.cohort_size <= self.divisor,
             rows=rows if made is None or self.epochs == 1 else None,
         )

@@ -61,7 +61,7 @@ from quoron_server.algorithms.whitening import curvature_share, eigen, mean_chan
 from quoron_server.parameters import Parameters
 from quoron_server.plan import RunPlan
 from quoron_server.problem import Problem
-from quoron_server.schedule import MaskedRows, RoundRelease, Rounds, gradients, told_by
+from quoron_server.schedule import MaskedRows, RoundRelease, Rounds, count_in, gradients
 
 LEAST = 1e-12  # of the largest eigenvalue
 _BOX_STEPS = 400, 20_000  # of accelerated projected gradient, at least and at most
@@ -311,7 +311,7 @@ class TrackingParameters(Parameters):
         def alike(count: int, cohort: int, task: Task, by: Any, *, scaled: bool = True) -> Rounds:
             rows = MaskedRows(self.adjacency, by.masked, self.factorisation if recursive else None)
             release = RoundRelease(by, by.entry(), self.mu, scaled=scaled)
-            return Rounds(count, cohort, task, (release,), present=told_by(by), summed=True, rows=rows)
+            return Rounds(count, cohort, task, (release,), leaks=count_in(by), summed=True, rows=rows)
 
         main = alike(1, self.main_cohort, once, made.main)
         return (

@@ -26,7 +26,7 @@ from quoron_privacy.release import Adjacency, packed
 from quoron_server.algorithms.whitening import WIDTH, eigen, mean_chance
 from quoron_server.parameters import Parameters
 from quoron_server.problem import Problem
-from quoron_server.schedule import MaskedRows, RoundRelease, Rounds, beside, clipped_row, gradients, told_by
+from quoron_server.schedule import MaskedRows, RoundRelease, Rounds, clipped_row, count_beside, count_in, gradients
 
 Vector = NDArray[np.float64]
 Matrix = NDArray[np.float64]
@@ -316,23 +316,27 @@ class WhitenedParameters(Parameters):
             whole = (*(columns,) * COLUMNS, *(length,) * (STAGES + 1), *moments, means[0])
             asked = [(MomentAndGradient(problem.features, zero), whole)]
         asked += [*((later, (mean,)) for mean in means[1:]), (AverageLoss(np.zeros((2, d))), (vote,))]
-        mus, made, halved = self.spent(d), dict[int, RoundRelease](), self.adjacency == "replace-one"
+        made, halved = dict[int, RoundRelease](), self.adjacency == "replace-one"
+        mus = () if self.parts else self.spent(d)
         for message, (task, mechanisms) in enumerate(asked):
             for by in mechanisms:
-                own = by.effective_mu(1) if by is vote else by.effective_mu
-                made.setdefault(id(by), RoundRelease(by, by.entry(), own if self.parts else mus[message]))
+                if id(by) not in made:
+                    mu = mus[message] if mus else by.effective_mu(1) if by is vote else by.effective_mu
+                    made[id(by)] = RoundRelease(by, by.entry(), mu)
             tells = isinstance(by, MomentMean | NormCountMean)
-            blocks = by.masked if by is not vote else clipped_row(1, 1 / self.cohort_size / self.vote_scale, "vote")
-            masks = self.parts and (self.outputs == 1 or d <= MOST_CONTRASTED)
+            rows = None
+            if self.parts and (self.outputs == 1 or d <= MOST_CONTRASTED):
+                vote_unit = 1 / self.cohort_size / self.vote_scale
+                rows = MaskedRows(self.adjacency, clipped_row(1, vote_unit, "vote") if by is vote else by.masked)
             yield Rounds(
                 1,
                 self.cohort_size,
                 task,
                 tuple(made[id(by)] for by in mechanisms),
                 fresh=message == 0,
-                present=told_by(by) if tells else beside(vote if by is vote and halved else None),
+                leaks=count_in(by) if tells else count_beside(vote if by is vote and halved else None),
                 summed=self.parts,
-                rows=MaskedRows(self.adjacency, blocks) if masks else None,
+                rows=rows,
             )
 
     def long_once(self) -> bool:
