@@ -6,7 +6,6 @@ from .books.ledger import Ledger as Ledger
 from .parameters import Assumption as Assumption
 from .parameters import GaussianPromise as GaussianPromise
 from .parameters import Parameters as Parameters
-from .parameters import PlannedRelease as PlannedRelease
 from .plan import Budget as Budget
 from .plan import Cost as Cost
 from .plan import Guarantee as Guarantee
@@ -18,3 +17,4 @@ from .rounds import Engine as Engine
 from .rounds import Observer as Observer
 from .rounds import RoundEvent as RoundEvent
 from .rounds import run as run
+from .schedule import PlannedRelease as PlannedRelease

@@ -93,7 +93,7 @@ class OfPlan(Generic[P]):
 
     def model(self, state: Any) -> Vector:
         """Return the mean of the last `suffix` iterates once it is complete, before that the current iterate."""
-        average: Vector = state.running if state.round == len(self.parameters.cohorts()) else state.iterate
+        average: Vector = state.running if state.round == self.plan.cost.rounds else state.iterate
         return average
 
     def iterate(self, state: Any) -> Vector:

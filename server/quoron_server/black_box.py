@@ -71,7 +71,7 @@ class Asked:
             _require_adaptive(algorithm, options)
             clip = {"clip": "adaptive", "clip_norm": UNKNOWN_CLIP}
         plan = info.plan(self.problem, self.privacy, options_of(info, {**options, **clip}), "calibrated", seed)
-        if plan.parameters.smooths_loss():
+        if plan.schedule.smooths_loss:
             raise ConfigError(
                 f"Expected smoothness for {algorithm}, got smoothness=None, so that clients would have to smooth their "
                 'loss. Give it, or take mean-sgd with options={"estimator": "clip"}.'

@@ -8,23 +8,16 @@ What a promise rests on beside its numbers are `Assumption`s: kinds that rules r
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import accumulate, pairwise
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from quoron_privacy.errors import ConfigError, VerificationError
-from quoron_privacy.kernels.on_first_use import OnFirstUse
-from quoron_privacy.release import Adjacency, MaskedBlock, Release
+from quoron_privacy.errors import ConfigError
+from quoron_privacy.release import Adjacency
 from quoron_server.problem import Problem
-
-if TYPE_CHECKING:
-    from quoron_client.protocol.questions import Task
-    from quoron_privacy.two_servers.specification import Sheet
-
-two_servers = OnFirstUse("quoron_privacy.two_servers.specification")  # plans of that trust model alone
+from quoron_server.schedule import RoundRelease, Rounds, Schedule, gradients
 
 
 class Kind(StrEnum):
@@ -103,23 +96,6 @@ def together(*parts: Iterable[Assumption]) -> tuple[Assumption, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class PlannedRelease:
-    """What a run will release by one mechanism, how often, and what that is charged.
-
-    A run's ledger holds `count` entries equal to `entry`, written in some of `rounds`: for `scaled` ones to
-    `entry.scaled(radius)` with the public radius of their round; of `tested` ones, and of a run that ends early, fewer.
-    """
-
-    mechanism: object  # of quoron_privacy: what draws, or what the theorem is about
-    entry: Release
-    count: int
-    rounds: Sequence[int]  # whose answers go into it
-    mu: float | None  # charged for an answer in all that it goes into, as GDP; None: paid by the promise's (ε, δ)
-    scaled: bool = False  # for a radius of 1
-    tested: bool = False  # a private test may withhold it
-
-
-@dataclass(frozen=True, slots=True)
 class GaussianPromise:
     """Everything that a run releases is μ-GDP up to a total variation (docs/privacy/lifetime.md, "Gaussian runs").
 
@@ -140,28 +116,6 @@ class NearGaussianPromise:
 
     near: tuple[tuple[float, float], ...]
     variation: float  # s, rounded up
-
-
-@dataclass(frozen=True, slots=True)
-class Attendance:
-    """What the release that a round's answers go into says, or leaves room to say for nothing, of how many answered.
-
-    Statement and proof: docs/privacy/min-cohort.md#q4.
-    """
-
-    mu: float  # of such a count of users; inf: who answers is seen anyway; 0: nothing
-    told: bool = False  # the release says it: `Update.present`
-    most: int | None = None  # of users, whose answers alone count; None: all who were asked
-
-
-@dataclass(frozen=True, slots=True)
-class MaskedRounds:
-    """What users' rows are, where each of two servers adds noise of its own to their sum."""
-
-    adjacency: Adjacency
-    rounds: tuple[tuple[int, tuple[MaskedBlock, ...]], ...]  # so many in a row, and what one's row is made of
-    factorisation: str | None = None  # of correlated rows
-    separation: int = 1  # of two rounds of one user, at least
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,70 +140,26 @@ class Parameters(ABC):
     """Public numbers of one run. What a method here says by default is so of an algorithm that says nothing else."""
 
     @abstractmethod
-    def releases(self, dimension: int) -> tuple[PlannedRelease, ...]:
-        """What these numbers release of `dimension` coordinates, by the mechanisms that the algorithm itself makes."""
+    def stretches(self, problem: Problem) -> Iterable[Rounds]:
+        """What all rounds ask and release, by the mechanisms that the algorithm itself makes, one after the other."""
 
-    @abstractmethod
-    def cohorts(self) -> tuple[int, ...]:
-        """Users asked in each round, as planned: expected ones where each joins by a coin of its own."""
+    def schedule(self, problem: Problem) -> Schedule:
+        """What follows from the rounds."""
+        return Schedule(tuple(each for each in self.stretches(problem) if each.count))
 
     @property
     def poisson_sampling(self) -> bool:
         """Whether each user joins a cohort by a coin of its own."""
         return False
 
-    def participations(self) -> int:
-        """Questions to one user, at most."""
-        return 1
-
-    def answer_length(self, problem: Problem) -> int:
-        """Numbers in the largest answer of any task: those of the model."""
-        return problem.dimension
-
     def long_once(self) -> bool:
         """Whether only the first answers are so long, and what is made of them looks at a block of them at a time."""
         return False
-
-    def reads_sums(self) -> bool:
-        """Whether every question has a reduction, and nothing else of its answers is read: then no single row is."""
-        return False
-
-    def points_asked(self) -> int:
-        """Points at which a question asks for a gradient, at most."""
-        return 1
-
-    def smooths_loss(self) -> bool:
-        """Whether clients smooth their loss."""
-        return False
-
-    def asks(self, problem: Problem) -> "Task | None":
-        """What most questions ask of one user, for its size alone; None: an average gradient at `points_asked`."""
-        del problem
-        return None
-
-    def attendance(self, problem: Problem) -> tuple[Attendance, ...]:
-        """Of each round; () where nothing of the kind is proved."""
-        del problem
-        return ()
 
     def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
         """What a promise of these numbers rests on."""
         del problem
         return ()
-
-    def masked(self, problem: Problem) -> MaskedRounds | None:
-        """What users' rows are for two servers; None where nobody proved that these numbers need no single rows."""
-        del problem
-        return None
-
-    def sheet(self, problem: Problem, groups: int = 1) -> "Sheet":
-        """What both servers and every client agree on of each round. VerificationError where there is none."""
-        made = self.masked(problem)
-        if made is None:
-            raise VerificationError("Expected rows that two servers may sum, got a method that looks at single ones.")
-        correlation = made.factorisation, self.participations(), made.separation
-        sheet: Sheet = two_servers.sheet_of(made.rounds, made.adjacency, *correlation, groups)
-        return sheet
 
     def outgrown(self, last: Mapping[str, Any]) -> bool:
         """Whether what the last round made public says that users' answers were longer than a forecast takes them."""
@@ -259,43 +169,6 @@ class Parameters(ABC):
     def simulation_only(self) -> str | None:
         """Why a plan with these numbers is not for real clients; None: it is."""
         return None
-
-
-def spans(phases: Iterable[Any]) -> list[range]:
-    """Return the rounds of each of consecutive phases, which have `rounds` each."""
-    ends = accumulate((phase.rounds for phase in phases), initial=0)
-    return [range(first, end) for first, end in pairwise(ends)]
-
-
-class EqualRounds(Parameters):
-    """Numbers of a run that asks `cohort_size` users in each of `rounds` rounds, any user in any round."""
-
-    __slots__ = ()
-    cohort_size: int
-    rounds: int
-
-    def cohorts(self) -> tuple[int, ...]:
-        """As many users in every round."""
-        return (self.cohort_size,) * self.rounds
-
-    def participations(self) -> int:
-        """In every round."""
-        return self.rounds
-
-
-class PhasedRounds(Parameters):
-    """Numbers of a run that asks all users of a phase in each of its rounds; phases share no user."""
-
-    __slots__ = ()
-    phases: Sequence[Any]  # with `users` and `rounds`
-
-    def cohorts(self) -> tuple[int, ...]:
-        """All users of a phase, in each of its rounds."""
-        return tuple(phase.users for phase in self.phases for _ in range(phase.rounds))
-
-    def participations(self) -> int:
-        """Those of the longest phase."""
-        return int(max(phase.rounds for phase in self.phases))
 
 
 class ContractingPhases(Parameters):
@@ -313,17 +186,12 @@ class ContractingPhases(Parameters):
         """Return what the theorem of a phase's release is about."""
         return phase.noise
 
-    def releases(self, dimension: int) -> tuple[PlannedRelease, ...]:
-        """One noisy average at the end of each phase."""
-        del dimension
-        return tuple(
-            PlannedRelease(self.mechanism(phase), phase.entry(index), 1, rounds, None)
-            for index, (phase, rounds) in enumerate(zip(self.phases, spans(self.phases), strict=True))
-        )
-
-    def cohorts(self) -> tuple[int, ...]:
-        """As many users in every round."""
-        return (self.cohort_size,) * sum(map(len, spans(self.phases)))
+    def stretches(self, problem: Problem) -> Iterator[Rounds]:
+        """One noisy average at the end of each phase; as printed, a halt ends the run without those that are left."""
+        for index, phase in enumerate(self.phases):
+            halts = isinstance(self, PrintedParameters)
+            made = RoundRelease(self.mechanism(phase), phase.entry(index), tested=halts, at_end=True)
+            yield Rounds(phase.rounds, self.cohort_size, gradients(problem), (made,))
 
     def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
         """Non-expansive steps, and participation that tells nothing of the iterates."""

@@ -28,16 +28,9 @@ from quoron_privacy.errors import (
     probability,
 )
 from quoron_privacy.release import Adjacency
-from quoron_server.parameters import (
-    Assumption,
-    Attendance,
-    Kind,
-    Parameters,
-    PlannedRelease,
-    PrintedParameters,
-    together,
-)
+from quoron_server.parameters import Assumption, Kind, Parameters, PrintedParameters, together
 from quoron_server.problem import Problem
+from quoron_server.schedule import CountLeakage, PlannedRelease, Schedule, numbers_up
 
 if TYPE_CHECKING:  # a plan holds them; planners and verifiers import them
     from quoron_privacy.counts.data_quality import TableHealth
@@ -177,10 +170,15 @@ class Cost:
 
     @classmethod
     def of(cls, problem: Problem, parameters: Parameters) -> "Cost":
-        """One average gradient of everybody who is asked, at one point, in answers as long as the parameters say."""
-        messages = sum(parameters.cohorts())
-        down, up = messages * problem.dimension, messages * parameters.answer_length(problem)
-        return cls(len(parameters.cohorts()), messages, messages * problem.items_per_user, 8 * down, 8 * up)
+        """Return the sums over all questions of all rounds."""
+        schedule = parameters.schedule(problem)
+        return cls(
+            rounds=len(schedule.cohorts),
+            messages=sum(schedule.cohorts),
+            gradient_evaluations=schedule.total(lambda task: task.planned_gradients(problem.items_per_user)),
+            bytes_down=8 * schedule.total(lambda task: task.numbers_down(task.model_size)),
+            bytes_up=8 * schedule.total(numbers_up),
+        )
 
 
 def in_lines(title: str, rows: Iterable[tuple[str, str]]) -> str:
@@ -222,7 +220,7 @@ class RunPlan:
     def rows(self) -> list[tuple[str, str]]:
         """Label and text of what a reader asks for first."""
         promised, problem, cost = self.guarantee, self.problem, self.cost
-        cohorts = self.parameters.cohorts()
+        cohorts = self.schedule.cohorts
         asked = f"{min(cohorts):,} to {max(cohorts):,}" if len(set(cohorts)) > 1 else f"{max(cohorts, default=0):,}"
         risk, guess = self.predicted_excess_risk, self.guessed_excess_risk
         guessed = "unknown" if guess is None else f"{guess:.2g}, a guess"
@@ -249,9 +247,14 @@ class RunPlan:
         return self.parameters
 
     @property
+    def schedule(self) -> Schedule:
+        """What follows from the rounds that its parameters declare."""
+        return self.parameters.schedule(self.problem)
+
+    @property
     def asks_everybody(self) -> bool:
         """Whether every user is asked in every round."""
-        return self.parameters.participations() >= self.cost.rounds
+        return self.schedule.participations >= self.cost.rounds
 
     def without(self, *parts: Part) -> "RunPlan":
         """Return the plan without these parts of its guarantee, with what is guaranteed of the rest alone.
@@ -275,30 +278,29 @@ class RunPlan:
     def sheet(self) -> "Sheet":
         """What two servers and every client agree on of each round. VerificationError where there is none."""
         servers = self.guarantee.servers
-        return self.parameters.sheet(self.problem, 1 if servers is None else servers.groups)
+        return self.schedule.sheet(1 if servers is None else servers.groups)
 
-    def attendance(self, *, paid: bool | None = None) -> tuple[Attendance, ...]:
-        """Of each round, what this promise leaves of `Parameters.attendance` to a minimum cohort that is `paid` for, or
-        not.
+    def count_leakage(self, *, paid: bool | None = None) -> tuple[CountLeakage, ...]:
+        """Of each round, what of `Schedule.count_leakage` is left to a minimum cohort that is `paid` for, or not.
 
         None: as the plan's own is; () where nothing is left. Only under replace-one does an absent user leave room.
         One that is paid for counts all who answer, so that beside means of those who come first there is none.
         Where who answers is public, it is seen anyway.
         """
-        min_cohort, cohorts = self.guarantee.min_cohort, self.parameters.cohorts()
+        min_cohort, schedule = self.guarantee.min_cohort, self.schedule
         if min_cohort is not None and min_cohort.public:
-            return (Attendance(math.inf),) * len(cohorts)
+            return (CountLeakage(math.inf),) * len(schedule.cohorts)
         paid = (min_cohort is not None and min_cohort.epsilon > 0) if paid is None else paid
         replaced = self.guarantee.adjacency == "replace-one"
         given = tuple(
             each
-            if each.told
+            if each.released
             or math.isinf(each.mu)
             or (replaced and not (paid and each.most is not None and each.most < asked))
-            else Attendance(0.0)
-            for each, asked in zip(self.parameters.attendance(self.problem), cohorts, strict=False)
+            else CountLeakage(0.0)
+            for each, asked in zip(schedule.count_leakage, schedule.cohorts, strict=False)
         )
-        return given if any(each.told or each.mu for each in given) else ()
+        return given if any(each.released or each.mu for each in given) else ()
 
     def simulated(self) -> "RunPlan":
         """The same plan carried out with noise from a seed."""
@@ -336,7 +338,7 @@ class RunPlan:
         minimum cohort; last what is released of users that were held out.
         """
         health, min_cohort, paid = self.guarantee.health, self.guarantee.min_cohort, self.guarantee.bought
-        made = self.parameters.releases(self.problem.dimension)
+        made = self.schedule.releases
         if health is not None:
             made = (PlannedRelease(health, health.entry(), 1, (PREFACE,), health.effective_mu), *made)
         if paid is not None:
@@ -353,11 +355,11 @@ def _decisions(min_cohort: "MinCohort", plan: RunPlan, made: tuple[PlannedReleas
 
     Laplace noise is paid by ε_q, all of a run together; Gaussian noise by μ, with what else a round releases.
     """
-    cohorts = plan.parameters.cohorts()
-    given = plan.attendance() or (Attendance(0.0),) * len(cohorts)
+    cohorts = plan.schedule.cohorts
+    given = plan.count_leakage() or (CountLeakage(0.0),) * len(cohorts)
     rounds: dict[tuple[int, float], list[int]] = {}
     for round_, (asked, each) in enumerate(zip(cohorts, given, strict=True)):
-        free = 0.0 if each.told else each.mu
+        free = 0.0 if each.released else each.mu
         if min_cohort.count_scale or min_cohort.deviation(free) < math.inf:
             rounds.setdefault((asked, free), []).append(round_)
     found = []
@@ -415,7 +417,7 @@ class Budget:
 
 def used(plan: RunPlan) -> dict[str, float]:
     """The most that a whole plan can use, by the names of a budget."""
-    cost, asked = plan.cost, plan.parameters.participations()
+    cost, asked = plan.cost, plan.schedule.participations
     return {
         "rounds": cost.rounds,
         "max_rounds": cost.rounds,

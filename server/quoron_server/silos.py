@@ -92,7 +92,7 @@ class Silos:
             return None
         if promise.trust_model == "local":
             return "each person's report is randomised by itself, and read by itself. Leave out silo_sums"
-        if not plan.parameters.reads_sums():
+        if not plan.schedule.reads_sums:
             return "it looks at single rows. Leave out silo_sums, so that silos send a row a person, or take another"
         if promise.min_cohort is not None and promise.min_cohort.public:
             return "with public participation who answers is told, person by person. Leave out silo_sums"
@@ -140,8 +140,8 @@ def largest_away(plan: RunPlan, silos: Silos) -> Away:
     found = partial(Away, silos.sizes.index(persons) + 1, persons, users)
     if min_cohort is None:
         return found(None, None, None, None)
-    cohorts = plan.parameters.cohorts()
-    free = [each.mu for each in plan.attendance()] or [0.0] * len(cohorts)
+    cohorts = plan.schedule.cohorts
+    free = [each.mu for each in plan.count_leakage()] or [0.0] * len(cohorts)
     rate = persons / users
 
     def present(size: int) -> int:

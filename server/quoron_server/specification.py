@@ -298,7 +298,7 @@ def require_silos(specification: RunSpecification, plan: RunPlan, clients: NDArr
     too long for one answer; `clients` has the client of each member."""
     sizes = np.unique(clients, return_counts=True)[1]
     most = int(sizes.max(initial=0))
-    numbers = plan.parameters.answer_length(plan.problem)
+    numbers = plan.schedule.answer_length
     if most > 1 and specification.silos is None:
         raise ConfigError(
             f"Expected members who each have a client, as the run was submitted, got {most:,} who are people of one "
@@ -317,7 +317,7 @@ def require_silos(specification: RunSpecification, plan: RunPlan, clients: NDArr
 
 def require_fitting(plan: RunPlan, largest_message: int, *, most: int = wire.MAX_MESSAGE) -> None:
     """ConfigError unless an answer fits into `largest_message` bytes, and it and a question into `most`."""
-    answer = 8 * plan.parameters.answer_length(plan.problem) + wire.BESIDE
+    answer = 8 * plan.schedule.answer_length + wire.BESIDE
     question = 8 * wire.MOST_VECTORS * plan.problem.dimension + wire.BESIDE
     if max(answer, question) > most:
         raise ConfigError(
@@ -338,7 +338,7 @@ def require_room(plan: RunPlan, memory: int, disk: int, users: int | None = None
 
     Those that are long once, and are looked at a block at a time, only have to fit on `disk`.
     """
-    users, numbers = plan.problem.users if users is None else users, plan.parameters.answer_length(plan.problem)
+    users, numbers = plan.problem.users if users is None else users, plan.schedule.answer_length
     answers = -(-plan.cost.messages // plan.cost.rounds) if plan.cost.rounds else 0  # of a round, on the average
     needed = 2 * 8 * numbers * min(users, answers)
     if plan.parameters.long_once() and needed > 2 * HELD:
@@ -400,7 +400,7 @@ def describe_promise(run: str, plan: RunPlan, *, simulation: bool) -> dict[str, 
         "adjacency": promise.adjacency,
         "trust_model": promise.trust_model,
         "rounds": plan.cost.rounds,
-        "participations": plan.parameters.participations(),
+        "participations": plan.schedule.participations,
         "dimension": plan.problem.dimension,
         "simulation": simulation,
     }

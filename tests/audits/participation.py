@@ -24,8 +24,8 @@ from quoron_privacy.gaussian import SPARE, GaussianNoise
 from quoron_privacy.noise.streams import SeededNoise
 from quoron_server.algorithm import Update
 from quoron_server.algorithms.min_cohort import MET, WithMinCohort, decide, draw_limit
-from quoron_server.parameters import Attendance
 from quoron_server.rounds import participation_of
+from quoron_server.schedule import CountLeakage
 
 REST = (1.0, 1e-6)
 
@@ -147,9 +147,9 @@ def min_cohort_audits():
         """What so many runs of one round show of their decision."""
         status = np.zeros(asked, np.uint8)
         status[answered:] = MISSING
-        answers, here = Answers(np.zeros((asked, 1)), status), (Attendance(mu, told=True),)
-        parameters = SimpleNamespace(cohorts=lambda: (asked,))
-        made = kind(SimpleNamespace(parameters=parameters, attendance=lambda: here), alone, Telling(1 / mu))
+        answers, here = Answers(np.zeros((asked, 1)), status), (CountLeakage(mu, released=True),)
+        schedule = SimpleNamespace(cohorts=(asked,))
+        made = kind(SimpleNamespace(schedule=schedule, count_leakage=lambda: here), alone, Telling(1 / mu))
         state = SimpleNamespace(round=0, limit=0, ended=False, inner=None)
 
         def draw(size):
@@ -194,8 +194,8 @@ def public_participation_audits():
             update=lambda state, answers, noise: Update(state + 1, (), {}, {}),
         )
         plan = SimpleNamespace(
-            parameters=SimpleNamespace(cohorts=lambda: (users,) * rounds),
-            attendance=lambda: (Attendance(math.inf),) * rounds,
+            schedule=SimpleNamespace(cohorts=(users,) * rounds),
+            count_leakage=lambda: (CountLeakage(math.inf),) * rounds,
             guarantee=SimpleNamespace(servers=None),
         )
         run = WithMinCohort(plan, min_cohort, inner)

@@ -16,8 +16,9 @@ from quoron_privacy.robust.lottery import Lottery, OneShot
 from quoron_privacy.robust.subsampled_lottery import SubsampledLottery
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.local_reports import RangeReports, VectorReports
-from quoron_server.parameters import PlannedRelease, PrintedParameters
+from quoron_server.parameters import PrintedParameters
 from quoron_server.plan import RunPlan
+from quoron_server.schedule import PlannedRelease
 
 ROUNDING = 1 + 1e-11  # of plans, which are re-checked to 1e-12; grids and sums are in what a plan charges
 

@@ -25,6 +25,7 @@ from quoron_server.parameters import Assumption, Kind
 from quoron_server.plan import Privacy, RunPlan
 from quoron_server.rounds import run
 from quoron_server.runs import charge_of
+from quoron_server.schedule import Schedule
 from quoron_server.wording import sentence
 
 MIN_COHORT = Privacy(epsilon=8.0, delta=1e-3, min_cohort=0.5, min_cohort_epsilon=1.7)
@@ -42,7 +43,7 @@ def planned(name: str) -> RunPlan:
 
 def told_in(plan: RunPlan) -> set[int]:
     """Rounds whose own release decides."""
-    return {number for number, each in enumerate(plan.attendance()) if each.told}
+    return {number for number, each in enumerate(plan.count_leakage()) if each.released}
 
 
 def undecided(plan: RunPlan) -> tuple[int, ...]:
@@ -90,7 +91,7 @@ def test_a_met_min_cohort_changes_no_bit_of_the_model_and_cohorts_are_what_round
     with Ledger.open(with_ / "ledger.sqlite") as ledger:
         require_planned(plan, ledger.releases(), ledger.events())
     decided = [each for each in plan.releases() if each.entry.mechanism == "min_cohort"]
-    cohorts, told = plan.parameters.cohorts(), told_in(plan)
+    cohorts, told = plan.schedule.cohorts, told_in(plan)
     assert tuple(event["messages"] for event in rounds_of(with_)) == cohorts
     assert sum(cohorts) == plan.cost.messages
     assert {number: each.entry.parameters["asked"] for each in decided for number in each.rounds} == {
@@ -208,7 +209,7 @@ def test_the_promise_pays_for_the_min_cohort_and_the_algorithm(name: str) -> Non
         return
     assert (promise.epsilon, promise.delta) == (MIN_COHORT.epsilon, MIN_COHORT.delta)
     assert min_cohort.rest_epsilon + min_cohort.epsilon <= MIN_COHORT.epsilon
-    free = bool(plan.attendance())
+    free = bool(plan.count_leakage())
     assert min_cohort.epsilon in (
         (0.0,) if free else (MIN_COHORT.min_cohort_epsilon / 16, MIN_COHORT.min_cohort_epsilon)
     )
@@ -237,11 +238,11 @@ def test_a_count_that_costs_nothing_is_within_what_its_round_is_charged(
 ) -> None:
     """The broken twin claims a quarter more: as if an absent user did not move the release at all."""
     plan, info = planned(name), ALGORITHMS[name.partition("/")[0]]
-    given = plan.attendance()
-    if plan.guarantee.trust_model in ("local", "none") or all(each.told for each in given):
+    given = plan.count_leakage()
+    if plan.guarantee.trust_model in ("local", "none") or all(each.released for each in given):
         return
-    more = tuple(each if each.told else replace(each, mu=1.25 * each.mu) for each in given)
-    monkeypatch.setattr(type(plan.parameters), "attendance", lambda *_: more)
+    more = tuple(each if each.released else replace(each, mu=1.25 * each.mu) for each in given)
+    monkeypatch.setattr(Schedule, "count_leakage", more)
     with pytest.raises(VerificationError, match="leave room for"):
         info.verify(replace(plan, seed=plan.seed + 1))  # which is not verified yet
 
@@ -274,13 +275,13 @@ def test_where_more_are_needed_than_count_beside_a_mean_all_who_answer_are_count
     options = info.options(rounds=6, reserve=reserve)
     plan = info.plan(problem, replace(MIN_COHORT, min_cohort=share), options, "calibrated", 7)
     info.verify(plan)
-    min_cohort, (asked, *_) = plan.guarantee.min_cohort, plan.parameters.cohorts()
+    min_cohort, (asked, *_) = plan.guarantee.min_cohort, plan.schedule.cohorts
     assert min_cohort is not None
     assert min_cohort.epsilon > 0
     assert min_cohort.needed(asked) >= asked - reserve  # those who count beside the mean
-    assert plan.attendance() == ()
+    assert plan.count_leakage() == ()
     cheap = info.plan(problem, MIN_COHORT, info.options(rounds=6, reserve=100), "calibrated", 7)
-    assert {each.most for each in cheap.attendance()} == {4000 - 100}
+    assert {each.most for each in cheap.count_leakage()} == {4000 - 100}
 
 
 def test_with_coins_half_of_beta_is_the_coins(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,8 +46,8 @@ from quoron_server.algorithms.noisy.plan import DRAWS
 from quoron_server.algorithms.one_epoch.method import OneEpochParameters
 from quoron_server.algorithms.outlier_iterates import plan as iterates_plan
 from quoron_server.algorithms.tracking.method import TrackingParameters
-from quoron_server.parameters import Attendance
 from quoron_server.plan import Privacy, RunPlan
+from quoron_server.schedule import CountLeakage, Rounds
 
 WITH_MIN_COHORT = replace(PRIVACY, min_cohort=0.5, min_cohort_epsilon=1.7)
 
@@ -388,21 +388,14 @@ def spare(name: str, value: float) -> Iterator[None]:
         yield
 
 
-def louder(was: Callable[..., tuple[Attendance, ...]]) -> Callable[..., tuple[Attendance, ...]]:
-    return lambda *given: tuple(replace(each, mu=1.01 * each.mu) for each in was(*given))
+def counting(wrong: Callable[[CountLeakage], CountLeakage]) -> Callable[..., Callable[..., Iterator[Rounds]]]:
+    """Rounds as declared, but for what is claimed of who answers."""
+    return lambda was: lambda *given: (replace(each, leaks=wrong(each.leaks)) for each in was(*given))
 
 
-def all_told(was: Callable[..., tuple[Attendance, ...]]) -> Callable[..., tuple[Attendance, ...]]:
-    return lambda *given: tuple(replace(each, told=True) for each in was(*given))
-
-
-def everybody_counts(was: Callable[..., tuple[Attendance, ...]]) -> Callable[..., tuple[Attendance, ...]]:
-    return lambda *given: tuple(replace(each, most=None) for each in was(*given))
-
-
-def by_columns(was: Callable[..., tuple[Attendance, ...]]) -> Callable[..., tuple[Attendance, ...]]:
+def by_columns(was: Callable[..., Any]) -> Callable[..., Iterator[Rounds]]:
     """A column of C for every count of a user's, where that is paid once for all of them."""
-    return lambda p, problem: tuple(replace(each, mu=p.noise.column_norm * each.mu) for each in was(p, problem))
+    return lambda p, problem: counting(lambda one: replace(one, mu=p.noise.column_norm * one.mu))(was)(p, problem)
 
 
 # What finds a count, bent, and the scenes in which nothing pays for what it claims then. The largest shares are √¾, √½.
@@ -431,17 +424,20 @@ FINE: dict[str, tuple[Any, tuple[str, ...]]] = {
         lambda: bent(min_cohort_server._room, times(1.05)),
         ("winsorised-erm", "one-round-least-squares", "dp-sgd-poisson"),
     ),
-    "attendance, told": (lambda: bent((TrackingParameters, "attendance"), louder), ("tracking-srgd",)),
+    "count_leakage, told": (
+        lambda: bent((TrackingParameters, "stretches"), counting(lambda one: replace(one, mu=1.01 * one.mu))),
+        ("tracking-srgd",),
+    ),
     "participation, told by nothing": (
-        lambda: bent((NoisySGDParameters, "attendance"), all_told),
+        lambda: bent((NoisySGDParameters, "stretches"), counting(lambda one: replace(one, released=True))),
         ("one-pass-dp-sgd", "dp-sgd-wor"),
     ),
     "participation, epochs": (
-        lambda: bent((OneEpochParameters, "attendance"), by_columns),
+        lambda: bent((OneEpochParameters, "stretches"), by_columns),
         ("dp-ftrl/epochs", "dp-ftrl/banded"),
     ),
     "participation, reserves": (
-        lambda: bent((OneEpochParameters, "attendance"), everybody_counts),
+        lambda: bent((OneEpochParameters, "stretches"), counting(lambda one: replace(one, most=None))),
         ("dp-ftrl", "dp-ftrl/epochs"),
     ),
 }

@@ -14,8 +14,8 @@ from quoron_privacy.counts.private_bounds import Bought
 from quoron_privacy.errors import VerificationError
 from quoron_privacy.two_servers.specification import Servers
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.parameters import PlannedRelease
 from quoron_server.plan import Guarantee, Privacy, RunPlan
+from quoron_server.schedule import PlannedRelease
 
 EVERY = list({**dict.fromkeys(ALGORITHMS), **SMALL})
 every_plan = pytest.mark.parametrize("name", EVERY)
@@ -26,10 +26,10 @@ min_cohorts = pytest.mark.parametrize("privacy", [PRIVACY, MIN_COHORT], ids=["al
 @every_plan
 def test_rounds_and_messages_are_those_of_the_cohorts(name: str, privacy: Privacy) -> None:
     plan = make_plan(name, None, privacy)
-    cohorts = plan.parameters.cohorts()
+    cohorts = plan.schedule.cohorts
     assert (len(cohorts), sum(cohorts)) == (plan.cost.rounds, plan.cost.messages)
-    assert 1 <= plan.parameters.participations() <= plan.cost.rounds
-    assert plan.parameters.participations() == 1 or ALGORITHMS[plan.algorithm].choosing.many_passes or "ftrl" in name
+    assert 1 <= plan.schedule.participations <= plan.cost.rounds
+    assert plan.schedule.participations == 1 or ALGORITHMS[plan.algorithm].choosing.many_passes or "ftrl" in name
 
 
 @every_plan

@@ -65,7 +65,7 @@ def test_a_plan_that_does_not_say_that_attendance_is_public_is_refused() -> None
 def test_a_plan_that_a_zero_out_promise_is_bent_into_is_refused() -> None:
     info = ALGORITHMS["recentred-sgd"]
     own = info.plan(PROBLEM, Privacy(15.0, 0.1, adjacency="zero-out"), info.options(rounds=3, rate=1.0))
-    min_cohort = exact(0.5, own.parameters.cohorts(), participations=3, rest=(14.0, 0.05))
+    min_cohort = exact(0.5, own.schedule.cohorts, participations=3, rest=(14.0, 0.05))
     bent = own.assuming([Assumption(Kind.PUBLIC_PARTICIPATION)])
     with pytest.raises(VerificationError, match="under zero-out whether a user is there"):
         info.verify(replace(bent, guarantee=replace(bent.guarantee, min_cohort=min_cohort)))

@@ -323,7 +323,7 @@ def test_replay_catches_a_count_that_has_too_little_noise_to_cost_nothing(name: 
     whole = with_min_cohort(name)
     louder = with_min_cohort(name)
     louder._participation = tuple(
-        each if each.told else replace(each, mu=1.3 * each.mu) for each in whole._participation
+        each if each.released else replace(each, mu=1.3 * each.mu) for each in whole._participation
     )
     assert first_complaint(whole, name) == ""
     assert "the plan charges" in first_complaint(louder, name)

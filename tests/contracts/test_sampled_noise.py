@@ -74,7 +74,7 @@ def test_every_draw_of_noise_that_a_users_guarantee_rests_on_counts_against_delt
     plan, rounds = scenes.make_plan(name), draws_of_rounds(name)
     drawn, base = sum(rounds), name.partition("/")[0]
     if {name, base} & FRESH_USERS:
-        size = plan.parameters.participations()  # consecutive rounds
+        size = plan.schedule.participations  # consecutive rounds
         drawn = max(sum(rounds[first : first + size]) for first in range(len(rounds)))
     assert (drawn == 0) == (name in NO_SERVER_NOISE)
     info, lacks, verified = ALGORITHMS[plan.algorithm], search.lacks, []
@@ -91,4 +91,4 @@ def test_every_draw_of_noise_that_a_users_guarantee_rests_on_counts_against_delt
     info.pairs(plan)
     if drawn:
         assert max(verified) >= drawn - UNCOUNTED.get(base, 0)
-        assert max(verified) <= 4 * max(drawn, sum(plan.parameters.cohorts()))  # nor is δ given away
+        assert max(verified) <= 4 * max(drawn, sum(plan.schedule.cohorts))  # nor is δ given away

@@ -362,7 +362,7 @@ def test_a_run_with_long_first_answers_needs_disk_for_them_and_memory_for_the_ot
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     plan = make_plan(specification(WHITENED))
-    users, numbers = plan.problem.users, plan.parameters.answer_length(plan.problem)
+    users, numbers = plan.problem.users, plan.schedule.answer_length
     monkeypatch.setattr("quoron_server.specification.HELD", 8 * plan.problem.dimension * users)
     require_room(plan, 16 * users * plan.problem.dimension, 8 * users * numbers)
     with pytest.raises(ConfigError, match=rf"on this coordinator's disk, got {8 * users * numbers:,}"):

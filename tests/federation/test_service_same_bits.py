@@ -8,16 +8,7 @@ import numpy as np
 import pytest
 
 from cover import EVERY_QUESTION, by_default
-from federation.crowd import (
-    DIMENSION,
-    FEW,
-    Honest,
-    complete,
-    coordinator,
-    crowd,
-    inline_model,
-    specification,
-)
+from federation.crowd import DIMENSION, FEW, Honest, complete, coordinator, crowd, inline_model, specification
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.specification import make_plan
 
@@ -37,10 +28,10 @@ async def federated(name: str, folder: Path) -> np.ndarray:
     questions = [(user, number) for user, _, number, _ in honest.asked]
     assert len(set(questions)) == len(questions), "somebody was asked twice in a round"
     down, up = honest.longest
-    assert up == made.parameters.answer_length(made.problem), "the coordinator expects answers of another length"
+    assert up == made.schedule.answer_length, "the coordinator expects answers of another length"
     assert down <= 4 * DIMENSION, "a question holds more vectors than the coordinator expects"
     often = max(Counter(user for user, _ in questions).values())
-    assert often <= made.parameters.participations(), "somebody was asked in more rounds than planned"
+    assert often <= made.schedule.participations, "somebody was asked in more rounds than planned"
     return model
 
 

@@ -69,11 +69,17 @@ ABSENT_TOO = tuple(  # variants that are planned as zero-out, too
 )
 AS_PRINTED = {f"{name}, printed": 300 for name in ("accelerated-srgd", "accelerated-erm", "mean-sgd", "local-model")}
 AS_PRINTED["median-sgd, printed"] = 1_200
-# What the parameters of a plan say of its rounds.
-SAYINGS = (
-    *("cohorts", "poisson_sampling", "participations", "answer_length", "long_once", "reads_sums", "points_asked"),
-    *("smooths_loss", "attendance", "assumptions", "masked", "simulation_only"),
+# What follows from a plan's rounds, and what its parameters say beside them.
+FOLLOWING = (
+    "cohorts",
+    "participations",
+    "answer_length",
+    "reads_sums",
+    "gradients_asked",
+    "smooths_loss",
+    "count_leakage",
 )
+SAID = "poisson_sampling", "long_once", "assumptions", "simulation_only"
 SCHEMAS = (lifetime_ledger, roster, helper_books, helping, helping, store)
 
 # Settings laid over the preset `quickstart`; every algorithm is planned for each.
@@ -155,11 +161,13 @@ def guarantees(_: Path, name: str) -> Iterator[tuple[str, Any]]:
     """The guarantee sentence of a variant of the contracts, what its mechanisms cost, and what its rounds are."""
     plan = _planned(name)
     releases, gaussian = plain(plan.releases()), plain(ALGORITHMS[plan.algorithm].gaussian(plan))
-    said = {}
-    for what in SAYINGS:
+    said = {what: plain(getattr(plan.schedule, what)) for what in FOLLOWING} | {"masked": None}
+    for what in SAID:
         value = getattr(plan.parameters, what)
         of_problem = callable(value) and inspect.signature(value).parameters
         said[what] = plain((value(plan.problem) if of_problem else value()) if callable(value) else value)
+    if plan.schedule.rows is not None:
+        said["masked"] = [[each.count, plain(each.rows)] for each in plan.schedule.stretches]
     yield name, {"guarantee": plan_json(plan)["statement"], "releases": releases, "gaussian": gaussian, "rounds": said}
 
 

@@ -242,7 +242,7 @@ class TestWhatOurAccountantFinds:
 
     def test_two_reports_of_one_user_spend_more_than_the_paper_claims(self):
         plan = local_model(*SIZES[2])
-        assert plan.parameters.participations() == 2
+        assert plan.schedule.participations == 2
         assert 0.9 < plan.guarantee.epsilon <= 1.5 * 0.9
         assert any("1.5 ε in all" in said for said in plan.parameters.void)
 

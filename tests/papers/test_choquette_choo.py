@@ -97,7 +97,7 @@ class TestNumbers:
             assert constant in filled
         p = printed(10_000, smoothness_ratio=3.0, batch_size=25).parameters
         assert (p.rounds, p.batch_size) == (400, 25)
-        assert printed(10_000, batch_size=3_000).parameters.cohorts() == (3_000,) * 3
+        assert printed(10_000, batch_size=3_000).schedule.cohorts == (3_000,) * 3
         assert p.beta == pytest.approx(lines.theorem_14(10_000, 25, 3.0, 1.0, 1.0))
         assert "c_M = 3 " in p.filled_in[0]
         small = printed(10_000, polylog=1e5).parameters

@@ -77,7 +77,7 @@ class Leader:
     def __post_init__(self) -> None:
         self.consent = self.helped.open(request(self.run), LEADER)
         plan = plan_of(self.run)
-        self.sheet = plan.parameters.sheet(plan.problem)
+        self.sheet = plan.schedule.sheet()
 
     def masked(self, user: int, round_: int, row: Row | None = None, **about: Any) -> tuple[Entry, np.ndarray]:
         """What a user sends, as list entry and words; `about` is what a replay says instead."""

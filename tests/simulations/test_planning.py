@@ -24,9 +24,10 @@ from quoron_privacy.errors import ConfigError, Infeasible
 from quoron_server.algorithms import ALGORITHMS, Registered
 from quoron_server.algorithms.info import Choosing, Chosen, Factor, Promises
 from quoron_server.algorithms.references import ours
-from quoron_server.parameters import Parameters, PlannedRelease
-from quoron_server.plan import Allowance, Cost, RunPlan
+from quoron_server.parameters import Parameters
+from quoron_server.plan import Allowance, RunPlan
 from quoron_server.problem import Problem
+from quoron_server.schedule import Rounds, gradients
 from quoron_server.silos import Silos, in_silos
 from quoron_server.specification import make_plan
 from quoron_server.wording import plan_json
@@ -43,15 +44,9 @@ class Numbers(Parameters):
     rounds: int
     times: int  # that a user is asked
 
-    def releases(self, dimension: int) -> tuple[PlannedRelease, ...]:
-        del dimension
-        return ()
-
-    def cohorts(self) -> tuple[int, ...]:
-        return (1,) * self.rounds
-
-    def participations(self) -> int:
-        return self.times
+    def stretches(self, problem: Problem) -> tuple[Rounds, ...]:
+        later = Rounds(self.rounds - 1, 1, gradients(problem))
+        return Rounds(1, self.times * problem.users - later.count, later.task, often=self.times), later
 
 
 def pretended(
@@ -72,7 +67,7 @@ def pretended(
             raise Infeasible.too_few(name, f"n={problem.users:,} users are too few", users, also=" for half of them")
         many = 5 if passes == "many" else 1
         numbers = Numbers(options.rounds or rounds, many)
-        return Chosen(numbers, risk, replace(Cost.of(problem, numbers), messages=many * problem.users))
+        return Chosen(numbers, risk)
 
     return Registered(
         name=name,

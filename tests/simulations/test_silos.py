@@ -49,7 +49,7 @@ def test_bits_are_those_of_the_same_persons_in_clients_of_their_own(name: str, t
     listening = Listening()
     (tmp_path / "own").mkdir()
     alone = execute(name, tmp_path / "own", listening)
-    reads_sums = make_plan(name).parameters.reads_sums()
+    reads_sums = make_plan(name).schedule.reads_sums
     assert reads_sums == all(listening.reduced)
     for sums in (False, True) if reads_sums else (False,):
         (tmp_path / f"{sums}").mkdir()

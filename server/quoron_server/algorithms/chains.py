@@ -3,6 +3,7 @@
 What `outlier-iterates` and the algorithm that Lowy, Liu & Asi (2024) print share: docs/papers/lowy.md.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,8 +15,9 @@ from quoron_privacy.release import Release
 from quoron_privacy.robust.laplace_test import LaplaceOneShot
 from quoron_privacy.robust.lottery import OneShot
 from quoron_server.algorithm import Vector
-from quoron_server.parameters import Parameters, PlannedRelease, spans
+from quoron_server.parameters import Parameters, PrintedParameters
 from quoron_server.problem import Problem
+from quoron_server.schedule import RoundRelease, Rounds
 
 Chains = NDArray[np.bool_]  # (C,)
 
@@ -54,25 +56,13 @@ class ChainRounds(Parameters):
     cohort_size: int
     phases: tuple[ChainPhase, ...]
 
-    def releases(self, dimension: int) -> tuple[PlannedRelease, ...]:
-        """Return one noisy mean a phase, behind its test."""
-        del dimension
-        return tuple(
-            PlannedRelease(phase.release, phase.entry(index), 1, rounds, None)
-            for index, (phase, rounds) in enumerate(zip(self.phases, spans(self.phases), strict=True))
-        )
-
-    def cohorts(self) -> tuple[int, ...]:
-        """A user of every chain."""
-        return (self.cohort_size,) * sum(phase.users for phase in self.phases)
-
-    def asks(self, problem: Problem) -> LocalSGD:
-        """A local pass."""
-        return LocalSGD(np.zeros((1, problem.dimension)), self.phases[0].step_size, problem.domain)
-
-    def answer_length(self, problem: Problem) -> int:
-        """The last iterate of a local pass, and their mean."""
-        return 2 * problem.dimension
+    def stretches(self, problem: Problem) -> Iterator[Rounds]:
+        """Local passes of a user of every chain; one noisy mean a phase, behind its test."""
+        for index, phase in enumerate(self.phases):  # as printed, a halt ends the run without those that are left
+            task = LocalSGD(np.zeros((1, problem.dimension)), phase.step_size, problem.domain)
+            halts = isinstance(self, PrintedParameters)
+            made = RoundRelease(phase.release, phase.entry(index), tested=halts, at_end=True)
+            yield Rounds(phase.users, self.cohort_size, task, (made,))
 
 
 def largest(problem: Problem) -> float:

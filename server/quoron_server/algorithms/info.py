@@ -15,7 +15,7 @@ from quoron_privacy.release import Adjacency
 from quoron_server.algorithm import Algorithm
 from quoron_server.algorithms.references import Origin
 from quoron_server.parameters import Assumption, Moves, Parameters, PrintedParameters
-from quoron_server.plan import Constants, Cost, Privacy, RunPlan, TrustModel
+from quoron_server.plan import Constants, Privacy, RunPlan, TrustModel
 from quoron_server.problem import Problem
 
 if TYPE_CHECKING:
@@ -132,7 +132,6 @@ class Chosen:
 
     parameters: Parameters
     risk: float | None  # as the planner's model predicts; None where it has none
-    cost: Cost | None = None  # None: one average gradient of everybody asked
     theorem: str | None = None  # the file under docs/privacy/, with its anchor
     trust_model: TrustModel | None = None
     adjacency: Adjacency | None = None

@@ -30,16 +30,17 @@ from quoron_privacy.noise.streams import NoiseSource, RandomStream
 from quoron_privacy.release import Release, Sums
 from quoron_server.algorithm import Algorithm, Update, Vector
 from quoron_server.algorithms import search
-from quoron_server.parameters import Attendance, GaussianPromise, Kind, Moves
+from quoron_server.parameters import GaussianPromise, Kind, Moves
 from quoron_server.plan import Privacy, RunPlan
 from quoron_server.problem import Problem
+from quoron_server.schedule import CountLeakage
 
 if TYPE_CHECKING:
     from quoron_server.algorithms.info import Counting
 
 MET, NOT_MET, UNDECIDED = "met", "not met", "not decided"  # what is reported of a round
 TRUE_ANSWERS = (Kind.CONTRACTING_LOSSES, Kind.TRUE_GRADIENTS, Kind.FULL_PARTICIPATION)  # by which zeros are none
-_NOTHING = Attendance(0.0)
+_NOTHING = CountLeakage(0.0)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,8 +58,8 @@ class WithMinCohort:
 
     def __init__(self, plan: RunPlan, min_cohort: MinCohort, inner: Algorithm[Any]) -> None:
         self.plan, self.inner = plan, inner
-        self._min_cohort, self._cohorts = min_cohort, plan.parameters.cohorts()
-        self._participation = plan.attendance() or (_NOTHING,) * len(self._cohorts)
+        self._min_cohort, self._cohorts = min_cohort, plan.schedule.cohorts
+        self._participation = plan.count_leakage() or (_NOTHING,) * len(self._cohorts)
 
     def init(self) -> MinCohortState:
         """Before the first round."""
@@ -87,13 +88,13 @@ class WithMinCohort:
             met = decide(min_cohort, counted, asked, limit, noise.stream("quorum", "count", round_))
         else:
             seen: Sequence[tuple[float, float]] = ()  # counts with noise, and the μ of each
-            if given.told:
+            if given.released:
                 own = self.inner.update(state.inner, answers, noise)
                 assert own.present is not None
                 seen = ((own.present, given.mu),)
-            if (paid := min_cohort.deviation(0.0 if given.told else given.mu)) < math.inf:
+            if (paid := min_cohort.deviation(0.0 if given.released else given.mu)) < math.inf:
                 seen = (*seen, (noisy_count(counted, paid, noise.stream("quorum", "count", round_)), 1 / (paid or 1.0)))
-                releases = (min_cohort.entry(asked, 0.0 if given.told else given.mu),)
+                releases = (min_cohort.entry(asked, 0.0 if given.released else given.mu),)
             met, told = enough(min_cohort, seen, asked), MET if seen else UNDECIDED
         if not met:
             kept, shown = (state.inner, ()) if own is None else (own.state, own.releases)
@@ -161,14 +162,14 @@ def with_min_cohort(
 
     Infeasible if that has too few users to count.
     """
-    cohorts, alone, given = own.parameters.cohorts(), own.guarantee, own.attendance(paid=not free)
+    cohorts, alone, given = own.schedule.cohorts, own.guarantee, own.count_leakage(paid=not free)
     private = alone.trust_model != "none"
     room = partial(_room, own, privacy, promise, counting) if private else lambda spent: 0.0
     min_cohort = min_cohorts.calibrate(
         float(privacy.min_cohort or 0.0),
         0.0 if free else privacy.min_cohort_epsilon,
         cohorts,
-        participations=own.parameters.participations(),
+        participations=own.schedule.participations,
         rest=(alone.epsilon, alone.delta),
         free=[each.mu for each in given],
         room=room,
@@ -193,8 +194,8 @@ def with_public_participation(own: RunPlan, privacy: Privacy) -> RunPlan:
     alone = own.guarantee
     min_cohort = min_cohorts.exact(
         float(privacy.min_cohort or 0.0),
-        own.parameters.cohorts(),
-        participations=own.parameters.participations(),
+        own.schedule.cohorts,
+        participations=own.schedule.participations,
         rest=(alone.epsilon, alone.delta),
     )
     private = alone.trust_model != "none"
@@ -236,7 +237,7 @@ def told_too_much(plan: RunPlan) -> str | None:
 
 def _room(own: RunPlan, privacy: Privacy, promise: GaussianPromise | None, counting: "Counting", spent: float) -> float:
     """μ of a count in every round, beside the run as planned, for all that (ε, δ) leaves; about, for another ε_q."""
-    parameters, problem, rounds = own.parameters, own.problem, len(own.parameters.cohorts())
+    parameters, problem, rounds = own.parameters, own.problem, len(own.schedule.cohorts)
     planned = spent == privacy.min_cohort_epsilon
     delta = privacy.delta - search.slack(privacy.epsilon, gaussians=rounds + 1)
     epsilon = privacy.epsilon if planned else own.guarantee.epsilon + spent
@@ -246,7 +247,7 @@ def _room(own: RunPlan, privacy: Privacy, promise: GaussianPromise | None, count
     whole = gdp.mu_for(epsilon, left) * (1 - 1e-9) if left > 0 else 0.0  # verified by other arithmetic
     alone = own.guarantee.epsilon, own.guarantee.delta - (1 + math.exp(own.guarantee.epsilon)) * promise.variation
     mu = max(promise.mu, gdp.mu_for(*alone))  # what the run was planned for, whatever the second account says of it
-    return math.sqrt(max(whole**2 - mu**2, 0.0) / parameters.participations())
+    return math.sqrt(max(whole**2 - mu**2, 0.0) / own.schedule.participations)
 
 
 def verify_min_cohort(plan: RunPlan) -> None:
@@ -255,14 +256,12 @@ def verify_min_cohort(plan: RunPlan) -> None:
     Of counts with Gaussian noise, that they are paid for: `verify_counts` asks what they are, and what they cost beside
     the run is asked of the pair of both.
     """
-    promise, min_cohort, cohorts = plan.guarantee, plan.guarantee.min_cohort, plan.parameters.cohorts()
+    promise, min_cohort = plan.guarantee, plan.guarantee.min_cohort
     if min_cohort is None or promise.trust_model == "none":
         return
-    participation, participations = plan.attendance(), plan.parameters.participations()
+    participation, participations, cohorts = plan.count_leakage(), plan.schedule.participations, plan.schedule.cohorts
     if (why := told_too_much(plan)) is not None:
         raise VerificationError(f"Expected private participation in a plan of {plan.algorithm}, got public: {why}.")
-    if len(cohorts) != plan.cost.rounds or sum(cohorts) != plan.cost.messages:
-        raise VerificationError(f"Expected the cost's rounds and messages in cohorts, got {cohorts}.")
     if not (min_cohort.epsilon > 0 or (participation and len(participation) == len(cohorts))):
         raise VerificationError(
             f"Expected minimum cohort.epsilon > 0 in a plan of {plan.algorithm}, got {min_cohort.epsilon}."
@@ -280,10 +279,11 @@ def verify_counts(plan: RunPlan, moves: Callable[[Any, Problem], Sequence[Moves 
     `moves` counts again how far a user moves each round: by staying away and one in the count, no farther than by being
     another. So it asks neither what a plan declares of that, nor the algorithm that claims the room.
     """
-    promise, min_cohort, cohorts = plan.guarantee, plan.guarantee.min_cohort, plan.parameters.cohorts()
+    promise, min_cohort = plan.guarantee, plan.guarantee.min_cohort
     if min_cohort is None or promise.trust_model == "none" or min_cohort.count_scale:
         return
-    participation = plan.attendance() or (_NOTHING,) * len(cohorts)
+    cohorts = plan.schedule.cohorts
+    participation = plan.count_leakage() or (_NOTHING,) * len(cohorts)
     halved = promise.adjacency == "replace-one" and not plan.parameters.poisson_sampling
     left: Sequence[Moves | None] = moves(plan.parameters, plan.problem) if halved else ()
     left = left or (None,) * len(cohorts)
@@ -293,11 +293,11 @@ def verify_counts(plan: RunPlan, moves: Callable[[Any, Problem], Sequence[Moves 
         if (promise.trust_model == "local" or min_cohort.public) and math.isinf(given.mu):
             continue
         room = 0.0
-        if given.told:
+        if given.released:
             _verify_told(plan, round_, given)
         elif given.mu and own is not None and given.most == own.most:
             room = own.replaced**2 - own.away**2
-        deviation = min_cohort.deviation(0.0 if given.told else given.mu)
+        deviation = min_cohort.deviation(0.0 if given.released else given.mu)
         if not (deviation > 0 and deviation**-2 <= room + min_cohort.each**2):
             raise VerificationError(
                 f"Expected a count that its round's releases leave room for, or that is paid for, got {given} and "
@@ -305,9 +305,9 @@ def verify_counts(plan: RunPlan, moves: Callable[[Any, Problem], Sequence[Moves 
             )
 
 
-def _verify_told(plan: RunPlan, round_: int, given: Attendance) -> None:
+def _verify_told(plan: RunPlan, round_: int, given: CountLeakage) -> None:
     """A release of the round tells how many answered, as finely as is said."""
-    for each in plan.parameters.releases(plan.problem.dimension):
+    for each in plan.schedule.releases:
         teller = each.mechanism
         if round_ in each.rounds and isinstance(teller, min_cohorts.TellsPresence):
             finest = 1 / (teller.users * teller.presence_deviation)
@@ -316,9 +316,9 @@ def _verify_told(plan: RunPlan, round_: int, given: Attendance) -> None:
     raise VerificationError(f"Expected a release of round {round_ + 1} that tells who answers, got {given}.")
 
 
-def _present(plan: RunPlan, given: Sequence[Attendance]) -> Callable[[int], int]:
+def _present(plan: RunPlan, given: Sequence[CountLeakage]) -> Callable[[int], int]:
     """How many who count are there of a cohort when everybody is; by coins, but for a chance of BETA / 2 a run."""
-    cohorts = plan.parameters.cohorts()
+    cohorts = plan.schedule.cohorts
     if not plan.parameters.poisson_sampling:
         asked = zip(given, cohorts, strict=False)
         most, cohort = next(((each.most, cohort) for each, cohort in asked if each.most is not None), (1, 1))

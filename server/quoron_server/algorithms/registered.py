@@ -41,14 +41,7 @@ from quoron_server.algorithms.min_cohort import (
     with_public_participation,
 )
 from quoron_server.algorithms.search import settled
-from quoron_server.parameters import (
-    Assumption,
-    GaussianPromise,
-    Kind,
-    NearGaussianPromise,
-    PrintedParameters,
-    together,
-)
+from quoron_server.parameters import Assumption, GaussianPromise, Kind, NearGaussianPromise, PrintedParameters, together
 from quoron_server.plan import Constants, Cost, Guarantee, Privacy, RunPlan
 from quoron_server.problem import Problem
 from quoron_server.wording import assumption_text
@@ -178,7 +171,7 @@ class Registered(AlgorithmInfo):
 
         def made(left: Privacy, asked: Any, *, free: bool = False) -> RunPlan:
             own = self.plan(problem, left_by_min_cohort(left, spent=not free), asked, constants, seed)
-            if free and not own.attendance(paid=False):
+            if free and not own.count_leakage(paid=False):
                 raise Infeasible(self.name, "no round leaves room for a count", "a minimum cohort that is paid for")
             return resting(with_min_cohort(own, left, self._gaussian(own), self.promises.counting, free=free))
 
@@ -235,7 +228,7 @@ class Registered(AlgorithmInfo):
             algorithm=self.name,
             problem=problem,
             guarantee=Guarantee(epsilon, delta, adjacency, trust_model, chosen.assumptions, theorem),
-            cost=chosen.cost or Cost.of(problem, chosen.parameters),
+            cost=Cost.of(problem, chosen.parameters),
             parameters=chosen.parameters,
             predicted_excess_risk=self.factor.bound(chosen.risk, problem),
             seed=seed,
@@ -274,11 +267,7 @@ class Registered(AlgorithmInfo):
             verify_min_cohort(plan)
             alone = own.without("servers")
             self.verifier(replace(alone, problem=alone.problem.without_beliefs()))
-            rounds = len(own.parameters.cohorts())
-            if rounds != plan.cost.rounds:  # budgets and clients see those of the cost
-                raise VerificationError(
-                    f"Expected cost.rounds={rounds}, as the parameters say, got {plan.cost.rounds}."
-                )
+            search.require_cost(own)
             if promise.servers is not None:
                 two_servers.verify(plan)
             verify_counts(plan, self.promises.moves)
@@ -297,10 +286,7 @@ class Registered(AlgorithmInfo):
                 f"Expected a plan of {self.name} as printed to prove nothing and to have nothing beside, got {promise}."
             )
         self._check_promise(plan)
-        if len(parameters.cohorts()) != plan.cost.rounds:
-            raise VerificationError(
-                f"Expected cost.rounds={len(parameters.cohorts())}, as the parameters say, got {plan.cost.rounds}."
-            )
+        search.require_cost(plan)
         found = self.printed.epsilon(parameters, plan.problem, promise.delta)
         if not found <= promise.epsilon:
             raise VerificationError(f"Expected epsilon of at least {found:.4g}, got {promise.epsilon:.4g}.")

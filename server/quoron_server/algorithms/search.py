@@ -134,8 +134,8 @@ def require_least(name: str, what: str, got: float, truth: float) -> None:
         )
 
 
-def require_usual_cost(plan: RunPlan) -> None:
-    """VerificationError unless the plan costs one average gradient of everybody whom its parameters ask."""
+def require_cost(plan: RunPlan) -> None:
+    """VerificationError unless the plan costs what its rounds ask: budgets and clients see its cost."""
     expected = Cost.of(plan.problem, plan.parameters)
     require(plan.algorithm, (f"the cost of its rounds, {expected}", plan.cost == expected, plan.cost))
 

@@ -90,7 +90,7 @@ class Training(Asked):
 
 def _require_fitting(algorithm: str, plan: RunPlan) -> None:
     """ConfigError for questions that no client takes: they would all refuse, and the model would be noise."""
-    points = plan.parameters.points_asked()
+    points = plan.schedule.gradients_asked
     most = (wire.MAX_WHOLE // 8 - 1024) // points
     if plan.problem.dimension > most:
         raise ConfigError(

@@ -346,7 +346,7 @@ def _forecast_rows(planned: Plan) -> list[tuple[str, str]]:
 
 def _seconds(plan: RunPlan) -> float:
     """About what the rounds compute on two processors, as measured in docs/results.md: by users and by numbers."""
-    rows, answer = plan.problem.users * plan.problem.items_per_user, plan.parameters.answer_length(plan.problem)
+    rows, answer = plan.problem.users * plan.problem.items_per_user, plan.schedule.answer_length
     return 250e-9 * plan.cost.messages + 0.5e-9 * (
         plan.cost.gradient_evaluations * plan.problem.dimension + rows * answer
     )

@@ -305,7 +305,7 @@ def _facts(chosen: Candidate, info: Registered, allowed: Iterable[Candidate]) ->
     plan = chosen.plan
     assert plan is not None
     asked = plan.cost.messages / plan.problem.users
-    often = "at most once" if plan.parameters.participations() == 1 else f"about {asked:.3g} times"
+    often = "at most once" if plan.schedule.participations == 1 else f"about {asked:.3g} times"
     risk = risk_sentence(chosen.predicted, chosen.guess)
     others = [each for each in allowed if each.plan]
     beside = f", {_beside(chosen, others)}" if risk and len(others) > 1 else ""

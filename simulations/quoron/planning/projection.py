@@ -11,7 +11,7 @@ import numpy as np
 
 from quoron.engine.network import DEADLINE, Counts, Network, Times, total
 from quoron.planning.choosing import Candidate, risk_words
-from quoron_client.protocol.questions import AverageGradient, Question
+from quoron_client.protocol.questions import Question
 from quoron_privacy.errors import ConfigError
 from quoron_server.parameters import Kind
 from quoron_server.plan import RunPlan
@@ -140,9 +140,7 @@ def _average(plan: RunPlan, network: Network | None) -> Traffic:
     messages, rounds = max(1, cost.messages), max(1, cost.rounds)
     asked = max(1, messages // rounds)
     like = replace(plan.problem, dimension=outputs * min(plan.problem.features, SOME))
-    points = plan.parameters.points_asked()
-    gradient = AverageGradient(np.zeros((points, like.dimension)), (1.0,) * points)
-    nominal = Question(1, np.zeros(1, np.int64), plan.parameters.asks(like) or gradient)
+    nominal = Question(1, np.zeros(1, np.int64), plan.parameters.schedule(like).usual_task)
     sizes = zip(encoded(nominal, like.dimension), nominal.payload(like.dimension), strict=True)
     down, up = (size - numbers for size, numbers in sizes)
     average = {

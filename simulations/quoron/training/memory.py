@@ -67,7 +67,7 @@ def make_sure_of_answers(plan: RunPlan) -> None:
     question = algorithm.request(state, SeededNoise(0))  # whom it asks is looked at by nobody
     answers, kept = 0, _CODED * size(state)
     if question is not None and question.reduction is None:
-        users, numbers = max(plan.parameters.cohorts()), plan.parameters.answer_length(plan.problem)
+        users, numbers = max(plan.schedule.cohorts), plan.schedule.answer_length
         answers = 4 * 8 * users * numbers
         if isinstance(question.task, MomentAndGradient) and 8 * users * numbers > inline.HELD:
             answers = 4 * (inline.BLOCK + 8 * users * plan.problem.dimension)  # gradients are what other rounds ask for

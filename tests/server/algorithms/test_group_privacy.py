@@ -100,7 +100,7 @@ def test_no_place_is_asked_for_twice_and_each_user_is_asked_as_often_as_told(nam
             asked[user] += 1
         silent = Answers(np.zeros((len(question.cohort), 3)), np.zeros(len(question.cohort), np.uint8))
         state = algorithm.update(state, silent, SeededNoise(1)).state
-    assert asked.max() == plan.parameters.participations()
+    assert asked.max() == plan.schedule.participations
     assert len(seen) == plan.cost.gradient_evaluations
 
 

@@ -1,5 +1,6 @@
 """A plan promises what its algorithm's theorem is about, or it does not run."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import pytest
@@ -9,8 +10,10 @@ from quoron_privacy.errors import ConfigError, VerificationError
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.info import Chosen, Printed
 from quoron_server.algorithms.registered import derived
-from quoron_server.parameters import Parameters, PlannedRelease, PrintedParameters
-from quoron_server.plan import Cost, Privacy
+from quoron_server.parameters import Parameters, PrintedParameters
+from quoron_server.plan import Privacy
+from quoron_server.problem import Problem
+from quoron_server.schedule import Rounds
 
 every_algorithm = pytest.mark.parametrize("name", list(ALGORITHMS))
 
@@ -45,11 +48,8 @@ class _AsPrinted(PrintedParameters):
 
     own: Parameters
 
-    def releases(self, dimension: int) -> tuple[PlannedRelease, ...]:
-        return self.own.releases(dimension)
-
-    def cohorts(self) -> tuple[int, ...]:
-        return self.own.cohorts()
+    def stretches(self, problem: Problem) -> Iterable[Rounds]:
+        return self.own.stretches(problem)
 
 
 def test_what_a_planner_leaves_open_is_as_the_registry_says_and_what_it_says_wins():
@@ -67,7 +67,7 @@ def test_what_a_planner_leaves_open_is_as_the_registry_says_and_what_it_says_win
     assert promise.assumptions == derived(plan)
     assert plan.cost == made.cost
     assert (plan.guessed_excess_risk, plan.predicted_excess_risk) == (2.0, info.factor.bound(2.0, made.problem))
-    other = Chosen(made.parameters, None, Cost(1, 2, 3, 4, 5), "elsewhere.md#x1", "model", "zero-out")
+    other = Chosen(made.parameters, None, "elsewhere.md#x1", "model", "zero-out")
     numbers = _AsPrinted(5.0, 1e-5, ("c = 1",), ("η β = 2 > 1",), made.parameters)
     other = replace(other, parameters=numbers)
     printed = Printed(_Open, _AsPrinted, lambda *_: other, lambda plan: plan, lambda *_: 7.0)
@@ -84,4 +84,4 @@ def test_what_a_planner_leaves_open_is_as_the_registry_says_and_what_it_says_win
         plan.require_deployable(trust_clients=True)
     assert (plan.guarantee.theorem, plan.guarantee.trust_model) == ("elsewhere.md#x1", "model")
     assert (plan.guarantee.adjacency, plan.guarantee.proved) == ("zero-out", False)
-    assert (plan.cost, plan.predicted_excess_risk) == (Cost(1, 2, 3, 4, 5), None)
+    assert (plan.cost, plan.predicted_excess_risk) == (made.cost, None)

@@ -136,7 +136,7 @@ class TestSeveralEpochs:
                 asked.setdefault(user, []).append(question.round)
             answers = Answers(np.zeros((len(question.cohort), 3)), np.zeros(len(question.cohort), np.uint8))
             state = algorithm.update(state, answers, noise).state
-        assert max(map(len, asked.values())) <= p.epochs == p.participations()
+        assert max(map(len, asked.values())) <= p.epochs == plan.schedule.participations
         assert all(set(np.diff(rounds)) <= {p.batches} for rounds in asked.values())
         assert (p.noise.participations, p.noise.separation) == (p.epochs, p.batches)
 

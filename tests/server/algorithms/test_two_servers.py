@@ -46,7 +46,7 @@ def test_every_method_without_a_reason_against_it_has_a_plan_that_costs_each_ser
     assert 0.999 * allowed <= promise.mu <= allowed
     assert charge_of(plan)["epsilon"] == PRIVACY.epsilon  # a lifetime's limit holds against each server
     assert charge_of(plan)["mu"] >= promise.mu
-    again = Sheet.read(plan.parameters.sheet(plan.problem).as_json())
+    again = Sheet.read(plan.schedule.sheet().as_json())
     assert server_mu(again) == pytest.approx(noise.server_mu(again), rel=1e-6)  # one plays the sampler
 
 

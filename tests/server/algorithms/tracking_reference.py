@@ -95,7 +95,7 @@ def small_plan(
         ridge=ridge,
     )
     promise = Guarantee(epsilon, delta, adjacency, "central-broadcast", (), THEOREM)
-    return RunPlan("tracking-srgd", problem, promise, Cost(p.rounds, p.asked, 0, 0, 0), p, None, 3)
+    return RunPlan("tracking-srgd", problem, promise, Cost.of(problem, p), p, None, 3)
 
 
 class Users:

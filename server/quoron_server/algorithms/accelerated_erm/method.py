@@ -27,7 +27,7 @@ or, without a test, g = r + (1/K) Σ clip_C(q_u - r) + N(0, σ² I).
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 
 from quoron_client.protocol.questions import Answers, AverageGradient, Question
 from quoron_client.protocol.smoothing import Convolution
-from quoron_privacy.gaussian import SPARE, GaussianNoise, mean_sensitivity
+from quoron_privacy.gaussian import GaussianNoise, mean_sensitivity
 from quoron_privacy.means.clipping import clipped_mean
 from quoron_privacy.noise.streams import NoiseSource, RandomStream
 from quoron_privacy.release import Release
@@ -48,9 +48,10 @@ from quoron_server.algorithm import OfPlan, Update, Vector
 from quoron_server.algorithms import acsa
 from quoron_server.algorithms.acsa import Shape
 from quoron_server.algorithms.slots import partition
-from quoron_server.parameters import Assumption, Attendance, Kind, Parameters, PlannedRelease, spans
+from quoron_server.parameters import Assumption, Kind, Parameters
 from quoron_server.plan import RunPlan
 from quoron_server.problem import Problem
+from quoron_server.schedule import RoundRelease, Rounds, count_beside, gradients
 
 SECRET = "without-replacement", "poisson"  # ways of drawing cohorts on whose secrecy promises rest
 
@@ -151,42 +152,28 @@ class AcceleratedERMParameters(Parameters):
     phases: tuple[Phase, ...]
     smoothing: float | None  # r
 
-    def releases(self, dimension: int) -> tuple[PlannedRelease, ...]:
-        """A decision in every round, of a noisy threshold up to its first miss, and the noisy step where it passes."""
-        del dimension
-        found: list[PlannedRelease] = []
-        for phase, rounds in zip(self.phases, spans(self.phases), strict=True):
-            if isinstance(phase.accounting, Clipped):
-                mu = phase.accounting.answer_mu
-                found.append(PlannedRelease(phase.noise, phase.noise.entry(), phase.rounds, rounds, mu))
-                continue
-            assert phase.test is not None
-            once = self.test == "above-threshold"
-            found.append(PlannedRelease(phase.test, phase.test.entry(), phase.rounds, rounds, None, tested=once))
-            steps = PlannedRelease(phase.accounting, phase.noise.entry(), phase.rounds, rounds, None, tested=True)
-            found.append(steps)
-        return tuple(found)
+    def stretches(self, problem: Problem) -> Iterator[Rounds]:
+        """A decision in every round, of a noisy threshold up to its first miss, and the noisy step where it passes.
 
-    def cohorts(self) -> tuple[int, ...]:
-        """Of the phases."""
-        return tuple(phase.cohort_size for phase in self.phases for _ in range(phase.rounds))
+        With coins, and beside what a test may withhold, there is no room for a count.
+        """
+        task = gradients(problem, smoothing=None if self.smoothing is None else Convolution(self.smoothing, 0))
+        for phase in self.phases:
+            often = participations(phase.rounds, phase.users, phase.cohort_size, self.sampling)
+            alike = Rounds(phase.rounds, phase.cohort_size, task, often=often)
+            step = RoundRelease(phase.accounting, phase.noise.entry(), tested=True)
+            if isinstance(phase.accounting, Clipped):
+                step = RoundRelease(phase.noise, phase.noise.entry(), phase.accounting.answer_mu)
+                leaks = count_beside(None if self.poisson_sampling else phase.noise)
+                yield replace(alike, releases=(step,), leaks=leaks)
+            elif phase.test is not None:
+                once = self.test == "above-threshold"
+                yield replace(alike, releases=(RoundRelease(phase.test, phase.test.entry(), tested=once), step))
 
     @property
     def poisson_sampling(self) -> bool:
         """With coins."""
         return self.sampling == "poisson"
-
-    def participations(self) -> int:
-        """Those of a phase, as phases share no user."""
-        return max(participations(each.rounds, each.users, each.cohort_size, self.sampling) for each in self.phases)
-
-    def attendance(self, problem: Problem) -> tuple[Attendance, ...]:
-        """Beside means of vectors cut to a fixed length; nothing with coins, or beside what a test may withhold."""
-        del problem
-        noises = [(each.noise, each.rounds) for each in self.phases if isinstance(each.accounting, Clipped)]
-        if len(noises) < len(self.phases) or self.poisson_sampling:
-            return ()
-        return tuple(Attendance(SPARE * one.sensitivity / one.scale) for one, rounds in noises for _ in range(rounds))
 
     def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
         """Secret cohorts, of a fixed size but for coins, unless everybody is asked or batches are public."""

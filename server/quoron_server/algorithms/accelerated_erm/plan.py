@@ -496,7 +496,6 @@ def verify(plan: RunPlan) -> None:
         last = phase.first + phase.users
         _verify_numbers(plan.problem, p, phase)
         verify_privacy(plan, p.sampling, phase)
-    search.require_usual_cost(plan)
 
 
 def _verify_numbers(problem: Problem, p: AcceleratedERMParameters, phase: Phase) -> None:

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quoron_client.protocol.questions import Answers, AverageGradient, Question, RangeReport, VectorReport
-from quoron_client.protocol.smoothing import Convolution, moreau
+from quoron_client.protocol.smoothing import moreau
 from quoron_privacy import local
 from quoron_privacy.means.rotation import padded
 from quoron_privacy.noise.streams import NoiseSource, SeededNoise
@@ -34,8 +34,9 @@ from quoron_server.algorithm import OfPlan, Update, Vector
 from quoron_server.algorithms.centring import margin, next_radius, public_signs
 from quoron_server.algorithms.local_reports import RangeReports, VectorReports
 from quoron_server.algorithms.slots import partition
-from quoron_server.parameters import Assumption, Attendance, Kind, Parameters, PlannedRelease
+from quoron_server.parameters import Assumption, Kind, Parameters
 from quoron_server.problem import Problem
+from quoron_server.schedule import CountLeakage, RoundRelease, Rounds
 
 Estimator = Literal["clip", "tracking", "range"]
 Reports = Literal["disjoint", "split"]
@@ -66,13 +67,6 @@ class LocalModelParameters(Parameters):
     warm_ups: int = 0  # interactions that only look for a centre, from where the run starts
     warm_users: int = 0  # of each of them
 
-    def asks(self, problem: Problem) -> VectorReport:
-        """A report of a vector."""
-        zero = np.zeros(problem.dimension)
-        smoothing = Convolution(self.smoothing, 0) if self.smoothing else None
-        gradient = AverageGradient(zero[None, :], (1.0,), problem.user_smoothness, smoothing=smoothing)
-        return VectorReport(gradient, self.vector_epsilon, self.vector_delta, self.first_radius, zero)
-
     @property
     def interactions(self) -> int:
         """Adaptive interactions of a step."""
@@ -98,31 +92,20 @@ class LocalModelParameters(Parameters):
         """Of an interaction that steps."""
         return VectorReports(self.vector_epsilon, self.vector_delta, self.noise_scale)
 
-    def releases(self, dimension: int) -> tuple[PlannedRelease, ...]:
-        """The reports of every interaction, each private by itself."""
-        del dimension
-        ranges = [round_ for round_ in range(self.rounds) if self.seeks(round_)]
-        vectors = [round_ for round_ in range(self.rounds) if not self.seeks(round_)]
-        sent, sought = self.vector_reports, self.range_reports
-        steps = PlannedRelease(sent, sent.entry(), len(vectors), vectors, None, scaled=True)
-        return (PlannedRelease(sought, sought.entry(), len(ranges), ranges, None), steps) if ranges else (steps,)
-
-    def cohorts(self) -> tuple[int, ...]:
-        """Scouts and vectors of the steps."""
-        return tuple(self.cohort(round_)[1] for round_ in range(self.rounds))
-
-    def participations(self) -> int:
-        """Both reports of a user, where one sends both."""
-        return 2 if self.reports == "split" else 1
-
-    def answer_length(self, problem: Problem) -> int:
-        """Bits of a range, or a vector."""
-        return max(self.bins, problem.dimension)
-
-    def attendance(self, problem: Problem) -> tuple[Attendance, ...]:
-        """The adversary of this guarantee sees which users answer."""
-        del problem
-        return (Attendance(math.inf),) * self.rounds
+    def stretches(self, problem: Problem) -> tuple[Rounds, ...]:
+        """The reports of every interaction, each private by itself; the adversary sees which users answer."""
+        zero, smoothing = np.zeros(problem.dimension), moreau(self.smoothing)
+        gradient = AverageGradient(zero[None, :], (1.0,), problem.user_smoothness, smoothing=smoothing)
+        report = VectorReport(gradient, self.vector_epsilon, self.vector_delta, self.first_radius, zero)
+        sent, sought, seen = self.vector_reports, self.range_reports, CountLeakage(math.inf)
+        made, split = RoundRelease(sent, sent.entry(), scaled=True), self.reports == "split"
+        step = Rounds(1, self.vectors, report, (made,), fresh=not split, leaks=seen)
+        before = replace(step, count=self.warm_ups, cohort=self.warm_users, fresh=True)
+        if self.interactions == 1:
+            return before, replace(step, count=self.steps)
+        bits = RangeReport(gradient, self.range_epsilon, self.bins, self.half_width, zero, np.zeros(1, np.int64))
+        look = Rounds(1, self.scouts, bits, (RoundRelease(sought, sought.entry()),), leaks=seen)
+        return (before, *(look, step) * self.steps)
 
     def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
         """Each user sends one report of each kind, and who sends a report reveals nothing."""

@@ -46,7 +46,7 @@ from quoron_server.algorithms.local_reports import vector_scale
 from quoron_server.algorithms.printed import bassily_sun
 from quoron_server.algorithms.references import BASSILY_SUN_2023, repaired
 from quoron_server.algorithms.search import Candidate, best, round_grid
-from quoron_server.plan import Cost, Privacy, RunPlan
+from quoron_server.plan import Privacy, RunPlan
 from quoron_server.problem import Problem
 
 Vector = NDArray[np.float64]
@@ -131,7 +131,7 @@ def plan(problem: Problem, privacy: Privacy, options: LocalModelOptions) -> Chos
     if not feasible or (least := min(each.risk for each in feasible)) >= _worth(problem):
         raise _infeasible(problem, options, feasible)
     chosen = next(each for each in feasible if each.risk <= least * EQUAL)
-    run, d = chosen.of, problem.dimension
+    run = chosen.of
     sent = run.sent
     p = LocalModelParameters(
         estimator=run.estimator,
@@ -155,11 +155,7 @@ def plan(problem: Problem, privacy: Privacy, options: LocalModelOptions) -> Chos
         warm_ups=sent.warm_ups,
         warm_users=sent.warm_users,
     )
-    vectors = run.steps * sent.vectors + sent.warm_ups * sent.warm_users
-    messages = run.steps * sent.scouts + vectors
-    down = run.steps * sent.scouts * (2 * d + 1) + vectors * 2 * d
-    up = run.steps * sent.scouts * sent.bins + vectors * d
-    return Chosen(p, chosen.risk, Cost(p.rounds, messages, messages * problem.items_per_user, 8 * down, 8 * up))
+    return Chosen(p, chosen.risk)
 
 
 def verify(plan: RunPlan) -> None:

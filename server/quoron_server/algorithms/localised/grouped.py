@@ -37,7 +37,7 @@ from quoron_server.algorithms.localised.plan import Shape, shapes
 from quoron_server.algorithms.references import FELDMAN_2020, theirs
 from quoron_server.algorithms.search import Candidate, best, round_grid
 from quoron_server.algorithms.slots import partition
-from quoron_server.plan import Cost, Privacy, RunPlan
+from quoron_server.plan import Privacy, RunPlan
 from quoron_server.problem import Problem
 
 NAME = "group-phased-sgd"
@@ -91,7 +91,7 @@ def plan(problem: Problem, privacy: Privacy, options: GroupedOptions) -> Chosen:
         GaussianNoise(phase.sensitivity, phase.release_scale).effective_mu(problem.dimension) for phase in phases
     )
     numbers = GroupedParameters(options.layout, phases, chosen.shares, mus, _total(options.layout, mus))
-    return Chosen(numbers, found.risk, _cost(problem, chosen.shares))
+    return Chosen(numbers, found.risk)
 
 
 def item_shift(lipschitz: float, places: int, batch: float) -> float:
@@ -106,15 +106,6 @@ def _shift(problem: Problem, share: Share) -> float:
 def _total(layout: str, mus: tuple[float, ...]) -> float:
     """μ of a run: by composition where phases share users, else that of the least private phase."""
     return _together(layout, mus) * (1 + 2.0**-50 if layout == "spread" else 1)
-
-
-def _cost(problem: Problem, shares: tuple[Share, ...]) -> Cost:
-    row = 8 * problem.dimension
-    asked = [(share.rounds * share.cohort_size, share.asked_for) for share in shares]
-    messages = sum(count for count, _ in asked)
-    down = sum(count * (row + 8 * places) for count, places in asked)
-    rounds = sum(share.rounds for share in shares)
-    return Cost(rounds, messages, sum(count * places for count, places in asked), down, messages * row)
 
 
 def _candidates(problem: Problem, privacy: Privacy, options: GroupedOptions) -> Iterator[Candidate[_Laid]]:

@@ -1,15 +1,16 @@
 """The rule of plain means: the mean of a cohort with a fixed divisor (Feldman, Koren & Talwar 2020, Algorithm 2)."""
 
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
 from quoron_client.protocol.questions import Answers, PlacedGradient
-from quoron_privacy.gaussian import SPARE
 from quoron_privacy.noise.streams import NoiseSource
 from quoron_server.algorithms.localised.method import Aggregate, LocalisedParameters, Phase, Rule
-from quoron_server.parameters import Attendance, ContractingPhases, PlannedRelease
+from quoron_server.parameters import ContractingPhases
 from quoron_server.problem import Problem
+from quoron_server.schedule import RoundRelease, Rounds, count_beside, gradients
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,16 +19,11 @@ class PhasedParameters(LocalisedParameters):
 
     mu: float  # GDP parameter of every phase, as computed
 
-    def releases(self, dimension: int) -> tuple[PlannedRelease, ...]:
-        """One noisy average a phase."""
-        alone = ContractingPhases.releases(self, dimension)
-        return tuple(replace(release, mu=self.mu) for release in alone)
-
-    def attendance(self, problem: Problem) -> tuple[Attendance, ...]:
-        """Beside the average of a phase, which a user moves half as far by staying away as by being another."""
-        del problem
-        each = [(SPARE * phase.sensitivity / phase.release_scale, phase.rounds) for phase in self.phases]
-        return tuple(Attendance(mu) for mu, rounds in each for _ in range(rounds))
+    def stretches(self, problem: Problem) -> Iterator[Rounds]:
+        """One noisy average a phase, which a user moves half as far by staying away as by being another."""
+        for index, phase in enumerate(self.phases):
+            made = RoundRelease(phase.noise, phase.entry(index), self.mu, at_end=True)
+            yield Rounds(phase.rounds, self.cohort_size, gradients(problem), (made,), leaks=count_beside(phase.noise))
 
 
 class PlainMean(Rule):
@@ -93,25 +89,14 @@ class GroupedParameters(ContractingPhases):
             round_ -= share.rounds
         raise IndexError(round_)
 
-    def releases(self, dimension: int) -> tuple[PlannedRelease, ...]:
-        """One noisy average a phase."""
-        found = ContractingPhases.releases(self, dimension)
-        return tuple(replace(release, mu=mu) for release, mu in zip(found, self.mus, strict=True))
-
-    def cohorts(self) -> tuple[int, ...]:
-        """Those of each phase's share."""
-        return tuple(share.cohort_size for share in self.shares for _ in range(share.rounds))
-
-    def asks(self, problem: Problem) -> PlacedGradient:
-        """A gradient at the places of the first phase."""
-        many = self.shares[0].asked_for
-        places = np.arange(many, dtype=np.int64)[None, :]
-        return PlacedGradient(np.zeros((1, problem.dimension)), places, float(many), None, many)
-
-    def participations(self) -> int:
-        """Those of all phases where they share users, else of one."""
-        questions = [share.questions for share in self.shares]
-        return sum(questions) if self.layout == "spread" else max(questions)
+    def stretches(self, problem: Problem) -> Iterator[Rounds]:
+        """One noisy average a phase, of gradients at its places."""
+        for index, (phase, share, mu) in enumerate(zip(self.phases, self.shares, self.mus, strict=True)):
+            places, point = np.arange(share.asked_for, dtype=np.int64)[None, :], np.zeros((1, problem.dimension))
+            task = PlacedGradient(point, places, float(share.asked_for), None, share.asked_for)
+            made = RoundRelease(phase.noise, phase.entry(index), mu, at_end=True)
+            fresh = self.layout != "spread"
+            yield Rounds(share.rounds, share.cohort_size, task, (made,), often=share.questions, fresh=fresh)
 
 
 class PlainMeans(Rule):

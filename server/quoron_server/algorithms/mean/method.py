@@ -23,7 +23,7 @@ import numpy as np
 
 from quoron_client.protocol.questions import Answers, AverageGradient, Question, summed
 from quoron_client.protocol.smoothing import moreau
-from quoron_privacy.gaussian import SPARE, GaussianNoise, mean_sensitivity
+from quoron_privacy.gaussian import GaussianNoise, mean_sensitivity
 from quoron_privacy.means.clipping import ClippedSum
 from quoron_privacy.means.private_range import PrivateRange
 from quoron_privacy.noise.streams import NoiseSource
@@ -32,14 +32,15 @@ from quoron_server.algorithm import OfPlan, Update, Vector
 from quoron_server.algorithms.centring import margin, next_radius, public_signs
 from quoron_server.algorithms.noisy import method
 from quoron_server.algorithms.noisy.method import COINS, Sampling
-from quoron_server.parameters import Assumption, Attendance, EqualRounds, MaskedRounds, PlannedRelease
+from quoron_server.parameters import Assumption, Parameters
 from quoron_server.problem import Problem
+from quoron_server.schedule import MaskedRows, RoundRelease, Rounds, clipped_row, count_beside, gradients
 
 Estimator = Literal["clip", "tracking", "range"]
 
 
 @dataclass(frozen=True, slots=True)
-class MeanSGDParameters(EqualRounds):
+class MeanSGDParameters(Parameters):
     """Public numbers of one run."""
 
     estimator: Estimator
@@ -77,39 +78,31 @@ class MeanSGDParameters(EqualRounds):
         """GDP of a round whose cohort is known."""
         return method.answer_mu(self.sampling, self.round_mu)
 
-    def reads_sums(self) -> bool:
-        """Without a crude mean, which looks at every row."""
-        return not self.range_epsilon
-
     @property
     def crude(self) -> PrivateRange | None:
         """The private range of a round."""
         return PrivateRange(self.range_epsilon, self.bins, self.half_width) if self.range_epsilon else None
 
-    def releases(self, dimension: int) -> tuple[PlannedRelease, ...]:
-        """A mean in every round, in proportion to the round's radius, behind a range where there is one."""
-        rounds, noise, crude = range(self.rounds), self.noise, self.crude
-        mean = PlannedRelease(noise, noise.entry(), self.rounds, rounds, self.answer_mu, scaled=True)
-        if crude is None:
-            return (mean,)
-        return PlannedRelease(crude, crude.entry(dimension), self.rounds, rounds, self.round_mu), mean
+    def stretches(self, problem: Problem) -> tuple[Rounds, ...]:
+        """A mean in every round, in proportion to the round's radius, behind a range where there is one.
 
-    def masked(self, problem: Problem) -> MaskedRounds | None:
-        """A vector clipped around its centre; a range chooses by whole histograms."""
-        unit = 1 / self.cohort_size / self.noise_scale
-        rows = (("row", "clipped", problem.dimension, unit),)
-        return None if self.crude else MaskedRounds(method.adjacency_of(self.sampling), ((self.rounds, rows),))
-
-    def smooths_loss(self) -> bool:
-        """Where its slope jumps."""
-        return bool(self.smoothing)
-
-    def attendance(self, problem: Problem) -> tuple[Attendance, ...]:
-        """Beside the means, unless cohorts are drawn by coins."""
-        del problem
-        if self.poisson_sampling:
-            return ()
-        return (Attendance(SPARE * self.noise.sensitivity / self.noise_scale),) * self.rounds
+        A range chooses by whole histograms.
+        """
+        noise, crude, d = self.noise, self.crude, problem.dimension
+        mean = RoundRelease(noise, noise.entry(), self.answer_mu, scaled=True)
+        blocks = clipped_row(d, 1 / self.cohort_size / self.noise_scale)
+        return (
+            Rounds(
+                self.rounds,
+                self.cohort_size,
+                gradients(problem, smoothing=moreau(self.smoothing)),
+                (mean,) if crude is None else (RoundRelease(crude, crude.entry(d), self.round_mu), mean),
+                often=self.rounds,
+                leaks=count_beside(None if self.poisson_sampling else noise),
+                summed=crude is None,
+                rows=MaskedRows(method.adjacency_of(self.sampling), blocks) if crude is None else None,
+            ),
+        )
 
     def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
         """Secret cohorts, unless they are everybody."""

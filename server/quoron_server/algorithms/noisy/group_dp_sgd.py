@@ -42,13 +42,14 @@ from quoron_server.algorithms.noisy.method import NoisyState
 from quoron_server.algorithms.optimisers import SGD
 from quoron_server.algorithms.references import ABADI_2016, CHARLES_2024, theirs
 from quoron_server.algorithms.search import Candidate, best, round_grid
-from quoron_server.parameters import Assumption, EqualRounds, Kind, PlannedRelease
-from quoron_server.plan import Cost, Privacy, RunPlan
+from quoron_server.parameters import Assumption, Kind, Parameters
+from quoron_server.plan import Privacy, RunPlan
 from quoron_server.problem import Problem
+from quoron_server.schedule import RoundRelease, Rounds
 
 
 @dataclass(frozen=True, slots=True)
-class GroupSGDParameters(EqualRounds):
+class GroupSGDParameters(Parameters):
     """Public numbers of one run."""
 
     items: int  # m: places of a user, a cap; items beyond it are never used
@@ -69,16 +70,12 @@ class GroupSGDParameters(EqualRounds):
         """Of one round's mean."""
         return GaussianNoise(self.sensitivity, self.noise_scale)
 
-    def releases(self, dimension: int) -> tuple[PlannedRelease, ...]:
-        """A noisy mean in every round."""
-        noise = self.noise
-        mu = noise.effective_mu(dimension)
-        return (PlannedRelease(noise, noise.entry(), self.rounds, range(self.rounds), mu),)
-
-    def asks(self, problem: Problem) -> PlacedGradient:
-        """A gradient at the places that may be chosen."""
-        places = np.arange(self.width, dtype=np.int64)[None, :]
-        return PlacedGradient(np.zeros((1, problem.dimension)), places, 1.0, self.clip_norm, self.expected)
+    def stretches(self, problem: Problem) -> tuple[Rounds, ...]:
+        """A noisy mean in every round, of gradients at the places that are chosen."""
+        noise, places = self.noise, np.arange(self.width, dtype=np.int64)[None, :]
+        task = PlacedGradient(np.zeros((1, problem.dimension)), places, 1.0, self.clip_norm, self.expected)
+        release = RoundRelease(noise, noise.entry(), noise.effective_mu(problem.dimension))
+        return (Rounds(self.rounds, self.cohort_size, task, (release,), often=self.rounds),)
 
     @property
     def poisson_sampling(self) -> bool:
@@ -183,8 +180,6 @@ def _plan(name: str, adjacency: Adjacency, problem: Problem, privacy: Privacy, o
     asked = max(1, round(n * -math.expm1(m * math.log1p(-rate)))) if rate < 1 else n
     expected = math.ceil(rate * n * m / asked)
     width = min(m, int(scipy.stats.binom.isf(CUT, m, rate)) + 1)
-    messages, row = phase.rounds * asked, 8 * problem.dimension
-    cost = Cost(phase.rounds, messages, messages * expected, messages * (row + 8 * width), messages * row)
     numbers = GroupSGDParameters(
         items=m,
         rate=rate,
@@ -199,7 +194,7 @@ def _plan(name: str, adjacency: Adjacency, problem: Problem, privacy: Privacy, o
         noise_scale=_scale(problem, rate, clip, asked, z, adjacency),
         multiplier=z,
     )
-    return Chosen(numbers, exact.risk, cost)
+    return Chosen(numbers, exact.risk)
 
 
 def _sensitivity(problem: Problem, rate: float, clip: float, asked: int, adjacency: Adjacency) -> float:

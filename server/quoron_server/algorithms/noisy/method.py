@@ -25,7 +25,7 @@ How a clip norm follows the users: by the noisy shares that a mean of clipped ro
 Statement and proof: docs/privacy/free-presence.md#ac1.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import exp, isfinite, isinf
 from typing import Any, Literal
 
@@ -33,7 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quoron_client.protocol.questions import Answers, AverageGradient, Question, summed
-from quoron_privacy.gaussian import SPARE, GaussianNoise
+from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.means.clipping import ClippedSum, clipped_mean
 from quoron_privacy.means.norm_counts import SHARES, MeanAndCounts, NormCountMean, Presence, weights_of
 from quoron_privacy.noise.streams import NoiseSource
@@ -41,8 +41,9 @@ from quoron_privacy.release import Adjacency, NoisySums, Release, Sums
 from quoron_server.algorithm import OfPlan, Update, Vector
 from quoron_server.algorithms.optimisers import SGD, Moments, Optimiser
 from quoron_server.algorithms.slots import partition
-from quoron_server.parameters import Assumption, Attendance, EqualRounds, Kind, MaskedRounds, PlannedRelease
+from quoron_server.parameters import Assumption, Kind, Parameters
 from quoron_server.problem import Problem
+from quoron_server.schedule import MaskedRows, RoundRelease, Rounds, clipped_row, count_beside, gradients
 
 # Users join by coins of their own in the last two: against users who are left out, and who are replaced.
 Sampling = Literal["disjoint", "without-replacement", "poisson", "poisson-replaced"]
@@ -118,7 +119,7 @@ class AdaptiveClip:
 
 
 @dataclass(frozen=True, slots=True)
-class NoisySGDParameters(EqualRounds):
+class NoisySGDParameters(Parameters):
     """Public numbers of one run."""
 
     sampling: Sampling
@@ -149,22 +150,22 @@ class NoisySGDParameters(EqualRounds):
         """All that a round with clip norm C_t = `radius` reads of its answers; None without a clip."""
         return None if isinf(radius) else ClippedSum(radius, self.cohort_size)
 
-    def releases(self, dimension: int) -> tuple[PlannedRelease, ...]:
+    def stretches(self, problem: Problem) -> tuple[Rounds, ...]:
         """A noisy mean in every round, in proportion to an adaptive clip and with the shares that it follows."""
-        made = self.shares(dimension) or self.noise
-        if made is None:
-            return ()
-        scaled = self.adaptive is not None
-        return (PlannedRelease(made, made.entry(), self.rounds, range(self.rounds), self.answer_mu, scaled=scaled),)
-
-    def masked(self, problem: Problem) -> MaskedRounds | None:
-        """A clipped vector, with the shares of an adaptive clip."""
-        if not self.noise_scale or isinf(self.clip_norm):
-            return None
-        made = self.shares(problem.dimension)
-        clipped = ("row", "clipped", problem.dimension, self.clip_norm / self.cohort_size / self.noise_scale)
-        rows = (clipped,) if made is None else made.masked
-        return MaskedRounds(adjacency_of(self.sampling), ((self.rounds, rows),))
+        often, summed = 1 if self.sampling == "disjoint" else self.rounds, not isinf(self.clip_norm)
+        alike = Rounds(self.rounds, self.cohort_size, gradients(problem), often=often, summed=summed)
+        if (made := self.shares(problem.dimension) or self.noise) is None:
+            return (alike,)
+        scaled, unit = self.adaptive is not None, self.clip_norm / self.cohort_size / self.noise_scale
+        blocks = made.masked if isinstance(made, NormCountMean) else clipped_row(problem.dimension, unit)
+        return (
+            replace(
+                alike,
+                releases=(RoundRelease(made, made.entry(), self.answer_mu, scaled=scaled),),
+                leaks=count_beside(None if self.poisson_sampling or scaled else self.noise),
+                rows=MaskedRows(adjacency_of(self.sampling), blocks) if summed else None,
+            ),
+        )
 
     @property
     def poisson_sampling(self) -> bool:
@@ -175,21 +176,6 @@ class NoisySGDParameters(EqualRounds):
     def answer_mu(self) -> float:
         """GDP of a round whose cohort is known."""
         return answer_mu(self.sampling, self.round_mu)
-
-    def reads_sums(self) -> bool:
-        """Where rows are clipped."""
-        return not isinf(self.clip_norm)
-
-    def participations(self) -> int:
-        """Once where cohorts are disjoint."""
-        return 1 if self.sampling == "disjoint" else self.rounds
-
-    def attendance(self, problem: Problem) -> tuple[Attendance, ...]:
-        """Beside means of vectors cut to a fixed length, of which one may be replaced; with coins nothing is spare."""
-        del problem
-        if self.poisson_sampling or self.adaptive is not None or not self.noise_scale:
-            return ()
-        return (Attendance(SPARE * self.sensitivity / self.noise_scale),) * self.rounds
 
     def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
         """Secret cohorts, where they are drawn."""

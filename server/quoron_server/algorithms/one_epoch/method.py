@@ -49,7 +49,7 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 
 from quoron_client.protocol.questions import Answers, AverageGradient, Question
-from quoron_privacy.gaussian import SPARE, GaussianNoise
+from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.means.clipping import ClippedSum
 from quoron_privacy.means.norm_counts import PrefixNormCounts, Presence
 from quoron_privacy.noise.streams import NoiseSource
@@ -59,16 +59,17 @@ from quoron_server.algorithm import Update, Vector
 from quoron_server.algorithms.noisy.method import AdaptiveClip
 from quoron_server.algorithms.optimisers import SGD, Moments, Optimiser
 from quoron_server.algorithms.slots import first_answered, partition
-from quoron_server.parameters import Assumption, Attendance, EqualRounds, Kind, MaskedRounds, PlannedRelease
+from quoron_server.parameters import Assumption, Kind, Parameters
 from quoron_server.plan import RunPlan
 from quoron_server.problem import Problem
+from quoron_server.schedule import MaskedRows, RoundRelease, Rounds, clipped_row, count_beside, gradients
 
 Gradients = Literal["recursive", "independent", "ftrl"]
 Method = Literal["accelerated", "plain", "ftrl", "anytime"]
 
 
 @dataclass(frozen=True, slots=True)
-class OneEpochParameters(EqualRounds):
+class OneEpochParameters(Parameters):
     """Public numbers of one run."""
 
     gradients: Gradients
@@ -117,45 +118,30 @@ class OneEpochParameters(EqualRounds):
         name = "gaussian" if self.gradients == "independent" else "prefix-sum"
         return Release(name, {"scale": self.noise_scale, "sensitivity": self.sensitivity})
 
-    def releases(self, dimension: int) -> tuple[PlannedRelease, ...]:
-        """A noisy mean, or the noised sum of all so far, in every round; with it the shares of an adaptive clip."""
-        every, shares = range(self.rounds), self.shares(dimension)
-        if shares is None:
-            return (PlannedRelease(self.noise, self.entry(), self.rounds, every, self.mu),)
-        return (PlannedRelease(shares, shares.entry(), self.rounds, every, self.mu, scaled=True),)
+    def stretches(self, problem: Problem) -> tuple[Rounds, ...]:
+        """A noisy mean, or the noised sum of all so far, in every round; with it the shares of an adaptive clip.
 
-    def masked(self, problem: Problem) -> MaskedRounds | None:
-        """A clipped vector, with the shares of an adaptive clip; nothing proved of these with users who come back."""
-        independent, made = self.gradients == "independent", self.shares(problem.dimension)
-        if made is not None and self.epochs > 1:
-            return None
-        unit = self.clip_norm / self.divisor / self.noise_scale
-        rows = (("row" if independent else "sums", "clipped", problem.dimension, unit),)
-        rounds = ((self.rounds, rows if made is None else made.masked),)
-        return MaskedRounds("replace-one", rounds, None if independent else self.factorisation, self._separation)
-
-    def reads_sums(self) -> bool:
-        """Where all that come are counted."""
-        return self.cohort_size <= self.divisor
-
-    def participations(self) -> int:
-        """Once an epoch."""
-        return self.epochs
-
-    def points_asked(self) -> int:
-        """Two of a recursive gradient."""
-        return 2 if self.gradients == "recursive" else 1
-
-    def attendance(self, problem: Problem) -> tuple[Attendance, ...]:
-        """Of sums of clipped vectors, of a fixed number of users: a reserve user replaces an absent one."""
-        del problem
-        if self.adaptive is not None:
-            return ()
-        noise = self.noise
+        Nothing is proved for two servers of shares with users who come back. A reserve user replaces an absent one.
+        """
+        noise, independent, made = self.noise, self.gradients == "independent", self.shares(problem.dimension)
         # A column of C is at least 1 long, and with one epoch a round may be as loud as the loudest.
         norm = noise.column_norm if isinstance(noise, PrefixNoise) and self.epochs == 1 else 1.0
-        each = Attendance(SPARE * norm * self.sensitivity / self.noise_scale, most=self.divisor)
-        return (each,) * self.rounds
+        unit = self.clip_norm / self.divisor / self.noise_scale
+        blocks = clipped_row(problem.dimension, unit, "row" if independent else "sums") if made is None else made.masked
+        rows = MaskedRows("replace-one", blocks, None if independent else self.factorisation, self._separation)
+        release = RoundRelease(noise, self.entry(), self.mu)
+        first = Rounds(
+            1,
+            self.cohort_size,
+            gradients(problem),
+            (release if made is None else RoundRelease(made, made.entry(), self.mu, scaled=True),),
+            often=self.epochs,
+            leaks=count_beside(noise if made is None else None, self.divisor, norm),
+            summed=self.cohort_size <= self.divisor,
+            rows=rows if made is None or self.epochs == 1 else None,
+        )
+        points = 2 if self.gradients == "recursive" else 1
+        return first, replace(first, count=self.rounds - 1, task=gradients(problem, points))
 
     def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
         """What becomes of users who do not answer."""

@@ -61,7 +61,7 @@ from quoron_server.algorithms.references import (
 )
 from quoron_server.algorithms.search import Candidate, best, round_grid
 from quoron_server.parameters import Moves
-from quoron_server.plan import Cost, Privacy, RunPlan
+from quoron_server.plan import Privacy, RunPlan
 from quoron_server.problem import Problem
 
 Vector = NDArray[np.float64]
@@ -347,7 +347,7 @@ def plan(
             parameters = replace(parameters, adaptive=adaptive)
         if options.adaptive or options.epochs > 1 or not optimiser.plain:
             risk = None  # the forecast is of plain steps on fresh users
-    return Chosen(parameters, risk, _cost(problem, parameters))
+    return Chosen(parameters, risk)
 
 
 def verify(plan: RunPlan) -> None:
@@ -513,13 +513,6 @@ def _calibrated(scene: _Scene, rounds: int, sensitivity: float) -> tuple[float, 
     mu = mu_for(privacy.epsilon, left * (1 - rounding))
     unit = _unit_scale(gradients, at_once, mu, rounds, scene.factorisation(rounds), scene.epochs)
     return sensitivity * unit, mu
-
-
-def _cost(problem: Problem, p: OneEpochParameters) -> Cost:
-    """Recursive gradients are taken at two points, but for the first round's."""
-    messages, row = p.rounds * p.cohort_size, 8 * problem.dimension
-    points = messages + (p.points_asked() - 1) * (p.rounds - 1) * p.cohort_size
-    return Cost(p.rounds, messages, points * problem.items_per_user, points * row, messages * row)
 
 
 def _require(name: str, method: Method, problem: Problem, options: OneEpochOptions) -> None:

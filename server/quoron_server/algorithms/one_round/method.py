@@ -27,17 +27,18 @@ from scipy.special import chdtri, ndtri
 from quoron_client.protocol.questions import Answers, Question, SecondMoment, summed
 from quoron_privacy.means.moment import SecondMomentNoise
 from quoron_privacy.noise.streams import NoiseSource
-from quoron_privacy.release import Adjacency, Sums, packed
+from quoron_privacy.release import Adjacency, Sums
 from quoron_server.algorithm import OfPlan, Update, Vector
-from quoron_server.parameters import EqualRounds, MaskedRounds, PlannedRelease
+from quoron_server.parameters import Parameters
 from quoron_server.problem import Problem
+from quoron_server.schedule import MaskedRows, RoundRelease, Rounds
 
 MOST_COLUMNS = 128  # whose moment is reported as released: intervals of coefficients are computed from it
 LABEL_WEIGHT = 0.4**0.5  # κ: noise of S and of b, in the units of each, is about the same
 
 
 @dataclass(frozen=True, slots=True)
-class OneRoundParameters(EqualRounds):
+class OneRoundParameters(Parameters):
     """Public numbers of one run."""
 
     cohort_size: int  # n: everybody
@@ -56,26 +57,11 @@ class OneRoundParameters(EqualRounds):
         """Of features and label."""
         return SecondMomentNoise(dimension + 1, self.moment_norm, self.cohort_size, self.adjacency, self.moment_scale)
 
-    def releases(self, dimension: int) -> tuple[PlannedRelease, ...]:
-        """The moment."""
-        moment = self.moment(dimension)
-        return (PlannedRelease(moment, moment.entry(), 1, range(1), self.mu),)
-
-    def masked(self, problem: Problem) -> MaskedRounds:
-        """The moment."""
-        return MaskedRounds(self.adjacency, ((self.rounds, self.moment(problem.dimension).masked),))
-
-    def reads_sums(self) -> bool:
-        """Always."""
-        return True
-
-    def asks(self, problem: Problem) -> SecondMoment:
+    def stretches(self, problem: Problem) -> tuple[Rounds, ...]:
         """A second moment of features and label."""
-        return SecondMoment(problem.features + 1, self.label_scale)
-
-    def answer_length(self, problem: Problem) -> int:
-        """A second moment of features and label."""
-        return packed(problem.features + 1)
+        moment, task = self.moment(problem.dimension), SecondMoment(problem.features + 1, self.label_scale)
+        made, rows = RoundRelease(moment, moment.entry(), self.mu), MaskedRows(self.adjacency, moment.masked)
+        return (Rounds(1, self.cohort_size, task, (made,), summed=True, rows=rows),)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -16,7 +16,7 @@ from quoron_server.algorithms import search
 from quoron_server.algorithms.info import AlgorithmInfo, Choosing, Chosen, Factor, NoBlackBoxes, Promises, loss_scale
 from quoron_server.algorithms.one_round.method import LABEL_WEIGHT, OneRoundLeastSquares, OneRoundParameters
 from quoron_server.algorithms.references import WANG_2018, ours
-from quoron_server.plan import Allowance, Cost, Privacy, RunPlan, Verdict
+from quoron_server.plan import Allowance, Privacy, RunPlan, Verdict
 from quoron_server.problem import Problem
 
 NAME = "one-round-least-squares"
@@ -62,10 +62,8 @@ def plan(problem: Problem, privacy: Privacy, options: OneRoundOptions) -> Chosen
         ridge=problem.ridge / curvature,
         mu=mu,
     )
-    cost = Cost(1, users, users * problem.items_per_user, 0, 8 * users * packed(d + 1))
-    return Chosen(
-        numbers, min(1.0, (HALF / resolution) ** POWER) * 0.5 * loss_scale(problem), cost, adjacency=adjacency
-    )
+    risk = min(1.0, (HALF / resolution) ** POWER) * 0.5 * loss_scale(problem)
+    return Chosen(numbers, risk, adjacency=adjacency)
 
 
 def verify(plan: RunPlan) -> None:

@@ -30,12 +30,13 @@ from quoron_privacy.robust.subsampled_lottery import SubsampledLottery
 from quoron_server.algorithm import OfPlan, Update, Vector
 from quoron_server.algorithms.accelerated_erm.method import decision, released_gradient
 from quoron_server.algorithms.slots import partition
-from quoron_server.parameters import Assumption, EqualRounds, Kind, PlannedRelease
+from quoron_server.parameters import Assumption, Kind, Parameters
 from quoron_server.problem import Problem
+from quoron_server.schedule import RoundRelease, Rounds, gradients
 
 
 @dataclass(frozen=True, slots=True)
-class OutlierGDParameters(EqualRounds):
+class OutlierGDParameters(Parameters):
     """Public numbers of one run."""
 
     test: Test
@@ -65,18 +66,12 @@ class OutlierGDParameters(EqualRounds):
         """What decides whether a step is released."""
         return self.accounting.test if isinstance(self.accounting, Series) else self.accounting.lottery
 
-    def releases(self, dimension: int) -> tuple[PlannedRelease, ...]:
+    def stretches(self, problem: Problem) -> tuple[Rounds, ...]:
         """A decision in every round, of a noisy threshold up to its first miss, and the noisy step where it passes."""
-        del dimension
-        rounds, once, test = range(self.rounds), self.test == "above-threshold", self.test_of_step
-        return (
-            PlannedRelease(test, test.entry(), self.rounds, rounds, None, tested=once),
-            PlannedRelease(self.accounting, self.noise.entry(), self.rounds, rounds, None, tested=True),
-        )
-
-    def smooths_loss(self) -> bool:
-        """Where its slope jumps."""
-        return bool(self.smoothing)
+        test, task = self.test_of_step, gradients(problem, smoothing=moreau(self.smoothing))
+        decision = RoundRelease(test, test.entry(), tested=self.test == "above-threshold")
+        step = RoundRelease(self.accounting, self.noise.entry(), tested=True)
+        return (Rounds(self.rounds, self.cohort_size, task, (decision, step), often=self.rounds),)
 
     def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
         """What becomes of users who do not answer."""

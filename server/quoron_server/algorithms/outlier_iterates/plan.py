@@ -55,7 +55,7 @@ from quoron_server.algorithms.outlier_iterates.method import OutlierIterateParam
 from quoron_server.algorithms.printed import lowy_iterates
 from quoron_server.algorithms.references import LOWY_2024, repaired
 from quoron_server.algorithms.search import Candidate, best, round_grid
-from quoron_server.plan import Cost, Privacy, RunPlan
+from quoron_server.plan import Privacy, RunPlan
 from quoron_server.problem import Problem
 
 Number = float | NDArray[np.float64]  # one, or one for each of many candidates: arrays that broadcast
@@ -317,10 +317,8 @@ def verify(plan: RunPlan) -> None:
     """outlier-mean#o3 or #o5 for every phase at the plan's own numbers, disjoint users, and what clients get to see."""
     p = plan.parameters_of(OutlierIterateParameters)
     asked = sum(phase.users * p.cohort_size for phase in p.phases)
-    if not p.phases or plan.cost != Cost.of(plan.problem, p) or max(asked, plan.cost.messages) > plan.problem.users:
-        raise VerificationError(
-            f"Expected phases on disjoint users among {plan.problem.users:,} and their cost, got {plan.cost}."
-        )
+    if not p.phases or asked > plan.problem.users:
+        raise VerificationError(f"Expected phases on disjoint users among {plan.problem.users:,}, got {p.phases}.")
     single = all(phase.users == 1 for phase in p.phases)
     if plan.guarantee.trust_model == "central-broadcast" and not single:
         raise VerificationError("Expected chains of one user under trust model 'central-broadcast', got longer ones.")

@@ -13,6 +13,7 @@ clips, and no step looks at data for when to stop. Statement and proof: docs/pri
 """
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -24,8 +25,9 @@ from quoron_privacy.noise.streams import NoiseSource
 from quoron_server.algorithm import InPhases, Update, Vector
 from quoron_server.algorithms.localised.plain import PlainMean
 from quoron_server.algorithms.slots import partition
-from quoron_server.parameters import Assumption, Kind, PhasedRounds, PlannedRelease, spans
+from quoron_server.parameters import Assumption, Kind, Parameters
 from quoron_server.problem import Problem
+from quoron_server.schedule import RoundRelease, Rounds, gradients
 
 Solver = Literal["gd", "agd"]
 SIMULATED = (
@@ -68,20 +70,18 @@ def apart(problem: Problem, solver: Solver, phase: Phase) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class PhasedERMParameters(PhasedRounds):
+class PhasedERMParameters(Parameters):
     """Public numbers of one run."""
 
     solver: Solver
     phases: tuple[Phase, ...]
     mu: float  # GDP parameter of every phase, as computed
 
-    def releases(self, dimension: int) -> tuple[PlannedRelease, ...]:
-        """One noisy point a phase."""
-        del dimension
-        return tuple(
-            PlannedRelease(phase.noise, phase.noise.entry(), 1, rounds, self.mu)
-            for phase, rounds in zip(self.phases, spans(self.phases), strict=True)
-        )
+    def stretches(self, problem: Problem) -> Iterator[Rounds]:
+        """All users of a phase, in all of its rounds; one noisy point a phase."""
+        for phase in self.phases:
+            made = RoundRelease(phase.noise, phase.noise.entry(), self.mu, at_end=True)
+            yield Rounds(phase.rounds, phase.users, gradients(problem), (made,), often=phase.rounds)
 
     def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
         """Contraction, and whatever the solver's bound takes of absences."""

@@ -160,7 +160,6 @@ def verify(plan: RunPlan) -> None:
         )
         last = phase.first + phase.users
         search.require_least(NAME, "sensitivity", phase.sensitivity, apart(problem, p.solver, phase))
-    search.require_usual_cost(plan)
     search.require_gaussian(plan, pairs(p, problem, plan.guarantee.adjacency), p.mu)
 
 

@@ -36,9 +36,10 @@ from quoron_server.algorithms.local_reports import RangeReports, VectorReports, 
 from quoron_server.algorithms.noisy import method
 from quoron_server.algorithms.noisy import plan as worth
 from quoron_server.algorithms.slots import partition
-from quoron_server.parameters import Assumption, EqualRounds, Kind, PlannedRelease, PrintedParameters
-from quoron_server.plan import MOST_ROUNDS, Cost, Privacy
+from quoron_server.parameters import Assumption, Kind, Parameters, PrintedParameters
+from quoron_server.plan import MOST_ROUNDS, Privacy
 from quoron_server.problem import Problem
+from quoron_server.schedule import RoundRelease, Rounds, gradients
 
 LARGEST_BINS = 1 << 16  # of a range
 
@@ -79,7 +80,7 @@ class CentralOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class PrintedMeanSGD(PrintedParameters, EqualRounds):
+class PrintedMeanSGD(PrintedParameters, Parameters):
     """Public numbers of one run of Algorithm 4."""
 
     rounds: int  # T
@@ -114,13 +115,13 @@ class PrintedMeanSGD(PrintedParameters, EqualRounds):
             mean, math.sqrt(sensitivity_recount.rotated(dimension)) * sensitivity_recount.choice(self.range_epsilon)
         )
 
-    def releases(self, dimension: int) -> tuple[PlannedRelease, ...]:
+    def stretches(self, problem: Problem) -> tuple[Rounds, ...]:
         """A mean in every round, behind a crude mean."""
-        rounds, noise, crude, mu = range(self.rounds), self.noise, self.crude, self.round_mu(dimension)
-        mean = PlannedRelease(noise, noise.entry(), self.rounds, rounds, mu)
-        if crude is None:
-            return (mean,)
-        return PlannedRelease(crude, crude.entry(dimension), self.rounds, rounds, mu), mean
+        noise, crude, mu = self.noise, self.crude, self.round_mu(problem.dimension)
+        made: tuple[RoundRelease, ...] = (RoundRelease(noise, noise.entry(), mu),)
+        if crude is not None:
+            made = (RoundRelease(crude, crude.entry(problem.dimension), mu), *made)
+        return (Rounds(self.rounds, self.cohort_size, gradients(problem), made, often=self.rounds),)
 
     def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
         """Secret cohorts, unless they are everybody."""
@@ -337,32 +338,17 @@ class PrintedLocalModel(PrintedParameters):
         """Of an interaction that steps, for a radius of 1."""
         return VectorReports(self.vector_epsilon, self.vector_delta, self.noise_scale / self.radius)
 
-    def releases(self, dimension: int) -> tuple[PlannedRelease, ...]:
-        """The reports of every interaction, each private by itself."""
-        del dimension
-        every, sent, sought = range(self.steps * self.interactions), self.vector_reports, self.range_reports
-        vectors = [round_ for round_ in every if not self.seeks(round_)]
-        mean = PlannedRelease(sent, sent.entry().scaled(self.radius), self.steps, vectors, None)
+    def stretches(self, problem: Problem) -> tuple[Rounds, ...]:
+        """The reports of every interaction, each private by itself; both of a step are of the same users."""
+        gradient, zero = gradients(problem, smoothing=moreau(self.smoothing)), np.zeros(problem.dimension)
+        report = VectorReport(gradient, self.vector_epsilon, self.vector_delta, self.radius, zero)
+        sent, sought = self.vector_reports, self.range_reports
+        made = RoundRelease(sent, sent.entry().scaled(self.radius))
         if self.interactions == 1:
-            return (mean,)
-        ranges = [round_ for round_ in every if self.seeks(round_)]
-        return PlannedRelease(sought, sought.entry(), self.steps, ranges, None), mean
-
-    def cohorts(self) -> tuple[int, ...]:
-        """As many users in every interaction."""
-        return (self.users_a_step,) * (self.steps * self.interactions)
-
-    def participations(self) -> int:
-        """Both reports of a user."""
-        return self.interactions
-
-    def answer_length(self, problem: Problem) -> int:
-        """Bits of a range, or a vector."""
-        return max(self.bins, problem.dimension)
-
-    def smooths_loss(self) -> bool:
-        """Where its slope jumps."""
-        return bool(self.smoothing)
+            return (Rounds(self.steps, self.users_a_step, report, (made,)),)
+        bits = RangeReport(gradient, self.range_epsilon, self.bins, self.half_width, zero, np.zeros(1, np.int64))
+        look = Rounds(1, self.users_a_step, bits, (RoundRelease(sought, sought.entry()),))
+        return (look, Rounds(1, self.users_a_step, report, (made,), fresh=False)) * self.steps
 
     def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
         """Each user sends two reports, and who sends them reveals nothing."""
@@ -412,11 +398,7 @@ def plan_local(problem: Problem, privacy: Privacy, options: LocalOptions) -> Cho
         smoothing=smoothing,
     )
     void = _void(*_local_conditions(numbers, problem, near), _counted(local_epsilon(numbers, problem, delta)))
-    ranges = steps * users if numbers.bins > 1 else 0
-    reports = steps * users + ranges
-    down, up = ranges * (2 * d + 1) + steps * users * 2 * d, ranges * numbers.bins + steps * users * d
-    cost = Cost(len(numbers.cohorts()), reports, reports * m, 8 * down, 8 * up)
-    return Chosen(replace(numbers, void=void), None, cost)
+    return Chosen(replace(numbers, void=void), None)
 
 
 def _asked(radius: float, scale: float, delta: float, dimension: int) -> float:

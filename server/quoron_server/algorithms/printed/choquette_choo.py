@@ -36,9 +36,10 @@ from quoron_server.algorithm import OfPlan, Update, Vector
 from quoron_server.algorithms import search
 from quoron_server.algorithms.info import Chosen, Printed
 from quoron_server.algorithms.slots import partition
-from quoron_server.parameters import Assumption, Kind, PlannedRelease, PrintedParameters
-from quoron_server.plan import MOST_ROUNDS, Cost, Privacy, RunPlan
+from quoron_server.parameters import Assumption, Kind, PrintedParameters
+from quoron_server.plan import MOST_ROUNDS, Privacy, RunPlan
 from quoron_server.problem import Problem
+from quoron_server.schedule import RoundRelease, Rounds, gradients
 
 NAME, THEOREM = "accelerated-srgd", "docs/privacy/srgd.md#sp1"
 LOUD = 0.01  # of δ, for noise so loud that an answer could be longer than srgd#sp1 takes it to be
@@ -79,18 +80,10 @@ class PrintedSRGD(PrintedParameters):
         noise = self.noise
         return Release("prefix-sum", {"scale": noise.scale, "sensitivity": noise.sensitivity})
 
-    def releases(self, dimension: int) -> tuple[PlannedRelease, ...]:
-        """The noised sum of all differences so far, in every round."""
-        del dimension
-        return (PlannedRelease(self.noise, self.entry(), self.rounds, range(self.rounds), None),)
-
-    def cohorts(self) -> tuple[int, ...]:
-        """B users in every round."""
-        return (self.batch_size,) * self.rounds
-
-    def points_asked(self) -> int:
-        """x_t and x_{t-1}."""
-        return 2
+    def stretches(self, problem: Problem) -> tuple[Rounds, ...]:
+        """The noised sum of all differences so far, in every round: of gradients at x_t and x_{t-1}."""
+        first = Rounds(1, self.batch_size, gradients(problem), (RoundRelease(self.noise, self.entry()),))
+        return first, replace(first, count=self.rounds - 1, task=gradients(problem, 2))
 
     def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
         """True gradients, as nothing is clipped; who does not answer adds zero."""
@@ -173,10 +166,7 @@ def plan(problem: Problem, privacy: Privacy, options: PrintedSRGDOptions) -> Cho
         node_scale=sizes.louder * sizes.longest * math.sqrt(logs) / (privacy.epsilon * sizes.batch * sizes.beta),
     )
     void = tuple(said for holds, said in _conditions(numbers, problem, options) if not holds)
-    points = (2 * sizes.rounds - 1) * sizes.batch  # at which users take gradients
-    messages, row = sizes.rounds * sizes.batch, 8 * problem.dimension
-    cost = Cost(sizes.rounds, messages, points * problem.items_per_user, points * row, messages * row)
-    return Chosen(replace(numbers, void=void), None, cost, THEOREM, adjacency="replace-one")
+    return Chosen(replace(numbers, void=void), None, THEOREM, adjacency="replace-one")
 
 
 @dataclass(frozen=True, slots=True)

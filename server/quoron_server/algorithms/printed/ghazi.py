@@ -27,27 +27,14 @@ from quoron_privacy.noise.streams import GRID_BITS, NoiseSource, total_variation
 from quoron_privacy.release import Release
 from quoron_privacy.robust.coordinate_median import MedianParameters, debiased_mean, median_trim
 from quoron_privacy.robust.filter import concentration
-from quoron_privacy.robust.filter.concentration import (
-    LARGEST_COHORT,
-    cohort_scores,
-    score_error,
-    score_summary,
-    usable,
-)
+from quoron_privacy.robust.filter.concentration import LARGEST_COHORT, cohort_scores, score_error, score_summary, usable
 from quoron_privacy.robust.filter.thresholds import LaplaceThreshold
 from quoron_server.algorithm import InPhases, Update, Vector
 from quoron_server.algorithms import search
 from quoron_server.algorithms.averaged_sgd import PhaseModel, excess_risk
 from quoron_server.algorithms.info import Chosen, Printed
 from quoron_server.algorithms.slots import partition
-from quoron_server.parameters import (
-    CONTRACTION,
-    DOMINANT,
-    Assumption,
-    ContractingPhases,
-    PlannedRelease,
-    PrintedParameters,
-)
+from quoron_server.parameters import CONTRACTION, DOMINANT, Assumption, ContractingPhases, PrintedParameters
 from quoron_server.plan import Privacy, RunPlan
 from quoron_server.problem import Problem
 
@@ -82,11 +69,6 @@ class PhasesAsPrinted(PrintedParameters, ContractingPhases):
     cohort_size: int  # B
     temperature: float  # τ
     phases: tuple[PrintedPhase, ...]
-
-    def releases(self, dimension: int) -> tuple[PlannedRelease, ...]:
-        """One noisy average a phase; a halt ends the run without those that are left."""
-        alone = ContractingPhases.releases(self, dimension)
-        return tuple(replace(release, tested=True) for release in alone)
 
 
 @dataclass(frozen=True, slots=True)

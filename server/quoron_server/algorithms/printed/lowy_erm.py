@@ -15,6 +15,7 @@ from n_i < K_i users, which is what is printed, nearly everybody is asked in eve
 """
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -32,9 +33,10 @@ from quoron_server.algorithms import acsa, search
 from quoron_server.algorithms.info import Chosen, Printed
 from quoron_server.algorithms.printed.lowy import diameter, phase_share, phase_users, phases_of, usual_void
 from quoron_server.algorithms.slots import partition
-from quoron_server.parameters import Assumption, Kind, PhasedRounds, PlannedRelease, PrintedParameters, spans
+from quoron_server.parameters import Assumption, Kind, Parameters, PrintedParameters
 from quoron_server.plan import MOST_ROUNDS, Privacy, RunPlan
 from quoron_server.problem import Problem
+from quoron_server.schedule import RoundRelease, Rounds, gradients
 
 NAME = "accelerated-erm"
 THEOREM = "docs/privacy/subsampled-lottery.md#printed"
@@ -81,7 +83,7 @@ class PrintedPhase:
 
 
 @dataclass(frozen=True, slots=True)
-class PrintedERMParameters(PrintedParameters, PhasedRounds):
+class PrintedERMParameters(PrintedParameters, Parameters):
     """Public numbers of one run of Algorithm 3."""
 
     radius: float  # τ
@@ -89,20 +91,15 @@ class PrintedERMParameters(PrintedParameters, PhasedRounds):
     smoothing: float | None  # r
     phases: tuple[PrintedPhase, ...]
 
-    def releases(self, dimension: int) -> tuple[PlannedRelease, ...]:
-        """A decision in every step, up to the first miss, and the noisy gradient where it passes."""
-        del dimension
-        found: list[PlannedRelease] = []
-        for phase, rounds in zip(self.phases, spans(self.phases), strict=True):
-            found += [
-                PlannedRelease(made, made.entry(), phase.rounds, rounds, None, tested=True)
-                for made in (phase.test, phase.noise)
-            ]
-        return tuple(found)
+    def stretches(self, problem: Problem) -> Iterator[Rounds]:
+        """A decision in every step, up to the first miss, and the noisy gradient where it passes.
 
-    def cohorts(self) -> tuple[int, ...]:
-        """Different users of K_i draws, at most."""
-        return tuple(min(phase.draws, phase.users) for phase in self.phases for _ in range(phase.rounds))
+        Of different users of K_i draws, at most.
+        """
+        for phase in self.phases:
+            made = tuple(RoundRelease(by, by.entry(), tested=True) for by in (phase.test, phase.noise))
+            asked = min(phase.draws, phase.users)
+            yield Rounds(phase.rounds, asked, gradients(problem), made, often=phase.rounds)
 
     def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
         """Who is drawn is secret."""

@@ -13,7 +13,7 @@ even, and the printed ramp ends at B = 2C/3, below the core that the printed thr
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +31,7 @@ from quoron_server.algorithms.chains import ChainPhase, ChainRounds, Chains, han
 from quoron_server.algorithms.info import Chosen, Printed
 from quoron_server.algorithms.printed.lowy import diameter, phase_share, phase_users, phases_of, usual_void
 from quoron_server.algorithms.slots import partition
-from quoron_server.parameters import PlannedRelease, PrintedParameters
+from quoron_server.parameters import PrintedParameters
 from quoron_server.plan import Privacy
 from quoron_server.problem import Problem
 
@@ -53,10 +53,6 @@ class PrintedIterateParameters(PrintedParameters, ChainRounds):
 
     cohort_size: int  # C
     phases: tuple[ChainPhase, ...]
-
-    def releases(self, dimension: int) -> tuple[PlannedRelease, ...]:
-        """One noisy mean a phase, behind its test; after a phase that halts, none."""
-        return tuple(replace(release, tested=True) for release in ChainRounds.releases(self, dimension))
 
 
 def chains_of(problem: Problem, privacy: Privacy) -> int:

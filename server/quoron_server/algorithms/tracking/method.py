@@ -48,7 +48,7 @@ from typing import Any, Literal
 import numpy as np
 
 from quoron_client.protocol.domains import Domain, L2Ball
-from quoron_client.protocol.questions import Answers, AverageGradient, Question, SecondMoment, summed
+from quoron_client.protocol.questions import Answers, AverageGradient, Question, SecondMoment, Task, summed
 from quoron_privacy.accounts.roots import root
 from quoron_privacy.means.free_presence import LengthSum, LogLength, MomentMean, ShapedMomentSum
 from quoron_privacy.means.norm_counts import MeanAndCounts, NormCountMean, NormCountSum, PrefixNormCounts, Presence
@@ -58,9 +58,10 @@ from quoron_privacy.release import Adjacency, Sums, packed
 from quoron_server.algorithm import OfPlan, Update, Vector
 from quoron_server.algorithms.slots import partition
 from quoron_server.algorithms.whitening import curvature_share, eigen, mean_chance, typical_length, whitening
-from quoron_server.parameters import Attendance, MaskedRounds, Parameters, PlannedRelease
+from quoron_server.parameters import Parameters
 from quoron_server.plan import RunPlan
 from quoron_server.problem import Problem
+from quoron_server.schedule import MaskedRows, RoundRelease, Rounds, count_in, gradients
 
 LEAST = 1e-12  # of the largest eigenvalue
 _BOX_STEPS = 400, 20_000  # of accelerated projected gradient, at least and at most
@@ -296,54 +297,39 @@ class TrackingParameters(Parameters):
     @property
     def asked(self) -> int:
         """Users with a slot."""
-        return sum(self.cohorts())
+        return sum(self.sizes)
 
-    def reads_sums(self) -> bool:
-        """Always."""
-        return True
+    def stretches(self, problem: Problem) -> tuple[Rounds, ...]:
+        """Lengths and second moments; then a gradient in every round, in proportion to its radius, and shares.
 
-    def releases(self, dimension: int) -> tuple[PlannedRelease, ...]:
-        """Lengths and second moments; then in every round the gradient, in proportion to its radius, and shares."""
-        made, mu, first = mechanisms(self, dimension, dimension), self.mu, PILOT + self.warmup_rounds
-        warmup, main = range(PILOT, first), range(first, self.rounds)
+        Every release tells how many answered; users of a cohort are in one round alone.
+        """
+        made, recursive = mechanisms(self, problem.features, problem.dimension), self.variant == "recursive"
+        moment, zero = SecondMoment(problem.features), np.zeros(problem.dimension)
+        once, twice = (replace(gradients(problem, points), centre=zero) for points in (1, 1 + recursive))
+
+        def alike(count: int, cohort: int, task: Task, by: Any, *, scaled: bool = True) -> Rounds:
+            rows = MaskedRows(self.adjacency, by.masked, self.factorisation if recursive else None)
+            release = RoundRelease(by, by.entry(), self.mu, scaled=scaled)
+            return Rounds(count, cohort, task, (release,), leaks=count_in(by), summed=True, rows=rows)
+
+        main = alike(1, self.main_cohort, once, made.main)
         return (
-            PlannedRelease(made.length, made.length.entry(), PASSES, range(0, PILOT, 2), mu),
-            PlannedRelease(made.moment, made.moment.entry(), PASSES, range(1, PILOT, 2), mu, scaled=True),
-            PlannedRelease(made.warmup, made.warmup.entry(), len(warmup), warmup, mu, scaled=True),
-            PlannedRelease(made.main, made.main.entry(), len(main), main, mu, scaled=True),
+            *(
+                alike(1, self.length_cohort, moment, made.length, scaled=False),
+                alike(1, self.moment_cohort, moment, made.moment),
+            )
+            * PASSES,
+            alike(self.warmup_rounds, self.warmup_cohort, once, made.warmup),
+            main,
+            replace(main, count=self.main_rounds - 1, task=twice),
         )
 
-    def cohorts(self) -> tuple[int, ...]:
-        """Pilot, warm-up and main."""
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Users of each round: pilot, warm-up and main."""
         warmup, main = (self.warmup_cohort,) * self.warmup_rounds, (self.main_cohort,) * self.main_rounds
         return (*(self.length_cohort, self.moment_cohort) * PASSES, *warmup, *main)
-
-    def masked(self, problem: Problem) -> MaskedRounds:
-        """A length, a moment, a weighted gradient with its shares; users of a cohort are in one round alone."""
-        made = mechanisms(self, problem.features, problem.dimension)
-        gradients = (self.warmup_rounds, made.warmup.masked), (self.main_rounds, made.main.masked)
-        correlated = self.factorisation if self.variant == "recursive" else None
-        return MaskedRounds(
-            self.adjacency, (*((1, made.length.masked), (1, made.moment.masked)) * PASSES, *gradients), correlated
-        )
-
-    def answer_length(self, problem: Problem) -> int:
-        """A second moment, or a gradient."""
-        return max(packed(problem.features), problem.dimension)
-
-    def attendance(self, problem: Problem) -> tuple[Attendance, ...]:
-        """Every release tells it."""
-        made = mechanisms(self, problem.features, problem.dimension)
-        length, moment, warmup, main = (
-            Attendance(1 / (divisor * each.presence_deviation), told=True)
-            for divisor, each in (
-                (self.length_divisor, made.length),
-                (self.moment_divisor, made.moment),
-                (self.warmup_divisor, made.warmup),
-                (self.main_divisor, made.main),
-            )
-        )
-        return (*(length, moment) * PASSES, *(warmup,) * self.warmup_rounds, *(main,) * self.main_rounds)
 
     def outgrown(self, last: Mapping[str, Any]) -> bool:
         """Where the radius was held at its cap to the end: it never came down to the users."""
@@ -352,7 +338,7 @@ class TrackingParameters(Parameters):
 
     def cohort(self, round_: int) -> tuple[int, int]:
         """(first slot, users) of a round."""
-        cohorts = self.cohorts()
+        cohorts = self.sizes
         return sum(cohorts[:round_]), cohorts[round_]
 
 

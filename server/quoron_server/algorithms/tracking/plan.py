@@ -53,7 +53,7 @@ from quoron_server.algorithms.tracking.method import (
 )
 from quoron_server.algorithms.whitening import curvature_share
 from quoron_server.parameters import Assumption, Kind, Moves
-from quoron_server.plan import Cost, Privacy, RunPlan
+from quoron_server.plan import Privacy, RunPlan
 from quoron_server.problem import Problem
 
 Vector = NDArray[np.float64]
@@ -175,13 +175,7 @@ def plan(problem: Problem, privacy: Privacy, options: TrackingOptions) -> Chosen
         also = " (fewer features or a method of many passes also do)"
         raise Infeasible.too_few(NAME, condition, problem.users + 1, also=also)
     p = _calibrated(problem, privacy, options, sizes, _beyond(problem, mu, sizes, options))
-    row, pilot = 8 * problem.dimension, sum(p.cohorts()[:PILOT])
-    once = p.asked - pilot  # asked for a gradient, around a centre
-    twice = (p.main_rounds - 1) * p.main_cohort if p.variant == "recursive" else 0  # at a second point as well
-    up = once * row + pilot * 8 * packed(problem.features)
-    cost = Cost(p.rounds, p.asked, (once + twice) * problem.items_per_user, (2 * once + twice) * row, up)
-    participation = (_participation(options),)
-    return Chosen(p, float(prediction.total), cost, adjacency=p.adjacency, assumptions=participation)
+    return Chosen(p, float(prediction.total), adjacency=p.adjacency, assumptions=(_participation(options),))
 
 
 def verify(plan: RunPlan) -> None:

@@ -64,10 +64,10 @@ def planned(info: "Registered", problem: Problem, privacy: Privacy, options: Any
             raise Infeasible(info.name, few, Needs(f"epsilon >= {enough:g}", epsilon=enough))
         own = info.plan(problem, Privacy(least, left, adjacency=privacy.adjacency), options, constants, seed)
         require_masked(own)
-        if (fewest := min(own.parameters.cohorts())) < privacy.groups:
+        if (fewest := min(own.schedule.cohorts)) < privacy.groups:
             few = f"a round asks {fewest} users, fewer than its {privacy.groups} groups"
             raise Infeasible(info.name, few, "fewer groups, or larger cohorts")
-        sheet = own.parameters.sheet(own.problem, privacy.groups)
+        sheet = own.schedule.sheet(privacy.groups)
         spent, outside = spent_by(sheet)
         if spent <= server and outside <= whole:
             break
@@ -86,10 +86,10 @@ def _asking_all(options: Any) -> Any:
 
 def _both(own: RunPlan, together: float, limit: float, privacy: Privacy) -> RunPlan:
     """The plan of two servers whose noise together is that of `own`."""
-    min_cohort, p = None, own.parameters
+    min_cohort, schedule = None, own.schedule
     if privacy.min_cohort is not None:  # who answers is seen by both servers, so counting costs nothing
-        rest = limit, own.guarantee.delta
-        min_cohort = min_cohorts.exact(privacy.min_cohort, p.cohorts(), participations=p.participations(), rest=rest)
+        rest, often = (limit, own.guarantee.delta), schedule.participations
+        min_cohort = min_cohorts.exact(privacy.min_cohort, schedule.cohorts, participations=often, rest=rest)
     promise = replace(
         own.guarantee,
         epsilon=limit,
@@ -102,11 +102,11 @@ def _both(own: RunPlan, together: float, limit: float, privacy: Privacy) -> RunP
 
 def require_masked(plan: RunPlan) -> None:
     """Infeasible unless its rows may be summed where nobody sees one, by cohorts that both servers know."""
-    name, p = plan.algorithm, plan.parameters
+    name = plan.algorithm
     if plan.guarantee.rests_on(Kind.SECRET_COHORTS):
         condition = "its guarantee rests on cohorts that are drawn in secret, and two servers see whom they ask"
         raise Infeasible(name, condition, "everybody in every round (rate=1)")
-    if p.masked(plan.problem) is None:
+    if plan.schedule.rows is None:
         condition = "no rows that add up unseen are known for it with this problem and these options"
         raise Infeasible(name, condition, "other options, or tracking-srgd")
 
@@ -192,11 +192,11 @@ def verify(plan: RunPlan) -> None:
     if servers is None or own.guarantee.curated:
         raise VerificationError(f"Expected two servers and clients of their own in a plan of {plan.algorithm}.")
     beside = (promise.health, promise.bought, promise.held_out)
-    masked = plan.parameters.masked(plan.problem)
+    rows = plan.schedule.rows
     search.require(
         plan.algorithm,
         ("no look at the table, purchase or held-out users with two servers", beside == (None,) * 3, beside),
-        ("rows that two servers may sum", masked is not None, plan.parameters),
+        ("rows that two servers may sum", rows is not None, plan.parameters),
         ("cohorts that are public", not promise.rests_on(Kind.SECRET_COHORTS), promise.assumptions),
     )
     sheet = plan.sheet
@@ -204,7 +204,6 @@ def verify(plan: RunPlan) -> None:
     search.require(
         plan.algorithm,
         ("rows of the guaranteed adjacency", adjacency == {promise.adjacency}, adjacency),
-        ("a round of the sheet for each planned", len(sheet.rounds) == plan.cost.rounds, len(sheet.rounds)),
         ("together_epsilon <= epsilon", servers.together_epsilon <= own.guarantee.epsilon, servers),
         (
             "a minimum cohort by exact counts",

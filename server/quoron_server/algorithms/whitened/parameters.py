@@ -6,22 +6,27 @@ Of several predictions all is along their contrasts (`quoron_privacy.means.free_
 """
 
 import math
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from functools import cache
 from statistics import NormalDist
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr
 
+from quoron_client.protocol.questions import AverageLoss, MomentAndGradient, SecondMoment, Task
+from quoron_client.protocol.smoothing import moreau
 from quoron_privacy.accounts import gdp
-from quoron_privacy.gaussian import SPARE, GaussianNoise, mean_sensitivity
+from quoron_privacy.gaussian import GaussianNoise, mean_sensitivity
 from quoron_privacy.means.free_presence import KINDS, ColumnMean, Contrasts, LogLength, MomentMean
 from quoron_privacy.means.norm_counts import NormCountMean
-from quoron_privacy.release import Adjacency, Release, packed
+from quoron_privacy.release import Adjacency, packed
 from quoron_server.algorithms.whitening import WIDTH, eigen, mean_chance
-from quoron_server.parameters import Attendance, MaskedRounds, Parameters, PlannedRelease
+from quoron_server.parameters import Parameters
 from quoron_server.problem import Problem
+from quoron_server.schedule import MaskedRows, RoundRelease, Rounds, clipped_row, count_beside, count_in, gradients
 
 Vector = NDArray[np.float64]
 Matrix = NDArray[np.float64]
@@ -289,90 +294,54 @@ class WhitenedParameters(Parameters):
         means = [self.gradient(dimension, round_).effective_mu for round_ in range(self.gradients)]
         return (gdp.compose(*(square**0.5 for square in first), means[0]), *means[1:], self.vote.effective_mu(1))
 
-    def releases(self, dimension: int) -> tuple[PlannedRelease, ...]:
-        """Columns, lengths and second moments of the first answers; a mean in each of T rounds; the vote."""
-        mus, length, last = self.spent(dimension), self.length(), self.first + self.gradients
-        moments = [self.moment(dimension, stage) for stage in range(STAGES)]
-        means = [self.gradient(dimension, round_) for round_ in range(self.gradients)]
-        columns = self.columns(dimension // self.outputs)
+    def stretches(self, problem: Problem) -> Iterator[Rounds]:
+        """Columns, lengths and second moments of the first answers; a mean in each of T rounds; the vote.
+
+        All of everybody. The shares of gradients, and in parts of second moments, tell who answers; beside the vote
+        there is room where one user may be replaced. That of a length counts users with one above zero
+        (free-presence#p1), that of columns users with an item: neither ends a round. Of several classes two servers
+        take matrices of moderate size alone.
+        """
+        d, zero = problem.dimension, np.zeros(problem.dimension)
+        columns, length, vote = self.columns(problem.features), self.length(), self.vote
+        moments = [self.moment(d, stage) for stage in range(STAGES)]
+        means = [self.gradient(d, round_) for round_ in range(self.gradients)]
+        at_start = gradients(problem)
+        later = replace(at_start, centre=zero if self.ridge else None, smoothing=moreau(self.smoothing))
+        looks = (*(columns,) * COLUMNS, *(each for moment in moments for each in (length, moment)))
         if self.parts:
-            return self._in_parts(columns, length, moments, means)
-        return (
-            PlannedRelease(columns, columns.entry(), COLUMNS, range(1), mus[0]),
-            PlannedRelease(length, length.entry(), STAGES + 1, range(1), mus[0]),
-            *(PlannedRelease(each, each.entry(), 1, range(1), mus[0]) for each in moments),
-            *(PlannedRelease(each, each.entry(), 1, range(t, t + 1), mus[t]) for t, each in enumerate(means)),
-            PlannedRelease(self.vote, self.vote.entry(), 1, range(last, last + 1), mus[last]),
-        )
-
-    def _in_parts(
-        self, columns: ColumnMean, length: LogLength, moments: list[MomentMean], means: list[NormCountMean]
-    ) -> tuple[PlannedRelease, ...]:
-        """A round for each, in their order."""
-        looked = (columns, columns.entry(), columns.effective_mu)
-        made: list[tuple[object, Release, float]] = [looked] * COLUMNS
-        asked = (length, length.entry(), length.effective_mu)
-        for moment in moments:
-            made += [asked, (moment, moment.entry(), moment.effective_mu)]
-        made += [asked]
-        made += [(mean, mean.entry(), mean.effective_mu) for mean in means]
-        made += [(self.vote, self.vote.entry(), self.vote.effective_mu(1))]
-        lengths = PlannedRelease(length, asked[1], STAGES + 1, range(COLUMNS, PARTS, 2), asked[2])
-        looks = PlannedRelease(columns, looked[1], COLUMNS, range(COLUMNS), looked[2])
-        others = (each for each in enumerate(made) if each[1] is not asked and each[1] is not looked)
-        return (looks, lengths, *(PlannedRelease(of, entry, 1, range(t, t + 1), mu) for t, (of, entry, mu) in others))
-
-    def masked(self, problem: Problem) -> MaskedRounds | None:
-        """A length, a moment, a weighted gradient or a vote; of several classes only with matrices of moderate size."""
-        if not self.parts or (self.outputs > 1 and problem.dimension > MOST_CONTRASTED):
-            return None
-        d, length = problem.dimension, self.length().masked
-        pairs = ((length, self.moment(d, stage).masked) for stage in range(STAGES))
-        columns = (self.columns(problem.features).masked,) * COLUMNS
-        first = (*columns, *(each for pair in pairs for each in pair), length)
-        means = (self.gradient(d, round_).masked for round_ in range(self.gradients))
-        vote = (("vote", "clipped", 1, 1 / self.cohort_size / self.vote_scale),)
-        return MaskedRounds(self.adjacency, tuple((1, rows) for rows in (*first, *means, vote)))
-
-    def cohorts(self) -> tuple[int, ...]:
-        """Everybody, every round."""
-        return (self.cohort_size,) * (self.first + self.rounds)
-
-    def participations(self) -> int:
-        """In every round."""
-        return self.first + self.rounds
-
-    def answer_length(self, problem: Problem) -> int:
-        """A second moment and a gradient; in parts, one of them."""
-        numbers = packed(problem.features), problem.dimension
-        return max(numbers) if self.parts else sum(numbers)
-
-    def reads_sums(self) -> bool:
-        """In parts."""
-        return self.parts
+            asked: list[tuple[Task, tuple[Any, ...]]] = [(SecondMoment(problem.features), (by,)) for by in looks]
+            asked += [(at_start, (by,)) for by in (length, means[0])]
+        else:
+            whole = (*(columns,) * COLUMNS, *(length,) * (STAGES + 1), *moments, means[0])
+            asked = [(MomentAndGradient(problem.features, zero), whole)]
+        asked += [*((later, (mean,)) for mean in means[1:]), (AverageLoss(np.zeros((2, d))), (vote,))]
+        made, halved = dict[int, RoundRelease](), self.adjacency == "replace-one"
+        mus = () if self.parts else self.spent(d)
+        for message, (task, mechanisms) in enumerate(asked):
+            for by in mechanisms:
+                if id(by) not in made:
+                    mu = mus[message] if mus else by.effective_mu(1) if by is vote else by.effective_mu
+                    made[id(by)] = RoundRelease(by, by.entry(), mu)
+            tells = isinstance(by, MomentMean | NormCountMean)
+            rows = None
+            if self.parts and (self.outputs == 1 or d <= MOST_CONTRASTED):
+                vote_unit = 1 / self.cohort_size / self.vote_scale
+                rows = MaskedRows(self.adjacency, clipped_row(1, vote_unit, "vote") if by is vote else by.masked)
+            yield Rounds(
+                1,
+                self.cohort_size,
+                task,
+                tuple(made[id(by)] for by in mechanisms),
+                fresh=message == 0,
+                leaks=count_in(by) if tells else count_beside(vote if by is vote and halved else None),
+                summed=self.parts,
+                rows=rows,
+            )
 
     def long_once(self) -> bool:
         """Of second moments."""
         return True
-
-    def attendance(self, problem: Problem) -> tuple[Attendance, ...]:
-        """Released by the shares of every gradient; possible beside the vote where one user may be replaced.
-
-        With parts, the shares of second moments release it, too. That of a length counts users with one above zero
-        (free-presence#p1), that of columns users with an item: neither ends a round.
-        """
-        told: list[MomentMean | NormCountMean | None] = []
-        if self.parts:
-            told += [None] * (COLUMNS + 1)
-            for stage in range(STAGES):
-                told += [self.moment(problem.dimension, stage), None]
-        told += [self.gradient(problem.dimension, round_) for round_ in range(self.gradients)]
-        halved, vote = self.adjacency == "replace-one", self.vote
-        last = Attendance(SPARE * vote.sensitivity / vote.scale if halved else 0.0)
-        return (*map(self._told, told), last)
-
-    def _told(self, by: MomentMean | NormCountMean | None) -> Attendance:
-        return Attendance(0.0) if by is None else Attendance(1 / (self.cohort_size * by.presence_deviation), told=True)
 
 
 def drawn(problem: Problem, rounds: int) -> int:

@@ -23,7 +23,7 @@ from quoron_server.algorithms.references import BASSILY_SUN_2023, DWORK_2014, ou
 from quoron_server.algorithms.whitened.method import LEAST_RESOLUTION, before, made
 from quoron_server.algorithms.whitened.parameters import COLUMNS, PARTS, STAGES, WhitenedParameters, drawn
 from quoron_server.parameters import Moves
-from quoron_server.plan import Allowance, Cost, Privacy, RunPlan, Verdict
+from quoron_server.plan import Allowance, Privacy, RunPlan, Verdict
 from quoron_server.problem import Problem
 
 NAME = "whitened-tracking"
@@ -73,7 +73,7 @@ class WhitenedOptions:
 def plan(problem: Problem, privacy: Privacy, options: WhitenedOptions) -> Chosen:
     """The one plan for these numbers; Infeasible where its noise would leave nothing of the signal."""
     _require(problem, options)
-    d, users, first = problem.dimension, problem.users, PARTS if options.parts else 0
+    users, first = problem.users, PARTS if options.parts else 0
     rounds = ROUNDS if options.rounds is None else options.rounds - first
     mu = _mu(problem, privacy, rounds)
     if (refusal := _unlearnable(problem, mu, options)) is not None:  # whatever d is: no other method learns then
@@ -86,18 +86,9 @@ def plan(problem: Problem, privacy: Privacy, options: WhitenedOptions) -> Chosen
         raise Infeasible(NAME, condition, f"d <= {LARGEST_DIMENSION}")
     adjacency: Adjacency = privacy.adjacency or "replace-one"
     p = _calibrated(problem, adjacency, options, rounds, mu)
-    asked = rounds - 1 + bool(first)  # gradients: the length of the first one is asked for by itself
-    numbers = packed(problem.features) * (PARTS - 1 if first else 1) + asked * d + 2
-    cost = Cost(
-        rounds=first + rounds,
-        messages=(first + rounds) * users,
-        gradient_evaluations=asked * users * problem.items_per_user,
-        bytes_down=8 * users * d * (asked + 2 + (rounds - 2) * bool(problem.ridge)),
-        bytes_up=8 * users * numbers,
-    )
     risk = before(problem, rounds, left)
     risk = None if risk is None else risk + 0.5 * p.smoothing
-    return Chosen(p, risk, cost, adjacency=adjacency)
+    return Chosen(p, risk, adjacency=adjacency)
 
 
 def verify(plan: RunPlan) -> None:

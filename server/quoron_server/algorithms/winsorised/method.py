@@ -11,6 +11,7 @@
 Statement, proof and the three choices of h: docs/privacy/winsorised-erm.md.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +24,9 @@ from quoron_privacy.release import Adjacency
 from quoron_server.algorithm import InPhases, Update, Vector
 from quoron_server.algorithms.centring import public_signs
 from quoron_server.algorithms.slots import partition
-from quoron_server.parameters import PhasedRounds, PlannedRelease, spans
+from quoron_server.parameters import Parameters
+from quoron_server.problem import Problem
+from quoron_server.schedule import RoundRelease, Rounds, gradients
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +44,7 @@ class Phase:
 
 
 @dataclass(frozen=True, slots=True)
-class WinsorisedERMParameters(PhasedRounds):
+class WinsorisedERMParameters(Parameters):
     """Public numbers of one run."""
 
     radius: str  # which choice of h: usual, fresh, uniform, or given
@@ -49,15 +52,12 @@ class WinsorisedERMParameters(PhasedRounds):
     phases: tuple[Phase, ...]
     mu: float  # GDP parameter of every phase
 
-    def releases(self, dimension: int) -> tuple[PlannedRelease, ...]:
-        """Choices and a mean in every round."""
-        found = []
-        for phase, rounds in zip(self.phases, spans(self.phases), strict=True):
-            for mechanism, entry in zip(
-                (phase.mean.crude, phase.mean.noise), phase.mean.entries(dimension), strict=True
-            ):
-                found.append(PlannedRelease(mechanism, entry, phase.rounds, rounds, phase.round_mu))
-        return tuple(found)
+    def stretches(self, problem: Problem) -> Iterator[Rounds]:
+        """All users of a phase, in all of its rounds: choices and a mean."""
+        for phase in self.phases:
+            pairs = zip((phase.mean.crude, phase.mean.noise), phase.mean.entries(problem.dimension), strict=True)
+            made = tuple(RoundRelease(*pair, phase.round_mu) for pair in pairs)
+            yield Rounds(phase.rounds, phase.users, gradients(problem), made, often=phase.rounds)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,0 +1,223 @@
+"""The rounds of a run as its algorithm declares them, and what follows from them for the rest of the system.
+
+    def stretches(self, problem):
+        release = RoundRelease(self.noise, self.noise.entry(), self.mu)
+        return (Rounds(self.rounds, self.cohort_size, gradients(problem), (release,), often=self.rounds),)
+
+Cohorts, costs, the ledger's entries, counts of a minimum cohort and what two servers sum are functions of these.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, chain, pairwise
+from math import prod
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from quoron_client.protocol.questions import AverageGradient, Task
+from quoron_privacy.errors import VerificationError
+from quoron_privacy.gaussian import SPARE, GaussianNoise
+from quoron_privacy.kernels.on_first_use import OnFirstUse
+from quoron_privacy.release import Adjacency, MaskedBlock, Release
+from quoron_server.problem import Problem
+
+if TYPE_CHECKING:
+    from quoron_client.protocol.smoothing import Smoothing
+    from quoron_privacy.counts.min_cohort import TellsPresence
+    from quoron_privacy.prefix.noise import PrefixNoise
+    from quoron_privacy.two_servers.specification import Sheet
+
+two_servers = OnFirstUse("quoron_privacy.two_servers.specification")  # plans of that trust model alone
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedRelease:
+    """What a run will release by one mechanism, how often, and what that is charged.
+
+    A run's ledger holds `count` entries equal to `entry`, written in some of `rounds`: for `scaled` ones to
+    `entry.scaled(radius)` with the public radius of their round; of `tested` ones, and of a run that ends early, fewer.
+    """
+
+    mechanism: object  # of quoron_privacy: what draws, or what the theorem is about
+    entry: Release
+    count: int
+    rounds: Sequence[int]  # whose answers go into it
+    mu: float | None  # charged for an answer in all that it goes into, as GDP; None: paid by the promise's (ε, δ)
+    scaled: bool = False  # for a radius of 1
+    tested: bool = False  # a private test may withhold it
+
+
+@dataclass(frozen=True, slots=True)
+class CountLeakage:
+    """What the release that a round's answers go into says, or leaves room to say for nothing, of how many answered.
+
+    Statement and proof: docs/privacy/min-cohort.md#q4.
+    """
+
+    mu: float  # of such a count of users; inf: who answers is seen anyway; 0: nothing
+    released: bool = False  # the release says it: `Update.present`
+    most: int | None = None  # of users, whose answers alone count; None: all who were asked
+
+
+@dataclass(frozen=True, slots=True)
+class RoundRelease:
+    """What rounds release by one mechanism: a `PlannedRelease` without its rounds."""
+
+    mechanism: object
+    entry: Release
+    mu: float | None = None
+    scaled: bool = False
+    tested: bool = False
+    at_end: bool = False  # once, of the answers of consecutive rounds; else in every round
+
+
+@dataclass(frozen=True, slots=True)
+class MaskedRows:
+    """What a user's row is where each of two servers adds noise of its own to the sum of rows."""
+
+    adjacency: Adjacency
+    blocks: tuple[MaskedBlock, ...]
+    factorisation: str | None = None  # of correlated rows
+    separation: int = 1  # of two rounds of one user, at least
+
+
+@dataclass(frozen=True, slots=True)
+class Rounds:
+    """Consecutive rounds alike: what they ask of how many users, and what they release."""
+
+    count: int
+    cohort: int  # users asked in a round, as planned: expected ones where each joins by a coin of its own
+    task: Task  # of a round, for its size alone: its points are zero
+    releases: tuple[RoundRelease, ...] = ()  # an object that stands in several `Rounds` of a run is one planned release
+    often: int = 1  # a user is asked in so many of these rounds at most
+    fresh: bool = True  # they ask nobody who was asked before
+    leaks: CountLeakage = CountLeakage(0.0)
+    summed: bool = False  # questions have a reduction, and nothing else of the answers is read: then no single row is
+    rows: MaskedRows | None = None  # None: nobody proved that no single row is needed
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """All rounds of a run, and what follows from them."""
+
+    stretches: tuple[Rounds, ...]
+
+    def total(self, of: Callable[[Task], int]) -> int:
+        """Return the sum of `of` over all questions to single users."""
+        return sum(each.count * each.cohort * of(each.task) for each in self.stretches)
+
+    @property
+    def cohorts(self) -> tuple[int, ...]:
+        """Users asked in each round, as planned."""
+        return tuple(each.cohort for each in self.stretches for _ in range(each.count))
+
+    @property
+    def participations(self) -> int:
+        """Questions to one user, at most."""
+        most = asked = 0
+        for each in self.stretches:
+            asked = each.often if each.fresh else asked + each.often
+            most = max(most, asked)
+        return most
+
+    @property
+    def releases(self) -> tuple[PlannedRelease, ...]:
+        """What is released, in the order of first rounds."""
+        found: dict[int, tuple[RoundRelease, list[int], list[range]]] = {}
+        ends = accumulate((each.count for each in self.stretches), initial=0)
+        for each, (first, end) in zip(self.stretches, pairwise(ends), strict=True):
+            for made in each.releases:
+                _, counts, rounds = found.setdefault(id(made), (made, [], []))
+                counts.append(1 if made.at_end else each.count)
+                begin = rounds.pop().start if rounds and first <= rounds[-1].stop else first
+                rounds.append(range(begin, end))
+        return tuple(
+            PlannedRelease(
+                made.mechanism,
+                made.entry,
+                sum(counts),
+                rounds[0] if len(rounds) == 1 else tuple(chain(*rounds)),
+                made.mu,
+                made.scaled,
+                made.tested,
+            )
+            for made, counts, rounds in found.values()
+        )
+
+    @property
+    def count_leakage(self) -> tuple[CountLeakage, ...]:
+        """Of each round; () where nothing of the kind is proved."""
+        given = tuple(each.leaks for each in self.stretches for _ in range(each.count))
+        return given if any(each.mu for each in given) else ()
+
+    @property
+    def reads_sums(self) -> bool:
+        """Whether no single row is read in any round."""
+        return all(each.summed for each in self.stretches)
+
+    @property
+    def gradients_asked(self) -> int:
+        """Average gradients that a question asks for, at most."""
+        return max(each.task.gradients_per_user for each in self.stretches)
+
+    @property
+    def answer_length(self) -> int:
+        """Numbers in the largest answer."""
+        return max(numbers_up(each.task) for each in self.stretches)
+
+    @property
+    def usual_task(self) -> Task:
+        """What most questions ask of one user, for its size alone."""
+        messages: Counter[type] = Counter()
+        for each in self.stretches:
+            messages[type(each.task)] += each.count * each.cohort
+        return max(reversed(self.stretches), key=lambda each: messages[type(each.task)]).task
+
+    @property
+    def smooths_loss(self) -> bool:
+        """Whether clients smooth their loss."""
+        return any(getattr(each.task, "smoothing", None) is not None for each in self.stretches)
+
+    @property
+    def rows(self) -> MaskedRows | None:
+        """Those of the first round; None where two servers cannot sum the rows of all."""
+        rows = [each.rows for each in self.stretches]
+        return None if None in rows else rows[0]
+
+    def sheet(self, groups: int = 1) -> "Sheet":
+        """Return what both servers and every client agree on of each round. VerificationError where there is none."""
+        if (first := self.rows) is None:
+            raise VerificationError("Expected rows that two servers may sum, got a method that looks at single ones.")
+        rounds = [(each.count, each.rows.blocks) for each in self.stretches if each.rows is not None]
+        correlation = first.factorisation, self.participations, first.separation
+        sheet: Sheet = two_servers.sheet_of(rounds, first.adjacency, *correlation, groups)
+        return sheet
+
+
+def numbers_up(task: Task) -> int:
+    """Return how many numbers an answer has."""
+    return prod(task.answer_shape(task.model_size))
+
+
+def gradients(problem: Problem, points: int = 1, smoothing: "Smoothing | None" = None) -> AverageGradient:
+    """Return a question for average gradients at so many points, for its size alone."""
+    return AverageGradient(np.zeros((points, problem.dimension)), (1.0,) * points, smoothing=smoothing)
+
+
+def clipped_row(dimension: int, unit: float, name: str = "row") -> tuple[MaskedBlock, ...]:
+    """Return the row of a vector cut to a fixed length; `unit` is that length in deviations of all noise."""
+    return ((name, "clipped", dimension, unit),)
+
+
+def count_beside(
+    noise: "GaussianNoise | PrefixNoise | None", most: int | None = None, norm: float = 1.0
+) -> CountLeakage:
+    """Return the count that a mean of vectors cut to a fixed length leaves room for, one of which may be replaced."""
+    return CountLeakage(0.0 if noise is None else SPARE * norm * noise.sensitivity / noise.scale, most=most)
+
+
+def count_in(mechanism: "TellsPresence") -> CountLeakage:
+    """Return the count that a release tells."""
+    return CountLeakage(1 / (mechanism.users * mechanism.presence_deviation), released=True)
