@@ -396,11 +396,12 @@ def test_replay_catches_a_lottery_whose_rungs_are_half_as_high(monkeypatch) -> N
 
 def test_replay_refuses_a_plan_whose_charge_it_does_not_know() -> None:
     plan = make_plan("one-pass-dp-sgd")
-    (release,) = plan.releases()
 
     class Unknown(NoisySGDParameters):
-        def releases(self, dimension):
-            return (replace(release, mechanism=dimension, mu=None),)
+        def stretches(self, problem):
+            (rounds,) = super().stretches(problem)
+            (release,) = rounds.releases
+            return (replace(rounds, releases=(replace(release, mechanism=problem.dimension, mu=None),)),)
 
     unknown = replace(plan, parameters=Unknown(**asdict(plan.parameters)))
     with pytest.raises(Complaint, match="does not know what int charges"):
