@@ -19,7 +19,7 @@ from quoron_client.protocol.questions import Answers, RangeReport, VectorReport
 from quoron_client.protocol.smoothing import Moreau
 from quoron_client.randomisers import RangeBits, SeededRandomness, VectorNoise, rotated_coordinates
 from quoron_privacy.accounts import gdp, subsampling
-from quoron_privacy.errors import Infeasible, VerificationError
+from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
 from quoron_privacy.noise.streams import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.plan import Privacy
@@ -276,9 +276,13 @@ class TestWhatOurAccountantFinds:
         with pytest.raises(VerificationError, match="Expected epsilon of at least"):
             LOCAL.verify(false)
 
-    @pytest.mark.parametrize("options", [{"range_share": 1e4}, {"noise_factor": 1e-250}], ids=str)
+    @pytest.mark.parametrize("options", [{"range_share": 1e4}, {"noise_factor": 1e-190}], ids=str)
     def test_scales_that_protect_nobody_are_worth_no_epsilon(self, options):
         assert central(*SIZES[2], **options).guarantee.epsilon == math.inf
+
+    def test_a_scale_that_no_noise_has_is_refused(self):
+        with pytest.raises(ConfigError, match=r"Expected scale in \(1e-200, 1e200\)"):
+            central(*SIZES[2], noise_factor=1e-250)
 
 
 def _quantile(chance):

@@ -286,10 +286,10 @@ class Registered(AlgorithmInfo):
                 f"Expected a plan of {self.name} as printed to prove nothing and to have nothing beside, got {promise}."
             )
         self._check_promise(plan)
-        search.require_cost(plan)
         found = self.printed.epsilon(parameters, plan.problem, promise.delta)
         if not found <= promise.epsilon:
             raise VerificationError(f"Expected epsilon of at least {found:.4g}, got {promise.epsilon:.4g}.")
+        search.require_cost(plan)  # of mechanisms that can be made
 
     def pairs(self, plan: RunPlan) -> tuple[Pair, ...]:
         """What a verified plan costs, with its look at the table and its minimum cohort: every user is in one of these
