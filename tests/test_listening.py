@@ -117,7 +117,7 @@ QUIET: dict[str, Callable[[Path], Words]] = {
     "health": lambda place: ["admin", "health", NOBODY, "--insecure"],
     "submit": lambda place: [*_nobody(place), "submit", _simulate(place)[1], "--run", "x", "--users", 9],
     "runs": lambda place: [*_nobody(place), "runs"],
-    "watch": lambda place: [*_nobody(place), "watch", "x"],
+    "watch": lambda place: [*_nobody(place), "watch", "x", "--timeout", 0],
     "cancel": lambda place: [*_nobody(place), "cancel", "x"],
     "fetch": lambda place: [*_nobody(place), "fetch", "x", "--out", place / "x"],
 }
