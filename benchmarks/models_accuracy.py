@@ -17,7 +17,7 @@ from torch import nn
 
 from quoron.torch.computing import ModuleRows
 from quoron.torch.modules import TorchModule
-from quoron.training.rows import Items, LocalSGD, Method, RowsEngine, Setting, problem_of
+from quoron.training.rows import BlackBox, Items, LocalSGD, RowsEngine, Setting, problem_of
 from quoron_privacy.noise.streams import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.plan import Privacy
@@ -63,7 +63,7 @@ def accuracy(items: Items, epsilon: float | None, rounds: int, rate: float, seed
     """Of a network trained with this promise, with no noise if None, on images of nobody."""
     torch.manual_seed(seed)
     net = TorchModule.of(network(), nn.functional.cross_entropy, "cuda" if torch.cuda.is_available() else "cpu")
-    method: Method = {"items_per_user": ITEMS, "radius": 50.0, "clip_norm": CLIP}
+    method: BlackBox = {"items_per_user": ITEMS, "radius": 50.0, "clip_norm": CLIP}
     problem = problem_of(method, users=items.users, dimension=net.dimension)
     plan = Setting(
         problem=problem,
