@@ -175,20 +175,19 @@ def test_a_killed_superlink_that_comes_back_goes_on_to_the_same_bits(running: An
     assert asked_once(running, "superlink") == 4 * 2
 
 
-# A SuperLink dies with a message in its hand, for the ServerApp or for a SuperNode, that it will not hand out again.
+# A SuperLink dies with an answer in its hand, for the ServerApp, that it will not hand out again.
 DIES_WITH_MESSAGES = """
 import os, pathlib, signal, sys, time
 
 if any("flower-superlink" in each for each in sys.orig_argv):
     from importlib import import_module
 
-    side = {side!r}
-    handlers = import_module(f"flwr.superlink.servicer.{{side}}.{{side}}_handlers")
+    handlers = import_module("flwr.superlink.servicer.runtime.runtime_handlers")
     pull, taken = handlers.pull_messages, pathlib.Path(__file__).with_name("taken")
 
     def pull_messages(*given, **named):
         found = pull(*given, **named)
-        asks = [each for each in found.messages_list if each.metadata.group_id == f"lost-{{side}}/1"]
+        asks = [each for each in found.messages_list if each.metadata.group_id == "lost/1"]
         if asks and not taken.exists():
             time.sleep(3.0)  # so that the ServerApp has sent its messages to all
             taken.touch()
@@ -199,23 +198,22 @@ if any("flower-superlink" in each for each in sys.orig_argv):
 """
 
 
-@pytest.mark.parametrize("side", ["runtime", "fleet"])
-def test_what_a_superlink_that_is_killed_was_handing_out_is_asked_for_again(
-    side: str, running: Any, tmp_path: Path
+def test_answers_that_a_superlink_that_is_killed_was_handing_out_are_asked_for_again(
+    running: Any, tmp_path: Path
 ) -> None:
-    (tmp_path / "sitecustomize.py").write_text(DIES_WITH_MESSAGES.format(side=side))
+    (tmp_path / "sitecustomize.py").write_text(DIES_WITH_MESSAGES)
     start(running, 0, 1, 2)
     running.superlink.kill()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
         running.start_superlink()
-    run = wanted(f"lost-{side}")
+    run = wanted("lost")
     number = submit(running, run)
     until((tmp_path / "taken").exists, running)  # it cannot be asked for the run any more
     running.superlink.end()
     running.start_superlink()
     np.testing.assert_array_equal(model_of(running, run, number), expected(run, tmp_path / "inline"))
-    assert asked_once(running, f"lost-{side}") == 3 * 2
+    assert asked_once(running, "lost") == 3 * 2
 
 
 # The first ServerApp dies before it has told Flower that it begins.
