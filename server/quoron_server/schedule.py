@@ -92,10 +92,10 @@ class Rounds:
     task: Task  # of a round, for its size alone: its points are zero
     releases: tuple[RoundRelease, ...] = ()  # an object that stands in several `Rounds` of a run is one planned release
     often: int = 1  # a user is asked in so many of these rounds at most
-    fresh: bool = True  # they ask nobody who was asked before; False: users of the stretches since the last fresh one
+    fresh: bool = True  # they ask users not asked before; False: users of the stretches since the last fresh one
     leaks: CountLeakage = CountLeakage(0.0)
     summed: bool = False  # questions have a reduction, and nothing else of the answers is read: then no single row is
-    rows: MaskedRows | None = None  # None: nobody proved that no single row is needed
+    rows: MaskedRows | None = None  # None: no proof that single rows are not needed
 
 
 @dataclass(frozen=True, slots=True)

@@ -289,7 +289,7 @@ def as_parquet(table: "pa.Table") -> bytes:
 
     buffer = pa.BufferOutputStream()
     repeated = [field.name for field in table.schema if not pa.types.is_floating(field.type)]
-    # dictionaries of measurements take ten times as long, and nobody reads statistics
+    # dictionaries of measurements take ten times as long, and no reader uses statistics
     pq.write_table(table, buffer, use_dictionary=repeated, write_statistics=False)
     return bytes(buffer.getvalue().to_pybytes())
 

@@ -15,7 +15,7 @@ from scipy.optimize import minimize
 import quoron
 from quoron import config as configs
 from quoron.data import Numeric, from_table
-from quoron.data.table import Beyond, TrainingObjective
+from quoron.data.table import ExcessLoss, TrainingObjective
 from quoron.engine.inline import InlineEngine
 from quoron.federation.submission import specify
 from quoron_client import Answers, L2Ball, Question, make_loss
@@ -100,7 +100,7 @@ class TestObjective:
             best = objective.minimiser(L2Ball(50.0))
             np.testing.assert_allclose(best, slow.x, atol=1e-6)
             other = np.random.default_rng(6).standard_normal(9)
-            assert Beyond(objective, best).difference(other) == pytest.approx(risk(other) - risk(best), rel=1e-9)
+            assert ExcessLoss(objective, best).difference(other) == pytest.approx(risk(other) - risk(best), rel=1e-9)
             value, gradient, hessian = objective.expansion(other)
             nudges = 1e-5 * np.eye(9)
             numeric = [(risk(other + nudge) - risk(other - nudge)) / 2e-5 for nudge in nudges]

@@ -24,7 +24,7 @@ from quoron.data import (
     lower_bound,
 )
 from quoron.data.synthetic import divergence, exponential
-from quoron.data.table import Beyond, TrainingObjective, auc
+from quoron.data.table import ExcessLoss, TrainingObjective, auc
 from quoron.data.users import fill_normals, fill_uniforms, normals, words
 from quoron_client.compute.enforcement import bounded
 from quoron_client.compute.work import answer
@@ -548,7 +548,7 @@ def test_the_optimum_that_is_looked_for_by_way_of_some_users_is_that_of_all(loss
     domain = L2Ball(radius)
     exact, found = everybody.minimiser(domain), everybody.minimiser(domain, some)
     assert np.linalg.norm(found) <= radius * (1 + 1e-12)
-    assert Beyond(everybody, exact).difference(found) <= 1e-14
+    assert ExcessLoss(everybody, exact).difference(found) <= 1e-14
 
 
 def test_the_optimum_of_all_is_found_where_classes_of_some_are_told_apart():
@@ -558,16 +558,16 @@ def test_the_optimum_of_all_is_found_where_classes_of_some_are_told_apart():
     some = TrainingObjective(everybody.items.of(right[:300]), Logistic())
     assert some.separates(some.minimiser(domain))
     exact, found = everybody.minimiser(domain), everybody.minimiser(domain, some)
-    assert Beyond(everybody, exact).difference(found) <= 1e-14
+    assert ExcessLoss(everybody, exact).difference(found) <= 1e-14
 
 
 def test_the_bits_of_a_slope_of_all_users_do_not_depend_on_how_many_threads_there_are(monkeypatch):
     everybody, _ = objectives(3, Logistic(), rare=False)
     monkeypatch.setattr("quoron.data.table._CACHED", 100)
     at = np.arange(5.0)
-    with_all = everybody.tangent(at)
+    with_all = everybody.value_and_gradient(at)
     monkeypatch.setattr("quoron_privacy.kernels.threads.all_threads", lambda: 1)
-    alone = everybody.tangent(at)
+    alone = everybody.value_and_gradient(at)
     assert with_all[0] == alone[0]
     np.testing.assert_array_equal(with_all[1], alone[1])
 

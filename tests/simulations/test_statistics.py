@@ -343,6 +343,19 @@ def test_one_in_a_hundred_at_the_far_corner_does_a_robust_mean_no_harm():
     assert np.linalg.norm(plain.value - honest) > 10 * max(error, 7 * robust.noise_scale)
 
 
+def test_a_robust_mean_whose_error_may_be_as_long_as_its_bound_is_refused_with_the_users_that_would_do() -> None:
+    given = {"epsilon": 0.3, "delta": 1e-6, "bound": 1.0, "spread": 1.0, "method": "robust"}
+    with pytest.raises(Infeasible, match=r"900 users .* are too few: the error is at most") as refused:
+        mean(np.zeros((900, 30)), **given, population="few")
+    assert refused.value.users is not None
+    least = refused.value.users
+    enough = mean(np.zeros((least, 30)), **given, population="enough")
+    assert enough.error.least < 1.0
+    with pytest.raises(Infeasible):
+        mean(np.zeros((least - 1, 30)), **given, population="few")
+    assert str(enough.error).endswith("without outliers")
+
+
 def test_a_silent_robust_mean_is_an_error_that_says_what_it_cost():
     users, _ = with_outliers(0.3)
     with pytest.raises(NothingReleased, match=r"Nothing was released: .* spread=0.3 .*, delta=1e-06\), is spent"):

@@ -247,7 +247,7 @@ _TOLD_APART = 1e-8  # p (1 - p): no table has a chance as small that is not appr
 _WIDTHS = (1.0, 0.1, 0.01, 1e-3)  # smoothing of the non-smooth losses, each solution the next one's start
 Objective = Callable[[Vector], tuple[float, Vector, Matrix]]
 _STEPS = 200
-_DROWNED = 4e-16  # of a value: what is left to gain drowns in rounding
+_ROUNDING = 4e-16  # share of a value below which a further gain is rounding error
 SETTLED = 1e-9  # of what there is to gain, where no point is best and better ones are ever farther away
 _FLAT = 1e-12  # eigenvalues below this share of the largest are lifted to it, so that unused columns stay at zero
 
@@ -294,9 +294,9 @@ class TrainingObjective:
 
     def gradient(self, model: Vector) -> Vector:
         """Of F at `model`, shape (d,); where F has a kink, one of its subgradients."""
-        return self.tangent(model)[1]
+        return self.value_and_gradient(model)[1]
 
-    def tangent(self, model: Vector) -> tuple[float, Vector]:
+    def value_and_gradient(self, model: Vector) -> tuple[float, Vector]:
         """F and its gradient (d,) at `model`."""
         point, ridge, found = self._point(model), self.loss.ridge, {}
 
@@ -391,7 +391,7 @@ class TrainingObjective:
         for loss, scale in _smooth_forms(self.loss):
             smooth, near = TrainingObjective(self.items, loss), None
             if part is not None and isinstance(domain, L2Ball):
-                near = smooth._near(TrainingObjective(part.items, loss), scale, domain, point)
+                near = smooth._subsampled(TrainingObjective(part.items, loss), scale, domain, point)
             point = minimise(smooth._scaled(scale), domain, point) if near is None else near
         return point
 
@@ -402,10 +402,10 @@ class TrainingObjective:
 
         return scaled
 
-    def _near(self, part: "TrainingObjective", scale: float, domain: L2Ball, start: Vector) -> Vector | None:
+    def _subsampled(self, part: "TrainingObjective", scale: float, domain: L2Ball, start: Vector) -> Vector | None:
         """argmin of it, scaled, over a ball: from that of some users with their Hessian, by everybody's gradients.
 
-        None where that does not come closer step by step, as with a direction in which `part` has nobody.
+        None where that does not converge fast, as with a direction in which `part` has no data.
         """
         try:
             point = minimise(part._scaled(scale), domain, start)
@@ -413,13 +413,13 @@ class TrainingObjective:
             return None
         hessian, before = scale * part.expansion(point)[2], math.inf
         for _ in range(_STEPS):
-            value, gradient = self.tangent(point)
+            value, gradient = self.value_and_gradient(point)
             towards = _least_on_ball(hessian, hessian @ point - scale * gradient, domain.radius)
             gain = scale * float(gradient @ (point - towards))
             if gain > before / 10:
                 return None
             left = gain if before == math.inf else gain * gain / before  # after this step, if it is as good as the last
-            if left <= _DROWNED * max(1.0, abs(scale * value)):
+            if left <= _ROUNDING * max(1.0, abs(scale * value)):
                 return towards
             point, before = towards, gain
         return None
@@ -446,8 +446,8 @@ class TrainingObjective:
 
 
 @dataclass(frozen=True, eq=False)
-class Beyond:
-    """An objective beside one point, whose scores and losses are computed once."""
+class ExcessLoss:
+    """An objective's excess over its value at one point, whose scores and losses are computed once."""
 
     objective: TrainingObjective
     point: Vector
@@ -474,8 +474,8 @@ class Beyond:
         square = (model - self.point) @ (model + self.point)
         return float(objective.weights @ apart + 0.5 * objective.loss.ridge * square)
 
-    def above(self, model: Vector) -> Vector:
-        """How far users' shares of F at `model` lie above their tangents at the point, shape (n,); F is their mean."""
+    def divergence(self, model: Vector) -> Vector:
+        """Bregman divergence from the point of each user's share of F at `model`, shape (n,)."""
         objective, items = self.objective, self.objective.items
         scores = objective.scores(model)
         along = self.slopes * (scores - self.scores)
@@ -526,7 +526,7 @@ def _newton(objective: Objective, radius: float, start: Vector) -> Vector:
     for _ in range(_STEPS):
         towards = _least_on_ball(hessian, hessian @ point - gradient, radius) - point
         gain = -float(gradient @ towards)
-        if gain <= _DROWNED * max(1.0, abs(value)):
+        if gain <= _ROUNDING * max(1.0, abs(value)):
             return point
         step = 1.0
         while True:
@@ -640,7 +640,7 @@ class TablePopulation(TableUsers):
         if not on_boundary(self.domain, self._best) or not self._honest.has_infimum:
             return self._best
         found = self._honest.minimiser(free_ball(self.loss.feature_norm), self._sample)
-        return found if Beyond(self._honest, self._best).difference(found) < 0 else self._best
+        return found if ExcessLoss(self._honest, self._best).difference(found) < 0 else self._best
 
     @cached_property
     def _honest(self) -> TrainingObjective:
@@ -658,11 +658,11 @@ class TablePopulation(TableUsers):
         Where no model is best, as for separable classes, the infimum is approached to 1e-9. A linear loss
         has none: there it is that over the domain.
         """
-        return self._beyond.difference(np.asarray(model, np.float64))
+        return self._excess.difference(np.asarray(model, np.float64))
 
     @cached_property
-    def _beyond(self) -> Beyond:
-        return Beyond(self._honest, self._free)
+    def _excess(self) -> ExcessLoss:
+        return ExcessLoss(self._honest, self._free)
 
     @cached_property
     def _held_back(self) -> float:
@@ -674,10 +674,10 @@ class TablePopulation(TableUsers):
         How far the sample's users' losses lie above their tangents at the best model, whose slope is known of
         everybody: an unbiased estimate, off by a share of itself, however small it is.
         """
-        point, sample = np.asarray(model, np.float64), self._sampled_beyond
+        point, sample = np.asarray(model, np.float64), self._sampled_excess
         if sample is None:
             return {"excess_risk": self.excess_risk(point)}
-        above, slope = sample.above(point), self._slope
+        above, slope = sample.divergence(point), self._slope
         error = float(np.std(above, ddof=1)) * math.sqrt(1 / len(above) - 1 / self._honest.items.users)
         return {"excess_risk": float(np.mean(above) + slope @ (point - self._free)), "excess_risk_error": error}
 
@@ -686,8 +686,8 @@ class TablePopulation(TableUsers):
         return self._honest.gradient(self._free)
 
     @cached_property
-    def _sampled_beyond(self) -> Beyond | None:
-        return None if self._sample is None else Beyond(self._sample, self._free)
+    def _sampled_excess(self) -> ExcessLoss | None:
+        return None if self._sample is None else ExcessLoss(self._sample, self._free)
 
     @cached_property
     def _sample(self) -> TrainingObjective | None:

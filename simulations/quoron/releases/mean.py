@@ -90,6 +90,7 @@ class ErrorBound:
 
     least: float  # for users who are all alike, or, where nothing is learnt, all who keep to the declared bounds
     times: float = 0.0  # more of it for the radius of a ball that holds all users
+    where: str = ""  # for which data alone it is stated
 
     def within(self, radius: float) -> float:
         """Return the bound for users in a ball of that radius."""
@@ -97,7 +98,7 @@ class ErrorBound:
 
     def __str__(self) -> str:
         grows = f" + {self.times:.3g} times the radius of a ball that holds all users" if self.times else ""
-        return f"at most {self.least:.3g}{grows}, in 95 % of runs"
+        return f"at most {self.least:.3g}{grows}, in 95 % of runs{self.where}"
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -198,8 +199,11 @@ def mean(
     if (robust or method in ("two-stage", "range")) and spread is None:
         asked = f"outliers={outliers:g}" if outliers is not None else f"method={method!r}"
         raise ConfigError(f"Expected spread with {asked}, got none. Use method='clip' where it is unknown.")
+    plan: Callable[[int, Privacy], _Planned]
     if robust and spread is not None:
-        planned = _robust(len(values), values.shape[1], privacy, bound, spread, outliers or 0.0)
+        plan = partial(_robust, dimension=values.shape[1], bound=bound, spread=spread, outliers=outliers or 0.0)
+        planned = plan(len(values), privacy)
+        planned = planned if planned.error.least < bound else _useful(plan, len(values), privacy, bound)
     else:
         radius = bound if spread is None or method not in ("auto", "learnt") else min(bound, spread)
         plan = partial(_plan, dimension=values.shape[1], bound=bound, spread=spread, method=method)
@@ -337,7 +341,7 @@ def _plan(
     return _central(users, dimension, privacy, bound, spread, method)
 
 
-def _robust(users: int, dimension: int, privacy: Privacy, bound: float, spread: float, outliers: float) -> _Planned:
+def _robust(users: int, privacy: Privacy, *, dimension: int, bound: float, spread: float, outliers: float) -> _Planned:
     planned = robust_mean.calibrate(
         users=users,
         dimension=dimension,
@@ -352,7 +356,7 @@ def _robust(users: int, dimension: int, privacy: Privacy, bound: float, spread: 
         value = planned.release(values, _finite(values), noise)
         return None if value is None else (value, planned.noise.scale, planned.radius)
 
-    error = _of_noise(planned.noise.scale, dimension)
+    error = replace(_of_noise(planned.noise.scale, dimension), where=" without outliers")
     return _Planned("robust", _guarantee(privacy, "private-mean.md#m5"), error, release)
 
 

@@ -87,7 +87,7 @@ class Setup:
 
     @property
     def evaluate(self) -> Evaluate | None:
-        """What measures the models of a run's rounds; None where nobody wants it."""
+        """What measures the models of a run's rounds; None with `run.evaluate = false`."""
         return self.risk if self.measured else None
 
     def risk(self, model: Vector) -> Mapping[str, float]:
