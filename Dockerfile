@@ -38,7 +38,7 @@ FROM ${PYTHON}
 # Named volumes take owner and mode from these folders when they are first mounted.
 RUN useradd --system --uid 10001 --user-group --no-create-home --shell /usr/sbin/nologin quoron \
     && install -d -o quoron -g quoron -m 0700 /identity /var/lib/quoron /trial/authority /trial/coordinator \
-        /trial/operator /trial/clients /clients /trial/second-server /trial/link /trial/public /run-keys $(seq -f /trial/client-%g 1 20) \
+        /trial/operator /trial/clients /clients /trial/second-server /trial/link /trial/public /run-keys /backups $(seq -f /trial/client-%g 1 20) \
         /trial/superlink /trial/proxy /trial/server $(seq -f /trial/node-%g 1 20) $(seq -f /trial/app-%g 1 20) \
     && install -d -o quoron -g quoron -m 0755 /trial/database
 COPY --from=build /opt/quoron /opt/quoron

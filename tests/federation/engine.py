@@ -8,9 +8,9 @@ real ones. All of it hangs on one process that ends when the test does, however 
 What differs from an engine:
 
 * No image is built. A container sees this machine's programs and libraries (/usr) and this environment's Python, the
-  checkout's packages, and the examples and variables of the Dockerfile. Debian's PostgreSQL and nginx stand in for
-  their images; what PostgreSQL's entrypoint does at a first start is done here in the same way.
-* No cgroups, so that `pids_limit` is not held, and no profile for system calls.
+  checkout's packages, and the examples and variables of the Dockerfile. Debian's PostgreSQL, nginx and Prometheus stand
+  in for their images; what PostgreSQL's entrypoint does at a first start is done here in the same way.
+* No cgroups, so that `pids_limit` and `mem_limit` are not held, no files of a log, and no profile for system calls.
 * `restart` is not carried out, and health is asked as soon as it is wanted, not at every `interval`.
 * Published ports are not forwarded: a client elsewhere reaches the coordinator in the network `published` itself.
 """
@@ -39,6 +39,7 @@ import postgres_server
 
 ROOT = Path(__file__).parent.parent.parent
 FILE = ROOT / "docker-compose.yml"
+FLOWER = ROOT / "compose.flower.yml"
 PATIENCE = 300  # seconds that any step may take
 PROGRAMS = ("unshare", "nsenter", "setpriv", "ip", "mount")
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -54,17 +55,23 @@ if [ ! -s "$PGDATA/PG_VERSION" ]; then
 fi
 exec postgres -c listen_addresses='*'
 """
+USERS = {"postgres": 70, "prom/prometheus": 65534}  # of an image's folders
 Service = dict[str, Any]
 Test = TypeVar("Test", bound=Callable[..., None])
 COMMANDS = {"command", "entrypoint", "test"}
 
 
 def services(*files: Path, variables: Mapping[str, str] | None = None) -> dict[str, Service]:
-    """The services of the compose file, or of others merged in their order, with variables filled in."""
+    """The services of the compose file, or of others merged in their order, with variables filled in.
+
+    Without `variables` what a file demands stands as it is. Networks are names, and `aliases` a service's further ones.
+    """
     found: dict[str, Service] = {}
     for file in files or (FILE,):
-        text = file.read_text(encoding="utf-8")
-        for name, service in yaml.safe_load(text if variables is None else filled(text, variables))["services"].items():
+        for name, service in yaml.safe_load(filled(file.read_text(encoding="utf-8"), variables))["services"].items():
+            if isinstance(networks := service.get("networks"), dict):
+                aliases = {network: how.get("aliases", []) for network, how in networks.items()}
+                service = service | {"networks": list(networks), "aliases": aliases}
             found[name] = merged(found.get(name, {}), service)
     return found
 
@@ -77,16 +84,17 @@ def merged(one: Any, other: Any) -> Any:
     return [*one, *other] if isinstance(one, list) and isinstance(other, list) else other
 
 
-def filled(text: str, variables: Mapping[str, str]) -> str:
+def filled(text: str, variables: Mapping[str, str] | None) -> str:
     """A compose file's text with its variables, or what it says in their place; KeyError for one that it demands."""
-    return re.sub(
-        r"\$\{(\w+)(?::([-?])([^}]*))?\}",
-        lambda found: variables.get(found[1], found[3]) if found[2] == "-" else variables[found[1]],
-        text,
-    )
+
+    def value(found: re.Match[str]) -> str:
+        if found[2] == "-":
+            return (variables or {}).get(found[1], found[3])
+        return found[0] if variables is None else variables[found[1]]
+
+    return re.sub(r"\$\{(\w+)(?::([-?])([^}]*))?\}", value, text)
 
 
-@functools.cache
 @functools.cache
 def missing() -> str | None:
     """Why nothing can be contained here; None if it can."""
@@ -292,7 +300,7 @@ class Engine:
         folder = self.place / "volumes" / name
         if not folder.exists():
             folder.mkdir(parents=True)
-            user = 70 if image.startswith("postgres:") else 10001
+            user = USERS.get(image.partition(":")[0], 10001)
             os.chown(folder, user, user)
             folder.chmod(0o755 if at == "/trial/database" else 0o700)
         return folder
@@ -326,12 +334,13 @@ class Engine:
                 yield f"ip -n {name} link set {inner} up"
 
     def _hosts(self, name: str) -> dict[str, str]:
-        """The addresses of those who share a network with a service."""
+        """The addresses of those who share a network with a service, by name and alias."""
         shared = {
-            other: self.address(network, other)
+            called: self.address(network, other)
             for network in self.services[name].get("networks", ())
             for other, service in self.services.items()
             if network in service.get("networks", ())
+            for called in (other, *service.get("aliases", {}).get(network, ()))
         }
         return shared | {public: shared[other] for public, other in self.names.items() if other in shared}
 
@@ -347,7 +356,8 @@ class Engine:
     def _specification(self, name: str, service: Service, arguments: Sequence[str]) -> dict[str, Any]:
         """What container.py makes true."""
         ours = service["image"] == "quoron:local"
-        words = [*service.get("entrypoint", ["quoron"]), *(arguments or service.get("command", ()))]
+        program = "prometheus" if service["image"].startswith("prom/prometheus:") else "quoron"
+        words = [*service.get("entrypoint", [program]), *(arguments or service.get("command", ()))]
         variables = image_variables() if ours else {"PATH": PATH}
         if service["image"].startswith("postgres:"):
             words = ["sh", "-c", POSTGRES]
@@ -376,9 +386,10 @@ class Engine:
         for mount in service.get("volumes", ()):
             if isinstance(mount, dict):
                 found.append((mount["source"], mount["target"], not mount["read_only"]))
-            else:
-                source, target, *mode = mount.split(":")
-                found.append((str(self.volume(source, target, service["image"])), target, mode != ["ro"]))
+                continue
+            source, target, *mode = mount.split(":")
+            there = ROOT / source if source.startswith(".") else self.volume(source, target, service["image"])
+            found.append((str(there), target, mode != ["ro"]))
         return found
 
     def _system(self) -> list[tuple[str, str, bool]]:

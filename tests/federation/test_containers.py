@@ -1,26 +1,35 @@
 """The compose files promise what their services can do, keep their secrets apart, and need nothing but the image."""
 
+import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import click
+import jsonschema
 import numpy as np
 import pytest
 import typer.main
 import yaml
 
-from federation.engine import FILE, ROOT, Engine, in_containers, services
+from federation.engine import FILE, FLOWER, ROOT, Engine, filled, in_containers, seconds, services
 from quoron.cli.app import app
 from quoron.cli.federation import SETTINGS
 from quoron.federation import profiles
+from quoron_server.service import metrics
 
 COMPOSED = yaml.safe_load(FILE.read_text(encoding="utf-8"))
-SERVICES = services()
-CLIENT = yaml.safe_load((ROOT / "compose.client.yml").read_text(encoding="utf-8"))
+ON_FLOWER = yaml.safe_load(FLOWER.read_text(encoding="utf-8"))
+SERVICES = services() | services(FLOWER)
+CLIENT = yaml.safe_load(filled((ROOT / "compose.client.yml").read_text(encoding="utf-8"), None))
+SCHEMA = jsonschema.Draft7Validator(json.loads((ROOT / "tests/schemas/compose-spec.json").read_text(encoding="utf-8")))
+ELSEWHERE = ROOT / "compose.client.yml"
+IMAGES = ("", "_POSTGRES", "_NGINX", "_PROMETHEUS", "_GRAFANA")
+PROMETHEUS = yaml.safe_load((ROOT / "deploy" / "prometheus.yml").read_text(encoding="utf-8"))
 PUBLISHED = yaml.safe_load((ROOT / "compose.published.yml").read_text(encoding="utf-8"))
 EVERY = SERVICES | {f"elsewhere-{name}": service for name, service in CLIENT["services"].items()}
 OURS = {name: service for name, service in EVERY.items() if service["image"] == "quoron:local"}
@@ -40,6 +49,17 @@ def command_of(service: dict[str, Any]) -> click.Command | None:
     return found
 
 
+@pytest.mark.parametrize("file", sorted(ROOT.glob("*compose*.yml")), ids=lambda file: file.name)
+def test_a_file_fits_the_schema_of_compose(file: Path) -> None:
+    """Of github.com/compose-spec/compose-spec, schema/compose-spec.json at 170098ba (Apache 2.0)."""
+    SCHEMA.validate(yaml.safe_load(filled(file.read_text(encoding="utf-8"), None)))
+
+
+def test_a_file_with_an_unknown_key_does_not_fit_it() -> None:
+    with pytest.raises(jsonschema.ValidationError, match="memlimit"):
+        SCHEMA.validate({"services": {"x": {"image": "x", "memlimit": "1g"}}})
+
+
 @pytest.mark.parametrize("name", EVERY)
 def test_no_service_can_gain_privileges_or_write_outside_its_volumes(name: str) -> None:
     service = EVERY[name]
@@ -51,9 +71,95 @@ def test_no_service_can_gain_privileges_or_write_outside_its_volumes(name: str) 
     assert "cap_add" not in service
 
 
-def test_no_port_leaves_the_machine() -> None:
-    assert not any("ports" in service for service in EVERY.values())
-    assert {name for name, network in COMPOSED["networks"].items() if network.get("internal") is not True} == set()
+@pytest.mark.parametrize("name", EVERY)
+def test_no_service_can_fill_memory_or_the_disk_of_its_log(name: str) -> None:
+    service = EVERY[name]
+    assert re.fullmatch(r"[1-9]\d*[mg]", service["mem_limit"])
+    assert service["pids_limit"] > 0
+    assert service["logging"] == {"driver": "json-file", "options": {"max-size": "10m", "max-file": "5"}}
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_an_image_is_a_variable_which_can_hold_a_digest(name: str) -> None:
+    whole = {"QUORON_COORDINATOR": "x", "QUORON_DATA": "/x"}
+    given = {f"QUORON{part}_IMAGE": "example.org/x@sha256:" + "0" * 64 for part in IMAGES}
+    pinned = services(variables=given) | services(FLOWER, variables=given)
+    pinned |= {f"elsewhere-{each}": one for each, one in services(ELSEWHERE, variables=whole | given).items()}
+    assert pinned[name]["image"] == "example.org/x@sha256:" + "0" * 64
+    assert not EVERY[name]["image"].endswith(":latest")
+
+
+@pytest.mark.parametrize("name", [name for name, service in EVERY.items() if "restart" in service])
+def test_what_stays_says_whether_it_is_well(name: str) -> None:
+    check = EVERY[name]["healthcheck"]
+    assert check["test"][0] == "CMD"
+    assert seconds(check["timeout"]) >= 5
+
+
+def test_no_port_leaves_the_machine_but_the_dashboards_which_is_on_its_loopback() -> None:
+    assert {name: service["ports"] for name, service in EVERY.items() if "ports" in service} == {
+        "grafana": ["127.0.0.1:3000:3000"]
+    }
+    networks = COMPOSED["networks"] | ON_FLOWER["networks"]
+    assert {name for name, network in networks.items() if network.get("internal") is not True} == {"browser"}
+    assert [name for name, service in EVERY.items() if "browser" in service.get("networks", ())] == ["grafana"]
+
+
+def test_metrics_are_where_no_client_is() -> None:
+    on_it = {name for name, service in EVERY.items() if "observe" in service.get("networks", ())}
+    assert on_it == {"coordinator", "prometheus"}
+    place, _, port = SERVICES["coordinator"]["environment"]["QUORON_METRICS"].partition(":")
+    assert SERVICES["coordinator"]["aliases"]["observe"] == [place], "which is no address of another network"
+    (job,) = PROMETHEUS["scrape_configs"]
+    assert job["static_configs"] == [{"targets": [f"{place}:{port}"]}]
+    assert re.match("quoron", job["job_name"])
+
+
+def test_what_operators_add_is_in_profiles() -> None:
+    assert {name: SERVICES[name].get("profiles") for name in ("backup", "prometheus", "grafana", "coordinator")} == {
+        "backup": ["backup"],
+        "prometheus": ["observe"],
+        "grafana": ["observe"],
+        "coordinator": None,
+    }
+    source, target, _ = SERVICES["prometheus"]["volumes"][1].split(":")
+    assert (ROOT / source).resolve() == metrics.ALARMS.resolve()
+    assert PROMETHEUS["rule_files"] == [target]
+
+
+def exported() -> set[str]:
+    """The metrics that a page lists, of which test_metrics.py holds that they are those that are served."""
+    page = (ROOT / "docs" / "operate.md").read_text(encoding="utf-8").partition("\n## Metrics")[2]
+    names = set(re.findall(r"`(?:quoron)?_?(\w+)", page.partition("\n## ")[0]))
+    return {f"quoron_{name}" for name in names} | {f"quoron_run_{name}" for name in names}
+
+
+def test_every_expression_of_the_dashboard_names_metrics_that_are_served() -> None:
+    board = json.loads((ROOT / "deploy/grafana/dashboards/quoron.json").read_text(encoding="utf-8"))
+    (source,) = yaml.safe_load((ROOT / "deploy/grafana/datasources/prometheus.yml").read_text())["datasources"]
+    assert source["url"] == "http://prometheus:9090"
+    known, titles = exported(), [panel["title"] for panel in board["panels"]]
+    assert len(titles) == len(set(titles)) >= 10
+    for panel in board["panels"]:
+        assert panel["datasource"]["uid"] == source["uid"]
+        for target in panel["targets"]:
+            named = re.findall(r"\bquoron_\w+", target["expr"])
+            assert named or target["expr"].startswith(("ALERTS{", "up{"))
+            assert {re.sub("_(bucket|sum|count)$", "", name) for name in named} <= known, target["expr"]
+
+
+@pytest.mark.programs
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
+def test_prometheus_accepts_its_configuration_and_every_expression(tmp_path: Path) -> None:
+    text = (ROOT / "deploy" / "prometheus.yml").read_text(encoding="utf-8")
+    (tmp_path / "prometheus.yml").write_text(text.replace("/etc/prometheus/alarms.yml", str(metrics.ALARMS)))
+    board = json.loads((ROOT / "deploy/grafana/dashboards/quoron.json").read_text(encoding="utf-8"))
+    asked = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
+    recorded = [{"record": f"panel:{number}", "expr": expr} for number, expr in enumerate(asked)]
+    (tmp_path / "rules.yml").write_text(yaml.safe_dump({"groups": [{"name": "panels", "rules": recorded}]}))
+    for words in (["config", "prometheus.yml"], ["rules", "rules.yml"]):
+        done = subprocess.run(["promtool", "check", *words], cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_where_ports_are_published_they_are_the_coordinators_and_operators_stay_on_loopback() -> None:
@@ -93,7 +199,8 @@ def test_every_key_is_seen_by_its_owner_alone() -> None:
         assert "restart" not in SERVICES[name]
     assert seen["coordinator-identity"] == {"setup", "coordinator"}
     assert seen["operator-identity"] == {"setup", "submit", "watch", "operator"}
-    assert seen["database-password"] == {"setup", "postgres", "coordinator"}
+    assert seen["database-password"] == {"setup", "postgres", "coordinator", "backup"}
+    assert seen["backups"] == {"backup"}
     assert seen["flower-authority"] == {"flower-setup"}
     assert seen["flower-operator-identity"] == {"flower-setup", "flower-register", "flower-submit"}
     assert seen["flower-database-password"] == {"flower-setup", "flower-postgres", "flower-server"}

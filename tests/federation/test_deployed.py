@@ -5,6 +5,7 @@ import importlib.util
 import os
 import re
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -124,6 +125,58 @@ def holds_its_promises(composed: Engine) -> None:
     assert coordinator.exec("python", "-c", ask.format("postgres", 5432)).returncode == 0
     address = composed.address("database", "postgres")
     assert client.exec("python", "-c", ask.format(address, 5432)).returncode != 0
+
+
+@needs_postgres
+@pytest.mark.skipif(shutil.which("prometheus") is None, reason="Prometheus is not installed")
+def test_prometheus_sees_the_coordinator_and_a_client_does_not_see_its_metrics(tmp_path: Path) -> None:
+    with Engine(tmp_path / "c", services()) as composed:
+        composed.up("client-1", "prometheus")
+        prometheus, client = composed.running["prometheus"], composed.running["client-1"]
+        prometheus.becomes_healthy()
+        asked = ["wget", "-q", "-O", "-", "http://127.0.0.1:9090/api/v1/query?query=quoron_database_up"]
+        ends = time.monotonic() + engine.PATIENCE
+        while '"1"]' not in prometheus.exec(*asked).stdout:
+            assert time.monotonic() < ends, prometheus.log()
+            time.sleep(1)
+        alarms = prometheus.exec(*asked[:-1], "http://127.0.0.1:9090/api/v1/rules").stdout
+        assert "QuoronDatabaseAway" in alarms
+        ask = "import socket; socket.create_connection(('{}', {}), 3)"
+        address = composed.address("clients", "coordinator")
+        assert client.exec("python", "-c", ask.format(address, 7443)).returncode == 0
+        for network in ("clients", "observe"):
+            address = composed.address(network, "coordinator")
+            assert client.exec("python", "-c", ask.format(address, 9464)).returncode != 0
+
+
+@needs_postgres
+def test_backups_are_taken_and_pruned_and_the_newest_is_restored_into_an_empty_database(tmp_path: Path) -> None:
+    everything = services()
+    everything["backup"]["environment"] |= {"QUORON_BACKUPS_KEPT": "2", "QUORON_BACKUP_SECONDS": "1"}
+    with Engine(tmp_path / "c", everything) as composed:
+        composed.up("postgres")
+        composed.finish("coordinator", "ledger", "limit", "--create", "--epsilon", "4", "--delta", "1e-5")
+        composed.start("coordinator").becomes_healthy()
+        composed.up("backup")
+        folder, seen = composed.volume("backups"), set[str]()
+        ends = time.monotonic() + engine.PATIENCE
+        while len(seen) < 4:
+            seen |= {each.name for each in folder.glob("*.backup")}
+            assert time.monotonic() < ends, composed.running["backup"].log()
+            time.sleep(0.1)
+        composed.running["backup"].becomes_healthy()
+        assert composed.running["backup"].stop() == 0
+        left = sorted(each.name for each in folder.glob("*.backup"))
+        assert len(left) in (2, 3), "it may have been stopped between a backup and what follows"
+        assert set(left) >= set(sorted(seen)[-2:])
+
+        assert composed.running["coordinator"].stop() == 0
+        lose = ["psql", "--username=quoron", "--dbname=quoron", "--command=ALTER SCHEMA quoron RENAME TO lost"]
+        moved = composed.running["postgres"].exec(*lose)
+        assert moved.returncode == 0, moved.stderr
+        assert "restored as" in composed.finish("backup", "restore")
+        assert "δ = 1e-05" in composed.finish("coordinator", "ledger", "show")
+        composed.start("coordinator").becomes_healthy()
 
 
 def test_a_simulation_runs_by_its_name_and_leaves_its_folder_in_a_volume(tmp_path: Path) -> None:

@@ -1,11 +1,12 @@
-"""The compose profile of Flower: only the fleet is reachable from outside, and keys and data are apart."""
+"""The compose file of Flower: only the fleet is reachable from outside, and keys and data are apart."""
 
 import re
 
+from federation import engine
 from federation.engine import ROOT, services
 
 NGINX = ROOT / "examples" / "flower" / "containers" / "nginx.conf"
-FLOWER = {name: service for name, service in services().items() if name.startswith("flower-")}
+FLOWER = services(engine.FLOWER)
 NODES = ("1", "2", "3")
 ALLOWED = ("/v1/fleet/pull-messages", "/v1/fleet/register-node", "/health")
 FORBIDDEN = (
@@ -25,16 +26,15 @@ FORBIDDEN = (
 )
 
 
-def test_all_of_it_belongs_to_the_profile_and_uses_nothing_of_the_native_federation() -> None:
-    native = {name: service for name, service in services().items() if name not in FLOWER}
-    for name, service in services().items():
-        assert (service.get("profiles") == ["flower"]) == (name in FLOWER)
+def test_it_uses_nothing_of_the_native_federation() -> None:
+    native = services()
     for name, service in FLOWER.items():
+        assert name.startswith("flower-")
         assert set(service.get("depends_on", {})) <= set(FLOWER), name
         used = {mount.split(":")[0] for mount in service.get("volumes", ()) if not mount.startswith(".")}
         assert all(volume.startswith("flower-") for volume in used)
         assert all(network.startswith("flower-") for network in service.get("networks", ()))
-    assert not any("flower" in str(service.get("networks")) for service in native.values())
+    assert not any("flower" in f"{name} {service.get('networks')}" for name, service in native.items())
 
 
 def test_nodes_reach_the_proxy_alone_and_apps_their_own_node_alone() -> None:

@@ -1,4 +1,4 @@
-"""The compose profile of Flower is carried out, each service in namespaces of its own: see federation/engine.py."""
+"""The compose file of Flower is carried out, each service in namespaces of its own: see federation/engine.py."""
 
 from pathlib import Path
 
@@ -34,7 +34,7 @@ def asked(container: Container, host: str, *paths: str) -> list[int]:
 
 
 def test_the_example_runs_on_flower_behind_its_proxy(tmp_path: Path) -> None:
-    with Engine(tmp_path / "c", services()) as composed:
+    with Engine(tmp_path / "c", services(engine.FLOWER)) as composed:
         composed.up("flower-node-1", "flower-server")
         volumes = tmp_path / "c" / "volumes"
         keys = {path: path.read_bytes() for path in volumes.rglob("*") if path.parent.name.endswith("-identity")}
