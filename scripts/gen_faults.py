@@ -205,6 +205,14 @@ unless on {WHERE} quoron_certificate_days_left < 0""",
         f"or (count by {WHERE} (quoron_epsilon_left == 0 and quoron_mu_left == 0) > 0)",
     ),
     Fault(
+        name="rounds-late",
+        meaning="A round opened late: the work of the one before took longer than its pause, which shows how long",
+        remedy="Submit runs whose rounds take longer (`--timeout`), or give the coordinator a faster disk and processor",
+        rule=f"increase(quoron_rounds_late_total[10m]) > 0\n"
+        f"unless on {WHERE} min_over_time(quoron_database_up[10m]) == 0",
+        unless=("run-stuck", "database-lost", "disk-full"),
+    ),
+    Fault(
         name="run-paused",
         meaning="A run is paused: another version or configuration was started",
         remedy="`quoron runs` says why. Start the version that began it, or cancel it",

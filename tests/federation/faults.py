@@ -8,6 +8,7 @@ Each rehearsal has a run under way, does the damage, and then what the runbook s
 import asyncio
 import contextlib
 import datetime as dt
+import threading
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import Any
 import grpc
 import pytest
 
-from federation.crowd import Peer, put_clock_forward, specification, until
+from federation.crowd import HANGS, Peer, put_clock_forward, specification, until
 from federation.rehearsal import NAME, REHEARSALS, ROUND, SECONDS, Scene, rehearsal
 from federation.two_servers import helper
 from quoron_privacy.errors import LedgerUnavailable, QuoronError, RunError
@@ -24,6 +25,7 @@ from quoron_protos.v1 import federation_pb2 as pb
 from quoron_protos.v1 import federation_pb2_grpc
 from quoron_server import runs as books
 from quoron_server.books.database import Database
+from quoron_server.books.ledger import Ledger
 from quoron_server.books.lifetime_ledger import PopulationLedger
 from quoron_server.second_server.keys import Keys
 from quoron_server.service import Transport, certificates, metrics, program, security
@@ -63,6 +65,28 @@ async def run_stuck(at: Scene) -> None:
     at.patch.undo()
     await at.leave()
     await at.restarted()
+    await at.is_mended()
+
+
+@rehearsal("rounds-late")
+async def rounds_late(at: Scene) -> None:
+    await at.begun()
+    working, commit = threading.Event(), Ledger.commit
+
+    def slow(*given: Any, **named: Any) -> None:
+        working.wait(HANGS)
+        commit(*given, **named)
+
+    at.patch.setattr(Ledger, "commit", slow)
+    put_clock_forward(ROUND + 1)  # the first round is over, and so is its pause, before its work
+    await asyncio.sleep(0.1)
+    working.set()
+    while not at.running.sessions.late:  # the second opens a whole number of pauses late
+        put_clock_forward(ROUND - SECONDS)
+        for _ in range(50):
+            await asyncio.sleep(0.001)
+    await at.asked()
+    await at.stays()
     await at.is_mended()
 
 

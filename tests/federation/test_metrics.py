@@ -24,7 +24,7 @@ from quoron_client.protocol.questions import Status
 from quoron_privacy.errors import ConfigError
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_server.service import metrics
-from quoron_server.service.metrics import Family, Metrics, text
+from quoron_server.service.metrics import BOUNDS, Family, Metrics, Seconds, text
 from quoron_server.service.sessions import Sessions
 
 ROUNDS = 2
@@ -75,8 +75,9 @@ async def _world(at: Scene, odd: Answering) -> list[str]:
     async def scrape() -> None:
         told.append(re.sub(r"(quoron_run_idle_seconds.*) \d+", r"\1", await at.running.metrics.text()))
 
-    original = Sessions._until_due
+    original, add = Sessions._until_due, Seconds.add
     at.patch.setattr(Sessions, "_until_due", until_due)
+    at.patch.setattr(Seconds, "add", lambda self, _: add(self, 0.0))  # how long a thing takes here is this machine's
     at.patch.setattr(Sessions, "free_disk", 1 << 40)
     at.patch.setattr("shutil.disk_usage", lambda _: shutil._ntuple_diskusage(1 << 40, 0, 1 << 40))
     honest = Honest.of(USERS)
@@ -130,6 +131,8 @@ def test_no_metric_and_no_line_of_the_log_tells_how_or_whether_a_user_answers(
     assert len(told) == 2 + 2 * ROUNDS
     assert len(set(told)) > 3  # something goes on
     assert "ended" in str(logged)
+    commits = [int(re.findall(r"^quoron_round_commit_seconds_count (.*)", each, re.M)[0]) for each in told]
+    assert commits == [0, 0, 1, 1, 1, ROUNDS], "a commit counts once its round is published, not when it is made"
     assert world(tmp_path / "other", WORLDS[odd], our_logs) == (told, logged)
 
 
@@ -277,6 +280,21 @@ async def test_the_port_is_off_unless_asked_for_and_on_loopback_unless_a_host_is
             pass
 
 
+@given(st.lists(st.floats(0, 1e3), max_size=20))
+def test_a_histogram_counts_each_duration_in_every_bucket_that_has_room_for_it(durations: list[float]) -> None:
+    held = Seconds()
+    for seconds in durations:
+        held.add(seconds)
+    lines = text([Family("quoron_x_seconds", "histogram", "X.", tuple(held.samples(of="y")))]).splitlines()[2:]
+    bounds = [*map(str, BOUNDS), "+Inf"]
+    values = [sum(each <= float(bound) for each in durations) for bound in bounds]
+    assert [float(re.findall('le="([^"]*)"', line)[0]) for line in lines[:-2]] == [*BOUNDS, math.inf]
+    assert [int(line.split()[-1]) for line in lines[:-2]] == values
+    assert lines[-2].startswith('quoron_x_seconds_sum{of="y"} ')
+    assert float(lines[-2].split()[-1]) == pytest.approx(sum(durations))
+    assert lines[-1] == f'quoron_x_seconds_count{{of="y"}} {len(durations)}'
+
+
 @settings(max_examples=50)
 @given(st.text(max_size=20), st.floats(allow_nan=False))
 def test_any_name_and_number_is_written_in_the_format(name: str, number: float) -> None:
@@ -299,5 +317,5 @@ async def test_all_of_it_passes_prometheus_own_linter_and_stands_on_the_page(tmp
     done = subprocess.run(["promtool", "check", "metrics"], input=found, capture_output=True, text=True)
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
     page = (Path(__file__).parents[2] / "docs" / "operate.md").read_text(encoding="utf-8").partition("\n## Metrics")[2]
-    for name in set(re.findall(r"^quoron_(\w+)", found, flags=re.MULTILINE)):
+    for name in set(re.findall(r"^# TYPE quoron_(\w+)", found, flags=re.MULTILINE)):
         assert f"quoron_{name}" in page or f"_{name.removeprefix('run_')}`" in page, name

@@ -19,6 +19,7 @@ Whether a question is the one that was asked before: a ledger keeps a digest of 
 import hashlib
 import json
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -329,6 +330,7 @@ class Ledger:
         here = "UPDATE unreleased SET round = ?, state = ?, state_seal = ?"
         here += " WHERE run = ? AND (round IS NULL OR round < ?) RETURNING run"
         made = None if plan is None else {"run": self.run, "config_digest": self.config_digest, "plan": plan}
+        began = time.perf_counter()
         with self._database.transaction() as execute:
             seal = _seal("state_seal", {"run": self.run, "round": round_, "state": state})
             if not execute(here, [round_, state, seal, self.run, round_]):
@@ -340,6 +342,7 @@ class Ledger:
             if made is not None:
                 seal = _seal("seal", made)
                 execute("UPDATE run_ledgers SET plan = ?, seal = ? WHERE run = ?", [plan, seal, self.run])
+        self._database.committed = time.perf_counter() - began
 
     def finish(
         self, model: NDArray[np.float64], releases: Sequence[Release] = (), event: dict[str, Any] | None = None

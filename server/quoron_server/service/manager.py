@@ -46,6 +46,7 @@ from quoron_server.service import running as attending
 from quoron_server.service.config import ServeConfig
 from quoron_server.service.engine import GrpcEngine, RunStopped
 from quoron_server.service.journal import Feed
+from quoron_server.service.metrics import Seconds
 from quoron_server.service.records import Records, outside, retried_once
 from quoron_server.service.running import FeedObserver, Running, Standing, standing, until_published
 from quoron_server.service.sessions import Sessions
@@ -71,6 +72,7 @@ class Counts:
     refused: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(WHY, 0)))
     calls: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(CALLS, 0)))
     misfits: Counter[str] = field(default_factory=Counter)  # messages of software that does not fit, by client
+    commits: Seconds = field(default_factory=Seconds)  # of rounds, counted when these are published
     newer_books: int = 0  # enrolments of clients that have seen more of the lifetime ledger than there is
 
     def refuse(self, error: QuoronError) -> None:
@@ -109,7 +111,7 @@ class Manager:
         Runs of two servers need the other one. Without certificates nothing ends, and any clock is as good.
         """
         self.sessions, self._config, plaintext = sessions, config, config.transport.plaintext
-        self._books = Books(database, away_after=config.away_after)
+        self._database, self._books = database, Books(database, away_after=config.away_after)
         self._registry = self._books.registry
         self.users = Users(self._books, sessions, config.transport.revoked)
         self.population = self._books.population
@@ -162,7 +164,7 @@ class Manager:
         specification = RunSpecification.parse(text)
         plan = await self.records.make_plan(specification)
         self._require_possible(specification, plan)
-        return Running(specification, plan)
+        return Running(specification, plan, self.counts.commits)
 
     async def stop(self) -> None:
         """Leave every run where it is; the next start takes it up."""
@@ -430,7 +432,7 @@ class Manager:
         )
         if run.cancelled or self._stopping.is_set():
             raise RunStopped(f"Run {run.name} was stopped.")
-        observers: list[Observer] = [FeedObserver(run, session, loop)]
+        observers: list[Observer] = [FeedObserver(run, session, loop, self._database)]
         engine: Any = run.engine  # with two servers its sums are not numbers yet
         if helping is not None:
             engine, forgetting = helping.around(run.engine, wanted, run.plan)

@@ -21,11 +21,14 @@ import asyncio
 import logging
 import math
 import shutil
+import threading
 import time
 from abc import ABC, abstractmethod
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, get_args
 
@@ -72,9 +75,34 @@ class Family:
     """One metric and its samples, each with labels."""
 
     name: str
-    kind: str  # gauge or counter
+    kind: str  # gauge, counter or histogram
     help: str
     samples: tuple[Sample, ...]
+
+
+BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)  # seconds
+
+
+class Seconds:
+    """A histogram of durations, counted from any thread."""
+
+    def __init__(self) -> None:
+        self._mutex, self._total, self._counts = threading.Lock(), 0.0, [0] * (len(BOUNDS) + 1)
+
+    def add(self, seconds: float) -> None:
+        """Count one more."""
+        with self._mutex:
+            self._total += seconds
+            self._counts[bisect_left(BOUNDS, seconds)] += 1
+
+    def samples(self, **labels: str) -> Iterator[Sample]:
+        """Its samples, whose names end in the label that has no name."""
+        with self._mutex:
+            total, below = self._total, list(accumulate(self._counts))
+        for bound, number in zip((*BOUNDS, math.inf), below, strict=True):
+            yield {"": "_bucket", **labels, "le": _number(bound)}, number
+        yield {"": "_sum", **labels}, total
+        yield {"": "_count", **labels}, below[-1]
 
 
 def text(families: Iterable[Family]) -> str:
@@ -86,8 +114,8 @@ def _lines(family: Family) -> Iterator[str]:
     yield f"# HELP {family.name} {family.help}\n"
     yield f"# TYPE {family.name} {family.kind}\n"
     for labels, value in family.samples:
-        named = ",".join(f'{name}="{_escaped(said)}"' for name, said in labels.items())
-        yield f"{family.name}{'{' + named + '}' if named else ''} {_number(value)}\n"
+        named = ",".join(f'{name}="{_escaped(said)}"' for name, said in labels.items() if name)
+        yield f"{family.name}{labels.get('', '')}{'{' + named + '}' if named else ''} {_number(value)}\n"
 
 
 def _escaped(words: str) -> str:
@@ -195,6 +223,7 @@ class Metrics(ServerMetrics[Stored]):
         yield family("ledger_intact", "Whether the privacy ledger was intact when it was last verified.", self.whole)
         yield from self._of_books(stored)
         yield from self._of_runs()
+        yield from self._of_time()
         yield from self._of_doors()
 
     async def watch_chain(self) -> None:
@@ -269,6 +298,15 @@ class Metrics(ServerMetrics[Stored]):
         for name, words, value in _PER_RUN:
             found = [({"run": each.run}, value(each)) for each in runs]
             yield family(name, words, [(labels, number) for labels, number in found if number is not None])
+
+    def _of_time(self) -> Iterator[Family]:
+        """How long things take, where nothing follows from an answer: a round's own work alone may depend on them."""
+        waits = [each for name, queue in self._manager.records.waits.items() for each in queue.samples(queue=name)]
+        commits, late = self._manager.counts.commits.samples(), self._manager.sessions.late
+        yield family("queue_seconds", "What plans and reads wait for a thread.", waits, "histogram")
+        yield family("round_commit_seconds", "Durable commits of published rounds.", commits, "histogram")
+        told = "Rounds that opened late, as the work of the one before took longer than its pause."
+        yield family("rounds_late_total", told, late, "counter")
 
     def _of_doors(self) -> Iterator[Family]:
         yield family("clients_connected", "Clients in conversation.", self._manager.sessions.connected)

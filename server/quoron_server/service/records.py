@@ -3,6 +3,7 @@
 import asyncio
 import json
 import secrets
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
@@ -21,6 +22,7 @@ from quoron_server.books.lifetime_ledger import PopulationLedger
 from quoron_server.books.registry import OPEN, Registry, RunRow
 from quoron_server.plan import RunPlan
 from quoron_server.service.journal import Feed, missing_words, named, public
+from quoron_server.service.metrics import Seconds
 from quoron_server.specification import RunSpecification, make_plan
 from quoron_server.wording import plan_json
 
@@ -49,6 +51,7 @@ class Records:
         self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="read")
         self._planner = ThreadPoolExecutor(1, thread_name_prefix="plan")
         self._registry, self._population = Registry(database), PopulationLedger(database)
+        self.waits = {"plan": Seconds(), "read": Seconds()}  # for a thread, by what is done in it
         self._closed = False
         self.paused: dict[str, str] = {}  # by run: why this coordinator leaves it as it is, though it has not ended
 
@@ -74,7 +77,9 @@ class Records:
 
     async def make_plan(self, specification: RunSpecification) -> RunPlan:
         """The plan of a specification, verified; one at a time. Raises what `specification.make_plan` raises."""
-        return await asyncio.get_running_loop().run_in_executor(self._planner, make_plan, specification)
+        return await asyncio.get_running_loop().run_in_executor(
+            self._planner, self._waited("plan", lambda: make_plan(specification))
+        )
 
     async def plan(self, run: str) -> dict[str, Any]:
         """The plan of a run, as it is stored once the run has begun, with the columns and the loss of its items."""
@@ -156,7 +161,17 @@ class Records:
     async def _read(self, function: Callable[[], T]) -> T:
         if self._closed:
             raise LedgerUnavailable("The coordinator is leaving, and reads its ledger no more. Come back later.")
-        return await retried_once(function, self._readers)
+        return await retried_once(self._waited("read", function), self._readers)
+
+    def _waited(self, queue: str, function: Callable[[], T]) -> Callable[[], T]:
+        """The same function, which counts how long it waited to be called."""
+        asked = time.perf_counter()
+
+        def call() -> T:
+            self.waits[queue].add(time.perf_counter() - asked)
+            return function()
+
+        return call
 
     def _stored_plan(self, run: str) -> dict[str, Any] | None:
         if not Ledger.begun(self._database, run):

@@ -22,10 +22,12 @@ from numpy.typing import NDArray
 
 from quoron_client.protocol.questions import Status
 from quoron_privacy.errors import BelowMinCohort
+from quoron_server.books.database import Database
 from quoron_server.plan import RunPlan
 from quoron_server.rounds import PAUSE, RoundEvent, opening
 from quoron_server.service.engine import GrpcEngine, RunStopped
 from quoron_server.service.journal import MOST_SHOWN, Feed, named, public
+from quoron_server.service.metrics import Seconds
 from quoron_server.service.sessions import RunSession, Sessions, look
 from quoron_server.specification import RunSpecification, willing_needed
 
@@ -120,12 +122,14 @@ class Running:
 
     specification: RunSpecification
     plan: RunPlan
+    commits: Seconds = field(default_factory=Seconds)  # of published rounds, of all runs of a coordinator
     feed: Feed = field(default_factory=Feed)
     engine: GrpcEngine | None = None
     task: "asyncio.Task[None] | None" = None
     cancelled: bool = False
     seated: bool = False  # its members are fixed: it goes on with them, wherever they are
-    untold: list[dict[str, Any]] = field(default_factory=list)  # events of committed rounds whose time has not come
+    # Events of committed rounds whose time has not come, and seconds of their commits.
+    untold: list[tuple[dict[str, Any], float]] = field(default_factory=list)
     moved: float = math.inf  # loop time at which it began, went on, or published a round
     names: list[str] = field(default_factory=list)  # by slot, where who answers is public
     gathering: Gathering | None = None
@@ -136,7 +140,9 @@ class Running:
         if self.untold:
             self.moved = asyncio.get_running_loop().time()
         while self.untold:
-            self.feed.add(named(self.untold.pop(0), self.names))
+            event, committed = self.untold.pop(0)
+            self.feed.add(named(event, self.names))
+            self.commits.add(committed)
 
     def stop(self) -> None:
         """Give up whatever it waits for."""
@@ -204,16 +210,17 @@ class FeedObserver:
     run: Running
     session: RunSession
     loop: asyncio.AbstractEventLoop
+    database: Database
 
     def started(self, plan: RunPlan) -> None:
         """Nothing to tell: the plan is public from the start."""
 
     def round_finished(self, event: RoundEvent) -> None:
         """Queue a committed round. It is published when its time is over, which shows nothing of who answered."""
-        self.loop.call_soon_threadsafe(self._keep, public(asdict(event)))
+        self.loop.call_soon_threadsafe(self._keep, public(asdict(event)), self.database.committed)
 
-    def _keep(self, event: dict[str, Any]) -> None:
-        self.run.untold.append(event)
+    def _keep(self, event: dict[str, Any], committed: float) -> None:
+        self.run.untold.append((event, committed))
         self.loop.call_at(published_at(self.session, self.run), self.run.tell)
 
     def finished(self, model: NDArray[np.float64]) -> None:

@@ -276,6 +276,7 @@ class Sessions:
         self.backlog = Backlog() if backlog is None else backlog
         self._spill = spill_folder() if spill is None else spill
         self.runs: dict[str, RunSession] = {}
+        self.late = 0  # rounds that opened late, which everybody sees
         self.misfits: Counter[int] = Counter()  # answers of another type or length than was asked for, by user
         self._here: dict[int, Connection] = {}
 
@@ -551,15 +552,16 @@ class Sessions:
         """When the round opens, once it is that time."""
         loop = asyncio.get_running_loop()
         opens = rounds.opening(session.due, loop.time(), seconds)
+        while (left := opens - loop.time()) > 0:
+            await asyncio.sleep(left)
         if opens > session.due > -math.inf:
+            self.late += 1
             _log.warning(
                 "run %s: a round's own work took longer than %g s, which shows in when the next one opens. Give rounds "
                 "more seconds.",
                 session.run,
                 rounds.PAUSE * seconds,
             )
-        while (left := opens - loop.time()) > 0:
-            await asyncio.sleep(left)
         return opens
 
     def _in_secret_order(self, users: Sequence[int]) -> list[int]:
