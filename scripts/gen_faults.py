@@ -207,7 +207,7 @@ unless on {WHERE} quoron_certificate_days_left < 0""",
     Fault(
         name="rounds-late",
         meaning="A round opened late: the work of the one before took longer than its pause, which shows how long",
-        remedy="Submit runs whose rounds take longer (`--timeout`), or give the coordinator a faster disk and processor",
+        remedy="Submit runs with longer rounds (`--timeout`), or give the coordinator a faster disk and processor",
         rule=f"increase(quoron_rounds_late_total[10m]) > 0\n"
         f"unless on {WHERE} min_over_time(quoron_database_up[10m]) == 0",
         unless=("run-stuck", "database-lost", "disk-full"),

@@ -99,7 +99,8 @@ def test_systemd_finds_little_that_a_service_could_do(unit: Path, tmp_path: Path
 
 def pods(folder: Path) -> list[tuple[dict[str, Any], dict[str, Any]]]:
     """The pod of every workload, with each of its containers."""
-    documents = [each for file in folder.glob("*.yaml") for each in yaml.safe_load_all(file.read_text(encoding="utf-8"))]
+    texts = [file.read_text(encoding="utf-8") for file in folder.glob("*.yaml")]
+    documents = [each for text in texts for each in yaml.safe_load_all(text)]
     found = [each["spec"]["template"]["spec"] for each in documents if each["kind"] == "StatefulSet"]
     assert found
     return [(pod, container) for pod in found for container in pod["containers"]]
@@ -144,7 +145,7 @@ def test_what_kustomize_makes_of_them_fits_the_schemas_of_kubernetes(folder: Pat
     quoron = [sys.executable, "-m", "quoron"]
     for words in (
         ["admin", "certs", "trial", "--clients", "1", "--host", "localhost", "--host", "coordinator.quoron"],
-        ["admin", "tokens", "backup", "--role", "operator", "--file", "trial/coordinator/tokens.json", "--out", "token"],
+        ["admin", "tokens", "ada", "--role", "operator", "--file", "trial/coordinator/tokens.json", "--out", "token"],
     ):
         subprocess.run([*quoron, *words], cwd=tmp_path, check=True, capture_output=True)
     party = "coordinator" if folder.name == "coordinator" else "client-1"

@@ -428,7 +428,7 @@ class RecordFile:
                 elif version != VERSION:
                     raise LedgerError(
                         f"Expected a client's record of version {VERSION} in {str(self.path)!r}, got {version}. "
-                        "It is another file, or of another release."
+                        "It is another file, or of another release: use the version that wrote it."
                     )
                 self._check_whole()
                 self._check_count()

@@ -242,7 +242,7 @@ class ClientPlane:
             asked = pb.EnrolRequest.FromString(request)
         except DecodeError:
             raise Refused(grpc.StatusCode.INVALID_ARGUMENT, NONSENSE) from None
-        _check_protocol(asked.protocol)
+        _check_protocol(asked)
         try:
             people, told = max(1, asked.people), {"name": caller.name, "software": asked.software}
             user = await self._manager.enrol(caller.identity, caller.group, **told, people=people)
@@ -324,7 +324,7 @@ class ClientPlane:
             called = journal.called("" if strange else who.name, who.identity)
         _log.info("refused %s: %s, %s", called, refusal.code.name, refusal.words)
         self._manager.counts.refuse_call(refusal.code, refusal.words)
-        if who is not None and refusal.words == OTHER_PROTOCOL:
+        if who is not None and refusal.words.startswith(OTHER_PROTOCOL):
             self._misfit(who, "speaks another protocol")
 
     def _misfit(self, caller: Caller, what: str) -> None:
@@ -392,7 +392,7 @@ class ClientPlane:
         first = _parsed(await anext(requests, b""), _LONGEST_GREETING)
         if first.WhichOneof("kind") != "hello":
             raise Refused(grpc.StatusCode.INVALID_ARGUMENT, "Expected a hello first.")
-        _check_protocol(first.hello.protocol)
+        _check_protocol(first.hello)
         try:  # whose key it is now: it may have changed, or been forgotten, while the hello was waited for
             user = await self._manager.user(caller.identity)
         except RunStopped:
@@ -519,9 +519,11 @@ def _parsed(data: bytes, limit: int) -> pb.ClientMessage:
     return message
 
 
-def _check_protocol(protocol: int) -> None:
-    if protocol != wire.PROTOCOL:
-        raise Refused(grpc.StatusCode.FAILED_PRECONDITION, OTHER_PROTOCOL)
+def _check_protocol(asked: pb.EnrolRequest | pb.Hello) -> None:
+    if asked.protocol != wire.PROTOCOL:
+        theirs = f"{asked.protocol} of {journal.called(asked.software, 'another version')}"
+        words = f"{OTHER_PROTOCOL}, got {theirs}. Use a version that speaks the same."
+        raise Refused(grpc.StatusCode.FAILED_PRECONDITION, words)
 
 
 async def _hang_up(context: Context, conversation: Conversation) -> None:

@@ -37,6 +37,7 @@ from quoron_server.books.database import Database
 from quoron_server.books.drawing import homes
 from quoron_server.books.registry import OPEN, SERVICE, State
 from quoron_server.books.roster import OtherPeople, TooFewActive
+from quoron_server.books.store import software
 from quoron_server.federation import Books
 from quoron_server.parameters import Kind
 from quoron_server.plan import RunPlan
@@ -60,7 +61,7 @@ else:
     two_servers = OnFirstUse("quoron_server.service.helping")  # with a second server alone
 
 WHY = ("limit", "plan", "other")  # a submitted run is refused
-OTHER_PROTOCOL = f"Expected protocol {wire.PROTOCOL}. Use a matching version."
+OTHER_PROTOCOL = f"Expected protocol {wire.PROTOCOL}, which {software()} speaks"
 _NAMED, _OTHERS = 100, "others"  # clients
 CALLS = ("identity", "revoked", "expired", "foreign", "other")  # a call is refused
 
@@ -90,9 +91,9 @@ class Counts:
     def refuse_call(self, code: StatusCode, words: str) -> None:
         """A call of a client or an operator ends before it is heard."""
         known = {certificates.WORDS: "revoked", users.GONE: "revoked", security.EXPIRED: "expired"}
-        known |= {OTHER_PROTOCOL: "foreign"}
         kinds = {StatusCode.UNAUTHENTICATED: "identity", StatusCode.INVALID_ARGUMENT: "foreign"}
-        self.calls[known.get(words) or kinds.get(code, "other")] += 1
+        why = "foreign" if words.startswith(OTHER_PROTOCOL) else known.get(words)
+        self.calls[why or kinds.get(code, "other")] += 1
 
 
 MOST_TOLD = 1000  # ended runs that a returning client hears of
