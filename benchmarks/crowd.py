@@ -26,7 +26,8 @@ from quoron_protos.v1 import federation_pb2 as pb
 from quoron_protos.v1 import federation_pb2_grpc
 from quoron_server.books.database import Database
 from quoron_server.books.roster import USERS
-from quoron_server.service import RunSpecification, tokens
+from quoron_server.service import tokens
+from quoron_server.specification import RunSpecification
 
 DIMENSION, CHANNELS, TIMED = 10, 20, 1000
 SECONDS = 2.0  # of a round

@@ -42,8 +42,8 @@ from quoron_server.algorithms import ALGORITHMS
 from quoron_server.books.ledger import Ledger
 from quoron_server.problem import Problem
 from quoron_server.rounds import run
-from quoron_server.service import RunSpecification, certificates, tokens
-from quoron_server.specification import make_plan
+from quoron_server.service import certificates, tokens
+from quoron_server.specification import RunSpecification, make_plan
 
 TARGET_RATE, TARGET_SHARE, TARGET_MEMORY = 2000, 0.6, 500
 

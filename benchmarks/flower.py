@@ -51,7 +51,8 @@ from quoron_client.protocol.wire import question_from_wire
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_server.plan import RunPlan
 from quoron_server.rounds import RoundEvent
-from quoron_server.service import RunSpecification, certificates, tokens
+from quoron_server.service import certificates, tokens
+from quoron_server.specification import RunSpecification
 
 APPS = Path(__file__).parent / "flower_apps"
 RATE, CPU, MEMORY = "answers/s", "CPU ms/answer", "peak MiB"

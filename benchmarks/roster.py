@@ -25,9 +25,10 @@ from quoron_protos.v1 import federation_pb2 as pb
 from quoron_server.books.database import Database
 from quoron_server.books.registry import Registry
 from quoron_server.books.roster import USERS
-from quoron_server.service import RunSpecification, ServeConfig, Transport, tokens
+from quoron_server.service import ServeConfig, Transport, tokens
 from quoron_server.service.manager import Manager
 from quoron_server.service.sessions import Sessions
+from quoron_server.specification import RunSpecification
 
 DIMENSION = 10
 

@@ -34,8 +34,8 @@ from quoron_privacy.release import Sums
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.books.ledger import Ledger
 from quoron_server.rounds import run
-from quoron_server.service import Coordinator, RunSpecification, ServeConfig, Transport
-from quoron_server.specification import make_plan
+from quoron_server.service import Coordinator, ServeConfig, Transport
+from quoron_server.specification import RunSpecification, make_plan
 
 TARGET = 2.0
 

@@ -27,8 +27,8 @@ from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.two_servers.method import with_second_server
 from quoron_server.books.ledger import Ledger
 from quoron_server.rounds import run
-from quoron_server.service import Coordinator, RunSpecification, ServeConfig, Transport
-from quoron_server.specification import make_plan
+from quoron_server.service import Coordinator, ServeConfig, Transport
+from quoron_server.specification import RunSpecification, make_plan
 
 SEED = 7
 DIMENSION = 3

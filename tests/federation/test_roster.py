@@ -295,7 +295,7 @@ def registry(running: Coordinator) -> Registry:
 
 
 def trusting(issued: Path, tmp_path: Path) -> dict[str, object]:
-    certificates.make(tmp_path / "revoked.json")
+    certificates.revoke_all(tmp_path / "revoked.json", {})
     return {"transport": replace(transport(issued), revoked=Revocations(tmp_path / "revoked.json"))}
 
 
@@ -326,7 +326,9 @@ def test_five_dead_three_revoked_and_three_new_of_twenty_the_next_run_is_of_the_
                 registry(running).enrol(key_of(issued, f"client-{number}"), name=f"client-{number}")
             clock.now += 8 * DAY
             for number in (5, 6, 7):
-                certificates.add(tmp_path / "revoked.json", key_of(issued, f"client-{number}"), name=f"client-{number}")
+                certificates.revoke_all(
+                    tmp_path / "revoked.json", {key_of(issued, f"client-{number}"): f"client-{number}"}
+                )
             for number in range(5, USERS - 1):
                 if number in (5, 6, 7):
                     assert await refused(running.listen, issued, f"client-{number}")
@@ -586,7 +588,7 @@ class TestRotation:
             ):
                 with pytest.raises(ConfigError, match=words):
                     await users.rotate(who, statement)
-            certificates.add(folder / "revoked.json", key_of(folder, "ada"), name="ada")
+            certificates.revoke_all(folder / "revoked.json", {key_of(folder, "ada"): "ada"})
             with pytest.raises(ConfigError, match=r"never revoked, got .*, the old one"):
                 await users.rotate("ada", self.signed(folder, "ada", "ada-2"))
             await asyncio.to_thread(users.look)

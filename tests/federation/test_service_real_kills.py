@@ -43,7 +43,8 @@ from quoron_protos.v1 import federation_pb2_grpc
 from quoron_server.books.database import Database
 from quoron_server.books.ledger import Ledger
 from quoron_server.books.lifetime_ledger import PopulationLedger
-from quoron_server.service import RunSpecification, tokens
+from quoron_server.service import tokens
+from quoron_server.specification import RunSpecification
 
 TESTS = Path(__file__).parent.parent
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(TESTS), "OPENBLAS_NUM_THREADS": "1"}

@@ -174,7 +174,7 @@ class TestRevocation:
         file, bad, worse = tmp_path / "revoked.json", "a" * 64, "b" * 64
         with pytest.raises(ConfigError, match="list of revoked certificates"):
             Revocations(file)
-        certificates.add(file, bad, name="client-7")
+        certificates.revoke_all(file, {bad: "client-7"})
         revoked = Revocations(file)
         for spoilt in ("{", "[]", '{"not a fingerprint": "x"}', None):
             file.unlink() if spoilt is None else file.write_text(spoilt)
@@ -184,10 +184,10 @@ class TestRevocation:
                 assert our_logs.text.count("no client is let in") == 1  # said once
             our_logs.clear()
             file.unlink(missing_ok=True)
-            certificates.add(file, bad, name="client-7")
+            certificates.revoke_all(file, {bad: "client-7"})
             assert bad in revoked
             assert worse not in revoked
-        certificates.add(file, worse, name="client-8")
+        certificates.revoke_all(file, {worse: "client-8"})
         assert {bad, worse} == revoked.now()
 
     async def test_closes_the_door_to_everybody_while_the_list_cannot_be_read(
@@ -195,7 +195,7 @@ class TestRevocation:
     ) -> None:
         monkeypatch.setattr(client_plane, "LOOK", 0.02)
         file = tmp_path / "revoked.json"
-        certificates.make(file)
+        certificates.revoke_all(file, {})
         trusted = replace(transport(issued), revoked=Revocations(file))
         async with (
             coordinator(tmp_path, transport=trusted) as running,
@@ -772,7 +772,7 @@ async def test_a_session_taken_up_again_lets_nobody_in_whose_certificate_is_no_l
     version: ssl.TLSVersion, lost: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     listed = tmp_path / "revoked.json"
-    certificates.make(listed)
+    certificates.revoke_all(listed, {})
     files = (folder / "coordinator/certificate.pem", folder / "coordinator/key.pem", folder / "authority.pem")
     transport = replace(Transport(*files), revoked=certificates.Revocations(listed))
     own = certificates.load_certificate(folder / "client/certificate.pem")
@@ -788,7 +788,7 @@ async def test_a_session_taken_up_again_lets_nobody_in_whose_certificate_is_no_l
             over = own.not_valid_after_utc + dt.timedelta(seconds=1)
             monkeypatch.setattr(security, "now", lambda: over)
         else:
-            certificates.add(listed, certificates.fingerprint(own), name="client")
+            certificates.revoke_all(listed, {certificates.fingerprint(own): "client"})
         for method, message in (("Enrol", enrolment), ("Work", hello)):
             heard.append(await asyncio.to_thread(client.call, method, message))
         assert running.sessions.connected == 0

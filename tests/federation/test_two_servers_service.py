@@ -193,7 +193,8 @@ def test_a_connection_that_died_without_a_word_is_left_for_a_new_one(
         monkeypatch.setattr(helping, "PATIENCE", 30.0)
         assert at.recall("trial", 0) is None
         assert len(wires.made) == 4
-        at.close_channel()
+        assert at._channel is not None
+        at._channel.close()
 
 
 def silent(over: threading.Event) -> Iterator[helper_pb2.ListPart]:

@@ -28,7 +28,8 @@ from quoron_client.protocol.questions import Status
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_server.books.ledger import Ledger
 from quoron_server.problem import Problem
-from quoron_server.service import Coordinator, RunSpecification
+from quoron_server.service import Coordinator
+from quoron_server.specification import RunSpecification
 from quoron_server.traffic import CONNECTING, HTTP2, PING, WINDOWS, idle, once
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="counters of Linux")

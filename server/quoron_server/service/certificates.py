@@ -17,9 +17,9 @@ Clients whose certificates are no longer good, by the fingerprint of their key: 
 
     >>> import tempfile
     >>> file = Path(tempfile.mkdtemp()) / "revoked.json"
-    >>> make(file)
+    >>> revoke_all(file, {})
     >>> revoked = Revocations(file)
-    >>> add(file, 64 * "a", name="client-7")
+    >>> revoke_all(file, {64 * "a": "client-7"})
     >>> 64 * "a" in revoked, 64 * "b" in revoked
     (True, False)
 
@@ -32,7 +32,7 @@ import ipaddress
 import json
 import logging
 import re
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,20 +58,15 @@ Version = tuple[int, ...] | None  # of a file
 _log = logging.getLogger("quoron")
 
 
-def make(file: Path) -> None:
-    """An empty list, unless there is one."""
-    with locked(file.parent):
-        _make(file)
+def revoke_all(file: Path, names: Mapping[str, str]) -> None:
+    """Enter fingerprints with readable names; again, or none, is the same. ConfigError for a list that cannot be read.
 
-
-def add(file: Path, fingerprint: str, *, name: str) -> None:
-    """Enter a fingerprint, with a readable name; again is the same. ConfigError for a list that cannot be read.
-
-    Concurrent calls take turns: once the call returns, the entry is on the list, and on the disk.
+    Concurrent calls take turns: once the call returns, the list is there with its new entries, and on the disk.
     """
     with locked(file.parent):
-        _make(file)
-        _write_revoked(file, read_revoked(file) | {fingerprint: name})
+        if names or not file.exists():
+            listed = read_revoked(file) if file.exists() else {}
+            replace_whole(file, json.dumps({**listed, **names}, indent=1).encode(), mode=PUBLIC)
 
 
 def read_revoked(file: Path) -> dict[str, str]:
@@ -137,15 +132,6 @@ def _is_fingerprint(text: str) -> bool:
     return len(text) == 64 and not set(text) - set("0123456789abcdef")
 
 
-def _make(file: Path) -> None:
-    if not file.exists():
-        _write_revoked(file, {})
-
-
-def _write_revoked(file: Path, entries: dict[str, str]) -> None:
-    replace_whole(file, json.dumps(entries, indent=1).encode(), mode=PUBLIC)
-
-
 AUTHORITY, COORDINATOR, FORGOTTEN = "authority", "coordinator", "forgotten"
 CERTIFICATE, KEY, TRUSTED = "certificate.pem", "key.pem", f"{AUTHORITY}.pem"  # in the folder of a holder
 _LEAST_RSA, _LEAST_CURVE = 2048, 256  # bits of a client's key
@@ -155,7 +141,7 @@ _SLACK = dt.timedelta(minutes=5)  # clocks differ
 def make_authority(folder: Path, *, days: int) -> None:
     """authority.pem, authority.key and an empty revoked.json in `folder`, unless they are there; handed to holders."""
     make_folder(folder)
-    make(folder / FILE)
+    revoke_all(folder / FILE, {})
     with locked(folder):
         if not (folder / TRUSTED).exists():
             made = _self_signed(_key(folder / f"{AUTHORITY}.key"), "quoron trial authority", days)
@@ -206,11 +192,6 @@ class Entry:
     days_left: float
     revoked: bool
     fingerprint: str  # of its key
-
-    @property
-    def good(self) -> bool:
-        """Whether it is taken now, by this machine's clock."""
-        return self.days_left >= 0 and not self.revoked
 
     def words(self) -> str:
         """For people: one line with tabs."""
@@ -337,7 +318,7 @@ def revoke(folder: Path, name: str) -> Path:
 def revoke_key(folder: Path, fingerprint: str, *, name: str = FORGOTTEN) -> Path:
     """Enter a key in the list of revoked ones, under a name that says nothing; the path of the list."""
     file = folder / FILE
-    add(file, fingerprint, name=name)
+    revoke_all(file, {fingerprint: name})
     with locked(folder):
         _hand_out(folder)
     return file

@@ -252,17 +252,12 @@ class ClientPlane:
             books = pb.Books(**standing)
         except RunStopped:
             raise Refused(grpc.StatusCode.UNAVAILABLE, LEAVING) from None
-        except OtherGroup as error:
-            _log.warning("refused the enrolment of %s: %s", journal.called(caller.name, caller.identity), error)
-            raise Refused(grpc.StatusCode.FAILED_PRECONDITION, "This client cannot be enrolled here.") from None
-        except OtherPeople as error:
-            _log.warning("refused the enrolment of %s: %s", journal.called(caller.name, caller.identity), error)
-            raise Refused(grpc.StatusCode.FAILED_PRECONDITION, str(error)) from None
         except ForgottenKey:
             raise Refused(grpc.StatusCode.UNAUTHENTICATED, users.GONE) from None
-        except RotatedKey as error:
+        except (OtherGroup, OtherPeople, RotatedKey) as error:
             _log.warning("refused the enrolment of %s: %s", journal.called(caller.name, caller.identity), error)
-            raise Refused(grpc.StatusCode.FAILED_PRECONDITION, users.ROTATED) from None
+            words = {OtherGroup: "This client cannot be enrolled here.", RotatedKey: users.ROTATED}
+            raise Refused(grpc.StatusCode.FAILED_PRECONDITION, words.get(type(error), str(error))) from None
         charges = [pb.Agreed(run=run, epsilon=epsilon, delta=delta) for run, epsilon, delta in agreed]
         said = people if people > 1 else 0
         return pb.EnrolReply(user=user, agreed=charges, books=books, people=said).SerializeToString()

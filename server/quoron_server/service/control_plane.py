@@ -42,7 +42,7 @@ class TokenGate(grpc.aio.ServerInterceptor):
     The health service stays open to probes.
     """
 
-    def __init__(self, token_file: Path, open_to_all: frozenset[str], counts: Counts | None = None) -> None:
+    def __init__(self, token_file: Path, open_to_all: frozenset[str], counts: Counts) -> None:
         """`open_to_all`: names of services that ask for no token."""
         self._tokens, self._open, self._counts = token_file, open_to_all, counts
         self._rate_limit = RateLimit(burst=100, seconds=0.01)
@@ -64,8 +64,7 @@ class TokenGate(grpc.aio.ServerInterceptor):
 
         async def refuse(_requests: Any, context: Context) -> None:
             _log.info("refused %s: a call without a token of ours", context.peer())
-            if self._counts is not None:
-                self._counts.refuse_call(code, why)
+            self._counts.refuse_call(code, why)
             if self._rate_limit.wait("", asyncio.get_running_loop().time()):
                 await asyncio.sleep(LATE)
             await context.abort(code, why)

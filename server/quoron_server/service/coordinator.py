@@ -6,9 +6,6 @@ asyncio.run(serve(Coordinator(ServeConfig(transport=Transport(insecure=True)))))
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
-import grpc
-from grpc_reflection.v1alpha import reflection
-
 from quoron_client.protocol import wire
 from quoron_protos.v1 import federation_pb2, federation_pb2_grpc
 from quoron_server.service.client_plane import SERVICE as CLIENT_PLANE
@@ -95,7 +92,7 @@ class Coordinator(Program):
                     address=config.listen,
                     certificates=True,
                     service=CLIENT_PLANE,
-                    add=lambda server: _reflected(server, CLIENT_PLANE).add_generic_rpc_handlers((clients.handlers(),)),
+                    add=lambda server: server.add_generic_rpc_handlers((clients.handlers(),)),
                     options=(*wire.STEADY, *longest) if plaintext else (*wire.STEADY, *longest, *_STREAMS),
                     watch=None if doorkeeper is None else doorkeeper.watch,
                 ),
@@ -104,9 +101,7 @@ class Coordinator(Program):
                     address=config.control,
                     certificates=False,
                     service=CONTROL_PLANE,
-                    add=lambda server: federation_pb2_grpc.add_ControlPlaneServicer_to_server(
-                        operators, _reflected(server, CONTROL_PLANE)
-                    ),
+                    add=lambda server: federation_pb2_grpc.add_ControlPlaneServicer_to_server(operators, server),
                     options=_CONTROL,
                     interceptors=(TokenGate(config.tokens, frozenset({HEALTH}), self.manager.counts),),
                     watch=porter.watch,
@@ -115,9 +110,3 @@ class Coordinator(Program):
         finally:
             await self.manager.stop()
             self.sessions.dismiss()
-
-
-def _reflected(server: grpc.aio.Server, service: str) -> grpc.aio.Server:
-    """The server, which also says what its services are."""
-    reflection.enable_server_reflection((service, HEALTH, reflection.SERVICE_NAME), server)
-    return server

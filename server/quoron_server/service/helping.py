@@ -184,13 +184,6 @@ class Helping:
         """A run's engine, around the one that brings questions to clients, and its observer."""
         return HelpedEngine(inner, self, wanted, plan), Forgetting(wanted.run, self)
 
-    def close_channel(self) -> None:
-        """Hang up."""
-        with self._lock:
-            if self._channel is not None:
-                self._channel.close()
-            self._channel = None
-
     def open(self, specification: RunSpecification, plan: RunPlan) -> helper_pb2.HelperConsent:
         """Its consent to a run, kept from the first time on. Raises ServerAway and ServerDisagrees."""
         known = self._database.all(sa.select(_helped).where(_helped.c.run == specification.run))

@@ -148,11 +148,9 @@ class ServerMetrics(ABC, Generic[S]):
         stored = await self._stored()
         up = stored is not None and not self._database.failing
         free = [({"place": place}, room // FREE * FREE) for place, room in self._free().items()]
-        books = self._database.path
-        with suppress(OSError):
-            free += (
-                [] if books is None else [({"place": "database"}, shutil.disk_usage(books.parent).free // FREE * FREE)]
-            )
+        if (books := self._database.path) is not None:
+            with suppress(OSError):
+                free.append(({"place": "database"}, shutil.disk_usage(books.parent).free // FREE * FREE))
         days = [({"of": of}, math.floor(left)) for of, left in self._days_left().items()]
         return text(
             [
@@ -284,14 +282,10 @@ class Metrics(ServerMetrics[Stored]):
         groups = stored.groups.items()
         yield family("epsilon_charged", "Sum of all ε charged.", [({"group": g}, e) for g, (e, _) in groups])
         limits = [({"group": group}, limit) for group, (_, limit) in groups if limit is not None]
-        for place, (name, words) in enumerate(
-            {
-                "epsilon_limit": "The group's limit.",
-                "epsilon_left": "The largest ε of a run that still fits, with δ = 0 and no μ.",
-                "mu_left": "The largest μ of a Gaussian run that still fits.",
-            }.items()
-        ):
-            yield family(name, words, [(labels, limit[place]) for labels, limit in limits])
+        limit, epsilon, mu = ([(labels, each[place]) for labels, each in limits] for place in range(3))
+        yield family("epsilon_limit", "The group's limit.", limit)
+        yield family("epsilon_left", "The largest ε of a run that still fits, with δ = 0 and no μ.", epsilon)
+        yield family("mu_left", "The largest μ of a Gaussian run that still fits.", mu)
 
     def _of_runs(self) -> Iterator[Family]:
         runs = self._manager.standing()

@@ -293,7 +293,7 @@ admin.command()(index)
 app.command()(show)
 
 
-EXTRAS = {"flwr": "flower"} | dict.fromkeys(("grpc", "grpc_health", "grpc_reflection", "sqlalchemy"), "federation")
+EXTRAS = {"flwr": "flower"} | dict.fromkeys(("grpc", "grpc_health", "sqlalchemy"), "federation")
 
 
 def invoke(arguments: Sequence[str]) -> int:
