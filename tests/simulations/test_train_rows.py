@@ -358,3 +358,10 @@ def test_a_real_run_goes_on_to_the_same_privacy_and_not_the_same_bits(tmp_path: 
     np.testing.assert_array_equal(complete.weights, model)
     seeded = [trained(tmp_path / f"{n}").model for n in range(2)]
     np.testing.assert_array_equal(*seeded)  # of a simulation the noise comes again
+
+
+def test_a_model_card_lies_beside_the_model(tmp_path: Path) -> None:
+    made = trained(tmp_path / "run")
+    card = (tmp_path / "run" / "model-card.md").read_text()
+    assert made.statement.split(":")[0] in card
+    assert f"| numbers trained | {DIMENSION:,}, from zero |" in card
