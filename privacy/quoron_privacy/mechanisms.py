@@ -199,6 +199,7 @@ class Mechanism(ABC):
     """What all mechanisms have; all fields are public numbers."""
 
     theorem: ClassVar[str]
+    separate: ClassVar[bool] = True  # rounds are Gaussian releases of their own, given those before
     against: ClassVar[str] = "anyone who sees what is released (the machine that computes the rows is trusted)"
 
     epsilon: float
@@ -369,6 +370,7 @@ class PrefixNoise(Mechanism):
     """
 
     theorem: ClassVar[str] = "docs/privacy/prefix-noise.md"
+    separate: ClassVar[bool] = False
 
     clip_norm: float
     noise: prefix.PrefixNoise  # of the sums
@@ -430,6 +432,8 @@ class OutlierMean(Mechanism):
     Source: Lowy, Liu & Asi (2024), Algorithms 1 and 2, with constants and a test of our own:
     docs/privacy/outlier-mean.md#o3 where a user takes part once, else docs/privacy/subsampled-lottery.md#o4.
     """
+
+    separate: ClassVar[bool] = False
 
     radius: float  # τ
     account: Tested
@@ -623,6 +627,7 @@ class Ledger:
         """A share `gaussian_share` of both is for mechanisms that are μ-GDP, which add up to less."""
         self.limit = Limit("users", epsilon, delta, gaussian_share)
         self.charges: list[Charge] = []
+        self._last: Mechanism | None = None
 
     def charge(self, mechanism: Mechanism, run: str = "") -> Spent:
         """Add what a mechanism costs and return what all of them do; BudgetExceeded, with nothing added, beyond."""
@@ -633,6 +638,34 @@ class Ledger:
                 f"{len(self.charges)} mechanisms charged. Calibrate for a smaller epsilon."
             )
         self.charges.append(wanted)
+        self._last = mechanism
+        return compose(self.charges)
+
+    def give_back(self, mechanism: Mechanism, state: State) -> Spent:
+        """End a mechanism, take back what rounds after `state` would have cost, and return what is left charged.
+
+        When to stop may depend on what was released: rounds are runs of their own in the Gaussian account, whose order
+        the history decides (lifetime#lt2). So it takes a mechanism with fresh Gaussian noise on cohorts that are not
+        secret, charged last and to that account. ConfigError for any other; RunError for a state that was used.
+        """
+        if self._last is not mechanism:
+            raise ConfigError("Expected the mechanism that was charged last, got another. Give back before you charge.")
+        counted = self.limit.account(self.charges[:-1])
+        if (
+            mechanism.schedule.secret
+            or not mechanism.separate
+            or counted.after(self.charges[-1]).square == counted.square
+        ):
+            raise ConfigError(
+                "Expected fresh Gaussian noise on cohorts that are not secret, charged to the Gaussian share, got "
+                f"{type(mechanism).__name__} with sampling={mechanism.schedule.sampling!r} and {self.limit.words()}: "
+                "its rounds are proved as one."
+            )
+        state.use()
+        last, self._last = self.charges.pop(), None
+        if state.round:
+            made = replace(mechanism, schedule=replace(mechanism.schedule, rounds=state.round))
+            self.charges.append(replace(made, epsilon=made.pair.epsilon(made.delta)).charge(last.run))
         return compose(self.charges)
 
 

@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 
 from audits.harness import Audit, Labelled, Still, case, gaussian_ratio, ratios
-from quoron_privacy import ClippedMean, LocalReport, PrefixNoise, SeededNoise, mechanisms
+from quoron_privacy import ClippedMean, Ledger, LocalReport, PrefixNoise, SeededNoise, mechanisms
 from quoron_privacy.errors import RunError
-from quoron_privacy.mechanisms import Schedule
+from quoron_privacy.mechanisms import Schedule, State
 
 EPSILON, DELTA, USERS = 1.0, 0.01, 6
 
@@ -81,6 +81,43 @@ def unverified(mechanism: Any) -> Any:
     return mechanism
 
 
+def left_after(made: int) -> float:
+    """μ that a limit leaves after so many rounds of four that were charged."""
+    ledger, mean = Ledger(EPSILON, DELTA, gaussian_share=1.0), stopped()
+    ledger.charge(mean)
+    ledger.give_back(mean, State(made))
+    return ledger.limit.account(ledger.charges).largest_mu(0.0)
+
+
+def stopped() -> ClippedMean:
+    """Four rounds of everybody, for most of the limit."""
+    return ClippedMean.calibrate(0.9 * EPSILON, 0.9 * DELTA, users=USERS, dimension=1, rounds=4, clip_norm=1.0)
+
+
+def early(*, ends: tuple[float, float], draws: int = 6_000) -> np.ndarray:
+    """Stop at the first value that is high, and spend on one more release whatever the limit has left then."""
+    mean, random, found = stopped(), np.random.default_rng(5), np.zeros(draws)
+    means = [own / USERS / mean.noise.scale for own in ends]
+    left = {made: left_after(made) for made in range(1, 5)}
+    for run in range(draws):
+        noise, state = OneRun(SeededNoise(13), run), mean.init()
+        while state.round < 4:
+            rows = np.zeros((USERS, 1))
+            rows[1] = ends[0]
+            value, state = mean(rows, state, noise)
+            found[run] += gaussian_ratio(value[None, :] / mean.noise.scale, *means, 1.0)[0]
+            if value[0] > 1.5 * mean.noise.scale:
+                break
+        last = random.normal(left[state.round], 1.0)
+        found[run] += left[state.round] * last - left[state.round] ** 2 / 2
+    return found
+
+
+def all_of_it(self: Ledger, mechanism: Any, state: State) -> None:
+    """A ledger that gives back rounds that were run."""
+    self.charges.pop()
+
+
 OPPOSITE = (1.0, -1.0)
 FREE = (mechanisms.Mechanism, "_verified", unverified)
 ONCE = (Schedule, "participations", property(lambda self: 1))
@@ -125,6 +162,13 @@ AUDITS = [
             "the sensitivity of a user who is left out": case(FREE, HALF, ends=OPPOSITE),
             "the noise of one pass": case(FREE, ONCE, ends=OPPOSITE),
         },
+    ),
+    Audit(
+        "a run that stops by what it released",
+        DELTA,
+        ratios(early, epsilon=EPSILON),
+        {"opposite": case(ends=OPPOSITE, uses=0.9)},
+        {"rounds that were run are given back": case((Ledger, "give_back", all_of_it), ends=OPPOSITE)},
     ),
     Audit(
         "local reports in a loop",

@@ -380,6 +380,39 @@ def test_a_ledger_takes_what_fits_together_and_adds_nothing_that_does_not() -> N
     assert gaussian.charges[0].run == "pilot 0"
 
 
+def test_rounds_that_were_not_run_are_given_back_and_no_round_follows() -> None:
+    mean, ledger = MAKERS["clipped"](rounds=16), Ledger(1.2, 1e-5, gaussian_share=1.0)
+    ledger.charge(mean)
+    with pytest.raises(BudgetExceeded):
+        ledger.charge(mean)
+    state = mean.init()
+    for _ in range(4):
+        _, state = mean(rows_of(USERS), state, SEED)
+    spent = ledger.give_back(mean, state)
+    assert spent.mu == pytest.approx(mean.pair.mu / 2, rel=1e-9)
+    assert ledger.charges[0].run == "ClippedMean-1"
+    with pytest.raises(RunError, match="that was not used"):
+        mean(rows_of(USERS), state, SEED)
+    again = MAKERS["clipped"](epsilon=0.9, rounds=3)
+    ledger.charge(again)
+    assert ledger.give_back(again, again.init()).mu == spent.mu
+
+
+def test_what_is_proved_as_one_is_not_given_back_in_parts() -> None:
+    clipped = MAKERS["clipped"](cohort=100, rounds=12)
+    for mechanism in (clipped, MAKERS["prefix"](), MAKERS["outlier"](rounds=2)):
+        ledger = Ledger(4.0, 1e-5, gaussian_share=0.5)
+        ledger.charge(mechanism)
+        with pytest.raises(ConfigError, match="proved as one"):
+            ledger.give_back(mechanism, mechanism.init())
+    plain, everybody = Ledger(4.0, 1e-5, gaussian_share=0.0), MAKERS["clipped"](rounds=12)
+    plain.charge(everybody)
+    with pytest.raises(ConfigError, match="charged to the Gaussian share"):
+        plain.give_back(everybody, everybody.init())
+    with pytest.raises(ConfigError, match="charged last"):
+        plain.give_back(clipped, clipped.init())
+
+
 def test_the_guarantee_names_what_it_protects_against_and_where_it_is_proved() -> None:
     said = MAKERS["clipped"](cohort=100, rounds=3).guarantee
     assert said.startswith(
