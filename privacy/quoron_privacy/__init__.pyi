@@ -18,15 +18,18 @@ from .means.moment import SecondMomentNoise as SecondMomentNoise
 from .means.norm_counts import NormCountMean as NormCountMean
 from .means.norm_counts import PrefixNormCounts as PrefixNormCounts
 from .means.private_range import PrivateRange as PrivateRange
-from .means.private_range import TruncatedMean as TruncatedMean
 from .means.private_range import WinsorisedMean as WinsorisedMean
+from .mechanisms import ClippedMean as ClippedMean
+from .mechanisms import Ledger as Ledger
+from .mechanisms import LocalReport as LocalReport
+from .mechanisms import OutlierMean as OutlierMean
+from .mechanisms import PrefixNoise as PrefixNoise
+from .mechanisms import TruncatedMean as TruncatedMean
 from .noise.streams import NoiseSource as NoiseSource
 from .noise.streams import RandomStream as RandomStream
 from .noise.streams import SecureNoise as SecureNoise
 from .noise.streams import SeededNoise as SeededNoise
 from .noise.streams import total_variation as total_variation
-from .prefix.noise import PrefixNoise as PrefixNoise
-from .prefix.noise import PrefixState as PrefixState
 from .release import Adjacency as Adjacency
 from .release import Release as Release
 from .robust.above_threshold import AboveThreshold as AboveThreshold
@@ -35,5 +38,4 @@ from .robust.filter.thresholds import LaplaceThreshold as LaplaceThreshold
 from .robust.laplace_test import LaplaceTest as LaplaceTest
 from .robust.lottery import Lottery as Lottery
 from .robust.lottery import OneShot as OneShot
-from .robust.outlier_mean import OutlierMean as OutlierMean
 from .robust.robust_mean import RobustMean as RobustMean

@@ -5,7 +5,7 @@ the whole, in any order, so they can be made where the rows are: by threads, by 
 make them are beside their mechanisms.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -112,3 +112,21 @@ def packed(dimension: int) -> int:
     """d (d + 1) / 2: numbers in a triangular factor, and in the vector of a symmetric matrix."""
     count(dimension=dimension)
     return dimension * (dimension + 1) // 2
+
+
+def guaranteed(
+    epsilon: float,
+    delta: float,
+    adjacency: str,
+    against: str,
+    theorem: str,
+    *,
+    whom: str = "user",
+    assuming: Iterable[str] = (),
+) -> str:
+    """Return how the sentence of every guarantee begins, without its full stop."""
+    assumed = "; ".join(assuming)
+    return (
+        f"({epsilon:g}, {delta:g})-differential privacy for all items of any one {whom} at once, adjacency "
+        f"{adjacency}: protects against {against}{f'; assuming {assumed}' if assumed else ''}; by {theorem}"
+    )

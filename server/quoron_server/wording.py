@@ -9,12 +9,12 @@
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from types import MappingProxyType
 
 from quoron_client.protocol.domains import L2Ball, is_free
-from quoron_privacy.release import Adjacency
+from quoron_privacy.release import Adjacency, guaranteed
 from quoron_server.parameters import Assumption, Kind
 from quoron_server.plan import Guarantee, RunPlan
 from quoron_server.problem import Problem
@@ -163,24 +163,6 @@ def sentence(promise: Guarantee) -> str:
         found = "no guarantee." if math.isinf(promise.epsilon) else words
         words = f"AS PRINTED in the paper, for comparison in simulations; our accountant finds: {found}"
     return simulated(words) if promise.seeded else words
-
-
-def guaranteed(
-    epsilon: float,
-    delta: float,
-    adjacency: str,
-    against: str,
-    theorem: str,
-    *,
-    whom: str = "user",
-    assuming: Iterable[str] = (),
-) -> str:
-    """Return how the sentence of every guarantee begins, without its full stop."""
-    assumed = "; ".join(assuming)
-    return (
-        f"({epsilon:g}, {delta:g})-differential privacy for all items of any one {whom} at once, adjacency "
-        f"{adjacency}: protects against {against}{f'; assuming {assumed}' if assumed else ''}; by {theorem}"
-    )
 
 
 @dataclass(frozen=True, slots=True)

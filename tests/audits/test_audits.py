@@ -10,6 +10,7 @@ import pytest
 from audits import (
     counts,
     means,
+    mechanisms,
     noise,
     one_epoch,
     outlier_filter,
@@ -23,7 +24,19 @@ from audits import (
 )
 from audits.harness import FAILURE, Audit, Case
 
-MODULES = (participation, counts, means, noise, one_epoch, outlier_filter, outliers, private_mean, reports, runs)
+MODULES = (
+    participation,
+    counts,
+    means,
+    mechanisms,
+    noise,
+    one_epoch,
+    outlier_filter,
+    outliers,
+    private_mean,
+    reports,
+    runs,
+)
 AUDITS: list[Audit] = [audit for module in (*MODULES, tracking, two_servers) for audit in module.AUDITS]
 
 

@@ -590,3 +590,25 @@ def test_held_out_users_tell_how_good_the_module_is_and_nobody_trains_on_them(tm
     with pytest.raises(ConfigError, match=r"one number an item, got shape \(2, 2\)"):
         trained(tmp_path / "no", **more | {"metrics": {"a": lambda module, x, y: module(x)[:, :2]}})
     assert not (tmp_path / "no").exists()
+
+
+def test_nothing_but_data_users_loss_and_epsilon_has_to_be_given(tmp_path: Path) -> None:
+    """Two classes a line apart: 500 users, ε = 8, what the rule chooses."""
+    draw = np.random.default_rng(4)
+    x = torch.tensor(draw.normal(size=(1_500, 4)).astype(np.float32))
+    labels = (x.sum(dim=1) > 0).long()
+    owners = np.repeat(np.arange(500), 3)
+    made = quoron.torch.train(
+        network(),
+        (x, labels),
+        user=owners,
+        loss=CROSS,
+        epsilon=8.0,
+        seed=5,
+        allow_large_delta=True,
+        out=tmp_path / "run",
+    )
+    assert made.plan.algorithm == "dp-sgd-wor"
+    assert made.plan.parameters.adaptive is not None
+    assert made.guarantee.delta == 1e-6
+    assert (made.model(x).argmax(1) == labels).float().mean() > 0.9

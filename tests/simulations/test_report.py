@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from markdown_it import MarkdownIt
 
 import quoron
 from pages import Page, check_loads_nothing
@@ -108,9 +109,24 @@ def test_names_and_texts_are_escaped_whole_and_isolated(trained: Any) -> None:
     assert f"<title>{parts.text(names[0])}</title>" in drawn
 
 
+def test_a_model_card_says_in_markdown_what_the_report_says_and_names_make_nothing_of_it(trained: Any) -> None:
+    card = (trained.directory / "model-card.md").read_text()
+    parsed = MarkdownIt("commonmark").enable("table").parse(card)
+    inner = [part for token in parsed for part in token.children or ()]
+    assert {part.type for part in inner} == {"text"}
+    assert not any(token.type.startswith(("html", "fence", "code")) for token in parsed)
+    said = " ".join(" ".join(part.content for part in inner).split())
+    for told in (trained.statement, "What the model says", "What this means for one person"):
+        assert " ".join(told.split()) in said
+    for name in (*HOSTILE, "users"):
+        assert " ".join(name.split()) in said
+
+
 def test_a_report_is_written_again_to_the_same_bytes(trained: Any) -> None:
-    before = (trained.directory / "report.html").read_bytes()
-    assert resuming.report(trained.directory).read_bytes() == before
+    files = [trained.directory / name for name in ("report.html", "model-card.md")]
+    before = [each.read_bytes() for each in files]
+    resuming.report(trained.directory)
+    assert [each.read_bytes() for each in files] == before
 
 
 def points(text: str, title: str) -> list[tuple[float, float]]:

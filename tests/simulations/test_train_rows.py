@@ -17,7 +17,7 @@ from flower.plugged import CLIP, DIMENSION, SMALL, Killed
 from quoron.data.users import Declared
 from quoron.run_folder import RunFolder
 from quoron.training import lifetime
-from quoron.training.rows import RowsEngine, Setting, TrainedRows, problem_of
+from quoron.training.rows import RowsEngine, Setting, TrainedRows, completed, problem_of
 from quoron.training.table import CuratorEngine
 from quoron_client import L2Ball, make_loss
 from quoron_client.data.items import ItemBatch
@@ -358,3 +358,34 @@ def test_a_real_run_goes_on_to_the_same_privacy_and_not_the_same_bits(tmp_path: 
     np.testing.assert_array_equal(complete.weights, model)
     seeded = [trained(tmp_path / f"{n}").model for n in range(2)]
     np.testing.assert_array_equal(*seeded)  # of a simulation the noise comes again
+
+
+def test_a_model_card_lies_beside_the_model(tmp_path: Path) -> None:
+    made = trained(tmp_path / "run")
+    card = (tmp_path / "run" / "model-card.md").read_text()
+    assert made.statement.split(":")[0] in card
+    assert f"| numbers trained | {DIMENSION:,}, from zero |" in card
+
+
+@pytest.mark.parametrize("users", [1, 300, 2_000, 7_000, 10**6])
+def test_what_nobody_gave_follows_from_the_number_of_users_and_what_is_given_stays(users: int) -> None:
+    rule = completed({"epsilon": 2.0}, users)
+    options = rule["options"]
+    assert options is not None
+    assert rule["algorithm"] == "dp-sgd-wor"
+    assert options["rounds"] * options["step_size"] == pytest.approx(1.2)
+    assert min(users, 2_000) <= round(options["rate"] * users) <= max(2_000, users // 10)
+    own = completed({"epsilon": 2.0, "delta": 1e-5, "clip_norm": 1.0, "options": {"rounds": 24}}, users)
+    assert own["options"] == {**options, "rounds": 24, "step_size": 1.2 / 24, "suffix": 6}
+    assert (own["delta"], own["clip_norm"]) == (1e-5, 1.0)
+    plain = completed({"epsilon": 2.0, "options": {"optimiser": "sgd", "step_size": 1.0}}, users)["options"]
+    assert plain == {"rounds": 80, "rate": options["rate"], "optimiser": "sgd", "step_size": 1.0}
+    named: Any = {"epsilon": 2.0, "algorithm": "one-pass-dp-sgd", "options": {"step_size": 1.0}, "radius": 3.0}
+    assert completed(named, users) == {"items_per_user": 32, "delta": 1e-6} | named
+
+
+def test_rows_of_a_function_still_need_a_radius_and_a_delta(tmp_path: Path) -> None:
+    for name in ("radius", "delta"):
+        with pytest.raises(ConfigError, match=f"Expected {name}, got none"):
+            trained(tmp_path / "run", **{name: None})
+    assert not (tmp_path / "run").exists()

@@ -31,7 +31,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
-from typing import Literal
+from typing import Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,6 +57,19 @@ from quoron_privacy.robust.outlier_mean import (
 
 Test = Literal["lottery", "laplace"]
 OneRelease = OneShot | LaplaceOneShot
+
+
+class Tested(Protocol):
+    """The noise of an aggregate behind a test."""
+
+    @property
+    def mean(self) -> OutlierMean:
+        """The aggregate."""
+
+    @property
+    def noise_multiplier(self) -> float:
+        """σ/τ, per coordinate."""
+
 
 LARGEST_NOISE = 1e3  # in units of τ; beyond, a release says nothing
 
@@ -111,7 +124,7 @@ def certify(plan: OneRelease, epsilon: float, delta: float) -> float:
     return laplace_test.verify_laplace_test(plan, epsilon, delta)
 
 
-def release_scale(plan: OneRelease, radius: float, dimension: int) -> float:
+def release_scale(plan: Tested, radius: float, dimension: int) -> float:
     """Return σ per coordinate at τ = `radius`: the theorem's, with slack for the mean's arithmetic and noise's grid.
 
     The grid costs the same μ whatever the shift, so the smallest shift needs the most room.
@@ -122,7 +135,7 @@ def release_scale(plan: OneRelease, radius: float, dimension: int) -> float:
     return GaussianNoise.for_mu(sensitivity=sensitivity, mu=mu, dimension=dimension).scale
 
 
-def verify_scale(plan: OneRelease, scale: float, radius: float, dimension: int) -> None:
+def verify_scale(plan: Tested, scale: float, radius: float, dimension: int) -> None:
     """Raise VerificationError unless noise of this σ at τ = `radius` is what `plan` was certified for."""
     if not RADII[0] < radius < RADII[1]:
         raise VerificationError(f"Expected radius in {RADII}, got {radius:g}.")

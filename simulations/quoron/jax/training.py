@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from quoron.arguments import entry_point
 from quoron.training.rows import (
     CHUNK,
+    ITEMS,
     Array,
     Data,
     Items,
@@ -32,7 +33,7 @@ from quoron.training.rows import (
     TrainedRows,
     Users,
     Vector,
-    items_needed,
+    completed,
     items_of,
     start_of,
 )
@@ -165,7 +166,7 @@ def train(
     are not named here, are those of `quoron.torch.train` and `quoron.train_rows`.
 
     Args:
-        items_per_user: needed and public: a user with more items takes part with so many, drawn in each round.
+        items_per_user: 32 unless given; public: a user with more items takes part with so many, drawn in each round.
         local: a row is what `LocalSGD` makes of the parameters; None: the average gradient.
         chunk: users computed at once, 64 unless given. All chunks have this size, and are compiled once.
         watch: called before each round with the released parameters that it asks at.
@@ -174,10 +175,12 @@ def train(
     The loss is traced by JAX, before anything is charged, so it cannot keep or branch on what it is given: ConfigError
     for one that cannot be traced. Other devices are JAX's own affair (`jax.default_device`).
     """
-    per_user, people = items_needed(training), items_of(data, **training)
+    people = items_of(data, **training)
+    training = completed(training, people.users)
+    most = training["items_per_user"] or ITEMS
     chunk = CHUNK if training.get("chunk") is None else int(training["chunk"] or 0)
     count(chunk=chunk)
-    compute = LossRows(loss, params, people, items_per_user=per_user, local=local, chunk=chunk, draws=draws)
+    compute = LossRows(loss, params, people, items_per_user=most, local=local, chunk=chunk, draws=draws)
 
     def tree(point: Vector) -> Params:
         return compute.unflat(jnp.asarray(point, compute.type))

@@ -14,13 +14,14 @@ from quoron.reports.page import ONLY, Section, Table
 from quoron.reports.sections import Odds
 from quoron.reports.summary import Summary
 from quoron.results import in_units, percent
-from quoron.run_folder import CHOICE, RunFolder
+from quoron.run_folder import CARD, CHOICE, RunFolder
 from quoron_client.durable import replace_whole
 
 if TYPE_CHECKING:  # callers with one have imported it
     from quoron.model import Model
     from quoron.releases.statistics import Statistics
     from quoron.training.result import TrainingSummary
+    from quoron.training.rows import TrainedRows
 
 
 def write_release(found: "Evaluation | Statistics", path: str | Path) -> Path:
@@ -87,6 +88,7 @@ def simulation_sections(
     ]
 
 
+UNKNOWN = "Nobody was kept apart, so nobody knows: pass holdout=0.1 and metrics."
 UNMEASURED = "Nobody was kept apart, so nobody knows: train with --holdout 0.1, or see “quoron evaluate”."
 SECRET_TRIALS = (
     "Each trial took one of these settings at random. How the others did, how often each was tried and how many trials "
@@ -97,11 +99,31 @@ SECRET_TRIALS = (
 def write_training(
     folder: RunFolder, summary: "TrainingSummary", model: "Model", rows: Sequence[Mapping[str, Any]]
 ) -> Path:
-    """Write report.html, and return its path; `rows` are those of rounds.parquet."""
+    """Write report.html and the model card, and return the path of the report; `rows` are those of rounds.parquet."""
     day = f" on {model.promise.made}" if model.promise is not None and model.promise.made is not None else ""
     lead = f"A model made with privacy for everybody in the table{day}, by {summary.algorithm}."
-    parts = training_sections(folder, summary, model, rows)
-    return folder.write_text("report.html", page.document(folder.path.resolve().name, parts, lead=lead))
+    parts, name = training_sections(folder, summary, model, rows), folder.path.resolve().name
+    folder.write_text(CARD, page.markdown(name, parts, lead=lead))
+    return folder.write_text("report.html", page.document(name, parts, lead=lead))
+
+
+def write_card(folder: RunFolder, trained: "TrainedRows[Any]", started: str) -> None:
+    """Write the model card of a model whose rows somebody else computes, which began at public weights or at zero."""
+    promise, problem, measured = trained.guarantee, trained.plan.problem, trained.evaluation
+    made = [
+        ("algorithm", trained.plan.algorithm),
+        ("users", f"{problem.users:,}, all items of one of them are protected together"),
+        ("numbers trained", f"{problem.dimension:,}, from {started}"),
+        *[row for row in trained.plan.rows() if row[0] == "rounds"],
+    ]
+    odds = None if trained.statement.startswith("SIMULATED") else Odds(promise.epsilon, promise.delta)
+    parts = [
+        *(sections.evaluation(measured) if measured else [Section(title="How good the model is", note=[UNKNOWN])]),
+        *sections.privacy(trained.statement, promise.adjacency, odds),
+        Section(title="How it was made", rows=made),
+    ]
+    lead = f"A model made with privacy for every user, by {trained.plan.algorithm}."
+    folder.write_text(CARD, page.markdown(folder.path.resolve().name, parts, lead=lead))
 
 
 def training_sections(

@@ -24,6 +24,7 @@ from quoron.arguments import entry_point
 from quoron.torch.computing import ModuleRows
 from quoron.torch.modules import Loss, TorchModule
 from quoron.training.rows import (
+    ITEMS,
     Array,
     Data,
     LocalSGD,
@@ -32,7 +33,7 @@ from quoron.training.rows import (
     Trainable,
     TrainedRows,
     Vector,
-    items_needed,
+    completed,
     items_of,
     start_of,
 )
@@ -99,10 +100,14 @@ def train(
     loss(module(*inputs), target), its last part the target, each part as a batch of one; without `loss` it is what the
     module itself returns.
 
+    Nothing else has to be given: without an algorithm it is `dp-sgd-wor`, with rounds, cohorts, clip norm and steps of
+    Adam by a rule of the number of users alone (`completed` in quoron.training.rows); `options` replace any of them.
+
     Args:
-        items_per_user: needed and public: a user with more items takes part with so many, drawn in each round.
-        radius: the model stays within this ℓ2 distance of the module's weights, which have to be public.
-        clip_norm: rows are shortened to this norm, on which the guarantee rests.
+        items_per_user: 32 unless given; public: a user with more items takes part with so many, drawn in each round.
+        radius: the model stays within this ℓ2 distance of the module's weights, which are public; None: anywhere.
+        clip_norm: rows are shortened to this norm, on which the guarantee rests. None: it follows the users, privately.
+        delta: 1e-6 unless given.
         local: a row is what `LocalSGD` makes of the model; None: the average gradient.
         chunk: users computed at once, 64 unless given; bounds memory on the device.
         compiled: whether `torch.compile` is used; None: where it was measured to pay, which is on "cuda" only.
@@ -117,11 +122,13 @@ def train(
     gradients are trained. A module that writes buffers in its forward pass is refused with the replacement; what torch
     cannot batch over users is computed user by user, what it cannot compile without; the log of "quoron" says why.
     """
-    per_user, people = items_needed(training), items_of(data, **training)
+    people = items_of(data, **training)
+    training = completed(training, people.users)
+    most = training["items_per_user"] or ITEMS
     network = TorchModule.of(module, loss, device)
     network.begin(start_of(training, network.start()))
     quick = network.device.type == "cuda" if compiled is None else compiled
-    compute = ModuleRows(network, people, items_per_user=per_user, local=local, compiled=quick)
+    compute = ModuleRows(network, people, items_per_user=most, local=local, compiled=quick)
     if compute.why_looped is not None:
         _log.warning("users are computed one by one, as torch cannot batch this module: %s", compute.why_looped)
     if compute.why_eager is not None:

@@ -43,7 +43,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import reduce
 from operator import add
 from pathlib import Path
-from typing import Any, Generic, Required, TypedDict, Unpack
+from typing import Any, Generic, Required, TypedDict, Unpack, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,6 +52,7 @@ from quoron.arguments import entry_point
 from quoron.evaluation.evaluation import Evaluation
 from quoron.evaluation.figures import of_means
 from quoron.evaluation.split import held_out, held_users
+from quoron.reports.pages import write_card
 from quoron.results import M
 from quoron.results import Run as Released
 from quoron.run_folder import ROWS, RunFolder, claim_rows, flat, public_row
@@ -103,11 +104,11 @@ class BlackBox(TypedDict, total=False):
     algorithm: str | None  # a name from `quoron show algorithms`; None: "one-pass-dp-sgd"
     options: Mapping[str, Any] | None  # of that algorithm: `rounds`, `rate`, `step_size`, ...; the plan chooses others
     items_per_user: int | None  # for step sizes alone; of torch and JAX the most that take part, drawn in each round
-    radius: Required[float]  # the model stays within this distance of its start
+    radius: float | None  # the model stays within this distance of its start; of torch and JAX None: it is not bounded
     smoothness: float | None  # of users' average losses, if known; for step sizes alone
     clip_norm: float | None  # rows are shortened to it. None: it follows the users, privately, for a share of ε
     epsilon: Required[float]
-    delta: Required[float]  # above 1/n it is refused without allow_large_delta
+    delta: float  # 1e-6 of torch and JAX, unless given; above 1/n it is refused without allow_large_delta
     allow_large_delta: bool
     seed: int | None  # SIMULATED: of all noise, for made-up data only, as it protects nobody. None: from the system
     population: str | None  # whose privacy budget is charged; None: "everyone"
@@ -137,10 +138,16 @@ def problem_of(method: BlackBox, *, users: int, dimension: int) -> Problem:
         users=users,
         items_per_user=1 if items is None else items,
         dimension=dimension,
-        domain=L2Ball(method["radius"]),
+        domain=L2Ball(_needed(method, "radius")),
         lipschitz=UNKNOWN_CLIP if clip_norm is None else clip_norm,
         smoothness=method.get("smoothness"),
     )
+
+
+def _needed(method: BlackBox, name: str) -> Any:
+    if (value := method.get(name)) is None:
+        raise ConfigError(f"Expected {name}, got none.")
+    return value
 
 
 def origin_of(start: NDArray[np.float64] | None, dimension: int) -> Vector:
@@ -193,7 +200,7 @@ class Setting(Asked):
             held=held,
             measured=tuple(metrics or ()),
             problem=problem_of(training, users=users - held, dimension=len(start.weights)),
-            privacy=Privacy(training["epsilon"], training["delta"]),
+            privacy=Privacy(training["epsilon"], _needed(training, "delta")),
             clip_norm=training.get("clip_norm"),
             algorithm=algorithm,
             options=options,
@@ -282,11 +289,31 @@ class RowsEngine:
         return FAR * question.task.honest(self.problem.bounds)
 
 
-def items_needed(training: Training) -> int:
-    """Return the most items of a user that take part. ConfigError without: the cost of a round depends on it."""
-    if (most := training.get("items_per_user")) is None:
-        raise ConfigError("Expected items_per_user, the most items of a user that take part, got none. It is public.")
-    return most
+ROUNDS, COHORT, LEAST_RATE = 80, 2_000, 0.1
+TRAVEL = 1.2  # rounds times Adam's step: about how far each number of a model may go
+ITEMS = 32  # of a user that take part
+FARTHEST = 1e6  # a radius that bounds nothing
+
+
+def completed(training: "ModuleTraining", users: int) -> "ModuleTraining":
+    """Return the arguments with what nobody gave, by a public rule of n alone (docs/results.md#networks).
+
+    `dp-sgd-wor` with a clip norm that follows the users, 80 rounds of everybody up to 2,000 users, of 2,000 and a tenth
+    of the users beyond, and steps of Adam that add up to 1.2 a number; the model is the mean of the last quarter.
+    """
+    given: dict[str, Any] = {name: value for name, value in training.items() if value is not None}
+    own = dict(given.get("options") or {})
+    filled: dict[str, Any] = {"items_per_user": ITEMS, "radius": FARTHEST, "delta": 1e-6}
+    if "algorithm" not in given:
+        rounds = own.get("rounds", ROUNDS)
+        rule: dict[str, Any] = {"rounds": rounds, "rate": min(1.0, max(COHORT / users, LEAST_RATE))}
+        if own.get("optimiser", "adam") == "adam":
+            rule |= {"optimiser": "adam", "second_momentum": 0.99, "step_size": TRAVEL / rounds}
+            rule |= {"suffix": max(1, rounds // 4)}
+        filled |= {"algorithm": "dp-sgd-wor", "options": rule | own}
+        given.pop("options", None)
+        _log.info("chosen by the number of users: dp-sgd-wor, %s", filled["options"])
+    return cast("ModuleTraining", filled | given)
 
 
 def as_matrix(rows: Any, shape: tuple[int, int]) -> NDArray[np.float64]:
@@ -450,10 +477,12 @@ def carry_out(
     evaluation = None if told is None else _said(run.plan, setting, told, statement)
     said = {} if evaluation is None else {"evaluation": evaluation.as_json()}
     folder.write_json("summary.json", {"statement": statement, "rounds": len(events)} | said)
+    trained = TrainedRows(model, model, statement, folder.path, run.plan, evaluation)
+    write_card(folder, trained, "public weights (start.npz)" if start.weights.any() else "zero")
     if run.account is not None:
         with run.account() as kept:
             end(kept, run.name, model=moved)
-    return TrainedRows(model, model, statement, folder.path, run.plan, evaluation)
+    return trained
 
 
 def _measuring(plan: RunPlan, figures: Rows, start: Vector, apart: Users, seed: int | None) -> Last:

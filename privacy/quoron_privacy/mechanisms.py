@@ -1,0 +1,799 @@
+"""Mechanisms for a training loop of one's own: user-level private in six lines, whatever computes the rows.
+
+    >>> import numpy as np
+    >>> from quoron_privacy import ClippedMean, SecureNoise
+    >>> visits = np.random.default_rng(0).normal(0.2, 0.1, size=(20_000, 3))  # a row a user
+    >>> mean = ClippedMean.calibrate(1.0, 1e-6, users=20_000, dimension=3, cohort=2_000, rounds=30, clip_norm=2.0)
+    >>> model, state, noise = np.zeros(3), mean.init(), SecureNoise.fresh()
+    >>> for _ in range(mean.rounds):
+    ...     users = mean.cohort(state, noise)
+    ...     gradient, state = mean(model - visits[users], state, noise)
+    ...     model = model - 0.5 * gradient
+    >>> bool(np.abs(model - 0.2).max() < 0.1), mean.guarantee[:47]
+    (True, '(1, 1e-06)-differential privacy for all items o')
+
+Every mechanism has the same five parts:
+
+* `X.calibrate(epsilon, delta, ...)` finds the least noise for all rounds together and has it verified by the second
+  account. Infeasible names what would do.
+* `guarantee` is the promise in one sentence, `pair` its privacy loss, `dp_event` the same for dp-accounting.
+* `init()` gives the state before the first round. It is secret where noise is correlated.
+* `cohort(state, noise)` draws the users of the coming round, (k,). They stay secret where sampling is to amplify.
+* `value, state = x(rows, state, noise)` releases one round: rows (k, dimension), one of each user, to a value
+  (dimension,) of the same kind, dtype and device. NumPy, torch and JAX arrays alike.
+
+Rows may depend on everything released before and on the items of their own user, on nothing else. A row that is not
+finite is an absent user's. A state serves one release: with secret noise a second one is refused, and noise is never
+drawn twice alike. With `SeededNoise` nobody is protected; it is for tests.
+
+Sources and proofs: docs/privacy/noise.md, subsampling.md, outlier-mean.md, subsampled-lottery.md, prefix-noise.md,
+private-mean.md and local-model.md. Page: docs/own-loop.md.
+"""
+
+import math
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quoron_privacy import local
+from quoron_privacy.accounts import gdp, subsampling
+from quoron_privacy.accounts.lifetime import Charge, Limit, Spent, compose
+from quoron_privacy.accounts.pair import Pair
+from quoron_privacy.errors import (
+    BudgetExceeded,
+    ConfigError,
+    Infeasible,
+    RunError,
+    UsageError,
+    VerificationError,
+    count,
+    positive,
+    probability,
+)
+from quoron_privacy.gaussian import GaussianNoise, mean_sensitivity
+from quoron_privacy.means import private_range
+from quoron_privacy.means.clipping import ClippedSum, clip_rows
+from quoron_privacy.noise.streams import NoiseSource, StartedNoise, total_variation
+from quoron_privacy.prefix import noise as prefix
+from quoron_privacy.release import Adjacency, guaranteed
+from quoron_privacy.robust import robust_mean, subsampled_lottery
+from quoron_privacy.robust.outlier_mean import LARGEST_COHORT
+from quoron_privacy.robust.subsampled_lottery import SubsampledLottery, sampling_rate
+
+if TYPE_CHECKING:
+    from dp_accounting import DpEvent
+
+Vector = NDArray[np.float64]
+Matrix = NDArray[np.float64]
+Users = NDArray[np.int64]
+Tested = robust_mean.OneRelease | SubsampledLottery
+Sampling = Literal["everybody", "without-replacement", "poisson", "public-schedule"]
+
+_BLOCK = 1 << 22  # numbers that are turned into float64 at a time
+_ACCOUNTS = 1 - 1e-8  # of μ, by which the two accounts' rounding may differ
+_LEAST_EPSILON = 1e-4
+_OWN_ROWS = "a row depends on the items of its own user and on what was released before, on nothing else"
+_SECRET = "cohort membership stays secret"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class State:
+    """Where a mechanism stands between two rounds. Keep it as secret as the noise; use it once."""
+
+    round: int = 0  # releases so far
+    memory: Any = None  # what the next release needs of the last ones
+    _left: list[None] = field(default_factory=lambda: [None], repr=False)
+
+    def use(self) -> None:
+        """Raise RunError where the state has served a release before: two of one round would cost two rounds."""
+        try:
+            self._left.pop()  # one of several threads has it
+        except IndexError:
+            raise RunError(
+                f"Expected a state that was not used, got that of round {self.round} again. Go on with the state that "
+                "the release returned, or calibrate for more rounds."
+            ) from None
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """Who takes part when: `rounds` rounds of a cohort of `cohort` of `users`.
+
+    | sampling            | a round's cohort                                    | adjacency                |
+    | ------------------- | --------------------------------------------------- | ------------------------ |
+    | everybody           | all users                                           | either                   |
+    | without-replacement | a secret uniform subset of this size                | replace-one              |
+    | poisson             | each user by a secret coin; this size is expected   | either                   |
+    | public-schedule     | the next batch of a fixed order, again and again    | either                   |
+    """
+
+    users: int
+    cohort: int
+    rounds: int
+    sampling: Sampling
+    adjacency: Adjacency
+
+    @classmethod
+    def of(
+        cls, users: int, cohort: int | None, rounds: int, sampling: Sampling | None, adjacency: Adjacency
+    ) -> "Schedule":
+        """Return the checked schedule; without a sampling everybody, or a secret subset where a cohort is smaller."""
+        count(users=users, rounds=rounds)
+        size = users if cohort is None else cohort
+        if not 1 <= size <= users:
+            raise ConfigError(f"Expected cohort in 1..users={users:,}, got cohort={size:,}.")
+        chosen = sampling or ("everybody" if size == users else "without-replacement")
+        if chosen not in get_args(Sampling):
+            raise ConfigError(f"Expected sampling in {', '.join(get_args(Sampling))}, got sampling={sampling!r}.")
+        if (chosen == "everybody") != (size == users):
+            raise ConfigError(f"Expected cohort=users with everybody and only there, got {size:,} with {chosen}.")
+        if adjacency not in ("replace-one", "zero-out"):
+            raise ConfigError(f"Expected adjacency replace-one or zero-out, got adjacency={adjacency!r}.")
+        if chosen == "without-replacement" and adjacency != "replace-one":
+            raise ConfigError("Expected adjacency='replace-one' with sampling='without-replacement', got 'zero-out'.")
+        return cls(users, size, rounds, chosen, adjacency)
+
+    @property
+    def secret(self) -> bool:
+        """Whether the guarantee rests on nobody's learning who is in a cohort."""
+        return self.sampling in ("without-replacement", "poisson")
+
+    @property
+    def separation(self) -> int:
+        """After how many rounds a user may come back."""
+        return self.users // self.cohort if self.sampling == "public-schedule" else 1
+
+    @property
+    def participations(self) -> int:
+        """Rounds of any one user, at most."""
+        return -(-self.rounds // self.separation)
+
+    @property
+    def rate(self) -> float:
+        """Chance of a user to be in a round, given that one other user who is not knows of it."""
+        return self.cohort / self.users if self.sampling == "poisson" else sampling_rate(self.users, self.cohort)
+
+    @property
+    def moved(self) -> Adjacency:
+        """Of which adjacency a round's μ is: by coins that of a user who is left out, whichever is guaranteed."""
+        return "zero-out" if self.sampling == "poisson" else self.adjacency
+
+    def round_mu(self, epsilon: float, delta: float) -> float:
+        """Return the largest μ of a round with which all rounds are (ε, δ)-DP."""
+        if self.sampling == "poisson":
+            return subsampling.poisson_round_mu(self.rate, self.rounds, epsilon, delta, self.adjacency) * _ACCOUNTS
+        if self.secret:
+            return subsampling.wor_round_mu(self.rate, self.rounds, epsilon, delta) * _ACCOUNTS
+        return gdp.mu_for(epsilon, delta) / math.sqrt(self.participations) * _ACCOUNTS
+
+    def pair(self, mu: float) -> Pair:
+        """Return the privacy loss of all rounds, each μ-GDP given its cohort."""
+        if not self.secret:
+            return Pair.gaussian(math.sqrt(self.participations) * mu * (1 + 1e-15))
+        if self.sampling == "poisson" and self.adjacency == "replace-one":  # there in both worlds, and moved apart
+            return Pair.items(self.rate, 1, self.rounds, 1 / mu, "replace-one")
+        return Pair.sampled(self.rate, mu, self.rounds, self.adjacency)
+
+    def members(self, round_: int, noise: NoiseSource) -> Users:
+        """Return the users of a round, (k,)."""
+        if self.sampling == "everybody":
+            return np.arange(self.users)
+        if self.sampling == "public-schedule":
+            first = round_ % self.separation * self.cohort
+            return np.arange(first, first + self.cohort)
+        stream = noise.stream("cohort", round_)
+        if self.sampling == "poisson":
+            return stream.poisson_subset(self.users, self.rate)
+        return stream.subset(self.users, self.cohort)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mechanism(ABC):
+    """What all mechanisms have; all fields are public numbers."""
+
+    theorem: ClassVar[str]
+    separate: ClassVar[bool] = True  # rounds are Gaussian releases of their own, given those before
+    against: ClassVar[str] = "anyone who sees what is released (the machine that computes the rows is trusted)"
+
+    epsilon: float
+    delta: float
+    dimension: int
+    schedule: Schedule
+
+    @property
+    def rounds(self) -> int:
+        """Releases, at most."""
+        return self.schedule.rounds
+
+    @property
+    @abstractmethod
+    def pair(self) -> Pair:
+        """Privacy loss of all rounds together, by the second account."""
+
+    @property
+    def guarantee(self) -> str:
+        """What is promised to every user, in one sentence, with secret noise."""
+        assumed = (_OWN_ROWS, _SECRET) if self.schedule.secret else (_OWN_ROWS,)
+        seen = self.schedule.adjacency
+        return f"{guaranteed(self.epsilon, self.delta, seen, self.against, self.theorem, assuming=assumed)}."
+
+    @property
+    def dp_event(self) -> "DpEvent":
+        """All rounds as an event of dp-accounting; UsageError where it has none for them."""
+        if (event := self.pair.event()) is None:
+            raise UsageError(
+                f"Expected a mechanism that dp-accounting knows, got {type(self).__name__}: see {self.theorem}."
+            )
+        return event
+
+    def charge(self, run: str, group: str = "users") -> Charge:
+        """Return what all rounds cost the users of a group, for a `Ledger` or a `Limit`."""
+        pair = self.pair
+        mu, lack = (pair.mu, pair.lack) if pair.is_gaussian else (None, 0.0)
+        return Charge(run, group, self.epsilon, self.delta, mu, self.schedule.adjacency, lack)
+
+    def init(self) -> State:
+        """Return the state before the first round."""
+        return State(0, self._begin())
+
+    def cohort(self, state: State, noise: NoiseSource) -> Users:
+        """Return the users, from 0, whose rows the coming release takes: (k,)."""
+        return self.schedule.members(state.round, _drawn_once(noise))
+
+    def __call__(self, rows: Any, state: State, noise: NoiseSource) -> tuple[Any, State]:
+        """Release one round.
+
+        Args:
+            rows: one row of each user of the cohort, (k, dimension), or an iterator of such blocks. Any order; a row
+                that is not finite, or is missing, is an absent user's.
+            state: of `init`, or of the release before.
+            noise: `SecureNoise.fresh()`; the same one for all rounds.
+
+        Returns:
+            The value, (dimension,), of the kind of `rows`, and the next state.
+
+        Raises:
+            ConfigError: rows of another shape, or more than a cohort has; the state is not used up.
+            RunError: a state that was used, or one round too many.
+        """
+        if state.round >= self.rounds:
+            raise RunError(f"Expected at most rounds={self.rounds} releases, got one more. Calibrate for more rounds.")
+        blocks, back = _blocks(rows, self.dimension)
+        made = self._summed(blocks)
+        state.use()
+        value, memory = self._release(made, state, _drawn_once(noise))
+        return None if value is None else back(value), State(state.round + 1, memory)
+
+    def _begin(self) -> Any:
+        return None
+
+    @property
+    def _lack(self) -> float:
+        """What all samples lack of exact noise; two for each number of a round at most."""
+        return total_variation(gaussians=2 * self.rounds * self.dimension)
+
+    def _verified(self) -> Self:
+        if not (found := self.pair.delta(self.epsilon, self.delta)) <= self.delta:
+            raise VerificationError(
+                f"Expected delta <= {self.delta:g} of {type(self).__name__}, the second account: {found:g}."
+            )
+        return self
+
+    def _within(self, rows: int, most: int) -> None:
+        if rows > most:
+            raise ConfigError(f"Expected at most {most:,} rows, one of each user of the cohort, got {rows:,}.")
+
+    def _summed(self, blocks: Iterator[Matrix]) -> Any:
+        """All that a release reads of the rows: here themselves, one a user, NaN where one is missing."""
+        rows = np.concatenate([np.zeros((0, self.dimension)), *blocks])
+        self._within(len(rows), self.schedule.cohort)
+        missing = np.full((self.schedule.cohort - len(rows), self.dimension), np.nan)
+        return np.concatenate([rows, missing])
+
+    @abstractmethod
+    def _release(self, made: Any, state: State, noise: NoiseSource) -> tuple[Vector | None, Any]:
+        """Return a value and what the next release needs."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClippedMean(Mechanism):
+    """The mean of rows clipped in ℓ2, with independent Gaussian noise: the step of DP-FedAvg and user-level DP-SGD.
+
+    Who is absent adds zero, and the divisor stays the cohort's size. Source: docs/privacy/noise.md#n6, with secret
+    cohorts docs/privacy/subsampling.md (Lowy, Liu & Asi 2024 and Bassily & Sun 2023 use it as their baseline).
+    """
+
+    theorem: ClassVar[str] = "docs/privacy/subsampling.md"
+
+    clip_norm: float
+    noise: GaussianNoise  # of a round
+
+    @classmethod
+    def calibrate(
+        cls,
+        epsilon: float,
+        delta: float,
+        *,
+        users: int,
+        dimension: int,
+        clip_norm: float,
+        cohort: int | None = None,
+        rounds: int = 1,
+        sampling: Sampling | None = None,
+        adjacency: Adjacency = "replace-one",
+    ) -> "ClippedMean":
+        """Return the least noise for (ε, δ) of all rounds; Infeasible, ConfigError.
+
+        Args:
+            users: all of them, n.
+            dimension: numbers in a row.
+            clip_norm: rows are shortened to this ℓ2 norm.
+            cohort: users of a round; None: everybody.
+            rounds: releases, at most.
+            sampling: see `Schedule`.
+            adjacency: a user is replaced by any other, or adds nothing to the sums.
+        """
+        schedule = Schedule.of(users, cohort, rounds, sampling, adjacency)
+        mu = schedule.round_mu(epsilon, _left(epsilon, delta, rounds, dimension))
+        moved = mean_sensitivity(clip_norm, schedule.cohort, schedule.moved)
+        noise = GaussianNoise.for_mu(sensitivity=moved, mu=mu, dimension=dimension)
+        shared = {"epsilon": epsilon, "delta": delta, "dimension": dimension, "schedule": schedule}
+        return cls(**shared, clip_norm=clip_norm, noise=noise)._verified()  # type: ignore[arg-type]
+
+    @cached_property
+    def pair(self) -> Pair:
+        """Privacy loss of all rounds together, by the second account."""
+        return self.schedule.pair(self.noise.effective_mu(self.dimension)).lacking(self._lack)
+
+    def _summed(self, blocks: Iterator[Matrix]) -> Vector:
+        return _clipped_mean(self, self.clip_norm, blocks)
+
+    def _release(self, made: Vector, state: State, noise: NoiseSource) -> tuple[Vector, None]:
+        return self.noise.release(made, noise.stream("clipped-mean", state.round)), None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrefixNoise(Mechanism):
+    """The mean of clipped rows with correlated noise: running sums stay close, as DP-FTRL and momentum need them.
+
+    Cohorts are batches of a public order; nobody has to be kept secret. The value is a round's mean with its own noise;
+    the sum of the first t values has noise that grows with the logarithm of t. `factorisation` is blt (buffered linear
+    Toeplitz), sqrt-toeplitz, banded, tree or independent. Source: Denisov, McMahan, Rush, Smith & Thakurta (2022);
+    docs/privacy/prefix-noise.md.
+    """
+
+    theorem: ClassVar[str] = "docs/privacy/prefix-noise.md"
+    separate: ClassVar[bool] = False
+
+    clip_norm: float
+    noise: prefix.PrefixNoise  # of the sums
+
+    @classmethod
+    def calibrate(
+        cls,
+        epsilon: float,
+        delta: float,
+        *,
+        users: int,
+        dimension: int,
+        clip_norm: float,
+        cohort: int,
+        rounds: int,
+        factorisation: str = prefix.DEFAULT,
+        adjacency: Adjacency = "replace-one",
+    ) -> "PrefixNoise":
+        """Return the least noise for (ε, δ) of all sums together; arguments as of `ClippedMean.calibrate`."""
+        schedule = Schedule.of(users, cohort, rounds, None if cohort == users else "public-schedule", adjacency)
+        mu = gdp.mu_for(epsilon, _left(epsilon, delta, rounds, dimension)) * _ACCOUNTS
+        noise = prefix.PrefixNoise.for_mu(
+            rounds=rounds,
+            sensitivity=mean_sensitivity(clip_norm, schedule.cohort, adjacency),
+            mu=mu,
+            dimension=dimension,
+            factorisation=factorisation,
+            participations=schedule.participations,
+            separation=schedule.separation,
+        )
+        shared = {"epsilon": epsilon, "delta": delta, "dimension": dimension, "schedule": schedule}
+        return cls(**shared, clip_norm=clip_norm, noise=noise)._verified()  # type: ignore[arg-type]
+
+    @cached_property
+    def pair(self) -> Pair:
+        """Privacy loss of all sums together, by what the sampler does."""
+        moved = mean_sensitivity(self.clip_norm, self.schedule.cohort, self.schedule.adjacency)
+        return Pair.gaussian(prefix.mu(self.noise, moved, self.dimension), self._lack)
+
+    def _begin(self) -> prefix.PrefixState:
+        return self.noise.start(self.dimension)
+
+    def _summed(self, blocks: Iterator[Matrix]) -> Vector:
+        return _clipped_mean(self, self.clip_norm, blocks)
+
+    def _release(self, made: Vector, state: State, noise: NoiseSource) -> tuple[Vector, prefix.PrefixState]:
+        _, after = self.noise.release(state.memory, made, noise)
+        return self.noise.added(state.memory, after, made), after
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutlierMean(Mechanism):
+    """The mean of a cohort without its outliers, behind a private test that most rows lie close together.
+
+    A row counts fully if most others lie within the radius τ = 2 `spread`; farther ones weigh nothing. Where too few
+    agree the value is None: nothing was released, and later rounds go on. Noise follows the spread, whatever the length
+    of rows. A wrong spread costs accuracy or releases, never privacy.
+
+    Source: Lowy, Liu & Asi (2024), Algorithms 1 and 2, with constants and a test of our own:
+    docs/privacy/outlier-mean.md#o3 where a user takes part once, else docs/privacy/subsampled-lottery.md#o4.
+    """
+
+    separate: ClassVar[bool] = False
+
+    radius: float  # τ
+    account: Tested
+    noise: GaussianNoise  # of a round
+
+    @classmethod
+    def calibrate(
+        cls,
+        epsilon: float,
+        delta: float,
+        *,
+        users: int,
+        dimension: int,
+        spread: float,
+        cohort: int | None = None,
+        rounds: int = 1,
+        sampling: Sampling | None = None,
+        outliers: float = 0.01,
+    ) -> "OutlierMean":
+        """Return the least noise for (ε, δ) of all rounds; Infeasible with the cohort that would do, ConfigError.
+
+        Args:
+            spread: all users but the outliers lie in a ball of this radius, wherever it is.
+            outliers: share of the users who may lie anywhere, in [0, ¼); the test forgives so many.
+            users, dimension, cohort, rounds, sampling: as of `ClippedMean.calibrate`; not poisson, as a test needs a
+                cohort of fixed size.
+        """
+        schedule = Schedule.of(users, cohort, rounds, sampling, "replace-one")
+        positive(spread=spread)
+        if schedule.sampling == "poisson" or schedule.cohort > LARGEST_COHORT:
+            raise ConfigError(
+                f"Expected a cohort of fixed size up to {LARGEST_COHORT:,}, got {schedule.cohort:,} with sampling="
+                f"{schedule.sampling!r}. Use without-replacement."
+            )
+        if not 0 <= outliers < 0.25:
+            raise ConfigError(
+                f"Expected outliers in [0, 0.25), got outliers={outliers}: most pairs have to agree. Use ClippedMean."
+            )
+        account = _tested(epsilon, _left(epsilon, delta, rounds, dimension), schedule, outliers)
+        radius = 2 * spread * (1 + 1e-9)
+        noise = GaussianNoise(account.mean.sensitivity * radius, robust_mean.release_scale(account, radius, dimension))
+        shared = {"epsilon": epsilon, "delta": delta, "dimension": dimension, "schedule": schedule}
+        return cls(**shared, radius=radius, account=account, noise=noise)._verified()  # type: ignore[arg-type]
+
+    @property
+    def theorem(self) -> str:  # type: ignore[override]
+        """Where the guarantee is proved."""
+        several = isinstance(self.account, SubsampledLottery)
+        return "docs/privacy/subsampled-lottery.md#o4" if several else "docs/privacy/outlier-mean.md#o3"
+
+    @cached_property
+    def pair(self) -> Pair:
+        """Privacy loss of all tests and releases of a user together, by the second account."""
+        robust_mean.verify_scale(self.account, self.noise.scale, self.radius, self.dimension)
+        if isinstance(self.account, SubsampledLottery):
+            return subsampled_lottery.pair(self.account).lacking(self._lack)
+        certified = robust_mean.certify(self.account, self.epsilon, self.delta)
+        return Pair.approximate(self.epsilon, certified).lacking(self._lack)
+
+    def _begin(self) -> Vector:
+        return np.zeros(self.dimension)
+
+    def _release(self, made: Matrix, state: State, noise: NoiseSource) -> tuple[Vector | None, Vector]:
+        reference: Vector = state.memory
+        at: Any = {"radius": self.radius, "reference": reference}
+        seen = self.account.mean.observe(made, np.ones(len(made), np.bool_), **at)
+        test = self.account.lottery if isinstance(self.account, SubsampledLottery) else self.account.test
+        if not test.decide(seen.score, noise.stream("test", state.round)):
+            return None, reference
+        mean = self.account.mean.aggregate(made, seen.weights, **at)
+        value = reference + self.noise.release(mean, noise.stream("outlier-mean", state.round))
+        return value, value
+
+
+@dataclass(frozen=True, kw_only=True)
+class TruncatedMean(Mechanism):
+    """The mean of rows clipped around a centre that is found privately first: noise follows the spread, not the bound.
+
+    Source: Bassily & Sun (2023), Algorithm 1, with the noise added once; docs/privacy/private-mean.md.
+    """
+
+    theorem: ClassVar[str] = "docs/privacy/private-mean.md"
+
+    mean: private_range.TruncatedMean  # of a round
+
+    @classmethod
+    def calibrate(
+        cls,
+        epsilon: float,
+        delta: float,
+        *,
+        users: int,
+        dimension: int,
+        bound: float,
+        spread: float,
+        rounds: int = 1,
+    ) -> "TruncatedMean":
+        """Return the least noise for (ε, δ) of all rounds, everybody in each of them; Infeasible, ConfigError.
+
+        Args:
+            bound: rows lie within this distance of zero; it may be far too large.
+            spread: and within this distance of some point.
+            users, dimension, rounds: as of `ClippedMean.calibrate`.
+        """
+        schedule = Schedule.of(users, None, rounds, None, "replace-one")
+        mu = schedule.round_mu(epsilon, _left(epsilon, delta, rounds, dimension))
+        found, kinds = [], get_args(private_range.Crude)
+        for kind in kinds:
+            with suppress(Infeasible):
+                found.append(
+                    private_range.calibrate(kind, users=users, dimension=dimension, bound=bound, spread=spread, mu=mu)
+                )
+        if not found:
+            raise Infeasible("truncated mean", f"{users:,} users are too few", "more users or a larger epsilon")
+        best = min(found, key=lambda mean: mean.noise.scale)
+        shared = {"epsilon": epsilon, "delta": delta, "dimension": dimension, "schedule": schedule}
+        return cls(**shared, mean=best)._verified()  # type: ignore[arg-type]
+
+    @cached_property
+    def pair(self) -> Pair:
+        """Privacy loss of all rounds together."""
+        return self.schedule.pair(self.mean.mu(self.dimension)).lacking(self._lack)
+
+    def _release(self, made: Matrix, state: State, noise: NoiseSource) -> tuple[Vector, None]:
+        there = np.asarray(np.isfinite(made).all(axis=1), np.bool_)
+        public = noise.stream("rotation", state.round)
+        return self.mean.release(made, there, noise.stream("truncated-mean", state.round), public), None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalReport(Mechanism):
+    """Reports that are private before they leave a user: rows clipped around zero, with Gaussian noise of their own.
+
+    `x(rows, state, noise)` runs at the user and returns a report for each row, (k, dimension); subtract a public centre
+    before, where there is one. `mean(reports)` is the server's. Source: Bassily & Sun (2023), Algorithm 1, line 2 and
+    Theorem 4.3; docs/privacy/local-model.md#r2.
+    """
+
+    theorem: ClassVar[str] = "docs/privacy/local-model.md#r2"
+    against: ClassVar[str] = "everybody but the user itself, the server too"
+
+    clip_norm: float
+    noise: GaussianNoise  # of a report
+
+    @classmethod
+    def calibrate(
+        cls, epsilon: float, delta: float, *, dimension: int, clip_norm: float, rounds: int = 1
+    ) -> "LocalReport":
+        """Return the least noise for (ε, δ) of a user's reports in all rounds; Infeasible, ConfigError."""
+        schedule = Schedule.of(1, None, rounds, None, "replace-one")
+        mu = schedule.round_mu(epsilon, _left(epsilon, delta, rounds, dimension))
+        noise = GaussianNoise.for_mu(sensitivity=2 * clip_norm, mu=mu, dimension=dimension)
+        shared = {"epsilon": epsilon, "delta": delta, "dimension": dimension, "schedule": schedule}
+        return cls(**shared, clip_norm=clip_norm, noise=noise)._verified()  # type: ignore[arg-type]
+
+    @cached_property
+    def pair(self) -> Pair:
+        """Privacy loss of one user's reports."""
+        return self.schedule.pair(self.noise.effective_mu(self.dimension)).lacking(self._lack)
+
+    def mean(self, reports: Any) -> Any:
+        """Return the mean of reports (k, dimension), as the server makes it; an adversarial one moves it little.
+
+        Each counts only up to the clip norm and what its noise explains.
+        """
+        blocks, back = _blocks(reports, self.dimension)
+        rows = np.concatenate([np.zeros((0, self.dimension)), *blocks])
+        longest = self.clip_norm + self.noise.scale * (math.sqrt(self.dimension) + math.sqrt(2 * math.log(1e9)))
+        return back(local.mean_of_reports(rows, np.ones(len(rows), np.bool_), np.zeros(self.dimension), longest))
+
+    def _summed(self, blocks: Iterator[Matrix]) -> Matrix:
+        return np.concatenate([np.zeros((0, self.dimension)), *blocks])
+
+    def _release(self, made: Matrix, state: State, noise: NoiseSource) -> tuple[Matrix, None]:
+        return self.noise.release(clip_rows(made, self.clip_norm), noise.stream("report", state.round)), None
+
+
+class Ledger:
+    """What several mechanisms may cost the same users together: a limit that none of them passes.
+
+        >>> ledger = Ledger(epsilon=2.0, delta=1e-5)
+        >>> pilot = ClippedMean.calibrate(1.0, 1e-6, users=10_000, dimension=3, clip_norm=1.0)
+        >>> ledger.charge(pilot).words(), ledger.charge(pilot).epsilon < 2.0
+        ('ε = 1, δ = 1e-06', True)
+
+    Charge a mechanism before its first release. Guarantees may be chosen by what was released before (lifetime#lt2). It
+    is kept in memory; `quoron ledger charge` writes the same charges to a file for a lifetime.
+    """
+
+    def __init__(self, epsilon: float, delta: float, *, gaussian_share: float = 0.5) -> None:
+        """A share `gaussian_share` of both is for mechanisms that are μ-GDP, which add up to less."""
+        self.limit = Limit("users", epsilon, delta, gaussian_share)
+        self.charges: list[Charge] = []
+        self._last: Mechanism | None = None
+
+    def charge(self, mechanism: Mechanism, run: str = "") -> Spent:
+        """Add what a mechanism costs and return what all of them do; BudgetExceeded, with nothing added, beyond."""
+        wanted = mechanism.charge(run or f"{type(mechanism).__name__}-{len(self.charges) + 1}")
+        if not self.limit.has_room(self.charges, wanted):
+            raise BudgetExceeded(
+                f"Expected room for {wanted.words()}, got a limit of {self.limit.words()} with "
+                f"{len(self.charges)} mechanisms charged. Calibrate for a smaller epsilon."
+            )
+        self.charges.append(wanted)
+        self._last = mechanism
+        return compose(self.charges)
+
+    def give_back(self, mechanism: Mechanism, state: State) -> Spent:
+        """End a mechanism, take back what rounds after `state` would have cost, and return what is left charged.
+
+        When to stop may depend on what was released: rounds are runs of their own in the Gaussian account, whose order
+        the history decides (lifetime#lt2). So it takes a mechanism with fresh Gaussian noise on cohorts that are not
+        secret, charged last and to that account. ConfigError for any other; RunError for a state that was used.
+        """
+        if self._last is not mechanism:
+            raise ConfigError("Expected the mechanism that was charged last, got another. Give back before you charge.")
+        counted = self.limit.account(self.charges[:-1])
+        if (
+            mechanism.schedule.secret
+            or not mechanism.separate
+            or counted.after(self.charges[-1]).square == counted.square
+        ):
+            raise ConfigError(
+                "Expected fresh Gaussian noise on cohorts that are not secret, charged to the Gaussian share, got "
+                f"{type(mechanism).__name__} with sampling={mechanism.schedule.sampling!r} and {self.limit.words()}: "
+                "its rounds are proved as one."
+            )
+        state.use()
+        last, self._last = self.charges.pop(), None
+        if state.round:
+            made = replace(mechanism, schedule=replace(mechanism.schedule, rounds=state.round))
+            self.charges.append(replace(made, epsilon=made.pair.epsilon(made.delta)).charge(last.run))
+        return compose(self.charges)
+
+
+def _left(epsilon: float, delta: float, rounds: int, dimension: int) -> float:
+    """δ but for what the samplers of all rounds lack; Infeasible where that is all of it."""
+    if not _LEAST_EPSILON <= epsilon < math.inf:
+        raise ConfigError(f"Expected a finite epsilon >= {_LEAST_EPSILON:g}, got epsilon={epsilon}.")
+    probability(delta=delta)
+    count(dimension=dimension)
+    samples = total_variation(gaussians=2 * rounds * dimension)
+    left = delta - (1 + math.exp(min(epsilon, 700.0))) * samples
+    if left <= 0:
+        raise Infeasible("gaussian", f"delta={delta:g} is below the resolution of the noise", "a larger delta")
+    return math.nextafter(left, 0.0)
+
+
+def _tested(epsilon: float, delta: float, schedule: Schedule, outliers: float) -> Tested:
+    """The test and aggregate of every round; Infeasible with the users that do, where cohorts are the same share."""
+
+    def attempt(size: int) -> Tested | None:
+        users = size if schedule.sampling == "everybody" else math.ceil(schedule.users / schedule.cohort * size)
+        try:
+            return _account(epsilon, delta, replace(schedule, users=users, cohort=size), outliers)
+        except Infeasible:
+            return None
+
+    if (found := attempt(schedule.cohort)) is not None:
+        return found
+    low, high = schedule.cohort, 2 * schedule.cohort
+    while attempt(high) is None:
+        low, high = high, 2 * high
+        if high > LARGEST_COHORT:
+            raise Infeasible("outlier mean", f"no cohort makes up for outliers={outliers:g}", "fewer outliers")
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if attempt(middle) is None else (low, middle)
+    condition = f"a cohort of {schedule.cohort:,} is too small to find out privately whether its rows agree"
+    if schedule.sampling == "everybody":
+        raise Infeasible.too_few("outlier mean", condition, high, also=f" (better {3 * high:,})")
+    users = math.ceil(schedule.users / schedule.cohort * high)
+    raise Infeasible.too_few("outlier mean", condition, users, also=f" with cohort >= {high:,}")
+
+
+def _account(epsilon: float, delta: float, schedule: Schedule, outliers: float) -> Tested:
+    size, forgiven = schedule.cohort, _forgiven(outliers, schedule)
+    if schedule.participations == 1 and not schedule.secret:
+        if size * (size - forgiven) < 4:
+            raise Infeasible("outlier mean", "fewer than four users agree", "more users")
+        target = robust_mean.Target(epsilon, delta, "lottery", "weighted", None)
+        return robust_mean.release(target, size, size * (size - forgiven))
+    return subsampled_lottery.calibrate(
+        epsilon,
+        delta,
+        users=schedule.users if schedule.secret else size,
+        cohort_size=size,
+        releases=schedule.participations,
+        forgiven=forgiven,
+    )
+
+
+def _forgiven(outliers: float, schedule: Schedule) -> int:
+    """By how much the average count of a cohort may miss its size: outliers with all their pairs, and a deviation."""
+    far = outliers * schedule.cohort
+    if schedule.sampling != "everybody":
+        far += 4 * math.sqrt(far)
+    return math.ceil(2 * far)
+
+
+def _clipped_mean(mechanism: Mechanism, norm: float, blocks: Iterator[Matrix]) -> Vector:
+    """The mean of clipped rows over the size of the cohort, from integers: the same for any blocks and order."""
+    size, coins = mechanism.schedule.cohort, mechanism.schedule.sampling == "poisson"
+    reduction = ClippedSum(norm, size)
+    sums = reduction.of(np.zeros((0, mechanism.dimension)), np.zeros(0, np.bool_))
+    for block in blocks:
+        sums = sums + reduction.of(block, np.ones(len(block), np.bool_))
+        mechanism._within(sums.answered, 64 * size if coins else size)
+    return reduction.mean(sums)
+
+
+def _drawn_once(noise: NoiseSource) -> NoiseSource:
+    """Streams that no other call has; of a seed those that the seed and the round say."""
+    try:
+        noise.require_deployable()
+    except RunError:
+        return StartedNoise.simulated(noise)
+    return StartedNoise.fresh(noise)
+
+
+def _blocks(rows: Any, dimension: int) -> tuple[Iterator[Matrix], Callable[[NDArray[Any]], Any]]:
+    """Rows in float64, some at a time, and what makes a value of their kind."""
+    if hasattr(rows, "shape"):
+        return _parts(rows, dimension), _like(rows)
+    if isinstance(rows, list | tuple):
+        given = np.array(rows, np.float64)
+        return _parts(given, dimension), _like(given)
+    parts = iter(rows)
+    first = next(parts, np.zeros((0, dimension)))
+
+    def every() -> Iterator[Matrix]:
+        yield from _parts(first, dimension)
+        for part in parts:
+            yield from _parts(part, dimension)
+
+    return every(), _like(first)
+
+
+def _parts(rows: Any, dimension: int) -> Iterator[Matrix]:
+    shape = tuple(rows.shape)
+    if len(shape) != 2 or shape[1] != dimension:
+        raise ConfigError(f"Expected rows of shape (users, {dimension:,}), got shape {shape}.")
+    step = max(1, _BLOCK // dimension)
+    for first in range(0, shape[0], step):
+        yield _numbers(rows[first : first + step])
+
+
+def _numbers(rows: Any) -> Matrix:
+    if hasattr(rows, "detach"):  # torch, on any device and of any precision
+        rows = rows.detach().cpu().double().numpy()
+    return np.asarray(rows, np.float64)
+
+
+def _like(rows: Any) -> Callable[[NDArray[Any]], Any]:
+    """What makes an array of the library, dtype and device of `rows`."""
+    library = type(rows).__module__.partition(".")[0]
+    if library == "torch":
+        torch = sys.modules["torch"]
+        return lambda value: torch.as_tensor(value, dtype=rows.dtype, device=rows.device)
+    if library in ("jax", "jaxlib"):
+        return lambda value: sys.modules["jax"].numpy.asarray(value, rows.dtype)
+    dtype = rows.dtype if np.issubdtype(getattr(rows, "dtype", np.float64), np.floating) else np.float64
+    return lambda value: value.astype(dtype)
