@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -21,19 +20,17 @@ from scipy import stats
 import quoron
 from quoron import config as configs
 from quoron.api import resuming
-from quoron.cli import showing
 from quoron.cli.app import invoke
 from quoron.engine.choice import Inline
-from quoron.engine.network import PRESETS
 from quoron.engine.processes import Workers
-from quoron.reports import plots, progress
+from quoron.reports import progress
 from quoron.reports.summary import Summary
 from quoron.run_folder import RunFolder
 from quoron.simulation import comparison
 from quoron.simulation import comparison as comparisons
 from quoron.simulation import comparison as report
 from quoron.simulation import run as runs
-from quoron.simulation.cells import Request, cell_rows, costs_of, run_row, sweep
+from quoron.simulation.cells import Request, cell_rows, run_row, sweep
 from quoron_privacy.errors import ConfigError, RunError
 from quoron_server.serial import dumps
 from quoron_server.wording import plan_json
@@ -92,44 +89,6 @@ def test_the_tables_on_disk_and_the_data_frame_hold_the_same(compared: compariso
         assert pc.read_csv(compared.directory / f"{name}.csv").num_rows == len(rows)
     frame = compared.to_pandas()
     assert list(frame["algorithm"]) == [row["algorithm"] for row in compared.cells]
-
-
-@pytest.fixture(scope="module")
-def priced(compared: comparisons.Comparison, tmp_path_factory: pytest.TempPathFactory) -> comparisons.Comparison:
-    """The same comparison over three networks: no run is carried out for it."""
-    folder, watched = tmp_path_factory.mktemp("priced") / "copy", Watched()
-    shutil.copytree(compared.directory, folder)
-    run = SMALL.run.model_copy(update={"network": ",".join(PRESETS)})
-    request = replace(REQUEST, config=SMALL.model_copy(update={"run": run}))
-    scene = comparisons.carry_out(
-        Request.from_json(request.as_json()), folder, watcher=watched, engine=Inline(workers=1)
-    )
-    assert watched.runs == 0
-    return scene
-
-
-def test_cells_have_seconds_over_every_network(priced: comparisons.Comparison) -> None:
-    for epsilon in (2.0, 8.0):
-        done = [row for row in priced.cells if row["privacy.epsilon"] == epsilon and not row["infeasible"]]
-        assert all(row[f"projected.{name}"] > 0 for row in done for name in PRESETS)
-    stored = pc.read_csv(priced.directory / "cells.csv")
-    assert {"rounds", "messages", "wire_up", "projected.phones", "held"} <= set(stored.column_names)
-
-
-def test_the_page_and_the_terminal_show_what_rounds_cost(
-    priced: comparisons.Comparison, compared: comparisons.Comparison, capsys: pytest.CaptureFixture[str]
-) -> None:
-    page = (priced.directory / "report.html").read_text(encoding="utf-8")
-    showing.show(priced, as_json=False)
-    terminal = capsys.readouterr().out
-    (table,) = plots.section(costs_of(priced.cells)).tables
-    assert len(table.rows) == 4
-    for row in table.rows:
-        for cell in row:
-            assert f">{cell}</" in page
-            assert cell in terminal
-    assert costs_of(compared.cells) == []
-    assert "What the rounds cost" not in (compared.directory / "report.html").read_text(encoding="utf-8")
 
 
 def outcome(algorithm: str, seed: int, excess: float, initial: float, held_back: float = 0.0) -> Mapping[str, Any]:

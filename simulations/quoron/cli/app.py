@@ -263,11 +263,11 @@ def plan(
     except Infeasible as error:  # what would be feasible comes before the error
         if error.advice is not None:
             if picture is not None and epsilons:
-                showing.draw(picture, showing.plots.epsilon_section(error.advice.curve or ()))
+                showing.draw(picture, showing.sections.epsilon_section(error.advice.curve or ()))
             showing.show_answers(error.advice, str(error), as_json=as_json)
         raise
     if picture is not None and epsilons and planned.advice is not None:
-        showing.draw(picture, showing.plots.epsilon_section(planned.advice.curve or ()))
+        showing.draw(picture, showing.sections.epsilon_section(planned.advice.curve or ()))
     if picture is not None and not epsilons:
         showing.draw(picture, showing.curve_section(planned))
     if losses is not None:

@@ -12,16 +12,15 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from quoron.api.listing import algorithms
-from quoron.engine.network import duration
 from quoron.planning.choosing import Candidate, refusals, risk_sentence, risk_words
 from quoron.planning.plans import SURE, Plan
 from quoron.planning.questions import Advice
 from quoron.presets import presets
-from quoron.reports import pages, sections
-from quoron.reports import plots as plots
+from quoron.reports import pages
+from quoron.reports import sections as sections
 from quoron.reports.page import Section, Table
 from quoron.reports.pictures import alone
-from quoron.reports.summary import Summary, time_rows
+from quoron.reports.summary import Summary
 from quoron.reports.terminal import Terminal
 from quoron.reports.terminal import show as render
 from quoron.reports.terminal import table as table
@@ -130,12 +129,11 @@ def _of_plan(planned: Plan, answers: Advice) -> list[Section]:
     feasible = [each for each in planned.candidates if each.plan is not None]
     feasible.sort(key=lambda each: (each.predicted is None, each.predicted or each.guess or 0.0))
     others = [_candidate_row(each, chosen.algorithm) for each in feasible]
-    heads = ["algorithm", "predicted excess risk", "trust_model", "rounds"]
+    heads = ["algorithm", "predicted excess risk", "trust_model", "rounds", "messages", "payload"]
     choice = [] if planned.choice is None else [f"Chosen {planned.choice}"]
     return [
         doubted(planned.doubts),
         Section(note=[promised, *choice], rows=plan_rows(planned), warnings=planned.remarks),
-        plots.section(planned.costs),
         Section(tables=[Table("Algorithms", heads, others)], below=[SURE, *infeasible(planned.candidates)]),
         *([] if planned.curve is None else [curve_section(planned)]),
         *_answers(answers),
@@ -149,7 +147,7 @@ def show_answers(answers: Advice, refused: str, *, as_json: bool) -> None:
 
 def _answers(answers: Advice) -> list[Section]:
     enough = [Section(rows=found.rows()) for found in (answers.enough, answers.widest) if found is not None]
-    return enough + ([] if answers.curve is None else [plots.epsilon_section(answers.curve)])
+    return enough + ([] if answers.curve is None else [sections.epsilon_section(answers.curve)])
 
 
 def show_algorithms(*, as_json: bool) -> None:
@@ -178,7 +176,7 @@ def curve_section(planned: Plan) -> Section:
     name = planned.plan.algorithm
     if planned.curve is None:
         raise Infeasible(f"a plot of {name}", "nothing is predicted for it", "calibrated constants")
-    return plots.rounds_section(name, planned.curve, planned.plan.cost.rounds)
+    return sections.rounds_section(name, planned.curve, planned.plan.cost.rounds)
 
 
 def write_losses(path: Path, planned: Plan) -> None:
@@ -214,6 +212,7 @@ def plan_rows(planned: Plan) -> list[tuple[str, str]]:
         ("models", domain_words(chosen.problem)),
         ("rounds", f"{cost.rounds:,}"),
         ("messages", f"{cost.messages:,}"),
+        ("payload up, down", f"{size(cost.bytes_up)}, {size(cost.bytes_down)}"),
         ("gradient evaluations", f"{cost.gradient_evaluations:,}"),
     ]
     paid = chosen.guarantee.bought
@@ -238,9 +237,6 @@ def plan_rows(planned: Plan) -> list[tuple[str, str]]:
         rows.append(("predicted excess risk", bound))
     if (read := planned.forecast) is not None:
         rows += read.rows()
-    if planned.network is not None:
-        rows.append(("on the wire up, down", f"{size(planned.network.bytes_up)}, {size(planned.network.bytes_down)}"))
-        rows += time_rows(planned.network.as_json())
     return rows
 
 
@@ -271,10 +267,12 @@ def _joined(prefix: str, key: str) -> str:
     return f"{prefix}: {words}" if prefix else words
 
 
-def _candidate_row(each: Candidate, chosen: str) -> tuple[str, str, str, str]:
+def _candidate_row(each: Candidate, chosen: str) -> tuple[str, ...]:
     name = f"{each.algorithm} (chosen)" if each.algorithm == chosen else each.algorithm
     assert each.plan is not None
-    return name, _risk(each) or "not predicted", each.plan.guarantee.trust_model, f"{each.plan.cost.rounds:,}"
+    cost, trust = each.plan.cost, each.plan.guarantee.trust_model
+    moved = f"{cost.rounds:,}", f"{cost.messages:,}", size(cost.bytes_up + cost.bytes_down)
+    return name, _risk(each) or "not predicted", trust, *moved
 
 
 def _risk(each: Candidate) -> str:
@@ -354,7 +352,10 @@ def _seconds(plan: RunPlan) -> float:
 
 def _about(time: float) -> str:
     """A duration without digits that nobody measured."""
-    return "under a second" if time < 1 else f"about {duration(float(f'{time:.1g}'))}"
+    if time < 1:
+        return "under a second"
+    unit, length = ("h", 3600) if time >= 3600 else ("min", 60) if time >= 600 else ("s", 1)
+    return f"about {float(f'{time:.1g}') / length:.3g} {unit}"
 
 
 def _paid_for(promised: Guarantee) -> list[str]:

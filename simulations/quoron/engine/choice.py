@@ -81,6 +81,7 @@ class Service:
     workers: int | None = None  # processes of clients; default: as many as three quarters of the free memory allow
     kills: Sequence[str] = ()  # clients to kill, as CLIENT@ROUND
     slow: str | None = None  # share of slow clients and their delay, as 10%:2s
+    timeout: int | None = None  # seconds that a round waits for a client that is missing; default 600
 
     def __post_init__(self) -> None:
         listed = isinstance(self.kills, Sequence) and not isinstance(self.kills, str)

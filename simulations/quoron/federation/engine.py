@@ -34,7 +34,7 @@ from quoron_server.books.ledger import Ledger
 from quoron_server.rounds import Observer, RoundEvent
 from quoron_server.specification import RunSpecification
 
-SECONDS = 600.0  # of a round where no network says how long it takes answers: it ends once all have answered
+SECONDS = 600.0  # of a round without a timeout: it ends once all have answered
 ATTENDED = 4.0  # the same where who answers is public: then it ends after half of that
 NAME = "simulation"  # of the run, in the federation's books
 FIGURES = "federation.json"  # in the run folder: who took part, and who was killed
@@ -89,7 +89,7 @@ def simulate(
         local.begin()
         local.ready(partial(runs.tell, observers))
         began = time.monotonic()
-        _carry_out(local, prepared, observers)
+        _carry_out(local, prepared, observers, service.timeout)
         figures = {"clients": order.clients, "processes": order.processes, "seconds": time.monotonic() - began}
         memory = memory_below(os.getpid())
         folder.write_json(FIGURES, figures | local.stop())
@@ -100,7 +100,7 @@ def simulate(
     return result
 
 
-def specification(prepared: Prepared[Setup]) -> RunSpecification:
+def specification(prepared: Prepared[Setup], timeout: int | None = None) -> RunSpecification:
     """The run as an operator would submit it; rounds end once everybody has answered."""
     config, plan, population = prepared.config, prepared.planned.plan, prepared.scene.population
     seconds = ATTENDED if config.privacy.min_cohort.participation == "public" else SECONDS
@@ -110,17 +110,17 @@ def specification(prepared: Prepared[Setup]) -> RunSpecification:
         loss=population.loss,
         columns=columns_of(config, population),
         run=NAME,
-        seconds=seconds if config.run.link is None else config.run.link.deadline,
+        seconds=seconds if timeout is None else timeout,
         simulation_seed=config.run.seed,
         early_ends=True,
     )
 
 
-def _carry_out(local: Local, prepared: Prepared[Setup], observers: Sequence[Observer]) -> None:
+def _carry_out(local: Local, prepared: Prepared[Setup], observers: Sequence[Observer], timeout: int | None) -> None:
     """Submit the run and tell observers of its rounds until it is complete, through every death of its coordinator."""
     for observer in observers:
         observer.started(prepared.planned.plan)
-    wanted, last = specification(prepared).as_text(), -1
+    wanted, last = specification(prepared, timeout).as_text(), -1
     submitted, ended, gone = False, None, None
     while ended is None:
         try:

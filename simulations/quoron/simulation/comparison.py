@@ -33,14 +33,11 @@ import numpy as np
 import quoron
 from quoron.config import Config
 from quoron.engine.choice import INLINE, Inline, Ray
-from quoron.engine.network import Network
 from quoron.engine.processes import Died, Workers
 from quoron.engine.processors import processors
 from quoron.planning.choosing import Candidate, refusals, risk_words
 from quoron.planning.plans import SURE
-from quoron.planning.projection import seconds_of
 from quoron.reports import page as parts
-from quoron.reports import plots
 from quoron.reports.page import ONLY, Picture, Section, Table
 from quoron.reports.pictures import LOG, Axis, Line, Reach, bar, chart
 from quoron.reports.summary import NOTICED, from_json
@@ -54,7 +51,6 @@ from quoron.simulation.cells import (
     Rows,
     algorithm,
     cell_rows,
-    costs_of,
     run_row,
     shown,
 )
@@ -62,7 +58,6 @@ from quoron.simulation.problem import setup
 from quoron.simulation.worker import End
 from quoron_client.durable import make_folder
 from quoron_privacy.errors import ConfigError, RunError
-from quoron_server.parameters import Kind
 from quoron_server.serial import dumps
 
 if TYPE_CHECKING:
@@ -338,21 +333,9 @@ def _collected(request: Request, folder: Path, jobs: Sequence[Job], failures: Ma
         elif job in failures:
             found.append(run_row(*run, failed=failures[job]))
         else:
-            seconds, held = _seconds(job, request.networks)
-            found.append(run_row(*run, from_json(RunFolder(job.folder).summary()), seconds=seconds, held=held))
+            found.append(run_row(*run, from_json(RunFolder(job.folder).summary())))
     rows = tuple(found)
     return Comparison(folder, request, cell_rows(rows, [key for key, _ in request.vary]), rows)
-
-
-def _seconds(job: Job, networks: Mapping[str, Network]) -> tuple[dict[str, float | None], bool]:
-    """A complete run's projected seconds over every network, and whether its rounds must last their whole time."""
-    folder, own = RunFolder(job.folder), job.config.run.link
-    over = networks or ({} if own is None else {"its network": own})
-    if not over:
-        return {}, False
-    kinds = [each["kind"] for each in folder.plan()["guarantee"]["assumptions"]]
-    held, rounds = Kind.SECRET_COHORTS in kinds, folder.rounds()
-    return {text: seconds_of(rounds, network.held() if held else network) for text, network in over.items()}, held
 
 
 Row = Mapping[str, Any]
@@ -366,7 +349,7 @@ def comparison_page(cells: Sequence[Row], request: Request, *, name: str) -> str
 
 
 def comparison_sections(cells: Sequence[Row], request: Request) -> list[Section]:
-    """For each setting its cells by excess risk, pictures of them, what rounds cost, and why others have no result."""
+    """For each setting its cells by excess risk, and why others have no result."""
     keys = [key for key, _ in request.vary]
     made = []
     for setting in dict.fromkeys(_setting(row, keys) for row in cells):
@@ -380,7 +363,6 @@ def comparison_sections(cells: Sequence[Row], request: Request) -> list[Section]
                 warnings=why_not(rows),
             )
         )
-        made.append(plots.section(costs_of(rows)))
     return made
 
 
@@ -451,7 +433,7 @@ def _cells_table(rows: Sequence[Row]) -> Table:
     """Every cell; a terminal shows what it is ranked by and what it costs."""
     tests = [key for key in rows[0] if key.startswith("test_")] if rows else []
     heads = ["algorithm", "excess risk", "95 % interval"]
-    heads += [LOG, "predicted at most", "rounds", "item gradients", "up"]
+    heads += [LOG, "predicted at most", "rounds", "messages", "item gradients", "up"]
     brief = len(heads)
     heads += ["rank", "left of the start", "down", "trust_model"]
     heads += [f"held-out {key.removeprefix('test_').replace('_', ' ')}" for key in tests]
@@ -462,7 +444,8 @@ def _cells_table(rows: Sequence[Row]) -> Table:
         cells = [algorithm(row), f"{risk:.2g}"]
         cells += ["" if row["low"] is None else f"{row['low']:.2g} to {row['high']:.2g}"]
         cells += [bar(risk, min(risks), max(risks), width=24) if risk > 0 else ""]
-        cells += [risk_words(row.get("predicted_excess_risk"), row.get("guessed_excess_risk")), f"{row['rounds']:,.4g}"]
+        cells += [risk_words(row.get("predicted_excess_risk"), row.get("guessed_excess_risk"))]
+        cells += [f"{row['rounds']:,.4g}", f"{row['messages']:,.10g}"]
         cells += [short(row["gradient_evaluations"]), size(row["bytes_up"]), str(rank)]
         cells += ["" if row["of_start"] is None else f"{100 * row['of_start']:.2g} %"]
         cells += [size(row["bytes_down"]), row["trust_model"]]
