@@ -189,9 +189,6 @@ class SiloSection(Section):
         "with that",
     )
     away: tuple[Count, ...] = Field(default=(), description="of a simulation: silos that never answer, from 1")
-    hostile: tuple[Count, ...] = Field(
-        default=(), description="of a simulation: silos that send as much as is taken of them, against the others"
-    )
 
 
 class Simulated(Section):

@@ -103,10 +103,10 @@ def carry_out(
         with shared(prepared, engine) as prepared:
             return runs.carry_out(prepared, folder, observers)
     silos = prepared.config.population.silos
-    if silos is not None and (silos.away or silos.hostile):
+    if silos is not None and silos.away:
         raise ConfigError(
-            f"Expected no `silos.away` or `silos.hostile` with the engine {type(engine).__name__}, got some. Leave out "
-            "the engine, or end clients while they run."
+            f"Expected no `silos.away` with the engine {type(engine).__name__}, got some. Leave out the engine, or end "
+            "clients while they run."
         )
     if isinstance(engine, Service):
         from quoron.federation import engine as local

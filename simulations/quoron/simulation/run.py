@@ -136,7 +136,7 @@ def _in_silos(prepared: Prepared[Setup]) -> Engine:
         return scene.engine
     from quoron.engine.inline import InSilos
 
-    return InSilos(scene.engine, silos, scene.population.dimension, section.away, section.hostile)
+    return InSilos(scene.engine, silos, scene.population.dimension, section.away)
 
 
 def taken_over(prepared: Prepared[Setup], folder: RunFolder, other: "Ledger", memory: int = 0) -> SimulatedRun:
