@@ -423,23 +423,6 @@ class FlightsSection(Simulated):
     kind: Literal["flights"] = "flights"
 
 
-class CubeSection(Simulated):
-    """Means of coins on a box, for which a lower bound is known (docs/privacy/soft-filter.md#lf4); the loss is linear.
-
-    Items are -A or A in each coordinate, A the loss's `feature_bound`, by default 1. The domain has to be a box.
-    """
-
-    kind: Literal["cube"] = "cube"
-    users: Count = Field(default=40_000, description="number of users n")
-    items_per_user: Count = Field(default=100, description="items of each user m")
-    dimension: Count = Field(default=20, description="number of coordinates d")
-    spread: Positive | None = Field(
-        default=None,
-        description="every coordinate's mean is drawn from [-spread, spread]; default: where the lower bound for this "
-        "epsilon is largest",
-    )
-
-
 class LossSection(Section):
     """The loss of one item. Its bounds are enforced on every item, so that they hold for every conceivable user."""
 
@@ -660,9 +643,9 @@ class TrainSection(Section):
 class Config(Section):
     """A complete configuration."""
 
-    population: Annotated[
-        SyntheticSection | TableSection | FlightsSection | CubeSection, Field(discriminator="kind")
-    ] = SyntheticSection()
+    population: Annotated[SyntheticSection | TableSection | FlightsSection, Field(discriminator="kind")] = (
+        SyntheticSection()
+    )
     loss: LossSection = LossSection()
     domain: DomainSection = DomainSection()
     problem: ProblemSection = ProblemSection()
