@@ -31,8 +31,8 @@ are refused. A complete example with every default written out is the `config.to
 TYPED = """Behind `--set KEY=` a value is TOML (`["id", "code"]`) or a text without quotes; a key of a table has a value
 of its own: `--set population.columns.hashed.code=64`, `--set 'population.columns.estimate."*"=any'`.
 
-`engine=`, `--engine` take `NAME` or `NAME:KEY=VALUE,...`, such as `ray:address=auto,workers=8`; `kills` may stand there
-several times: `service:clients=20,slow=10%:2s,kills=3@2,kills=8@3`.
+`engine=`, `--engine` take `NAME` or `NAME:KEY=VALUE,...`, such as `ray:address=auto,workers=8` or
+`service:clients=20,slow=10%:2s`.
 """
 
 

@@ -19,7 +19,6 @@ from quoron.engine.choice import Service
 from quoron.engine.processors import free_ports, memory_below
 from quoron.federation import programs
 from quoron.federation.client_items import give
-from quoron.federation.faults import Faults
 from quoron.federation.folder import Folder, Order, passing, processes_for, sweep
 from quoron.federation.launch import Local
 from quoron.federation.submission import specification_of
@@ -75,8 +74,7 @@ def simulate(
     """
     service = Service() if service is None else service
     order = order_of(service, prepared, resumed=folder.ledger.is_file())
-    faults = Faults.parse(kills=service.kills, slow=service.slow, dropout=prepared.config.run.dropout)
-    faults.check(order.clients, prepared.planned.plan.cost.rounds)
+    faults = programs.Faults.parse(slow=service.slow, dropout=prepared.config.run.dropout)
     if runs.begin(prepared, folder):
         return runs.carry_out(prepared, folder, observers)  # complete: nobody is asked
     sweep(Path(gettempdir()))
