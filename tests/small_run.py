@@ -1,6 +1,6 @@
 """A run that takes a moment: a few thousand users, a few rounds; and who remembers what a comparison tells."""
 
-from quoron.reports.progress import Display
+from quoron.reports.terminal import Display
 from quoron.simulation import comparison
 
 TOML = """

@@ -19,7 +19,7 @@ from quoron import toml_text
 from quoron.cli.app import GROUPS, app, invoke
 from quoron.config import Config
 from quoron.presets import presets
-from quoron.reports import progress
+from quoron.reports import terminal as progress
 from quoron.run_folder import RunFolder
 from quoron_privacy.accounts import exports
 from quoron_privacy.errors import ConfigError

@@ -23,7 +23,7 @@ from quoron.api import resuming
 from quoron.cli.app import invoke
 from quoron.engine.choice import Inline
 from quoron.engine.processes import Workers
-from quoron.reports import progress
+from quoron.reports import terminal as progress
 from quoron.reports.summary import Summary
 from quoron.run_folder import RunFolder
 from quoron.simulation import comparison

@@ -25,9 +25,8 @@ from quoron.federation.watching import words
 from quoron.reports import page as parts
 from quoron.reports import pages
 from quoron.reports.pictures import Axis, Line, chart
-from quoron.reports.progress import Display
 from quoron.reports.summary import Summary
-from quoron.reports.terminal import Terminal
+from quoron.reports.terminal import Display, Terminal
 from quoron.run_folder import RunFolder, flat
 from quoron.simulation import run as runs
 from quoron.sklearn import DoubtfulModel, PrivateLogisticRegression

@@ -15,7 +15,7 @@ from quoron.config import Config, is_wanted
 from quoron.data.columns import Label
 from quoron.engine.choice import Engine, Inline, Ray, Service, from_spec, shared
 from quoron.planning.plans import Plan, Prepared, choose
-from quoron.reports import progress as bars
+from quoron.reports import terminal as bars
 from quoron.run_folder import FRAME, RunFolder, as_parquet, claim, write
 from quoron.simulation import run as runs
 from quoron.simulation.problem import Setup, problem_for_real, setup

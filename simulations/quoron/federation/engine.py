@@ -6,7 +6,6 @@ The bits are those of the inline engine: the same plan, the same seeds, and ever
 An interrupted run begins again, to the same bits.
 """
 
-import os
 import time
 from collections.abc import Sequence
 from dataclasses import fields, replace
@@ -16,7 +15,7 @@ from tempfile import gettempdir
 from typing import Any
 
 from quoron.engine.choice import Service
-from quoron.engine.processors import free_ports, memory_below
+from quoron.engine.processors import free_ports
 from quoron.federation import programs
 from quoron.federation.client_items import give
 from quoron.federation.folder import Folder, Order, passing, processes_for, sweep
@@ -89,10 +88,9 @@ def simulate(
         began = time.monotonic()
         _carry_out(local, prepared, observers, service.timeout)
         figures = {"clients": order.clients, "processes": order.processes, "seconds": time.monotonic() - began}
-        memory = memory_below(os.getpid())
         folder.write_json(FIGURES, figures | local.stop())
         with Database(place.books) as database, Ledger.within(database, NAME) as ledger:
-            result = runs.taken_over(prepared, folder, ledger, memory)
+            result = runs.taken_over(prepared, folder, ledger)
     for observer in observers:
         observer.finished(result.model)
     return result

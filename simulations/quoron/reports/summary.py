@@ -45,7 +45,7 @@ class Summary(Printed):
     private: bool = False  # never: its noise comes from a seed, and figures of private data stand beside the model
     simulation_seed: int = 0
     seconds: float = 0.0
-    peak_memory_bytes: int = 0  # of this process and those below it, shared pages once
+    peak_memory_bytes: int = 0  # of this process
     choice: str | None = None  # why an automatic choice took the algorithm; None when it was named
     wire_up: int = 0  # bytes from clients as on the wire: answers
     wire_down: int = 0  # bytes to clients as on the wire: questions
@@ -111,8 +111,7 @@ class Summary(Printed):
         ]
         if self.silos:
             rows.append(("silos", _silo_words(self.silos)))
-        spent = f"{self.seconds:.1f} s, {size(self.peak_memory_bytes)} with child processes"
-        return [*rows, (f"time, peak memory{ONLY}", spent)]
+        return [*rows, (f"time, peak memory{ONLY}", f"{self.seconds:.1f} s, {size(self.peak_memory_bytes)}")]
 
     def _promise(self) -> str:
         if self.trust_model == "none":

@@ -63,7 +63,7 @@ from quoron_server.serial import dumps
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from quoron.reports.progress import Display
+    from quoron.reports.terminal import Display
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import math
-import os
 import resource
 import time
 from collections.abc import Mapping, Sequence
@@ -16,7 +15,7 @@ from numpy.typing import NDArray
 
 from quoron.config import Config, TableSection
 from quoron.data import Population
-from quoron.engine.processors import largest, memory_below
+from quoron.engine.processors import largest
 from quoron.paths import dataset, table_file
 from quoron.planning import meaning
 from quoron.planning.plans import Plan, Prepared, choose, silos_of
@@ -124,8 +123,7 @@ def carry_out(
     with prepared.begin(folder) as ledger:
         before = sum(event["seconds_clients"] + event["seconds_server"] for event in ledger.events())
         run.carry_out(ledger, _in_silos(prepared), observers, evaluate=scene.evaluate)
-        seconds, memory = before + time.perf_counter() - prepared.began, memory_below(os.getpid())  # of workers
-        return _written(prepared, folder, ledger, seconds, report=report, memory=memory)
+        return _written(prepared, folder, ledger, before + time.perf_counter() - prepared.began, report=report)
 
 
 def _in_silos(prepared: Prepared[Setup]) -> Engine:
@@ -139,27 +137,19 @@ def _in_silos(prepared: Prepared[Setup]) -> Engine:
     return InSilos(scene.engine, silos, scene.population.dimension, section.away)
 
 
-def taken_over(prepared: Prepared[Setup], folder: RunFolder, other: "Ledger", memory: int = 0) -> SimulatedRun:
-    """The same with what another ledger holds: of the same run, carried out to its end elsewhere, by processes that
-    took so many bytes of `memory`.
-    """
+def taken_over(prepared: Prepared[Setup], folder: RunFolder, other: "Ledger") -> SimulatedRun:
+    """The same with what another ledger holds: of the same run, carried out to its end elsewhere."""
     with prepared.begin(folder) as ledger:
         ledger.take_over(other)
-        return _written(prepared, folder, ledger, time.perf_counter() - prepared.began, memory=memory)
+        return _written(prepared, folder, ledger, time.perf_counter() - prepared.began)
 
 
 def _written(
-    prepared: Prepared[Setup],
-    folder: RunFolder,
-    ledger: "Ledger",
-    seconds: float,
-    *,
-    report: bool = True,
-    memory: int = 0,
+    prepared: Prepared[Setup], folder: RunFolder, ledger: "Ledger", seconds: float, *, report: bool = True
 ) -> SimulatedRun:
     """A complete run, and its folder."""
     model = ledger.model
-    summary, rows = _results(prepared, ledger, model, seconds, memory)
+    summary, rows = _results(prepared, ledger, model, seconds)
     folder.write_rounds(rows)
     folder.write_model(model)
     released = _table_model(prepared, model)
@@ -229,7 +219,7 @@ def fingerprint(config: Config, folder: Path, frame: "pa.Table | None" = None, s
 
 
 def _results(
-    prepared: Prepared[Setup], ledger: "Ledger", model: NDArray[np.float64], seconds: float, memory: int
+    prepared: Prepared[Setup], ledger: "Ledger", model: NDArray[np.float64], seconds: float
 ) -> tuple[Summary, list[dict[str, object]]]:
     config, scene, plan = prepared.config, prepared.scene, prepared.planned.plan
     events = ledger.events()
@@ -264,7 +254,7 @@ def _results(
         remarks_simulation_only=(*remarks, *meaning.capped(events)),
         simulation_seed=config.run.seed,
         seconds=seconds,
-        peak_memory_bytes=largest(resource.getrusage(resource.RUSAGE_SELF)) + memory,
+        peak_memory_bytes=largest(resource.getrusage(resource.RUSAGE_SELF)),
         choice=prepared.planned.choice,
         wire_up=sum(row.get("wire_up", 0) for row in moved),
         wire_down=sum(row.get("wire_down", 0) for row in moved),

@@ -39,18 +39,22 @@ from quoron.training.result import DoubtfulModel, TrainedTable
 from quoron.training.run import digest_of
 from quoron.training.start import Identity
 from quoron.training.table import Curated, CuratorEngine, HeldRows, check_section, hold, refuse_frame
-from quoron.tuning.scoring import (
+from quoron.tuning.searching import (
+    THEOREM,
     USELESS,
+    WORST,
     Effort,
+    Outcome,
+    Price,
     noise_for,
     pair_of,
     planned_with,
     private_mean,
     score_name,
     user_scores,
+    within,
     worst,
 )
-from quoron.tuning.searching import THEOREM, WORST, Outcome, Price, within
 from quoron.tuning.searching import search as trials
 from quoron_client.losses import Regression
 from quoron_privacy.accounts import gdp
