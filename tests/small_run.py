@@ -35,5 +35,5 @@ class Watched(Display):
     def planned(self, runs: int) -> None:
         self.runs = runs
 
-    def ended(self, worker: int, job: comparison.Job, end: str, why: str | None) -> None:
+    def ended(self, job: comparison.Job, end: str, why: str | None) -> None:
         self.ends.append((job.named, end))

@@ -59,7 +59,7 @@ class Here:
         Here.calls += 1
         if Here.calls in self._dies:
             raise Died("A worker has ended.")
-        answers = self._service(question, None)
+        answers = self._service(question)
         most = max(engines.PIECE, answers.values[:1].nbytes + 1) if isinstance(answers, Answers) else 0
         assert isinstance(answers, Sums) or answers.values.nbytes + len(answers.status) <= most
         return answers

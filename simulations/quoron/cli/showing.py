@@ -33,7 +33,7 @@ from quoron_privacy.errors import ConfigError, Infeasible, UsageError
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.info import start_risk
 from quoron_server.parameters import PrintedParameters
-from quoron_server.plan import Guarantee, RunPlan
+from quoron_server.plan import Guarantee
 from quoron_server.serial import dumps
 from quoron_server.wording import domain_words, sentence
 
@@ -336,26 +336,8 @@ def _forecast_rows(planned: Plan) -> list[tuple[str, str]]:
             found.append(("that is", read.words()))
     else:
         found.append(("predicted excess risk", f"not measured; without training at most {start_risk(problem):.2g}"))
-    held = problem.users * problem.items_per_user
-    found.append(("memory of the rows", f"{size(held * (4 * problem.dimension // problem.outputs + 8))} as planned"))
-    found.append(("computing", f"{cost.gradient_evaluations:,} gradients: {_about(_seconds(plan))}"))
+    found.append(("computing", f"{cost.gradient_evaluations:,} gradients"))
     return found
-
-
-def _seconds(plan: RunPlan) -> float:
-    """About what the rounds compute on two processors, as measured in docs/results.md: by users and by numbers."""
-    rows, answer = plan.problem.users * plan.problem.items_per_user, plan.schedule.answer_length
-    return 250e-9 * plan.cost.messages + 0.5e-9 * (
-        plan.cost.gradient_evaluations * plan.problem.dimension + rows * answer
-    )
-
-
-def _about(time: float) -> str:
-    """A duration without digits that nobody measured."""
-    if time < 1:
-        return "under a second"
-    unit, length = ("h", 3600) if time >= 3600 else ("min", 60) if time >= 600 else ("s", 1)
-    return f"about {float(f'{time:.1g}') / length:.3g} {unit}"
 
 
 def _paid_for(promised: Guarantee) -> list[str]:

@@ -35,7 +35,7 @@ LINES = 3  # plain lines a run, about
 class Display:
     """Shows on standard error the rounds of one run, or the runs that workers of a comparison carry out.
 
-    A context manager that leaves the terminal tidy whatever happens. Workers are numbered from 0.
+    A context manager that leaves the terminal tidy whatever happens.
     """
 
     def __init__(self, form: Literal["bars", "lines", "nothing"] = "nothing") -> None:
@@ -102,15 +102,7 @@ class Display:
         self._runs += runs
         self._bar("runs", description="runs", total=self._runs)
 
-    def began(self, worker: int, job: "Job") -> None:
-        """Show the run that a worker begins."""
-        self._bar(str(worker), description=escape(job.named), completed=0, total=None)
-
-    def moved(self, worker: int, at: int, of: int) -> None:
-        """Show how many of its rounds are complete."""
-        self._bar(str(worker), completed=at, total=of)
-
-    def ended(self, worker: int, job: "Job", end: str, why: str | None) -> None:
+    def ended(self, job: "Job", end: str, why: str | None) -> None:
         """Show that a run is done, refused or failed; of an infeasible cell only the first says why."""
         self._ended += 1
         self._bar("runs", completed=self._ended)

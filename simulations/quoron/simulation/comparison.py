@@ -4,8 +4,8 @@
 | ------------------ | ---------------------------------------------------------------------------- |
 | comparison.json    | what is compared                                                             |
 | runs/NAME/         | one run folder for each run, by the fingerprint of all that decides its bits  |
-| runs.parquet, .csv | one row a run, and one for each cell that is infeasible                       |
-| cells.parquet, .csv | one row a cell: mean excess risk with its interval, costs, or why there is none |
+| runs.csv           | one row a run, and one for each cell that is infeasible                       |
+| cells.csv          | one row a cell: mean excess risk with its interval, costs, or why there is none |
 | report.html        | all of it for people, one self-contained page                                 |
 
 A folder may be used again, with more seeds, algorithms or values: runs that are there are not carried out again.
@@ -16,15 +16,16 @@ compare, and a worker that is killed is seen at once.
 A comparison as sections for people: tables, and pictures of what changes with a varied setting.
 """
 
+import csv
 import hashlib
+import io
 import json
 import pickle
 import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,7 +43,7 @@ from quoron.reports.page import ONLY, Picture, Section, Table
 from quoron.reports.pictures import LOG, Axis, Line, Reach, bar, chart
 from quoron.reports.summary import NOTICED, from_json
 from quoron.results import Axes, Tabular, axes, short, size
-from quoron.run_folder import RunFolder, as_parquet, numbered, write
+from quoron.run_folder import RunFolder, numbered, write
 from quoron.simulation import run as runs
 from quoron.simulation import worker
 from quoron.simulation.cells import (
@@ -61,8 +62,6 @@ from quoron_privacy.errors import ConfigError, RunError
 from quoron_server.serial import dumps
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from quoron.reports.terminal import Display
 
 
@@ -95,70 +94,46 @@ def run_jobs(
         return {}
     count = min(engine.workers or processors(), len(jobs)) if isinstance(engine, Inline) else 1
     workers = Workers(max(1, processors() // count), [worker.__name__])
-    state = _State(base.resolve(), watcher, INLINE if isinstance(engine, Inline) else engine, deque(jobs))
+    base, own = base.resolve(), INLINE if isinstance(engine, Inline) else engine
+    waiting, lock = deque(jobs), threading.Lock()
+    refused, ends = dict[Cell, str | None](), dict[Job, tuple[End, str | None]]()
+
+    def end(job: Job, how: End, why: str | None) -> None:
+        ends[job] = (how, why)
+        watcher.ended(job, how, why)
+
+    def drive() -> None:
+        """One worker's life."""
+        with workers.start(pickle.dumps(worker.Work())) as process:
+            while True:
+                with lock:
+                    while waiting and waiting[0].cell in refused:
+                        job = waiting.popleft()
+                        end(job, "refused", refused[job.cell])
+                    if not waiting:
+                        return
+                    job = waiting.popleft()
+                try:
+                    how, why = process.ask(worker.Task(job.config, base, job.folder.resolve(), own))
+                except Died as error:
+                    raise RunError(
+                        f"A worker ended at {job.named}: try fewer workers, --engine inline:workers=1. Runs that are "
+                        "done are kept: give the same command again, or carry that run out by itself. "
+                        f"{error}"
+                    ) from None
+                with lock:
+                    if how == "refused":
+                        refused[job.cell] = why
+                    end(job, how, why)
+
     with ThreadPoolExecutor(count) as threads:
-        driven = [threads.submit(_drive, number, workers, state) for number in range(count)]
+        driven = [threads.submit(drive) for _ in range(count)]
         try:
             for each in as_completed(driven):
                 each.result()
         finally:
             workers.stop()
-    return state.ends
-
-
-@dataclass(slots=True, eq=False)
-class _State:
-    """What the threads share. All of it is touched under the lock."""
-
-    base: Path
-    watcher: "Display"
-    engine: Inline | Ray  # of one run
-    waiting: deque[Job]
-    lock: threading.Lock = field(default_factory=threading.Lock)
-    refused: dict[Cell, str | None] = field(default_factory=dict)
-    ends: dict[Job, tuple[End, str | None]] = field(default_factory=dict)
-
-    def next(self, number: int) -> Job | None:
-        """The next job of a worker, None at the end; those of a cell that is refused are over at once."""
-        with self.lock:
-            while self.waiting:
-                job = self.waiting.popleft()
-                if job.cell not in self.refused:
-                    self.watcher.began(number, job)
-                    return job
-                self._end(number, job, "refused", self.refused[job.cell])
-            return None
-
-    def moved(self, number: int, rounds: tuple[int, int]) -> None:
-        """How far a worker's run is."""
-        with self.lock:
-            self.watcher.moved(number, *rounds)
-
-    def end(self, number: int, job: Job, end: End, why: str | None) -> None:
-        """What became of a job."""
-        with self.lock:
-            if end == "refused":
-                self.refused[job.cell] = why
-            self._end(number, job, end, why)
-
-    def _end(self, number: int, job: Job, end: End, why: str | None) -> None:
-        self.ends[job] = (end, why)
-        self.watcher.ended(number, job, end, why)
-
-
-def _drive(number: int, workers: Workers, state: _State) -> None:
-    """One worker's life."""
-    with workers.start(pickle.dumps(worker.Work())) as process:
-        while (job := state.next(number)) is not None:
-            task = worker.Task(job.config, state.base, job.folder.resolve(), state.engine)
-            try:
-                end, why = process.ask(task, partial(state.moved, number))
-            except Died as error:
-                raise RunError(
-                    f"A worker ended at {job.named}: try fewer workers, --engine inline:workers=1. Runs that are done "
-                    f"are kept: give the same command again, or carry that run out by itself. {error}"
-                ) from None
-            state.end(number, job, end, why)
+    return ends
 
 
 REQUEST = "comparison.json"
@@ -262,39 +237,20 @@ def write_results(comparison: Comparison) -> None:
     """The tables and the page, each complete or not at all."""
     folder = comparison.directory
     for name, rows in (("runs", comparison.runs), ("cells", comparison.cells)):
-        table = as_table(rows)
-        write(folder / f"{name}.parquet", as_parquet(table))
-        write(folder / f"{name}.csv", _csv(table))
+        write(folder / f"{name}.csv", _csv(rows))
     page = comparison_page(comparison.cells, comparison.request, name=folder.resolve().name)
     write(folder / "report.html", page.encode())
 
 
-def as_table(rows: Rows) -> "pa.Table":
-    """One column for each key; what a row does not have is null, and lists are written as JSON."""
-    import pyarrow as pa
-
-    keys = list(dict.fromkeys(key for row in rows for key in row))
-    columns = {key: [row.get(key) for row in rows] for key in keys}
-    return pa.table({key: _like(values) for key, values in columns.items()})
-
-
-def _like(values: list[Any]) -> list[Any]:
-    """Values of one kind: where kinds differ, or are nested, each as a text."""
-    kinds = {type(value) for value in values if value is not None}
-    if len(kinds) <= 1 and not kinds & {list, dict, tuple}:
-        return values
-    if kinds <= {int, float}:
-        return [None if value is None else float(value) for value in values]
-    return [value if value is None or isinstance(value, str) else json.dumps(value) for value in values]
-
-
-def _csv(table: "pa.Table") -> bytes:
-    import pyarrow as pa
-    import pyarrow.csv as pc
-
-    buffer = pa.BufferOutputStream()
-    pc.write_csv(table, buffer)
-    return bytes(buffer.getvalue().to_pybytes())
+def _csv(rows: Rows) -> bytes:
+    """One column for each key; what a row does not have is empty, and lists are written as JSON."""
+    text = io.StringIO()
+    table = csv.DictWriter(text, dict.fromkeys(key for row in rows for key in row), lineterminator="\n")
+    table.writeheader()
+    for row in rows:
+        nested = {key: json.dumps(value) for key, value in row.items() if isinstance(value, list | tuple | dict)}
+        table.writerow({**row, **nested})
+    return text.getvalue().encode()
 
 
 def _jobs(request: Request, folder: Path) -> list[Job]:
