@@ -3,11 +3,10 @@
 import sys
 from pathlib import Path
 
-from quoron.reports.plots import AT_MOST
-
 import quoron
 from quoron.reports.pictures import Axis, Line, alone, chart
 
+AT_MOST = "predicted excess risk, at most"
 PICTURE = Path(__file__).parent.parent / "docs" / "images" / "rounds.svg"
 ALGORITHMS = ("accelerated-srgd", "srgd", "accelerated-sgd", "tracking-srgd", "one-pass-dp-sgd", "phased-sgd")
 

@@ -183,11 +183,8 @@ def test_completion_knows_presets_and_run_folders(place: Path) -> None:
     assert completed("quoron simu") == {"simulate"}
     assert {"flights", "flights-one-pass"} <= completed("quoron plan fli")
     assert completed("quoron resume runs/sm") == {"runs/small-1"}
-    (place / "visits.csv").write_text("who,age,stay\n1,2,3\n")
+    (place / "visits.csv").touch()
     assert "visits.csv" in completed("quoron train vis")
-    assert completed("quoron train visits.csv --user w") == {"who"}
-    assert completed("quoron train visits.csv --numeric age,st") == {"age,stay"}
-    assert completed("quoron train nowhere.csv --user w") == set()
 
 
 TABLE = 'population={kind="table", path="rows.csv", user="who", label="late > 15", %s}'

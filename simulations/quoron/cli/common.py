@@ -24,7 +24,7 @@ from quoron.data.columns import OPTIONS, Columns, DescribedTable, read
 from quoron.presets import presets
 from quoron.toml_text import pairs
 from quoron_client.data.formats import is_table
-from quoron_privacy.errors import ConfigError, QuoronError
+from quoron_privacy.errors import ConfigError
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 
 if TYPE_CHECKING:
@@ -171,9 +171,6 @@ Settings = Annotated[
 ]
 Page = Annotated[Path | None, typer.Option("--report", metavar="FILE.html", help="Write a page for people, besides.")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")]
-Picture = Annotated[
-    Path | None, typer.Option("--plot", metavar="FILE.svg", help="Write predicted risk against rounds as a picture.")
-]
 AnyEngine = Annotated[
     str,
     typer.Option(
@@ -286,14 +283,4 @@ def table_options(command: Callable[..., None]) -> Callable[..., None]:
 def _option(name: str) -> Any:
     asked = OPTIONS[name]
     means = f"{asked.means[:1].upper()}{asked.means[1:]}."
-    return Annotated[list[str] | None, typer.Option(metavar=asked.metavar, help=means, autocompletion=_columns)]
-
-
-def _columns(context: typer.Context, typed: str) -> list[str]:
-    """Columns, by the header of the table that was named, that complete what is typed behind the last comma."""
-    before, comma, last = typed.rpartition(",")
-    try:  # an option that is still being typed leaves all words where they are
-        names = quoron.read_table(str(context.params.get("source") or next(iter(context.args), ""))).names
-    except QuoronError:  # a configuration, or nothing that can be read
-        return []
-    return [f"{before}{comma}{name}" for name in names if name.startswith(last)]
+    return Annotated[list[str] | None, typer.Option(metavar=asked.metavar, help=means)]

@@ -16,10 +16,8 @@ from quoron.planning.choosing import Candidate, refusals, risk_sentence, risk_wo
 from quoron.planning.plans import SURE, Plan
 from quoron.planning.questions import Advice
 from quoron.presets import presets
-from quoron.reports import pages
-from quoron.reports import sections as sections
+from quoron.reports import pages, sections
 from quoron.reports.page import Section, Table
-from quoron.reports.pictures import alone
 from quoron.reports.summary import Summary
 from quoron.reports.terminal import Terminal
 from quoron.reports.terminal import show as render
@@ -29,7 +27,7 @@ from quoron.run_folder import RunFolder, write
 from quoron.simulation import comparison as compared
 from quoron.simulation.comparison import Comparison
 from quoron.simulation.run import SimulatedRun
-from quoron_privacy.errors import ConfigError, Infeasible, UsageError
+from quoron_privacy.errors import UsageError
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.info import start_risk
 from quoron_server.parameters import PrintedParameters
@@ -130,12 +128,14 @@ def _of_plan(planned: Plan, answers: Advice) -> list[Section]:
     feasible.sort(key=lambda each: (each.predicted is None, each.predicted or each.guess or 0.0))
     others = [_candidate_row(each, chosen.algorithm) for each in feasible]
     heads = ["algorithm", "predicted excess risk", "trust_model", "rounds", "messages", "payload"]
+    curve = planned.curve
+    curves = [] if curve is None else [sections.rounds_section(chosen.algorithm, curve, chosen.cost.rounds)]
     choice = [] if planned.choice is None else [f"Chosen {planned.choice}"]
     return [
         doubted(planned.doubts),
         Section(note=[promised, *choice], rows=plan_rows(planned), warnings=planned.remarks),
         Section(tables=[Table("Algorithms", heads, others)], below=[SURE, *infeasible(planned.candidates)]),
-        *([] if planned.curve is None else [curve_section(planned)]),
+        *curves,
         *_answers(answers),
     ]
 
@@ -146,7 +146,7 @@ def show_answers(answers: Advice, refused: str, *, as_json: bool) -> None:
 
 
 def _answers(answers: Advice) -> list[Section]:
-    enough = [Section(rows=found.rows()) for found in (answers.enough, answers.widest) if found is not None]
+    enough = [] if answers.enough is None else [Section(rows=answers.enough.rows())]
     return enough + ([] if answers.curve is None else [sections.epsilon_section(answers.curve)])
 
 
@@ -162,21 +162,6 @@ def show_presets(*, as_json: bool) -> None:
     rows = [{"name": one.name, "summary": one.summary} for one in presets()]
     listed = Table("Presets", ["name", "what it shows"], [[*row.values()] for row in rows])
     _put(lambda: [Section(tables=[listed])], lambda: rows, as_json=as_json)
-
-
-def draw(picture: Path, section: Section) -> None:
-    """Write the pictures of a section as one SVG file. ConfigError where there is nothing to draw."""
-    if not section.pictures:
-        raise ConfigError("Expected a plan that is feasible to draw, got none. See the reasons with `quoron plan`.")
-    write(picture, alone([each.drawn for each in section.pictures]), advice="Choose another place for --plot.")
-
-
-def curve_section(planned: Plan) -> Section:
-    """The curve of a plan's rounds. Infeasible where nothing is predicted."""
-    name = planned.plan.algorithm
-    if planned.curve is None:
-        raise Infeasible(f"a plot of {name}", "nothing is predicted for it", "calibrated constants")
-    return sections.rounds_section(name, planned.curve, planned.plan.cost.rounds)
 
 
 def write_losses(path: Path, planned: Plan) -> None:

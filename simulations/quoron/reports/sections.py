@@ -322,9 +322,6 @@ def making(folder: RunFolder, rows: Sequence[tuple[str, str]], *, real: bool) ->
     return [Section(title="How it was made", rows=[*rows, command]), Section(title="Configuration", source=source)]
 
 
-AT_MOST, GUESSED = "predicted excess risk, at most", "guessed: nobody has measured it"
-
-
 def rounds_section(name: str, curve: "RoundsCurve", chosen: int) -> Section:
     """One line a number of rounds, with a bar on a logarithmic scale; `chosen` is the plan's number of rounds."""
     risks, rows = [risk for _, risk in curve.points], []
@@ -333,28 +330,18 @@ def rounds_section(name: str, curve: "RoundsCurve", chosen: int) -> Section:
         marks = ", ".join(word for word, holds in words.items() if holds)
         rows.append([f"{rounds:,}", f"{risk:.2g}", bar(risk, min(risks), max(risks)), marks])
     heads = ["rounds", "predicted excess risk" if curve.measured else "excess risk, a guess", LOG, ""]
-    title, ends = f"How many rounds {name} needs", (curve.points[0][0], curve.points[-1][0])
-    lines = [
-        Line(name, curve.points) if curve.measured else Line(f"{name} ({GUESSED})", curve.points, "dashed"),
-        Line("within 5 % of the best", [(end, 1.05 * min(risks)) for end in ends], "dashed"),
-        Line("the plan", [(chosen, dict(curve.points)[chosen])], "dots", colour=7),
-    ]
-    drawn = chart(AT_MOST, lines, Axis("rounds", log=True), Axis(AT_MOST, log=True))
-    return Section(title=title, tables=[Table(title, heads, rows)], pictures=[Picture(title, drawn)])
+    title = f"How many rounds {name} needs"
+    return Section(title=title, tables=[Table(title, heads, rows)])
 
 
 def epsilon_section(points: "EpsilonCurve") -> Section:
     """One line an ε, with a bar on a logarithmic scale."""
-    risks = [(epsilon, point.risk) for epsilon, point in points if point.risk is not None]
-    ends, rows = (min((risk for _, risk in risks), default=1.0), max((risk for _, risk in risks), default=1.0)), []
+    risks, rows = [point.risk for _, point in points if point.risk is not None], []
+    ends = min(risks, default=1.0), max(risks, default=1.0)
     for epsilon, point in points:
         drawn = "" if point.risk is None else bar(point.risk, *ends)
         by = "infeasible" if point.plan is None else f"{point.algorithm}, {point.plan.cost.rounds:,} rounds"
         rows.append([f"{epsilon:.3g}", risk_words(point.predicted, point.guess), drawn, by])
     below = [f"Infeasible at ε = {epsilon:.3g}: {why}" for epsilon, each in points for why, _ in refusals([each])]
-    bounds = {epsilon for epsilon, point in points if point.predicted is not None}
-    guesses = [(epsilon, risk) for epsilon, risk in risks if epsilon not in bounds]
-    lines, across = [Line(AT_MOST, risks), *([Line(GUESSED, guesses, "dots")] if guesses else [])], Axis("ε", log=True)
-    pictures = [Picture(AT_MOST, chart(AT_MOST, lines, across, Axis(AT_MOST, log=True)))] if risks else []
     listed = [Table("Risk by ε", ["ε", "predicted excess risk", LOG, "by"], rows)]
-    return Section(title="Risk by ε", tables=listed, pictures=pictures, below=below)
+    return Section(title="Risk by ε", tables=listed, below=below)

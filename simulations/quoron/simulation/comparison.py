@@ -13,7 +13,7 @@ A folder may be used again, with more seeds, algorithms or values: runs that are
 Processes carry out the runs (`worker.py`): copies of a program of ours, so that a script without a `__main__` guard can
 compare, and a worker that is killed is seen at once.
 
-A comparison as sections for people: tables, and pictures of what changes with a varied setting.
+A comparison as sections for people: a table for each setting.
 """
 
 import csv
@@ -39,11 +39,11 @@ from quoron.engine.processors import processors
 from quoron.planning.choosing import Candidate, refusals, risk_words
 from quoron.planning.plans import SURE
 from quoron.reports import page as parts
-from quoron.reports.page import ONLY, Picture, Section, Table
-from quoron.reports.pictures import LOG, Axis, Line, Reach, bar, chart
+from quoron.reports.page import ONLY, Section, Table
+from quoron.reports.pictures import LOG, bar
 from quoron.reports.summary import NOTICED, from_json
 from quoron.results import Axes, Tabular, axes, short, size
-from quoron.run_folder import RunFolder, numbered, write
+from quoron.run_folder import RunFolder, claim_for, write
 from quoron.simulation import run as runs
 from quoron.simulation import worker
 from quoron.simulation.cells import (
@@ -178,18 +178,7 @@ class Comparison(Tabular):
 
 def claim(out: str | Path | None, name: str) -> Path:
     """A comparison's folder: `out`, which is new, empty or holds one; or the first free runs/<name>-compare-<n>."""
-    if out is None:
-        return numbered(Path("runs"), f"{name}-compare").path
-    path = Path(out)
-    if path.exists() and not path.is_dir():
-        raise ConfigError(f"Expected the comparison's folder, got the file {path}. Choose another with --out.")
-    if path.is_dir() and any(path.iterdir()) and not is_comparison(path):
-        raise ConfigError(f"Expected an empty folder or one of a comparison, got {path}. Choose another with --out.")
-    try:
-        make_folder(path)
-    except OSError as error:
-        raise RunError(f"Cannot make the folder {path}: {error.strerror}. Choose another with --out.") from error
-    return path
+    return claim_for(out, f"{name}-compare", is_comparison, "a comparison").path
 
 
 def is_comparison(folder: Path) -> bool:
@@ -299,9 +288,7 @@ Row = Mapping[str, Any]
 
 def comparison_page(cells: Sequence[Row], request: Request, *, name: str) -> str:
     """The page as HTML text; `cells` are the rows of `quoron.simulation.cells`, and `name` is the folder's."""
-    inner = [Section(title=f"What changes with what{ONLY}", pictures=_sweeps(cells, request))]
-    inner += comparison_sections(cells, request)
-    return parts.document(name, inner, lead=_lead(request), simulated=True)
+    return parts.document(name, comparison_sections(cells, request), lead=_lead(request), simulated=True)
 
 
 def comparison_sections(cells: Sequence[Row], request: Request) -> list[Section]:
@@ -408,32 +395,3 @@ def _cells_table(rows: Sequence[Row]) -> Table:
         cells += ["" if row.get(key) is None else f"{row[key]:.4g}" for key in tests]
         lines.append(cells)
     return Table("Every cell, by its excess risk", heads, lines, brief)
-
-
-def _sweeps(cells: Sequence[Row], request: Request) -> list[Picture]:
-    """For each varied key of numbers, excess risk against it, one picture for each choice of the other keys."""
-    pictures = []
-    for key, values in request.vary:
-        numbers = [value for value in values if isinstance(value, int | float) and not isinstance(value, bool)]
-        if len(values) < 2 or len(numbers) < len(values):
-            continue
-        log = min(numbers) > 0 and max(numbers) >= 4 * min(numbers)
-        others = [other for other, _ in request.vary if other != key]
-        for setting in dict.fromkeys(_setting(row, others) for row in cells):
-            rows = [row for row in cells if _setting(row, others) == setting and row.get("excess_risk")]
-            names = dict.fromkeys(row["algorithm"] for row in rows)
-            lines = [
-                _swept(name, sorted((r for r in rows if r["algorithm"] == name), key=lambda r: r[key]), key)
-                for name in names
-            ]
-            if lines:
-                title = f"Excess risk against {key}" + (f" ({setting})" if setting else "")
-                drawn = chart(title, lines, Axis(key, log=log), Axis("excess risk", log=True))
-                pictures.append(Picture(title, drawn))
-    return pictures
-
-
-def _swept(name: str, rows: Sequence[Row], key: str) -> Line:
-    """One algorithm's cells along a key."""
-    reach: list[Reach] = [(row["low"] if row["low"] and row["low"] > 0 else None, row["high"]) for row in rows]
-    return Line(name, [(float(row[key]), row["excess_risk"]) for row in rows], "line", reach)
