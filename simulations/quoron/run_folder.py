@@ -217,15 +217,13 @@ def claim(config: Config, name: str) -> RunFolder:
     A folder that holds a run of the same configuration is taken as it is; ConfigError if it belongs to another one or
     holds something else.
     """
-    if config.run.out is None:
-        return numbered(Path("runs"), name)
-    path = Path(config.run.out)
-    if path.exists() and not path.is_dir():
-        raise ConfigError(f"Expected run.out to be a folder, got the file {path}. Choose another with --out.")
-    if path.is_dir() and any(not _is_begun(entry) for entry in path.iterdir()):
-        refuse_other(RunFolder(path), config)
-        return RunFolder(path)
-    return RunFolder.made(path)
+
+    def holds(path: Path) -> bool:
+        if any(not _is_begun(entry) for entry in path.iterdir()):
+            refuse_other(RunFolder(path), config)
+        return True
+
+    return claim_for(config.run.out, name, holds, "a run")
 
 
 def claim_for(out: str | Path | None, name: str, holds: Callable[[Path], bool], what: str) -> RunFolder:

@@ -222,15 +222,12 @@ def compare(
 LISTS = ("presets", "algorithms")
 
 
-def _things(typed: str) -> list[str]:
-    """Lists and run folders that complete what is typed."""
-    return [*(name for name in LISTS if name.startswith(typed)), *run_folders(typed)]
-
-
 def show(
     thing: Annotated[
         str,
-        typer.Argument(metavar="RUN|presets|algorithms", help="A folder of runs/, or a list.", autocompletion=_things),
+        typer.Argument(
+            metavar="RUN|presets|algorithms", help="A folder of runs/, or a list.", autocompletion=run_folders
+        ),
     ],
     details: Annotated[
         bool, typer.Option("--details", help="Of a run: every number, the theorem, all coefficients.")

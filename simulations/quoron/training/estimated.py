@@ -29,7 +29,7 @@ from quoron.config import ALL, Config, TableSection, bought_of
 from quoron.data import columns as table_columns
 from quoron.data import index
 from quoron.data.users import Declared, PublicKnowledge
-from quoron.evaluation.split import trained_users
+from quoron.evaluation.scores import trained_users
 from quoron.paths import dataset, table_file
 from quoron.planning.plans import Plan, Prepared, privacy_of
 from quoron.simulation.problem import encoding_of, loss_of, make_domain

@@ -27,8 +27,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron.evaluation.scores import means, products, usable
-from quoron.evaluation.split import held_users
+from quoron.evaluation.scores import held_users, means, products, usable
 from quoron_client.data.items import ItemBatch
 from quoron_client.losses import Classification, Logistic, Loss, Regression, Softmax
 from quoron_privacy.accounts import gdp, sensitivity_recount

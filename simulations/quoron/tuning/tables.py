@@ -23,7 +23,7 @@ import numpy as np
 
 from quoron.config import Config, TableSection, is_wanted, require_epsilon
 from quoron.data.users import Declared
-from quoron.evaluation.split import held_out
+from quoron.evaluation.scores import held_out
 from quoron.model import Model
 from quoron.planning.plans import Plan, Prepared, choose
 from quoron.results import Printed, in_units
