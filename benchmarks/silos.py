@@ -14,6 +14,7 @@ privacy; every figure is a mean over seeds of noise, slots and patients. What is
 
 import argparse
 import json
+import runpy
 import sys
 import tempfile
 import time
@@ -27,9 +28,10 @@ from quoron.planning.plans import Prepared
 from quoron.run_folder import RunFolder
 from quoron.simulation import run as runs
 from quoron.simulation.problem import setup
-from quoron.training.examples import write_hospitals
 from quoron_privacy.errors import QuoronError
 
+EXAMPLE = Path(__file__).parent.parent / "examples" / "federation" / "hospitals.py"
+write_hospitals = runpy.run_path(str(EXAMPLE))["write_hospitals"]
 BASE = ["population.test_fraction=0.0"]
 
 

@@ -30,8 +30,7 @@ from quoron.simulation.sources import described
 from quoron.training.examples import write_example
 from quoron.training.start import Identity
 from quoron.tuning import tables
-from quoron.tuning.scoring import Effort
-from quoron.tuning.searching import TrialNoise, search
+from quoron.tuning.searching import Effort, TrialNoise, search
 from quoron.tuning.tables import Candidate, TableSearch, prepare
 from quoron_privacy.noise.streams import NoiseSource, SeededNoise, StartedNoise
 

@@ -15,7 +15,7 @@ from pydantic.fields import FieldInfo
 
 from quoron.arguments import KEYS
 from quoron.cli.app import app
-from quoron.config import Config, CubeSection, FlightsSection, SyntheticSection, TableSection, models
+from quoron.config import Config, FlightsSection, SyntheticSection, TableSection, models
 from quoron.data.columns import SHORT, Columns, Label
 from quoron.engine.choice import ENGINES
 from quoron_server.algorithms import ALGORITHMS
@@ -31,15 +31,15 @@ are refused. A complete example with every default written out is the `config.to
 TYPED = """Behind `--set KEY=` a value is TOML (`["id", "code"]`) or a text without quotes; a key of a table has a value
 of its own: `--set population.columns.hashed.code=64`, `--set 'population.columns.estimate."*"=any'`.
 
-`engine=`, `--engine` take `NAME` or `NAME:KEY=VALUE,...`, such as `ray:address=auto,workers=8`; `kills` may stand there
-several times: `service:clients=20,slow=10%:2s,kills=3@2,kills=8@3`.
+`engine=`, `--engine` take `NAME` or `NAME:KEY=VALUE,...`, such as `ray:address=auto,workers=8` or
+`service:clients=20,slow=10%:2s`.
 """
 
 
 def page() -> str:
     """The whole page."""
     parts = [HEAD, _arguments()]
-    for section in (SyntheticSection, TableSection, FlightsSection, CubeSection):
+    for section in (SyntheticSection, TableSection, FlightsSection):
         parts.append(_section(f'[population], kind = "{section.model_fields["kind"].default}"', section))
     for name, field in Config.model_fields.items():
         if name != "population" and isinstance(field.annotation, type):

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import quoron
 from quoron.reports.pictures import Axis, Line, alone, chart
-from quoron.reports.plots import AT_MOST
 
+AT_MOST = "predicted excess risk, at most"
 PICTURE = Path(__file__).parent.parent / "docs" / "images" / "rounds.svg"
 ALGORITHMS = ("accelerated-srgd", "srgd", "accelerated-sgd", "tracking-srgd", "one-pass-dp-sgd", "phased-sgd")
 

@@ -1,6 +1,6 @@
 """A run that takes a moment: a few thousand users, a few rounds; and who remembers what a comparison tells."""
 
-from quoron.reports.progress import Display
+from quoron.reports.terminal import Display
 from quoron.simulation import comparison
 
 TOML = """
@@ -35,5 +35,5 @@ class Watched(Display):
     def planned(self, runs: int) -> None:
         self.runs = runs
 
-    def ended(self, worker: int, job: comparison.Job, end: str, why: str | None) -> None:
+    def ended(self, job: comparison.Job, end: str, why: str | None) -> None:
         self.ends.append((job.named, end))

@@ -6,7 +6,7 @@ umask 077
 trial="${QUORON_TRIAL:-/trial}"
 [ ! -e "$trial/operator/run.toml" ] || exit 0
 made="$(mktemp -d)"
-quoron example hospitals --set hospitals=3 --set patients=300 --out "$made/hospitals"
+python "$(dirname "$0")/hospitals.py" --hospitals 3 --patients 300 --out "$made/hospitals"
 for number in 1 2 3; do
     cp "$made/hospitals/visits/hospital-$number.parquet" "$trial/client-$number/visits.new"
     mv "$trial/client-$number/visits.new" "$trial/client-$number/visits.parquet"

@@ -83,6 +83,7 @@ def free_disk(folder: Path) -> int:
 GRPC, HTTP2, TLS, FRAME = 5, 9, 22, 1 << 14
 WINDOWS = 2 * (HTTP2 + 4)  # what was read of a stream and of its connection is allowed again
 PING, KEEPALIVE = HTTP2 + 8 + TLS, 30  # bytes, and seconds between two: as `protocol.wire` has them
+UNNAMED, OPEN = "n" * 16, 60  # a name for a run that has none yet, and the seconds that its rounds are open
 MOST = (256 << 10) - (4 << 10)  # as `protocol.parts` has it, which brings protobuf
 _DIGEST = bytes(16)
 _FOLLOWS = 2 + 1 + 34  # of a message whose end follows: two tags, lengths, the digest; the length of the end besides

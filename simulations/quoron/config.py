@@ -21,7 +21,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from quoron import toml_text
 from quoron.arguments import Setting, overlay
 from quoron.data.columns import written_out
-from quoron.engine.network import Network, several
 from quoron.paths import PACKAGED, is_url
 from quoron_client.data.encoding import AnyLabel, ByClass, read_label
 from quoron_client.data.features import MAX_COLUMNS as MOST
@@ -190,9 +189,6 @@ class SiloSection(Section):
         "with that",
     )
     away: tuple[Count, ...] = Field(default=(), description="of a simulation: silos that never answer, from 1")
-    hostile: tuple[Count, ...] = Field(
-        default=(), description="of a simulation: silos that send as much as is taken of them, against the others"
-    )
 
 
 class Simulated(Section):
@@ -427,23 +423,6 @@ class FlightsSection(Simulated):
     kind: Literal["flights"] = "flights"
 
 
-class CubeSection(Simulated):
-    """Means of coins on a box, for which a lower bound is known (docs/privacy/soft-filter.md#lf4); the loss is linear.
-
-    Items are -A or A in each coordinate, A the loss's `feature_bound`, by default 1. The domain has to be a box.
-    """
-
-    kind: Literal["cube"] = "cube"
-    users: Count = Field(default=40_000, description="number of users n")
-    items_per_user: Count = Field(default=100, description="items of each user m")
-    dimension: Count = Field(default=20, description="number of coordinates d")
-    spread: Positive | None = Field(
-        default=None,
-        description="every coordinate's mean is drawn from [-spread, spread]; default: where the lower bound for this "
-        "epsilon is largest",
-    )
-
-
 class LossSection(Section):
     """The loss of one item. Its bounds are enforced on every item, so that they hold for every conceivable user."""
 
@@ -635,37 +614,9 @@ class RunSection(Section):
         description="whether a simulation measures its model: excess risk by round, figures on held-out users, and "
         "what is amiss with the data",
     )
-    network: str | None = Field(
-        default=None,
-        description="network to project time over, such as 'phones' or 'rtt=80ms,up=1Mbps,down=10Mbps,dropout=5%'; "
-        "plans and comparisons take several, as in 'phones,hospitals,datacentre'; docs/comparing.md",
+    dropout: Annotated[float, Field(ge=0, lt=1)] = Field(
+        default=0.0, description="probability that an asked user does not answer in a round of a simulation"
     )
-
-    @field_validator("network")
-    @classmethod
-    def _readable(cls, network: str | None) -> str | None:
-        if network is not None:
-            several(network)
-        return network
-
-    @property
-    def networks(self) -> dict[str, Network]:
-        """The networks by their texts; none, one or, of names and mixes, several."""
-        return {} if self.network is None else several(self.network)
-
-    @property
-    def link(self) -> Network | None:
-        """The network of a run, if one is given; ConfigError for several."""
-        if len(self.networks) > 1:
-            raise ConfigError(
-                f"Expected one network for a run, got {self.network!r}. Plans and comparisons take several."
-            )
-        return next(iter(self.networks.values()), None)
-
-    @property
-    def dropout(self) -> float:
-        """Probability that an asked user does not answer; several networks are names and mixes, which have none."""
-        return max((network.dropout for network in self.networks.values()), default=0.0)
 
 
 class TrainSection(Section):
@@ -692,9 +643,9 @@ class TrainSection(Section):
 class Config(Section):
     """A complete configuration."""
 
-    population: Annotated[
-        SyntheticSection | TableSection | FlightsSection | CubeSection, Field(discriminator="kind")
-    ] = SyntheticSection()
+    population: Annotated[SyntheticSection | TableSection | FlightsSection, Field(discriminator="kind")] = (
+        SyntheticSection()
+    )
     loss: LossSection = LossSection()
     domain: DomainSection = DomainSection()
     problem: ProblemSection = ProblemSection()

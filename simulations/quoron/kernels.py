@@ -20,7 +20,6 @@ from tempfile import TemporaryDirectory
 from types import ModuleType
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 from numba.core.caching import UserProvidedCacheLocator
 
@@ -28,14 +27,12 @@ import quoron
 import quoron_client
 import quoron_privacy
 import quoron_server
-from quoron.data import Cube
 from quoron.data.columns import DescribedTable
 from quoron.engine.processors import processors
 from quoron.training.examples import write_example
 from quoron_client.compute.user_loops import UserLoop
 from quoron_client.data.encoding import Categorical, Encoding, Numeric, Signs, Weight
 from quoron_client.data.fused import Gathering, Tally
-from quoron_client.protocol.domains import Box
 from quoron_privacy.kernels.compiled import Pointwise
 from quoron_privacy.kernels.shipped import LEVELS, SHIPPED, Target, fits, here
 from quoron_server.algorithms import ALGORITHMS, slots
@@ -134,7 +131,6 @@ def _make_all_ready() -> None:
     for module in _modules():
         for held in vars(module).values():
             _make_ready(held)
-    Cube(users=1, items_per_user=1, dimension=1, domain=Box(1.0), spread=0.1).items(np.arange(1))
     slots.partition(seed=0, users=slots.MANY)
 
 

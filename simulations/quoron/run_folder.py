@@ -29,7 +29,7 @@ import json
 import os
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -219,27 +219,31 @@ def claim(config: Config, name: str) -> RunFolder:
     A folder that holds a run of the same configuration is taken as it is; ConfigError if it belongs to another one or
     holds something else.
     """
-    if config.run.out is None:
+
+    def holds(path: Path) -> bool:
+        if any(not _is_begun(entry) for entry in path.iterdir()):
+            refuse_other(RunFolder(path), config)
+        return True
+
+    return claim_for(config.run.out, name, holds, "a run")
+
+
+def claim_for(out: str | Path | None, name: str, holds: Callable[[Path], bool], what: str) -> RunFolder:
+    """The folder `out` of `what`, or the first free runs/<name>-<number>. ConfigError if it has anything that `holds`
+    does not know."""
+    if out is None:
         return numbered(Path("runs"), name)
-    path = Path(config.run.out)
+    path = Path(out)
     if path.exists() and not path.is_dir():
-        raise ConfigError(f"Expected run.out to be a folder, got the file {path}. Choose another with --out.")
-    if path.is_dir() and any(not _is_begun(entry) for entry in path.iterdir()):
-        refuse_other(RunFolder(path), config)
-        return RunFolder(path)
+        raise ConfigError(f"Expected a folder for {what}, got the file {path}. Choose another with --out.")
+    if path.is_dir() and any(path.iterdir()) and not holds(path):
+        raise ConfigError(f"Expected an empty folder or one of {what}, got {path}. Choose another with --out.")
     return RunFolder.made(path)
 
 
 def claim_rows(out: str | Path | None) -> RunFolder:
-    """The folder for a run of rows: `out`, or the first free runs/rows-<number>. ConfigError if it holds another."""
-    if out is None:
-        return numbered(Path("runs"), "rows")
-    path = Path(out)
-    if path.exists() and not path.is_dir():
-        raise ConfigError(f"Expected out to be a folder, got the file {path}. Choose another.")
-    if path.is_dir() and not (path / ROWS).is_file() and any(path.iterdir()):
-        raise ConfigError(f"Expected an empty folder or one of a run of rows, got out={str(path)!r}. Choose another.")
-    return RunFolder.made(path)
+    """The folder for a run of rows, as `claim_for`."""
+    return claim_for(out, "rows", lambda path: (path / ROWS).is_file(), "a run of rows")
 
 
 def refuse_other(folder: RunFolder, config: Config) -> None:

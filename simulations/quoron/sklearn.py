@@ -155,7 +155,7 @@ class _PrivateLinear(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn 
         assumptions += taken if seed is None else []
         search: TableSearch | None = None
         if self.vary:
-            from quoron.tuning.scoring import Effort
+            from quoron.tuning.searching import Effort
 
             search = tuning.prepare(
                 config,

@@ -67,10 +67,8 @@ def assignment(text: str) -> Tree:
     raise ConfigError(f"Expected a dotted key, '=' and a TOML value, such as privacy.epsilon=2, got {shown!r}.")
 
 
-def pairs(
-    of: str, texts: Iterable[str], known: Collection[str], *, otherwise: str, many: Collection[str] = ()
-) -> dict[str, Any]:
-    """Return the value of each KEY=VALUE, a text; of keys that may stand there several times (`many`) all of them.
+def pairs(of: str, texts: Iterable[str], known: Collection[str], *, otherwise: str) -> dict[str, Any]:
+    """Return the value of each KEY=VALUE, a text.
 
     ConfigError for an unknown key, with the nearest or what is to be done `otherwise`, and for two values of one.
     """
@@ -80,9 +78,7 @@ def pairs(
         if not equals or (key := key.strip()) not in known:
             meant = nearest(key, known, otherwise)
             raise ConfigError(f"Expected {of} KEY=VALUE of {', '.join(known)}, got {text!r}. {meant}")
-        if key in many:
-            found[key] = (*found.get(key, ()), value)
-        elif found.setdefault(key, value) != value:
+        if found.setdefault(key, value) != value:
             raise ConfigError(f"Expected one {of} {key}, got {key}={found[key]} and {text}. Leave one out.")
     return found
 

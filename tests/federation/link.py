@@ -1,8 +1,7 @@
-"""A link between clients and a coordinator that can be slow, and that counts what passes, frame by frame."""
+"""A link between clients and a coordinator that counts what passes, frame by frame."""
 
 import asyncio
 import contextlib
-import math
 from collections import Counter
 from dataclasses import dataclass, field
 
@@ -62,12 +61,9 @@ class Messages:
 
 @dataclass
 class Link:
-    """A proxy on loopback. Each connection has its own delay each way, and its own bits a second."""
+    """A proxy on loopback."""
 
     target: str
-    delay: float = 0.0
-    up: float = math.inf
-    down: float = math.inf
     counted: Counter[str] = field(default_factory=Counter)
     address: str = ""
 
@@ -91,8 +87,8 @@ class Link:
     async def _serve(self, client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
         host, _, port = self.target.rpartition(":")
         server, to_server = await asyncio.open_connection(host, int(port))
-        upward = self._pump(client, to_server, Messages(pb.ClientMessage, self.counted, PREFACE), self.up)
-        downward = self._pump(server, to_client, Messages(pb.ServerMessage, self.counted), self.down)
+        upward = self._pump(client, to_server, Messages(pb.ClientMessage, self.counted, PREFACE))
+        downward = self._pump(server, to_client, Messages(pb.ServerMessage, self.counted))
         try:
             await asyncio.gather(upward, downward)
         finally:
@@ -101,26 +97,9 @@ class Link:
                 with contextlib.suppress(OSError):
                     await sink.wait_closed()
 
-    async def _pump(
-        self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, messages: Messages, rate: float
-    ) -> None:
-        loop, queue = asyncio.get_running_loop(), asyncio.Queue[tuple[float, bytes]]()
-        delivering = asyncio.create_task(self._deliver(queue, sink))
-        free = 0.0
-        try:
-            while data := await source.read(1 << 16):
-                messages.feed(data)
-                free = max(free, loop.time()) + 8 * len(data) / rate
-                queue.put_nowait((free + self.delay, data))
-        finally:
-            queue.put_nowait((0.0, b""))
-            await delivering
-
-    async def _deliver(self, queue: asyncio.Queue[tuple[float, bytes]], sink: asyncio.StreamWriter) -> None:
-        while (item := await queue.get())[1]:
-            wait = item[0] - asyncio.get_running_loop().time()
-            if wait > 0:
-                await asyncio.sleep(wait)  # the link itself
-            sink.write(item[1])
+    async def _pump(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, messages: Messages) -> None:
+        while data := await source.read(1 << 16):
+            messages.feed(data)
+            sink.write(data)
         with contextlib.suppress(OSError):
             sink.close()

@@ -8,7 +8,7 @@ import pytest
 from flwr.supercore.task_identity import TaskIdentity
 
 from flower.grids import FakeTime
-from quoron.federation import flower_submission
+from quoron.federation import flower_commands as flower_submission
 from quoron_server.flower import black_boxes, engine, exchange, serving, users
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from federation.crowd import FEW, SEED, from_items, inline_model, specification, write_items
 from quoron.engine.inline import InlineEngine
-from quoron.federation import flower_submission as submission
+from quoron.federation import flower_commands as submission
 from quoron_client.protocol.questions import Answers, Question, Status
 from quoron_privacy.noise.streams import SeededNoise
 from quoron_server.algorithms import ALGORITHMS

@@ -11,7 +11,7 @@ from flower.federation import small
 from flower.grids import FakeGrid, FakeTime
 from flower.test_users import USERS, people
 from quoron.federation import flower_app as federated
-from quoron.federation import flower_submission as submission
+from quoron.federation import flower_commands as submission
 from quoron_privacy.errors import ConfigError
 from quoron_server.flower import exchange, serving
 

@@ -33,8 +33,7 @@ from flower.grids import (
 )
 from quoron.cli.app import invoke
 from quoron.federation import flower_app as federated
-from quoron.federation.flower_commands import Process, last_error
-from quoron.federation.flower_submission import COMPONENTS, SAYS, follow, operator, submit
+from quoron.federation.flower_commands import COMPONENTS, SAYS, Process, follow, last_error, operator, submit
 from quoron_client.federation.record import Record
 from quoron_client.flower import app as apps
 from quoron_client.flower.serving import people_of, read_owner

@@ -27,7 +27,7 @@ OF_WARDS += ("--set", 'population.label.classes=["north", "south", "west"]')
 RUN = "--epsilon", "8", "--out", "run", "--seed", "3"
 COMMANDS: Mapping[str, Sequence[Sequence[str]]] = {
     "algorithms": (("show", "algorithms"), ("show", "presets")),
-    "examples": (("example", "hospitals", "--out", "trial"), ("example", "scorecard")),
+    "examples": (("example", "scorecard"),),
     "plan": (
         ("plan", *TABLE, "--epsilon", "2"),
         ("train", *TABLE, "--epsilon", "2", "--set", "population.outliers.share=0.3"),

@@ -124,8 +124,8 @@ PROBLEMS: Mapping[str, Sequence[str]] = {
 PRINTED = 'algorithm.constants="paper"'
 # users; fewer where rounds as printed grow with them, beyond what plans have
 PRINTED_USERS = dict.fromkeys(("mean-sgd", "local-model"), 100_000)
-CUBE = 'population.kind="cube"', 'domain.kind="box"', "loss.name=linear", "problem.user_smoothness=item"
-PRINTED_ON = {"median-sgd": CUBE}  # of those whose paper's assumptions the quickstart does not keep
+MEANS = *PROBLEMS["linear"][:2], 'domain.kind="box"', "problem.user_smoothness=item"
+PRINTED_ON = {"median-sgd": MEANS}  # of those whose paper's assumptions the quickstart does not keep
 PLANNED = {**PROBLEMS} | {
     f"{name} as printed": (
         PRINTED,

@@ -118,7 +118,6 @@ RELEASES: Mapping[str, Callable[[], Any]] = {
     "declare": _ranges,
     "mean": _mean,
     "mean of a known spread": lambda: _mean(spread=1.0),
-    "mean of the local model": lambda: _mean(method="local"),
     "mean, robust": lambda: _mean(spread=6.0, outliers=0.01),
     "tune": _tuned,
     "train rows": _rows,

@@ -17,8 +17,7 @@ import quoron.torch
 from audits.harness import epsilon_lower_bound
 from flower.plugged import Killed
 from quoron.torch import computing
-from quoron.torch.computing import ModuleRows, sum_clipped
-from quoron.torch.modules import TorchModule
+from quoron.torch.computing import ModuleRows, TorchModule, sum_clipped
 from quoron.training import lifetime
 from quoron.training.rows import Items, LocalSGD, RowsEngine, Setting, TrainedRows, problem_of
 from quoron_client.protocol.questions import AverageGradient, Question

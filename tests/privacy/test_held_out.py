@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quoron.evaluation.split import held_out, held_users
+from quoron.evaluation.scores import held_out, held_users
 from quoron_privacy.accounts import gdp
 from quoron_privacy.counts import held_out as room
 from quoron_privacy.counts.held_out import LABELS, PLACES, STEPS, HeldOut

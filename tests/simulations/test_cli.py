@@ -19,7 +19,7 @@ from quoron import toml_text
 from quoron.cli.app import GROUPS, app, invoke
 from quoron.config import Config
 from quoron.presets import presets
-from quoron.reports import progress
+from quoron.reports import terminal as progress
 from quoron.run_folder import RunFolder
 from quoron_privacy.accounts import exports
 from quoron_privacy.errors import ConfigError
@@ -183,11 +183,8 @@ def test_completion_knows_presets_and_run_folders(place: Path) -> None:
     assert completed("quoron simu") == {"simulate"}
     assert {"flights", "flights-one-pass"} <= completed("quoron plan fli")
     assert completed("quoron resume runs/sm") == {"runs/small-1"}
-    (place / "visits.csv").write_text("who,age,stay\n1,2,3\n")
+    (place / "visits.csv").touch()
     assert "visits.csv" in completed("quoron train vis")
-    assert completed("quoron train visits.csv --user w") == {"who"}
-    assert completed("quoron train visits.csv --numeric age,st") == {"age,stay"}
-    assert completed("quoron train nowhere.csv --user w") == set()
 
 
 TABLE = 'population={kind="table", path="rows.csv", user="who", label="late > 15", %s}'

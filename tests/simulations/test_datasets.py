@@ -388,7 +388,7 @@ def in_shards(crowd: DatasetPopulation) -> ShardedEngine:
             self.service = pickle.loads(service)
 
         def ask(self, question: Question) -> object:
-            return self.service(question, None)
+            return self.service(question)
 
         def close(self) -> None:
             pass

@@ -407,7 +407,7 @@ def in_two_shards() -> ShardedEngine:
             self.service = pickle.loads(service)
 
         def ask(self, question: Question) -> Any:
-            return self.service(question, None)
+            return self.service(question)
 
         def close(self) -> None:
             pass

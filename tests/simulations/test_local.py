@@ -26,9 +26,9 @@ from quoron.federation import client_items, engine, launch, programs, supervisor
 from quoron.federation import folder as folders
 from quoron.federation import folder as orders
 from quoron.federation.client_items import give, give_tables, silos_in
-from quoron.federation.faults import Faults
 from quoron.federation.folder import ITEMS, MARK, MOST, ORDER, PASSING, RUN, RUNNING, Folder, Order, reached, sweep
 from quoron.federation.launch import Local
+from quoron.federation.programs import Faults
 from quoron.federation.submission import declared
 from quoron.run_folder import RunFolder
 from quoron.simulation import run as runs
@@ -72,23 +72,6 @@ class TestOrders:
 
 
 class TestFaults:
-    def test_a_kill_is_of_one_client_in_one_round_and_once(self) -> None:
-        faults = Faults.parse(kills=("3@2", "5@1"))
-        assert faults.kills == ((3, 2), (5, 1))
-        hit = [
-            (client, round_)
-            for client in range(1, 8)
-            for round_ in range(4)
-            if faults.killed(client, round_, before=False)
-        ]
-        assert hit == [(3, 1), (5, 0)]
-        assert not faults.killed(3, 1, before=True)
-
-    @pytest.mark.parametrize("kills", [("8@1",), ("3@9",), ("3@1", "3@2"), ("3",)])
-    def test_a_kill_that_cannot_be_is_refused(self, kills: tuple[str, ...]) -> None:
-        with pytest.raises(ConfigError, match="Expected"):
-            Faults.parse(kills=kills).check(7, 8)
-
     @pytest.mark.parametrize(
         ("text", "slow"), [("25%:2s", (5, 2.0)), ("300ms", (20, 0.3)), ("90%:1s", (18, 1.0)), ("0%:1s", (0, 0.0))]
     )
@@ -108,10 +91,10 @@ class TestFaults:
 
 def test_only_the_engine_service_has_clients_and_faults() -> None:
     for name in ("inline", "ray", "flower"):
-        for key in ("clients=3", "kills=3@2", "slow=2s"):
+        for key in ("clients=3", "slow=2s"):
             with pytest.raises(ConfigError, match="service clients"):
                 from_spec(f"{name}:{key}")
-    service = Service(clients=3, workers=2, kills=["1@1"], slow="1s")
+    service = Service(clients=3, workers=2, slow="1s")
     with pytest.raises(ConfigError, match="training and comparisons, got Service"):
         inline_or_ray(service)
 
@@ -328,7 +311,7 @@ class TestAClientThatFails:
         monkeypatch.setattr(programs, "run_client", fails)
         monkeypatch.setattr(programs, "LATER", 0.0)
         stop, (hearing, saying) = asyncio.Event(), os.pipe()
-        asyncio.run(programs._client(tmp_path, ORDERED, None, 3, False, stop, saying))
+        asyncio.run(programs._client(tmp_path, ORDERED, None, 3, stop, saying))
         line = os.read(hearing, 1 << 16).decode()
         assert line.count("\n") == 1
         assert line.startswith(

@@ -11,8 +11,8 @@ from federation.crowd import DIMENSION, items
 from quoron.config import parse
 from quoron.federation import programs
 from quoron.federation.client_items import give
-from quoron.federation.faults import Faults
 from quoron.federation.folder import ITEMS, Folder
+from quoron.federation.programs import Faults
 from quoron.simulation import run as runs
 from quoron_client.data.items import ItemBatch
 from quoron_client.federation.own_table import own_items

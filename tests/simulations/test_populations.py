@@ -1,6 +1,5 @@
 """Populations: items are a function of the seed and the user, the optimum is one, and what is amiss is named."""
 
-import math
 from dataclasses import replace
 
 import numpy as np
@@ -8,20 +7,17 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import integrate, stats
+from scipy import stats
 from scipy.optimize import minimize
 from scipy.special import expit
 
 from quoron.data import (
     Categorical,
-    Cube,
     Numeric,
     Outliers,
     Synthetic,
     flights,
     from_table,
-    hardest_spread,
-    lower_bound,
 )
 from quoron.data.synthetic import divergence, exponential
 from quoron.data.table import ExcessLoss, TrainingObjective, auc
@@ -223,54 +219,6 @@ def test_the_optimum_is_in_the_flat_directions_and_the_excess_is_the_quadratic()
     expected = (apart[0] ** 2 + 0.05 * np.sum(apart[1:] ** 2)) / 2
     assert crowd.excess_risk(crowd.optimum + apart) == pytest.approx(expected, rel=1e-12)
     assert crowd.excess_risk(crowd.optimum) == 0.0
-
-
-CROWD = Cube(users=400, items_per_user=50, dimension=3, domain=Box(0.5), spread=0.6, bound=2.0, seed=4)
-
-
-def test_items_are_coins_with_the_declared_means_and_the_same_for_any_cohort() -> None:
-    batch = CROWD.items(np.arange(400))
-    assert set(np.unique(np.abs(batch.features))) == {np.float32(2.0)}
-    off = (batch.features.mean(axis=0) - CROWD.mean) / (2 / math.sqrt(20_000))
-    assert np.abs(off).max() < 5.5  # standard deviations: by chance less than once in ten million
-    assert np.abs(CROWD.mean).max() <= 0.6
-    np.testing.assert_array_equal(CROWD.items(np.array([7, 3])).features[50:], batch.features[150:200])
-    held = bounded(batch, CROWD.loss)
-    assert held.features is batch.features  # its loss's bounds hold as they are
-
-
-def test_the_optimum_is_a_corner_and_a_wrong_sign_costs_twice_its_mean() -> None:
-    corner = 0.5 * np.sign(CROWD.mean)
-    np.testing.assert_array_equal(CROWD.optimum, corner)
-    assert CROWD.excess_risk(corner) == 0
-    for j in range(3):
-        wrong = corner.copy()
-        wrong[j] *= -1
-        assert CROWD.excess_risk(wrong) == pytest.approx(2 * 0.5 * abs(CROWD.mean[j]))
-    assert CROWD.excess_risk(np.zeros(3)) == pytest.approx(0.5 * np.abs(CROWD.mean).sum())
-
-
-def best_risk(coins: int, spread: float, flip: float = 0.0) -> float:
-    """Exact mean excess risk, d = 1, A = D = 1, of the sign of the sum, told wrongly with chance `flip`; ties say 0."""
-
-    def given(mean: float) -> float:
-        heads = np.arange(coins + 1)
-        chances = stats.binom.pmf(heads, coins, (1 + mean) / 2)
-        value = (1 - 2 * flip) * np.sign(2 * heads - coins)
-        return abs(mean) - mean * float(chances @ value)
-
-    return float(integrate.quad(given, 0, spread)[0] / spread)
-
-
-@pytest.mark.parametrize("coins", [1, 2, 5, 40, 400])
-@pytest.mark.parametrize("share", [0.2, 1.0, 3.0])
-def test_nobody_beats_the_bound_without_privacy_and_the_best_estimate_comes_close(coins, share) -> None:
-    spread = min(0.9, share * hardest_spread(users=coins, items_per_user=1, dimension=1, epsilon=50.0, delta=1e-9))
-    bound = lower_bound(users=coins, items_per_user=1, dimension=1, epsilon=math.inf, delta=0.0, spread=spread)
-    best = best_risk(coins, spread)
-    assert bound <= best
-    if share == 1.0:
-        assert best < 2.2 * bound
 
 
 FEATURES = (Numeric("age", 0, 100), Categorical("ward", ("A", "B")))

@@ -1,12 +1,15 @@
-"""Coins on a cube: the population, its optimum, and the bound below which no private method's mean excess risk lies."""
+"""Coins on a cube: the bound below which no private method's mean excess risk lies."""
 
 import math
+import runpy
+from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy import integrate, stats
 
-from quoron.data import hardest_spread, lower_bound
+LINF = runpy.run_path(str(Path(__file__).parents[2] / "benchmarks" / "linf.py"))
+hardest_spread, lower_bound = LINF["hardest_spread"], LINF["lower_bound"]
 
 
 def best_risk(coins: int, spread: float, flip: float = 0.0) -> float:
@@ -46,3 +49,14 @@ def test_the_bound_has_the_rates_of_theorem_23() -> None:
     many = hardest(10**6, 10, 16, 1.0)  # d / √(nm)
     assert many / hardest(4 * 10**6, 10, 16, 1.0) == pytest.approx(2, rel=0.03)
     assert many == pytest.approx(0.171 * 16 / math.sqrt(10**7), rel=0.03)
+
+
+@pytest.mark.parametrize("coins", [1, 2, 5, 40, 400])
+@pytest.mark.parametrize("share", [0.2, 1.0, 3.0])
+def test_nobody_beats_the_bound_without_privacy_and_the_best_estimate_comes_close(coins, share) -> None:
+    spread = min(0.9, share * hardest_spread(users=coins, items_per_user=1, dimension=1, epsilon=50.0, delta=1e-9))
+    bound = lower_bound(users=coins, items_per_user=1, dimension=1, epsilon=math.inf, delta=0.0, spread=spread)
+    best = best_risk(coins, spread)
+    assert bound <= best
+    if share == 1.0:
+        assert best < 2.2 * bound

@@ -62,21 +62,6 @@ class TestASystemWithoutLocks:
         assert "Expected Linux or macOS" in capsys.readouterr().err
 
 
-@pytest.mark.usefixtures("large_pages")
-@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_memory_of_all_processes_below_one_has_what_they_took_and_gave_back() -> None:
-    text = "taken = b'x' * (64 << 20); del taken; kept = b'x' * (32 << 20); print(flush=True); input()"
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    children = [subprocess.Popen([sys.executable, "-c", text], **pipes) for _ in range(2)]
-    try:
-        for child in children:
-            child.stdout.readline()
-        assert processors.memory_below(os.getpid()) > 2 * (64 << 20)
-    finally:
-        for child in children:
-            child.communicate(b"\n")
-
-
 COMPILES = """
 import os
 from quoron.data import caches

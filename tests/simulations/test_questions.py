@@ -2,7 +2,6 @@
 
 import json
 import math
-import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -89,12 +88,11 @@ def test_the_command_line_answers_people_and_programs(
     monkeypatch.setattr("quoron.planning.plans.LARGEST_ROUNDS", 4)
     (tmp_path / "small.toml").write_text(TOML.replace("options = { rounds = 8 }", ""))
     monkeypatch.chdir(tmp_path)
-    words = ["plan", "small.toml", "--for-risk", "2%", "--epsilons", "--plot", "epsilon.svg"]
+    words = ["plan", "small.toml", "--for-risk", "2%", "--epsilons"]
     assert invoke([*words, "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
     assert printed["algorithm"] == "one-pass-dp-sgd"
     assert [point["epsilon"] for point in printed["epsilon_curve"]] == [0.5, 1.0, 2.0, 4.0, 8.0]
-    assert ElementTree.fromstring((tmp_path / "epsilon.svg").read_bytes()).tag.endswith("svg")
 
 
 def test_what_would_do_is_told_although_the_plan_itself_is_infeasible(
@@ -162,16 +160,6 @@ def test_the_best_is_the_least_and_enough_the_fewest_within_5_percent(risks: dic
     assert risks[curve.best] == min(risks.values())
     assert risks[curve.enough] <= 1.05 * min(risks.values())
     assert all(risk > 1.05 * min(risks.values()) for rounds, risk in risks.items() if rounds < curve.enough)
-
-
-def test_the_picture_is_svg_is_written_whole_and_repeats(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert invoke(["plan", "tiny.toml", "--plot", "curve.svg", "--json"]) == 0
-    json.loads(capsys.readouterr().out)
-    drawn = (place / "curve.svg").read_bytes()
-    assert ElementTree.fromstring(drawn).tag.endswith("svg")
-    assert {path.name for path in place.iterdir()} == {"tiny.toml", "curve.svg"}
-    assert invoke(["plan", "tiny.toml", "--plot", "again.svg"]) == 0
-    assert (place / "again.svg").read_bytes() == drawn
 
 
 @given(

@@ -21,15 +21,13 @@ from quoron import config as configs
 from quoron.api import resuming
 from quoron.cli import showing
 from quoron.cli.app import invoke
-from quoron.engine.network import Times
 from quoron.errors import ConfigError
 from quoron.federation.watching import words
 from quoron.reports import page as parts
 from quoron.reports import pages
 from quoron.reports.pictures import Axis, Line, chart
-from quoron.reports.progress import Display
 from quoron.reports.summary import Summary
-from quoron.reports.terminal import Terminal
+from quoron.reports.terminal import Display, Terminal
 from quoron.run_folder import RunFolder, flat
 from quoron.simulation import run as runs
 from quoron.sklearn import DoubtfulModel, PrivateLogisticRegression
@@ -58,14 +56,12 @@ def event(round_: int, **more: Any) -> dict[str, Any]:
     return {**values, "public": public, "diagnostics": diagnostics, **more}
 
 
-NETWORK = {f"network.{part}": seconds for part, seconds in Times(waiting=0.1, upload=0.2).as_json().items()}
-ROWS = [flat(event(round_)) | NETWORK | {"network.waiting": 0.1 * round_} for round_ in range(24)]
-RISKS, RADII, USERS, SCORES, TIMES = (
+ROWS = [flat(event(round_)) for round_ in range(24)]
+RISKS, RADII, USERS, SCORES = (
     "Excess risk by round",
     "Private radius by round",
     "Users by round",
     "Scores against the threshold",
-    "Projected time by round",
 )
 
 
@@ -141,7 +137,7 @@ def test_what_depends_on_private_data_is_marked_everywhere(page: Any) -> None:
     summary = replace(SUMMARY, remarks_simulation_only=remarks, test=test, clipped_simulation_only={"age": 0.125})
     text = page(summary, ROWS)
     badge = str(parts.BADGE)
-    for title in (RISKS, USERS, SCORES, TIMES, "How good the model is"):
+    for title in (RISKS, USERS, SCORES, "How good the model is"):
         assert f"{badge} {title}</h" in text
     assert f"{badge} {RADII}" not in text
     marked = {label.removeprefix("simulation only ") for label in Page(text).facts() if label.startswith("simulation")}
@@ -362,15 +358,6 @@ def test_no_file_is_written_through_a_link(tmp_path):
 
 
 pytestmark = pytest.mark.usefixtures("planned_once")
-
-
-RISKS, RADII, USERS, SCORES, TIMES = (
-    "Excess risk by round",
-    "Private radius by round",
-    "Users by round",
-    "Scores against the threshold",
-    "Projected time by round",
-)
 
 
 def test_a_full_disk_leaves_the_old_file_and_no_scraps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -82,7 +82,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     summary = replace(stored.summary, evaluation=evaluated, warnings=(LONG, "short"))
     training.write_training(folder, summary, stored.model, [])
     (place / "small.toml").write_text(TOML)
-    network = ["run.network=phones", "algorithm.name=tracking-srgd"]
+    network = ["algorithm.name=tracking-srgd"]
     quoron.simulate(str(place / "small.toml"), settings=network, out=place / "simulated")
     rows = [
         {

@@ -119,9 +119,7 @@ def _searched(seed: int | None, folder: Path) -> str:
 
 
 SAID: dict[str, Callable[[int | None, Path], str]] = {
-    **{
-        f"quoron.mean {method}": _mean(method) for method in ("learnt", "clip", "two-stage", "range", "robust", "local")
-    },
+    **{f"quoron.mean {method}": _mean(method) for method in ("learnt", "clip", "two-stage", "range", "robust")},
     "quoron.find_bounds": _declared,
     "quoron.statistics": _answered,
     "quoron.evaluate": _measured,

@@ -59,7 +59,7 @@ class Here:
         Here.calls += 1
         if Here.calls in self._dies:
             raise Died("A worker has ended.")
-        answers = self._service(question, None)
+        answers = self._service(question)
         most = max(engines.PIECE, answers.values[:1].nbytes + 1) if isinstance(answers, Answers) else 0
         assert isinstance(answers, Sums) or answers.values.nbytes + len(answers.status) <= most
         return answers
@@ -243,10 +243,7 @@ def test_training_with_workers_releases_the_model_of_one_process(path, folder, t
         ("inline:workers=4", Inline(workers=4)),
         ("ray:address=auto,workers=8", Ray(address="auto", workers=8)),
         ("ray:address=10.0.0.7:6379", Ray(address="10.0.0.7:6379")),
-        (
-            "service:clients=20,slow=10%:2s,kills=3@2,kills=8@3",
-            Service(clients=20, slow="10%:2s", kills=["3@2", "8@3"]),
-        ),
+        ("service:clients=20,slow=10%:2s", Service(clients=20, slow="10%:2s")),
         ("flower:nodes=20,cpus=2", Flower(nodes=20, cpus=2)),
         (Inline(workers=4), Inline(workers=4)),
     ],
@@ -259,7 +256,7 @@ def test_python_and_the_command_line_read_one_text_of_an_engine(folder, tmp_path
     monkeypatch.chdir(tmp_path)
     source, seen = str(described(folder, "d")), []
     monkeypatch.setattr("quoron.api.simulating.carry_out", lambda where, *_: seen.append(where) or sys.exit(7))
-    for text in ("inline:workers=2", "service:clients=200,kills=1@1,kills=2@1"):
+    for text in ("inline:workers=2", "service:clients=200,timeout=10"):
         with pytest.raises(SystemExit):
             quoron.simulate("quickstart", settings=["population.users=200"], engine=text)
         with pytest.raises(SystemExit):

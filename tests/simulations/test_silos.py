@@ -1,7 +1,8 @@
 """Users in silos: the same bits by rows, by sums and without; what a lost or a hostile silo costs, and who says so."""
 
 import json
-from dataclasses import dataclass, field
+import runpy
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +12,12 @@ import pytest
 import quoron
 from contracts.scenes import PROBLEM, SMALL, Quadratic, execute, make_plan
 from quoron import config as configs
-from quoron.cli.app import invoke
-from quoron.engine.inline import InSilos
+from quoron.engine.inline import part_of, together
 from quoron.federation.submission import specify
 from quoron.planning.plans import warnings
-from quoron.training.examples import write_hospitals
-from quoron_client.protocol.questions import Answers, Question
+from quoron_client.protocol.questions import Answers, Question, summed
 from quoron_privacy.errors import ConfigError
-from quoron_privacy.noise.streams import SeededNoise
+from quoron_privacy.means.silo_sums import objection
 from quoron_privacy.release import Sums
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.whitened.parameters import PARTS
@@ -27,6 +26,9 @@ from quoron_server.silos import Silos, in_silos, largest_away
 from quoron_server.specification import RunSpecification
 from quoron_server.specification import make_plan as plan_of
 
+write_hospitals = runpy.run_path(str(Path(__file__).parents[2] / "examples" / "federation" / "hospitals.py"))[
+    "write_hospitals"
+]
 USUAL = [*ALGORITHMS, "recentred-sgd/coins"]
 SCENES = [*USUAL, *(pytest.param(name, marks=pytest.mark.slow) for name in SMALL if name not in USUAL)]
 UNEVEN = Silos((1, 700, 2, 1297, 400))
@@ -44,6 +46,25 @@ class Listening:
         return self.inner.ask(question)
 
 
+@dataclass
+class BySilo:
+    """An engine whose silos answer one by one, by rows or by one sum each."""
+
+    silos: Silos
+    inner: Any = field(default_factory=Quadratic)
+
+    def ask(self, question: Question) -> Answers | Sums:
+        members, parts = self.silos.of(question.cohort), []
+        for silo in np.unique(members):
+            own = part_of(question, np.flatnonzero(members == silo))
+            told = self.inner.ask(own if self.silos.sums else replace(own, reduction=None))
+            if self.silos.sums:
+                sums = summed(told, question.reduction)
+                assert objection(sums, question.reduction, persons=len(own.cohort), length=len(sums.total)) is None
+            parts.append((np.flatnonzero(members == silo), told))
+        return together(question, iter(parts), PROBLEM.dimension) if parts else self.inner.ask(question)
+
+
 @pytest.mark.parametrize("name", SCENES)
 def test_bits_are_those_of_the_same_persons_in_clients_of_their_own(name: str, tmp_path: Path) -> None:
     listening = Listening()
@@ -54,9 +75,7 @@ def test_bits_are_those_of_the_same_persons_in_clients_of_their_own(name: str, t
     for sums in (False, True) if reads_sums else (False,):
         (tmp_path / f"{sums}").mkdir()
         silos = Silos(UNEVEN.sizes, sums)
-        assert np.array_equal(
-            alone, execute(name, tmp_path / f"{sums}", InSilos(Quadratic(), silos, PROBLEM.dimension))
-        )
+        assert np.array_equal(alone, execute(name, tmp_path / f"{sums}", BySilo(silos)))
 
 
 def test_auto_takes_whitened_tracking_for_sums_and_plans_its_questions() -> None:
@@ -86,14 +105,6 @@ class TestSimulation:
         assert np.array_equal(rows.weights, sums.weights)
         assert not np.array_equal(rows.weights, small(tmp_path).weights)
 
-    def test_a_hostile_silo_moves_the_model_no_farther_by_a_sum_than_by_rows(self, tmp_path: Path) -> None:
-        honest = small(tmp_path).weights
-        rows = small(tmp_path, silos={"sizes": 20, "hostile": [1]}).weights
-        sums = small(tmp_path, silos={"sizes": 20, "sums": True, "hostile": [1]}).weights
-        far = np.linalg.norm(rows - honest)
-        assert far > 0
-        assert np.linalg.norm(sums - honest) < 1.5 * far
-
     def test_silos_change_no_bit_but_what_is_sent(self, tmp_path: Path) -> None:
         alone = small(tmp_path)
         rows = small(tmp_path, silos=[1500, 300, 200])
@@ -108,28 +119,6 @@ class TestSimulation:
         assert "one person of one silo" in sums.summary.statement
         assert "to clip their rows" in sums.summary.statement
         assert "to clip their rows" not in rows.summary.statement
-
-
-def test_a_sum_that_cannot_be_makes_the_silo_absent() -> None:
-    class Liar:
-        def ask(self, question: Question) -> Sums:
-            assert question.reduction is not None
-            true = question.reduction.of(np.ones((len(question.cohort), 3)), np.ones(len(question.cohort), bool))
-            return Sums(true.total * 2, true.cells, true.clipped, true.answered) if 0 in question.cohort else true
-
-    algorithm = make_plan("one-pass-dp-sgd")
-    question = ask_first(algorithm)
-    silos = Silos((800, 1600), sums=True)
-    told = InSilos(Liar(), silos, PROBLEM.dimension).ask(question)
-    assert isinstance(told, Sums)
-    assert told.answered == int((question.cohort >= 800).sum())
-
-
-def ask_first(plan: Any) -> Question:
-    algorithm = ALGORITHMS[plan.algorithm].make(plan)
-    question = algorithm.request(algorithm.init(), SeededNoise(1))
-    assert question is not None
-    return question
 
 
 class TestPlans:
@@ -221,14 +210,9 @@ def test_a_hospital_is_the_same_whatever_others_there_are(tmp_path: Path) -> Non
     assert few[0].read_bytes() != other[0].read_bytes()
 
 
-def test_the_command_writes_a_run_that_learns_something(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_example_is_a_run_that_learns_something(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert invoke(["example", "hospitals", "--out", "trial"]) == 0
-    said = capsys.readouterr()
-    assert "no patient of these hospitals exists" in said.err
-    assert said.out.split()[-1] == "trial/run.toml"
+    write_hospitals(Path("trial"))
     text = (tmp_path / "trial" / "run.toml").read_text()
     assert "MADE UP" in text
     assert configs.parse(text).privacy.min_cohort.share is None, "`quoron train` takes none"

@@ -282,7 +282,7 @@ def test_no_other_value_raises_either(value: object) -> None:
 module = importlib.import_module("quoron.releases.mean")
 ROWS = np.random.default_rng(0).normal([3.0, -1.0, 0.0, 0.5, 2.0], 0.05, size=(20_000, 5))
 TRUTH = ROWS.mean(axis=0)
-METHODS = ["learnt", "clip", "two-stage", "range", "robust", "local"]
+METHODS = ["learnt", "clip", "two-stage", "range", "robust"]
 every = pytest.mark.parametrize("method", METHODS)
 
 
@@ -407,7 +407,7 @@ def test_a_mean_is_refused_or_within_its_forecast_and_the_number_of_users_that_i
         mean(far(needed - 1, columns, times)[0], **given)
 
 
-@pytest.mark.parametrize("method", ["auto", "learnt", "clip", "local"])
+@pytest.mark.parametrize("method", ["auto", "learnt", "clip"])
 def test_the_epsilon_that_is_named_is_the_least_that_is_feasible(method):
     rows = far(100, 5, 100.0)[0]
     with pytest.raises(Infeasible, match=r"epsilon >= ") as told:
@@ -460,7 +460,7 @@ def test_the_forecast_is_logged_before_the_charge_and_printed_with_the_value(cap
     assert dict(found(method="clip").rows())["error"].startswith("at most 0.0")
 
 
-@pytest.mark.parametrize("method", ["auto", "clip", "local"])
+@pytest.mark.parametrize("method", ["auto", "clip"])
 def test_so_few_users_that_the_error_is_longer_than_the_bound_are_refused_with_the_number_that_would_do(method):
     """By public numbers, before anything is released: zero would be as good, and nobody would be told."""
     few = ROWS[:20]

@@ -25,8 +25,7 @@ from quoron.evaluation.scores import products
 from quoron.training import lifetime
 from quoron.training.start import Identity
 from quoron.tuning import tables
-from quoron.tuning.scoring import noise_for, private_mean, user_scores
-from quoron.tuning.searching import Outcome, Price, search, within
+from quoron.tuning.searching import Outcome, Price, noise_for, private_mean, search, user_scores, within
 from quoron_client.data.items import ItemBatch
 from quoron_client.losses import make_loss
 from quoron_privacy.accounts.pair import Pair

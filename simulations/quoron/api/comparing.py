@@ -8,7 +8,7 @@ from quoron.api.simulating import with_estimates
 from quoron.arguments import PlanArguments, entry_point
 from quoron.data.columns import Label
 from quoron.engine.choice import Engine, Inline, Ray, inline_or_ray
-from quoron.reports import progress as bars
+from quoron.reports import terminal as bars
 from quoron.run_folder import FRAME, RunFolder, as_parquet, write
 from quoron.simulation import comparison as comparisons
 from quoron.simulation.cells import Request

@@ -15,7 +15,7 @@ from quoron.config import Config, is_wanted
 from quoron.data.columns import Label
 from quoron.engine.choice import Engine, Inline, Ray, Service, from_spec, shared
 from quoron.planning.plans import Plan, Prepared, choose
-from quoron.reports import progress as bars
+from quoron.reports import terminal as bars
 from quoron.run_folder import FRAME, RunFolder, as_parquet, claim, write
 from quoron.simulation import run as runs
 from quoron.simulation.problem import Setup, problem_for_real, setup
@@ -30,7 +30,7 @@ from quoron_server.rounds import Observer
 
 if TYPE_CHECKING:
     from quoron.planning import questions
-    from quoron.planning.questions import Advice, Enough, Planner
+    from quoron.planning.questions import Advice
     from quoron.training import estimated
     from quoron.training import run as training
 else:
@@ -103,10 +103,10 @@ def carry_out(
         with shared(prepared, engine) as prepared:
             return runs.carry_out(prepared, folder, observers)
     silos = prepared.config.population.silos
-    if silos is not None and (silos.away or silos.hostile):
+    if silos is not None and silos.away:
         raise ConfigError(
-            f"Expected no `silos.away` or `silos.hostile` with the engine {type(engine).__name__}, got some. Leave out "
-            "the engine, or end clients while they run."
+            f"Expected no `silos.away` with the engine {type(engine).__name__}, got some. Leave out the engine, or end "
+            "clients while they run."
         )
     if isinstance(engine, Service):
         from quoron.federation import engine as local
@@ -164,28 +164,20 @@ def _advice(config: Config, frame: Frame, *, risk: str | float | None, epsilons:
 
 
 def _before_estimates(config: Config, frame: Frame, *, risk: str | float | None, epsilons: bool) -> "Advice":
-    """What would do for a table with columns still to be estimated: for the fewest coefficients and the most."""
+    """What would do for a table with columns still to be estimated: for the fewest coefficients of theirs."""
     asked, users = estimated.undeclared(config, Path.cwd(), frame)
 
-    def of(width: int) -> "tuple[Problem, Planner]":
-        def plan(config: Config, problem: Problem) -> RunPlan | QuoronError:
-            try:
-                return estimated.plan_of_width(config, asked, problem.users, width)
-            except QuoronError as error:
-                return error
+    def plan(config: Config, problem: Problem) -> RunPlan | QuoronError:
+        try:
+            return estimated.narrowest_plan(config, asked, problem.users)
+        except QuoronError as error:
+            return error
 
-        return estimated.problem_of_width(config, asked, users, width), plan
-
-    def would_do(problem: Problem, plan: "Planner") -> "Enough":
+    problem, found = estimated.narrowest_problem(config, asked, users), None
+    if risk is not None:
         found = questions.enough(config, problem, questions.wanted_risk(str(risk), problem), plan=plan)
-        return replace(found, coefficients=problem.dimension)
-
-    narrow, wide = of(1), of(estimated.WIDEST) if estimated.any_text(asked) else None
-    return questions.Advice(
-        questions.epsilon_curve(config, narrow[0], plan=narrow[1]) if epsilons else None,
-        None if risk is None else would_do(*narrow),
-        None if risk is None or wide is None else would_do(*wide),
-    )
+        found = replace(found, coefficients=problem.dimension)
+    return questions.Advice(questions.epsilon_curve(config, problem, plan=plan) if epsilons else None, found)
 
 
 def _planned(config: Config, frame: Frame) -> Plan:

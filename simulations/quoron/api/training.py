@@ -13,7 +13,7 @@ from quoron.arguments import TrainingArguments, entry_point
 from quoron.data.columns import Label
 from quoron.engine.choice import Engine, inline_or_ray
 from quoron.planning.plans import Plan
-from quoron.reports import progress as bars
+from quoron.reports import terminal as bars
 from quoron.run_folder import claim
 from quoron.simulation.sources import Source, described
 from quoron.training import run as training

@@ -10,7 +10,7 @@ from quoron.run_folder import SEARCH, RunFolder, claim
 from quoron.simulation.sources import Source, described
 from quoron.training.start import Identity
 from quoron.tuning import tables
-from quoron.tuning.scoring import Effort
+from quoron.tuning.searching import Effort
 from quoron.tuning.tables import TableSearch, Tuned, prepare
 
 

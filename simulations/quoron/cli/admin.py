@@ -6,6 +6,8 @@ A copy of the database while it is used, and a database restored from one.
 
 `quoron admin silo`: what a silo's state says of its users, to the silo only, and how a user leaves.
 
+`quoron admin tokens`: who may call a coordinator's control plane, as what, and for how long.
+
 `quoron admin users`: who takes part in a federation, leaves, or replaces whom; how members were drawn.
 """
 
@@ -20,9 +22,8 @@ import typer
 from click.core import ParameterSource
 
 from quoron.cli.client import give_receipt
-from quoron.cli.common import Csv, dialect
+from quoron.cli.common import Csv, dialect, seconds_of
 from quoron.cli.connection import CONTROL, Certs, Files, Insecure, anywhere, connects, reached
-from quoron.cli.tokens import Json
 from quoron_privacy.errors import ConfigError, RunError, printable
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 
@@ -34,13 +35,16 @@ if TYPE_CHECKING:
     from quoron_client.federation import account as accounts
     from quoron_client.federation import own_table as own_people
     from quoron_client.federation import record as records
+    from quoron_server.service import tokens as stored
 else:  # when a command is called
     durable = OnFirstUse("quoron_client.durable")
     accounts = OnFirstUse("quoron_client.federation.account")
     own_people = OnFirstUse("quoron_client.federation.own_table")
     records = OnFirstUse("quoron_client.federation.record")
+    stored = OnFirstUse("quoron_server.service.tokens")
 
 
+JsonLines = Annotated[bool, typer.Option("--json", help="JSON on standard output, one object a line.")]
 _MAGIC = b"SQLite format 3\0"
 
 
@@ -278,7 +282,7 @@ _ACTIONS = {"retired": "retire", "away": "away", "active": "back"}
 @users.command("list")
 @connects
 def list_users(
-    as_json: Json = False,
+    as_json: JsonLines = False,
 ) -> None:
     """List number, name, population, state and why, when last seen, and what its client runs. A silo is one line."""
     with reached().control() as control:
@@ -375,7 +379,7 @@ def forget(
 @connects
 def drawn(
     run: Annotated[str, typer.Argument(metavar="RUN", help="Name of a run.")],
-    as_json: Json = False,
+    as_json: JsonLines = False,
 ) -> None:
     """Draw the members of a run again, here; exit code 1 if the coordinator's, or those on its chain, are others."""
     import numpy as np
@@ -397,3 +401,36 @@ def drawn(
     for words, wanted in (("that its seed draws", told), *noted):
         if again.members.tolist() != members.tolist() or not again.as_json().items() <= wanted.items():
             raise RunError(f"Expected the members of run {run} to be those {words}, got others.")
+
+
+def tokens(
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Whose it is.")] = None,
+    role: Annotated[str | None, typer.Option(help="Make a token: operator or auditor.")] = None,
+    valid: Annotated[str, typer.Option(metavar="TIME", help="How long it is good, such as 12h, 7d or 4w.")] = "never",
+    out: Annotated[Path | None, typer.Option(help="Write the token there instead of showing it.")] = None,
+    remove: Annotated[bool, typer.Option("--remove", help="Take the token back, at once.")] = False,
+    file: Annotated[
+        Path, typer.Option("--file", envvar="QUORON_TOKENS", help="Where tokens are kept, as hashes.")
+    ] = Path("tokens.json"),
+    as_json: JsonLines = False,
+) -> None:
+    """List the tokens of the control plane, those that are over too; or make one, which is shown this once."""
+    if name is None and role is None and not remove:
+        for each in stored.read(file).values():
+            print(json.dumps(each.as_json()) if as_json else printable(f"{each.name}\t{each.role}\t{each.words()}"))
+        return
+    if name is None or remove is (role is not None):
+        got = " and ".join([*filter(None, (name, role and f"--role {role}")), *(["--remove"] if remove else [])])
+        raise ConfigError(f"Expected a NAME with --role or with --remove, got {got}.")
+    if role is None:
+        stored.remove(file, name=name)
+        return
+    token = stored.add(file, name=name, role=role, valid=seconds_of("--valid", valid))
+    if out is None:
+        print(token)
+        return
+    try:
+        durable.replace_whole(out, f"{token}\n".encode(), mode=durable.PRIVATE)
+    except OSError as error:
+        stored.remove(file, name=name)  # nobody has seen it
+        raise RunError(f"Cannot write the token to {out}: {error.strerror}. Choose another place.") from None

@@ -33,7 +33,6 @@ from quoron.cli.common import (
     Epsilon,
     Json,
     Out,
-    Picture,
     Run,
     Seed,
     Settings,
@@ -239,10 +238,7 @@ def plan(
         str | None,
         typer.Option("--for-risk", metavar="RISK|SHARE%", help="Say how many users, or which ε, would do for it."),
     ] = None,
-    epsilons: Annotated[
-        bool, typer.Option("--epsilons", help="Say what risk each ε leaves; with --plot, draw that.")
-    ] = False,
-    picture: Picture = None,
+    epsilons: Annotated[bool, typer.Option("--epsilons", help="Say what risk each ε leaves.")] = False,
     losses: Annotated[
         Path | None,
         typer.Option("--losses", metavar="FILE.json", help="Write the privacy loss, for an accountant of your own."),
@@ -253,23 +249,16 @@ def plan(
 
     A round is what papers count as a batch gradient step (docs/rounds.md).
     """
-    for option, file, kind in (("--plot", picture, ".svg"), ("--losses", losses, ".json")):
-        if file is not None and not (file.suffix == kind and file.parent.is_dir()):
-            raise ConfigError(f"Expected {option} to name a {kind} file in a folder that exists, got {file}.")
+    if losses is not None and not (losses.suffix == ".json" and losses.parent.is_dir()):
+        raise ConfigError(f"Expected --losses to name a .json file in a folder that exists, got {losses}.")
     asked: dict[str, Any] = {"epsilon": epsilon, "algorithm": algorithm, "settings": settings or (), **columns}
     asked |= {"risk": risk, "epsilons": epsilons}
     try:
         planned = quoron.plan(source, **asked)
     except Infeasible as error:  # what would be feasible comes before the error
         if error.advice is not None:
-            if picture is not None and epsilons:
-                showing.draw(picture, showing.plots.epsilon_section(error.advice.curve or ()))
             showing.show_answers(error.advice, str(error), as_json=as_json)
         raise
-    if picture is not None and epsilons and planned.advice is not None:
-        showing.draw(picture, showing.plots.epsilon_section(planned.advice.curve or ()))
-    if picture is not None and not epsilons:
-        showing.draw(picture, showing.curve_section(planned))
     if losses is not None:
         showing.write_losses(losses, planned)
     showing.show_plan(planned, as_json=as_json)

@@ -5,7 +5,9 @@ Options of the commands that take a table: those words of `quoron.data.columns` 
 
 import functools
 import inspect
+import math
 import os
+import re
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -22,20 +24,21 @@ from quoron.data.columns import OPTIONS, Columns, DescribedTable, read
 from quoron.presets import presets
 from quoron.toml_text import pairs
 from quoron_client.data.formats import is_table
-from quoron_privacy.errors import ConfigError, QuoronError
+from quoron_privacy.errors import ConfigError
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from quoron.cli import showing as showing
-    from quoron.reports.progress import Display
+    from quoron.reports.terminal import Display
     from quoron_client.data.formats import Dialect
 else:
     showing = OnFirstUse("quoron.cli.showing")  # for all commands, when one is called: it knows all that is shown
 
 
 INTERRUPTED = 130
+LONGEST = 36_500 * 86_400  # seconds; no calendar goes on for ever
 RARE = "More options"  # the panel of those that only --help-all shows
 CSV = ("separator", "decimal", "encoding", "quoting")
 
@@ -140,6 +143,25 @@ def whole(called: str, text: str, least: int = 1) -> int:
 natural = partial(whole, least=0)
 
 
+def seconds_of(option: str, text: str) -> float:
+    """A time, such as 4w, 7d, 12h, 30m or 45s."""
+    found = re.fullmatch(r"(\d{1,9})\s*([smhdw])", text.strip())
+    units = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+    seconds = math.inf if found is None else int(found[1]) * units[found[2]]
+    if seconds > LONGEST and text != "never":
+        times = "a time such as 7d, 12h, 30m or 45s, a hundred years at most"
+        raise ConfigError(f"Expected {option} as {times}, or never, got {text!r}.")
+    return seconds
+
+
+def bytes_of(option: str, text: str) -> int:
+    """A number of bytes, such as 64MiB."""
+    found = re.fullmatch(r"(\d{1,12})\s*([KMG]iB)?", text.strip())
+    if found is None:
+        raise ConfigError(f"Expected {option} as a number of bytes, KiB, MiB or GiB, got {text!r}.")
+    return int(found[1]) << {None: 0, "KiB": 10, "MiB": 20, "GiB": 30}[found[2]]
+
+
 Population = Annotated[
     str | None, typer.Option(metavar="NAME", help="Whose privacy budget is charged.", rich_help_panel=RARE)
 ]
@@ -149,9 +171,6 @@ Settings = Annotated[
 ]
 Page = Annotated[Path | None, typer.Option("--report", metavar="FILE.html", help="Write a page for people, besides.")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")]
-Picture = Annotated[
-    Path | None, typer.Option("--plot", metavar="FILE.svg", help="Write predicted risk against rounds as a picture.")
-]
 AnyEngine = Annotated[
     str,
     typer.Option(
@@ -186,7 +205,7 @@ def shows_progress(*, as_json: bool) -> bool:
 
 def progress(*, as_json: bool) -> "Display":
     """A bar or lines on standard error, where progress is shown."""
-    from quoron.reports.progress import display
+    from quoron.reports.terminal import display
 
     return display(shows_progress(as_json=as_json))
 
@@ -264,14 +283,4 @@ def table_options(command: Callable[..., None]) -> Callable[..., None]:
 def _option(name: str) -> Any:
     asked = OPTIONS[name]
     means = f"{asked.means[:1].upper()}{asked.means[1:]}."
-    return Annotated[list[str] | None, typer.Option(metavar=asked.metavar, help=means, autocompletion=_columns)]
-
-
-def _columns(context: typer.Context, typed: str) -> list[str]:
-    """Columns, by the header of the table that was named, that complete what is typed behind the last comma."""
-    before, comma, last = typed.rpartition(",")
-    try:  # an option that is still being typed leaves all words where they are
-        names = quoron.read_table(str(context.params.get("source") or next(iter(context.args), ""))).names
-    except QuoronError:  # a configuration, or nothing that can be read
-        return []
-    return [f"{before}{comma}{name}" for name in names if name.startswith(last)]
+    return Annotated[list[str] | None, typer.Option(metavar=asked.metavar, help=means)]

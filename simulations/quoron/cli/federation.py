@@ -15,10 +15,10 @@ import typer
 
 import quoron
 from quoron.cli import second_server
-from quoron.cli.admin import backup, health, restore, silo
+from quoron.cli.admin import JsonLines, backup, health, restore, silo, tokens
 from quoron.cli.admin import users as users_of
 from quoron.cli.client import client, leave
-from quoron.cli.common import RARE, number, say, showing, whole
+from quoron.cli.common import RARE, bytes_of, number, say, seconds_of, showing, whole
 from quoron.cli.connection import (
     CLIENTS,
     CONTROL,
@@ -32,7 +32,6 @@ from quoron.cli.connection import (
     run,
     server_options,
 )
-from quoron.cli.tokens import Json, bytes_of, seconds_of, tokens
 from quoron_privacy.errors import BelowMinCohort, ConfigError, RunError, printable
 
 MIN_COHORT = 0.5  # of those asked, where nothing is declared
@@ -151,7 +150,7 @@ def submit(
                 f"({there['away']} away, {there['retired']} retired). Nothing is charged before it begins."
             )
         return
-    from quoron.federation import flower_submission as submission
+    from quoron.federation import flower_commands as submission
 
     at = reached()
     with submission.operator(superlink, at.authority, insecure=at.insecure, anywhere=at.insecure_anywhere) as flower:
@@ -169,7 +168,7 @@ def _warn(said: str | None) -> None:
 @connects
 def runs(
     run: Annotated[str | None, typer.Argument(metavar="[RUN]", help="This one alone.")] = None,
-    as_json: Json = False,
+    as_json: JsonLines = False,
 ) -> None:
     """List the runs of a coordinator."""
     from quoron_client.protocol.wire import GONE_AFTER
@@ -189,7 +188,7 @@ def runs(
 def watch(
     run: Name,
     timeout: Annotated[float, typer.Option(min=0, metavar="SECONDS", help="For a coordinator to be there.")] = 300.0,
-    as_json: Json = False,
+    as_json: JsonLines = False,
 ) -> None:
     """Follow a run, and what it awaits, to its end, through restarts of the coordinator.
 
@@ -260,7 +259,7 @@ def certs(
     shown: Annotated[
         bool, typer.Option("--list", help="Only this: every certificate, when it ends, and whether it is revoked.")
     ] = False,
-    as_json: Json = False,
+    as_json: JsonLines = False,
 ) -> None:
     """Make a private authority for trials, and folders for `--certs` of coordinator and clients; keep what is there."""
     from quoron_server.service import certificates

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from quoron.cli.common import RARE, whole
+from quoron.cli.common import RARE, seconds_of, whole
 from quoron.cli.connection import Certs, Files, run, server_options
-from quoron.cli.tokens import seconds_of
 from quoron_privacy.errors import ConfigError
 
 if TYPE_CHECKING:

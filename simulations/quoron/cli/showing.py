@@ -12,16 +12,13 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from quoron.api.listing import algorithms
-from quoron.engine.network import duration
 from quoron.planning.choosing import Candidate, refusals, risk_sentence, risk_words
 from quoron.planning.plans import SURE, Plan
 from quoron.planning.questions import Advice
 from quoron.presets import presets
 from quoron.reports import pages, sections
-from quoron.reports import plots as plots
 from quoron.reports.page import Section, Table
-from quoron.reports.pictures import alone
-from quoron.reports.summary import Summary, time_rows
+from quoron.reports.summary import Summary
 from quoron.reports.terminal import Terminal
 from quoron.reports.terminal import show as render
 from quoron.reports.terminal import table as table
@@ -30,11 +27,11 @@ from quoron.run_folder import RunFolder, write
 from quoron.simulation import comparison as compared
 from quoron.simulation.comparison import Comparison
 from quoron.simulation.run import SimulatedRun
-from quoron_privacy.errors import ConfigError, Infeasible, UsageError
+from quoron_privacy.errors import UsageError
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.info import start_risk
 from quoron_server.parameters import PrintedParameters
-from quoron_server.plan import Guarantee, RunPlan
+from quoron_server.plan import Guarantee
 from quoron_server.serial import dumps
 from quoron_server.wording import domain_words, sentence
 
@@ -130,14 +127,15 @@ def _of_plan(planned: Plan, answers: Advice) -> list[Section]:
     feasible = [each for each in planned.candidates if each.plan is not None]
     feasible.sort(key=lambda each: (each.predicted is None, each.predicted or each.guess or 0.0))
     others = [_candidate_row(each, chosen.algorithm) for each in feasible]
-    heads = ["algorithm", "predicted excess risk", "trust_model", "rounds"]
+    heads = ["algorithm", "predicted excess risk", "trust_model", "rounds", "messages", "payload"]
+    curve = planned.curve
+    curves = [] if curve is None else [sections.rounds_section(chosen.algorithm, curve, chosen.cost.rounds)]
     choice = [] if planned.choice is None else [f"Chosen {planned.choice}"]
     return [
         doubted(planned.doubts),
         Section(note=[promised, *choice], rows=plan_rows(planned), warnings=planned.remarks),
-        plots.section(planned.costs),
         Section(tables=[Table("Algorithms", heads, others)], below=[SURE, *infeasible(planned.candidates)]),
-        *([] if planned.curve is None else [curve_section(planned)]),
+        *curves,
         *_answers(answers),
     ]
 
@@ -148,8 +146,8 @@ def show_answers(answers: Advice, refused: str, *, as_json: bool) -> None:
 
 
 def _answers(answers: Advice) -> list[Section]:
-    enough = [Section(rows=found.rows()) for found in (answers.enough, answers.widest) if found is not None]
-    return enough + ([] if answers.curve is None else [plots.epsilon_section(answers.curve)])
+    enough = [] if answers.enough is None else [Section(rows=answers.enough.rows())]
+    return enough + ([] if answers.curve is None else [sections.epsilon_section(answers.curve)])
 
 
 def show_algorithms(*, as_json: bool) -> None:
@@ -164,21 +162,6 @@ def show_presets(*, as_json: bool) -> None:
     rows = [{"name": one.name, "summary": one.summary} for one in presets()]
     listed = Table("Presets", ["name", "what it shows"], [[*row.values()] for row in rows])
     _put(lambda: [Section(tables=[listed])], lambda: rows, as_json=as_json)
-
-
-def draw(picture: Path, section: Section) -> None:
-    """Write the pictures of a section as one SVG file. ConfigError where there is nothing to draw."""
-    if not section.pictures:
-        raise ConfigError("Expected a plan that is feasible to draw, got none. See the reasons with `quoron plan`.")
-    write(picture, alone([each.drawn for each in section.pictures]), advice="Choose another place for --plot.")
-
-
-def curve_section(planned: Plan) -> Section:
-    """The curve of a plan's rounds. Infeasible where nothing is predicted."""
-    name = planned.plan.algorithm
-    if planned.curve is None:
-        raise Infeasible(f"a plot of {name}", "nothing is predicted for it", "calibrated constants")
-    return plots.rounds_section(name, planned.curve, planned.plan.cost.rounds)
 
 
 def write_losses(path: Path, planned: Plan) -> None:
@@ -214,6 +197,7 @@ def plan_rows(planned: Plan) -> list[tuple[str, str]]:
         ("models", domain_words(chosen.problem)),
         ("rounds", f"{cost.rounds:,}"),
         ("messages", f"{cost.messages:,}"),
+        ("payload up, down", f"{size(cost.bytes_up)}, {size(cost.bytes_down)}"),
         ("gradient evaluations", f"{cost.gradient_evaluations:,}"),
     ]
     paid = chosen.guarantee.bought
@@ -238,9 +222,6 @@ def plan_rows(planned: Plan) -> list[tuple[str, str]]:
         rows.append(("predicted excess risk", bound))
     if (read := planned.forecast) is not None:
         rows += read.rows()
-    if planned.network is not None:
-        rows.append(("on the wire up, down", f"{size(planned.network.bytes_up)}, {size(planned.network.bytes_down)}"))
-        rows += time_rows(planned.network.as_json())
     return rows
 
 
@@ -271,10 +252,12 @@ def _joined(prefix: str, key: str) -> str:
     return f"{prefix}: {words}" if prefix else words
 
 
-def _candidate_row(each: Candidate, chosen: str) -> tuple[str, str, str, str]:
+def _candidate_row(each: Candidate, chosen: str) -> tuple[str, ...]:
     name = f"{each.algorithm} (chosen)" if each.algorithm == chosen else each.algorithm
     assert each.plan is not None
-    return name, _risk(each) or "not predicted", each.plan.guarantee.trust_model, f"{each.plan.cost.rounds:,}"
+    cost, trust = each.plan.cost, each.plan.guarantee.trust_model
+    moved = f"{cost.rounds:,}", f"{cost.messages:,}", size(cost.bytes_up + cost.bytes_down)
+    return name, _risk(each) or "not predicted", trust, *moved
 
 
 def _risk(each: Candidate) -> str:
@@ -338,23 +321,8 @@ def _forecast_rows(planned: Plan) -> list[tuple[str, str]]:
             found.append(("that is", read.words()))
     else:
         found.append(("predicted excess risk", f"not measured; without training at most {start_risk(problem):.2g}"))
-    held = problem.users * problem.items_per_user
-    found.append(("memory of the rows", f"{size(held * (4 * problem.dimension // problem.outputs + 8))} as planned"))
-    found.append(("computing", f"{cost.gradient_evaluations:,} gradients: {_about(_seconds(plan))}"))
+    found.append(("computing", f"{cost.gradient_evaluations:,} gradients"))
     return found
-
-
-def _seconds(plan: RunPlan) -> float:
-    """About what the rounds compute on two processors, as measured in docs/results.md: by users and by numbers."""
-    rows, answer = plan.problem.users * plan.problem.items_per_user, plan.schedule.answer_length
-    return 250e-9 * plan.cost.messages + 0.5e-9 * (
-        plan.cost.gradient_evaluations * plan.problem.dimension + rows * answer
-    )
-
-
-def _about(time: float) -> str:
-    """A duration without digits that nobody measured."""
-    return "under a second" if time < 1 else f"about {duration(float(f'{time:.1g}'))}"
 
 
 def _paid_for(promised: Guarantee) -> list[str]:

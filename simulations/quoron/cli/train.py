@@ -9,7 +9,6 @@
 `quoron show`: a run or a comparison again, the presets, the algorithms.
 """
 
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -31,8 +30,6 @@ from quoron.cli.common import (
     Source,
     doubts,
     interruptible,
-    keyed,
-    natural,
     opened,
     progress,
     run_folders,
@@ -40,7 +37,6 @@ from quoron.cli.common import (
     shows_progress,
     sources,
     table_options,
-    whole,
 )
 from quoron.data.columns import DescribedTable
 from quoron_privacy.errors import ConfigError, nearest
@@ -130,29 +126,10 @@ def predict(
 
 
 def example(
-    name: Annotated[
-        str, typer.Argument(metavar="PRESET|hospitals", help="A preset over a shipped table, or made-up hospitals.")
-    ],
+    name: Annotated[str, typer.Argument(metavar="PRESET", help="A preset over a shipped table.")],
     out: Annotated[Path, typer.Option("--out", help="Folder where the files go.")] = Path(),
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Of hospitals: hospitals=3, patients=300 of each, seed=0."),
-    ] = None,
 ) -> None:
-    """Write a shipped table as NAME.csv and its description as NAME.toml, to try things on and to start from.
-
-    With `hospitals`: made-up visits of patients, one file a hospital, and run.toml.
-    """
-    given = keyed("--set", settings, {"hospitals": whole, "patients": whole, "seed": natural})
-    if name == "hospitals":
-        from quoron.training.examples import write_hospitals
-
-        for path in write_hospitals(out, **given):
-            print(path)
-        print("Made up: no patient of these hospitals exists.", file=sys.stderr)
-        return
-    if given:
-        raise ConfigError(f"Expected --set {' and '.join(given)} with hospitals only, got {name}.")
+    """Write a shipped table as NAME.csv and its description as NAME.toml, to try things on and to start from."""
     from quoron.training.examples import write_example
 
     for path in write_example(name, out):
@@ -245,15 +222,12 @@ def compare(
 LISTS = ("presets", "algorithms")
 
 
-def _things(typed: str) -> list[str]:
-    """Lists and run folders that complete what is typed."""
-    return [*(name for name in LISTS if name.startswith(typed)), *run_folders(typed)]
-
-
 def show(
     thing: Annotated[
         str,
-        typer.Argument(metavar="RUN|presets|algorithms", help="A folder of runs/, or a list.", autocompletion=_things),
+        typer.Argument(
+            metavar="RUN|presets|algorithms", help="A folder of runs/, or a list.", autocompletion=run_folders
+        ),
     ],
     details: Annotated[
         bool, typer.Option("--details", help="Of a run: every number, the theorem, all coefficients.")

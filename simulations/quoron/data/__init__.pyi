@@ -1,8 +1,5 @@
-from .synthetic import Cube as Cube
 from .synthetic import FamilyName as FamilyName
 from .synthetic import Synthetic as Synthetic
-from .synthetic import hardest_spread as hardest_spread
-from .synthetic import lower_bound as lower_bound
 from .table import Categorical as Categorical
 from .table import DateNumber as DateNumber
 from .table import DatePart as DatePart

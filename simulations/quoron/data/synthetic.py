@@ -1,7 +1,5 @@
 """Made-up populations: users by number of a declared law, and a risk that is known exactly.
 
-What made-up populations share: users by number, which of them are outliers, and a risk that is known exactly.
-
 Excess risk over a synthetic population, accurate in relative terms down to rounding.
 
 Each is written around its optimum x* as non-negative terms, so that nothing cancels when the excess is 1e-8:
@@ -15,19 +13,6 @@ For the logistic loss D is the Kullback-Leibler divergence between label laws: l
 is rotation invariant: x* = c theta* with one number c found by quadrature (c = 1 for i.i.d. users without ridge). So
 E[ D(x, x*) ] is an integral over the plane of x and x*, in which a feature has any direction and a square length of law
 Beta(1, d/2 - 1). No items are needed.
-
-Means of coins on a cube: the instance of a lower bound, with its optimum and the bound itself.
-
-    >>> from quoron_client.protocol.domains import Box
-    >>> crowd = Cube(users=10_000, items_per_user=20, dimension=4, domain=Box(1.0), spread=0.01, seed=1)
-    >>> bool(np.all(np.abs(crowd.optimum) == 1.0))
-    True
-
-Loss -⟨x, z⟩ on the box of half width D; an item z is -A or A in each coordinate, its mean μ drawn once, uniformly from
-[-spread, spread]^d. The excess risk is D Σ|μ_k| - ⟨x, μ⟩: a sign that is wrong costs 2D|μ_k|.
-
-Source: Ghazi, Kumar, Liu & Manurangsi, Theorem 23, with coins in place of truncated Gaussians, so that all constants
-are explicit. Statement and proof: docs/privacy/soft-filter.md#lf4, "Lower bound".
 
 Synthetic users, made when asked for: ten million of them take no memory, and the true optimum is known.
 
@@ -56,8 +41,6 @@ Every user's items come from that user's streams alone: the same bits for any co
 `users` only additions, products, quotients and square roots are used, so every machine makes the same bits.
 """
 
-import math
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -88,7 +71,7 @@ from quoron.data.users import (
 )
 from quoron_client.data.items import ItemBatch
 from quoron_client.losses import Loss, make_loss
-from quoron_client.protocol.domains import Box, Domain, L2Ball, free_ball
+from quoron_client.protocol.domains import Domain, L2Ball, free_ball
 from quoron_privacy.accounts.roots import root
 from quoron_privacy.errors import ConfigError, positive
 from quoron_privacy.kernels.lanes import WIDTH, aligned, alike, fused, keep, lanes, sum_of, sums_of, times
@@ -312,64 +295,6 @@ def divergence(best: NDArray[np.float64], gap: NDArray[np.float64]) -> NDArray[n
 _SMALL, _LARGE = 1 << 17, 1 << 21  # numbers below which another thread costs more than it saves; of a range, at most
 
 
-@dataclass(frozen=True, kw_only=True)
-class MadeUp(ABC):
-    """Users 0 to `users` - 1 of a declared law, drawn by `seed`: equal arguments give equal bits.
-
-    Outliers do not enter the optimum or the risk.
-    """
-
-    users: int  # n
-    items_per_user: int  # m
-    dimension: int  # d
-    domain: Domain
-    seed: int = 0
-    outliers: Outliers = field(default_factory=Outliers)
-
-    @property
-    @abstractmethod
-    def _risk(self) -> Risk:
-        """Of the honest users."""
-
-    @property
-    def _free(self) -> Risk:
-        """The same over all models; of a loss without a least value over those of the domain."""
-        return self._risk
-
-    @property
-    def makes(self) -> bool:
-        """Whether items are made when they are asked for: within the bounds of the loss, for any number of threads."""
-        return True
-
-    @property
-    def hostile_share(self) -> float:
-        """The share of outliers that a plan may know."""
-        return min(self.outliers.fraction, 0.49)
-
-    @property
-    def optimum(self) -> Vector:
-        """argmin over the domain of the honest users' expected loss, shape (d,)."""
-        return self._risk.optimum.copy()
-
-    def excess_risk(self, model: Vector) -> float:
-        """F(model) - inf F >= 0, F the honest users' expected loss; a linear one has its least in the domain."""
-        return self._free.excess(np.asarray(model, np.float64))
-
-    def test_metrics(self, model: Vector) -> dict[str, float]:
-        """Empty: the excess risk already speaks of new users."""
-        del model
-        return {}
-
-    def beside(self, model: Vector) -> Beside:
-        """What the domain's bound costs: users are as declared."""
-        held = max(0.0, self.excess_risk(self.optimum))
-        return Beside(held_back=held, remarks=tuple(about_boundary(self.domain, model, self.optimum, held)))
-
-    def corruption(self, users: Users) -> NDArray[np.uint8]:
-        """`Corruption` of each of `users`, shape (k,)."""
-        return self.outliers.corruption(np.array(users, np.int64), seed=self.seed)
-
-
 def in_ranges(loop: Callable[[int, int], object], offsets: NDArray[np.int64], width: int = 1) -> None:
     """Call a compiled loop(first, last) on ranges over 0 .. len(offsets) - 1, each of about as many numbers, not many.
 
@@ -380,120 +305,6 @@ def in_ranges(loop: Callable[[int, int], object], offsets: NDArray[np.int64], wi
     shares = np.linspace(0, offsets[-1], max(threads, -(-size // _LARGE)) + 1)[1:-1]
     ends = {0, *np.searchsorted(offsets[1:], shares).tolist(), len(offsets) - 1}
     at_once([partial(loop, *each) for each in pairwise(sorted(ends))], threads)
-
-
-_VARIANCE = math.sqrt(8 / 15)  # of (s² - μ²)/s², μ uniform on [-s, s]: the root of its mean square
-
-
-def lower_bound(
-    *,
-    users: int,
-    items_per_user: int,
-    dimension: int,
-    epsilon: float,
-    delta: float,
-    spread: float,
-    bound: float = 1.0,
-    half_width: float = 1.0,
-) -> float:
-    """What no (ε, δ)-DP method's mean excess risk is below on a `Cube` with this spread, over its draw of μ.
-
-    The larger of what privacy and what finitely many items leave to any method; ε = inf for the second alone.
-    """
-    n, m, d, square = users, items_per_user, dimension, spread**2
-    information = _VARIANCE * square / math.sqrt(bound**2 - square)
-    statistical = d * information * math.sqrt(n * m)
-    leak = 2 * delta * d * m * square * (bound + spread) / bound**2
-    private = math.inf if epsilon > 700 else n * (math.sinh(epsilon) * information * math.sqrt(d * m) + leak)
-    return half_width * max(0.0, d * spread - min(statistical, private)) / 2
-
-
-def hardest_spread(
-    *, users: int, items_per_user: int, dimension: int, epsilon: float, delta: float, bound: float = 1.0
-) -> float:
-    """The spread with the largest lower bound, to about 2 %."""
-    spreads = bound * np.geomspace(1e-9, 0.99, 1000)
-    sizes = {"users": users, "items_per_user": items_per_user, "dimension": dimension}
-    found = [lower_bound(**sizes, epsilon=epsilon, delta=delta, spread=float(s), bound=bound) for s in spreads]
-    return float(spreads[int(np.argmax(found))])
-
-
-@dataclass(frozen=True, kw_only=True)
-class Cube(MadeUp):
-    """The population of the lower bound; its `shifted` outliers send -z for z. ConfigError for a domain that is no box.
-
-    See `MadeUp`.
-    """
-
-    spread: float  # s: every |μ_k| is at most this
-    bound: float = 1.0  # A: |z_k|
-
-    def __post_init__(self) -> None:
-        if not self.spread < self.bound:
-            raise ConfigError(f"Expected spread < bound={self.bound:g}, got spread={self.spread:g}.")
-        if not isinstance(self.domain, Box):
-            raise ConfigError("Expected domain.kind='box' for population.kind='cube', got a ball.")
-
-    @cached_property
-    def loss(self) -> Loss:
-        """Linear; its bounds hold for every item without clipping."""
-        norm = self.bound * math.sqrt(self.dimension) * (1 + 1e-9)
-        return make_loss("linear", feature_norm=norm, feature_bound=self.bound)
-
-    @cached_property
-    def mean(self) -> Vector:
-        """μ, shape (d,)."""
-        drawn = np.empty(self.dimension)
-        stream = (np.uint64(self.seed), np.uint32(Purpose.SIGNAL))
-        fill_uniforms(*stream, np.array([0]), np.array([0, self.dimension]), drawn)
-        return self.spread * (2 * drawn - 1)
-
-    @cached_property
-    def _risk(self) -> LinearRisk:
-        return LinearRisk(-self.mean, self.domain)
-
-    def items(self, users: Users) -> ItemBatch:
-        """The items of `users` (k,), in that order: features (k m, d) float32, labels zero."""
-        asked = np.array(users, np.int64)  # a copy: compiled loops want writable memory
-        offsets = np.arange(len(asked) + 1, dtype=np.int64) * self.items_per_user
-        features = np.empty((int(offsets[-1]), self.dimension), np.float32)
-        side = np.float32(self.bound)
-        if float(side) > self.bound:
-            side = np.nextafter(side, np.float32(0))
-        signs = np.where(self.corruption(asked) == Corruption.SHIFTED, -1.0, 1.0)
-        chances = (1 + self.mean / float(side)) / 2
-        streams = (np.uint64(self.seed), np.uint32(Purpose.FEATURES))
-        in_ranges(
-            lambda first, last: _coins(*streams, asked, offsets, signs, chances, side, features, first, last),
-            offsets,
-            self.dimension,
-        )
-        return ItemBatch(features, np.zeros(len(features)), offsets)
-
-    @property
-    def knowledge(self) -> PublicKnowledge:
-        """Of the declared law: an item's deviation is at most A√d."""
-        return PublicKnowledge(
-            gradient_deviation=self.bound * math.sqrt(self.dimension),
-            user_deviation=0.0,
-            hostile_share=self.hostile_share,
-            assumptions=("the declared law of coins is public: it sets predictions and steps, never privacy",),
-        )
-
-
-@njit(cache=True, nogil=True)
-def _coins(seed, purpose, users, offsets, signs, chances, side, features, first, last):  # type: ignore[no-untyped-def]
-    """Items offsets[i] to offsets[i + 1] of users[i]: a coin of its own chance in each coordinate."""
-    d = features.shape[1]
-    for i in range(first, last):
-        start, stop = offsets[i], offsets[i + 1]
-        drawn = np.empty((stop - start) * d)
-        fill_uniforms(seed, purpose, users[i : i + 1], np.array([0, drawn.size]), drawn)
-        sign = np.float32(signs[i])
-        for item in range(stop - start):
-            for j in range(d):
-                up = drawn[item * d + j] < chances[j]
-                features[start + item, j] = sign * (side if up else -side)
 
 
 # float32 rounding may lengthen a row by half a unit in the last place; this keeps it within its norm.
@@ -675,9 +486,18 @@ _LIKELY = 1.05  # room above the largest eigenvalue that m items in d dimensions
 
 
 @dataclass(frozen=True, kw_only=True)
-class Synthetic(MadeUp):
-    """A population of one family, as `MadeUp`: on every machine the same bits, but for last places of exp."""
+class Synthetic:
+    """Users 0 to `users` - 1 of one family, drawn by `seed`: equal arguments, equal bits, but for last places of exp.
 
+    Outliers do not enter the optimum or the risk.
+    """
+
+    users: int  # n
+    items_per_user: int  # m
+    dimension: int  # d
+    domain: Domain
+    seed: int = 0
+    outliers: Outliers = field(default_factory=Outliers)
     family: FamilyName
     feature_norm: float = 1.0  # R
     signal_norm: float = 1.0  # |theta*|; for the linear family the norm of the mean, for the quadratic one |x*|
@@ -776,8 +596,36 @@ class Synthetic(MadeUp):
 
     @property
     def makes(self) -> bool:
-        """Unless they are kept in memory; see `MadeUp`."""
+        """Whether items are made when they are asked for: within the bounds of the loss, for any number of threads."""
         return not self.in_memory
+
+    @property
+    def hostile_share(self) -> float:
+        """The share of outliers that a plan may know."""
+        return min(self.outliers.fraction, 0.49)
+
+    @property
+    def optimum(self) -> Vector:
+        """argmin over the domain of the honest users' expected loss, shape (d,)."""
+        return self._risk.optimum.copy()
+
+    def excess_risk(self, model: Vector) -> float:
+        """F(model) - inf F >= 0, F the honest users' expected loss; a linear one has its least in the domain."""
+        return self._free.excess(np.asarray(model, np.float64))
+
+    def test_metrics(self, model: Vector) -> dict[str, float]:
+        """Empty: the excess risk already speaks of new users."""
+        del model
+        return {}
+
+    def beside(self, model: Vector) -> Beside:
+        """What the domain's bound costs: users are as declared."""
+        held = max(0.0, self.excess_risk(self.optimum))
+        return Beside(held_back=held, remarks=tuple(about_boundary(self.domain, model, self.optimum, held)))
+
+    def corruption(self, users: Users) -> NDArray[np.uint8]:
+        """`Corruption` of each of `users`, shape (k,)."""
+        return self.outliers.corruption(np.array(users, np.int64), seed=self.seed)
 
     @cached_property
     def knowledge(self) -> PublicKnowledge:
@@ -841,10 +689,12 @@ class Synthetic(MadeUp):
 
     @cached_property
     def _risk(self) -> Risk:
+        """Of the honest users."""
         return self._over(self.domain)
 
     @cached_property
     def _free(self) -> Risk:
+        """The same over all models; of a loss without a least value over those of the domain."""
         risk = self._risk
         if isinstance(risk, LinearRisk) or not risk.held:
             return risk

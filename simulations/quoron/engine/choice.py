@@ -6,7 +6,7 @@ quoron.simulate("quickstart", engine=Service(clients=20))
 quoron.simulate("quickstart", engine="service:clients=20")
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from importlib.util import find_spec
@@ -79,15 +79,11 @@ class Service:
 
     clients: int | None = None  # the first users; default: all users
     workers: int | None = None  # processes of clients; default: as many as three quarters of the free memory allow
-    kills: Sequence[str] = ()  # clients to kill, as CLIENT@ROUND
     slow: str | None = None  # share of slow clients and their delay, as 10%:2s
+    timeout: int | None = None  # seconds that a round waits for a client that is missing; default 600
 
     def __post_init__(self) -> None:
-        listed = isinstance(self.kills, Sequence) and not isinstance(self.kills, str)
-        if not (listed and all(isinstance(kill, str) for kill in self.kills)):
-            raise ConfigError(f"Expected kills as a list of CLIENT@ROUND, got kills={self.kills!r}.")
         _check_fields(self, needs="grpc", extra="federation")
-        object.__setattr__(self, "kills", tuple(self.kills))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +104,7 @@ ENGINES: dict[str, type[Engine]] = {"inline": Inline, "ray": Ray, "flower": Flow
 def from_spec(engine: str | Engine) -> Engine:
     """Return the engine that a text such as `ray:address=auto,workers=8` means; an engine itself as it is.
 
-    A name, and behind a colon its fields as KEY=VALUE with commas between them; `kills` may stand there several times.
+    A name, and behind a colon its fields as KEY=VALUE with commas between them.
 
     >>> from_spec("inline:workers=4")
     Inline(workers=4)
@@ -128,7 +124,7 @@ def from_spec(engine: str | Engine) -> Engine:
     kinds, typed = keys[name], listed.split(",") if colon else ()
     listing = (" ".join((other, ", ".join(of))) for other, of in keys.items())
     otherwise = f"Engines and their keys: {'; '.join(listing)}."
-    given = pairs(f"the engine {name}", typed, kinds, otherwise=otherwise, many=("kills",))
+    given = pairs(f"the engine {name}", typed, kinds, otherwise=otherwise)
     given |= {key: int(value) for key, value in given.items() if kinds[key] == int | None and value.isdecimal()}
     try:
         return ENGINES[name](**given)

@@ -229,7 +229,7 @@ class Held:
     def ask(self, question: Question) -> tuple[Any, ...]:
         """("returned", the answer), or ("failed", its kind and words)."""
         try:
-            return "returned", self._service(question, lambda _: None)
+            return "returned", self._service(question)
         except QuoronError as error:
             return "failed", type(error).__name__, str(error)
 

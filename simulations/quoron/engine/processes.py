@@ -4,7 +4,7 @@
         program.check()
     workers = Workers(threads=1, modules=["quoron.engine.sharded"])
     with workers.start(pickle.dumps(service)) as worker:  # a copy of a program that has imported those modules
-        worker.ask(question)  # service(question, report) there
+        worker.ask(question)  # service(question) there
 
 | process                      | how it learns that the process that started it is gone                         |
 | ---------------------------- | ------------------------------------------------------------------------------ |
@@ -46,8 +46,7 @@ TAIL = 2000  # characters of what a worker that died had written
 ALONE = dict.fromkeys(("NUMBA_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1") | {
     "JE_ARROW_MALLOC_CONF": "background_thread:false"
 }
-Report = Callable[[Any], None]
-Service = Callable[[Any, Report], Any]  # what a worker does with a message; it may report before it returns
+Service = Callable[[Any], Any]  # what a worker does with a message
 
 
 class Died(RunError):
@@ -290,27 +289,23 @@ class Worker:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def ask(self, message: Any, report: Report = lambda _: None) -> Any:
-        """Return what the service returns, after `report` of what it reports. Raises Died, and the service's errors."""
+    def ask(self, message: Any) -> Any:
+        """Return what the service returns. Raises Died, and the service's errors."""
         self.send(message)
-        while True:
-            try:
-                kind, sizes, found = self._socket.recv()
-            except (EOFError, OSError):
-                raise self._died() from None
-            if kind == "failed":
-                raise own_error(*found)
-            if sum(sizes) > (0 if self._view is None else len(self._view)):
-                self._view = mmap.mmap(self._shared.fileno(), sum(sizes))
-            arrays, first = [], 0
-            for size in sizes:
-                assert self._view is not None
-                arrays.append(bytearray(memoryview(self._view)[first : first + size]))
-                first += size
-            reply = pickle.loads(found, buffers=arrays)  # from a copy of a program of ours, and nobody else
-            if kind == "returned":
-                return reply
-            report(reply)
+        try:
+            kind, sizes, found = self._socket.recv()
+        except (EOFError, OSError):
+            raise self._died() from None
+        if kind == "failed":
+            raise own_error(*found)
+        if sum(sizes) > (0 if self._view is None else len(self._view)):
+            self._view = mmap.mmap(self._shared.fileno(), sum(sizes))
+        arrays, first = [], 0
+        for size in sizes:
+            assert self._view is not None
+            arrays.append(bytearray(memoryview(self._view)[first : first + size]))
+            first += size
+        return pickle.loads(found, buffers=arrays)  # from a copy of a program of ours, and nobody else
 
     def send(self, message: Any) -> None:
         """Send a message, to be answered in its turn. Raises Died."""
@@ -408,7 +403,7 @@ def _work(orders: socket.socket, number: int, shared: int, log: int) -> NoReturn
     threading.Thread(target=_listen, args=(connection, messages), daemon=True).start()
     view: mmap.mmap | None = None
 
-    def tell(kind: str, reply: Any) -> None:
+    def tell(reply: Any) -> None:
         nonlocal view
         arrays: list[pickle.PickleBuffer] = []
         written = pickle.dumps(reply, 5, buffer_callback=arrays.append)
@@ -421,16 +416,16 @@ def _work(orders: socket.socket, number: int, shared: int, log: int) -> NoReturn
             assert view is not None
             view[first : first + part.nbytes] = part
             first += part.nbytes
-        connection.send((kind, sizes, written))
+        connection.send(("returned", sizes, written))
 
     service: Service = pickle.loads(messages.get())  # from the process that started this one, and no other
     while True:
         try:
-            returned = service(messages.get(), lambda reply: tell("reported", reply))
+            returned = service(messages.get())
         except QuoronError as error:
             connection.send(("failed", (), (type(error).__name__, str(error))))
         else:
-            tell("returned", returned)
+            tell(returned)
 
 
 def _listen(connection: Connection, messages: "queue.SimpleQueue[Any]") -> None:

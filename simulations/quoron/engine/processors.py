@@ -80,28 +80,3 @@ def _left(mounted: Path, path: str, most: str, now: str, files: str) -> list[int
 def largest(used: "struct_rusage") -> int:
     """The largest resident memory of a process, in bytes, which systems tell in different units."""
     return used.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-
-
-def memory_below(process: int) -> int:
-    """Bytes that all processes below one took at their peaks, pages that they share once (PSS); 0 where unknown.
-
-    Of each it is what it holds, in its share, and what it has given back since its own peak.
-    """
-    parents, found = {}, 0
-    for place in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError, ValueError, IndexError):
-            parents[int(place.name)] = int((place / "stat").read_text().rpartition(")")[2].split()[1])
-    wanted = {process}
-    while more := {child for child, parent in parents.items() if parent in wanted} - wanted:
-        wanted |= more
-    for child in wanted - {process}:
-        with suppress(OSError, KeyError, ValueError):
-            said = dict(
-                line.split(":", 1)
-                for name in ("status", "smaps_rollup")
-                for line in Path(f"/proc/{child}/{name}").read_text().splitlines()
-                if ":" in line and line.endswith(" kB")
-            )
-            held, most, now = (int(said[name].split()[0]) for name in ("Pss", "VmHWM", "VmRSS"))
-            found += 1024 * (held + max(0, most - now))
-    return found

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from quoron.data.users import Answering, Users
 from quoron.engine.inline import Indices, InlineEngine, Told, looked_at_again, part_of, together
-from quoron.engine.processes import Died, Report, Workers
+from quoron.engine.processes import Died, Workers
 from quoron.engine.processors import processors
 from quoron_client.protocol.questions import Question
 from quoron_client.randomisers import LocalRandomness
@@ -83,9 +83,8 @@ class Shard:
 
     engine: "Engine"
 
-    def __call__(self, question: Question, report: Report) -> Told:
+    def __call__(self, question: Question) -> Told:
         """Return their answer."""
-        del report
         return self.engine.ask(question)
 
 

@@ -10,7 +10,6 @@ import pyarrow.parquet as pq
 from quoron.config import (
     ColumnsSection,
     Config,
-    CubeSection,
     LabelSection,
     SyntheticSection,
     TableSection,
@@ -46,7 +45,7 @@ def cut(config: Config, base: Path, frame: pa.Table | None, clients: int | None)
     people = config.population
     if clients is None:
         return config, frame
-    if isinstance(people, SyntheticSection | CubeSection):
+    if isinstance(people, SyntheticSection):
         return config.model_copy(update={"population": people.model_copy(update={"users": clients})}), frame
     if not isinstance(people, TableSection):
         raise ConfigError(

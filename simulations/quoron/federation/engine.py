@@ -6,7 +6,6 @@ The bits are those of the inline engine: the same plan, the same seeds, and ever
 An interrupted run begins again, to the same bits.
 """
 
-import os
 import time
 from collections.abc import Sequence
 from dataclasses import fields, replace
@@ -16,10 +15,9 @@ from tempfile import gettempdir
 from typing import Any
 
 from quoron.engine.choice import Service
-from quoron.engine.processors import free_ports, memory_below
+from quoron.engine.processors import free_ports
 from quoron.federation import programs
 from quoron.federation.client_items import give
-from quoron.federation.faults import Faults
 from quoron.federation.folder import Folder, Order, passing, processes_for, sweep
 from quoron.federation.launch import Local
 from quoron.federation.submission import specification_of
@@ -34,7 +32,7 @@ from quoron_server.books.ledger import Ledger
 from quoron_server.rounds import Observer, RoundEvent
 from quoron_server.specification import RunSpecification
 
-SECONDS = 600.0  # of a round where no network says how long it takes answers: it ends once all have answered
+SECONDS = 600.0  # of a round without a timeout: it ends once all have answered
 ATTENDED = 4.0  # the same where who answers is public: then it ends after half of that
 NAME = "simulation"  # of the run, in the federation's books
 FIGURES = "federation.json"  # in the run folder: who took part, and who was killed
@@ -75,8 +73,7 @@ def simulate(
     """
     service = Service() if service is None else service
     order = order_of(service, prepared, resumed=folder.ledger.is_file())
-    faults = Faults.parse(kills=service.kills, slow=service.slow, dropout=prepared.config.run.dropout)
-    faults.check(order.clients, prepared.planned.plan.cost.rounds)
+    faults = programs.Faults.parse(slow=service.slow, dropout=prepared.config.run.dropout)
     if runs.begin(prepared, folder):
         return runs.carry_out(prepared, folder, observers)  # complete: nobody is asked
     sweep(Path(gettempdir()))
@@ -89,18 +86,17 @@ def simulate(
         local.begin()
         local.ready(partial(runs.tell, observers))
         began = time.monotonic()
-        _carry_out(local, prepared, observers)
+        _carry_out(local, prepared, observers, service.timeout)
         figures = {"clients": order.clients, "processes": order.processes, "seconds": time.monotonic() - began}
-        memory = memory_below(os.getpid())
         folder.write_json(FIGURES, figures | local.stop())
         with Database(place.books) as database, Ledger.within(database, NAME) as ledger:
-            result = runs.taken_over(prepared, folder, ledger, memory)
+            result = runs.taken_over(prepared, folder, ledger)
     for observer in observers:
         observer.finished(result.model)
     return result
 
 
-def specification(prepared: Prepared[Setup]) -> RunSpecification:
+def specification(prepared: Prepared[Setup], timeout: int | None = None) -> RunSpecification:
     """The run as an operator would submit it; rounds end once everybody has answered."""
     config, plan, population = prepared.config, prepared.planned.plan, prepared.scene.population
     seconds = ATTENDED if config.privacy.min_cohort.participation == "public" else SECONDS
@@ -110,17 +106,17 @@ def specification(prepared: Prepared[Setup]) -> RunSpecification:
         loss=population.loss,
         columns=columns_of(config, population),
         run=NAME,
-        seconds=seconds if config.run.link is None else config.run.link.deadline,
+        seconds=seconds if timeout is None else timeout,
         simulation_seed=config.run.seed,
         early_ends=True,
     )
 
 
-def _carry_out(local: Local, prepared: Prepared[Setup], observers: Sequence[Observer]) -> None:
+def _carry_out(local: Local, prepared: Prepared[Setup], observers: Sequence[Observer], timeout: int | None) -> None:
     """Submit the run and tell observers of its rounds until it is complete, through every death of its coordinator."""
     for observer in observers:
         observer.started(prepared.planned.plan)
-    wanted, last = specification(prepared).as_text(), -1
+    wanted, last = specification(prepared, timeout).as_text(), -1
     submitted, ended, gone = False, None, None
     while ended is None:
         try:

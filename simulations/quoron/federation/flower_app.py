@@ -23,7 +23,7 @@ from typing import Any
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from quoron.federation.flower_submission import SAYS
+from quoron.federation.flower_commands import SAYS
 from quoron.flower.training import allows_simulation, require_users
 from quoron.run_folder import RunFolder
 from quoron_client.durable import make_folder

@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 
 from quoron.config import Config
 from quoron.engine.inline import InlineEngine
-from quoron.reports.progress import Display
+from quoron.reports.terminal import Display
 from quoron.run_folder import RunFolder, claim
 from quoron.simulation import run as runs
 from quoron.simulation.problem import setup

@@ -6,7 +6,6 @@
 They are the tables of a TOML file, which holds paths and never a token.
 """
 
-import difflib
 import os
 import re
 from collections.abc import Iterator
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from quoron import toml_text
-from quoron_privacy.errors import ConfigError, IdentityError, LedgerUnavailable, RunError
+from quoron_privacy.errors import ConfigError, IdentityError, LedgerUnavailable, RunError, nearest
 
 if TYPE_CHECKING:  # the commands that do not connect start without gRPC
     from quoron.federation.closed_books import StoredBooks
@@ -113,10 +112,9 @@ def named(name: str) -> Profile:
     """Return a profile. Raises ConfigError for an unknown one, with the nearest."""
     known = read()
     if name not in known:
-        near = difflib.get_close_matches(name, known, 1)
-        help_ = f"Did you mean {near[0]!r}?" if near else f"`quoron login HOST:PORT --profile {name}` makes it."
+        close = nearest(name, known, f"`quoron login HOST:PORT --profile {name}` makes it.")
         names = ", ".join(sorted(known)) or "which has none"
-        raise ConfigError(f"Expected a profile of {place()}, {names}, got {name!r}. {help_}")
+        raise ConfigError(f"Expected a profile of {place()}, {names}, got {name!r}. {close}")
     return known[name]
 
 

@@ -11,6 +11,7 @@ import gc
 import logging
 import os
 import pickle
+import re
 import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -19,11 +20,11 @@ from dataclasses import dataclass
 from functools import partial
 from math import prod
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 
-from quoron.data.users import Corruption
-from quoron.federation.faults import Faults
+from quoron.data.users import Corruption, Purpose, uniforms, words
 from quoron.federation.folder import ITEMS, Folder, Order, reached
 from quoron.planning.plans import Prepared
 from quoron.simulation.problem import Setup
@@ -39,7 +40,7 @@ from quoron_client.federation.work import Worker
 from quoron_client.protocol.questions import Answers, LocalReport, Status, Task, summed
 from quoron_client.protocol.wire import answer_to_wire, question_from_wire, task_name
 from quoron_client.randomisers import SeededRandomness
-from quoron_privacy.errors import QuoronError
+from quoron_privacy.errors import ConfigError, QuoronError
 from quoron_privacy.noise.streams import SeededNoise, StartedNoise
 from quoron_protos.v1 import federation_pb2 as federation
 from quoron_server.algorithms import ALGORITHMS
@@ -59,6 +60,45 @@ LONGEST = 1000  # characters of why a client has failed, which are written to th
 ONE_SERVER = tuple(each for each in TRUST_MODELS if each != TWO_SERVERS)  # no second operator is on this machine
 _SENT = {Corruption.HUGE: 1e300, Corruption.NAN: np.nan, Corruption.INF: np.inf, Corruption.ZERO: 0.0}
 _LOG = logging.getLogger("quoron")
+
+
+_SLOW = re.compile(r"(?:(\d+(?:\.\d+)?)%:)?(\d+(?:\.\d+)?)(ms|s)")
+
+
+@dataclass(frozen=True, slots=True)
+class Faults:
+    """What goes wrong in a simulation: which clients are slow or silent. A federation that is kept has no faults.
+
+    >>> Faults.parse(slow="10%:2s")
+    Faults(slow=(0.1, 2.0), dropout=0.0)
+    """
+
+    slow: tuple[float, float] = (0.0, 0.0)  # share of the clients, those with the highest numbers, and their seconds
+    dropout: float = 0.0  # probability that an asked client does not answer, drawn as by the inline engine
+
+    @classmethod
+    def parse(cls, *, slow: str | None = None, dropout: float = 0.0) -> Self:
+        """Read the text of the command line: SHARE%:SECONDSs, without a share of all clients."""
+        if slow is None:
+            return cls(dropout=dropout)
+        found = _SLOW.fullmatch(slow.strip())
+        share = 2.0 if found is None else float(found[1] or 100) / 100
+        if found is None or share > 1:
+            raise ConfigError(f"Expected slow clients as 10%:2s, or 2s for all, got {slow!r}.")
+        return cls((share, float(found[2]) * (1e-3 if found[3] == "ms" else 1.0)), dropout)
+
+    def delay(self, client: int, clients: int) -> float:
+        """Seconds that a client takes more."""
+        share, seconds = self.slow
+        return seconds if client > clients - round(share * clients) else 0.0
+
+    def silent(self, client: int, round_: int, seed: int) -> bool:
+        """Whether a client does not answer in a round: the coins of the inline engine."""
+        if not self.dropout:
+            return False
+        users = np.array([client - 1], np.int64)
+        drawn = uniforms(words(seed=seed, purpose=Purpose.DROPOUT, users=users, block=round_)[:, 0])
+        return bool(drawn[0] < self.dropout)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,25 +150,15 @@ async def _count(running: Coordinator, status: int) -> None:
         await asyncio.sleep(LOOK)
 
 
-def clients(
-    folder: Folder,
-    order: Order,
-    simulation: Simulation | None,
-    numbers: tuple[int, ...],
-    died: frozenset[int],
-    status: int,
-) -> None:
-    """Be these clients until SIGTERM; `died` have been killed before."""
+def clients(folder: Folder, order: Order, simulation: Simulation | None, numbers: tuple[int, ...], status: int) -> None:
+    """Be these clients until SIGTERM."""
 
     async def together() -> None:
         stop, loop = asyncio.Event(), asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, stop.set)
         loop.set_default_executor(ThreadPoolExecutor(len(numbers) + 2))  # one that is slow keeps nobody waiting
         await asyncio.gather(
-            *(
-                _client(folder.client(number), order, simulation, number, number in died, stop, status)
-                for number in numbers
-            )
+            *(_client(folder.client(number), order, simulation, number, stop, status) for number in numbers)
         )
 
     asyncio.run(together())
@@ -139,7 +169,6 @@ async def _client(
     order: Order,
     simulation: Simulation | None,
     number: int,
-    died: bool,
     stop: asyncio.Event,
     status: int,
 ) -> None:
@@ -162,7 +191,7 @@ async def _client(
     user = None
     if simulation is not None:
         sends = simulation.scene.population.corruption(np.array([number - 1]))[0]
-        user = User(number, order, simulation, Corruption(int(sends)), died, status)
+        user = User(number, order, simulation, Corruption(int(sends)))
     while not stop.is_set():
         try:
             if user is None:
@@ -185,8 +214,6 @@ class User:
     order: Order
     simulation: Simulation
     corruption: Corruption = Corruption.HONEST
-    died: bool = False  # before, as ordered
-    status: int = -1
 
     def items(self, path: Path, _: Terms) -> OwnItems:
         """Its items as they are made up: no table's rows become these very bits."""
@@ -211,9 +238,6 @@ class SimulatedWorker(Worker):
         user = self.simulated
         assert user is not None
         faults, order = user.simulation.faults, user.order
-        if faults.killed(user.number, message.round, before=user.died):
-            _say(user.status, f"dying {user.number}")
-            os.kill(os.getpid(), signal.SIGKILL)
         if ready and (delay := faults.delay(user.number, order.clients)):
             time.sleep(delay)
         if user.corruption == Corruption.MISSING or faults.silent(

@@ -42,7 +42,6 @@ class Child:
     due: float = 0.0  # when it is to begin
     short: int = 0  # lives that were none, in a row
     by_itself: bool = False  # whether the last one was ended by nobody
-    ordered: bool = False  # whether the last one was to be killed
 
     @property
     def kind(self) -> str:
@@ -59,7 +58,6 @@ class Supervisor:
     ear: socket.socket | None  # of its parent
     simulation: programs.Simulation | None = None
     children: list[Child] = field(default_factory=list)
-    died: set[int] = field(default_factory=set)  # clients that were killed as ordered
     killed: list[int | str] = field(default_factory=list)  # clients, or the coordinator, as often as they were
     here: int = 0  # clients in conversation
     leaving: bool = False
@@ -104,7 +102,7 @@ class Supervisor:
     def _begin_due(self) -> None:
         for child in self.children:
             if child.process is None and child.due <= time.monotonic():
-                child.began, child.ordered = time.monotonic(), False
+                child.began = time.monotonic()
                 child.process = fork(partial(self._live, child))
                 self._note()
 
@@ -130,7 +128,7 @@ class Supervisor:
         log_limit.begin()
         die_with(watched)
         if child.numbers:
-            programs.clients(self.folder, self.order, self.simulation, child.numbers, frozenset(self.died), saying)
+            programs.clients(self.folder, self.order, self.simulation, child.numbers, saying)
         else:
             programs.coordinator(self.folder, self.order, self.simulation, saying)
 
@@ -139,7 +137,7 @@ class Supervisor:
         for child in self.children:
             if child.process is not None and self._has_ended(child):
                 self._hear()
-                if not (child.by_itself or child.ordered):
+                if not child.by_itself:
                     self.killed += child.numbers or ("coordinator",)
                 if not child.numbers:
                     self.here = 0
@@ -171,11 +169,6 @@ class Supervisor:
                 self.here = int(rest[0])
                 self._note()
                 self._tell(here=self.here)
-            elif kind == "dying":
-                self.died.add(int(rest[0]))
-                self.killed.append(int(rest[0]))
-                for child in self.children:
-                    child.ordered |= int(rest[0]) in child.numbers
             elif kind == "failed":
                 self._fail(f"Client {' has failed: '.join(rest)}")
 

@@ -1,1 +1,1 @@
-"""Plans: one algorithm's, the rule that chooses among all, what a network makes of their rounds."""
+"""Plans: one algorithm's, and the rule that chooses among all."""

@@ -13,12 +13,10 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from quoron.config import BudgetSection, Config, FlightsSection, SiloSection, TableSection, TwoServersSection
-from quoron.engine.network import Network
 from quoron.planning import meaning as bounds
 from quoron.planning.choosing import LIKELY, STRICTER, TRUSTED, UNSEEN, automatic, ruled, unbearable
 from quoron.planning.choosing import Candidate as Candidate
 from quoron.planning.meaning import Meaning, meaning, unsure
-from quoron.planning.projection import Costs, Projection, of_candidates, of_plan
 from quoron.results import Axes, Tabular, axes
 from quoron.run_folder import RECORD, RunFolder
 from quoron.toml_text import comment
@@ -182,9 +180,7 @@ class Plan(Tabular):
     candidates: tuple[Candidate, ...]
     curve: RoundsCurve | None = None  # of the plan's algorithm, when it was asked for
     choice: str | None = None  # why the algorithm was chosen, in one sentence; None when it was named
-    network: Projection | None = None  # wall-clock over a network, when one is given
     remarks: tuple[str, ...] = ()  # what its algorithm says of the plan, and what was taken for what nobody declared
-    costs: tuple[Costs, ...] = ()  # of every feasible candidate over each network that is given
     advice: "Advice | None" = None  # how many users or which ε would do, where that was asked
 
     @property
@@ -231,12 +227,6 @@ class Plan(Tabular):
         others = [_worthwhile(each, self.plan.problem) for each in _candidates(config, self.plan.problem, ALGORITHMS)]
         return replace(self, candidates=tuple(own.get(each.algorithm, each) for each in others))
 
-    def over(self, networks: Mapping[str, Network], *, everybody: bool) -> "Plan":
-        """The same with what rounds cost over networks: the plan's, and with `everybody` those of all candidates."""
-        chosen = {text: of_plan(self.plan, text, network) for text, network in networks.items()}
-        costs = of_candidates(self.candidates, networks) if everybody and networks else ()
-        return replace(self, network=chosen[next(iter(chosen))] if len(chosen) == 1 else None, costs=costs)
-
     @property
     def forecast(self) -> Meaning | None:
         """What the predicted excess risk means for the label; None where nobody has measured a bound."""
@@ -251,14 +241,12 @@ class Plan(Tabular):
         """The plan, and one entry for each algorithm considered."""
         considered = [{name: row[name] for name in CONSIDERED} for row in (each.record() for each in self.candidates)]
         curve = {} if self.curve is None else {"rounds_curve": self.curve.as_json()}
-        network: dict[str, Any] = {} if self.network is None else {"network": self.network.as_json()}
-        network |= {"costs": [asdict(each) for each in self.costs]} if self.costs else {}
         read = self.forecast
         said: dict[str, Any] = {"forecast": None if read is None else read.as_json()}
         said |= {"choice": self.choice, "considered": considered, "remarks": [*self.doubts, *self.remarks]}
         if (paid := self.plan.guarantee.bought) is not None:
             said["purchases"] = [asdict(each) for each in paid.costs()]
-        return plan_json(self.plan) | said | curve | network
+        return plan_json(self.plan) | said | curve
 
 
 def choose(

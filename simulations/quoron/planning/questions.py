@@ -63,11 +63,10 @@ class Advice(Printed):
 
     curve: EpsilonCurve | None = None
     enough: Enough | None = None
-    widest: Enough | None = None  # as `enough`, of the most coefficients that columns still to be estimated may become
 
     def rows(self) -> list[tuple[str, str]]:
         """Return what would do for the risk, and the predicted excess risk of each ε."""
-        found = [row for enough in (self.enough, self.widest) if enough is not None for row in enough.rows()]
+        found = [] if self.enough is None else self.enough.rows()
         for epsilon, point in self.curve or ():
             found.append((f"ε = {epsilon:.3g}", f"{risk_words(point.predicted, point.guess)}, {point.algorithm}"))
         return found
@@ -79,8 +78,6 @@ class Advice(Printed):
             answers["epsilon_curve"] = [{"epsilon": epsilon} | point.record() for epsilon, point in self.curve]
         if self.enough is not None:
             answers["enough"] = asdict(self.enough)
-        if self.widest is not None:
-            answers["widest"] = asdict(self.widest)
         return answers
 
 

@@ -6,16 +6,15 @@
     >>> found.method, bool(np.abs(found.value - visits.mean(axis=0)).max() < 0.02), bool(found.radius < 10.0)
     ('learnt', True, True)
 
-| method      | what is released                                                              | protects against    |
-| ----------- | ----------------------------------------------------------------------------- | ------------------- |
-| `learnt`    | where users are and how far from one another, then the mean clipped as it pays | all but the holder |
-| `clip`      | the mean clipped at `bound`, with noise                                       | all but the holder |
-| `two-stage` | that with part of the budget, then the mean clipped around it                 | all but the holder |
-| `range`     | private ranges of rotated coordinates, then the mean clipped around them      | all but the holder |
-| `robust`    | whether all but the declared `outliers` agree; if so, the mean of those who do | all but the holder |
-| `local`     | noisy reports of the users; with `spread`, some of them to find the centre    | the holder as well |
-| `auto`      | `robust` where outliers are declared, else `learnt` where users are enough to | all but the holder |
-|             | be found, else the least noisy of `clip`, `two-stage` and `range`             |                     |
+| method      | what is released                                                               |
+| ----------- | ------------------------------------------------------------------------------ |
+| `learnt`    | where users are and how far from one another, then the mean clipped as it pays |
+| `clip`      | the mean clipped at `bound`, with noise                                        |
+| `two-stage` | that with part of the budget, then the mean clipped around it                  |
+| `range`     | private ranges of rotated coordinates, then the mean clipped around them       |
+| `robust`    | whether all but the declared `outliers` agree; if so, the mean of those who do |
+| `auto`      | `robust` where outliers are declared, else `learnt` where users are enough to  |
+|             | be found, else the least noisy of `clip`, `two-stage` and `range`              |
 
 `learnt` needs no `spread`: from n μ = 15 (√d + 3.5) on it finds users in a `bound` a thousand times too large; in a
 larger one its error grows. What it finds, `centre` and `radius`, is released with the value. The forecast of the error
@@ -27,7 +26,7 @@ is logged to "quoron" before the charge. A few users at a far corner move all bu
     ('robust', True)
 
 Source: Bassily & Sun (2023), Algorithms 1, 2, 3 and 6; Lowy, Liu & Asi (2024) for the outliers; `learnt` is ours.
-Proofs: docs/privacy/private-mean.md and docs/privacy/local-model.md.
+Proofs: docs/privacy/private-mean.md.
 """
 
 import logging
@@ -44,26 +43,15 @@ from numpy.typing import ArrayLike, NDArray
 
 from quoron.arguments import DELTA, entry_point
 from quoron.results import Release
-from quoron_client.randomisers import (
-    LocalRandomness,
-    RangeBits,
-    SeededRandomness,
-    SystemRandomness,
-    VectorNoise,
-    rotated_coordinates,
-)
-from quoron_privacy import local
 from quoron_privacy.accounts import gdp
 from quoron_privacy.accounts.roots import least_users
 from quoron_privacy.errors import ConfigError, DataError, Infeasible, NothingReleased, non_negative
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_privacy.means import private_range
-from quoron_privacy.means.clipping import clip_rows
 from quoron_privacy.means.learnt_mean import TAIL, LearntMean, enough_users, gaussians
 from quoron_privacy.means.private_range import Crude, TruncatedMean
-from quoron_privacy.means.rotation import coordinate_bound, padded, random_signs
 from quoron_privacy.noise.streams import NoiseSource, RandomStream, SeededNoise, total_variation
-from quoron_server.plan import MOST_EPSILON, Guarantee, Privacy, TrustModel
+from quoron_server.plan import MOST_EPSILON, Guarantee, Privacy
 from quoron_server.wording import ReleaseGuarantee, sentence
 
 if TYPE_CHECKING:
@@ -74,14 +62,12 @@ else:
 
 Matrix = NDArray[np.float64]
 Vector = NDArray[np.float64]
-Method = Literal["auto", "learnt", "clip", "two-stage", "range", "robust", "local"]
+Method = Literal["auto", "learnt", "clip", "two-stage", "range", "robust"]
 
 _log = logging.getLogger("quoron")
 FAILURE = 1e-3  # chance that a user within `spread` is clipped
 _CRUDE: dict[str, Crude] = {"clip": "none", "two-stage": "gaussian", "range": "range"}
 _NUMBERS = "biuf"  # kinds of numpy types that are numbers
-_CHUNK = 1 << 22  # noisy bits held at a time
-_MOST_BINS = 1 << 8  # of a user's range report, one bit each
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +157,7 @@ def mean(
             then begins; charged to a given ledger only. None: from the system.
 
     Users with anything that is not finite count as absent: the divisor stays n, so they count as the centre that others
-    are clipped around. For `local` they report like zero.
+    are clipped around.
 
     Raises:
         DataError: no users, users of different dimensions.
@@ -187,10 +173,8 @@ def mean(
     for name, number in (("bound", bound), ("spread", 1.0 if spread is None else spread)):
         if not 1e-100 < number < 1e100:
             raise ConfigError(f"Expected {name} in (1e-100, 1e100), got {name}={number}.")
-    if method not in ("auto", "learnt", "robust", "local", *_CRUDE):
-        raise ConfigError(
-            f"Expected method in auto, learnt, clip, two-stage, range, robust, local, got method={method!r}."
-        )
+    if method not in ("auto", "learnt", "robust", *_CRUDE):
+        raise ConfigError(f"Expected method in auto, learnt, clip, two-stage, range, robust, got method={method!r}.")
     if outliers is not None and method not in ("auto", "robust"):
         raise ConfigError(f"Expected no outliers with method={method!r}, which keeps them. Use method='robust'.")
     if outliers is not None:
@@ -218,7 +202,7 @@ def mean(
     mu, variation = planned.mu, total_variation(gaussians=planned.gaussians)
 
     def verify() -> None:
-        if mu is not None:  # robust and local means are verified where they are calibrated
+        if mu is not None:  # a robust mean is verified where it is calibrated
             verify_gaussian("private mean", mu, variation, epsilon, delta)
 
     def draw(noise: NoiseSource) -> tuple[PrivateMean | None, dict[str, Any]]:
@@ -257,8 +241,9 @@ def _of_noise(scale: float, dimension: int) -> ErrorBound:
     return ErrorBound(scale * (math.sqrt(dimension) + TAIL))
 
 
-def _guarantee(privacy: Privacy, theorem: str, trust_model: TrustModel = "central-broadcast") -> Guarantee:
-    return Guarantee(privacy.epsilon, privacy.delta, "replace-one", trust_model, (), f"docs/privacy/{theorem}")
+def _guarantee(privacy: Privacy, theorem: str = "") -> Guarantee:
+    where = f"docs/privacy/private-mean.md{theorem}"
+    return Guarantee(privacy.epsilon, privacy.delta, "replace-one", "central-broadcast", (), where)
 
 
 def _user_means(users: Any) -> Matrix:
@@ -332,8 +317,6 @@ def _plan(
     users: int, privacy: Privacy, *, dimension: int, bound: float, spread: float | None, method: Method
 ) -> _Planned:
     """Return the plan of any method but `robust`; `auto` learns wherever users are enough to find their place."""
-    if method == "local":
-        return _local(users, dimension, privacy, bound, spread)
     if method in ("auto", "learnt"):
         mu = _mu(privacy, gaussians(dimension))
         if method == "learnt" or users >= enough_users(dimension, mu):
@@ -357,7 +340,7 @@ def _robust(users: int, privacy: Privacy, *, dimension: int, bound: float, sprea
         return None if value is None else (value, planned.noise.scale, planned.radius)
 
     error = replace(_of_noise(planned.noise.scale, dimension), where=" without outliers")
-    return _Planned("robust", _guarantee(privacy, "private-mean.md#m5"), error, release)
+    return _Planned("robust", _guarantee(privacy, "#m5"), error, release)
 
 
 def _learnt(privacy: Privacy, planned: LearntMean) -> _Planned:
@@ -365,7 +348,7 @@ def _learnt(privacy: Privacy, planned: LearntMean) -> _Planned:
         found = planned.release(values, _finite(values), noise.stream("mean"), _public(noise))
         return found.value, found.deviation, found.radius, found.centre, found.unseen
 
-    guarantee, error = _guarantee(privacy, "private-mean.md#m7"), ErrorBound(*planned.error)
+    guarantee, error = _guarantee(privacy, "#m7"), ErrorBound(*planned.error)
     return _Planned("learnt", guarantee, error, release, planned.mu, gaussians(planned.dimension))
 
 
@@ -377,7 +360,7 @@ def _central(users: int, dimension: int, privacy: Privacy, bound: float, spread:
         value = planned.release(values, _finite(values), noise.stream("mean"), _public(noise))
         return value, planned.noise.scale, planned.radius
 
-    guarantee, error = _guarantee(privacy, "private-mean.md"), _of_noise(planned.noise.scale, dimension)
+    guarantee, error = _guarantee(privacy), _of_noise(planned.noise.scale, dimension)
     return _Planned(chosen, guarantee, error, release, mu, 2 * dimension)
 
 
@@ -406,59 +389,6 @@ def _choose(
     if not found:
         raise Infeasible("private mean", f"mu={mu:g} is below the resolution of the noise", "a larger epsilon")
     return min(found, key=lambda entry: entry[1].noise.scale)
-
-
-def _local(users: int, dimension: int, privacy: Privacy, bound: float, spread: float | None) -> _Planned:
-    """Every user sends one report; where it pays, the first users in a public order find the centre for the others."""
-    scouts, bits, radius = _scouting(users, dimension, privacy, bound, spread)
-    randomiser = VectorNoise(privacy.epsilon, privacy.delta, radius)
-    scale = randomiser.scale(dimension)
-    deviation = scale / math.sqrt(users - scouts)
-
-    def release(values: Matrix, noise: NoiseSource) -> tuple[Any, ...]:
-        own: LocalRandomness = SeededRandomness(noise.seed) if isinstance(noise, SeededNoise) else SystemRandomness()
-        public = _public(noise)
-        order = public.permutation(users)
-        rows = clip_rows(np.where(_finite(values)[:, None], values, 0.0), bound)
-        centre = np.zeros(dimension)
-        if bits is not None:
-            signs = random_signs(dimension, public)
-            coordinates = local.assign_coordinates(scouts, dimension, public)
-            counts = np.zeros((padded(dimension), bits.bins), np.int64)
-            step = max(1, _CHUNK // bits.bins)
-            for start in range(0, scouts, step):
-                asked, at = order[start : min(start + step, scouts)], coordinates[start : start + step]
-                reports = bits.randomise(rotated_coordinates(rows[asked], signs, at), own, round=0, users=asked)
-                counts += local.count_bits(reports, np.ones(len(asked), np.bool_), at, len(counts))
-            centre = local.crude_mean(counts, bits.half_width, signs)
-        asked = order[scouts:]
-        vectors = randomiser.randomise(rows[asked], centre, own, round=1, users=asked)
-        largest = radius + scale * (math.sqrt(dimension) + math.sqrt(2 * math.log(1e6 * users)))
-        return local.mean_of_reports(vectors, np.ones(len(asked), np.bool_), centre, largest), deviation, radius
-
-    guarantee, error = _guarantee(privacy, "local-model.md", "local"), _of_noise(deviation, dimension)
-    return _Planned("local", guarantee, error, release)
-
-
-def _scouting(
-    users: int, dimension: int, privacy: Privacy, bound: float, spread: float | None
-) -> tuple[int, RangeBits | None, float]:
-    """(users for the ranges, their bits, radius around the centre); no scouts where they do not lower the noise."""
-    plain = (0, None, bound)
-    if spread is None:
-        return plain
-    deviation = coordinate_bound(spread, dimension=dimension, rows=users, failure=FAILURE)
-    half_width = min(bound, coordinate_bound(bound, dimension=dimension, rows=users, failure=FAILURE))
-    bins = min(math.floor(half_width / deviation), _MOST_BINS)
-    if bins < 2:
-        return plain
-    radius = local.centred_radius(
-        spread, dimension=dimension, users=users, failure=FAILURE, width=2 * half_width / bins
-    )
-    scouts = local.crude_mean_users(dimension=dimension, epsilon=privacy.epsilon, bins=bins, failure=FAILURE)
-    if scouts >= users or radius / math.sqrt(users - scouts) >= bound / math.sqrt(users):
-        return plain
-    return scouts, RangeBits(privacy.epsilon, bins, half_width), radius
 
 
 def _finite(values: Matrix) -> NDArray[np.bool_]:

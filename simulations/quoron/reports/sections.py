@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from quoron.engine.network import Times
+from quoron.planning.choosing import refusals, risk_words
 from quoron.reports.page import ONLY, Picture, Section, Table
 from quoron.reports.pictures import LOG, Axis, Line, bar, chart
 from quoron.results import in_units, percent
@@ -29,6 +29,8 @@ from quoron_client.data.encoding import outcomes
 if TYPE_CHECKING:  # callers with one have imported it
     from quoron.evaluation.evaluation import Bin, Evaluation
     from quoron.model import Model
+    from quoron.planning.plans import RoundsCurve
+    from quoron.planning.questions import EpsilonCurve
     from quoron.reports.summary import Summary
 
 
@@ -248,12 +250,6 @@ PICTURES = (
         "To how many users of the cohort an answer is close. Below the threshold, noise aside, it is removed.",
         {f"simulation.score_{each}": each for each in ("min", "median", "max")} | {"simulation.threshold": "threshold"},
     ),
-    (
-        "Projected time by round",
-        "seconds",
-        "Wall-clock over the network that was given; computing is as measured here, or as given.",
-        {f"network.{part}": part for part in Times().as_json()},
-    ),
 )
 
 
@@ -272,8 +268,8 @@ def rounds(rows: Rows, summary: "Summary | None" = None) -> Section:
 
 
 def private(column: str) -> bool:
-    """Return whether a column of rounds.parquet is a figure of private data, or of clocks."""
-    return column.startswith(("simulation.", "network."))
+    """Return whether a column of rounds.parquet is a figure of private data."""
+    return column.startswith("simulation.")
 
 
 def _column(rows: Rows, key: str) -> list[tuple[float, float]]:
@@ -324,3 +320,28 @@ def making(folder: RunFolder, rows: Sequence[tuple[str, str]], *, real: bool) ->
     )
     command = ("made again by", f"{again} (which draws new noise)" if real else again)
     return [Section(title="How it was made", rows=[*rows, command]), Section(title="Configuration", source=source)]
+
+
+def rounds_section(name: str, curve: "RoundsCurve", chosen: int) -> Section:
+    """One line a number of rounds, with a bar on a logarithmic scale; `chosen` is the plan's number of rounds."""
+    risks, rows = [risk for _, risk in curve.points], []
+    for rounds, risk in curve.points:
+        words = {"chosen": rounds == chosen, "least": rounds == curve.best, "fewest within 5 %": rounds == curve.enough}
+        marks = ", ".join(word for word, holds in words.items() if holds)
+        rows.append([f"{rounds:,}", f"{risk:.2g}", bar(risk, min(risks), max(risks)), marks])
+    heads = ["rounds", "predicted excess risk" if curve.measured else "excess risk, a guess", LOG, ""]
+    title = f"How many rounds {name} needs"
+    return Section(title=title, tables=[Table(title, heads, rows)])
+
+
+def epsilon_section(points: "EpsilonCurve") -> Section:
+    """One line an ε, with a bar on a logarithmic scale."""
+    risks, rows = [point.risk for _, point in points if point.risk is not None], []
+    ends = min(risks, default=1.0), max(risks, default=1.0)
+    for epsilon, point in points:
+        drawn = "" if point.risk is None else bar(point.risk, *ends)
+        by = "infeasible" if point.plan is None else f"{point.algorithm}, {point.plan.cost.rounds:,} rounds"
+        rows.append([f"{epsilon:.3g}", risk_words(point.predicted, point.guess), drawn, by])
+    below = [f"Infeasible at ε = {epsilon:.3g}: {why}" for epsilon, each in points for why, _ in refusals([each])]
+    listed = [Table("Risk by ε", ["ε", "predicted excess risk", LOG, "by"], rows)]
+    return Section(title="Risk by ε", tables=listed, below=below)

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from quoron.engine.network import duration
 from quoron.planning.meaning import Meaning
 from quoron.reports.page import ONLY
 from quoron.results import Printed, size
@@ -46,13 +45,12 @@ class Summary(Printed):
     private: bool = False  # never: its noise comes from a seed, and figures of private data stand beside the model
     simulation_seed: int = 0
     seconds: float = 0.0
-    peak_memory_bytes: int = 0  # of this process and those below it, shared pages once
+    peak_memory_bytes: int = 0  # of this process
     choice: str | None = None  # why an automatic choice took the algorithm; None when it was named
     wire_up: int = 0  # bytes from clients as on the wire: answers
     wire_down: int = 0  # bytes to clients as on the wire: questions
     once_up: int = 0  # bytes on the wire from all clients once: handshakes, enrolment, the run's announcement, its end
     once_down: int = 0  # the same to them
-    network: Mapping[str, Any] | None = None  # projected wall-clock by part; None without a network
     forecast: Mapping[str, Any] | None = None  # what the predicted risk means for the label (planning.meaning)
     afterwards: Mapping[str, Any] | None = None  # the same of a bound made of what the run released, by methods that do
     mu: float | None = None  # with secret noise all of it would be μ-GDP up to `variation`; None: nothing is proved
@@ -113,10 +111,7 @@ class Summary(Printed):
         ]
         if self.silos:
             rows.append(("silos", _silo_words(self.silos)))
-        if self.network is not None:
-            rows += [(f"{label}{ONLY}", text) for label, text in time_rows(self.network)]
-        spent = f"{self.seconds:.1f} s, {size(self.peak_memory_bytes)} with child processes"
-        return [*rows, (f"time, peak memory{ONLY}", spent)]
+        return [*rows, (f"time, peak memory{ONLY}", f"{self.seconds:.1f} s, {size(self.peak_memory_bytes)}")]
 
     def _promise(self) -> str:
         if self.trust_model == "none":
@@ -171,12 +166,3 @@ def from_json(stored: Mapping[str, Any]) -> Summary:
     """The summary that `as_json` gave; keys of other versions are left out."""
     known = {key: value for key, value in stored.items() if key in Summary.__dataclass_fields__}
     return Summary(**known | {"remarks_simulation_only": tuple(known.get("remarks_simulation_only", ()))})
-
-
-def time_rows(projected: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Label and text of a projection as JSON: wall-clock over a network, and its parts."""
-    parts = [(name, seconds) for name, seconds in projected["seconds"].items() if name != "total" and seconds > 0]
-    rows = [("projected time", f"{duration(projected['seconds']['total'])} over {projected['network']}")]
-    if parts:
-        rows.append(("of that", ", ".join(f"{name} {duration(seconds)}" for name, seconds in parts)))
-    return rows

@@ -23,15 +23,12 @@ from quoron import config as configs
 from quoron import toml_text
 from quoron.arguments import overlay
 from quoron.config import Config
-from quoron.engine.network import Network
-from quoron.planning.projection import Costs
 from quoron.reports.summary import Summary
 from quoron_privacy.errors import ConfigError, count
 from quoron_server.algorithms import ALGORITHMS
 
 SEEDS = 5  # runs of each cell, by default
 OURS = ("algorithm.name", "run.seed", "run.out")  # keys that a comparison sets by itself
-NETWORK = "run.network"
 Varied = tuple[tuple[str, Any], ...]
 
 
@@ -101,11 +98,6 @@ class Request:
             )
         return replace(request, algorithms=tuple(name for name in names if name in able))
 
-    @property
-    def networks(self) -> dict[str, Network]:
-        """Over which every cell is projected; those of each cell where `run.network` varies are its own."""
-        return {} if any(key == NETWORK for key, _ in self.vary) else self.config.run.networks
-
     def cells(self) -> tuple[Cell, ...]:
         """Every algorithm under every combination of values, but for constants that it does not have.
 
@@ -124,10 +116,7 @@ class Request:
         """The configuration with the values and the algorithm; another algorithm starts without options."""
         texts = [f"algorithm.name={toml_text.literal(algorithm)}"]
         texts += [f"{key}={toml_text.literal(value)}" for key, value in varied]
-        tree = self.config.model_dump(mode="json", exclude_none=True)
-        if self.config.run.dropout == 0.0:  # it decides no bit then: a run is one over all networks
-            tree["run"].pop("network", None)
-        return configs.from_tree(overlay(tree, texts))
+        return configs.from_tree(overlay(self.config.model_dump(mode="json", exclude_none=True), texts))
 
     def as_json(self) -> dict[str, Any]:
         """Plain values, from which `from_json` makes it again."""
@@ -186,7 +175,6 @@ Rows = tuple[Mapping[str, Any], ...]
 CONFIDENCE = 0.95
 COSTS = ("rounds", "messages", "gradient_evaluations", "bytes_up", "bytes_down", "wire_up", "wire_down")
 FORECASTS = ("predicted_excess_risk", "guessed_excess_risk")
-PROJECTED = "projected."  # columns of networks: seconds
 PROMISE = ("epsilon", "delta", "adjacency", "trust_model")
 ENDED = ("infeasible", "failed", "folder")
 
@@ -197,16 +185,13 @@ def run_row(
     folder: str,
     summary: Summary | None = None,
     *,
-    seconds: Mapping[str, float | None] | None = None,
-    held: bool = False,
     infeasible: str | None = None,
     failed: str | None = None,
 ) -> Mapping[str, Any]:
     """One row of what became of one run; of an infeasible cell, of its first.
 
-    Projected `seconds` are by network, None where answers would be too late; rounds that are `held` must last their
-    whole time. The path `folder` is relative to the comparison's. Argument `infeasible` says why there is no plan, and
-    `failed` why a run did not end well.
+    The path `folder` is relative to the comparison's. Argument `infeasible` says why there is no plan, and `failed` why
+    a run did not end well.
     """
     row = {**dict(cell.varied), "algorithm": cell.algorithm, "simulation_seed": simulation_seed}
     row |= {"taken": None, "excess_risk": None}
@@ -216,8 +201,6 @@ def run_row(
         row |= {name: getattr(summary, name) for name in (*FORECASTS, *COSTS, "users_asked", "halted", *PROMISE)}
         row |= {f"test_{name}": value for name, value in summary.test.items()}
         row |= {"seconds": summary.seconds}
-        if seconds:
-            row |= {f"{PROJECTED}{name}": value for name, value in seconds.items()} | {"held": held}
     return row | {"infeasible": infeasible, "failed": failed, "folder": folder}
 
 
@@ -273,32 +256,9 @@ def interval(
     return max(mean - reach, least), mean + reach
 
 
-def costs_of(rows: Sequence[Mapping[str, Any]]) -> list[Costs]:
-    """What rounds cost in cells with a result, in their order; none where no network is given."""
-    return [
-        _costs(row) for row in rows if row["excess_risk"] is not None and any(key.startswith(PROJECTED) for key in row)
-    ]
-
-
 def algorithm(row: Mapping[str, Any]) -> str:
     """The name of a cell's algorithm; of `auto` also what it took."""
     return f"auto ({row['taken']})" if row["algorithm"] == "auto" and row["taken"] else str(row["algorithm"])
-
-
-def _costs(row: Mapping[str, Any]) -> Costs:
-    names = [key for key in row if key.startswith(PROJECTED)]
-    risk, down, up = row["excess_risk"], row.get("wire_down", 0), row.get("wire_up", 0)
-    return Costs(
-        algorithm=algorithm(row),
-        rounds=row.get("rounds", 0),
-        messages=row.get("messages", 0),
-        bytes_down=down,
-        bytes_up=up,
-        seconds={key.removeprefix(PROJECTED): row[key] for key in names},
-        held=bool(row.get("held")),
-        risk=risk,
-        told="" if risk is None else f"{risk:.2g}",
-    )
 
 
 def _cell_row(runs: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> dict[str, Any]:
@@ -314,7 +274,7 @@ def _cell_row(runs: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> dict[st
         row["of_start"] = row["excess_risk"] / start if start else None
     for key in done[0] if done else ():
         values = [run[key] for run in done]
-        if key in ("taken", *FORECASTS, *PROMISE, "held"):
+        if key in ("taken", *FORECASTS, *PROMISE):
             row[key] = values[0]
         elif key not in {*row, "simulation_seed", "users_asked", "excess_risk_at_start", *ENDED}:
             row[key] = sum(values) if key == "halted" else None if None in values else _mean(values)

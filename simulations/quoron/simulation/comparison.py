@@ -4,8 +4,8 @@
 | ------------------ | ---------------------------------------------------------------------------- |
 | comparison.json    | what is compared                                                             |
 | runs/NAME/         | one run folder for each run, by the fingerprint of all that decides its bits  |
-| runs.parquet, .csv | one row a run, and one for each cell that is infeasible                       |
-| cells.parquet, .csv | one row a cell: mean excess risk with its interval, costs, or why there is none |
+| runs.csv           | one row a run, and one for each cell that is infeasible                       |
+| cells.csv          | one row a cell: mean excess risk with its interval, costs, or why there is none |
 | report.html        | all of it for people, one self-contained page                                 |
 
 A folder may be used again, with more seeds, algorithms or values: runs that are there are not carried out again.
@@ -13,18 +13,19 @@ A folder may be used again, with more seeds, algorithms or values: runs that are
 Processes carry out the runs (`worker.py`): copies of a program of ours, so that a script without a `__main__` guard can
 compare, and a worker that is killed is seen at once.
 
-A comparison as sections for people: tables, and pictures of what changes with a varied setting.
+A comparison as sections for people: a table for each setting.
 """
 
+import csv
 import hashlib
+import io
 import json
 import pickle
 import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,19 +34,16 @@ import numpy as np
 import quoron
 from quoron.config import Config
 from quoron.engine.choice import INLINE, Inline, Ray
-from quoron.engine.network import Network
 from quoron.engine.processes import Died, Workers
 from quoron.engine.processors import processors
 from quoron.planning.choosing import Candidate, refusals, risk_words
 from quoron.planning.plans import SURE
-from quoron.planning.projection import seconds_of
 from quoron.reports import page as parts
-from quoron.reports import plots
-from quoron.reports.page import ONLY, Picture, Section, Table
-from quoron.reports.pictures import LOG, Axis, Line, Reach, bar, chart
+from quoron.reports.page import ONLY, Section, Table
+from quoron.reports.pictures import LOG, bar
 from quoron.reports.summary import NOTICED, from_json
 from quoron.results import Axes, Tabular, axes, short, size
-from quoron.run_folder import RunFolder, as_parquet, numbered, write
+from quoron.run_folder import RunFolder, claim_for, write
 from quoron.simulation import run as runs
 from quoron.simulation import worker
 from quoron.simulation.cells import (
@@ -54,7 +52,6 @@ from quoron.simulation.cells import (
     Rows,
     algorithm,
     cell_rows,
-    costs_of,
     run_row,
     shown,
 )
@@ -62,13 +59,10 @@ from quoron.simulation.problem import setup
 from quoron.simulation.worker import End
 from quoron_client.durable import make_folder
 from quoron_privacy.errors import ConfigError, RunError
-from quoron_server.parameters import Kind
 from quoron_server.serial import dumps
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from quoron.reports.progress import Display
+    from quoron.reports.terminal import Display
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -100,70 +94,46 @@ def run_jobs(
         return {}
     count = min(engine.workers or processors(), len(jobs)) if isinstance(engine, Inline) else 1
     workers = Workers(max(1, processors() // count), [worker.__name__])
-    state = _State(base.resolve(), watcher, INLINE if isinstance(engine, Inline) else engine, deque(jobs))
+    base, own = base.resolve(), INLINE if isinstance(engine, Inline) else engine
+    waiting, lock = deque(jobs), threading.Lock()
+    refused, ends = dict[Cell, str | None](), dict[Job, tuple[End, str | None]]()
+
+    def end(job: Job, how: End, why: str | None) -> None:
+        ends[job] = (how, why)
+        watcher.ended(job, how, why)
+
+    def drive() -> None:
+        """One worker's life."""
+        with workers.start(pickle.dumps(worker.Work())) as process:
+            while True:
+                with lock:
+                    while waiting and waiting[0].cell in refused:
+                        job = waiting.popleft()
+                        end(job, "refused", refused[job.cell])
+                    if not waiting:
+                        return
+                    job = waiting.popleft()
+                try:
+                    how, why = process.ask(worker.Task(job.config, base, job.folder.resolve(), own))
+                except Died as error:
+                    raise RunError(
+                        f"A worker ended at {job.named}: try fewer workers, --engine inline:workers=1. Runs that are "
+                        "done are kept: give the same command again, or carry that run out by itself. "
+                        f"{error}"
+                    ) from None
+                with lock:
+                    if how == "refused":
+                        refused[job.cell] = why
+                    end(job, how, why)
+
     with ThreadPoolExecutor(count) as threads:
-        driven = [threads.submit(_drive, number, workers, state) for number in range(count)]
+        driven = [threads.submit(drive) for _ in range(count)]
         try:
             for each in as_completed(driven):
                 each.result()
         finally:
             workers.stop()
-    return state.ends
-
-
-@dataclass(slots=True, eq=False)
-class _State:
-    """What the threads share. All of it is touched under the lock."""
-
-    base: Path
-    watcher: "Display"
-    engine: Inline | Ray  # of one run
-    waiting: deque[Job]
-    lock: threading.Lock = field(default_factory=threading.Lock)
-    refused: dict[Cell, str | None] = field(default_factory=dict)
-    ends: dict[Job, tuple[End, str | None]] = field(default_factory=dict)
-
-    def next(self, number: int) -> Job | None:
-        """The next job of a worker, None at the end; those of a cell that is refused are over at once."""
-        with self.lock:
-            while self.waiting:
-                job = self.waiting.popleft()
-                if job.cell not in self.refused:
-                    self.watcher.began(number, job)
-                    return job
-                self._end(number, job, "refused", self.refused[job.cell])
-            return None
-
-    def moved(self, number: int, rounds: tuple[int, int]) -> None:
-        """How far a worker's run is."""
-        with self.lock:
-            self.watcher.moved(number, *rounds)
-
-    def end(self, number: int, job: Job, end: End, why: str | None) -> None:
-        """What became of a job."""
-        with self.lock:
-            if end == "refused":
-                self.refused[job.cell] = why
-            self._end(number, job, end, why)
-
-    def _end(self, number: int, job: Job, end: End, why: str | None) -> None:
-        self.ends[job] = (end, why)
-        self.watcher.ended(number, job, end, why)
-
-
-def _drive(number: int, workers: Workers, state: _State) -> None:
-    """One worker's life."""
-    with workers.start(pickle.dumps(worker.Work())) as process:
-        while (job := state.next(number)) is not None:
-            task = worker.Task(job.config, state.base, job.folder.resolve(), state.engine)
-            try:
-                end, why = process.ask(task, partial(state.moved, number))
-            except Died as error:
-                raise RunError(
-                    f"A worker ended at {job.named}: try fewer workers, --engine inline:workers=1. Runs that are done "
-                    f"are kept: give the same command again, or carry that run out by itself. {error}"
-                ) from None
-            state.end(number, job, end, why)
+    return ends
 
 
 REQUEST = "comparison.json"
@@ -208,18 +178,7 @@ class Comparison(Tabular):
 
 def claim(out: str | Path | None, name: str) -> Path:
     """A comparison's folder: `out`, which is new, empty or holds one; or the first free runs/<name>-compare-<n>."""
-    if out is None:
-        return numbered(Path("runs"), f"{name}-compare").path
-    path = Path(out)
-    if path.exists() and not path.is_dir():
-        raise ConfigError(f"Expected the comparison's folder, got the file {path}. Choose another with --out.")
-    if path.is_dir() and any(path.iterdir()) and not is_comparison(path):
-        raise ConfigError(f"Expected an empty folder or one of a comparison, got {path}. Choose another with --out.")
-    try:
-        make_folder(path)
-    except OSError as error:
-        raise RunError(f"Cannot make the folder {path}: {error.strerror}. Choose another with --out.") from error
-    return path
+    return claim_for(out, f"{name}-compare", is_comparison, "a comparison").path
 
 
 def is_comparison(folder: Path) -> bool:
@@ -267,39 +226,20 @@ def write_results(comparison: Comparison) -> None:
     """The tables and the page, each complete or not at all."""
     folder = comparison.directory
     for name, rows in (("runs", comparison.runs), ("cells", comparison.cells)):
-        table = as_table(rows)
-        write(folder / f"{name}.parquet", as_parquet(table))
-        write(folder / f"{name}.csv", _csv(table))
+        write(folder / f"{name}.csv", _csv(rows))
     page = comparison_page(comparison.cells, comparison.request, name=folder.resolve().name)
     write(folder / "report.html", page.encode())
 
 
-def as_table(rows: Rows) -> "pa.Table":
-    """One column for each key; what a row does not have is null, and lists are written as JSON."""
-    import pyarrow as pa
-
-    keys = list(dict.fromkeys(key for row in rows for key in row))
-    columns = {key: [row.get(key) for row in rows] for key in keys}
-    return pa.table({key: _like(values) for key, values in columns.items()})
-
-
-def _like(values: list[Any]) -> list[Any]:
-    """Values of one kind: where kinds differ, or are nested, each as a text."""
-    kinds = {type(value) for value in values if value is not None}
-    if len(kinds) <= 1 and not kinds & {list, dict, tuple}:
-        return values
-    if kinds <= {int, float}:
-        return [None if value is None else float(value) for value in values]
-    return [value if value is None or isinstance(value, str) else json.dumps(value) for value in values]
-
-
-def _csv(table: "pa.Table") -> bytes:
-    import pyarrow as pa
-    import pyarrow.csv as pc
-
-    buffer = pa.BufferOutputStream()
-    pc.write_csv(table, buffer)
-    return bytes(buffer.getvalue().to_pybytes())
+def _csv(rows: Rows) -> bytes:
+    """One column for each key; what a row does not have is empty, and lists are written as JSON."""
+    text = io.StringIO()
+    table = csv.DictWriter(text, dict.fromkeys(key for row in rows for key in row), lineterminator="\n")
+    table.writeheader()
+    for row in rows:
+        nested = {key: json.dumps(value) for key, value in row.items() if isinstance(value, list | tuple | dict)}
+        table.writerow({**row, **nested})
+    return text.getvalue().encode()
 
 
 def _jobs(request: Request, folder: Path) -> list[Job]:
@@ -338,21 +278,9 @@ def _collected(request: Request, folder: Path, jobs: Sequence[Job], failures: Ma
         elif job in failures:
             found.append(run_row(*run, failed=failures[job]))
         else:
-            seconds, held = _seconds(job, request.networks)
-            found.append(run_row(*run, from_json(RunFolder(job.folder).summary()), seconds=seconds, held=held))
+            found.append(run_row(*run, from_json(RunFolder(job.folder).summary())))
     rows = tuple(found)
     return Comparison(folder, request, cell_rows(rows, [key for key, _ in request.vary]), rows)
-
-
-def _seconds(job: Job, networks: Mapping[str, Network]) -> tuple[dict[str, float | None], bool]:
-    """A complete run's projected seconds over every network, and whether its rounds must last their whole time."""
-    folder, own = RunFolder(job.folder), job.config.run.link
-    over = networks or ({} if own is None else {"its network": own})
-    if not over:
-        return {}, False
-    kinds = [each["kind"] for each in folder.plan()["guarantee"]["assumptions"]]
-    held, rounds = Kind.SECRET_COHORTS in kinds, folder.rounds()
-    return {text: seconds_of(rounds, network.held() if held else network) for text, network in over.items()}, held
 
 
 Row = Mapping[str, Any]
@@ -360,13 +288,11 @@ Row = Mapping[str, Any]
 
 def comparison_page(cells: Sequence[Row], request: Request, *, name: str) -> str:
     """The page as HTML text; `cells` are the rows of `quoron.simulation.cells`, and `name` is the folder's."""
-    inner = [Section(title=f"What changes with what{ONLY}", pictures=_sweeps(cells, request))]
-    inner += comparison_sections(cells, request)
-    return parts.document(name, inner, lead=_lead(request), simulated=True)
+    return parts.document(name, comparison_sections(cells, request), lead=_lead(request), simulated=True)
 
 
 def comparison_sections(cells: Sequence[Row], request: Request) -> list[Section]:
-    """For each setting its cells by excess risk, pictures of them, what rounds cost, and why others have no result."""
+    """For each setting its cells by excess risk, and why others have no result."""
     keys = [key for key, _ in request.vary]
     made = []
     for setting in dict.fromkeys(_setting(row, keys) for row in cells):
@@ -380,7 +306,6 @@ def comparison_sections(cells: Sequence[Row], request: Request) -> list[Section]
                 warnings=why_not(rows),
             )
         )
-        made.append(plots.section(costs_of(rows)))
     return made
 
 
@@ -451,7 +376,7 @@ def _cells_table(rows: Sequence[Row]) -> Table:
     """Every cell; a terminal shows what it is ranked by and what it costs."""
     tests = [key for key in rows[0] if key.startswith("test_")] if rows else []
     heads = ["algorithm", "excess risk", "95 % interval"]
-    heads += [LOG, "predicted at most", "rounds", "item gradients", "up"]
+    heads += [LOG, "predicted at most", "rounds", "messages", "item gradients", "up"]
     brief = len(heads)
     heads += ["rank", "left of the start", "down", "trust_model"]
     heads += [f"held-out {key.removeprefix('test_').replace('_', ' ')}" for key in tests]
@@ -462,39 +387,11 @@ def _cells_table(rows: Sequence[Row]) -> Table:
         cells = [algorithm(row), f"{risk:.2g}"]
         cells += ["" if row["low"] is None else f"{row['low']:.2g} to {row['high']:.2g}"]
         cells += [bar(risk, min(risks), max(risks), width=24) if risk > 0 else ""]
-        cells += [risk_words(row.get("predicted_excess_risk"), row.get("guessed_excess_risk")), f"{row['rounds']:,.4g}"]
+        cells += [risk_words(row.get("predicted_excess_risk"), row.get("guessed_excess_risk"))]
+        cells += [f"{row['rounds']:,.4g}", f"{row['messages']:,.10g}"]
         cells += [short(row["gradient_evaluations"]), size(row["bytes_up"]), str(rank)]
         cells += ["" if row["of_start"] is None else f"{100 * row['of_start']:.2g} %"]
         cells += [size(row["bytes_down"]), row["trust_model"]]
         cells += ["" if row.get(key) is None else f"{row[key]:.4g}" for key in tests]
         lines.append(cells)
     return Table("Every cell, by its excess risk", heads, lines, brief)
-
-
-def _sweeps(cells: Sequence[Row], request: Request) -> list[Picture]:
-    """For each varied key of numbers, excess risk against it, one picture for each choice of the other keys."""
-    pictures = []
-    for key, values in request.vary:
-        numbers = [value for value in values if isinstance(value, int | float) and not isinstance(value, bool)]
-        if len(values) < 2 or len(numbers) < len(values):
-            continue
-        log = min(numbers) > 0 and max(numbers) >= 4 * min(numbers)
-        others = [other for other, _ in request.vary if other != key]
-        for setting in dict.fromkeys(_setting(row, others) for row in cells):
-            rows = [row for row in cells if _setting(row, others) == setting and row.get("excess_risk")]
-            names = dict.fromkeys(row["algorithm"] for row in rows)
-            lines = [
-                _swept(name, sorted((r for r in rows if r["algorithm"] == name), key=lambda r: r[key]), key)
-                for name in names
-            ]
-            if lines:
-                title = f"Excess risk against {key}" + (f" ({setting})" if setting else "")
-                drawn = chart(title, lines, Axis(key, log=log), Axis("excess risk", log=True))
-                pictures.append(Picture(title, drawn))
-    return pictures
-
-
-def _swept(name: str, rows: Sequence[Row], key: str) -> Line:
-    """One algorithm's cells along a key."""
-    reach: list[Reach] = [(row["low"] if row["low"] and row["low"] > 0 else None, row["high"]) for row in rows]
-    return Line(name, [(float(row[key]), row["excess_risk"]) for row in rows], "line", reach)

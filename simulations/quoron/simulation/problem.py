@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from quoron import config as configs
 from quoron import data as populations
 from quoron.config import Config, Dates, DomainSection, LossSection, Simulated
-from quoron.data import Cube, Outliers, Population, Synthetic, hardest_spread
+from quoron.data import Outliers, Population, Synthetic
 from quoron.data.users import Declared, Known
 from quoron.engine.inline import InlineEngine
 from quoron.simulation.wildcards import with_columns
@@ -240,19 +240,8 @@ def _population(config: Config, folder: Path, table: "pa.Table | None") -> Popul
         case configs.FlightsSection():
             _refuse_other_loss(loss, "logistic", section.kind)
             return populations.flights(seed=section.seed, domain=domain, outliers=outliers)
-        case configs.CubeSection():
-            return _cube(config, section, domain, outliers)
         case _:
             assert_never(section)
-
-
-def _cube(config: Config, section: configs.CubeSection, domain: Domain, outliers: Outliers) -> Cube:
-    loss, privacy, bound = config.loss, config.privacy, config.loss.feature_bound or 1.0
-    if loss.name not in ("auto", "linear") or loss.ridge or loss.active_features is not None:
-        raise ConfigError("Expected a linear loss without ridge for population.kind='cube', got another.")
-    sizes = section.model_dump(include={"users", "items_per_user", "dimension"})
-    spread = section.spread or hardest_spread(**sizes, epsilon=privacy.epsilon, delta=privacy.delta, bound=bound)
-    return Cube(**sizes, domain=domain, spread=spread, bound=bound, seed=section.seed, outliers=outliers)
 
 
 def encoding_of(table: configs.TableSection, loss: Loss) -> Encoding:
@@ -330,7 +319,7 @@ def _refuse_other_loss(loss: LossSection, only: str, population: str) -> None:
         if getattr(loss, key) is not None:
             raise ConfigError(
                 f"Expected no loss.{key} for this {population} population, got loss.{key}={getattr(loss, key):g}: its "
-                "features are spread over all directions. Choose a table, or population.kind='cube'."
+                "features are spread over all directions. Choose a table."
             )
 
 

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import math
-import os
 import resource
 import time
 from collections.abc import Mapping, Sequence
@@ -16,10 +15,9 @@ from numpy.typing import NDArray
 
 from quoron.config import Config, TableSection
 from quoron.data import Population
-from quoron.engine.network import DEADLINE
-from quoron.engine.processors import largest, memory_below
+from quoron.engine.processors import largest
 from quoron.paths import dataset, table_file
-from quoron.planning import meaning, projection
+from quoron.planning import meaning
 from quoron.planning.plans import Plan, Prepared, choose, silos_of
 from quoron.reports.summary import Summary, from_json
 from quoron.results import Axes, Run, axes
@@ -31,7 +29,7 @@ from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.plan import RunPlan, check_delta
 from quoron_server.rounds import Engine, Observer
-from quoron_server.traffic import once
+from quoron_server.traffic import OPEN, UNNAMED, once, traffic
 from quoron_server.wording import sentence
 
 if TYPE_CHECKING:  # planning needs neither
@@ -114,8 +112,6 @@ def prepare(
     if not compare:
         unused = () if config.train.holdout is None else (UNUSED_HOLDOUT,)
         planned = replace(planned, plan=planned.plan.simulated(), remarks=(*planned.remarks, *unused))
-    if compare or config.run.link is not None:
-        planned = planned.over(config.run.networks, everybody=compare)
     return Prepared(config, scene, planned, fingerprint(config, folder, frame, stored), began=began)
 
 
@@ -127,8 +123,7 @@ def carry_out(
     with prepared.begin(folder) as ledger:
         before = sum(event["seconds_clients"] + event["seconds_server"] for event in ledger.events())
         run.carry_out(ledger, _in_silos(prepared), observers, evaluate=scene.evaluate)
-        seconds, memory = before + time.perf_counter() - prepared.began, memory_below(os.getpid())  # of workers
-        return _written(prepared, folder, ledger, seconds, report=report, memory=memory)
+        return _written(prepared, folder, ledger, before + time.perf_counter() - prepared.began, report=report)
 
 
 def _in_silos(prepared: Prepared[Setup]) -> Engine:
@@ -139,30 +134,22 @@ def _in_silos(prepared: Prepared[Setup]) -> Engine:
         return scene.engine
     from quoron.engine.inline import InSilos
 
-    return InSilos(scene.engine, silos, scene.population.dimension, section.away, section.hostile)
+    return InSilos(scene.engine, silos, scene.population.dimension, section.away)
 
 
-def taken_over(prepared: Prepared[Setup], folder: RunFolder, other: "Ledger", memory: int = 0) -> SimulatedRun:
-    """The same with what another ledger holds: of the same run, carried out to its end elsewhere, by processes that
-    took so many bytes of `memory`.
-    """
+def taken_over(prepared: Prepared[Setup], folder: RunFolder, other: "Ledger") -> SimulatedRun:
+    """The same with what another ledger holds: of the same run, carried out to its end elsewhere."""
     with prepared.begin(folder) as ledger:
         ledger.take_over(other)
-        return _written(prepared, folder, ledger, time.perf_counter() - prepared.began, memory=memory)
+        return _written(prepared, folder, ledger, time.perf_counter() - prepared.began)
 
 
 def _written(
-    prepared: Prepared[Setup],
-    folder: RunFolder,
-    ledger: "Ledger",
-    seconds: float,
-    *,
-    report: bool = True,
-    memory: int = 0,
+    prepared: Prepared[Setup], folder: RunFolder, ledger: "Ledger", seconds: float, *, report: bool = True
 ) -> SimulatedRun:
     """A complete run, and its folder."""
     model = ledger.model
-    summary, rows = _results(prepared, ledger, model, seconds, memory)
+    summary, rows = _results(prepared, ledger, model, seconds)
     folder.write_rounds(rows)
     folder.write_model(model)
     released = _table_model(prepared, model)
@@ -232,17 +219,14 @@ def fingerprint(config: Config, folder: Path, frame: "pa.Table | None" = None, s
 
 
 def _results(
-    prepared: Prepared[Setup], ledger: "Ledger", model: NDArray[np.float64], seconds: float, memory: int
+    prepared: Prepared[Setup], ledger: "Ledger", model: NDArray[np.float64], seconds: float
 ) -> tuple[Summary, list[dict[str, object]]]:
     config, scene, plan = prepared.config, prepared.scene, prepared.planned.plan
     events = ledger.events()
     first = min((round_ for round_, _ in ledger.releases()), default=math.inf)
     for event in events:
         event["public"] = _spent(plan, first, event["round"]) | event["public"]
-    link = config.run.link
-    if link is not None and projection.held(plan):
-        link = link.held()
-    traffic = projection.by_round(events, network=link)
+    moved = by_round(events)
     population, cost = scene.population, events[-1] if events else {}
     figures, remarks = _measured(population, model) if config.run.evaluate else (NOTHING_MEASURED, ())
     worth = ALGORITHMS[plan.algorithm].gaussian(plan)
@@ -270,19 +254,34 @@ def _results(
         remarks_simulation_only=(*remarks, *meaning.capped(events)),
         simulation_seed=config.run.seed,
         seconds=seconds,
-        peak_memory_bytes=largest(resource.getrusage(resource.RUSAGE_SELF)) + memory,
+        peak_memory_bytes=largest(resource.getrusage(resource.RUSAGE_SELF)),
         choice=prepared.planned.choice,
-        wire_up=sum(row.get("wire_up", 0) for row in traffic),
-        wire_down=sum(row.get("wire_down", 0) for row in traffic),
+        wire_up=sum(row.get("wire_up", 0) for row in moved),
+        wire_down=sum(row.get("wire_down", 0) for row in moved),
         once_up=once_up,
         once_down=once_down,
-        network=None if link is None else projection.of_rounds(traffic, str(config.run.network), link).as_json(),
         users_held_out=getattr(population, "everybody", plan.problem.users) - plan.problem.users,
         mu=None if worth is None else worth.mu,
         variation=0.0 if worth is None else worth.variation,
         silos={} if silos is None else _of_silos(silos.sizes, cost.get("diagnostics", {})),
     )
-    return summary, [flat(event) | moved for event, moved in zip(events, traffic, strict=True)]
+    return summary, [flat(event) | row for event, row in zip(events, moved, strict=True)]
+
+
+def by_round(events: Sequence[Mapping[str, Any]], *, run: str = UNNAMED, seconds: int = OPEN) -> list[dict[str, int]]:
+    """Messages and bytes on the wire of every round of a run of that name, whose rounds are open for so many seconds.
+
+    Nothing for rounds of a ledger that did not note the size of its messages.
+    """
+    columns = []
+    for event in events:
+        row = {}
+        if event.get("encoded_down"):
+            down, up = event["encoded_down"], event["encoded_up"]
+            moved = traffic(messages=event["messages"], down=down, up=up, run=run, seconds=seconds)
+            row = {"wire_messages": moved.messages, "wire_down": moved.down, "wire_up": moved.up}
+        columns.append(row)
+    return columns
 
 
 NOTHING_MEASURED: Mapping[str, Any] = {"excess_risk": None, "excess_risk_initial": None}
@@ -323,16 +322,16 @@ def _once(prepared: Prepared[Setup]) -> tuple[int, int]:
 
     config, plan, loss = prepared.config, prepared.planned.plan, prepared.scene.population.loss
     told = RunSpecification.model_construct(
-        run=projection.NAME,
+        run=UNNAMED,
         loss={"name": loss.name, **loss.bounds},
         columns=columns_of(config, prepared.scene.population),
-        seconds=DEADLINE,
+        seconds=OPEN,
         participation=config.privacy.min_cohort.participation,
         silos=None if (silos := silos_of(config, plan.problem.users)) is None else silos.sizes,
         simulation=True,
     )
     real = replace(plan, guarantee=replace(plan.guarantee, seeded=False))
-    down, up = once(run=projection.NAME, description=len(json.dumps(describe(told, real))))
+    down, up = once(run=UNNAMED, description=len(json.dumps(describe(told, real))))
     clients = plan.problem.users if silos is None else len(silos.sizes)
     return clients * down, clients * up
 

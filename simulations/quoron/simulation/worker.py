@@ -3,13 +3,9 @@
 A run that is cut off, because its parent process is gone, goes on later, bit-identically.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
-
-import numpy as np
-from numpy.typing import NDArray
 
 from quoron.config import Config
 from quoron.data import Population
@@ -20,12 +16,8 @@ from quoron.run_folder import RunFolder
 from quoron.simulation import run as runs
 from quoron.simulation.problem import Setup, make_domain
 from quoron_privacy.errors import Infeasible, QuoronError
-from quoron_server.plan import RunPlan
-from quoron_server.rounds import RoundEvent
 
 End = Literal["done", "refused", "failed"]
-Report = Callable[[tuple[int, int]], None]  # of a round, and how many there are
-LINES = 20  # about so many reports a run
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +37,7 @@ class Work:
     last: Prepared[Setup] | None = None
     base: Path | None = None
 
-    def __call__(self, task: Task, report: Report) -> tuple[End, str | None]:
+    def __call__(self, task: Task) -> tuple[End, str | None]:
         """Carry out one run, all of its folder but the report; what became of it, and why."""
         try:
             prepared = self._prepared(task.config, task.base)
@@ -56,7 +48,7 @@ class Work:
         try:
             task.folder.mkdir(parents=True, exist_ok=True)
             with shared(prepared, task.engine) as given:
-                runs.carry_out(given, RunFolder(task.folder), [_Progress(report)], report=False)
+                runs.carry_out(given, RunFolder(task.folder), report=False)
         except QuoronError as error:
             return "failed", str(error)
         return "done", None
@@ -98,22 +90,3 @@ def _but_for_the_seed(config: Config) -> dict[str, Any]:
 def _users(config: Config) -> tuple[Any, ...]:
     """What decides the users."""
     return config.model_dump(include={"population", "loss", "domain"}), config.population.items_per_user
-
-
-class _Progress:
-    """Tells how far a run is."""
-
-    def __init__(self, report: Report) -> None:
-        self._report = report
-
-    def started(self, plan: RunPlan) -> None:
-        """The length of the run."""
-        self._report((0, plan.cost.rounds))
-
-    def round_finished(self, event: RoundEvent) -> None:
-        """Now and then."""
-        if event.round % max(1, event.rounds // LINES) == 0:
-            self._report((event.round + 1, event.rounds))
-
-    def finished(self, model: NDArray[np.float64]) -> None:
-        """What the call returns says so."""

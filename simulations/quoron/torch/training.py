@@ -21,8 +21,7 @@ import torch
 from numpy.typing import NDArray
 
 from quoron.arguments import entry_point
-from quoron.torch.computing import ModuleRows
-from quoron.torch.modules import Loss, TorchModule
+from quoron.torch.computing import Loss, ModuleRows, TorchModule
 from quoron.training.rows import (
     ITEMS,
     Array,

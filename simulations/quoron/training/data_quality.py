@@ -69,7 +69,7 @@ def plan(
         return other, _not_gaussian(other.plan.algorithm)
     budget_of(config).check_plan(whole)
     ALGORITHMS[whole.algorithm].verify(whole)
-    return Plan(whole, planned.candidates, planned.curve, planned.choice, planned.network, planned.remarks), None
+    return Plan(whole, planned.candidates, planned.curve, planned.choice, planned.remarks), None
 
 
 def with_look(own: RunPlan, privacy: Privacy, *, share: float, columns: int, labels: int) -> RunPlan | None:

@@ -29,7 +29,7 @@ from quoron.config import ALL, Config, TableSection, bought_of
 from quoron.data import columns as table_columns
 from quoron.data import index
 from quoron.data.users import Declared, PublicKnowledge
-from quoron.evaluation.split import trained_users
+from quoron.evaluation.scores import trained_users
 from quoron.paths import dataset, table_file
 from quoron.planning.plans import Plan, Prepared, privacy_of
 from quoron.simulation.problem import encoding_of, loss_of, make_domain
@@ -540,7 +540,7 @@ def forecast(
         planned = evaluated.with_held_out(planned, config, encoding, users)
         return replace(planned, plan=planned.plan.as_curated(assumptions))
 
-    plan, widest = at(1), WIDEST if any_text(asked) else 1
+    plan, widest = at(1), WIDEST if any(feature.what != "number" for feature in asked.features) else 1
     privacy, items = plan.plan.guarantee, plan.plan.problem.items_per_user
     if asked.label is not None:  # whatever of it is found, its held-out users are enough
         evaluated.measured_by(privacy, config, users, classes=MOST_CLASSES, cap=max(items, 2), bought=True)
@@ -559,19 +559,14 @@ def purchases_of(config: Config, asked: Wanted, users: int) -> Bought:
     return column_bounds.planned(asked.all, users, privacy_of(config), config.privacy.adjacency)
 
 
-def any_text(asked: Wanted) -> bool:
-    """Whether a feature to be estimated may have categories, so that the number of coefficients is not known yet."""
-    return any(feature.what != "number" for feature in asked.features)
+def narrowest_plan(config: Config, asked: Wanted, users: int) -> RunPlan:
+    """Return the plan for so many users if every column of text has one category. Raises what `choose` raises."""
+    return _of_width(config, asked, users, purchases_of(config, asked, users), 1)[0].plan
 
 
-def plan_of_width(config: Config, asked: Wanted, users: int, width: int) -> RunPlan:
-    """Return the plan for so many users if every column of text has `width` categories. Raises what `choose` raises."""
-    return _of_width(config, asked, users, purchases_of(config, asked, users), width)[0].plan
-
-
-def problem_of_width(config: Config, asked: Wanted, users: int, width: int) -> Problem:
+def narrowest_problem(config: Config, asked: Wanted, users: int) -> Problem:
     """Return what that plan is for."""
-    return _public(_guessed(config, asked, width), users)[0]
+    return _public(_guessed(config, asked, 1), users)[0]
 
 
 def _of_width(config: Config, asked: Wanted, trained: int, paid: Bought, width: int) -> tuple[Plan, Encoding]:

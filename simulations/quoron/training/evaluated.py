@@ -19,8 +19,7 @@ from quoron.config import Config
 from quoron.data.users import Declared
 from quoron.evaluation import figures, measuring
 from quoron.evaluation.evaluation import Evaluation
-from quoron.evaluation.scores import Scorer
-from quoron.evaluation.split import Users, trained_users
+from quoron.evaluation.scores import Scorer, Users, trained_users
 from quoron.planning.plans import Plan, Prepared
 from quoron.training.table import Curated, file_users
 from quoron_client.data.encoding import Encoding, outcomes

@@ -51,7 +51,7 @@ from numpy.typing import NDArray
 from quoron.arguments import entry_point
 from quoron.evaluation.evaluation import Evaluation
 from quoron.evaluation.figures import of_means
-from quoron.evaluation.split import held_out, held_users
+from quoron.evaluation.scores import held_out, held_users
 from quoron.reports.pages import write_card
 from quoron.results import M
 from quoron.results import Run as Released

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from quoron.config import Config, TableSection, is_wanted, require_epsilon
 from quoron.engine.choice import INLINE, Inline, Ray
-from quoron.evaluation.split import parts, trained_users
+from quoron.evaluation.scores import parts, trained_users
 from quoron.model import Model
 from quoron.planning.plans import Plan, Prepared, S
 from quoron.run_folder import MODEL, RECORD, RunFolder

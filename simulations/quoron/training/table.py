@@ -296,8 +296,8 @@ def check_section(config: Config) -> configs.TableSection:
         raise ConfigError(
             f"Expected no privacy.trust_model for training, got {privacy.trust_model!r}: this machine holds the table."
         )
-    if config.run.network is not None:
-        raise ConfigError(f"Expected no run.network for training, got {config.run.network!r}: nothing is sent.")
+    if config.run.dropout:
+        raise ConfigError(f"Expected no run.dropout for training, got {config.run.dropout:g}: nothing is sent.")
     return section
 
 

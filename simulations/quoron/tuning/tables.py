@@ -23,7 +23,7 @@ import numpy as np
 
 from quoron.config import Config, TableSection, is_wanted, require_epsilon
 from quoron.data.users import Declared
-from quoron.evaluation.split import held_out
+from quoron.evaluation.scores import held_out
 from quoron.model import Model
 from quoron.planning.plans import Plan, Prepared, choose
 from quoron.results import Printed, in_units
@@ -39,18 +39,22 @@ from quoron.training.result import DoubtfulModel, TrainedTable
 from quoron.training.run import digest_of
 from quoron.training.start import Identity
 from quoron.training.table import Curated, CuratorEngine, HeldRows, check_section, hold, refuse_frame
-from quoron.tuning.scoring import (
+from quoron.tuning.searching import (
+    THEOREM,
     USELESS,
+    WORST,
     Effort,
+    Outcome,
+    Price,
     noise_for,
     pair_of,
     planned_with,
     private_mean,
     score_name,
     user_scores,
+    within,
     worst,
 )
-from quoron.tuning.searching import THEOREM, WORST, Outcome, Price, within
 from quoron.tuning.searching import search as trials
 from quoron_client.losses import Regression
 from quoron_privacy.accounts import gdp
