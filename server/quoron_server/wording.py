@@ -3,7 +3,7 @@
 >>> assumption_text(Assumption(Kind.SECRET_COHORTS))
 'cohort membership stays secret, but for what one curious client knows of its own'
 >>> assumption_text(Assumption(Kind.DECLARED_PARTICIPATION, (0.9,)))
-'divisors count on an participation of 0.9, declared in advance; noise is scaled for it'
+'divisors count on a participation of 0.9, declared in advance; noise is scaled for it'
 """
 
 import hashlib
@@ -70,7 +70,7 @@ TEXTS: Mapping[Kind, str] = MappingProxyType(
         Kind.ABSENT_IS_ZERO_ROW: "a user who does not answer counts as the zero row, and divisors stay as planned",
         Kind.ABSENT_IS_ZERO: "a user who does not answer counts as the zero vector, and the divisor stays {}",
         Kind.FIRST_ANSWERS_COUNT: "the first {} answers in slot order count, of {} users asked in each round",
-        Kind.DECLARED_PARTICIPATION: "divisors count on an participation of {:g}, declared in advance; noise is "
+        Kind.DECLARED_PARTICIPATION: "divisors count on a participation of {:g}, declared in advance; noise is "
         "scaled for it",
         Kind.ONE_REPORT: "a client answers one question of the run, once, with words of its own",
         Kind.TWO_REPORTS: "a client answers one range and one vector question of the run, once, with words of its own",
