@@ -19,8 +19,9 @@ from typing import Any
 import numba
 from numba import cfunc as cfunc
 from numba import njit as njit
-from numba.core.caching import CacheImpl, IndexDataCacheFile
+from numba.core.caching import Cache, CacheImpl, IndexDataCacheFile
 from numba.core.registry import cpu_target
+from numba.core.runtime import rtsys
 
 _PYTHON = f"{sys.version_info[0]}{sys.version_info[1]}{getattr(sys, 'abiflags', '')}"
 SHIPPED = Path(__file__).parent / "ahead" / f"numba{numba.__version__}-python{_PYTHON}"
@@ -96,6 +97,14 @@ def _save(files: Any, key: Any, data: Any) -> None:
         _numbers_save(files, key, data)
 
 
+def _load(kept: Any, signature: Any, context: Any) -> Any:
+    found = None
+    if kept._py_func.__module__.startswith("quoron"):  # others' code may need more, such as the seed of their hashes
+        rtsys.initialize(context)
+        found = kept._load_overload(signature, context)
+    return _numbers_load(kept, signature, context) if found is None else found
+
+
 @cache
 def here() -> Target:
     """This processor, as numba compiles for it."""
@@ -109,3 +118,6 @@ _places: Any = CacheImpl._locator_classes
 _places.insert(0, ShippedKernels)
 _numbers_save: Any = IndexDataCacheFile.save
 setattr(IndexDataCacheFile, "save", _save)  # noqa: B010 - numba has no place for it
+# numba declares all that a compiler knows, for a tenth of a second, before it loads code that needs nothing of it.
+_numbers_load: Any = Cache.load_overload
+setattr(Cache, "load_overload", _load)  # noqa: B010
