@@ -25,7 +25,7 @@ Where a cost that falls and then rises along a list is least. It proposes; theor
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import TypeVar
 
 import numpy as np
@@ -327,53 +327,58 @@ def _search(
     epsilon: float, delta: float, size: int, kappa: Kappa | None, kind: Kind, release: float, forgiven: int
 ) -> tuple[OutlierMean, int, float] | None:
     """(aggregate, rungs, noise) of the least noise whose ladder climbs from δ to `release`; None without one."""
+    fewest = _fewest_rungs(epsilon, delta, release)
     best: tuple[OutlierMean, int, float] | None = None
-    fewest, full = _fewest_rungs(epsilon, delta, release), gdp.mu_for(epsilon, min(delta / release, 0.5))
     for each in fitting(size, core_for(size, fewest) - forgiven, kappa, kind):
-        # The top alone needs that much.
-        if best is not None and 2 * each / size / full >= best[2]:
-            continue
-        means: dict[int, OutlierMean] = {}
-        for power in range(_OPTIONS):
-            rungs = round(fewest * 1.05**power)
-            core = core_for(size, rungs) - forgiven
-            if rungs not in means and each in fitting(size, core, each, kind):
-                found = best_mean(size, core, each, kind, usual=(core + size - forgiven) // 2)
-                assert found is not None
-                means[rungs] = found
-
-        def least(rungs: int, means: dict[int, OutlierMean] = means, tolerance: float = 1e-3) -> float:
-            return _least_noise(means[rungs], epsilon, delta, rungs, release, tolerance)
-
-        rungs, _ = cheapest(list(means), least)
-        noise = least(rungs, tolerance=1e-5)
-        if best is None or noise < best[2]:
-            best = means[rungs], rungs, noise
+        if best is None or least_noise(epsilon, delta, size, each, release) < best[2]:
+            found = _least(epsilon, delta, size, each, kind, release, forgiven, fewest)
+            best = found if best is None or found[2] < best[2] else best
     return best
 
 
-def _least_noise(
-    mean: OutlierMean, epsilon: float, delta: float, rungs: int, release: float, tolerance: float
-) -> float:
-    """Least noise whose ladder reaches `release` within `rungs`, from above; some does from `_fewest_rungs` on."""
-    shifts, chances = ladder_mus(mean, rungs, 1.0)
+def _least(
+    epsilon: float, delta: float, size: int, kappa: Kappa, kind: Kind, release: float, forgiven: int, fewest: int
+) -> tuple[OutlierMean, int, float]:
+    """The same of one κ, whose ladders have the `fewest` rungs or more; noise from above."""
 
-    def reaches(noise: float) -> bool:
+    def core(rungs: int) -> int:
+        return core_for(size, rungs) - forgiven
+
+    @cache
+    def means(rungs: int) -> tuple[OutlierMean, Matrix, Matrix]:
+        mean = best_mean(size, core(rungs), kappa, kind, usual=(core(rungs) + size - forgiven) // 2)
+        assert mean is not None  # κ fits
+        return mean, *ladder_mus(mean, rungs, 1.0)
+
+    @cache  # a finer tolerance begins as the other did
+    def reaches(rungs: int, noise: float) -> bool:
+        _, shifts, chances = means(rungs)
         return bool(loops.ladder(epsilon, delta, delta, shifts / noise, chances, release)[-1] >= release)
 
-    full = gdp.mu_for(epsilon, delta)
-    high = float(shifts[1:].max()) / (_VANISHING * full)
-    low = min(float(shifts[-1] @ chances[-1]) / full, high / 2)
-    step = 1.1
-    while reaches(low):
-        low, high = low / 1.5, low
-    while low * step < high and not reaches(low * step):
-        low, step = low * step, step**2
-    high = min(high, low * step)
-    while high > low * (1 + tolerance):
-        middle = math.sqrt(low * high)
-        low, high = (low, middle) if reaches(middle) else (middle, high)
-    return high
+    def least(rungs: int, tolerance: float = 1e-3) -> float:
+        _, shifts, chances = means(rungs)
+        full = gdp.mu_for(epsilon, delta)
+        high = float(shifts[1:].max()) / (_VANISHING * full)
+        low = min(float(shifts[-1] @ chances[-1]) / full, high / 2)
+        step = 1.1
+        while reaches(rungs, low):
+            low, high = low / 1.5, low
+        while low * step < high and not reaches(rungs, low * step):
+            low, step = low * step, step**2
+        high = min(high, low * step)
+        while high > low * (1 + tolerance):
+            middle = math.sqrt(low * high)
+            low, high = (low, middle) if reaches(rungs, middle) else (middle, high)
+        return high
+
+    numbers = dict.fromkeys(round(fewest * 1.05**power) for power in range(_OPTIONS))
+    best, _ = cheapest([rungs for rungs in numbers if fitting(size, core(rungs), kappa, kind)], least)
+    return means(best)[0], best, least(best, 1e-5)
+
+
+def least_noise(epsilon: float, delta: float, cohort_size: int, kappa: Kappa, release: float = RELEASE) -> float:
+    """Return σ/τ that no ladder can do with: its top alone needs that much."""
+    return 2 * kappa / cohort_size / gdp.mu_for(epsilon, min(delta / release, 0.5))
 
 
 @lru_cache(maxsize=256)

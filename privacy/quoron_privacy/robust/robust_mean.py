@@ -52,6 +52,7 @@ from quoron_privacy.robust.outlier_mean import (
     Kind,
     OutlierMean,
     best_mean,
+    fitting,
     recounted_slack,
 )
 
@@ -81,6 +82,14 @@ def noise(target: Target, cohort_size: int, score: int) -> float:
     full = _laplace(target, cohort_size)
     mean = None if full is None else _lowered(target, full.mean, missed)
     return math.inf if full is None or mean is None else full.noise_multiplier * _growth(full.mean, mean)
+
+
+def least_noise(target: Target, cohort_size: int, score: int) -> float:
+    """Return less than `noise`, at once: what a release at full concentration needs at least."""
+    kappas = fitting(cohort_size, cohort_size - _missed(cohort_size, score), target.kappa, target.kind)
+    if not kappas or target.test == "laplace":
+        return 0.0 if kappas else math.inf
+    return lottery.least_noise(target.epsilon, target.delta, cohort_size, kappas[0])
 
 
 def release(target: Target, cohort_size: int, score: int, *, name: str = "outlier mean") -> OneRelease:
