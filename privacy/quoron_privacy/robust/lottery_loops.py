@@ -10,15 +10,21 @@ _GRID = 2.0**53  # chances are whole multiples of 2⁻⁵³: a coin of exactly t
 
 
 @njit(cache=True)
-def delta_gauss(epsilon, mu):  # type: ignore[no-untyped-def]
-    """Plain double evaluation of the Gaussian profile; no slack."""
+def _gauss(epsilon, mu):  # type: ignore[no-untyped-def]
+    """(Plain double evaluation of the Gaussian profile, no slack; the tail at |ε| of which it is a difference)."""
     if epsilon < 0:
-        return -math.expm1(epsilon) + math.exp(epsilon) * delta_gauss(-epsilon, mu)
+        found, tail = _gauss_above(-epsilon, mu)
+        return -math.expm1(epsilon) + math.exp(epsilon) * found, tail
+    return _gauss_above(epsilon, mu)
+
+
+@njit(cache=True)
+def _gauss_above(epsilon, mu):  # type: ignore[no-untyped-def]
     near, far = (epsilon / mu - mu / 2) / math.sqrt(2.0), (epsilon / mu + mu / 2) / math.sqrt(2.0)
     if near > 26.0:
-        return 0.0
-    second = 0.5 * math.exp(epsilon) * math.erfc(far) if far < 26.0 else 0.0
-    return max(0.5 * math.erfc(near) - second, 0.0)
+        return 0.0, math.erfc(26.0)
+    tail, second = math.erfc(near), 0.5 * math.exp(epsilon) * math.erfc(far) if far < 26.0 else 0.0
+    return max(0.5 * tail - second, 0.0), tail
 
 
 @njit(cache=True)
@@ -26,7 +32,7 @@ def profile(epsilon, mus, chances):  # type: ignore[no-untyped-def]
     """Profile of the mixture of shifts."""
     total = 0.0
     for index in range(len(mus)):
-        total += chances[index] * delta_gauss(epsilon, mus[index])
+        total += chances[index] * _gauss(epsilon, mus[index])[0]
     return total
 
 
@@ -104,6 +110,7 @@ def step_profile(epsilons, table, steps, mus, chances, found):  # type: ignore[n
     widest = steps.copy()
     for rung in range(last - 2, -1, -1):
         widest[rung] = max(widest[rung], widest[rung + 1])
+    top = last  # the row of the largest value at the last place: at the next one it is not far
     ends, width = np.empty((64, 2), np.int64), max(1, int(math.sqrt(last + 1.0)))
     for place in range(len(epsilons)):
         epsilon = epsilons[place]
@@ -111,6 +118,7 @@ def step_profile(epsilons, table, steps, mus, chances, found):  # type: ignore[n
         best, waiting = table[0], 0
         if last > 0:
             ends[0, 0], ends[0, 1], waiting = 0, last, 1
+            best = max(best, table[top] * _upper(epsilon - steps[top - 1], mus[top], chances[top]))
         # The higher chance first.
         while waiting:
             waiting -= 1
@@ -120,14 +128,15 @@ def step_profile(epsilons, table, steps, mus, chances, found):  # type: ignore[n
             bound = table[end] * _upper(epsilon - widest[start], mus[start + 1], chances[start + 1])
             if bound <= best:
                 continue
-            if end - start == 1:
-                best = max(best, table[end] * _upper(epsilon - steps[start], mus[end], chances[end]))
+            if end - start > 1:
+                middle = (start + end) // 2
+                ends[waiting, 0], ends[waiting, 1] = start, middle
+                ends[waiting + 1, 0], ends[waiting + 1, 1] = middle, end
+                waiting += 2
                 continue
-            middle = (start + end) // 2
-            best = max(best, table[middle] * _upper(epsilon - steps[middle - 1], mus[middle], chances[middle]))
-            ends[waiting, 0], ends[waiting, 1] = start, middle
-            ends[waiting + 1, 0], ends[waiting + 1, 1] = middle, end
-            waiting += 2
+            value = table[end] * _upper(epsilon - steps[start], mus[end], chances[end])
+            if value > best:
+                best, top = value, end
         # The lower chance first: once its silence counts for nothing, equal chances are worse.
         alike, until = 1.0, 0  # the divergence at ε itself of a row that is no higher bounds that of rungs up to here
         for rung in range(last):
@@ -146,9 +155,8 @@ def _upper(epsilon, mus, chances):  # type: ignore[no-untyped-def]
     """`profile`, with more than the rounding of its two terms added."""
     total = 0.0
     for index in range(len(mus)):
-        near = (abs(epsilon) / mus[index] - mus[index] / 2) / math.sqrt(2.0)
-        slack = 1e-12 * math.erfc(min(near, 26.0)) + 1e-300
-        total += chances[index] * (delta_gauss(epsilon, mus[index]) + slack)
+        found, tail = _gauss(epsilon, mus[index])
+        total += chances[index] * (found + (1e-12 * tail + 1e-300))
     return total
 
 
