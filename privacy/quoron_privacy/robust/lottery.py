@@ -25,7 +25,7 @@ Where a cost that falls and then rises along a list is least. It proposes; theor
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from typing import TypeVar
 
 import numpy as np
@@ -197,18 +197,11 @@ def calibrate(
 
 
 def estimate(
-    epsilon: float,
-    delta: float,
-    cohort_size: int,
-    *,
-    kappa: Kappa | None = None,
-    kind: Kind = "weighted",
-    release: float = RELEASE,
-    forgiven: int = 0,
+    epsilon: float, delta: float, size: int, *, kappa: Kappa | None = None, kind: Kind = "weighted", forgiven: int = 0
 ) -> float:
     """About the noise of what `calibrate` finds, inf where it finds nothing; for searches, as nothing certifies it."""
-    _check(epsilon, delta, cohort_size, kappa, kind, release, forgiven)
-    found = _search(epsilon, _aim(delta), cohort_size, kappa, kind, release, forgiven)
+    _check(epsilon, delta, size, kappa, kind, RELEASE, forgiven)
+    found = _search(epsilon, _aim(delta), size, kappa, kind, RELEASE, forgiven)
     return math.inf if found is None else found[2]
 
 
@@ -289,6 +282,17 @@ def ladder_mus(mean: OutlierMean, rungs: int, noise: float) -> tuple[Matrix, Mat
     return shifts / noise, chances
 
 
+@lru_cache(maxsize=256)
+def ladder_means(
+    size: int, rungs: int, kappa: Kappa | None, kind: Kind, forgiven: int
+) -> tuple[OutlierMean, Matrix, Matrix]:
+    """The best aggregate whose core leaves so many rungs, and its `ladder_mus` at noise 1; some κ has to fit."""
+    core = core_for(size, rungs) - forgiven
+    mean = best_mean(size, core, kappa, kind, usual=(core + size - forgiven) // 2)
+    assert mean is not None
+    return mean, *ladder_mus(mean, rungs, 1.0)
+
+
 def pair_divergence(epsilon: float, p: Vector, q: Vector, mus: Matrix, chances: Matrix) -> Vector:
     """H_{e^ε} between releasing N(μ, 1) with chance p and N(0, 1) with chance q, averaged over the mixture of shifts.
 
@@ -340,15 +344,7 @@ def _least(
     epsilon: float, delta: float, size: int, kappa: Kappa, kind: Kind, release: float, forgiven: int, fewest: int
 ) -> tuple[OutlierMean, int, float]:
     """The same of one κ, whose ladders have the `fewest` rungs or more; noise from above."""
-
-    def core(rungs: int) -> int:
-        return core_for(size, rungs) - forgiven
-
-    @cache
-    def means(rungs: int) -> tuple[OutlierMean, Matrix, Matrix]:
-        mean = best_mean(size, core(rungs), kappa, kind, usual=(core(rungs) + size - forgiven) // 2)
-        assert mean is not None  # κ fits
-        return mean, *ladder_mus(mean, rungs, 1.0)
+    means = partial(ladder_means, size, kappa=kappa, kind=kind, forgiven=forgiven)
 
     @cache  # a finer tolerance begins as the other did
     def reaches(rungs: int, noise: float) -> bool:
@@ -372,8 +368,9 @@ def _least(
         return high
 
     numbers = dict.fromkeys(round(fewest * 1.05**power) for power in range(_OPTIONS))
-    best, _ = cheapest([rungs for rungs in numbers if fitting(size, core(rungs), kappa, kind)], least)
-    return means(best)[0], best, least(best, 1e-5)
+    fit = [rungs for rungs in numbers if fitting(size, core_for(size, rungs) - forgiven, kappa, kind)]
+    rungs, _ = cheapest(fit, least)
+    return means(rungs)[0], rungs, least(rungs, 1e-5)
 
 
 def least_noise(epsilon: float, delta: float, cohort_size: int, kappa: Kappa, release: float = RELEASE) -> float:

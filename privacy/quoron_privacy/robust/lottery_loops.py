@@ -10,21 +10,15 @@ _GRID = 2.0**53  # chances are whole multiples of 2⁻⁵³: a coin of exactly t
 
 
 @njit(cache=True)
-def _gauss(epsilon, mu):  # type: ignore[no-untyped-def]
-    """(Plain double evaluation of the Gaussian profile, no slack; the tail at |ε| of which it is a difference)."""
+def delta_gauss(epsilon, mu):  # type: ignore[no-untyped-def]
+    """Plain double evaluation of the Gaussian profile; no slack."""
     if epsilon < 0:
-        found, tail = _gauss_above(-epsilon, mu)
-        return -math.expm1(epsilon) + math.exp(epsilon) * found, tail
-    return _gauss_above(epsilon, mu)
-
-
-@njit(cache=True)
-def _gauss_above(epsilon, mu):  # type: ignore[no-untyped-def]
+        return -math.expm1(epsilon) + math.exp(epsilon) * delta_gauss(-epsilon, mu)
     near, far = (epsilon / mu - mu / 2) / math.sqrt(2.0), (epsilon / mu + mu / 2) / math.sqrt(2.0)
     if near > 26.0:
-        return 0.0, math.erfc(26.0)
-    tail, second = math.erfc(near), 0.5 * math.exp(epsilon) * math.erfc(far) if far < 26.0 else 0.0
-    return max(0.5 * tail - second, 0.0), tail
+        return 0.0
+    second = 0.5 * math.exp(epsilon) * math.erfc(far) if far < 26.0 else 0.0
+    return max(0.5 * math.erfc(near) - second, 0.0)
 
 
 @njit(cache=True)
@@ -32,7 +26,7 @@ def profile(epsilon, mus, chances):  # type: ignore[no-untyped-def]
     """Profile of the mixture of shifts."""
     total = 0.0
     for index in range(len(mus)):
-        total += chances[index] * _gauss(epsilon, mus[index])[0]
+        total += chances[index] * delta_gauss(epsilon, mus[index])
     return total
 
 
@@ -110,7 +104,7 @@ def step_profile(epsilons, table, steps, mus, chances, found):  # type: ignore[n
     widest = steps.copy()
     for rung in range(last - 2, -1, -1):
         widest[rung] = max(widest[rung], widest[rung + 1])
-    top = last  # the row of the largest value at the last place: at the next one it is not far
+    top = last  # the row of the largest value at the last place, near which that of the next one is
     ends, width = np.empty((64, 2), np.int64), max(1, int(math.sqrt(last + 1.0)))
     for place in range(len(epsilons)):
         epsilon = epsilons[place]
@@ -155,8 +149,9 @@ def _upper(epsilon, mus, chances):  # type: ignore[no-untyped-def]
     """`profile`, with more than the rounding of its two terms added."""
     total = 0.0
     for index in range(len(mus)):
-        found, tail = _gauss(epsilon, mus[index])
-        total += chances[index] * (found + (1e-12 * tail + 1e-300))
+        near = (abs(epsilon) / mus[index] - mus[index] / 2) / math.sqrt(2.0)
+        slack = 1e-12 * math.erfc(min(near, 26.0)) + 1e-300
+        total += chances[index] * (delta_gauss(epsilon, mus[index]) + slack)
     return total
 
 

@@ -37,6 +37,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quoron_privacy.accounts import sensitivity_recount
+from quoron_privacy.accounts.roots import least_number
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError, count, positive
 from quoron_privacy.gaussian import LARGEST, GaussianNoise
 from quoron_privacy.noise.streams import NoiseSource, total_variation
@@ -149,19 +150,7 @@ def smallest(target: Target, score: Callable[[int], int], most: float = LARGEST_
 
     `score(C)` is what a cohort of C reaches, a growing share of C².
     """
-    low, high = 3, 4
-
-    def feasible(size: int) -> bool:
-        return noise(target, size, score(size)) < most
-
-    while not feasible(high):
-        low, high = high, 2 * high
-        if high > LARGEST_COHORT:
-            return None
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if feasible(middle) else (middle, high)
-    return high
+    return least_number(lambda size: noise(target, size, score(size)) < most, 4, most=LARGEST_COHORT)
 
 
 def _missed(cohort_size: int, score: int) -> int:

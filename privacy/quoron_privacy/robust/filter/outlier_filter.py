@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quoron_privacy.accounts import gdp
+from quoron_privacy.accounts.roots import least_number
 from quoron_privacy.errors import Infeasible, VerificationError, count, non_negative, positive, probability
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_privacy.release import Adjacency
@@ -199,16 +200,10 @@ def _smallest_cohort(
         wanted = size, eta_beta, max(users, 10 * size), score_error, zero_out
         return _proposed(delta, *wanted, frontier, np.arange(len(frontier.each)), _WIDE)[0] >= 0
 
-    high = 64
-    while not feasible(high):
-        high *= 2
-        if high > 1 << 40:
-            raise Infeasible("outlier filter", "no cohort is large enough", "a larger epsilon or delta")
-    low = high // 2
-    while high - low > max(1, low // 1000):
-        middle = (low + high) // 2
-        low, high = (low, middle) if feasible(middle) else (middle, high)
-    return high
+    size = least_number(feasible, 64, low=32, most=1 << 40, within=1000)
+    if size is None:
+        raise Infeasible("outlier filter", "no cohort is large enough", "a larger epsilon or delta")
+    return size
 
 
 def _certified(p: FilterParameters, epsilon: float, delta: float, adjacency: Adjacency) -> Callable[[float], float]:

@@ -29,6 +29,7 @@ from scipy.special import ndtri
 
 from quoron_privacy.accounts import gdp, sensitivity_recount
 from quoron_privacy.accounts.pair import Pair
+from quoron_privacy.accounts.roots import least_number
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError, count, non_negative, positive, probability
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_privacy.robust.filter.concentration import Vector
@@ -187,15 +188,10 @@ def _smallest_cohort(epsilon: float, delta: float, eta_beta: float, users: int, 
         gentlest = _Grid(_WIDE.floors, _WIDE.thetas[:1], _WIDE.shares)
         return math.isfinite(_proposed(epsilon, delta, size, eta_beta, max(users, 10 * size), score_error, gentlest)[0])
 
-    low, high = 8, 16
-    while not feasible(high):
-        low, high = high, 2 * high
-        if high > 1 << 40:
-            raise Infeasible("soft filter", "no cohort is large enough", "a larger epsilon or delta")
-    while high - low > max(1, low // 1000):
-        middle = (low + high) // 2
-        low, high = (low, middle) if feasible(middle) else (middle, high)
-    return high
+    size = least_number(feasible, 16, low=8, most=1 << 40, within=1000)
+    if size is None:
+        raise Infeasible("soft filter", "no cohort is large enough", "a larger epsilon or delta")
+    return size
 
 
 def _require(holds: bool, condition: str, parameters: SoftFilterParameters) -> None:

@@ -397,8 +397,7 @@ def _predicted(
             place = int(rows[row].argmin())
             if math.isfinite(risk := float(rows[row, place])):
                 at = row * rows.shape[1] + place
-                tried_at = _Tried(chains, tuple(stages), worst.shape, at)
-                found[chains, counts] = Candidate(risk, (sum(counts),), tried_at)
+                found[chains, counts] = Candidate(risk, (sum(counts),), _Tried(chains, tuple(stages), worst.shape, at))
     return found
 
 
