@@ -69,12 +69,9 @@ def _value(function: Callable[[float], float], point: float) -> float:
 
 
 def least_number(
-    fits: Callable[[int], bool], start: int, *, low: int | None = None, most: float = math.inf, within: float = math.inf
+    fits: Callable[[int], bool], start: int, *, low: int | None = None, most: int = 1 << 40, within: float = math.inf
 ) -> int | None:
-    """Return the least number above `low`, or from `start` on, that `fits`; None beyond `most`.
-
-    It may be larger by a share 1 / `within`. Tried are `start` and its doubles, and then what lies between.
-    """
+    """Return the least number above `low`, or from `start` on, that `fits`, to 1 / `within`; None beyond `most`."""
     low, high = start - 1 if low is None else low, start
     while not fits(high):
         low, high = high, 2 * high

@@ -38,7 +38,6 @@ BETA = 1e-6  # of either mistake: a run with everybody present ends, a round tha
 MARGIN = 1.15  # over what would do for this run: with it, the run is planned again, and may need a little more
 SHARE = 0.05  # of ε, at most, where nothing else is said
 _MOST_DRAWS = 1 << 21  # of one run: more than any plan has rounds
-_LARGEST = 1 << 40  # users in a cohort, beyond which none is looked for
 _REACH, _CELLS = 60, 24_000  # of the grid on which Ξ is integrated, in scales and in all
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -204,9 +203,7 @@ def calibrate(
     ways = []
     smallest, rounds = min(cohorts), len(cohorts)
     least = least_number(
-        lambda size: best(epsilon, {(size, mu): times for mu, times in told.items()})[0] <= beta,
-        smallest + 1,
-        most=_LARGEST,
+        lambda size: best(epsilon, {(size, mu): times for mu, times in told.items()})[0] <= beta, smallest + 1
     )
     if least is not None:
         ways.append(f"about {math.ceil(MARGIN * least):,} users in every round")

@@ -143,11 +143,7 @@ def smallest_cohort(
 ) -> int:
     """Return the least batch for which `calibrate` finds a plan. Useful noise needs two to three times that."""
     often = releases if participations is None else min(participations, releases)
-
-    def fits(size: int) -> bool:
-        return _calibrate(epsilon, delta, size, releases, often, None, release) is not None
-
-    size = least_number(fits, 4, low=2)
+    size = least_number(lambda n: _calibrate(epsilon, delta, n, releases, often, None, release) is not None, 4, low=2)
     assert size is not None
     return size
 

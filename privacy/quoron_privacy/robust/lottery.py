@@ -18,8 +18,6 @@ Laplace noise, and no floating-point attack on it.
 
 Source: in place of the Laplace tests of Lowy, Liu & Asi (2024), Algorithms 1 and 2. Statement, proof and symbols:
 docs/privacy/outlier-mean.md.
-
-Where a cost that falls and then rises along a list is least. It proposes; theorems decide.
 """
 
 import math

@@ -162,7 +162,6 @@ def solve(current, hit_up, hit_down, values, rare, likely, picks, sweeps):  # ty
                     current[i, c] = max(current[i, c], hit_down[i, c] + likely * current[i + 1, c])
             for c in range(columns):
                 current[0, c] = current[1, c]
-            for c in range(columns):
                 hit_up[0, c] = 0.0  # a row that nothing else uses: the rise by column, as columns go four at a time
             for i in range(1, points + 1):
                 for c in range(columns):

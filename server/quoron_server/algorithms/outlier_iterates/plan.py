@@ -32,7 +32,6 @@ from numpy.typing import NDArray
 from scipy.special import chdtri
 
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
-from quoron_privacy.noise.streams import total_variation
 from quoron_privacy.robust import robust_mean
 from quoron_privacy.robust.combinations import Aggregate, theorem_for
 from quoron_privacy.robust.lottery import OneShot
@@ -220,6 +219,7 @@ NEAR = 1.02  # times the least predicted risk is as good: fewer rounds win
 STRAY = 0.01  # share of pairs in d dimensions that the usual radius may leave out
 FAILURE = 1e-3  # chance that the guaranteed radius leaves out any pair of a phase
 _Size = tuple[int, tuple[int, ...]]  # chains, and how many users of a chain each phase takes
+_Noise = Callable[[Target, int, int], float]  # σ/τ of a release of so many chains that passes at a score
 _KINDS: dict[str, Aggregate] = {"weighted": "weighted-mean", "random": "random-inclusion"}
 STRAYING = 0.02  # of honest pairs, that may lie farther apart than τ without the test noticing
 _BEYOND = 2**20  # chains, where none that are counted would do
@@ -263,7 +263,7 @@ class _Tried:
 
 def left_of_delta(privacy: Privacy, dimension: int) -> float:
     """δ less what the samplers lack. A user is in one phase; the others' noise has the same law in both worlds."""
-    lacking = (1 + math.exp(privacy.epsilon)) * total_variation(gaussians=dimension, laplaces=1)
+    lacking = search.slack(privacy.epsilon, gaussians=dimension, laplaces=1)
     return math.nextafter(privacy.delta - lacking, -1.0)  # less, however little it is
 
 
@@ -359,18 +359,13 @@ def _candidates(
 
 
 def _predicted(
-    problem: Problem,
-    target: Target,
-    options: OutlierIterateOptions,
-    lost: float,
-    sizes: Iterable[_Size],
-    noise_of: Callable[[Target, int, int], float],
+    problem: Problem, target: Target, options: OutlierIterateOptions, lost: float, sizes: Iterable[_Size], of: _Noise
 ) -> dict[_Size, Candidate[_Tried]]:
     """What these sizes leave at best, without those that allow no release."""
     found: dict[_Size, Candidate[_Tried]] = {}
     splits: dict[int, list[tuple[int, tuple[int, ...], list[float]]]] = {}  # by phases: chains, their lengths, noise
     for chains, counts in sizes:
-        noise = [noise_of(target, chains, _score(chains, users, lost)) for users in counts]
+        noise = [of(target, chains, _score(chains, users, lost)) for users in counts]
         if math.inf not in noise:
             splits.setdefault(len(counts), []).append((chains, counts, noise))
     for number, tried in splits.items():
