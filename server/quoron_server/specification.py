@@ -39,7 +39,7 @@ Seed = Annotated[int, Field(ge=0, lt=2**63)]
 
 
 class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True, allow_inf_nan=False)
 
 
 class RunSpecification(_Section):

@@ -20,7 +20,7 @@ def main() -> int:
     os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "16")
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "true")  # it would look through all that is installed for some
     # Libraries bring a quarter of a million objects that last: looking through them is up to a tenth of a command.
-    gc.set_threshold(200_000, 20, 20)
+    gc.set_threshold(500_000, 20, 20)
     # Whatever a library or a program of somebody else's writes for us, under whatever umask: others may not change it.
     os.umask(os.umask(0o077) | 0o022)
     caches.ensure(os.environ)

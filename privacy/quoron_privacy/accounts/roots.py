@@ -68,17 +68,16 @@ def _value(function: Callable[[float], float], point: float) -> float:
     return value
 
 
-def least_users(enough: Callable[[int], bool], too_few: int, *, within: float, most: int) -> int | None:
-    """About the least number of users, by a factor `within`, that is `enough`, and it is; None beyond `most`.
-
-    `too_few` is a number that is not.
-    """
-    low, high = too_few, 2 * too_few
-    while not enough(high):
+def least_number(
+    fits: Callable[[int], bool], start: int, *, low: int | None = None, most: int = 1 << 40, within: float = math.inf
+) -> int | None:
+    """Return the least number above `low`, or from `start` on, that `fits`, to 1 / `within`; None beyond `most`."""
+    low, high = start - 1 if low is None else low, start
+    while not fits(high):
         low, high = high, 2 * high
         if high > most:
             return None
-    while high > within * low + 1:
-        middle = max(low + 1, math.isqrt(low * high))  # of a handful the root is `low` itself
-        low, high = (low, middle) if enough(middle) else (middle, high)
+    while high - low > max(1, low // within):
+        middle = (low + high) // 2
+        low, high = (low, middle) if fits(middle) else (middle, high)
     return high

@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from scipy.special import log_ndtr, ndtr, ndtri
 
 from quoron_privacy.accounts.pair import Pair
+from quoron_privacy.accounts.roots import least_number
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError, count, positive, probability
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.noise.streams import GRID_BITS, RandomStream, total_variation
@@ -37,7 +38,6 @@ BETA = 1e-6  # of either mistake: a run with everybody present ends, a round tha
 MARGIN = 1.15  # over what would do for this run: with it, the run is planned again, and may need a little more
 SHARE = 0.05  # of ε, at most, where nothing else is said
 _MOST_DRAWS = 1 << 21  # of one run: more than any plan has rounds
-_LARGEST = 1 << 40  # users in a cohort, beyond which none is looked for
 _REACH, _CELLS = 60, 24_000  # of the grid on which Ξ is integrated, in scales and in all
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -202,14 +202,14 @@ def calibrate(
         return min_cohort
     ways = []
     smallest, rounds = min(cohorts), len(cohorts)
-    least = _first(
+    least = least_number(
         lambda size: best(epsilon, {(size, mu): times for mu, times in told.items()})[0] <= beta, smallest + 1
     )
     if least is not None:
         ways.append(f"about {math.ceil(MARGIN * least):,} users in every round")
     step = (epsilon or SHARE * rest[0]) / 8
     most = math.ceil((rest[0] + epsilon) / step) - 1 if math.isfinite(rest[0]) else 0  # without privacy none is spent
-    enough = _first(lambda steps: best(steps * step, planned)[0] <= beta, 9 if epsilon else 1, most)
+    enough = least_number(lambda steps: best(steps * step, planned)[0] <= beta, 9 if epsilon else 1, most=most)
     if enough is not None and MARGIN * enough * step < rest[0] + epsilon:
         ways.append(f"min_cohort_epsilon of about {MARGIN * enough * step:.3g}")
     raise Infeasible(
@@ -357,20 +357,6 @@ def _cells(scale: float) -> tuple[Integers, Floats]:
     ends = ends[np.append(True, ends[1:] > ends[:-1])]
     above = np.concatenate([[1.0], _reaches(ends + 1, scale), [0.0]])
     return ends, above[:-1] - above[1:]
-
-
-def _first(holds: Callable[[int], bool], start: int, most: int = _LARGEST) -> int | None:
-    """The least number from `start` on at which a condition that stays true becomes true; None beyond `most`."""
-    high = start
-    while not holds(high):
-        high *= 2
-        if high > most:
-            return None
-    low = max(start - 1, high // 2)
-    while high > low + 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if holds(middle) else (middle, high)
-    return high
 
 
 def _check(share: float, epsilon: float, cohorts: Sequence[int], participations: int) -> None:

@@ -17,10 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import numba
+from llvmlite.binding import add_symbol  # type: ignore[import-untyped]
 from numba import cfunc as cfunc
 from numba import njit as njit
-from numba.core.caching import CacheImpl, IndexDataCacheFile
+from numba.core.caching import Cache, CacheImpl, IndexDataCacheFile
 from numba.core.registry import cpu_target
+from numba.core.runtime import _nrt_python  # type: ignore[attr-defined]
 
 _PYTHON = f"{sys.version_info[0]}{sys.version_info[1]}{getattr(sys, 'abiflags', '')}"
 SHIPPED = Path(__file__).parent / "ahead" / f"numba{numba.__version__}-python{_PYTHON}"
@@ -96,6 +98,12 @@ def _save(files: Any, key: Any, data: Any) -> None:
         _numbers_save(files, key, data)
 
 
+def _load(kept: Any, signature: Any, context: Any) -> Any:
+    ours = kept._py_func.__module__.startswith("quoron")  # others' code may need more, such as the seed of their hashes
+    found = kept._load_overload(signature, context) if ours else None
+    return _numbers_load(kept, signature, context) if found is None else found
+
+
 @cache
 def here() -> Target:
     """This processor, as numba compiles for it."""
@@ -109,3 +117,8 @@ _places: Any = CacheImpl._locator_classes
 _places.insert(0, ShippedKernels)
 _numbers_save: Any = IndexDataCacheFile.save
 setattr(IndexDataCacheFile, "save", _save)  # noqa: B010 - numba has no place for it
+# Before it loads code numba declares all that a compiler knows, for a tenth of a second. Code needs its runtime alone.
+_numbers_load: Any = Cache.load_overload
+setattr(Cache, "load_overload", _load)  # noqa: B010
+for _name, _address in _nrt_python.c_helpers.items():
+    add_symbol(_name if _name.startswith("_") else f"NRT_{_name}", _address)

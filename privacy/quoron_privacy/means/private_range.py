@@ -60,6 +60,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quoron_privacy.accounts import gdp
+from quoron_privacy.accounts.roots import least_number
 from quoron_privacy.errors import ConfigError, Infeasible, count, positive, probability
 from quoron_privacy.gaussian import GaussianNoise, mean_sensitivity, mean_slack
 from quoron_privacy.kernels.on_first_use import OnFirstUse
@@ -205,16 +206,10 @@ def crude_mean_users(
         epsilon = range_epsilon(users=users, bins=bins, choices=choices * rounds, failure=failure / 2)
         return bounded_range_mu(epsilon) <= allowed
 
-    high = 1
-    while not enough(high):
-        high *= 2
-        if high > 1 << 60:
-            raise ConfigError(f"Expected mu large enough for some number of users, got mu={mu:g}.")
-    low = high // 2
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if enough(middle) else (middle, high)
-    return high
+    users = least_number(enough, 1, most=1 << 60)
+    if users is None:
+        raise ConfigError(f"Expected mu large enough for some number of users, got mu={mu:g}.")
+    return users
 
 
 Crude = Literal["none", "gaussian", "range"]

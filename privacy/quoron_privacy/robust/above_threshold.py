@@ -26,6 +26,7 @@ import scipy
 from scipy.special import ndtr
 
 from quoron_privacy.accounts import gdp
+from quoron_privacy.accounts.roots import least_number
 from quoron_privacy.errors import Infeasible, VerificationError, count, positive, probability
 from quoron_privacy.noise.streams import RandomStream
 from quoron_privacy.release import Release
@@ -142,18 +143,9 @@ def smallest_cohort(
 ) -> int:
     """Return the least batch for which `calibrate` finds a plan. Useful noise needs two to three times that."""
     often = releases if participations is None else min(participations, releases)
-
-    def fits(size: int) -> bool:
-        return _calibrate(epsilon, delta, size, releases, often, None, release) is not None
-
-    high = 4
-    while not fits(high):
-        high *= 2
-    low = high // 2
-    while high > low + 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if fits(middle) else (middle, high)
-    return high
+    size = least_number(lambda n: _calibrate(epsilon, delta, n, releases, often, None, release) is not None, 4, low=2)
+    assert size is not None
+    return size
 
 
 def verify_above_threshold(plan: Series, epsilon: float, delta: float) -> float:

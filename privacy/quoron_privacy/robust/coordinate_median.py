@@ -29,9 +29,9 @@ from scipy.special import expit
 
 from quoron_privacy.accounts import gdp
 from quoron_privacy.accounts.pair import Pair
-from quoron_privacy.errors import ConfigError, Infeasible, VerificationError, count, non_negative, positive, probability
+from quoron_privacy.errors import ConfigError, Infeasible, count, non_negative, positive, probability
 from quoron_privacy.noise.streams import RandomStream
-from quoron_privacy.robust.filter.thresholds import LaplaceThreshold
+from quoron_privacy.robust.filter.thresholds import LaplaceThreshold, require
 
 Vector = NDArray[np.float64]
 Matrix = NDArray[np.float64]
@@ -182,19 +182,19 @@ def verify(parameters: MedianParameters, epsilon: float, delta: float, *, delta_
     non_negative(delta_slack=delta_slack)
     p, size = parameters, parameters.cohort_size
     numbers = [float(getattr(p, name)) for name in MedianParameters.__slots__]
-    _require(all(math.isfinite(number) for number in numbers), "finite parameters", p)
-    _require(type(size) is int and type(p.trim) is int and p.trim >= 1 and 2 * p.trim < size, "1 <= k < B/2", p)
-    _require(size - p.trim < p.core * size < size, "B - k < core·B < B", p)
-    _require(min(p.test_scale, p.theta, p.clip, p.room, p.noise_multiplier) > 0, "λ, θ, τG, τς, s > 0", p)
-    _require(0 <= p.eta_beta <= 2, "0 <= step·β∞ <= 2", p)
-    _require(p.score_error >= 0, "kerr >= 0", p)
+    require(all(math.isfinite(number) for number in numbers), "finite parameters", p)
+    require(type(size) is int and type(p.trim) is int and p.trim >= 1 and 2 * p.trim < size, "1 <= k < B/2", p)
+    require(size - p.trim < p.core * size < size, "B - k < core·B < B", p)
+    require(min(p.test_scale, p.theta, p.clip, p.room, p.noise_multiplier) > 0, "λ, θ, τG, τς, s > 0", p)
+    require(0 <= p.eta_beta <= 2, "0 <= step·β∞ <= 2", p)
+    require(p.score_error >= 0, "kerr >= 0", p)
     each = p.test.epsilon
-    _require(each <= epsilon, "a test of at most ε", p)
+    require(each <= epsilon, "a test of at most ε", p)
     mu = p.shift / p.noise_multiplier * (1 + 1e-12)
     both = Pair.gaussian(mu).and_(Pair.response(each))
     certified = max(both.delta(epsilon, delta), p.test.failure) * (1 + _ROUNDING)
     certified += (1 + math.exp(epsilon)) * delta_slack
-    _require(certified <= delta, f"a certified delta <= {delta:g} at epsilon={epsilon:g} (got {certified:.4g})", p)
+    require(certified <= delta, f"a certified delta <= {delta:g} at epsilon={epsilon:g} (got {certified:.4g})", p)
     return certified
 
 
@@ -350,8 +350,3 @@ def _shift(reach: float, clip: float, room: float, size: int) -> float:
 def _score_sensitivity(size: int, log_distance: float) -> float:
     """Δ: row and column of the own user in its own cohort; all pairs in later ones, `log_distance` = τ·β∞·b."""
     return max(2 * (size - 1) / size, -(size - 1) * math.expm1(-log_distance) * (1 + 1e-12))
-
-
-def _require(holds: bool, condition: str, parameters: MedianParameters) -> None:
-    if not holds:
-        raise VerificationError(f"Expected {condition}, which fails for {parameters}.")

@@ -18,14 +18,12 @@ Laplace noise, and no floating-point attack on it.
 
 Source: in place of the Laplace tests of Lowy, Liu & Asi (2024), Algorithms 1 and 2. Statement, proof and symbols:
 docs/privacy/outlier-mean.md.
-
-Where a cost that falls and then rises along a list is least. It proposes; theorems decide.
 """
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache, partial
 from typing import TypeVar
 
 import numpy as np
@@ -197,18 +195,11 @@ def calibrate(
 
 
 def estimate(
-    epsilon: float,
-    delta: float,
-    cohort_size: int,
-    *,
-    kappa: Kappa | None = None,
-    kind: Kind = "weighted",
-    release: float = RELEASE,
-    forgiven: int = 0,
+    epsilon: float, delta: float, size: int, *, kappa: Kappa | None = None, kind: Kind = "weighted", forgiven: int = 0
 ) -> float:
     """About the noise of what `calibrate` finds, inf where it finds nothing; for searches, as nothing certifies it."""
-    _check(epsilon, delta, cohort_size, kappa, kind, release, forgiven)
-    found = _search(epsilon, _aim(delta), cohort_size, kappa, kind, release, forgiven)
+    _check(epsilon, delta, size, kappa, kind, RELEASE, forgiven)
+    found = _search(epsilon, _aim(delta), size, kappa, kind, RELEASE, forgiven)
     return math.inf if found is None else found[2]
 
 
@@ -289,6 +280,17 @@ def ladder_mus(mean: OutlierMean, rungs: int, noise: float) -> tuple[Matrix, Mat
     return shifts / noise, chances
 
 
+@lru_cache(maxsize=256)
+def ladder_means(
+    size: int, rungs: int, kappa: Kappa | None, kind: Kind, forgiven: int
+) -> tuple[OutlierMean, Matrix, Matrix]:
+    """The best aggregate whose core leaves so many rungs, and its `ladder_mus` at noise 1; some κ has to fit."""
+    core = core_for(size, rungs) - forgiven
+    mean = best_mean(size, core, kappa, kind, usual=(core + size - forgiven) // 2)
+    assert mean is not None
+    return mean, *ladder_mus(mean, rungs, 1.0)
+
+
 def pair_divergence(epsilon: float, p: Vector, q: Vector, mus: Matrix, chances: Matrix) -> Vector:
     """H_{e^ε} between releasing N(μ, 1) with chance p and N(0, 1) with chance q, averaged over the mixture of shifts.
 
@@ -327,53 +329,51 @@ def _search(
     epsilon: float, delta: float, size: int, kappa: Kappa | None, kind: Kind, release: float, forgiven: int
 ) -> tuple[OutlierMean, int, float] | None:
     """(aggregate, rungs, noise) of the least noise whose ladder climbs from δ to `release`; None without one."""
+    fewest = _fewest_rungs(epsilon, delta, release)
     best: tuple[OutlierMean, int, float] | None = None
-    fewest, full = _fewest_rungs(epsilon, delta, release), gdp.mu_for(epsilon, min(delta / release, 0.5))
     for each in fitting(size, core_for(size, fewest) - forgiven, kappa, kind):
-        # The top alone needs that much.
-        if best is not None and 2 * each / size / full >= best[2]:
-            continue
-        means: dict[int, OutlierMean] = {}
-        for power in range(_OPTIONS):
-            rungs = round(fewest * 1.05**power)
-            core = core_for(size, rungs) - forgiven
-            if rungs not in means and each in fitting(size, core, each, kind):
-                found = best_mean(size, core, each, kind, usual=(core + size - forgiven) // 2)
-                assert found is not None
-                means[rungs] = found
-
-        def least(rungs: int, means: dict[int, OutlierMean] = means, tolerance: float = 1e-3) -> float:
-            return _least_noise(means[rungs], epsilon, delta, rungs, release, tolerance)
-
-        rungs, _ = cheapest(list(means), least)
-        noise = least(rungs, tolerance=1e-5)
-        if best is None or noise < best[2]:
-            best = means[rungs], rungs, noise
+        if best is None or least_noise(epsilon, delta, size, each, release) < best[2]:
+            found = _least(epsilon, delta, size, each, kind, release, forgiven, fewest)
+            best = found if best is None or found[2] < best[2] else best
     return best
 
 
-def _least_noise(
-    mean: OutlierMean, epsilon: float, delta: float, rungs: int, release: float, tolerance: float
-) -> float:
-    """Least noise whose ladder reaches `release` within `rungs`, from above; some does from `_fewest_rungs` on."""
-    shifts, chances = ladder_mus(mean, rungs, 1.0)
+def _least(
+    epsilon: float, delta: float, size: int, kappa: Kappa, kind: Kind, release: float, forgiven: int, fewest: int
+) -> tuple[OutlierMean, int, float]:
+    """The same of one κ, whose ladders have the `fewest` rungs or more; noise from above."""
+    means = partial(ladder_means, size, kappa=kappa, kind=kind, forgiven=forgiven)
 
-    def reaches(noise: float) -> bool:
+    @cache  # a finer tolerance begins as the other did
+    def reaches(rungs: int, noise: float) -> bool:
+        _, shifts, chances = means(rungs)
         return bool(loops.ladder(epsilon, delta, delta, shifts / noise, chances, release)[-1] >= release)
 
-    full = gdp.mu_for(epsilon, delta)
-    high = float(shifts[1:].max()) / (_VANISHING * full)
-    low = min(float(shifts[-1] @ chances[-1]) / full, high / 2)
-    step = 1.1
-    while reaches(low):
-        low, high = low / 1.5, low
-    while low * step < high and not reaches(low * step):
-        low, step = low * step, step**2
-    high = min(high, low * step)
-    while high > low * (1 + tolerance):
-        middle = math.sqrt(low * high)
-        low, high = (low, middle) if reaches(middle) else (middle, high)
-    return high
+    def least(rungs: int, tolerance: float = 1e-3) -> float:
+        _, shifts, chances = means(rungs)
+        full = gdp.mu_for(epsilon, delta)
+        high = float(shifts[1:].max()) / (_VANISHING * full)
+        low = min(float(shifts[-1] @ chances[-1]) / full, high / 2)
+        step = 1.1
+        while reaches(rungs, low):
+            low, high = low / 1.5, low
+        while low * step < high and not reaches(rungs, low * step):
+            low, step = low * step, step**2
+        high = min(high, low * step)
+        while high > low * (1 + tolerance):
+            middle = math.sqrt(low * high)
+            low, high = (low, middle) if reaches(rungs, middle) else (middle, high)
+        return high
+
+    numbers = dict.fromkeys(round(fewest * 1.05**power) for power in range(_OPTIONS))
+    fit = [rungs for rungs in numbers if fitting(size, core_for(size, rungs) - forgiven, kappa, kind)]
+    rungs, _ = cheapest(fit, least)
+    return means(rungs)[0], rungs, least(rungs, 1e-5)
+
+
+def least_noise(epsilon: float, delta: float, cohort_size: int, kappa: Kappa, release: float = RELEASE) -> float:
+    """Return σ/τ that no ladder can do with: its top alone needs that much."""
+    return 2 * kappa / cohort_size / gdp.mu_for(epsilon, min(delta / release, 0.5))
 
 
 @lru_cache(maxsize=256)

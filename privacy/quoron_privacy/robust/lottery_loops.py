@@ -104,6 +104,7 @@ def step_profile(epsilons, table, steps, mus, chances, found):  # type: ignore[n
     widest = steps.copy()
     for rung in range(last - 2, -1, -1):
         widest[rung] = max(widest[rung], widest[rung + 1])
+    top = last  # the row of the largest value at the last place, near which that of the next one is
     ends, width = np.empty((64, 2), np.int64), max(1, int(math.sqrt(last + 1.0)))
     for place in range(len(epsilons)):
         epsilon = epsilons[place]
@@ -111,6 +112,7 @@ def step_profile(epsilons, table, steps, mus, chances, found):  # type: ignore[n
         best, waiting = table[0], 0
         if last > 0:
             ends[0, 0], ends[0, 1], waiting = 0, last, 1
+            best = max(best, table[top] * _upper(epsilon - steps[top - 1], mus[top], chances[top]))
         # The higher chance first.
         while waiting:
             waiting -= 1
@@ -120,14 +122,15 @@ def step_profile(epsilons, table, steps, mus, chances, found):  # type: ignore[n
             bound = table[end] * _upper(epsilon - widest[start], mus[start + 1], chances[start + 1])
             if bound <= best:
                 continue
-            if end - start == 1:
-                best = max(best, table[end] * _upper(epsilon - steps[start], mus[end], chances[end]))
+            if end - start > 1:
+                middle = (start + end) // 2
+                ends[waiting, 0], ends[waiting, 1] = start, middle
+                ends[waiting + 1, 0], ends[waiting + 1, 1] = middle, end
+                waiting += 2
                 continue
-            middle = (start + end) // 2
-            best = max(best, table[middle] * _upper(epsilon - steps[middle - 1], mus[middle], chances[middle]))
-            ends[waiting, 0], ends[waiting, 1] = start, middle
-            ends[waiting + 1, 0], ends[waiting + 1, 1] = middle, end
-            waiting += 2
+            value = table[end] * _upper(epsilon - steps[start], mus[end], chances[end])
+            if value > best:
+                best, top = value, end
         # The lower chance first: once its silence counts for nothing, equal chances are worse.
         alike, until = 1.0, 0  # the divergence at ε itself of a row that is no higher bounds that of rungs up to here
         for rung in range(last):

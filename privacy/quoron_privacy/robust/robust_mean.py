@@ -37,6 +37,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quoron_privacy.accounts import sensitivity_recount
+from quoron_privacy.accounts.roots import least_number
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError, count, positive
 from quoron_privacy.gaussian import LARGEST, GaussianNoise
 from quoron_privacy.noise.streams import NoiseSource, total_variation
@@ -52,6 +53,7 @@ from quoron_privacy.robust.outlier_mean import (
     Kind,
     OutlierMean,
     best_mean,
+    fitting,
     recounted_slack,
 )
 
@@ -94,6 +96,14 @@ def noise(target: Target, cohort_size: int, score: int) -> float:
     full = _laplace(target, cohort_size)
     mean = None if full is None else _lowered(target, full.mean, missed)
     return math.inf if full is None or mean is None else full.noise_multiplier * _growth(full.mean, mean)
+
+
+def least_noise(target: Target, cohort_size: int, score: int) -> float:
+    """Return less than `noise`, at once: what a release at full concentration needs at least."""
+    kappas = fitting(cohort_size, cohort_size - _missed(cohort_size, score), target.kappa, target.kind)
+    if not kappas or target.test == "laplace":
+        return 0.0 if kappas else math.inf
+    return lottery.least_noise(target.epsilon, target.delta, cohort_size, kappas[0])
 
 
 def release(target: Target, cohort_size: int, score: int, *, name: str = "outlier mean") -> OneRelease:
@@ -153,19 +163,7 @@ def smallest(target: Target, score: Callable[[int], int], most: float = LARGEST_
 
     `score(C)` is what a cohort of C reaches, a growing share of C².
     """
-    low, high = 3, 4
-
-    def feasible(size: int) -> bool:
-        return noise(target, size, score(size)) < most
-
-    while not feasible(high):
-        low, high = high, 2 * high
-        if high > LARGEST_COHORT:
-            return None
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if feasible(middle) else (middle, high)
-    return high
+    return least_number(lambda size: noise(target, size, score(size)) < most, 4, most=LARGEST_COHORT)
 
 
 def _missed(cohort_size: int, score: int) -> int:

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
 from quoron_privacy.accounts import composition, gdp
-from quoron_privacy.accounts.roots import root
+from quoron_privacy.accounts.roots import least_number, root
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError, count, positive, probability
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_privacy.robust.lottery import (
@@ -32,6 +32,7 @@ from quoron_privacy.robust.lottery import (
     Lottery,
     cheapest,
     core_for,
+    ladder_means,
     ladder_mus,
     recounted_scores,
     verify_lottery,
@@ -40,7 +41,6 @@ from quoron_privacy.robust.outlier_mean import (
     Kappa,
     Kind,
     OutlierMean,
-    best_mean,
     certified_shifts,
     fitting,
     verify_outlier_mean,
@@ -155,16 +155,10 @@ def calibrate(
 @lru_cache(maxsize=64)
 def smallest_cohort(epsilon: float, delta: float, releases: int, *, rate: float = 1.0, release: float = RELEASE) -> int:
     """Return the least K at this rate with a plan, however noisy. Useful noise needs two to three times that."""
-    high = 2
-    while _tests_alone(epsilon, delta, rate, releases, high, release) > 1:
-        high *= 2
-    low = high // 2
-    while high > low + 1:
-        middle = (low + high) // 2
-        fits = _tests_alone(epsilon, delta, rate, releases, middle, release) <= 1
-        low, high = (low, middle) if fits else (middle, high)
-    size = 4 * high + 4
-    while fitting(size - 2, core_for(size - 2, high), None, "weighted"):
+    rungs = least_number(lambda rungs: _tests_alone(epsilon, delta, rate, releases, rungs, release) <= 1, 2)
+    assert rungs is not None
+    size = 4 * rungs + 4
+    while fitting(size - 2, core_for(size - 2, rungs), None, "weighted"):
         size -= 2
     return size
 
@@ -219,18 +213,12 @@ def _calibrate(
 ) -> tuple[OutlierMean, Lottery, float] | None:
     first, typical = _first(delta, rate, releases), gdp.mu_for(epsilon, delta) / math.sqrt(releases)
 
-    def core(rungs: int) -> int:
-        return core_for(size, rungs) - forgiven
-
-    options = [rungs for rungs in _ladders(size, rate / typical) if fitting(size, core(rungs), kappa, kind)]
+    ladders = _ladders(size, rate / typical)
+    options = [rungs for rungs in ladders if fitting(size, core_for(size, rungs) - forgiven, kappa, kind)]
     if not options:
         return None
 
-    @cache
-    def means(rungs: int) -> tuple[OutlierMean, Matrix, Matrix]:
-        mean = best_mean(size, core(rungs), kappa, kind, usual=(core(rungs) + size - forgiven) // 2)
-        assert mean is not None  # some κ fits
-        return mean, *ladder_mus(mean, rungs, 1.0)
+    means = partial(ladder_means, size, kappa=kappa, kind=kind, forgiven=forgiven)
 
     def excess(rungs: int, noise: float, *, fine: bool = False) -> float:
         _, shifts, chances = means(rungs)

@@ -46,12 +46,11 @@ from quoron_server.plan import Constants, Cost, Guarantee, Privacy, RunPlan
 from quoron_server.problem import Problem
 from quoron_server.wording import assumption_text
 
-if TYPE_CHECKING:  # a plan holds it, and it verifies itself
+if TYPE_CHECKING:  # a plan holds them, and they verify themselves
+    from dp_accounting import DpEvent
+
     from quoron_privacy.counts.data_quality import TableHealth
     from quoron_privacy.counts.private_bounds import Bought
-
-if TYPE_CHECKING:
-    from dp_accounting import DpEvent
 
 
 def with_purchases(own: RunPlan, paid: "Bought", epsilon: float, delta: float) -> RunPlan:

@@ -28,7 +28,7 @@ from quoron_server.algorithms.info import start_risk, told, trivial_risk
 from quoron_server.algorithms.min_cohort import left_by_min_cohort
 from quoron_server.algorithms.options import options_of, summed
 from quoron_server.algorithms.references import REFUSED
-from quoron_server.algorithms.search import round_grid, settled, within_rounds
+from quoron_server.algorithms.search import NEAR, round_grid, settled, within_rounds
 from quoron_server.parameters import Kind, PrintedParameters
 from quoron_server.plan import Allowance, Budget, Privacy, RunPlan
 from quoron_server.problem import Problem
@@ -144,7 +144,6 @@ SURE = (
     f"Predicted excess risks are bounds that hold {LIKELY}, in fewer of odd ones; what is called a guess nobody has "
     "measured (docs/comparing.md)."
 )
-NEAR = 1.05  # times the least predicted risk counts as about as good
 
 
 @dataclass(frozen=True, slots=True)

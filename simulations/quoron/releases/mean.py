@@ -44,7 +44,7 @@ from numpy.typing import ArrayLike, NDArray
 from quoron.arguments import DELTA, entry_point
 from quoron.results import Release
 from quoron_privacy.accounts import gdp
-from quoron_privacy.accounts.roots import least_users
+from quoron_privacy.accounts.roots import least_number
 from quoron_privacy.errors import ConfigError, DataError, Infeasible, NothingReleased, non_negative
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_privacy.means import private_range
@@ -305,9 +305,9 @@ def _useful(plan: Callable[[int, Privacy], _Planned], users: int, privacy: Priva
         if refused.users is None:
             raise
         condition = refused.condition
-    needed = least_users(lambda number: useful(number, privacy.epsilon), users, within=1.0, most=1 << 50)
+    needed = least_number(lambda number: useful(number, privacy.epsilon), users + 1, most=1 << 50)
     first, most = int(100 * privacy.epsilon), int(100 * MOST_EPSILON)
-    hundredths = least_users(lambda number: useful(users, number / 100), first, within=1.0, most=most)
+    hundredths = least_number(lambda number: useful(users, number / 100), first + 1, most=most)
     also = "" if hundredths is None else f", or epsilon >= {hundredths / 100:g}"
     asked = f"{users:,} users at epsilon={privacy.epsilon:g}, delta={privacy.delta:g} are too few: {condition}"
     raise Infeasible("private mean", asked, f"users >= {needed:,}{also}", users=needed)

@@ -14,7 +14,7 @@ from scipy.stats import binom
 from quoron_privacy.accounts import composition
 from quoron_privacy.accounts.subsampling import wor_profile
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
-from quoron_privacy.robust import subsampled_lottery
+from quoron_privacy.robust import lottery, subsampled_lottery
 from quoron_privacy.robust.lottery import Lottery, core_for, ladder_mus, pair_divergence
 from quoron_privacy.robust.lottery_loops import step_profile
 from quoron_privacy.robust.outlier_mean import OutlierMean, random_inclusion, score_step, weighted_mean
@@ -303,9 +303,9 @@ def test_broken_plans_do_not_verify():
 
 
 BENT = {  # where each is found, what it is called, and how it errs
-    "a composition that finds too little": (composition, "delta", lambda true: lambda *a, **k: 0.98 * true(*a, **k)),
+    "a composition that finds too little": ([composition], "delta", lambda true: lambda *a, **k: 0.98 * true(*a, **k)),
     "shifts that are too small": (
-        subsampled_lottery,
+        [lottery, subsampled_lottery],
         "ladder_mus",
         lambda true: lambda *a: (0.998 * true(*a)[0], true(*a)[1]),
     ),
@@ -317,7 +317,8 @@ def test_a_calibration_that_errs_does_not_verify(kind, monkeypatch):
     where, name, wrong = BENT[kind]
     size = 500 + 2 * list(BENT).index(kind)  # calibrations are remembered
     with monkeypatch.context() as bent:
-        bent.setattr(where, name, wrong(getattr(where, name)))
+        for module in where:
+            bent.setattr(module, name, wrong(getattr(module, name)))
         plan = calibrate(2.0, DELTA, users=4000, cohort_size=size, releases=20)
     with pytest.raises(VerificationError, match="certified delta"):
         verify_subsampled(plan, 2.0, DELTA)

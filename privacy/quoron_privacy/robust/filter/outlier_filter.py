@@ -23,11 +23,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quoron_privacy.accounts import gdp
+from quoron_privacy.accounts.roots import least_number
 from quoron_privacy.errors import Infeasible, VerificationError, count, non_negative, positive, probability
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_privacy.release import Adjacency
 from quoron_privacy.robust.filter.charging import cutoff_curves, looked_up, mu_grid, recounted
-from quoron_privacy.robust.filter.thresholds import cutoff_law, end_mass
+from quoron_privacy.robust.filter.thresholds import cutoff_law, end_mass, require
 
 Vector = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -199,16 +200,10 @@ def _smallest_cohort(
         wanted = size, eta_beta, max(users, 10 * size), score_error, zero_out
         return _proposed(delta, *wanted, frontier, np.arange(len(frontier.each)), _WIDE)[0] >= 0
 
-    high = 64
-    while not feasible(high):
-        high *= 2
-        if high > 1 << 40:
-            raise Infeasible("outlier filter", "no cohort is large enough", "a larger epsilon or delta")
-    low = high // 2
-    while high - low > max(1, low // 1000):
-        middle = (low + high) // 2
-        low, high = (low, middle) if feasible(middle) else (middle, high)
-    return high
+    size = least_number(feasible, 64, low=32, within=1000)
+    if size is None:
+        raise Infeasible("outlier filter", "no cohort is large enough", "a larger epsilon or delta")
+    return size
 
 
 def _certified(p: FilterParameters, epsilon: float, delta: float, adjacency: Adjacency) -> Callable[[float], float]:
@@ -262,7 +257,7 @@ def _recounted(p: FilterParameters, epsilon: float, delta: float, adjacency: Adj
     farthest = float(max(both[-1], one[-1]))
     moved = (size - 1) * (1 - math.exp(-p.eta_beta * farthest / (size - largest + 1))) * spare
     decided = (max(1.0, moved) + p.score_error + p.score_error) / p.laplace_scale
-    _require(decided <= p.decision_epsilon * spare, "(Δ + 2·kerr)/λ <= e0", p)
+    require(decided <= p.decision_epsilon * spare, "(Δ + 2·kerr)/λ <= e0", p)
     mus = np.concatenate([both, one, [0.0]]) / p.noise_multiplier
     same, shifted = recounted(epsilon, delta, p.decision_epsilon, p.cutoff_centre, p.cutoff_lattice, mus)
     if adjacency == "zero-out":
@@ -383,31 +378,26 @@ def score_sensitivity(cohort_size: int, log_distance: float) -> float:
     return max(1.0, -(cohort_size - 1) * math.expm1(-log_distance) * (1 + 1e-12))
 
 
-def _require(holds: bool, condition: str, parameters: FilterParameters) -> None:
-    if not holds:
-        raise VerificationError(f"Expected {condition}, which fails for {parameters}.")
-
-
 def _check_hypotheses(p: FilterParameters, adjacency: Adjacency) -> None:
     numbers = [getattr(p, name) for name in FilterParameters.__slots__]
-    _require(all(math.isfinite(number) for number in numbers), "finite parameters", p)
+    require(all(math.isfinite(number) for number in numbers), "finite parameters", p)
     whole = (p.cohort_size, p.cutoff_centre, p.cutoff_lattice)
-    _require(all(type(number) is int for number in whole), "integer B, c_mid, j_c", p)
-    _require(p.cutoff_centre >= 2 and p.cutoff_lattice >= 1, "c_mid >= 2 and j_c >= 1", p)
-    _require(p.decision_epsilon > 0 and p.laplace_scale > 0, "e0 > 0 and λ > 0", p)
-    _require(p.cutoff_decay == p.cutoff_lattice * p.decision_epsilon, "a cutoff that is drawn with ε_c = j_c·e0", p)
-    _require(p.noise_multiplier > 0 and p.theta > 0, "s > 0 and θ > 0", p)
-    _require(0 < p.threshold < p.cohort_size, "0 < F < B", p)
-    _require(p.own_tail >= 0 and p.score_error >= 0, "w1 >= 0 and kerr >= 0", p)
-    _require(p.others_tail >= 1 + 2 * p.score_error, "w2 >= 1 + 2·kerr", p)
-    _require(0 <= p.eta_beta <= 2, "0 <= step·smoothness <= 2", p)
+    require(all(type(number) is int for number in whole), "integer B, c_mid, j_c", p)
+    require(p.cutoff_centre >= 2 and p.cutoff_lattice >= 1, "c_mid >= 2 and j_c >= 1", p)
+    require(p.decision_epsilon > 0 and p.laplace_scale > 0, "e0 > 0 and λ > 0", p)
+    require(p.cutoff_decay == p.cutoff_lattice * p.decision_epsilon, "a cutoff that is drawn with ε_c = j_c·e0", p)
+    require(p.noise_multiplier > 0 and p.theta > 0, "s > 0 and θ > 0", p)
+    require(0 < p.threshold < p.cohort_size, "0 < F < B", p)
+    require(p.own_tail >= 0 and p.score_error >= 0, "w1 >= 0 and kerr >= 0", p)
+    require(p.others_tail >= 1 + 2 * p.score_error, "w2 >= 1 + 2·kerr", p)
+    require(0 <= p.eta_beta <= 2, "0 <= step·smoothness <= 2", p)
     largest = 2 * p.cutoff_centre - 1
-    _require(2 * largest < p.cohort_size, "c_max < B/2", p)
+    require(2 * largest < p.cohort_size, "c_max < B/2", p)
     k1, k2 = (p.threshold - tail - p.score_error for tail in (p.own_tail, p.others_tail))
-    _require(2 * (k1 - 1) > p.cohort_size - 1, "2·(F − w1 − kerr − 1) > B − 1", p)
-    _require(k1 + k2 > p.cohort_size, "2·F − w1 − w2 − 2·kerr > B", p)
+    require(2 * (k1 - 1) > p.cohort_size - 1, "2·(F − w1 − kerr − 1) > B − 1", p)
+    require(k1 + k2 > p.cohort_size, "2·F − w1 − w2 − 2·kerr > B", p)
     if adjacency == "zero-out":
-        _require(largest < k1, "c_max < F − w1 − kerr", p)
+        require(largest < k1, "c_max < F − w1 − kerr", p)
 
 
 def _shifts(p: FilterParameters, own_noise: Vector, adjacency: Adjacency) -> tuple[Vector, Vector]:

@@ -162,11 +162,15 @@ def solve(current, hit_up, hit_down, values, rare, likely, picks, sweeps):  # ty
                     current[i, c] = max(current[i, c], hit_down[i, c] + likely * current[i + 1, c])
             for c in range(columns):
                 current[0, c] = current[1, c]
-            rise = 0.0
+                hit_up[0, c] = 0.0  # a row that nothing else uses: the rise by column, as columns go four at a time
             for i in range(1, points + 1):
                 for c in range(columns):
-                    rise = max(rise, hit_up[i, c] + rare * current[i - 1, c] - current[i, c])
-                    rise = max(rise, hit_down[i, c] + likely * current[i + 1, c] - current[i, c])
+                    up = hit_up[i, c] + rare * current[i - 1, c] - current[i, c]
+                    down = hit_down[i, c] + likely * current[i + 1, c] - current[i, c]
+                    hit_up[0, c] = max(hit_up[0, c], up, down)
+            rise = 0.0
+            for c in range(columns):
+                rise = max(rise, hit_up[0, c])
             if rise <= 1e-17:
                 break
         worst = max(worst, rise)

@@ -29,9 +29,11 @@ from scipy.special import ndtri
 
 from quoron_privacy.accounts import gdp, sensitivity_recount
 from quoron_privacy.accounts.pair import Pair
+from quoron_privacy.accounts.roots import least_number
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError, count, non_negative, positive, probability
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_privacy.robust.filter.concentration import Vector
+from quoron_privacy.robust.filter.thresholds import require
 
 loops = OnFirstUse("quoron_privacy.robust.filter.soft_filter_loops")
 
@@ -117,21 +119,21 @@ def verify(parameters: SoftFilterParameters, epsilon: float, delta: float, *, de
     non_negative(delta_slack=delta_slack)
     p = parameters
     numbers = [float(getattr(p, name)) for name in SoftFilterParameters.__slots__]
-    _require(all(math.isfinite(number) for number in numbers), "finite parameters", p)
-    _require(isinstance(p.cohort_size, int) and p.cohort_size >= 2, "integer B >= 2", p)
-    _require(p.steepness > 0 and p.test_noise > 0 and p.noise_multiplier > 0 and p.theta > 0, "L, s_u, s, θ > 0", p)
-    _require(0.5 < p.floor < 1, "1/2 < f1 < 1", p)
-    _require(0 < 2 * p.softness_limit < p.cohort_size, "0 < Vmax < B/2", p)
-    _require(0 < p.test_failure < 1, "0 < δ_u < 1", p)
-    _require(0 <= p.eta_beta <= 2, "0 <= step·smoothness <= 2", p)
-    _require(p.score_error >= 0, "kerr >= 0", p)
+    require(all(math.isfinite(number) for number in numbers), "finite parameters", p)
+    require(isinstance(p.cohort_size, int) and p.cohort_size >= 2, "integer B >= 2", p)
+    require(p.steepness > 0 and p.test_noise > 0 and p.noise_multiplier > 0 and p.theta > 0, "L, s_u, s, θ > 0", p)
+    require(0.5 < p.floor < 1, "1/2 < f1 < 1", p)
+    require(0 < 2 * p.softness_limit < p.cohort_size, "0 < Vmax < B/2", p)
+    require(0 < p.test_failure < 1, "0 < δ_u < 1", p)
+    require(0 <= p.eta_beta <= 2, "0 <= step·smoothness <= 2", p)
+    require(p.score_error >= 0, "kerr >= 0", p)
     shift, sensitivity = _recounted(p)
     room = p.softness_limit - sensitivity - p.test_threshold
     passed = 0.5 * math.erfc(room / p.test_noise / math.sqrt(2))  # of a phase whose other world reached Vmax
-    _require(passed <= p.test_failure * (1 + 1e-9), f"a test that passes with chance δ_u (got {passed:.4g})", p)
+    require(passed <= p.test_failure * (1 + 1e-9), f"a test that passes with chance δ_u (got {passed:.4g})", p)
     mu = sensitivity_recount.together(shift / p.noise_multiplier, sensitivity / p.test_noise) * (1 + 1e-12)
     certified = max(Pair.gaussian(mu).delta(epsilon, delta), p.test_failure) + (1 + math.exp(epsilon)) * delta_slack
-    _require(certified <= delta, f"a certified delta <= {delta:g} at epsilon={epsilon:g} (got {certified:.4g})", p)
+    require(certified <= delta, f"a certified delta <= {delta:g} at epsilon={epsilon:g} (got {certified:.4g})", p)
     return certified
 
 
@@ -187,20 +189,10 @@ def _smallest_cohort(epsilon: float, delta: float, eta_beta: float, users: int, 
         gentlest = _Grid(_WIDE.floors, _WIDE.thetas[:1], _WIDE.shares)
         return math.isfinite(_proposed(epsilon, delta, size, eta_beta, max(users, 10 * size), score_error, gentlest)[0])
 
-    low, high = 8, 16
-    while not feasible(high):
-        low, high = high, 2 * high
-        if high > 1 << 40:
-            raise Infeasible("soft filter", "no cohort is large enough", "a larger epsilon or delta")
-    while high - low > max(1, low // 1000):
-        middle = (low + high) // 2
-        low, high = (low, middle) if feasible(middle) else (middle, high)
-    return high
-
-
-def _require(holds: bool, condition: str, parameters: SoftFilterParameters) -> None:
-    if not holds:
-        raise VerificationError(f"Expected {condition}, which fails for {parameters}.")
+    size = least_number(feasible, 16, low=8, within=1000)
+    if size is None:
+        raise Infeasible("soft filter", "no cohort is large enough", "a larger epsilon or delta")
+    return size
 
 
 def _fixed_point(p: SoftFilterParameters) -> tuple[float, float]:
@@ -223,7 +215,7 @@ def _climb(p: SoftFilterParameters, shift: float) -> tuple[float, float]:
     size, error = p.cohort_size, 2 * p.score_error / p.cohort_size
     move = max(1 / size, -math.expm1(-p.eta_beta * shift / p.weight)) + error
     room = 2 * p.floor - 1 - move
-    _require(room > 0, "a positive 2·f1 − 1 − ω", p)
+    require(room > 0, "a positive 2·f1 − 1 − ω", p)
     growth = math.expm1(min(p.steepness * move, 700.0)) * p.softness_limit
     return -math.log(room) * (1 + growth) * (1 + 1e-12), (1 + growth) * (1 + _SUMMATION) + _SUMMATION
 
@@ -236,7 +228,7 @@ def _recounted(p: SoftFilterParameters) -> tuple[float, float]:
         later = 1 - math.exp(-p.eta_beta * shift / weight)  # of a score, by an iterate that far off
         change = (max(1 / users, later) + 2 * p.score_error / users) * (1 + 1e-12)
         together = p.floor - change + p.floor  # of two scores that both count: e^-ρ beyond one
-        _require(together > 1, "a positive 2·f1 − 1 − ω", p)
+        require(together > 1, "a positive 2·f1 − 1 − ω", p)
         own = 1 + p.softness_limit * (math.exp(min(p.steepness * change, 700.0)) - 1) * (1 + 1e-12)
         return own * math.log(1 / (together - 1)), own
 

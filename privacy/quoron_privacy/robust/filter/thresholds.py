@@ -26,7 +26,7 @@ from math import ceil
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron_privacy.errors import ConfigError, count, non_negative, positive
+from quoron_privacy.errors import ConfigError, VerificationError, count, non_negative, positive
 from quoron_privacy.noise.streams import RandomStream
 
 _STEPS = 2.0**20  # grid steps in one scale
@@ -126,3 +126,9 @@ def end_mass(centre: int, decay: float) -> float:
     ratio = math.exp(-decay)
     total = 1 + 2 * ratio * (1 - ratio ** (centre - 1)) / (1 - ratio)
     return float(ratio ** (centre - 1) / total)
+
+
+def require(holds: bool, condition: str, parameters: object) -> None:
+    """Raise VerificationError unless a condition of a filter's theorem holds."""
+    if not holds:
+        raise VerificationError(f"Expected {condition}, which fails for {parameters}.")

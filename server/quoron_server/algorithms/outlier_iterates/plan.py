@@ -22,9 +22,9 @@ privacy.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Literal
 
 import numpy as np
@@ -32,7 +32,6 @@ from numpy.typing import NDArray
 from scipy.special import chdtri
 
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
-from quoron_privacy.noise.streams import total_variation
 from quoron_privacy.robust import robust_mean
 from quoron_privacy.robust.combinations import Aggregate, theorem_for
 from quoron_privacy.robust.lottery import OneShot
@@ -219,6 +218,8 @@ STEPS = 16
 NEAR = 1.02  # times the least predicted risk is as good: fewer rounds win
 STRAY = 0.01  # share of pairs in d dimensions that the usual radius may leave out
 FAILURE = 1e-3  # chance that the guaranteed radius leaves out any pair of a phase
+_Size = tuple[int, tuple[int, ...]]  # chains, and how many users of a chain each phase takes
+_Noise = Callable[[Target, int, int], float]  # σ/τ of a release of so many chains that passes at a score
 _KINDS: dict[str, Aggregate] = {"weighted": "weighted-mean", "random": "random-inclusion"}
 STRAYING = 0.02  # of honest pairs, that may lie farther apart than τ without the test noticing
 _BEYOND = 2**20  # chains, where none that are counted would do
@@ -262,7 +263,7 @@ class _Tried:
 
 def left_of_delta(privacy: Privacy, dimension: int) -> float:
     """δ less what the samplers lack. A user is in one phase; the others' noise has the same law in both worlds."""
-    lacking = (1 + math.exp(privacy.epsilon)) * total_variation(gaussians=dimension, laplaces=1)
+    lacking = search.slack(privacy.epsilon, gaussians=dimension, laplaces=1)
     return math.nextafter(privacy.delta - lacking, -1.0)  # less, however little it is
 
 
@@ -343,15 +344,30 @@ def _verify_phase(phase: ChainPhase, chains: int, plan: RunPlan) -> None:
 
 def _candidates(
     problem: Problem, target: Target, options: OutlierIterateOptions, lost: float
-) -> Iterator[Candidate[_Tried]]:
-    """The best step, shrink and share of each size and split into phases that allows a release, by the worst risk."""
+) -> Iterable[Candidate[_Tried]]:
+    """The best step, shrink and share of each size and split into phases that allows a release, by the worst risk.
+
+    Risk grows with noise: what would be too bad with less than any release can do with is not asked for its noise.
+    """
     least = smallest(target, lost)
+    sizes = [(chains, counts) for n, chains in _sizes(problem, options, least) for counts in _splits(n, options)]
+    predicted = partial(_predicted, problem, target, options, lost)
+    bounds = predicted(sizes, robust_mean.least_noise)
+    first = sorted(bounds, key=lambda size: bounds[size].risk)[:1]
+    most = NEAR * min((each.risk for each in predicted(first, robust_mean.noise).values()), default=math.inf)
+    return predicted([size for size in bounds if bounds[size].risk <= most], robust_mean.noise).values()
+
+
+def _predicted(
+    problem: Problem, target: Target, options: OutlierIterateOptions, lost: float, sizes: Iterable[_Size], of: _Noise
+) -> dict[_Size, Candidate[_Tried]]:
+    """What these sizes leave at best, without those that allow no release."""
+    found: dict[_Size, Candidate[_Tried]] = {}
     splits: dict[int, list[tuple[int, tuple[int, ...], list[float]]]] = {}  # by phases: chains, their lengths, noise
-    for rounds, chains in _sizes(problem, options, least):
-        for counts in _splits(rounds, options):
-            noise = [robust_mean.noise(target, chains, _score(chains, users, lost)) for users in counts]
-            if math.inf not in noise:
-                splits.setdefault(len(counts), []).append((chains, counts, noise))
+    for chains, counts in sizes:
+        noise = [of(target, chains, _score(chains, users, lost)) for users in counts]
+        if math.inf not in noise:
+            splits.setdefault(len(counts), []).append((chains, counts, noise))
     for number, tried in splits.items():
         steps = np.array([_steps(problem, options, counts[0]) for _, counts, _ in tried])[:, :, None, None]
         shrinks = np.array(SHRINKS if number > 1 else (1.0,))[:, None]
@@ -376,7 +392,8 @@ def _candidates(
             place = int(rows[row].argmin())
             if math.isfinite(risk := float(rows[row, place])):
                 at = row * rows.shape[1] + place
-                yield Candidate(risk, (sum(counts),), _Tried(chains, tuple(stages), worst.shape, at))
+                found[chains, counts] = Candidate(risk, (sum(counts),), _Tried(chains, tuple(stages), worst.shape, at))
+    return found
 
 
 def _column(numbers: Sequence[float]) -> Vector:
