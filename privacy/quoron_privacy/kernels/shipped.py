@@ -22,7 +22,6 @@ from numba import cfunc as cfunc
 from numba import njit as njit
 from numba.core.caching import Cache, CacheImpl, IndexDataCacheFile
 from numba.core.registry import cpu_target
-from numba.core.runtime import _nrt_python  # type: ignore[attr-defined]
 
 _PYTHON = f"{sys.version_info[0]}{sys.version_info[1]}{getattr(sys, 'abiflags', '')}"
 SHIPPED = Path(__file__).parent / "ahead" / f"numba{numba.__version__}-python{_PYTHON}"
@@ -100,7 +99,7 @@ def _save(files: Any, key: Any, data: Any) -> None:
 
 def _load(kept: Any, signature: Any, context: Any) -> Any:
     ours = kept._py_func.__module__.startswith("quoron")  # others' code may need more, such as the seed of their hashes
-    found = kept._load_overload(signature, context) if ours else None
+    found = _code(kept, signature, context) if ours else None
     return _numbers_load(kept, signature, context) if found is None else found
 
 
@@ -119,6 +118,10 @@ _numbers_save: Any = IndexDataCacheFile.save
 setattr(IndexDataCacheFile, "save", _save)  # noqa: B010 - numba has no place for it
 # Before it loads code numba declares all that a compiler knows, for a tenth of a second. Code needs its runtime alone.
 _numbers_load: Any = Cache.load_overload
-setattr(Cache, "load_overload", _load)  # noqa: B010
-for _name, _address in _nrt_python.c_helpers.items():
-    add_symbol(_name if _name.startswith("_") else f"NRT_{_name}", _address)
+with suppress(ImportError, AttributeError):  # a numba that keeps it elsewhere loads as it always did
+    from numba.core.runtime._nrt_python import c_helpers  # type: ignore[import-untyped]
+
+    for _name, _address in c_helpers.items():
+        add_symbol(_name if _name.startswith("_") else f"NRT_{_name}", _address)
+    _code: Any = Cache._load_overload
+    setattr(Cache, "load_overload", _load)  # noqa: B010
