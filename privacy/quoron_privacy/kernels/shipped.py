@@ -119,7 +119,7 @@ setattr(IndexDataCacheFile, "save", _save)  # noqa: B010 - numba has no place fo
 # Before it loads code numba declares all that a compiler knows, for a tenth of a second. Code needs its runtime alone.
 _numbers_load: Any = Cache.load_overload
 with suppress(ImportError, AttributeError):  # a numba that keeps it elsewhere loads as it always did
-    from numba.core.runtime._nrt_python import c_helpers  # type: ignore[import-untyped]
+    from numba.core.runtime._nrt_python import c_helpers
 
     for _name, _address in c_helpers.items():
         add_symbol(_name if _name.startswith("_") else f"NRT_{_name}", _address)
