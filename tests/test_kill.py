@@ -64,6 +64,20 @@ def test_a_killed_run_resumes_to_identical_bits(at, when, left, whole, tmp_path)
     assert not list(out.glob("*.new"))
 
 
+@pytest.mark.programs
+def test_a_run_that_is_killed_between_a_commit_and_the_next_question_has_spent_that_once(whole, tmp_path):
+    out = tmp_path / "run"
+    words = dying.words(Moment("ask", "before", round=2), "quoron", *command(out))
+    assert subprocess.run(words, capture_output=True, timeout=600).returncode == -signal.SIGKILL
+    with Ledger.open(out / "ledger.sqlite") as ledger:
+        assert (len(ledger.events()), ledger.spent()["rounds"]) == (2, 3)  # whether anybody was asked, nobody knows
+    assert invoke(["--quiet", "resume", str(out)]) == 0
+    with np.load(out / "model.npz") as stored:
+        np.testing.assert_array_equal(stored[stored.files[0]], whole)
+    with Ledger.open(out / "ledger.sqlite") as ledger:
+        assert ledger.spent() == {"rounds": 5, "users": 4000, "gradient_evaluations": 12000}
+
+
 @pytest.mark.parametrize("kept", [0.0, pytest.param(0.6, marks=pytest.mark.slow)])
 def test_a_simulation_whose_power_failed_resumes_to_identical_bits_from_a_round_before(kept, whole, tmp_path):
     """Its rounds are durable by the dozen: the journal that a power loss leaves is shorter than what was written."""

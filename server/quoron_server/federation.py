@@ -11,7 +11,7 @@ Whatever brings questions to users keeps the same books: our own service, or a s
 written, and in which order:
 
     begin       members, charge of the population's ledger, the run's own ledger with a fresh noise key
-    every round spend, commit (`rounds.run`)
+    every round commit, with the next one spent (`rounds.run`)
     end         the run's state; its secrets erased; model and end in the population's ledger
 """
 

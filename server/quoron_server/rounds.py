@@ -2,10 +2,10 @@
 
     model = run(algorithm, engine, ledger, noise, budget=Budget(), observers=[...], simulation=True)
 
-Nothing is shown to anyone before the ledger holds it, and no question leaves before the ledger holds its cohort. A run
-continues from whatever the ledger holds: an empty one starts it, a complete one only returns the model. Noise and
-secret cohorts are each start's own (`StartedNoise`): what a kill leaves uncommitted was seen by nobody and comes no
-more. Only a simulation goes on to the bits that it would have had.
+Nothing is shown to anyone before the ledger holds it, and no question leaves before the ledger holds its cohort: one
+transaction commits a round and spends the next. A run continues from whatever the ledger holds: an empty one starts it,
+a complete one only returns the model. Noise and secret cohorts are each start's own (`StartedNoise`): what a kill
+leaves uncommitted was seen by nobody and comes no more. Only a simulation goes on to the bits that it would have had.
 
 When a round ends and the next one opens, at times that tell nobody who answered or who was asked.
 
@@ -24,6 +24,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -31,7 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quoron_client.protocol.questions import Answers, Question, summed
-from quoron_privacy.errors import ConfigError, OtherVersion, RunError
+from quoron_privacy.errors import BudgetExceeded, ConfigError, OtherVersion, RunError
 from quoron_privacy.noise.streams import NoiseAhead, NoiseSource, StartedNoise
 from quoron_privacy.release import Release, Sums
 from quoron_server import serial
@@ -69,7 +70,10 @@ TRACED_ROUNDS = 60  # at most this many rounds of a simulation are evaluated
 
 
 class Engine(Protocol):
-    """Whatever carries a question to users and brings answers back: in process, gRPC, Flower."""
+    """Whatever carries a question to users and brings answers back: in process, gRPC, Flower.
+
+    One that waits before it asks has a `last_asked` round, from -1 on: what was spent after that is taken back.
+    """
 
     def ask(self, question: Question) -> Answers | Sums:
         """One row an asked user, in cohort order; their sums, if the question has a reduction and they are at hand.
@@ -191,8 +195,12 @@ def run(
         )
     if simulation:
         ledger.relax()
-    with _ahead(algorithm, noise, simulation=simulation) as drawn:
-        model = _carry_out(algorithm, engine, ledger, drawn, budget, observers, simulation, evaluate, last)
+    try:
+        with _ahead(algorithm, noise, simulation=simulation) as drawn:
+            model = _carry_out(algorithm, engine, ledger, drawn, budget, observers, simulation, evaluate, last)
+    except BaseException:
+        ledger.withdraw(after=getattr(engine, "last_asked", algorithm.plan.cost.rounds))
+        raise
     return _tell(model, observers)
 
 
@@ -224,18 +232,16 @@ def _carry_out(
 ) -> Vector:
     state, totals, moved = _resume(algorithm, ledger)
     sizes = Sizes(algorithm.plan.problem.dimension)
-    spent: dict[str, int] | None = None  # in the rounds before this one: read once, for nobody else spends meanwhile
+    spent = False  # this round, with the commit of the one before
     measuring = engine if simulation and isinstance(engine, Measuring) else None  # to ask costs a look at all methods
     for observer in observers:
         observer.started(algorithm.plan)
-    while (question := algorithm.request(state, noise)) is not None:  # whom it asks depends on nobody's answers
-        cost = _cost(algorithm.plan, question)
+    question = algorithm.request(state, noise)
+    while question is not None:  # whom it asks depends on nobody's answers
+        cost = _cost(algorithm.plan, question, budget, totals)
         encoded_down, encoded_up = sizes.of(question)
-        before = spent or ledger.spent(before=question.round)
-        one_more = {"rounds": 1, "gradient_evaluations": cost["gradient_evaluations"]}
-        spent = {name: before[name] + more for name, more in one_more.items()}
-        budget.check(**spent)
-        ledger.spend(question, users=cost["messages"], gradient_evaluations=cost["gradient_evaluations"])
+        if not spent:
+            ledger.spend(question, cost["messages"], cost["gradient_evaluations"])
         _expect(algorithm, noise, question.round)
         began = time.perf_counter()
         # Where participation is reported, rows are needed; their sums are made here.
@@ -263,9 +269,15 @@ def _carry_out(
             public={**update.public, **there},
             diagnostics=_diagnose(algorithm, state, question.round, diagnostics, evaluate) if simulation else {},
         )
-        ledger.commit(question.round, serial.encode(state), update.releases, _record(event))
+        following, spending = algorithm.request(state, noise), None
+        if following is not None:
+            with suppress(BudgetExceeded):  # raised in its own turn, once this round is committed
+                cost = _cost(algorithm.plan, following, budget, totals)
+                spending = following, cost["messages"], cost["gradient_evaluations"]
+        ledger.commit(question.round, serial.encode(state), update.releases, _record(event), spending)
         for observer in observers:
             observer.round_finished(event)
+        question, spent = following, spending is not None
     model = algorithm.model(state)
     ledger.finish(model, *(() if last is None else last(model)))
     return model
@@ -329,10 +341,11 @@ def _record(event: RoundEvent) -> dict[str, Any]:
     return {name: getattr(event, name) for name in names_of(RoundEvent) or ()}
 
 
-def _cost(plan: RunPlan, question: Question) -> dict[str, int]:
-    """Of one round, as planned."""
+def _cost(plan: RunPlan, question: Question, budget: Budget, before: Mapping[str, int]) -> dict[str, int]:
+    """Of one round, as planned. BudgetExceeded, if the rounds `before` leave no room for it."""
     down, up = question.payload(plan.problem.dimension)
     evaluations = question.messages * question.task.planned_gradients(plan.problem.items_per_user)
+    budget.check(rounds=question.round + 1, gradient_evaluations=before["gradient_evaluations"] + evaluations)
     return {
         "messages": question.messages,
         "gradient_evaluations": evaluations,

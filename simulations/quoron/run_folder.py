@@ -205,6 +205,13 @@ class RunFolder:
         np.savez(buffer, model=model)
         write(self.path / "model.npz", buffer.getvalue())
 
+    def keep_table(self, table: "pa.Table") -> bytes:
+        """Write a simulation's table unless that has begun, and return SHA-256 of its file."""
+        with _whole(self.path / FRAME, kept=not self.ledger.exists()) as handle:
+            _write_parquet(table, handle)
+            handle.seek(0)
+            return hashlib.file_digest(handle, "sha256").digest()
+
     def write_rounds(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Write rounds.parquet, complete or not at all; a key missing in some rounds is null there."""
         import pyarrow as pa
@@ -265,14 +272,24 @@ def write(path: Path, data: bytes, *, advice: str = "") -> None:
 
     RunError if it cannot be, with `advice`; by default on how to go on with the run whose folder this is.
     """
+    with _whole(path, advice=advice) as handle:
+        handle.write(data)
+
+
+@contextmanager
+def _whole(path: Path, *, advice: str = "", kept: bool = True) -> Iterator[io.BufferedRandom]:
+    """As `write`, what the block writes; nothing of it stays unless it is to be `kept`."""
     draft = _draft(path)
     try:
-        with open(draft, "wb", opener=public) as handle:
-            handle.write(data)
+        with open(draft, "w+b", opener=public) as handle:
+            yield handle
             handle.flush()
             os.fsync(handle.fileno())
-        os.replace(draft, path)
-        sync_folder(path.parent)
+        if kept:
+            os.replace(draft, path)
+            sync_folder(path.parent)
+        else:
+            draft.unlink()
     except OSError as error:
         draft.unlink(missing_ok=True)
         advice = advice or f"Make room, then continue with `quoron resume {path.parent}`."
@@ -291,14 +308,18 @@ def _is_begun(path: Path) -> bool:
 
 def as_parquet(table: "pa.Table") -> bytes:
     """A table as the bytes of a Parquet file; equal tables give equal bytes."""
+    buffer = io.BytesIO()
+    _write_parquet(table, buffer)
+    return buffer.getvalue()
+
+
+def _write_parquet(table: "pa.Table", handle: io.BufferedIOBase) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    buffer = pa.BufferOutputStream()
     repeated = [field.name for field in table.schema if not pa.types.is_floating(field.type)]
     # dictionaries of measurements take ten times as long, and no reader uses statistics
-    pq.write_table(table, buffer, use_dictionary=repeated, write_statistics=False)
-    return bytes(buffer.getvalue().to_pybytes())
+    pq.write_table(table, handle, use_dictionary=repeated, write_statistics=False)
 
 
 def _column(values: Sequence[Any]) -> "pa.Array":

@@ -75,11 +75,13 @@ def carry_out(url: str) -> None:
                 ledger.commit(-1, b"state -1", (), {})
             last, state = ledger.resume_point()
             assert state == f"state {last}".encode()
+            tasks = [AverageGradient(np.full((1, 2), float(round_)), (1.0,)) for round_ in range(ROUNDS)]
+            asked = [(Question(round_, np.arange(2), task), 2, 4) for round_, task in enumerate(tasks)]
+            if last + 1 < ROUNDS:
+                ledger.spend(*asked[last + 1])
             for round_ in range(last + 1, ROUNDS):
-                task = AverageGradient(np.full((1, 2), float(round_)), (1.0,))
-                ledger.spend(Question(round_, np.arange(2), task), users=2, gradient_evaluations=4)
-                release = Release("gaussian", {"scale": 1.0})
-                ledger.commit(round_, f"state {round_}".encode(), (release,), {"round": round_})
+                release, following = Release("gaussian", {"scale": 1.0}), asked[round_ + 1 : round_ + 2]
+                ledger.commit(round_, f"state {round_}".encode(), (release,), {"round": round_}, *following)
             ledger.finish(np.ones(2))
         if registry.run("run").state in OPEN:
             books.end("run", "complete")
@@ -186,10 +188,10 @@ def torn(url: str) -> None:
     """The same for a ledger whose commit is two transactions: the sweep must find it."""
     whole = Ledger.commit
 
-    def commit(self, round_, state, releases, event) -> None:
+    def commit(self, round_, state, *more) -> None:
         with self._database.writing() as connection:
             connection.execute(sa.text("UPDATE unreleased SET round = :r, state = :s"), {"r": round_ - 1, "s": state})
-        whole(self, round_, state, releases, event)
+        whole(self, round_, state, *more)
 
     Ledger.commit = commit
     main(url, first=48)  # before that everything is written as ever

@@ -49,6 +49,7 @@ from quoron_server.books.registry import Registry
 from quoron_server.federation import Books
 from quoron_server.service import Coordinator, program, records, tokens
 from quoron_server.service import manager as managers
+from quoron_server.service.sessions import Sessions
 from quoron_server.specification import make_plan
 from quoron_server.wording import plan_json
 
@@ -271,6 +272,38 @@ async def test_a_run_pauses_while_the_database_is_away_and_goes_on_with_the_same
     monkeypatch.undo()
     np.testing.assert_array_equal(model, inline_model(specification(NAME), tmp_path))
     assert len({(user, digest) for user, _, _, digest in honest.asked}) == USERS - 2  # 18 of 20 are in a cohort
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+async def test_a_run_that_is_stopped_before_a_round_opens_has_not_spent_it(
+    cancelled: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    until_due, waits = Sessions._until_due, asyncio.Event()
+
+    async def waiting(self: Sessions, session: Any, seconds: float) -> float:
+        if session.last_asked == 1:
+            waits.set()
+            await asyncio.Event().wait()
+        return await until_due(self, session, seconds)
+
+    monkeypatch.setattr(Sessions, "_until_due", waiting)
+    text = specification(NAME, early_ends=False, seconds=0.5).as_text()
+    async with coordinator(tmp_path) as running, contextlib.AsyncExitStack() as stack:
+        await everybody(running, stack)
+        await running.manager.submit(text)
+        await waits.wait()
+        ledger = Ledger.within(running._database, "trial")
+        assert (ledger.spent()["rounds"], len(ledger.events())) == (3, 2)  # before anybody is asked
+        if cancelled:
+            await running.manager.cancel("trial")
+    with Database(f"sqlite:///{tmp_path}/coordinator.sqlite") as database:
+        ledger = Ledger.within(database, "trial")
+        assert (ledger.spent()["rounds"], len(ledger.events())) == (2, 2)
+    monkeypatch.undo()
+    if not cancelled:
+        async with coordinator(tmp_path) as running, contextlib.AsyncExitStack() as stack:
+            await everybody(running, stack)
+            np.testing.assert_array_equal(await complete(running), inline_model(specification(NAME), tmp_path))
 
 
 async def test_a_coordinator_whose_database_is_taken_over_ends_and_leaves_the_run_to_the_next(

@@ -471,7 +471,7 @@ async def test_who_has_agreed_is_noted_before_anybody_is_asked() -> None:
     """Else a client that is started again in the open round is told of no such run, and takes back what it charged
     unless it was drawn: what is charged would tell of the draw."""
     noted: list[set[int]] = []
-    session = SimpleNamespace(agreed={3, 5}, summed=())
+    session = SimpleNamespace(agreed={3, 5}, summed=(), stopped=False)
 
     async def asked(*given: object, **named: object) -> Answers:
         assert noted == [{3, 5}]

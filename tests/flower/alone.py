@@ -60,10 +60,10 @@ def note_attempts(folder: Path) -> None:
     """
     commit = Ledger.commit
 
-    def noting(ledger: Ledger, number: int, state: bytes, releases: Any, event: dict[str, Any]) -> None:
+    def noting(ledger: Ledger, number: int, state: bytes, releases: Any, event: dict[str, Any], *more: Any) -> None:
         noisy = event.get("public", {}).get("released", True)
         _note(folder, "attempts", number, noisy, hashlib.sha256(state).hexdigest())
-        commit(ledger, number, state, releases, event)
+        commit(ledger, number, state, releases, event, *more)
 
     Ledger.commit = noting  # type: ignore[method-assign]
 

@@ -141,6 +141,46 @@ def test_an_overspending_round_is_refused_before_anyone_is_asked(tmp_path, limit
     with pytest.raises(BudgetExceeded, match=limit):
         execute(NAME, tmp_path, engine, **{limit: getattr(cost, limit) - 1})
     assert len(engine.asked) == cost.rounds - 1
+    with Ledger.open(tmp_path / "ledger.sqlite") as ledger:  # the round before is committed
+        assert ledger.spent()["rounds"] == len(ledger.events()) == cost.rounds - 1
+
+
+def test_a_round_costs_one_durable_transaction(deployed):
+    def durable():
+        return deployed._database.rows("SELECT acknowledged FROM meta")[0]["acknowledged"]
+
+    before = durable()
+    run(make(NAME), Quadratic(), deployed, SecureNoise(b"k" * 32))
+    assert durable() - before == 1 + 1 + make(NAME).plan.cost.rounds + 1  # first state, first cohort, rounds, model
+
+
+class Patient(Quadratic):
+    """Waits before it asks, and is stopped at a round before or after it has asked."""
+
+    def __init__(self, stop, *, asks):
+        super().__init__()
+        self.stop, self.asks, self.last_asked = stop, asks, -1
+
+    def ask(self, question):
+        if question.round != self.stop or self.asks:
+            self.last_asked = question.round
+        if question.round == self.stop:
+            raise RunError("Stopped.")
+        return super().ask(question)
+
+
+@pytest.mark.parametrize("stop", [0, 2])
+@pytest.mark.parametrize("asks", [True, False])
+def test_a_run_that_is_stopped_has_spent_what_was_asked_and_no_more(stop, asks, deployed):
+    noise, whole = SecureNoise(b"k" * 32), make(NAME).plan.cost.rounds
+    with pytest.raises(RunError, match="Stopped"):
+        run(make(NAME), Patient(stop, asks=asks), deployed, noise)
+    assert deployed.spent()["rounds"] == stop + asks
+    with pytest.raises(RunError, match="Stopped"):  # what an earlier start may have asked stays spent
+        run(make(NAME), Patient(stop, asks=False), deployed, noise)
+    assert deployed.spent()["rounds"] == stop + asks
+    run(make(NAME), Quadratic(), deployed, noise)
+    assert deployed.spent()["rounds"] == len(deployed.events()) == whole
 
 
 def test_a_run_continues_with_its_own_noise_only(ledger):

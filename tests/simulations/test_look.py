@@ -97,9 +97,9 @@ def test_nothing_is_looked_at_before_the_charge_and_nothing_told_before_the_comm
 
     spend = Ledger.spend
 
-    def spending(self: Ledger, question: Any, **given: Any) -> None:
+    def spending(self: Ledger, question: Any, *given: Any) -> None:
         order.append(f"question {question.round} after a preface: {self.released(PREFACE) is not None}")
-        spend(self, question, **given)
+        spend(self, question, *given)
 
     monkeypatch.setattr(Tally, "add", looking)
     monkeypatch.setattr(Ledger, "spend", spending)

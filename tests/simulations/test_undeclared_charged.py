@@ -53,9 +53,9 @@ def test_all_of_it_is_charged_before_any_value_is_looked_at_and_committed_before
             order.append(f"told: {(tmp_path / 'run' / 'declared.toml').exists()}")
         commit(self, *given, **more)
 
-    def spending(self: Ledger, question: Any, **more: Any) -> None:
+    def spending(self: Ledger, question: Any, *more: Any) -> None:
         order.append("asked")
-        spend(self, question, **more)
+        spend(self, question, *more)
 
     monkeypatch.setattr(column_bounds, "release", looking)
     monkeypatch.setattr(Ledger, "commit", buying)

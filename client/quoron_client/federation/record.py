@@ -62,6 +62,7 @@ A coordinator that lies can keep this client away, and lower nothing: its own re
 import re
 import sqlite3
 from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from math import fsum
@@ -288,7 +289,7 @@ class Departure:
     delta: float
 
 
-class Record:
+class Record(AbstractContextManager["Record"]):
     """Open with `Record.open`, close with `close` or by leaving its context."""
 
     def __init__(
@@ -425,9 +426,6 @@ class Record:
     def close(self) -> None:
         """Close the file; nothing is lost without it."""
         self._file.close()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

@@ -30,10 +30,10 @@ import operator
 import secrets
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from math import prod
-from types import TracebackType
 from typing import Any, Protocol
 
 import numpy as np
@@ -318,7 +318,7 @@ def of_the_run(noise: NoiseSource) -> NoiseSource:
     return noise.source if isinstance(noise, StartedNoise) else noise
 
 
-class NoiseAhead(OtherStreams):
+class NoiseAhead(OtherStreams, AbstractContextManager["NoiseAhead"]):
     """A source like `source`, with threads of its own for what is expected. A context manager, which ends them."""
 
     def __init__(self, source: NoiseSource, *, threads: int) -> None:
@@ -327,10 +327,7 @@ class NoiseAhead(OtherStreams):
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="quoron-noise")
         self._drawn: dict[Labels, tuple[int, _Drawn]] = {}
 
-    def __enter__(self) -> "NoiseAhead":
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def expect(self, labels: Labels, samples: int) -> None:

@@ -78,7 +78,7 @@ def back_up(database: Database, out: Path) -> str:
 
 
 def _lines(database: Database) -> Iterator[bytes]:
-    with database.together() as connection:
+    with database.writing() as connection:
         if database.path is None:
             connection.execute(sa.text(_ONE_INSTANT))
         there = set(sa.inspect(connection).get_table_names())
@@ -201,7 +201,7 @@ def accept(path: Path, *, head: str | None = None, lost: Sequence[str] = ()) -> 
             for schema in SCHEMAS:
                 database.ensure(schema)
             lifetime_ledger.PopulationLedger(database).verify(head)
-            with database.together():
+            with database.writing():
                 restored = _put_back(database, database.incarnations, lost)
             database.as_new()
         os.replace(draft, path)  # until its count is gone it is refused, as before
@@ -218,7 +218,7 @@ def accept(path: Path, *, head: str | None = None, lost: Sequence[str] = ()) -> 
 
 
 def _fill(database: Database, copy: Copy, lost: Sequence[str]) -> Restored:
-    with database.together() as connection:
+    with database.writing() as connection:
         if set(sa.inspect(connection).get_table_names()) & set(TABLES):
             raise LedgerError(f"Expected an empty database at {database.name}, found books. Restore beside them.")
         for schema in SCHEMAS:

@@ -3,7 +3,7 @@
 Order of writes in every round, each one durable before the next step starts (a simulation's: `relax`):
 
     spend(question)      before the question leaves: these users have now participated
-    commit(state, ...)   the new state with every release and its noise, before anyone sees it
+    commit(state, ...)   the new state with every release and its noise, before anyone sees it; spends the next question
 
 Every row has a digest of what it says, checked whenever it is read: what a disk or an editor has changed is refused.
 After a crash at any point, `resume_point` gives the last committed state. The round after it is asked again only as the
@@ -21,9 +21,8 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -121,7 +120,7 @@ _SEALED = {  # what each seal is of
 }
 
 
-class Ledger:
+class Ledger(AbstractContextManager["Ledger"]):
     """One run's ledger: a file (`create`, `open`) or a part of a database (`begin`, `within`). A context manager."""
 
     def __init__(self, database: Store, run: str, path: Path | None = None) -> None:
@@ -130,6 +129,7 @@ class Ledger:
         self.path: Path | str = path or f"{database.name} (run {run})"
         self._database = database
         self._owns = path is not None
+        self._newly = -1  # the last round that this start spent, and none before it
 
     @classmethod
     def create(cls, path: Path, *, plan: str, config_digest: str, noise_key: bytes) -> "Ledger":
@@ -201,10 +201,7 @@ class Ledger:
         database.ensure(SCHEMA)
         return {row["run"] for row in database.rows("SELECT run FROM unreleased")}
 
-    def __enter__(self) -> "Ledger":
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -276,7 +273,7 @@ class Ledger:
             return None
         return int(rows[0]["round"]), bytes(rows[0]["state"])
 
-    def spend(self, question: Question, *, users: int, gradient_evaluations: int) -> None:
+    def spend(self, question: Question, users: int, gradient_evaluations: int) -> None:
         """Write the cohort, of `users` planned, as spent. A round spent before as another question is OtherVersion.
 
         A round counts once, also where secret coins have it ask others when it is asked again.
@@ -290,12 +287,19 @@ class Ledger:
                     raise LedgerError(f"Expected an unfinished run in {self.path}, but it has ended: nobody is asked.")
                 row: dict[str, Any] = {"run": self.run, "round": question.round, "users": users}
                 row |= {"gradient_evaluations": gradient_evaluations}
+                self._newly = question.round
                 _spent.insert(execute, row | {"question": print_, "seal": _seal("spent", row)})
             elif before[0]["question"] != print_:
                 raise OtherVersion(
                     f"Round {question.round} was already asked another question; continuing would ask users twice. "
                     "Use the same code and configuration that began this run."
                 )
+
+    def withdraw(self, *, after: int) -> None:
+        """Take back the last round that this start, and none before it, wrote as spent, if it is `after` that one."""
+        if self._newly > after:
+            self._database.rows("DELETE FROM spent WHERE run = ? AND round = ?", [self.run, self._newly])
+        self._newly = -1
 
     def released(self, stage: int) -> dict[str, Any] | None:
         """Return a stage's event: `BOUGHT`, `PLANNED` or `PREFACE` before any round, `EVALUATED` with the model."""
@@ -319,17 +323,18 @@ class Ledger:
         state: bytes | None,
         releases: Sequence[Release],
         event: dict[str, Any],
+        spending: tuple[Question, int, int] | None = None,
         *,
         plan: str | None = None,
     ) -> None:
         """Write round `round_`'s new state and releases in one transaction; `event` must be JSON-compatible.
 
-        With a `plan` the run goes on by that one. LedgerError if the run has ended or has come to this round before.
+        With `spending` it spends the next round, too, as `spend`. With a `plan` the run goes on by that one.
+        LedgerError if the run has ended or has come to this round before.
         """
         entries = _entries(releases)
         here = "UPDATE unreleased SET round = ?, state = ?, state_seal = ?"
         here += " WHERE run = ? AND (round IS NULL OR round < ?) RETURNING run"
-        made = None if plan is None else {"run": self.run, "config_digest": self.config_digest, "plan": plan}
         began = time.perf_counter()
         with self._database.transaction() as execute:
             seal = _seal("state_seal", {"run": self.run, "round": round_, "state": state})
@@ -339,8 +344,10 @@ class Ledger:
                 )
             row = {"run": self.run, "round": round_, "releases": entries, "event": json.dumps(event)}
             _commits.insert(execute, row | {"seal": _seal("commits", row)})
-            if made is not None:
-                seal = _seal("seal", made)
+            if spending is not None:
+                self.spend(*spending)
+            if plan is not None:
+                seal = _seal("seal", {"run": self.run, "config_digest": self.config_digest, "plan": plan})
                 execute("UPDATE run_ledgers SET plan = ?, seal = ? WHERE run = ?", [plan, seal, self.run])
         self._database.committed = time.perf_counter() - began
 
@@ -397,11 +404,10 @@ class Ledger:
         """(round, release) for everything made public, in order."""
         return [(row["round"], Release(**entry)) for row in self._committed() for entry in json.loads(row["releases"])]
 
-    def spent(self, *, before: int | None = None) -> dict[str, int]:
-        """Totals over every question that left (in rounds < `before`): rounds, users, gradient_evaluations."""
-        every = self._of(_spent)
-        self._check_all("spent", every, first=0)
-        rows = [row for row in every if before is None or row["round"] < before]
+    def spent(self) -> dict[str, int]:
+        """Totals over every question that left, or may have: rounds, users, gradient_evaluations."""
+        rows = self._of(_spent)
+        self._check_all("spent", rows, first=0)
         names = ("users", "gradient_evaluations")
         return {"rounds": len(rows)} | {name: sum(int(row[name]) for row in rows) for name in names}
 
@@ -413,7 +419,7 @@ class Ledger:
         return rows[0]
 
     def _committed(self) -> list[Row]:
-        with self._database.together():  # or a commit between two of them would look like a change
+        with self._database.writing():  # or a commit between two of them would look like a change
             rows, last, asked = self._of(_commits), self._of(_unreleased, "round"), self._of(_spent, "round")
             complete = asked[-1]["round"] if asked and self.finished else None
         before = [row for row in rows if row["round"] < -1]
@@ -437,11 +443,7 @@ class Ledger:
 
     def _check(self, which: str, row: Mapping[str, Any]) -> None:
         kept = row["seal" if which in ("spent", "commits") else which]
-        try:
-            whole = _seal(which, row) == kept
-        except TypeError:  # what no column holds
-            whole = False
-        if not whole:
+        if _seal(which, row) != kept:
             raise self._changed()
 
     def _ended(self) -> LedgerError:

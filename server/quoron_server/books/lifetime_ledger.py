@@ -156,7 +156,7 @@ class PopulationLedger:
         """Note that a user has another key, or another user its seat, in one transaction with what the block does."""
         with self._lock:  # before the database's, as everywhere
             try:
-                with self._database.together():
+                with self._database.writing():
                     yield
                     self._note("seat", what)
             except BaseException:

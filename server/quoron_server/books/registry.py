@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from quoron_privacy.errors import LedgerError, OtherVersion, count
 from quoron_server.books.database import Database
 from quoron_server.books.drawing import Draw, homes
-from quoron_server.books.roster import AWAY_AFTER, USERS, Roster
+from quoron_server.books.roster import AWAY_AFTER, USERS, Roster, following
 from quoron_server.books.roster import SCHEMA as SCHEMA
 from quoron_server.books.roster import OtherGroup as OtherGroup
 from quoron_server.books.store import now
@@ -136,8 +136,8 @@ class Registry:
         with self._database.writing() as connection:
             known = connection.execute(sa.select(_runs).where(_runs.c.run == run)).first()
             if known is None:
-                row = {"run": run, "specification": specification, "state": "waiting", "created": now()}
-                connection.execute(_runs.insert().values(number=_next(connection, _runs.c.number), front=front, **row))
+                row = {"run": run, "specification": specification, "state": "waiting", "created": now(), "front": front}
+                connection.execute(_runs.insert().values(number=following(connection, _runs.c.number), **row))
                 return True
         if known.specification != specification:
             raise LedgerError(f"Expected a new name, got run={run!r}: another run has it. Choose another name.")
@@ -174,7 +174,7 @@ class Registry:
         """
         count(n=n)
         with self._database.writing() as connection:
-            fixed = _members(connection, run)
+            fixed = self.members(run)
             if not len(fixed):
                 row = connection.execute(sa.select(_runs.c.specification).where(_runs.c.run == run)).first()
                 fixed = self.roster.members(connection, run, row.specification if row else "", n, group).members
@@ -206,8 +206,8 @@ class Registry:
 
     def members(self, run: str) -> NDArray[np.int64]:
         """User by slot, as fixed; shape (0,) before."""
-        with self._database.writing() as connection:
-            return _members(connection, run)
+        query = sa.select(_slots.c.user).where(_slots.c.run == run).order_by(_slots.c.slot)
+        return np.array([row.user for row in self._database.all(query)], dtype=np.int64)
 
     def ended_with(self, user: int, most: int) -> list[tuple[str, State]]:
         """Name and state of the runs with users of client `user` as members that have ended, from the latest, at most
@@ -233,16 +233,6 @@ class Registry:
         query = sa.select(_agreed).join(_runs, _runs.c.run == _agreed.c.run).where(_agreed.c.user == user)
         rows = self._database.all(query.order_by(_runs.c.number.desc()).limit(most))
         return [(row.run, row.epsilon, row.delta) for row in rows]
-
-
-def _members(connection: sa.Connection, run: str) -> NDArray[np.int64]:
-    query = sa.select(_slots.c.user).where(_slots.c.run == run).order_by(_slots.c.slot)
-    return np.array(connection.execute(query).scalars().all(), dtype=np.int64)
-
-
-def _next(connection: sa.Connection, column: sa.Column[Any]) -> int:
-    highest = connection.scalar(sa.select(sa.func.max(column)))
-    return 0 if highest is None else int(highest) + 1
 
 
 def _row(stored: Any) -> RunRow:

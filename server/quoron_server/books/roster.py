@@ -243,7 +243,7 @@ class Roster:
             known = connection.execute(sa.select(USERS).where(USERS.c.fingerprint == fingerprint)).first()
             if known is None:
                 require_current(connection, fingerprint)
-                user = _next(connection, USERS.c.user + USERS.c.people - 1)
+                user = following(connection, USERS.c.user + USERS.c.people - 1)
                 row = {"user": user, "fingerprint": fingerprint, "group": group, "enrolled_at": now(), "people": people}
                 connection.execute(USERS.insert(), row | told | {"seen": self.step})
                 return user
@@ -299,19 +299,25 @@ class Roster:
 
     def standing(self, group: str) -> Standing:
         """How many of a group are in each state now."""
-        with self._database.writing() as connection:
-            return self._standing(connection, group)
+        late = (USERS.c.seen < self._cutoff()).label("late")
+        query = sa.select(USERS.c.state, late, sa.func.sum(USERS.c.people).label("users")).where(USERS.c.group == group)
+        found: dict[str, int] = dict.fromkeys(STATES, 0)
+        for row in self._database.all(query.group_by(USERS.c.state, late)):
+            found["away" if row.state == "active" and row.late else row.state] += int(row.users)
+        return Standing(**found)
 
     def active(self, group: str) -> NDArray[np.int64]:
         """The numbers of those whom a run may draw from now, in order."""
-        with self._database.writing() as connection:
-            return self._active(connection, group)
+        here = USERS.c.group == group, USERS.c.state == "active", USERS.c.seen >= self._cutoff()
+        found = self._database.all(sa.select(USERS.c.user, USERS.c.people).where(*here).order_by(USERS.c.user))
+        firsts, people = np.array([tuple(row) for row in found], dtype=np.int64).reshape(-1, 2).T
+        return np.repeat(firsts - np.cumsum(people) + people, people) + np.arange(people.sum())
 
     def members(self, connection: sa.Connection, run: str, specification: str, n: int, group: str) -> Draw:
         """Draw the members of a run, within the transaction that fills its seats. TooFewActive, with numbers."""
-        active, seed = self._active(connection, group), seed_of(run, specification)
+        active, seed = self.active(group), seed_of(run, specification)
         if len(active) < n:
-            there = self._standing(connection, group)
+            there = self.standing(group)
             raise TooFewActive(
                 f"Expected {n} active users in population {group!r}, got {there.active} ({there.away} away, "
                 f"{there.retired} retired). Wait for more to connect, or begin a run for fewer."
@@ -471,20 +477,6 @@ class Roster:
         rows = self._database.all(sa.select(KEYS).order_by(KEYS.c.user, KEYS.c.time))
         return [dict(row._mapping) for row in rows]
 
-    def _active(self, connection: sa.Connection, group: str) -> NDArray[np.int64]:
-        here = USERS.c.group == group, USERS.c.state == "active", USERS.c.seen >= self._cutoff()
-        found = connection.execute(sa.select(USERS.c.user, USERS.c.people).where(*here).order_by(USERS.c.user)).all()
-        firsts, people = np.array([tuple(row) for row in found], dtype=np.int64).reshape(-1, 2).T
-        return np.repeat(firsts - np.cumsum(people) + people, people) + np.arange(people.sum())
-
-    def _standing(self, connection: sa.Connection, group: str) -> Standing:
-        late = (USERS.c.seen < self._cutoff()).label("late")
-        query = sa.select(USERS.c.state, late, sa.func.sum(USERS.c.people).label("users")).where(USERS.c.group == group)
-        found: dict[str, int] = dict.fromkeys(STATES, 0)
-        for row in connection.execute(query.group_by(USERS.c.state, late)):
-            found["away" if row.state == "active" and row.late else row.state] += int(row.users)
-        return Standing(**found)
-
     def _say(self, users: Iterable[int], state: State, why: str) -> None:
         with self._database.writing() as connection:
             for some in _batched(users, _AT_ONCE):
@@ -527,7 +519,8 @@ def _batched(values: Iterable[T], most: int) -> Iterator[list[T]]:
         yield some
 
 
-def _next(connection: sa.Connection, column: "sa.ColumnElement[Any]") -> int:
+def following(connection: sa.Connection, column: "sa.ColumnElement[Any]") -> int:
+    """Return the first number after all in a column."""
     highest = connection.scalar(sa.select(sa.func.max(column)))
     return 0 if highest is None else int(highest) + 1
 

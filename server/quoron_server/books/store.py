@@ -32,7 +32,6 @@ from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from types import TracebackType
 from typing import Any, ClassVar, Self, cast
 
 from quoron_client.durable import PRIVATE, Tally, sync_folder
@@ -264,7 +263,7 @@ class Store:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -283,8 +282,9 @@ class Store:
     def writing(self) -> Iterator[Any]:
         """One transaction: durable when the block has ended without an error, otherwise as if it had never begun.
 
-        LedgerUnavailable if the connection breaks. If it breaks in the last step, the commit, the transaction is there
-        as a whole or not at all, and only the database knows: read before writing again.
+        All that this thread does with the database within the block belongs to it. LedgerUnavailable if the connection
+        breaks. If it breaks in the last step, the commit, the transaction is there as a whole or not at all, and only
+        the database knows: read before writing again.
         """
         with self._mutex:
             if self._joined is not None:  # this thread's, as it has the mutex
@@ -293,6 +293,7 @@ class Store:
             try:
                 connection = self._connected()
                 with self._begun(connection):
+                    self._joined = connection
                     before, self._next_head = self._written(connection), self._head
                     yield connection
                     wrote = self._written(connection) != before or self._next_head != self._head
@@ -303,6 +304,8 @@ class Store:
                 found = self._as_ledger_error(error)
                 self.failing = found.outside if isinstance(found, LedgerUnavailable) else self.failing
                 raise found from error
+            finally:
+                self._joined = None
             if count is not None:
                 self._head = self._next_head
                 if not self._relaxed:
@@ -329,16 +332,6 @@ class Store:
         """Keep this head, that of the audit log within this transaction, once the transaction is durable."""
         if self._tally is not None:
             self._next_head = head
-
-    @contextmanager
-    def together(self) -> Iterator[Any]:
-        """One transaction, as `writing`, of all that this thread does with the database within the block."""
-        with self._mutex, self.writing() as connection:
-            before, self._joined = self._joined, connection
-            try:
-                yield connection
-            finally:
-                self._joined = before
 
     @property
     def incarnations(self) -> tuple[str, ...]:
@@ -375,7 +368,7 @@ class Store:
     def checkpoint(self) -> None:
         """Fold SQLite's journal into the file: no copy is left of what was erased, and the file alone is whole.
 
-        Within a transaction of `together` it does nothing: the caller that opened it folds afterwards.
+        Within a transaction it does nothing: the caller that opened it folds afterwards.
         """
         with self._mutex:
             if self.path is not None and self._joined is None:

@@ -75,6 +75,7 @@ class FlowerEngine:
     demanding: bool = False
     told: Told = untold  # of nodes that have answered: where data are made up
     pulls: Pulls = field(default_factory=Pulls)
+    last_asked: int = -1
     _due: float = -inf  # before which the next round does not open
 
     def ask(self, question: Question) -> Answers:
@@ -83,6 +84,7 @@ class FlowerEngine:
         if opens > self._due > -inf:
             _log.warning("a round's own work took longer than %g s: give rounds more seconds", PAUSE * self.seconds)
         time.sleep(max(0.0, opens - now))
+        self.last_asked = question.round
         shape = question.task.answer_shape(self.problem.dimension)
         users = len(question.cohort)
         values, status = room_for(users, shape, spill_folder()), np.full(users, Status.MISSING, np.uint8)

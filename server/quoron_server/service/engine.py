@@ -35,7 +35,6 @@ class GrpcEngine:
     early_ends: bool = False
     note_agreed: Callable[[set[int]], None] | None = None  # gets the members who have agreed since the last call
     ready: Callable[[], None] = lambda: None  # raises while nobody may be counted as missing
-    stopped: bool = False
     _noted: set[int] = field(default_factory=set)
     _pending: "concurrent.futures.Future[Answers] | None" = None
 
@@ -57,7 +56,7 @@ class GrpcEngine:
             self.session, question, shape=shape, seconds=self.seconds, early_ends=self.early_ends, row=row
         )
         self._pending = asyncio.run_coroutine_threadsafe(coroutine, self.loop)
-        if self.stopped:
+        if self.session.stopped:
             self._pending.cancel()
         try:
             answers = self._pending.result()
@@ -87,6 +86,11 @@ class GrpcEngine:
         if user in self.session.agreed and user not in self._noted:
             self.note()
 
+    @property
+    def last_asked(self) -> int:
+        """As `rounds.Engine`."""
+        return self.session.last_asked
+
     def measured(self) -> dict[str, float]:
         """Of the last round, as messages of gRPC: bytes of the questions that were said and of the answers taken."""
         down, up = self.session.moved
@@ -94,6 +98,6 @@ class GrpcEngine:
 
     def stop(self) -> None:
         """Give up the open round, and every later one."""
-        self.stopped = True
+        self.session.stopped = True
         if self._pending is not None:
             self._pending.cancel()

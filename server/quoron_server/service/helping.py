@@ -343,13 +343,9 @@ class HelpedEngine:
     _gathered: dict[bytes, _Gathered] = field(default_factory=dict)
 
     @property
-    def stopped(self) -> bool:
-        """Whether the run was stopped."""
-        return self.inner.stopped
-
-    def stop(self) -> None:
+    def last_asked(self) -> int:
         """As the inner one's."""
-        self.inner.stop()
+        return self.inner.last_asked
 
     def measured(self) -> Mapping[str, float]:
         """As the inner one's."""

@@ -245,6 +245,8 @@ class RunSession:
     summed: tuple[Sums, ...] = ()  # what silos have sent in place of rows, in the last round
     sealed: dict[int, Sealed] = field(default_factory=dict)  # of the last round of two servers, by row of the cohort
     moved: tuple[int, int] = (0, 0)  # bytes of questions and of answers in the last round
+    last_asked: int = -1  # round
+    stopped: bool = False  # no round opens any more
     longest: int = 0  # numbers in an answer to any of its questions so far; who is late still sends one
     gathered: float = -math.inf  # loop time before which nobody is asked
     due: float = -math.inf  # loop time before which nothing of the last round may be published, nor the next one open
@@ -506,6 +508,9 @@ class Sessions:
         order = self._in_secret_order(list(cohort.rows))
         batches = cohort.batches(order)
         await cohort.make(batches[0])
+        session.last_asked = question.round  # before `stopped` is read: who stops the run then finds it
+        if session.stopped:
+            raise asyncio.CancelledError
         current = session.open = _Open(
             question=question,
             cohort=cohort,

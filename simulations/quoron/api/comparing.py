@@ -9,7 +9,7 @@ from quoron.arguments import PlanArguments, entry_point
 from quoron.data.columns import Label
 from quoron.engine.choice import Engine, Inline, Ray, inline_or_ray
 from quoron.reports import terminal as bars
-from quoron.run_folder import FRAME, RunFolder, as_parquet, write
+from quoron.run_folder import RunFolder
 from quoron.simulation import comparison as comparisons
 from quoron.simulation.cells import Request
 from quoron.simulation.comparison import Comparison
@@ -57,7 +57,7 @@ def compare(
     request = Request.of(config, algorithms=algorithms, vary=vary, seeds=seeds)
     folder = comparisons.claim(out, name)
     if table is not None:
-        write(folder / FRAME, as_parquet(table))
+        RunFolder(folder).keep_table(table)
     return carried_out(request, folder, chosen, progress)
 
 

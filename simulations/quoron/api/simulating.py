@@ -16,7 +16,7 @@ from quoron.data.columns import Label
 from quoron.engine.choice import Engine, Inline, Ray, Service, from_spec, shared
 from quoron.planning.plans import Plan, Prepared, choose
 from quoron.reports import terminal as bars
-from quoron.run_folder import FRAME, RunFolder, as_parquet, claim, write
+from quoron.run_folder import RunFolder, claim
 from quoron.simulation import run as runs
 from quoron.simulation.problem import Setup, problem_for_real, setup
 from quoron.simulation.run import SimulatedRun
@@ -82,14 +82,13 @@ def simulate(
         from quoron.federation.client_items import cut
 
         config, table = cut(config, Path.cwd(), table, where.clients)
-    stored = b"" if table is None else as_parquet(table)
-    prepared = runs.prepare(config, Path.cwd(), frame=table, stored=stored)
+    prepared = runs.prepare(config, Path.cwd(), frame=table)
     if remark:
         planned = replace(prepared.planned, remarks=(*prepared.planned.remarks, remark))
         prepared = replace(prepared, planned=planned, remark=remark)
     folder = claim(config, name)
-    if table is not None and not folder.ledger.exists():
-        write(folder.path / FRAME, stored)
+    if table is not None:
+        prepared = replace(prepared, digest=runs.fingerprint(prepared.config, folder.path, folder.keep_table(table)))
     base = Path.cwd() if table is None else folder.path
     with folder.resumable(), bars.display(progress) as bar:
         return carry_out(where, prepared, folder, base, [bar, *observers])

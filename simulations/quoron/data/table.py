@@ -294,21 +294,15 @@ class TrainingObjective:
 
     def gradient(self, model: Vector) -> Vector:
         """Of F at `model`, shape (d,); where F has a kink, one of its subgradients."""
-        return self.value_and_gradient(model)[1]
-
-    def value_and_gradient(self, model: Vector) -> tuple[float, Vector]:
-        """F and its gradient (d,) at `model`."""
-        point, ridge, found = self._point(model), self.loss.ridge, {}
+        point, found = self._point(model), {}
 
         def add(part: slice, rows: Matrix) -> None:
-            scores, labels, weights = rows @ point, self.labels[part], self.weights[part]
-            slopes = (weights * self.loss.slope(scores, labels).T).T
-            found[part.start] = weights @ self.loss.value(scores, labels), rows.T @ slopes
+            slopes = self.loss.slope(rows @ point, self.labels[part])
+            found[part.start] = rows.T @ (self.weights[part] * slopes.T).T
 
         self._in_pieces(add)
-        values, gradients = zip(*(found[start] for start in sorted(found)), strict=True)  # in one order: the same bits
-        whole = np.sum(gradients, axis=0).T.ravel() + ridge * model
-        return float(sum(values) + 0.5 * ridge * (model @ model)), whole
+        whole: Vector = np.sum([found[start] for start in sorted(found)], axis=0)  # in one order: the same bits
+        return whole.T.ravel() + self.loss.ridge * model
 
     def expansion(self, model: Vector) -> tuple[float, Vector, Matrix]:
         """Value, gradient (d,) and Hessian (d, d) at `model`; second derivatives are central differences of slopes.
@@ -389,11 +383,14 @@ class TrainingObjective:
         """
         point = np.zeros(self.items.dimension * self.loss.outputs)
         for loss, scale in _smooth_forms(self.loss):
-            smooth, near = TrainingObjective(self.items, loss), None
+            smooth, near = self._with(loss), None
             if part is not None and isinstance(domain, L2Ball):
-                near = smooth._subsampled(TrainingObjective(part.items, loss), scale, domain, point)
+                near = smooth._subsampled(part._with(loss), scale, domain, point)
             point = minimise(smooth._scaled(scale), domain, point) if near is None else near
         return point
+
+    def _with(self, loss: Loss) -> "TrainingObjective":
+        return self if loss is self.loss else TrainingObjective(self.items, loss)
 
     def _scaled(self, scale: float) -> "Objective":
         def scaled(x: Vector) -> tuple[float, Vector, Matrix]:
@@ -411,15 +408,15 @@ class TrainingObjective:
             point = minimise(part._scaled(scale), domain, start)
         except RunError:
             return None
-        hessian, before = scale * part.expansion(point)[2], math.inf
+        (value, _, hessian), before = part._scaled(scale)(point), math.inf
         for _ in range(_STEPS):
-            value, gradient = self.value_and_gradient(point)
-            towards = _least_on_ball(hessian, hessian @ point - scale * gradient, domain.radius)
-            gain = scale * float(gradient @ (point - towards))
+            gradient = scale * self.gradient(point)
+            towards = _least_on_ball(hessian, hessian @ point - gradient, domain.radius)
+            gain = float(gradient @ (point - towards))
             if gain > before / 10:
                 return None
             left = gain if before == math.inf else gain * gain / before  # after this step, if it is as good as the last
-            if left <= _ROUNDING * max(1.0, abs(scale * value)):
+            if left <= _ROUNDING * max(1.0, abs(value)):
                 return towards
             point, before = towards, gain
         return None

@@ -24,6 +24,7 @@ import secrets
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -68,7 +69,7 @@ def require_tokens() -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Place(AbstractContextManager["Place"]):
     """A private folder for what a cluster of our own writes, its token beside that. A context manager."""
 
     folder: Path  # of mode 0700; what is Ray's lies in a folder in it, which Ray opens to everybody
@@ -107,9 +108,6 @@ class Place:
             "RAY_TMPDIR": str(self.inside),
             "RAY_USE_TLS": "0",
         }
-
-    def __enter__(self) -> "Place":
-        return self
 
     def __exit__(self, *_: object) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)

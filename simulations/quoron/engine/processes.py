@@ -29,7 +29,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -263,7 +263,7 @@ class Workers:
         self._orders = self._program = None
 
 
-class Worker:
+class Worker(AbstractContextManager["Worker"]):
     """A worker process, asked over a socket; arrays of its replies come in shared memory. A context manager."""
 
     number: int | None = None
@@ -282,9 +282,6 @@ class Worker:
         except BaseException:
             self._close_files()
             raise
-
-    def __enter__(self) -> "Worker":
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

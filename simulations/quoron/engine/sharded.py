@@ -12,6 +12,7 @@ import pickle
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
@@ -105,7 +106,7 @@ class Worker(Protocol):
 Start = Callable[[bytes], Worker]  # of a pickled service
 
 
-class ShardedEngine:
+class ShardedEngine(AbstractContextManager["ShardedEngine"]):
     """Asks as many workers as there are shards, at most one a user; `close` ends them.
 
     Workers are started when they are first asked, and `after` is called when all have ended.
@@ -157,9 +158,6 @@ class ShardedEngine:
         for worker in self._workers.values():
             worker.close()
         self._workers.clear()
-
-    def __enter__(self) -> "ShardedEngine":
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

@@ -7,10 +7,9 @@ with Control(Address("127.0.0.1:7444", token="quoron_…", insecure=True)) as co
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import grpc
@@ -58,7 +57,7 @@ class Address:
     insecure_anywhere: bool = False
 
 
-class Control:
+class Control(AbstractContextManager["Control"]):
     """One connection to a control plane. Every method raises the coordinator's own words as a QuoronError."""
 
     def __init__(self, address: Address) -> None:
@@ -67,10 +66,7 @@ class Control:
         self._channel = _channel(address)
         self._stub = federation_pb2_grpc.ControlPlaneStub(self._channel)
 
-    def __enter__(self) -> "Control":
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self._channel.close()
 
     def call(self, command: str, **arguments: Any) -> dict[str, Any]:

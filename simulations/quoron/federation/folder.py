@@ -221,7 +221,7 @@ class Folder:
     def enrol(self, clients: int) -> None:
         """Client N is user N - 1: as if they had come in this order."""
         authority = self.path / "authority"
-        with Database(self.books) as database, database.together():
+        with Database(self.books) as database, database.writing():
             registry = Registry(database)
             for number in range(1, clients + 1):
                 certificate = certificates.load_certificate(authority / f"client-{number}" / certificates.CERTIFICATE)

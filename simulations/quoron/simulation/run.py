@@ -84,14 +84,13 @@ def prepare(
     folder: Path,
     *,
     frame: "pa.Table | None" = None,
-    stored: bytes = b"",
     compare: bool = False,
     alternatives: bool = True,
     population: Population | None = None,
 ) -> Prepared[Setup]:
     """Read, check and plan; every wrong request is refused here. A table's relative path is relative to `folder`.
 
-    A `frame` that is carried out, and not only planned, comes with the bytes of the file that it is `stored` in.
+    What is prepared of a `frame` is planned, and not carried out, until it has the digest of its file.
 
     Without `alternatives` the refusal of a named algorithm does not say which others would do.
     With `compare` every algorithm is planned, not only the one that is named, for a plan to look at, with everybody in
@@ -112,7 +111,8 @@ def prepare(
     if not compare:
         unused = () if config.train.holdout is None else (UNUSED_HOLDOUT,)
         planned = replace(planned, plan=planned.plan.simulated(), remarks=(*planned.remarks, *unused))
-    return Prepared(config, scene, planned, fingerprint(config, folder, frame, stored), began=began)
+    digest = fingerprint(config, folder) if frame is None else ""
+    return Prepared(config, scene, planned, digest, began=began)
 
 
 def carry_out(
@@ -201,14 +201,14 @@ def _table_model(prepared: Prepared[Setup], weights: NDArray[np.float64]) -> "Mo
     return Model.released(weights, encoding, prepared.scene.population.loss, prepared.planned.plan, made=None)
 
 
-def fingerprint(config: Config, folder: Path, frame: "pa.Table | None" = None, stored: bytes = b"") -> str:
+def fingerprint(config: Config, folder: Path, stored: bytes = b"") -> str:
     """Fingerprint of everything that decides the run's bits: the configuration and, of a table, its bytes.
 
-    Of a folder of files it is their names, sizes and times of change.
+    Of a folder of files it is their names, sizes and times of change. `stored` is the SHA-256 of a file, where known.
     """
     digest, section = hashlib.sha256(config.digest().encode()), config.population
-    if frame is not None:
-        digest.update(hashlib.sha256(stored).digest())
+    if stored:
+        digest.update(stored)
     elif isinstance(section, TableSection):
         from quoron_client.data.files import Files, content  # they bring pyarrow
 

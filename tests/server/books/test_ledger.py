@@ -45,7 +45,6 @@ class TestLedger:
             assert again.noise_key == b"secret"
             assert again.resume_point() == (0, b"next")
             assert again.spent() == {"rounds": 1, "users": 2, "gradient_evaluations": 40}
-            assert again.spent(before=0) == {"rounds": 0, "users": 0, "gradient_evaluations": 0}
             assert again.releases() == [(0, Release("gaussian", {"scale": 0.5}))]
             assert again.events() == [{"asked": 2}]
 
@@ -103,6 +102,20 @@ class TestLedger:
         for secret in (b"secret", b"memory of the noise", digest(question()).encode()):
             assert all(secret not in file.read_bytes() for file in path.parent.iterdir())
 
+    def test_a_commit_spends_the_next_round_with_it_and_what_nobody_was_asked_is_taken_back(self, ledger):
+        ledger.commit(-1, b"start", (), {}, (question(), 2, 40))
+        assert ledger.spent() == {"rounds": 1, "users": 2, "gradient_evaluations": 40}
+        with pytest.raises(LedgerError, match="new"):  # and neither is written where one cannot be
+            ledger.commit(-1, b"again", (), {}, (question(1), 2, 40))
+        assert ledger.spent()["rounds"] == 1
+        ledger.withdraw(after=0)
+        assert ledger.spent()["rounds"] == 1
+        ledger.withdraw(after=-1)  # by another start: it may have been asked in the one before
+        assert ledger.spent()["rounds"] == 1
+        ledger.spend(question(1), 2, 40)
+        ledger.withdraw(after=0)
+        assert (ledger.spent()["rounds"], ledger.resume_point()) == (1, (-1, b"start"))
+
     def test_only_the_newest_state_is_kept(self, ledger):
         ledger.commit(-1, b"first state", (), {})
         ledger.commit(0, b"second state", (), {})
@@ -138,7 +151,7 @@ class TestLedger:
             ledger.commit(0, bytes(10**6), (), {})
         assert ledger.resume_point() == (-1, b"start")
 
-    @pytest.mark.parametrize("at", ["create", "spend", "commit"])
+    @pytest.mark.parametrize("at", ["create", "spend", "commit", "next"])
     def test_a_kill_in_the_middle_of_a_write_leaves_it_whole_or_absent(self, tmp_path, at):
         script = textwrap.dedent(
             """
@@ -153,8 +166,8 @@ class TestLedger:
             execute = Store._execute
             def die(self, connection, statement, parameters=()):
                 rows = execute(self, connection, statement, parameters)
-                wanted = {"create": "INSERT INTO run", "spend": "INSERT INTO spent", "commit": "INSERT INTO commits"}
-                if statement.startswith(wanted[at]):
+                wanted = {"create": "INSERT INTO run", "commit": "INSERT INTO commits"}
+                if statement.startswith(wanted.get(at, "INSERT INTO spent")):
                     os.kill(os.getpid(), signal.SIGKILL)
                 return rows
             if at != "create":
@@ -165,7 +178,7 @@ class TestLedger:
             question = Question(0, np.arange(2), AverageGradient(np.zeros((1, 2)), (1.0,)))
             if at == "spend":
                 made.spend(question, users=2, gradient_evaluations=1)
-            made.commit(-1, b"state", (), {})
+            made.commit(-1, b"state", (), {}, (question, 2, 1))
             """
         )
         path = tmp_path / "ledger.sqlite"
