@@ -32,7 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quoron_client.protocol.questions import Answers, Question, summed
-from quoron_privacy.errors import BudgetExceeded, ConfigError, OtherVersion, RunError
+from quoron_privacy.errors import BudgetExceeded, ConfigError, LedgerError, OtherVersion, RunError
 from quoron_privacy.noise.streams import NoiseAhead, NoiseSource, StartedNoise
 from quoron_privacy.release import Release, Sums
 from quoron_server import serial
@@ -199,7 +199,8 @@ def run(
         with _ahead(algorithm, noise, simulation=simulation) as drawn:
             model = _carry_out(algorithm, engine, ledger, drawn, budget, observers, simulation, evaluate, last)
     except BaseException:
-        ledger.withdraw(after=getattr(engine, "last_asked", algorithm.plan.cost.rounds))
+        with suppress(LedgerError):  # what cannot be taken back stays counted, and what went wrong is told
+            ledger.withdraw(after=getattr(engine, "last_asked", algorithm.plan.cost.rounds))
         raise
     return _tell(model, observers)
 

@@ -368,20 +368,21 @@ def test_a_model_card_lies_beside_the_model(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("users", [1, 300, 2_000, 7_000, 10**6])
-def test_what_nobody_gave_follows_from_the_number_of_users_and_what_is_given_stays(users: int) -> None:
-    rule = completed({"epsilon": 2.0}, users)
+def test_what_nobody_gave_follows_from_public_numbers_and_what_is_given_stays(users: int) -> None:
+    rule = completed({"epsilon": 2.0}, users, 500)
     options = rule["options"]
     assert options is not None
     assert rule["algorithm"] == "dp-sgd-wor"
+    assert options["rounds"] == (40 if users <= 290 else 80 if users <= 490 else 120)
     assert options["rounds"] * options["step_size"] == pytest.approx(1.2)
     assert min(users, 2_000) <= round(options["rate"] * users) <= max(2_000, users // 10)
-    own = completed({"epsilon": 2.0, "delta": 1e-5, "clip_norm": 1.0, "options": {"rounds": 24}}, users)
+    own = completed({"epsilon": 2.0, "delta": 1e-5, "clip_norm": 1.0, "options": {"rounds": 24}}, users, 500)
     assert own["options"] == {**options, "rounds": 24, "step_size": 1.2 / 24, "suffix": 6}
     assert (own["delta"], own["clip_norm"]) == (1e-5, 1.0)
-    plain = completed({"epsilon": 2.0, "options": {"optimiser": "sgd", "step_size": 1.0}}, users)["options"]
-    assert plain == {"rounds": 80, "rate": options["rate"], "optimiser": "sgd", "step_size": 1.0}
+    plain = completed({"epsilon": 2.0, "options": {"optimiser": "sgd", "step_size": 1.0}}, users, 500)["options"]
+    assert plain == {"rounds": options["rounds"], "rate": options["rate"], "optimiser": "sgd", "step_size": 1.0}
     named: Any = {"epsilon": 2.0, "algorithm": "one-pass-dp-sgd", "options": {"step_size": 1.0}, "radius": 3.0}
-    assert completed(named, users) == {"items_per_user": 32, "delta": 1e-6} | named
+    assert completed(named, users, 500) == {"items_per_user": 32, "delta": 1e-6} | named
 
 
 def test_rows_of_a_function_still_need_a_radius_and_a_delta(tmp_path: Path) -> None:

@@ -176,7 +176,7 @@ def train(
     for one that cannot be traced. Other devices are JAX's own affair (`jax.default_device`).
     """
     people = items_of(data, **training)
-    training = completed(training, people.users)
+    training = completed(training, people.users, sum(np.size(leaf) for leaf in jax.tree.leaves(params)))
     most = training["items_per_user"] or ITEMS
     chunk = CHUNK if training.get("chunk") is None else int(training["chunk"] or 0)
     count(chunk=chunk)

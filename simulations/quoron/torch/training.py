@@ -100,7 +100,7 @@ def train(
     module itself returns.
 
     Nothing else has to be given: without an algorithm it is `dp-sgd-wor`, with rounds, cohorts, clip norm and steps of
-    Adam by a rule of the number of users alone (`completed` in quoron.training.rows); `options` replace any of them.
+    Adam by a public rule of n, d, ε and δ (`completed` in quoron.training.rows); `options` replace any of them.
 
     Args:
         items_per_user: 32 unless given; public: a user with more items takes part with so many, drawn in each round.
@@ -122,9 +122,9 @@ def train(
     cannot batch over users is computed user by user, what it cannot compile without; the log of "quoron" says why.
     """
     people = items_of(data, **training)
-    training = completed(training, people.users)
-    most = training["items_per_user"] or ITEMS
     network = TorchModule.of(module, loss, device)
+    training = completed(training, people.users, len(network.flat()))
+    most = training["items_per_user"] or ITEMS
     network.begin(start_of(training, network.start()))
     quick = network.device.type == "cuda" if compiled is None else compiled
     compute = ModuleRows(network, people, items_per_user=most, local=local, compiled=quick)

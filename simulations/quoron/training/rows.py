@@ -36,6 +36,7 @@ hold. A user of more than `items_per_user` items takes part with so many of them
 import hashlib
 import json
 import logging
+import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
@@ -61,6 +62,7 @@ from quoron.training.memory import make_sure_of_answers
 from quoron.training.start import FILE, Identity, Start
 from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.questions import FAR, Answers, Question, Status, combined
+from quoron_privacy.accounts.gdp import mu_for
 from quoron_privacy.counts.held_out import HeldMeans
 from quoron_privacy.errors import ConfigError, DataError, OtherVersion, RunError, count, positive
 from quoron_privacy.means.clipping import ClippedSum
@@ -289,30 +291,33 @@ class RowsEngine:
         return FAR * question.task.honest(self.problem.bounds)
 
 
-ROUNDS, COHORT, LEAST_RATE = 80, 2_000, 0.1
+ROUNDS = ((3.0, 40), (5.0, 80), (math.inf, 120))  # up to so much room, n μ / (2 √d)
+COHORT, LEAST_RATE = 2_000, 0.1
 TRAVEL = 1.2  # rounds times Adam's step: about how far each number of a model may go
 ITEMS = 32  # of a user that take part
 FARTHEST = 1e6  # a radius that bounds nothing
 
 
-def completed(training: "ModuleTraining", users: int) -> "ModuleTraining":
-    """Return the arguments with what nobody gave, by a public rule of n alone (docs/results.md#networks).
+def completed(training: "ModuleTraining", users: int, dimension: int) -> "ModuleTraining":
+    """Return the arguments with what nobody gave, by a public rule of n, d, ε and δ (docs/results.md).
 
-    `dp-sgd-wor` with a clip norm that follows the users, 80 rounds of everybody up to 2,000 users, of 2,000 and a tenth
-    of the users beyond, and steps of Adam that add up to 1.2 a number; the model is the mean of the last quarter.
+    It is `dp-sgd-wor` with a clip norm that follows the users: rounds of everybody up to 2,000 users, beyond that of
+    2,000 or a tenth. There are 40, 80 or 120 rounds, the more the less noise there is beside a row of typical length.
+    Steps of Adam add up to 1.2 for each number, and the model is the mean of the last quarter.
     """
     given: dict[str, Any] = {name: value for name, value in training.items() if value is not None}
     own = dict(given.get("options") or {})
     filled: dict[str, Any] = {"items_per_user": ITEMS, "radius": FARTHEST, "delta": 1e-6}
     if "algorithm" not in given:
-        rounds = own.get("rounds", ROUNDS)
+        room = users * mu_for(given["epsilon"], given.get("delta", filled["delta"])) / (2 * math.sqrt(dimension))
+        rounds = own.get("rounds") or next(rounds for most, rounds in ROUNDS if room < most)
         rule: dict[str, Any] = {"rounds": rounds, "rate": min(1.0, max(COHORT / users, LEAST_RATE))}
         if own.get("optimiser", "adam") == "adam":
             rule |= {"optimiser": "adam", "second_momentum": 0.99, "step_size": TRAVEL / rounds}
             rule |= {"suffix": max(1, rounds // 4)}
         filled |= {"algorithm": "dp-sgd-wor", "options": rule | own}
         given.pop("options", None)
-        _log.info("chosen by the number of users: dp-sgd-wor, %s", filled["options"])
+        _log.info("chosen by the numbers of users and weights and epsilon: dp-sgd-wor, %s", filled["options"])
     return cast("ModuleTraining", filled | given)
 
 
