@@ -101,7 +101,7 @@ def test_a_run_resumes_from_every_round_to_identical_bits_on_either_engine(name:
 def test_a_crash_at_every_write_resumes_to_identical_bits(name: str, tmp_path: Path) -> None:
     (tmp_path / "whole").mkdir()
     whole = execute(name, tmp_path / "whole")
-    for at in range(1, 2 * make_plan(name).cost.rounds + 3):
+    for at in range(1, make_plan(name).cost.rounds + 4):
         folder = tmp_path / str(at)
         folder.mkdir()
         with pytest.raises(Crash):

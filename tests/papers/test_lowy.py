@@ -908,7 +908,7 @@ def test_a_run_that_dies_goes_on_to_identical_bits(name, monkeypatch, tmp_path):
     plan = PLANS[name]()
     monkeypatch.setattr(scenes, "PROBLEM", plan.problem)
     whole = carried_out(plan, tmp_path / "whole", Users(plan))
-    for at in (plan.cost.rounds, 2 * plan.cost.rounds + 1):
+    for at in (plan.cost.rounds // 2 + 1, plan.cost.rounds + 2):
         path = tmp_path / str(at)
         with pytest.raises(Crash):
             carried_out(plan, path, Users(plan), crashing(at, after=at % 2 == 1))
