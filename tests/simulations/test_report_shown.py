@@ -82,13 +82,13 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     summary = replace(stored.summary, evaluation=evaluated, warnings=(LONG, "short"))
     training.write_training(folder, summary, stored.model, [])
     (place / "small.toml").write_text(TOML)
-    network = ["algorithm.name=tracking-srgd"]
-    quoron.simulate(str(place / "small.toml"), settings=network, out=place / "simulated")
+    chosen = ["algorithm.name=tracking-srgd"]
+    quoron.simulate(str(place / "small.toml"), settings=chosen, out=place / "simulated")
     rows = [
         {
             "algorithm": f"{LONG[:20]}-{at}", "taken": "", "excess_risk": 0.1 / at, "low": 0.05 / at, "high": 0.2 / at,
             "behind_low": 0.1, "behind_high": 0.2, "runs": 2, "of_start": 0.5, "held_back": 0.0,
-            "predicted_excess_risk": 0.5, "rounds": 10.0 * at,
+            "predicted_excess_risk": 0.5, "rounds": 10.0 * at, "messages": 1e4 * at,
             "gradient_evaluations": 1e6 * at, "bytes_up": 1e5 * at, "bytes_down": 1e6, "trust_model": "central-release",
             "infeasible": None, "failed": None, "test_accuracy": 0.7, "privacy.epsilon": float(epsilon),
         }
@@ -164,7 +164,7 @@ def test_what_is_shown_is_what_the_run_folder_holds(pages: Any, window: Browser)
     risks = [row["simulation.excess_risk"] for row in folder.rounds() if row["simulation.excess_risk"] is not None]
     values = np.log([folder.summary()["excess_risk_initial"], *risks])
     assert np.corrcoef(heights, values)[0, 1] == pytest.approx(-1, abs=1e-4)
-    assert window.value("document.querySelectorAll('.badge').length") > 5
+    assert window.value("document.querySelectorAll('.badge').length") > 2
 
 
 def test_figures_of_pages_beside_runs_are_those_that_were_released(pages: Any, window: Browser) -> None:
