@@ -1,4 +1,4 @@
-"""A Strategy of Flower whose rounds are private for all items of a user at once: FedAvg with three methods of its own.
+"""A Strategy of Flower whose rounds are private for all items of a user at once: FedAvg with two methods replaced.
 
     strategy = PrivateFedAvg(epsilon=8.0, users=1_000, cohort=100, rounds=40, clip_norm=1.0, arrays=initial)
     strategy.start(grid, initial, num_rounds=40)

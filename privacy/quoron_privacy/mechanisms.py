@@ -24,7 +24,7 @@ Every mechanism has the same five parts:
 
 Rows may depend on everything released before and on the items of their own user, on nothing else. A row that is not
 finite is an absent user's. A state serves one release: with secret noise a second one is refused, and noise is never
-drawn twice alike. With `SeededNoise` nobody is protected; it is for tests.
+drawn twice alike. `SeededNoise` is for tests and protects no user.
 
 Sources and proofs: docs/privacy/noise.md, subsampling.md, outlier-mean.md, subsampled-lottery.md, prefix-noise.md,
 private-mean.md and local-model.md. Page: docs/own-loop.md.
@@ -46,6 +46,7 @@ from quoron_privacy import local
 from quoron_privacy.accounts import gdp, subsampling
 from quoron_privacy.accounts.lifetime import Charge, Limit, Spent, compose
 from quoron_privacy.accounts.pair import Pair
+from quoron_privacy.accounts.roots import least_number
 from quoron_privacy.errors import (
     BudgetExceeded,
     ConfigError,
@@ -112,6 +113,8 @@ class Schedule:
     | without-replacement | a secret uniform subset of this size                | replace-one              |
     | poisson             | each user by a secret coin; this size is expected   | either                   |
     | public-schedule     | the next batch of a fixed order, again and again    | either                   |
+
+    Users beyond the last whole batch of a public schedule take no part.
     """
 
     users: int
@@ -142,7 +145,7 @@ class Schedule:
 
     @property
     def secret(self) -> bool:
-        """Whether the guarantee rests on nobody's learning who is in a cohort."""
+        """Whether the guarantee rests on the secrecy of who is in a cohort."""
         return self.sampling in ("without-replacement", "poisson")
 
     @property
@@ -221,8 +224,8 @@ class Mechanism(ABC):
     def guarantee(self) -> str:
         """What is promised to every user, in one sentence, with secret noise."""
         assumed = (_OWN_ROWS, _SECRET) if self.schedule.secret else (_OWN_ROWS,)
-        seen = self.schedule.adjacency
-        return f"{guaranteed(self.epsilon, self.delta, seen, self.against, self.theorem, assuming=assumed)}."
+        adjacency = self.schedule.adjacency
+        return f"{guaranteed(self.epsilon, self.delta, adjacency, self.against, self.theorem, assuming=assumed)}."
 
     @property
     def dp_event(self) -> "DpEvent":
@@ -235,8 +238,7 @@ class Mechanism(ABC):
 
     def charge(self, run: str, group: str = "users") -> Charge:
         """Return what all rounds cost the users of a group, for a `Ledger` or a `Limit`."""
-        pair = self.pair
-        mu, lack = (pair.mu, pair.lack) if pair.is_gaussian else (None, 0.0)
+        mu, lack = (self.pair.mu, self.pair.lack) if self.pair.is_gaussian else (None, 0.0)
         return Charge(run, group, self.epsilon, self.delta, mu, self.schedule.adjacency, lack)
 
     def init(self) -> State:
@@ -279,12 +281,19 @@ class Mechanism(ABC):
         """What all samples lack of exact noise; two for each number of a round at most."""
         return total_variation(gaussians=2 * self.rounds * self.dimension)
 
-    def _verified(self) -> Self:
+    @classmethod
+    def _verified(cls, epsilon: float, delta: float, dimension: int, schedule: Schedule, **own: Any) -> Self:
+        """Return the mechanism with its own numbers; VerificationError unless the second account accepts it."""
+        made = cls(epsilon=epsilon, delta=delta, dimension=dimension, schedule=schedule, **own)
+        made.verify()
+        return made
+
+    def verify(self) -> None:
+        """Raise VerificationError unless the second account finds the mechanism within its guarantee."""
         if not (found := self.pair.delta(self.epsilon, self.delta)) <= self.delta:
             raise VerificationError(
                 f"Expected delta <= {self.delta:g} of {type(self).__name__}, the second account: {found:g}."
             )
-        return self
 
     def _within(self, rows: int, most: int) -> None:
         if rows > most:
@@ -292,10 +301,10 @@ class Mechanism(ABC):
 
     def _summed(self, blocks: Iterator[Matrix]) -> Any:
         """All that a release reads of the rows: here themselves, one a user, NaN where one is missing."""
-        rows = np.concatenate([np.zeros((0, self.dimension)), *blocks])
-        self._within(len(rows), self.schedule.cohort)
-        missing = np.full((self.schedule.cohort - len(rows), self.dimension), np.nan)
-        return np.concatenate([rows, missing])
+        made = list(blocks)
+        missing = self.schedule.cohort - sum(map(len, made))
+        self._within(self.schedule.cohort - missing, self.schedule.cohort)
+        return np.concatenate([*made, np.full((missing, self.dimension), np.nan)])
 
     @abstractmethod
     def _release(self, made: Any, state: State, noise: NoiseSource) -> tuple[Vector | None, Any]:
@@ -303,17 +312,39 @@ class Mechanism(ABC):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClippedMean(Mechanism):
+class OfClippedRows(Mechanism):
+    """Of rows it reads the sum of those clipped in ℓ2, in integers: the same for any blocks and order."""
+
+    clip_norm: float
+
+    def _summed(self, blocks: Iterator[Matrix]) -> Vector:
+        size, coins = self.schedule.cohort, self.schedule.sampling == "poisson"
+        reduction = ClippedSum(self.clip_norm, size)
+        sums = reduction.of(np.zeros((0, self.dimension)), np.zeros(0, np.bool_))
+        for block in blocks:
+            sums = sums + reduction.of(block, np.ones(len(block), np.bool_))
+            self._within(sums.answered, 64 * size if coins else size)
+        return reduction.mean(sums)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClippedMean(OfClippedRows):
     """The mean of rows clipped in ℓ2, with independent Gaussian noise: the step of DP-FedAvg and user-level DP-SGD.
 
     Who is absent adds zero, and the divisor stays the cohort's size. Source: docs/privacy/noise.md#n6, with secret
     cohorts docs/privacy/subsampling.md (Lowy, Liu & Asi 2024 and Bassily & Sun 2023 use it as their baseline).
     """
 
-    theorem: ClassVar[str] = "docs/privacy/subsampling.md"
-
-    clip_norm: float
     noise: GaussianNoise  # of a round
+
+    @property
+    def theorem(self) -> str:  # type: ignore[override]
+        """Where the guarantee is proved."""
+        schedule = self.schedule
+        if not schedule.secret:
+            return "docs/privacy/gaussian.md"
+        coins = "k2" if schedule.adjacency == "zero-out" else "k3"
+        return f"docs/privacy/subsampling.md#{coins if schedule.sampling == 'poisson' else 'k1'}"
 
     @classmethod
     def calibrate(
@@ -344,26 +375,22 @@ class ClippedMean(Mechanism):
         mu = schedule.round_mu(epsilon, _left(epsilon, delta, rounds, dimension))
         moved = mean_sensitivity(clip_norm, schedule.cohort, schedule.moved)
         noise = GaussianNoise.for_mu(sensitivity=moved, mu=mu, dimension=dimension)
-        shared = {"epsilon": epsilon, "delta": delta, "dimension": dimension, "schedule": schedule}
-        return cls(**shared, clip_norm=clip_norm, noise=noise)._verified()  # type: ignore[arg-type]
+        return cls._verified(epsilon, delta, dimension, schedule, clip_norm=clip_norm, noise=noise)
 
     @cached_property
     def pair(self) -> Pair:
         """Privacy loss of all rounds together, by the second account."""
         return self.schedule.pair(self.noise.effective_mu(self.dimension)).lacking(self._lack)
 
-    def _summed(self, blocks: Iterator[Matrix]) -> Vector:
-        return _clipped_mean(self, self.clip_norm, blocks)
-
     def _release(self, made: Vector, state: State, noise: NoiseSource) -> tuple[Vector, None]:
         return self.noise.release(made, noise.stream("clipped-mean", state.round)), None
 
 
 @dataclass(frozen=True, kw_only=True)
-class PrefixNoise(Mechanism):
+class PrefixNoise(OfClippedRows):
     """The mean of clipped rows with correlated noise: running sums stay close, as DP-FTRL and momentum need them.
 
-    Cohorts are batches of a public order; nobody has to be kept secret. The value is a round's mean with its own noise;
+    Cohorts are batches of a public order, and need no secrecy. The value is a round's mean with its own noise;
     the sum of the first t values has noise that grows with the logarithm of t. `factorisation` is blt (buffered linear
     Toeplitz), sqrt-toeplitz, banded, tree or independent. Source: Denisov, McMahan, Rush, Smith & Thakurta (2022);
     docs/privacy/prefix-noise.md.
@@ -372,7 +399,6 @@ class PrefixNoise(Mechanism):
     theorem: ClassVar[str] = "docs/privacy/prefix-noise.md"
     separate: ClassVar[bool] = False
 
-    clip_norm: float
     noise: prefix.PrefixNoise  # of the sums
 
     @classmethod
@@ -401,8 +427,7 @@ class PrefixNoise(Mechanism):
             participations=schedule.participations,
             separation=schedule.separation,
         )
-        shared = {"epsilon": epsilon, "delta": delta, "dimension": dimension, "schedule": schedule}
-        return cls(**shared, clip_norm=clip_norm, noise=noise)._verified()  # type: ignore[arg-type]
+        return cls._verified(epsilon, delta, dimension, schedule, clip_norm=clip_norm, noise=noise)
 
     @cached_property
     def pair(self) -> Pair:
@@ -412,9 +437,6 @@ class PrefixNoise(Mechanism):
 
     def _begin(self) -> prefix.PrefixState:
         return self.noise.start(self.dimension)
-
-    def _summed(self, blocks: Iterator[Matrix]) -> Vector:
-        return _clipped_mean(self, self.clip_norm, blocks)
 
     def _release(self, made: Vector, state: State, noise: NoiseSource) -> tuple[Vector, prefix.PrefixState]:
         _, after = self.noise.release(state.memory, made, noise)
@@ -475,8 +497,7 @@ class OutlierMean(Mechanism):
         account = _tested(epsilon, _left(epsilon, delta, rounds, dimension), schedule, outliers)
         radius = 2 * spread * (1 + 1e-9)
         noise = GaussianNoise(account.mean.sensitivity * radius, robust_mean.release_scale(account, radius, dimension))
-        shared = {"epsilon": epsilon, "delta": delta, "dimension": dimension, "schedule": schedule}
-        return cls(**shared, radius=radius, account=account, noise=noise)._verified()  # type: ignore[arg-type]
+        return cls._verified(epsilon, delta, dimension, schedule, radius=radius, account=account, noise=noise)
 
     @property
     def theorem(self) -> str:  # type: ignore[override]
@@ -540,8 +561,8 @@ class TruncatedMean(Mechanism):
         """
         schedule = Schedule.of(users, None, rounds, None, "replace-one")
         mu = schedule.round_mu(epsilon, _left(epsilon, delta, rounds, dimension))
-        found, kinds = [], get_args(private_range.Crude)
-        for kind in kinds:
+        found = []
+        for kind in get_args(private_range.Crude):
             with suppress(Infeasible):
                 found.append(
                     private_range.calibrate(kind, users=users, dimension=dimension, bound=bound, spread=spread, mu=mu)
@@ -549,8 +570,7 @@ class TruncatedMean(Mechanism):
         if not found:
             raise Infeasible("truncated mean", f"{users:,} users are too few", "more users or a larger epsilon")
         best = min(found, key=lambda mean: mean.noise.scale)
-        shared = {"epsilon": epsilon, "delta": delta, "dimension": dimension, "schedule": schedule}
-        return cls(**shared, mean=best)._verified()  # type: ignore[arg-type]
+        return cls._verified(epsilon, delta, dimension, schedule, mean=best)
 
     @cached_property
     def pair(self) -> Pair:
@@ -586,8 +606,7 @@ class LocalReport(Mechanism):
         schedule = Schedule.of(1, None, rounds, None, "replace-one")
         mu = schedule.round_mu(epsilon, _left(epsilon, delta, rounds, dimension))
         noise = GaussianNoise.for_mu(sensitivity=2 * clip_norm, mu=mu, dimension=dimension)
-        shared = {"epsilon": epsilon, "delta": delta, "dimension": dimension, "schedule": schedule}
-        return cls(**shared, clip_norm=clip_norm, noise=noise)._verified()  # type: ignore[arg-type]
+        return cls._verified(epsilon, delta, dimension, schedule, clip_norm=clip_norm, noise=noise)
 
     @cached_property
     def pair(self) -> Pair:
@@ -642,7 +661,7 @@ class Ledger:
         return compose(self.charges)
 
     def give_back(self, mechanism: Mechanism, state: State) -> Spent:
-        """End a mechanism, take back what rounds after `state` would have cost, and return what is left charged.
+        """End a mechanism, take back what rounds after `state` would have cost, and return the total of the charges.
 
         When to stop may depend on what was released: rounds are runs of their own in the Gaussian account, whose order
         the history decides (lifetime#lt2). So it takes a mechanism with fresh Gaussian noise on cohorts that are not
@@ -651,21 +670,20 @@ class Ledger:
         if self._last is not mechanism:
             raise ConfigError("Expected the mechanism that was charged last, got another. Give back before you charge.")
         counted = self.limit.account(self.charges[:-1])
-        if (
-            mechanism.schedule.secret
-            or not mechanism.separate
-            or counted.after(self.charges[-1]).square == counted.square
-        ):
+        entered = counted.after(self.charges[-1]).square > counted.square
+        if mechanism.schedule.secret or not (mechanism.separate and entered):
             raise ConfigError(
                 "Expected fresh Gaussian noise on cohorts that are not secret, charged to the Gaussian share, got "
                 f"{type(mechanism).__name__} with sampling={mechanism.schedule.sampling!r} and {self.limit.words()}: "
                 "its rounds are proved as one."
             )
-        state.use()
-        last, self._last = self.charges.pop(), None
+        spent = []
         if state.round:
             made = replace(mechanism, schedule=replace(mechanism.schedule, rounds=state.round))
-            self.charges.append(replace(made, epsilon=made.pair.epsilon(made.delta)).charge(last.run))
+            epsilon = min(max(made.pair.epsilon(made.delta), _LEAST_EPSILON), mechanism.epsilon)
+            spent = [replace(made, epsilon=epsilon).charge(self.charges[-1].run)]
+        state.use()
+        self.charges[-1:], self._last = spent, None
         return compose(self.charges)
 
 
@@ -675,8 +693,7 @@ def _left(epsilon: float, delta: float, rounds: int, dimension: int) -> float:
         raise ConfigError(f"Expected a finite epsilon >= {_LEAST_EPSILON:g}, got epsilon={epsilon}.")
     probability(delta=delta)
     count(dimension=dimension)
-    samples = total_variation(gaussians=2 * rounds * dimension)
-    left = delta - (1 + math.exp(min(epsilon, 700.0))) * samples
+    left = delta - (1 + math.exp(min(epsilon, 700.0))) * total_variation(gaussians=2 * rounds * dimension)
     if left <= 0:
         raise Infeasible("gaussian", f"delta={delta:g} is below the resolution of the noise", "a larger delta")
     return math.nextafter(left, 0.0)
@@ -684,29 +701,22 @@ def _left(epsilon: float, delta: float, rounds: int, dimension: int) -> float:
 
 def _tested(epsilon: float, delta: float, schedule: Schedule, outliers: float) -> Tested:
     """The test and aggregate of every round; Infeasible with the users that do, where cohorts are the same share."""
+    with suppress(Infeasible):
+        return _account(epsilon, delta, schedule, outliers)
+    share = schedule.users / schedule.cohort
 
-    def attempt(size: int) -> Tested | None:
-        users = size if schedule.sampling == "everybody" else math.ceil(schedule.users / schedule.cohort * size)
-        try:
-            return _account(epsilon, delta, replace(schedule, users=users, cohort=size), outliers)
-        except Infeasible:
-            return None
+    def fits(size: int) -> bool:
+        with suppress(Infeasible):
+            larger = replace(schedule, users=math.ceil(share * size), cohort=size)
+            return size <= LARGEST_COHORT and bool(_account(epsilon, delta, larger, outliers))
+        return False
 
-    if (found := attempt(schedule.cohort)) is not None:
-        return found
-    low, high = schedule.cohort, 2 * schedule.cohort
-    while attempt(high) is None:
-        low, high = high, 2 * high
-        if high > LARGEST_COHORT:
-            raise Infeasible("outlier mean", f"no cohort makes up for outliers={outliers:g}", "fewer outliers")
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if attempt(middle) is None else (low, middle)
+    least = least_number(fits, 2 * schedule.cohort, low=schedule.cohort, most=LARGEST_COHORT)
+    if least is None:
+        raise Infeasible("outlier mean", f"no cohort makes up for outliers={outliers:g}", "fewer outliers")
     condition = f"a cohort of {schedule.cohort:,} is too small to find out privately whether its rows agree"
-    if schedule.sampling == "everybody":
-        raise Infeasible.too_few("outlier mean", condition, high, also=f" (better {3 * high:,})")
-    users = math.ceil(schedule.users / schedule.cohort * high)
-    raise Infeasible.too_few("outlier mean", condition, users, also=f" with cohort >= {high:,}")
+    also = f" with cohort >= {least:,}" if share > 1 else f" (better {3 * least:,})"
+    raise Infeasible.too_few("outlier mean", condition, math.ceil(share * least), also=also)
 
 
 def _account(epsilon: float, delta: float, schedule: Schedule, outliers: float) -> Tested:
@@ -732,17 +742,6 @@ def _forgiven(outliers: float, schedule: Schedule) -> int:
     if schedule.sampling != "everybody":
         far += 4 * math.sqrt(far)
     return math.ceil(2 * far)
-
-
-def _clipped_mean(mechanism: Mechanism, norm: float, blocks: Iterator[Matrix]) -> Vector:
-    """The mean of clipped rows over the size of the cohort, from integers: the same for any blocks and order."""
-    size, coins = mechanism.schedule.cohort, mechanism.schedule.sampling == "poisson"
-    reduction = ClippedSum(norm, size)
-    sums = reduction.of(np.zeros((0, mechanism.dimension)), np.zeros(0, np.bool_))
-    for block in blocks:
-        sums = sums + reduction.of(block, np.ones(len(block), np.bool_))
-        mechanism._within(sums.answered, 64 * size if coins else size)
-    return reduction.mean(sums)
 
 
 def _drawn_once(noise: NoiseSource) -> NoiseSource:

@@ -4,8 +4,17 @@ from typing import Any
 
 import numpy as np
 
-from audits.harness import Audit, Labelled, Still, case, gaussian_ratio, ratios
-from quoron_privacy import ClippedMean, Ledger, LocalReport, PrefixNoise, SeededNoise, mechanisms
+from audits.harness import Audit, Labelled, Still, case, events, gaussian_ratio, ratios
+from quoron_privacy import (
+    ClippedMean,
+    Ledger,
+    LocalReport,
+    OutlierMean,
+    PrefixNoise,
+    SeededNoise,
+    TruncatedMean,
+    mechanisms,
+)
 from quoron_privacy.errors import RunError
 from quoron_privacy.mechanisms import Schedule, State
 
@@ -76,9 +85,76 @@ def local() -> LocalReport:
     return LocalReport.calibrate(EPSILON, DELTA, dimension=1, rounds=2, clip_norm=1.0)
 
 
-def unverified(mechanism: Any) -> Any:
-    """As it is: a broken twin would be refused by the second account."""
-    return mechanism
+def sampled(*, sampling: str, adjacency: str, ends: tuple[float, float], draws: int = 4_000) -> np.ndarray:
+    """Log-likelihood ratios of two rounds on half of the users in secret: the own user is in a cohort, or is not."""
+    made = ClippedMean.calibrate(
+        EPSILON,
+        DELTA,
+        users=USERS,
+        cohort=3,
+        rounds=2,
+        dimension=1,
+        clip_norm=1.0,
+        sampling=sampling,
+        adjacency=adjacency,
+    )
+    source, scale = SeededNoise(17), made.noise.scale
+    drawn = np.array([transcript(made, ends[0], OneRun(source, run)) for run in range(draws)])
+
+    def density(own: float) -> np.ndarray:
+        there = np.exp(-0.5 * (drawn - own / 3 / scale) ** 2)
+        return 0.5 * np.exp(-0.5 * drawn**2) + 0.5 * there
+
+    return np.asarray(np.log(density(ends[0]) / density(ends[1])).sum(axis=1))
+
+
+def outlier() -> OutlierMean:
+    """One round of sixty users within one half of each other, or not."""
+    return OutlierMean.calibrate(EPSILON, DELTA, users=60, dimension=1, spread=0.5)
+
+
+def with_outliers(*, ends: tuple[float, float], others: float, draws: int = 4_000) -> np.ndarray:
+    """Log-likelihood ratios of a test and what it releases: half of the others at zero, half at `others`."""
+    made, source, found = outlier(), SeededNoise(19), np.zeros(draws)
+    rows, worlds = np.zeros((60, 1)), []
+    rows[30:] = others
+    for own in ends:
+        rows[0] = own
+        at = {"radius": made.radius, "reference": np.zeros(1)}
+        seen = made.account.mean.observe(rows, np.ones(60, np.bool_), **at)
+        worlds.append((made.account.test.chance(seen.score), made.account.mean.aggregate(rows, seen.weights, **at)))
+    (chance, near), (other, far) = worlds
+    rows[0] = ends[0]
+    for run in range(draws):
+        value, _ = made(rows, made.init(), OneRun(source, run))
+        if value is None:
+            found[run] = np.log((1 - chance) / max(1 - other, 1e-300))
+        else:
+            found[run] = (
+                np.log(chance / max(other, 1e-300)) + gaussian_ratio(value[None], near, far, made.noise.scale)[0]
+            )
+    return found
+
+
+def truncated(own: float, number: int) -> Any:
+    """Means of six users, of whom one is as far as the bound."""
+    made = TruncatedMean.calibrate(EPSILON, DELTA, users=USERS, dimension=1, bound=4.0, spread=1.0)
+    rows, source = np.zeros((USERS, 1)), SeededNoise(23 + number)
+    rows[1] = own
+    return lambda draws: np.array([made(rows, made.init(), OneRun(source, run))[0][0] for run in range(draws)])
+
+
+def everyone(self: Any, points: Any, weights: np.ndarray, *, radius: float, reference: Any) -> np.ndarray:
+    """The mean of all answers, outliers too."""
+    return np.asarray(points).mean(axis=0)
+
+
+def tenth(plan: Any, radius: float, dimension: int) -> float:
+    """The noise of a radius a tenth of what neighbours may be apart."""
+    return _release_scale(plan, radius / 10, dimension)
+
+
+_release_scale = mechanisms.robust_mean.release_scale
 
 
 def left_after(made: int) -> float:
@@ -118,8 +194,14 @@ def all_of_it(self: Ledger, mechanism: Any, state: State) -> None:
     self.charges.pop()
 
 
+def thrice(self: Schedule, epsilon: float, delta: float) -> float:
+    """A round's μ three times too large."""
+    return 3 * _round_mu(self, epsilon, delta)
+
+
+_round_mu = Schedule.round_mu
 OPPOSITE = (1.0, -1.0)
-FREE = (mechanisms.Mechanism, "_verified", unverified)
+FREE = (mechanisms.Mechanism, "verify", lambda self: None)  # or the second account would refuse a twin
 ONCE = (Schedule, "participations", property(lambda self: 1))
 HALF = (mechanisms, "mean_sensitivity", lambda norm, size, *_: norm / size)
 _for_mu = mechanisms.GaussianNoise.for_mu
@@ -162,6 +244,50 @@ AUDITS = [
             "the sensitivity of a user who is left out": case(FREE, HALF, ends=OPPOSITE),
             "the noise of one pass": case(FREE, ONCE, ends=OPPOSITE),
         },
+    ),
+    Audit(
+        "a clipped mean of secret cohorts in a loop",
+        DELTA,
+        ratios(sampled, epsilon=EPSILON),
+        {
+            "a subset, replaced": case(sampling="without-replacement", adjacency="replace-one", ends=OPPOSITE),
+            "coins, replaced": case(sampling="poisson", adjacency="replace-one", ends=OPPOSITE, uses=0.95),
+            "coins, left out": case(sampling="poisson", adjacency="zero-out", ends=(1.0, 0.0), uses=0.95),
+        },
+        {
+            "a fifth of the chance": case(
+                FREE,
+                (Schedule, "rate", property(lambda self: 0.1)),
+                sampling="without-replacement",
+                adjacency="replace-one",
+                ends=OPPOSITE,
+            ),
+        },
+    ),
+    Audit(
+        "an outlier mean in a loop",
+        DELTA,
+        ratios(with_outliers, epsilon=EPSILON),
+        {
+            "all agree": case(ends=(1.0, -1.0), others=0.0),
+            "an outlier": case(ends=(0.0, 1e6), others=0.0),
+            "two camps": case(ends=(0.0, 2.5), others=1.5),
+        },
+        {
+            "the mean of all": case(
+                (type(outlier().account.mean), "aggregate", everyone), ends=(0.0, 50.0), others=0.0
+            ),
+            "the noise of a tenth of the radius": case(
+                FREE, (mechanisms.robust_mean, "release_scale", tenth), ends=(1.0, -1.0), others=0.0, draws=8_000
+            ),
+        },
+    ),
+    Audit(
+        "a truncated mean in a loop",
+        EPSILON,
+        events(truncated, ends=(4.0, -4.0), delta=DELTA, draws=10_000),
+        {"opposite, at the bound": case()},
+        {"a third of the noise": case(FREE, (Schedule, "round_mu", thrice))},
     ),
     Audit(
         "a run that stops by what it released",

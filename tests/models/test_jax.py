@@ -158,3 +158,21 @@ def test_held_out_users_tell_how_good_the_parameters_are(tmp_path: Path) -> None
     assert second.low <= (data[1] == 1).mean() <= second.high
     with pytest.raises(ConfigError, match="raised AttributeError"):
         trained(tmp_path / "no", data=data, user=owners, holdout=0.3, metrics={"a": lambda p, x, y: x.no})
+
+
+def test_nothing_but_a_loss_data_users_and_epsilon_has_to_be_given(tmp_path: Path) -> None:
+    """Two classes a line apart: 500 users, ε = 8, with the defaults."""
+    draw = np.random.default_rng(4)
+    x = draw.normal(size=(1_500, 4)).astype(np.float32)
+    labels = (x.sum(axis=1) > 0).astype(np.int32)
+    given: dict[str, Any] = {"user": np.repeat(np.arange(500), 3), "epsilon": 8.0, "seed": 5}
+    given |= {"allow_large_delta": True, "out": tmp_path / "run"}
+
+    def cross(params: Any, item: Any, label: Any) -> Any:
+        return -jax.nn.log_softmax(item @ params)[label]
+
+    made = quoron.jax.train(cross, jnp.zeros((4, 2)), (x, labels), **given)
+    assert made.plan.algorithm == "dp-sgd-wor"
+    assert (np.argmax(x @ np.asarray(made.model), axis=1) == labels).mean() > 0.9
+    with pytest.raises(ConfigError, match="an empty tree"):
+        quoron.jax.train(cross, {}, (x, labels), **given)

@@ -75,7 +75,7 @@ def test_a_mechanism_with_less_noise_is_refused_by_the_second_account(kind: str)
     else:
         less = {"noise": replace(mechanism.noise, scale=mechanism.noise.scale * 0.99)}
     with pytest.raises(VerificationError):
-        replace(mechanism, **less)._verified()
+        replace(mechanism, **less).verify()
 
 
 @settings(max_examples=25, deadline=None)
@@ -396,6 +396,14 @@ def test_rounds_that_were_not_run_are_given_back_and_no_round_follows() -> None:
     again = MAKERS["clipped"](epsilon=0.9, rounds=3)
     ledger.charge(again)
     assert ledger.give_back(again, again.init()).mu == spent.mu
+
+
+def test_a_run_whose_first_round_costs_next_to_nothing_is_given_back_to_that() -> None:
+    """Its ε at the same δ may be zero, which no charge is."""
+    mean, ledger = MAKERS["clipped"](epsilon=1e-3, delta=0.1, rounds=400), Ledger(1.0, 0.5, gaussian_share=1.0)
+    ledger.charge(mean)
+    _, state = mean(rows_of(USERS), mean.init(), SEED)
+    assert ledger.give_back(mean, state).mu == pytest.approx(mean.pair.mu / 20, rel=1e-9)
 
 
 def test_what_is_proved_as_one_is_not_given_back_in_parts() -> None:

@@ -368,7 +368,7 @@ def test_a_model_card_lies_beside_the_model(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("users", [1, 300, 2_000, 7_000, 10**6])
-def test_what_nobody_gave_follows_from_public_numbers_and_what_is_given_stays(users: int) -> None:
+def test_missing_arguments_follow_from_public_numbers_and_what_is_given_stays(users: int) -> None:
     rule = completed({"epsilon": 2.0}, users, 500)
     options = rule["options"]
     assert options is not None
@@ -390,3 +390,10 @@ def test_rows_of_a_function_still_need_a_radius_and_a_delta(tmp_path: Path) -> N
         with pytest.raises(ConfigError, match=f"Expected {name}, got none"):
             trained(tmp_path / "run", **{name: None})
     assert not (tmp_path / "run").exists()
+
+
+def test_defaults_leave_what_is_wrong_to_its_own_error() -> None:
+    with pytest.raises(ConfigError, match="Expected epsilon, got none"):
+        completed({}, 100, 5)  # type: ignore[typeddict-item]
+    for users, dimension in ((0, 5), (100, 0)):
+        assert completed({"epsilon": 1.0}, users, dimension)["algorithm"] == "dp-sgd-wor"

@@ -88,7 +88,7 @@ def simulation_sections(
     ]
 
 
-UNKNOWN = "Nobody was kept apart, so nobody knows: pass holdout=0.1 and metrics."
+UNKNOWN = "It was not measured: no users were held out. Pass holdout=0.1 and metrics."
 UNMEASURED = "Nobody was kept apart, so nobody knows: train with --holdout 0.1, or see “quoron evaluate”."
 SECRET_TRIALS = (
     "Each trial took one of these settings at random. How the others did, how often each was tried and how many trials "

@@ -299,7 +299,7 @@ FARTHEST = 1e6  # a radius that bounds nothing
 
 
 def completed(training: "ModuleTraining", users: int, dimension: int) -> "ModuleTraining":
-    """Return the arguments with what nobody gave, by a public rule of n, d, ε and δ (docs/results.md).
+    """Return the arguments with defaults for missing ones, by a public rule of n, d, ε and δ (docs/results.md).
 
     It is `dp-sgd-wor` with a clip norm that follows the users: rounds of everybody up to 2,000 users, beyond that of
     2,000 or a tenth. There are 40, 80 or 120 rounds, the more the less noise there is beside a row of typical length.
@@ -309,9 +309,10 @@ def completed(training: "ModuleTraining", users: int, dimension: int) -> "Module
     own = dict(given.get("options") or {})
     filled: dict[str, Any] = {"items_per_user": ITEMS, "radius": FARTHEST, "delta": 1e-6}
     if "algorithm" not in given:
-        room = users * mu_for(given["epsilon"], given.get("delta", filled["delta"])) / (2 * math.sqrt(dimension))
+        mu = mu_for(_needed(training, "epsilon"), given.get("delta", filled["delta"]))
+        room = users * mu / (2 * math.sqrt(max(dimension, 1)))
         rounds = own.get("rounds") or next(rounds for most, rounds in ROUNDS if room < most)
-        rule: dict[str, Any] = {"rounds": rounds, "rate": min(1.0, max(COHORT / users, LEAST_RATE))}
+        rule: dict[str, Any] = {"rounds": rounds, "rate": min(1.0, max(COHORT / max(users, 1), LEAST_RATE))}
         if own.get("optimiser", "adam") == "adam":
             rule |= {"optimiser": "adam", "second_momentum": 0.99, "step_size": TRAVEL / rounds}
             rule |= {"suffix": max(1, rounds // 4)}
