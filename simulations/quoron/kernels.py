@@ -20,6 +20,7 @@ from tempfile import TemporaryDirectory
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from numba.core.caching import UserProvidedCacheLocator
 
@@ -32,7 +33,7 @@ from quoron.engine.processors import processors
 from quoron.training.examples import write_example
 from quoron_client.compute.user_loops import UserLoop
 from quoron_client.data.encoding import Categorical, Encoding, Numeric, Signs, Weight
-from quoron_client.data.fused import Gathering, Tally
+from quoron_client.data.fused import Block, Gathering, Tally, put_in_order
 from quoron_privacy.kernels.compiled import Pointwise
 from quoron_privacy.kernels.shipped import LEVELS, SHIPPED, Target, fits, here
 from quoron_server.algorithms import ALGORITHMS, slots
@@ -143,6 +144,9 @@ def _gather_and_train(folder: Path) -> None:
         rows.add(pa.table({"a": number, "b": ["y", "y", "x"], "c": number, "d": number}))
     Tally(rules, 2).add((gathered := rows.end()).owners, gathered.marks)
     gathered.items(2)
+    places = np.arange(100_000, dtype=np.int32)  # more than are put in order at a time
+    for to in (places[::-1].copy(), np.roll(places, 1)):  # of no order; in order but for one row
+        put_in_order(to, Block.of(rules, len(to)))
     folder.mkdir()
     table, _ = write_example("scorecard", folder)
     for number, (source, algorithm, columns) in enumerate(TRAINED):

@@ -30,6 +30,7 @@ import os
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -209,8 +210,13 @@ class RunFolder:
         """Write a simulation's table unless that has begun, and return SHA-256 of its file."""
         with _whole(self.path / FRAME, kept=not self.ledger.exists()) as handle:
             _write_parquet(table, handle)
-            handle.seek(0)
-            return hashlib.file_digest(handle, "sha256").digest()
+            handle.flush()
+            with ThreadPoolExecutor(1) as pool:
+                synced = pool.submit(os.fsync, handle.fileno())
+                handle.seek(0)
+                digest = hashlib.file_digest(handle, "sha256").digest()
+                synced.result()
+            return digest
 
     def write_rounds(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Write rounds.parquet, complete or not at all; a key missing in some rounds is null there."""

@@ -39,7 +39,7 @@ from quoron_client.data.encoding import (
     types_of,
 )
 from quoron_client.data.features import DateNumber, DatePart, together
-from quoron_client.data.fused import Gathering, Tally, declared_columns, declared_labels
+from quoron_client.data.fused import Block, Gathering, Tally, declared_columns, declared_labels, put_in_order
 from quoron_client.data.items import ItemBatch
 from quoron_client.data.users import group
 from quoron_client.losses import LOSSES
@@ -204,7 +204,6 @@ class TestUsers:
         batch = encoded.batch(users, owners)
         assert users == 3
         assert owners.tolist() == [1, 0, 2, 1]
-        assert encoded.users_without(users, owners) == 2
         assert batch.offsets.tolist() == [0, 1, 3, 4]
         assert not batch.features[[0, 3]].any()
         assert batch.labels.tolist() == [0, 1, -1, 0]
@@ -338,6 +337,23 @@ def test_batches_of_any_size_become_the_items_of_the_table(given_, cuts, most, z
         np.testing.assert_array_equal(getattr(found, name), getattr(wanted, name), err_msg=name)
     counts = np.bincount(owners, minlength=users)
     np.testing.assert_array_equal(tally.rows, np.minimum(counts, most))
+
+
+@given(first=st.lists(st.booleans(), min_size=1, max_size=80), swaps=st.lists(st.integers(0, 79), max_size=3))
+def test_rows_go_to_their_places_in_the_memory_they_are_in(first, swaps):
+    """Those in front move up in their order, or one by one where there is none."""
+    front = np.array(first)
+    to = np.where(front, np.cumsum(front) - 1, front.sum() + np.cumsum(~front) - 1).astype(np.int32)
+    for place in swaps:
+        one, other = place % len(to), place // 2 % len(to)
+        to[[one, other]] = to[[other, one]]
+    block = Block.of(Encoding((Numeric("a", 0, 1), Numeric("b", 0, 1)), weight=Weight("w", 1.0)), len(to))
+    for array in block.item:
+        array[:] = np.arange(array.size).reshape(array.shape)
+    wanted = [array[np.argsort(to)] for array in block.item]
+    put_in_order(to, block)
+    for found, array in zip(block.item, wanted, strict=True):
+        np.testing.assert_array_equal(found, array)
 
 
 def test_a_row_without_a_user_is_refused_and_so_is_a_table_without_rows():

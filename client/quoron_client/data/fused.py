@@ -61,7 +61,7 @@ from quoron_client.data.items import ItemBatch
 from quoron_client.data.users import Codes, Numbering
 from quoron_privacy.errors import DataError
 from quoron_privacy.kernels.shipped import njit
-from quoron_privacy.kernels.threads import all_threads, at_once, in_pieces
+from quoron_privacy.kernels.threads import all_threads, at_once
 
 _LONG, _NUMBERS = 256, 1 << 16  # rows of a tile, and numbers: it stays in a processor's cache
 _APART = 16  # numbers between columns of a tile: a power of two apart, they would drive each other out of the cache
@@ -259,6 +259,26 @@ def settle(owners: Any, marks: Any, offsets: Any, held: Any, zero_rows: bool, to
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
+def advances(to: Any) -> bool:
+    """Return whether rows that go to the front, or stay, keep their order."""
+    last = -1
+    for i in range(len(to)):
+        if to[i] <= i:
+            if to[i] < last:
+                return False
+            last = to[i]
+    return True
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def advance(to: Any, rows: Any) -> None:
+    """Rows of (N, ...) that go to the front, in place and in their order; others are lost."""
+    for i in range(len(to)):
+        if to[i] < i:
+            rows[to[i]] = rows[i]
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
 def deal(to: Any, bits: int, firsts: Any, nexts: Any, features: Any, labels: Any, weights: Any) -> None:
     """Rows to the stretch of 2^bits places that each goes to, in place: a stretch fills up from its first place on."""
     row = np.empty(features.shape[1], np.float32)
@@ -445,38 +465,18 @@ class Encoded:
     weights: NDArray[np.float64] | None  # (N,) in [0, 1]; None where all count alike
     kept: NDArray[np.bool_]  # (N,)
     counts: Counts = field(repr=False)
+    _block: "Block" = field(repr=False)
 
-    def batch(self, users: int, owners: NDArray[np.int64], order: NDArray[np.int64] | None = None) -> ItemBatch:
-        """Return the items of `users` users, row i being that of user owners[i] (N,); in an `order` (k,) of some.
+    def batch(self, users: int, owners: Codes, order: NDArray[np.int64] | None = None) -> ItemBatch:
+        """Return the items of `users` users, row i being that of user owners[i] (N,); of all of them in an `order`.
 
-        A user without a row that can be used has one item of zeros, whose gradient is zero but for the ridge.
+        In the memory that the rows are in: call it once. A user without a row that can be used has one item of zeros,
+        whose gradient is zero but for the ridge.
         """
-        rows = np.flatnonzero(self.kept)
-        rows = rows[np.argsort(owners[rows], kind="stable")]
-        held = np.bincount(owners[rows], minlength=users)
+        place = np.arange(users, dtype=np.int32)
         if order is not None:
-            begins, held = (np.cumsum(held) - held)[order], held[order]
-            rows = rows[np.arange(held.sum()) + np.repeat(begins - (np.cumsum(held) - held), held)]
-        counts = np.maximum(held, 1)
-        offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-        places = np.flatnonzero(np.repeat(held > 0, counts))
-
-        def placed(values: Any) -> Any:
-            made = np.zeros((offsets[-1], *values.shape[1:]), values.dtype)
-            width, whole = values[:1].size, len(places) == offsets[-1]
-
-            def place(first: int, last: int) -> None:
-                made[slice(first, last) if whole else places[first:last]] = values[rows[first:last]]
-
-            in_pieces(place, len(rows), width, max(LEAST, PIECE // max(1, width)))
-            return made
-
-        weighted: dict[str, Any] = {} if self.weights is None else {"weights": placed(self.weights)}
-        return ItemBatch(placed(self.features), placed(self.labels), offsets, **weighted)
-
-    def users_without(self, users: int, owners: NDArray[np.int64]) -> int:
-        """Return users whose rows are all left out. A function of private data: for reports of simulations only."""
-        return int(np.count_nonzero(np.bincount(owners[self.kept], minlength=users) == 0))
+            place[order] = place.copy()
+        return Gathered(users, place[owners], self._block.marks, self._block).items(users)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -535,7 +535,7 @@ def encoded(rules: Encoding, table: pa.Table) -> Encoded:
     rules.check(table)
     block = Block.of(rules, table.num_rows)
     counts = _counts(rules, table, encode(rules, table, block), block)
-    return Encoded(block.features, block.labels, block.weights if rules.weighted else None, block.kept, counts)
+    return Encoded(block.features, block.labels, block.weights if rules.weighted else None, block.kept, counts, block)
 
 
 def encode(rules: Encoding, table: pa.Table, block: Block) -> Counted:
@@ -678,6 +678,7 @@ def _declared(rules: Encoding) -> int:
 
 
 _GROWTH = 1.125  # of memory, which is the most that is taken in vain
+_FEW = 0.3  # of all rows, which may be copied
 _STRETCH = 1 << 21  # bytes of rows that are put in order at a time, about: a processor's cache
 
 
@@ -783,13 +784,21 @@ class Gathered:
             array[rows:whole] = 0
         to = np.empty(whole, np.int32 if whole < 2**31 else np.int64)
         if not settle(self.owners, self.marks, offsets, held, zero_rows, to):
-            _put_in_order(to, block)
+            put_in_order(to, block)
         block.resize(last, marks=False)
         return ItemBatch(block.features, block.labels, offsets, block.weights if block.weighted else None)
 
 
-def _put_in_order(to: NDArray[Any], block: Block) -> None:
+def put_in_order(to: NDArray[Any], block: Block) -> None:
     """Row i to place to[i], for all of them, in place."""
+    late = np.flatnonzero(to > np.arange(len(to), dtype=to.dtype))
+    if len(late) <= _FEW * len(to) and advances(to):  # a table in the order of its users, of whom some are held out
+        for array in block.item:
+            if len(array):
+                apart = array[late]
+                advance(to, array)
+                array[to[late]] = apart
+        return
     bits = max(0, (_STRETCH // block.width).bit_length() - 1)
     firsts = np.append(np.arange(0, len(to), 1 << bits), len(to))
     if len(firsts) > 2:

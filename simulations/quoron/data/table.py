@@ -826,9 +826,10 @@ def population_of(
     `training` (users,) says who is trained on; the others are held out.
     """
     users, chosen, held = len(training), np.flatnonzero(training), np.flatnonzero(~training)
+    kept = np.bincount(owners[encoded.kept], minlength=users)
+    usual = _usual(encoded.labels[encoded.kept & training[owners]], loss)
     everyone = encoded.batch(users, owners, np.concatenate([chosen, held]))
     asked = everyone.between(0, len(chosen))
-    kept = np.bincount(owners[encoded.kept], minlength=users)
     return TablePopulation(
         users=len(chosen),
         dimension=encoding.dimension * loss.outputs,
@@ -839,7 +840,7 @@ def population_of(
         loss=loss,
         domain=domain,
         knowledge=knowledge,
-        usual=_usual(encoded.labels[encoded.kept & training[owners]], loss),
+        usual=usual,
         fit=Fit(encoded.counts, users, int(np.sum(kept == 0)), int(np.bincount(owners).max())),
         tested=np.repeat(kept[held] > 0, np.maximum(kept[held], 1)),
         outliers=outliers,
