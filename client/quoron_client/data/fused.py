@@ -467,7 +467,7 @@ class Encoded:
     counts: Counts = field(repr=False)
     _block: "Block" = field(repr=False)
 
-    def batch(self, users: int, owners: Codes, order: NDArray[np.int64] | None = None) -> ItemBatch:
+    def batch(self, users: int, owners: NDArray[np.integer[Any]], order: NDArray[np.int64] | None = None) -> ItemBatch:
         """Return the items of `users` users, row i being that of user owners[i] (N,); of all of them in an `order`.
 
         In the memory that the rows are in: call it once. A user without a row that can be used has one item of zeros,
