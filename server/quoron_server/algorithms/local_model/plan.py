@@ -14,8 +14,8 @@ docs/privacy/local-model.md#r6.
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
 from itertools import product
 from typing import Literal
 
@@ -96,31 +96,8 @@ class LocalModelOptions:
     smoothing: float | None = None  # λ of the Moreau envelope, for losses whose slope jumps
 
 
-@dataclass(frozen=True, slots=True)
-class _Reports:
-    """What the users of one step send."""
-
-    scouts: int
-    vectors: int
-    radius: float  # C_0
-    scale: float  # σ
-    epsilon: float  # of a vector report
-    range_epsilon: float = 0.0
-    bins: int = 0
-    half_width: float = 0.0
-    warm_ups: int = 0
-    warm_users: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class _Run:
-    """What is chosen of a run."""
-
-    estimator: Estimator
-    steps: int
-    sent: _Reports
-    smoothing: float
-    inverse_step: float
+# What the users of a step send, with the smoothing and β of its steps.
+_Drafted = tuple[LocalModelParameters, float, float]
 
 
 def plan(problem: Problem, privacy: Privacy, options: LocalModelOptions) -> Chosen:
@@ -131,30 +108,9 @@ def plan(problem: Problem, privacy: Privacy, options: LocalModelOptions) -> Chos
     if not feasible or (least := min(each.risk for each in feasible)) >= _worth(problem):
         raise _infeasible(problem, options, feasible)
     chosen = next(each for each in feasible if each.risk <= least * EQUAL)
-    run = chosen.of
-    sent = run.sent
-    p = LocalModelParameters(
-        estimator=run.estimator,
-        reason=_reason(found, options),
-        reports=options.reports if run.estimator == "range" else "disjoint",
-        steps=run.steps,
-        scouts=sent.scouts,
-        vectors=sent.vectors,
-        inverse_step=run.inverse_step,
-        first_radius=sent.radius,
-        noise_scale=sent.scale,
-        vector_epsilon=sent.epsilon,
-        vector_delta=privacy.delta,
-        range_epsilon=sent.range_epsilon,
-        bins=sent.bins,
-        half_width=sent.half_width,
-        spread=problem.user_deviation,
-        sampling_variance=problem.user_deviation**2 / sent.vectors,
-        smoothness=_smoothness(problem, run.smoothing),
-        smoothing=run.smoothing,
-        warm_ups=sent.warm_ups,
-        warm_users=sent.warm_users,
-    )
+    sent, smoothing, inverse_step = chosen.of
+    smooth = _smoothness(problem, smoothing)
+    p = replace(sent, reason=_reason(found, options), inverse_step=inverse_step, smoothness=smooth, smoothing=smoothing)
     return Chosen(p, chosen.risk)
 
 
@@ -239,14 +195,14 @@ def _wanted(options: LocalModelOptions) -> tuple[Estimator, ...]:
 
 def _best(
     problem: Problem, privacy: Privacy, options: LocalModelOptions, estimator: Estimator
-) -> Candidate[_Run] | None:
+) -> Candidate[_Drafted] | None:
     """The estimator's candidate with fewest interactions among about the best; None where none is feasible."""
     return best(
         each
         for steps in _steps(options, estimator)
         for warm in _warm_ups(problem, estimator, steps)
         if (sent := _reports(problem, privacy, options, estimator, steps - warm[0], *warm)) is not None
-        for each in _candidates(problem, options, estimator, steps - warm[0], sent)
+        for each in _candidates(problem, options, sent)
     )
 
 
@@ -278,31 +234,62 @@ def _reports(
     steps: int,
     warm_ups: int = 0,
     warm_users: int = 0,
-) -> _Reports | None:
-    """What a step's users send; None where there are too few of them."""
+) -> LocalModelParameters | None:
+    """What a step's users send, before the size of the steps is chosen; None where there are too few of them."""
     users, d = (problem.users - warm_ups * warm_users) // steps, problem.dimension
     first = options.clip_norm or default_clip(problem)
+
+    def sent(
+        scouts: int,
+        vectors: int,
+        radius: float,
+        epsilon: float,
+        range_epsilon: float = 0.0,
+        bins: int = 0,
+        half_width: float = 0.0,
+    ) -> LocalModelParameters:
+        return LocalModelParameters(
+            estimator=estimator,
+            reason="",
+            reports=options.reports if estimator == "range" else "disjoint",
+            steps=steps,
+            scouts=scouts,
+            vectors=vectors,
+            inverse_step=0.0,
+            first_radius=radius,
+            noise_scale=vector_scale(epsilon, privacy.delta, d),
+            vector_epsilon=epsilon,
+            vector_delta=privacy.delta,
+            range_epsilon=range_epsilon,
+            bins=bins,
+            half_width=half_width,
+            spread=problem.user_deviation,
+            sampling_variance=problem.user_deviation**2 / vectors,
+            smoothness=0.0,
+            smoothing=0.0,
+            warm_ups=warm_ups,
+            warm_users=warm_users,
+        )
+
     if users < 1:
         return None
     if estimator != "range":
-        scale, warm = vector_scale(privacy.epsilon, privacy.delta, d), (warm_ups, warm_users)
-        return _Reports(0, users, first, scale, privacy.epsilon, 0.0, 0, 0.0, *warm)
+        return sent(0, users, first, privacy.epsilon)
     layout = _layout(problem, first, FAILURE / steps)
     if layout is None:
         return None
     bins, half_width, radius = layout
+    needed = partial(local.crude_mean_users, dimension=d, bins=bins, failure=FAILURE / steps)
     if options.reports == "disjoint":
-        scouts = local.crude_mean_users(dimension=d, epsilon=privacy.epsilon, bins=bins, failure=FAILURE / steps)
-        scale, left = vector_scale(privacy.epsilon, privacy.delta, d), users - scouts
-        if left < 1:
+        scouts = needed(epsilon=privacy.epsilon)
+        if scouts >= users:
             return None
-        return _Reports(scouts, left, radius, scale, privacy.epsilon, privacy.epsilon, bins, half_width)
+        return sent(scouts, users - scouts, radius, privacy.epsilon, privacy.epsilon, bins, half_width)
     for share in SPLITS:  # the least share leaves the least noise
         own = share * privacy.epsilon
-        if local.crude_mean_users(dimension=d, epsilon=own, bins=bins, failure=FAILURE / steps) <= users:
+        if needed(epsilon=own) <= users:
             rest = (privacy.epsilon - own) * (1 - 1e-12)  # plain sums, which a client can check for itself
-            scale = vector_scale(rest, privacy.delta, d)
-            return _Reports(users, users, radius, scale, rest, own, bins, half_width)
+            return sent(users, users, radius, rest, own, bins, half_width)
     return None
 
 
@@ -320,15 +307,15 @@ def _layout(problem: Problem, bound: float, failure: float) -> tuple[int, float,
 
 
 def _candidates(
-    problem: Problem, options: LocalModelOptions, estimator: Estimator, steps: int, sent: _Reports
-) -> Iterator[Candidate[_Run]]:
+    problem: Problem, options: LocalModelOptions, sent: LocalModelParameters
+) -> Iterator[Candidate[_Drafted]]:
     """All step sizes and smoothings for what a step's users send."""
-    sampling = problem.user_deviation**2 / sent.vectors
-    noise = problem.dimension * sent.scale**2 / sent.vectors
-    first, margin = sent.radius, centring.margin(problem.dimension)
+    steps, sampling = sent.steps, sent.sampling_variance
+    noise = problem.dimension * sent.noise_scale**2 / sent.vectors
+    first, margin = sent.first_radius, centring.margin(problem.dimension)
     for _ in range(sent.warm_ups):
-        found = (problem.user_deviation**2 + problem.dimension * (sent.scale * first) ** 2) / sent.warm_users
-        first = centring.next_radius(problem.user_deviation, found, 0.0, margin, sent.radius)
+        found = (problem.user_deviation**2 + problem.dimension * (sent.noise_scale * first) ** 2) / sent.warm_users
+        first = centring.next_radius(problem.user_deviation, found, 0.0, margin, sent.first_radius)
     loudest = math.sqrt(sampling + noise * first**2)
     root = loudest * math.sqrt(steps * (steps + 1) * (steps + 2) / 12) / problem.radius
     for parameter in smoothings(problem, options.smoothing, problem.radius, none=False):
@@ -336,7 +323,7 @@ def _candidates(
         for factor in STEPS if not sent.warm_ups else STEPS[(STEPS >= 0.25) & (STEPS <= 2)]:
             beta = smoothness * (1 + 1e-3) + factor * root
             variances = np.full(steps, sampling + noise * first**2)
-            if estimator == "tracking":
+            if sent.estimator == "tracking":
                 variances = centring.agd_variances(
                     path=_path(problem, steps, beta),
                     distance=problem.radius,
@@ -350,8 +337,8 @@ def _candidates(
                 )
             risk = accelerated_risk(problem, steps, beta, smoothness, variances)
             risk += 0.5 * parameter * problem.lipschitz**2
-            run = _Run(estimator, steps, sent, parameter, float(beta))
-            yield Candidate(risk + statistical_floor(problem), (steps + sent.warm_ups,), run)
+            drafted = sent, parameter, float(beta)
+            yield Candidate(risk + statistical_floor(problem), (steps + sent.warm_ups,), drafted)
 
 
 def _smoothness(problem: Problem, parameter: float) -> float:
@@ -374,7 +361,7 @@ def _worth(problem: Problem) -> float:
     return min(start, problem.even_curvature * (problem.feature_norm * far) ** 2 / (2 * problem.features))
 
 
-def _reason(found: dict[Estimator, Candidate[_Run] | None], options: LocalModelOptions) -> str:
+def _reason(found: dict[Estimator, Candidate[_Drafted] | None], options: LocalModelOptions) -> str:
     """Why this estimator, in one phrase."""
     if options.estimator != "auto":
         return "asked for"
@@ -382,7 +369,7 @@ def _reason(found: dict[Estimator, Candidate[_Run] | None], options: LocalModelO
     return f"least predicted risk: {', '.join(risks)}"
 
 
-def _infeasible(problem: Problem, options: LocalModelOptions, feasible: list[Candidate[_Run]]) -> Infeasible:
+def _infeasible(problem: Problem, options: LocalModelOptions, feasible: list[Candidate[_Drafted]]) -> Infeasible:
     if options.rounds is not None and options.estimator == "range" and options.rounds % 2:
         return Infeasible(NAME, f"{options.rounds} rounds are no pairs of range and vector", "an even rounds")
     condition = f"{problem.users:,} users are too few for range reports of {padded(problem.dimension)} coordinates"
