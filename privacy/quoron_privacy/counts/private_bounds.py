@@ -582,17 +582,6 @@ class Bought:
             raise ConfigError(f"Expected marks of shape (k, {columns}, {MARKS}), got {numbers.shape}.")
 
 
-def released_ranges(
-    plan: Bought, numbers: Floats, kinds: NDArray[np.int8], noise: NoiseSource
-) -> tuple[Shapes, Floats, Floats]:
-    """(shapes, low, high), the last two (K,), of everybody's marks (m, K, MARKS), by the first three releases.
-
-    A user who is there and has no row has marks that are missing. Of a column of no numbers the range says nothing.
-    """
-    shapes = plan.shapes(plan.release_places(plan.place_counts(numbers, kinds), noise.stream("bought", "places")))
-    return shapes, *ranges(released_near(plan, numbers, shapes.windows, noise)[0])
-
-
 def released_near(plan: Bought, numbers: Floats, around: Windows, noise: NoiseSource) -> tuple[Windows, bool]:
     """Return where all marks (m, K, MARKS) lie in these windows, by the second release, and if there is a third."""
     near = plan.near(plan.release_cells(plan.cell_counts(numbers, around), noise.stream("bought", "cells")), around)

@@ -72,11 +72,6 @@ class LaplaceTest:
         margin = (self.threshold - score / self.cohort_size) / self.scale
         return 0.5 * math.exp(-margin) if margin > 0 else 1 - 0.5 * math.exp(margin)
 
-    @property
-    def at_concentration(self) -> float:
-        """Chance of a release when all answers lie within τ of one another."""
-        return self.chance(self.cohort_size**2)
-
     def decide(self, score: int, stream: RandomStream) -> bool:
         """Return whether to release a cohort of score S (a Python integer)."""
         noise = stream.laplace_steps(score_scale(self.scale, self.cohort_size), 1)

@@ -124,11 +124,6 @@ class Lottery:
         """The least score on each rung, shape (R + 1,)."""
         return self.cohort_size * self.core + score_step(self.cohort_size) * np.arange(len(self.table))
 
-    @property
-    def at_concentration(self) -> float:
-        """Chance of a release when all answers lie within τ of one another."""
-        return self.chance(self.cohort_size**2)
-
     def tickets(self, score: int) -> int:
         """Return how many of the 2⁶³ equally likely draws release at this score."""
         return int(self.chance(score) * TICKETS)
