@@ -111,11 +111,8 @@ def calibrate(
     plan = _calibrate(epsilon, delta, cohort_size, kappa, kind, release)
     if plan is None:
         least = max(smallest_cohort(epsilon, delta, release=release), cohort_size + 1)
-        raise Infeasible(
-            "laplace test (outlier-mean#o5)",
-            f"cohort_size={cohort_size:,} is too small at epsilon={epsilon:g}, delta={delta:g}",
-            f"cohort_size >= {least:,} (better {2 * least:,})",
-        )
+        why = f"at epsilon={epsilon:g}, delta={delta:g}"
+        raise Infeasible.small_cohort("laplace test (outlier-mean#o5)", cohort_size, why, least, 2 * least)
     return plan
 
 

@@ -182,11 +182,8 @@ def calibrate(
         else:
             return plan
     least = max(smallest_cohort(epsilon, delta, kappa=kappa, kind=kind, release=release), cohort_size + 1)
-    raise Infeasible(
-        "lottery (outlier-mean#o3)",
-        f"cohort_size={cohort_size:,} is too small at epsilon={epsilon:g}, delta={delta:g}",
-        f"cohort_size >= {least:,} (better {2 * least:,})",
-    )
+    why = f"at epsilon={epsilon:g}, delta={delta:g}"
+    raise Infeasible.small_cohort("lottery (outlier-mean#o3)", cohort_size, why, least, 2 * least)
 
 
 def estimate(

@@ -35,9 +35,9 @@ def slack(epsilon: float, *, gaussians: int, laplaces: int = 0) -> float:
     return (1 + math.exp(epsilon)) * total_variation(gaussians=gaussians, laplaces=laplaces)
 
 
-def left_of_delta(name: str, privacy: Privacy, *, gaussians: int) -> float:
+def left_of_delta(name: str, privacy: Privacy, *, gaussians: int, laplaces: int = 0) -> float:
     """δ less what the samplers lack; Infeasible where that is nothing."""
-    lacking = slack(privacy.epsilon, gaussians=gaussians)
+    lacking = slack(privacy.epsilon, gaussians=gaussians, laplaces=laplaces)
     if lacking >= privacy.delta:
         condition = f"delta={privacy.delta:g} is below the samplers' error {lacking:.2g}"
         raise Infeasible(name, condition, "a larger delta")

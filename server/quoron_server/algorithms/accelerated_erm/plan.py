@@ -702,9 +702,9 @@ def account(
 
     Its test forgives that the average count misses the cohort by `forgiven`. Raises Infeasible.
     """
-    epsilon, delta = privacy.epsilon, _delta_left(problem, privacy.epsilon, privacy.delta, rounds)
-    if delta <= 0:
-        raise Infeasible(name, f"delta={privacy.delta:g} is below the samplers' error", "a larger delta")
+    # The samplers' total variation in one phase; less, however little it is.
+    left = search.left_of_delta(name, privacy, gaussians=rounds * problem.dimension, laplaces=rounds + 1)
+    epsilon, delta = privacy.epsilon, math.nextafter(left, -1.0)
     if test == "none":
         draws = DRAWS["poisson-replaced" if coins else "without-replacement"]
         return Clipped(cohort, draws.round_mu(draws.rate(cohort, users), rounds, epsilon, delta), coins)
@@ -743,12 +743,6 @@ def noise_scale(dimension: int, phase: Numbers) -> float:
     if left < 0.5:
         raise Infeasible(NAME, f"{phase.rounds} rounds are below the resolution of the noise", "fewer rounds")
     return phase.radius * multiplier * widened / left
-
-
-def _delta_left(problem: Problem, epsilon: float, delta: float, rounds: int) -> float:
-    """δ less what the samplers' total variation in one phase adds."""
-    lacking = search.slack(epsilon, gaussians=rounds * problem.dimension, laplaces=rounds + 1)
-    return math.nextafter(delta - lacking, -1.0)  # less, however little it is
 
 
 def _test(options: AcceleratedERMOptions) -> Test:
