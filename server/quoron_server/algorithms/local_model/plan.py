@@ -6,8 +6,8 @@ docs/privacy/local-model.md#r5.
 Predicted excess risk of accelerated steps with fresh users, from public facts; it ranks plans and never sets noise.
 
 On a quadratic of one curvature the steps are linear, so the error of the model is a sum of responses: to the start
-point and to the error of every gradient estimate. Where the curvature is unknown the proved bound ranks plans instead:
-docs/privacy/local-model.md#r6.
+point and to the error of every gradient estimate. The steps are those of `acsa` without strong convexity, Ls = β.
+Where the curvature is unknown the proved bound ranks plans instead: docs/privacy/local-model.md#r6.
 
 `local-model` in the registry.
 """
@@ -15,7 +15,7 @@ docs/privacy/local-model.md#r6.
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import partial
 from itertools import product
 from typing import Literal
 
@@ -26,10 +26,10 @@ from quoron_privacy import local
 from quoron_privacy.accounts import sensitivity_recount
 from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
-from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_privacy.means.rotation import coordinate_bound, padded
 from quoron_privacy.noise.streams import total_variation
 from quoron_server.algorithms import centring, search
+from quoron_server.algorithms.acsa import response
 from quoron_server.algorithms.averaged_sgd import default_clip, smoothings
 from quoron_server.algorithms.info import (
     AlgorithmInfo,
@@ -51,8 +51,6 @@ from quoron_server.problem import Problem
 
 Vector = NDArray[np.float64]
 
-loops = OnFirstUse("quoron_server.algorithms.local_model.plan_loops")
-
 
 def accelerated_risk(problem: Problem, steps: int, beta: float, smoothness: float, variances: Vector) -> float:
     """Predicted excess risk, exact for a quadratic of one curvature, else local-model#r6; variances of ĝ_t (T,)."""
@@ -64,13 +62,6 @@ def accelerated_risk(problem: Problem, steps: int, beta: float, smoothness: floa
     t = np.arange(1, steps + 1)
     local_noise = float(np.sum(t**2 * variances)) / (4 * (beta - smoothness))
     return (beta * problem.radius**2 + local_noise) / (steps * (steps + 1) / 2)
-
-
-@lru_cache(maxsize=8192)
-def response(steps: int, beta: float, curvature: float) -> tuple[float, Vector, Vector]:
-    """Of accelerated steps on a quadratic: a_T per unit of start distance, per unit of error of each ĝ_t, and y_t."""
-    weights, path = np.empty(steps), np.empty(steps)
-    return float(loops.response(beta, curvature, weights, path)), weights, path
 
 
 NAME = "local-model"
