@@ -241,11 +241,11 @@ class Scene:
             total = mu_for(*target)
             # Where everybody is asked they are none, and twice their μ is as good a guess.
             coins = o.schedule == "coins"
-            each = [
+            mus = [
                 2 * replaced_ranking_mu(rate, draft.rounds, total) if coins else ranking_mu(rate, draft.rounds, total)
                 for rate, draft in zip(rates, drafts, strict=True)
             ]
-            return np.array([mean_sensitivity(1.0, draft.cohort) / mu for draft, mu in zip(drafts, each, strict=True)])
+            return np.array([mean_sensitivity(1.0, draft.cohort) / mu for draft, mu in zip(drafts, mus, strict=True)])
         return lottery_noise(*target, cohorts, rates, often, o.kappa, o.aggregate, lost)
 
 
@@ -471,9 +471,10 @@ def plan(problem: Problem, privacy: Privacy, options: AcceleratedERMOptions) -> 
     options = replace(options, kappa=removing(options.kappa, options.aggregate, problem.beliefs.hostile_share))
     scenes = [Scene(problem, privacy, options, smoothing) for smoothing in smoothings(problem, privacy, options)]
     tried: dict[object, Candidate[tuple[Scene, Family, int]]] = {}
-    for each in ranked(_candidates(scenes)):
-        tried.setdefault(_noise_of(each), each)  # of those with the same noise one is enough
-    found = exactly(tried.values(), lambda each: _calibrated(*each.of), most=TRIED)
+    for candidate in ranked(_candidates(scenes)):
+        drafts = ((draft.users, draft.cohort, draft.rounds) for draft in candidate.of[1].drafts)
+        tried.setdefault(tuple(drafts), candidate)  # of those with the same noise one is enough
+    found = exactly(tried.values(), lambda values: _calibrated(*values), most=TRIED)
     if found is None:
         rounds = f"{options.rounds} rounds" if options.rounds else "any number of rounds"
         condition = f"{problem.users:,} users are too few for {rounds} at epsilon={privacy.epsilon:g}"
@@ -589,7 +590,7 @@ def moves(p: AcceleratedERMParameters, problem: Problem) -> list[Moves | None]:
             return None
         return Moves.of(lambda how: sensitivity_recount.rows(phase.radius, phase.cohort_size, how) / phase.noise_scale)
 
-    return [each for phase in p.phases for each in [once(phase)] * phase.rounds]
+    return [moved for phase in p.phases for moved in [once(phase)] * phase.rounds]
 
 
 def recounted_mu(account: Clipped, radius: float, scale: float, dimension: int) -> float:
@@ -607,12 +608,6 @@ def _candidates(scenes: list[Scene]) -> Iterator[Candidate[tuple[Scene, Family, 
             yield Candidate(float(risks.min()), (gradients,), (scene, family, int(risks.argmin())))
 
 
-def _noise_of(each: Candidate[tuple[Scene, Family, int]]) -> object:
-    """All that a candidate's noise depends on."""
-    _, family, _ = each.of
-    return tuple((draft.users, draft.cohort, draft.rounds) for draft in family.drafts)
-
-
 def _calibrated(scene: Scene, family: Family, place: int) -> Chosen | None:
     """With exact accounts and noise; None where it is no better than not training.
 
@@ -622,7 +617,7 @@ def _calibrated(scene: Scene, family: Family, place: int) -> Chosen | None:
     phases: list[Phase] = []
     for draft, stages, shape in family.at(place):
         phase = Phase(
-            first=sum(each.users for each in phases),
+            first=sum(phase.users for phase in phases),
             users=draft.users,
             cohort_size=draft.cohort,
             stages=stages,

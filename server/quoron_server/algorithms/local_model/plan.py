@@ -95,10 +95,10 @@ def plan(problem: Problem, privacy: Privacy, options: LocalModelOptions) -> Chos
     """The plan of fewest interactions within 5 % of the least predicted risk; Infeasible, with the users it takes."""
     _require(problem, options)
     found = {name: _best(problem, privacy, options, name) for name in _wanted(options)}
-    feasible = [each for each in found.values() if each is not None]
-    if not feasible or (least := min(each.risk for each in feasible)) >= _worth(problem):
+    feasible = [candidate for candidate in found.values() if candidate is not None]
+    if not feasible or (least := min(candidate.risk for candidate in feasible)) >= _worth(problem):
         raise _infeasible(problem, options, feasible)
-    chosen = next(each for each in feasible if each.risk <= least * EQUAL)
+    chosen = next(candidate for candidate in feasible if candidate.risk <= least * EQUAL)
     sent, smoothing, inverse_step = chosen.of
     smooth = _smoothness(problem, smoothing)
     p = replace(sent, reason=_reason(found, options), inverse_step=inverse_step, smoothness=smooth, smoothing=smoothing)
@@ -189,11 +189,11 @@ def _best(
 ) -> Candidate[_Drafted] | None:
     """The estimator's candidate with fewest interactions among about the best; None where none is feasible."""
     return best(
-        each
+        candidate
         for steps in _steps(options, estimator)
         for warm in _warm_ups(problem, estimator, steps)
         if (sent := _reports(problem, privacy, options, estimator, steps - warm[0], *warm)) is not None
-        for each in _candidates(problem, options, sent)
+        for candidate in _candidates(problem, options, sent)
     )
 
 
@@ -356,7 +356,7 @@ def _reason(found: dict[Estimator, Candidate[_Drafted] | None], options: LocalMo
     """Why this estimator, in one phrase."""
     if options.estimator != "auto":
         return "asked for"
-    risks = [f"{name} {'is infeasible' if each is None else f'{each.risk:.2g}'}" for name, each in found.items()]
+    risks = [f"{name} {'is infeasible' if chosen is None else f'{chosen.risk:.2g}'}" for name, chosen in found.items()]
     return f"least predicted risk: {', '.join(risks)}"
 
 
@@ -365,7 +365,7 @@ def _infeasible(problem: Problem, options: LocalModelOptions, feasible: list[Can
         return Infeasible(NAME, f"{options.rounds} rounds are no pairs of range and vector", "an even rounds")
     condition = f"{problem.users:,} users are too few for range reports of {padded(problem.dimension)} coordinates"
     if feasible:
-        found = no_better(min(each.risk for each in feasible), _worth(problem), problem)
+        found = no_better(min(candidate.risk for candidate in feasible), _worth(problem), problem)
         condition = f"{problem.users:,} local reports predict {found}"
     elif _layout(problem, options.clip_norm or default_clip(problem), FAILURE) is None:
         return Infeasible(NAME, "users are spread over the whole range, which bins cannot divide", "another estimator")

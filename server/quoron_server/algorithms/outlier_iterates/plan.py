@@ -337,7 +337,7 @@ def _candidates(
     predicted = partial(_predicted, problem, target, options, lost)
     bounds = predicted(sizes, robust_mean.least_noise)
     first = sorted(bounds, key=lambda size: bounds[size].risk)[:1]
-    most = NEAR * min((each.risk for each in predicted(first, robust_mean.noise).values()), default=math.inf)
+    most = NEAR * min((size.risk for size in predicted(first, robust_mean.noise).values()), default=math.inf)
     return predicted([size for size in bounds if bounds[size].risk <= most], robust_mean.noise).values()
 
 

@@ -104,7 +104,7 @@ def predict(
     then have recursive gradients; of shape (0,) they are independent, and their iterates are averaged.
     """
     given = np.broadcast_arrays(metric, known.gradient_spread, *warmup, *main)
-    candidates = np.stack([each.ravel() for each in given], axis=1).astype(np.float64)
+    candidates = np.stack([numbers.ravel() for numbers in given], axis=1).astype(np.float64)
     parts, scratch = np.empty((3, len(candidates))), np.zeros((2, len(inverse)))
     facts = *known[:-1], LAG_SHARE, MAIN_FACTOR
     loops.risks(facts, candidates, np.ascontiguousarray(inverse[::-1]), scratch[0], scratch[1], parts)
@@ -200,7 +200,7 @@ def recounted_mus(p: TrackingParameters, problem: Problem, adjacency: Adjacency)
     features, weight, numbers = problem.features, WEIGHTS[adjacency][0], problem.dimension + 3
     length = sensitivity_recount.rows(1.0, p.length_divisor, "zero-out")
     moment = sensitivity_recount.unit_moment(features, p.moment_divisor, adjacency)
-    warmup, main = (sensitivity_recount.rows(1.0, each, adjacency) for each in (p.warmup_divisor, p.main_divisor))
+    warmup, main = (sensitivity_recount.rows(1.0, divisor, adjacency) for divisor in (p.warmup_divisor, p.main_divisor))
     if p.variant == "recursive":
         sums = mechanisms(p, features, problem.dimension).main
         assert isinstance(sums, PrefixNormCounts)
@@ -378,7 +378,7 @@ def _curvatures(problem: Problem) -> tuple[float, float]:
     if known is None:
         return UNKNOWN_CURVATURE * even, SLOWEST * even
     slowest = (problem.beliefs.least_curvature or known) * (ALONG if problem.beliefs.sigmoid else SHORT)
-    typical, least = (min(max(each - problem.ridge, 1e-12) * _unit(problem) ** 2, 1.0) for each in (known, slowest))
+    typical, least = (min(max(bend - problem.ridge, 1e-12) * _unit(problem) ** 2, 1.0) for bend in (known, slowest))
     return typical, least
 
 
