@@ -111,6 +111,7 @@ def verify(plan: RunPlan) -> None:
     promise, ranged = plan.guarantee, p.estimator == "range"
     rough = plan.problem.smoothness is None
     slots = p.steps * p.users_a_step + p.warm_ups * p.warm_users
+    binned = 2 <= p.bins <= 2**16 and 0 < p.half_width < math.inf
     search.require(
         NAME,
         ("estimator clip, tracking or range", p.estimator in ESTIMATORS, p.estimator),
@@ -124,7 +125,7 @@ def verify(plan: RunPlan) -> None:
             (p.vector_epsilon, p.range_epsilon),
         ),
         ("vector_delta within the guaranteed delta", 0 < p.vector_delta <= promise.delta, p.vector_delta),
-        ("2 to 65536 bins of a finite width", not ranged or _binned(p), (p.bins, p.half_width)),
+        ("2 to 65536 bins of a finite width", not ranged or binned, (p.bins, p.half_width)),
         ("the same users for both reports when split", p.reports == "disjoint" or p.scouts == p.vectors, p.scouts),
         (f"at most {plan.problem.users} users with a slot", slots <= plan.problem.users, slots),
         ("inverse_step > 0", 0 < p.inverse_step < math.inf, p.inverse_step),
@@ -149,10 +150,6 @@ def _within(p: LocalModelParameters, epsilon: float) -> bool:
         return p.range_epsilon == 0 and 0 < p.vector_epsilon <= epsilon
     both = p.vector_epsilon + p.range_epsilon if p.reports == "split" else max(p.vector_epsilon, p.range_epsilon)
     return min(p.vector_epsilon, p.range_epsilon) > 0 and both <= epsilon
-
-
-def _binned(p: LocalModelParameters) -> bool:
-    return 2 <= p.bins <= 2**16 and 0 < p.half_width < math.inf
 
 
 def _spent(p: LocalModelParameters, dimension: int, epsilon: float) -> float:
