@@ -34,6 +34,7 @@ from quoron_privacy.release import Adjacency
 from quoron_privacy.robust import above_threshold, subsampled_lottery
 from quoron_privacy.robust.above_threshold import Series
 from quoron_privacy.robust.combinations import Aggregate, Sampling, Test, theorem_for
+from quoron_privacy.robust.lottery import core_for
 from quoron_privacy.robust.outlier_mean import (
     LARGEST_COHORT,
     RADII,
@@ -41,7 +42,9 @@ from quoron_privacy.robust.outlier_mean import (
     Kind,
     OutlierMean,
     best_mean,
+    ramp_floor,
     recounted_slack,
+    weighted_shifts,
 )
 from quoron_privacy.robust.subsampled_lottery import SubsampledLottery, sampling_rate
 from quoron_server.algorithms import acsa, search
@@ -55,7 +58,6 @@ from quoron_server.algorithms.accelerated_erm.method import (
     Phase,
     participations,
 )
-from quoron_server.algorithms.accelerated_erm.noise import lottery_noise, removing, threshold_noise
 from quoron_server.algorithms.averaged_sgd import default_clip, ranking_mu, replaced_ranking_mu
 from quoron_server.algorithms.info import AlgorithmInfo, Choosing, Chosen, Factor, NoBlackBoxes, Promises, trivial_risk
 from quoron_server.algorithms.noisy import plan as worth
@@ -87,6 +89,9 @@ UNLIKE = 0.25  # of the gradient's bound: how users of a table differ however ma
 STRAY = 0.005  # share of pairs that the tests forgive in addition, for points where users differ more
 STEEPER = 1.25  # curvature away from the optimum, over that at it
 MISSED = 1e-3  # chance that any pair lies beyond a guaranteed τ
+LADDERS = ((11.0, 1.3), (14.0, 1.1), (25.0, 1.0))  # rungs over γ√T/μ, and the noise over that of their middle's shift
+TAIL = 0.03  # of δ, for each tail of a noisy threshold
+COSTS = (0.15, 0.3, 0.5)  # of ε, for its tests
 
 # How cohorts are drawn that are not everybody.
 DRAWN: dict[str, Sampling] = {"secret": "without-replacement", "public": "public-schedule", "coins": "poisson"}
@@ -253,6 +258,69 @@ class Scene:
 def _width(dimension: int) -> float:
     """c: pairs concentrate at √2 deviations in high dimension; below that τ has to reach their tail."""
     return max(FARTHER, math.sqrt(float(chdtri(dimension, 1 - (1 - BEYOND))) / dimension))
+
+
+# -- noise, about: it ranks plans and sets none ------------------------------------------------------------------------
+
+
+def removing(kappa: Kappa | None, kind: Kind, hostile_share: float) -> Kappa | None:
+    """κ as asked; else 1 with declared adversarial users, as it removes from τ on; else None: the one of less noise."""
+    return 1 if kappa is None and kind == "weighted" and hostile_share > 0 else kappa
+
+
+def lottery_noise(
+    epsilon: float,
+    delta: float,
+    cohorts: Integers,
+    rates: Sequence[float],
+    often: Sequence[int],
+    kappa: Kappa | None,
+    kind: Kind,
+    forgiven: Integers,
+) -> Vector:
+    """σ/τ of `subsampled_lottery.calibrate` for each cohort: within a fifth, but for small random cohorts a half."""
+    total = mu_for(epsilon, delta)
+    steepness = np.array(rates) * np.sqrt(often) / total
+    each = np.array([ranking_mu(rate, count, total) for rate, count in zip(rates, often, strict=True)])
+    found = np.full(len(cohorts), np.inf)
+    for rungs, more in LADDERS:
+        ladders = np.maximum(12, np.ceil(rungs * steepness)).astype(np.int64)
+        shifts = _usual_shifts(cohorts, core_for(cohorts, ladders) - forgiven, forgiven, kappa, kind)
+        found = np.minimum(found, more * shifts / each)
+    return found
+
+
+def _usual_shifts(cohorts: Integers, cores: Integers, forgiven: Integers, kappa: Kappa | None, kind: Kind) -> Vector:
+    """The mean shift of the aggregate halfway up the ladder for each cohort and core; inf where there is none."""
+    halfway = (cores + cohorts - forgiven) // 2
+    if kind == "weighted":
+        return np.where(cores >= ramp_floor(cohorts) + (kappa or 1), weighted_shifts(cohorts, halfway, kappa), np.inf)
+    found = np.full(len(cohorts), np.inf)
+    for place, (size, core, usual) in enumerate(zip(cohorts.tolist(), cores.tolist(), halfway.tolist(), strict=True)):
+        if (mean := best_mean(size, core, kappa, kind)) is not None:
+            shifts, chances = mean.shifts_at(np.array([size * usual]))
+            found[place] = shifts[0] @ chances[0]
+    return found
+
+
+def threshold_noise(
+    epsilon: float,
+    delta: float,
+    cohorts: Integers,
+    rounds: Integers,
+    often: Integers,
+    kappa: Kappa | None,
+    forgiven: Integers,
+) -> Vector:
+    """σ/τ of `above_threshold.calibrate` for each cohort, within about a fifth."""
+    first, others = math.log(0.5 / (TAIL * delta)), np.log(0.5 * often / (TAIL * delta))
+    width = math.sqrt(first + 7) + np.sqrt(2 * (others + np.log(rounds) + 7))
+    found = np.full(len(cohorts), np.inf)
+    for share in COSTS:
+        cores = np.floor(cohorts - 2 - forgiven - 2 * width**2 / (share * epsilon)).astype(np.int64)
+        each = mu_for((1 - share) * epsilon, 0.9 * delta) / np.sqrt(often)
+        found = np.minimum(found, weighted_shifts(cohorts, cores, kappa) / each)
+    return found
 
 
 # -- candidates --------------------------------------------------------------------------------------------------------

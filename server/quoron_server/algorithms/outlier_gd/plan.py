@@ -22,13 +22,15 @@ from quoron_privacy.robust.outlier_mean import LARGEST_COHORT, RADII
 from quoron_privacy.robust.subsampled_lottery import SubsampledLottery
 from quoron_server.algorithms import search
 from quoron_server.algorithms.accelerated_erm.method import Clipped
-from quoron_server.algorithms.accelerated_erm.noise import lottery_noise, removing, threshold_noise
 from quoron_server.algorithms.accelerated_erm.plan import (
     FARTHER,
     account,
     aggregate_of,
     forgiven,
+    lottery_noise,
+    removing,
     tested_noise_scale,
+    threshold_noise,
     verify_privacy,
 )
 from quoron_server.algorithms.averaged_sgd import PhaseModel, best_phases, smoothed, smoothings
