@@ -42,7 +42,9 @@ leaves; once more where one or two cells hold nearly all; names with enough mark
     >>> rows = [marks(each, owners, 1000) for each in (year, ill)]
     >>> numbers, kinds = (np.stack(each, axis=1) for each in zip(*rows, strict=True))  # (users, columns, MARKS)
     >>> plan = Bought.calibrate(users=1000, columns=2, names=1, epsilon=2.0, delta=1e-6, share=0.1)
-    >>> shapes, low, high = released_ranges(plan, numbers, kinds, noise)
+    >>> counts = plan.release_places(plan.place_counts(numbers, kinds), noise.stream("bought", "places"))
+    >>> shapes = plan.shapes(counts)
+    >>> low, high = ranges(released_near(plan, numbers, shapes.windows, noise)[0])
     >>> shapes.kinds
     ('number', 'number')
     >>> bool(1998 < low[0] < 2008 and 2015 < high[0] < 2025)
