@@ -32,7 +32,7 @@ from quoron.data import TablePopulation
 from quoron_client.data import columns as reading
 from quoron_client.data.encoding import Categorical, Numeric
 from quoron_privacy.counts.data_quality import looked_at
-from quoron_privacy.counts.private_bounds import Bought, marks, released_ranges, share_for
+from quoron_privacy.counts.private_bounds import Bought, marks, ranges, released_near, share_for
 from quoron_privacy.errors import Infeasible, QuoronError
 from quoron_privacy.noise.streams import SeededNoise
 
@@ -79,6 +79,12 @@ SHIPPED = {
 TASKS = SHIPPED | {name: task for name, task in {**FIXED, **OTHERS}.items() if task.label_range is None}
 
 
+def released_ranges(plan, numbers, kinds, noise):
+    """(low, high), each (K,), of everybody's marks (m, K, MARKS), by the first three releases."""
+    shapes = plan.shapes(plan.release_places(plan.place_counts(numbers, kinds), noise.stream("bought", "places")))
+    return ranges(released_near(plan, numbers, shapes.windows, noise)[0])
+
+
 def frame_of(task: Task, users: int, seed: int) -> Any:
     """So many training users and a quarter more of the table, drawn by a seed."""
     frame = task.prepared(table_of(task)).dropna(subset=[task.user])
@@ -110,7 +116,7 @@ def bought(task: Task, frame: Any, plan: Bought, seed: int) -> tuple[Any, ...]:
     numbers, kinds = (np.stack(each, axis=1) for each in zip(*held, strict=True))
     own = np.random.default_rng(seed).permutation(len(numbers))[: plan.users]
     exact = replace(plan, columns=len(numeric), scales=scaled(plan, len(numeric)))
-    _, low, high = released_ranges(exact, numbers[own], kinds[own], SeededNoise(seed))
+    low, high = released_ranges(exact, numbers[own], kinds[own], SeededNoise(seed))
     ends = dict(zip(numeric, zip(low.tolist(), high.tolist(), strict=True), strict=True))
     return tuple(Numeric(each.column, *ends[each.column]) if each.column in ends else each for each in task.features)
 
@@ -175,7 +181,7 @@ def shapes(users: int, epsilon: float, seeds: int) -> dict[str, Any]:
         held = [*made(np.random.default_rng(seed), looked, 3).values()]
         found = [marks(each.ravel(), np.repeat(np.arange(looked), 3), looked) for each in held]
         numbers, kinds = (np.stack(each, axis=1) for each in zip(*found, strict=True))
-        _, low, high = released_ranges(plan, numbers, kinds, SeededNoise(seed))
+        low, high = released_ranges(plan, numbers, kinds, SeededNoise(seed))
         for values, first, last in zip(held, low, high, strict=True):
             wide.append((last - first) / np.subtract(*np.quantile(values, [0.95, 0.05])))
             outside.append(((values < first) | (values > last)).mean())

@@ -150,6 +150,12 @@ class Infeasible(UsageError):
         """Return the error that names `users` as needed, `also` behind it; one more than there are is no estimate."""
         return cls(algorithm, condition, f"n >= {users:,}{also}", users=users)
 
+    @classmethod
+    def small_cohort(cls, mechanism: str, size: int, why: str, least: int, better: int) -> "Infeasible":
+        """Return the error of a cohort that is too small for a mechanism, which names the least that will do."""
+        needs = f"cohort_size >= {least:,} (better {better:,})"
+        return cls(mechanism, f"cohort_size={size:,} is too small {why}", needs)
+
 
 class RunError(QuoronError):
     """A correct request could not be completed."""

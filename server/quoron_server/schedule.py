@@ -7,7 +7,6 @@
 Cohorts, costs, the ledger's entries, counts of a minimum cohort and what two servers sum are functions of these.
 """
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain, pairwise
@@ -166,14 +165,6 @@ class Schedule:
     def answer_length(self) -> int:
         """Numbers in the largest answer."""
         return max(numbers_up(each.task) for each in self.stretches)
-
-    @property
-    def usual_task(self) -> Task:
-        """What most questions ask of one user, for its size alone."""
-        messages: Counter[type] = Counter()
-        for each in self.stretches:
-            messages[type(each.task)] += each.count * each.cohort
-        return max(reversed(self.stretches), key=lambda each: messages[type(each.task)]).task
 
     @property
     def smooths_loss(self) -> bool:

@@ -15,8 +15,7 @@ from quoron_server.algorithms.accelerated_erm.method import AcceleratedERM
 from quoron_server.algorithms.chains import ChainPhase, largest
 from quoron_server.algorithms.local_model.method import LocalModel
 from quoron_server.algorithms.localised.median import CoordinateMedianParameters
-from quoron_server.algorithms.localised.method import LocalisedSGD
-from quoron_server.algorithms.localised.plain import GroupedParameters, PhasedParameters
+from quoron_server.algorithms.localised.method import GroupedParameters, LocalisedSGD, PhasedParameters
 from quoron_server.algorithms.mean.method import MeanSGD
 from quoron_server.algorithms.min_cohort import WithMinCohort
 from quoron_server.algorithms.noisy.group_dp_sgd import GroupSGD

@@ -35,16 +35,14 @@ from quoron_privacy.robust.filter.outlier_filter import FilterParameters
 from quoron_privacy.robust.filter.soft_filter import SoftFilterParameters
 from quoron_privacy.robust.lottery import Lottery
 from quoron_privacy.robust.outlier_mean import OutlierMean
-from quoron_server.algorithms import ALGORITHMS
+from quoron_server.algorithms import ALGORITHMS, search
 from quoron_server.algorithms import min_cohort as min_cohort_server
 from quoron_server.algorithms.accelerated_erm import method as accelerated
-from quoron_server.algorithms.accelerated_erm import plan as accelerated_plan
 from quoron_server.algorithms.localised import median
 from quoron_server.algorithms.localised import plan as geometry
 from quoron_server.algorithms.noisy.method import NoisySGDParameters
 from quoron_server.algorithms.noisy.plan import DRAWS
 from quoron_server.algorithms.one_epoch.method import OneEpochParameters
-from quoron_server.algorithms.outlier_iterates import plan as iterates_plan
 from quoron_server.algorithms.tracking.method import TrackingParameters
 from quoron_server.plan import Privacy, RunPlan
 from quoron_server.schedule import CountLeakage, Rounds
@@ -195,8 +193,11 @@ MUTANTS: dict[str, tuple[Any, Any, tuple[str, ...]]] = {
     "ladder_mus": (lottery.ladder_mus, louder_shifts, ("accelerated-erm",)),
     "sampling_rate": (subsampled_lottery.sampling_rate, times(0.9), ("accelerated-erm",)),
     "participations": (accelerated.participations, times(0.5), ("accelerated-erm/above-threshold",)),
-    "_delta_left": (accelerated_plan._delta_left, times(1.1), ("accelerated-erm",)),
-    "left_of_delta": (iterates_plan.left_of_delta, times(1.1), ("outlier-iterates", "outlier-iterates/laplace")),
+    "search.left_of_delta": (
+        search.left_of_delta,
+        times(1.1),
+        ("accelerated-erm", "outlier-iterates", "outlier-iterates/laplace"),
+    ),
     "soft_filter._fixed_point": (soft_filter._fixed_point, times(0.9), (SOFT,)),
     "soft_filter._climb": (soft_filter._climb, times(0.9), (SOFT,)),
     "soft_filter._usable_mu": (soft_filter._usable_mu, times(1.1), (SOFT,)),

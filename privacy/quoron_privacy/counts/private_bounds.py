@@ -42,7 +42,9 @@ leaves; once more where one or two cells hold nearly all; names with enough mark
     >>> rows = [marks(each, owners, 1000) for each in (year, ill)]
     >>> numbers, kinds = (np.stack(each, axis=1) for each in zip(*rows, strict=True))  # (users, columns, MARKS)
     >>> plan = Bought.calibrate(users=1000, columns=2, names=1, epsilon=2.0, delta=1e-6, share=0.1)
-    >>> shapes, low, high = released_ranges(plan, numbers, kinds, noise)
+    >>> counts = plan.release_places(plan.place_counts(numbers, kinds), noise.stream("bought", "places"))
+    >>> shapes = plan.shapes(counts)
+    >>> low, high = ranges(released_near(plan, numbers, shapes.windows, noise)[0])
     >>> shapes.kinds
     ('number', 'number')
     >>> bool(1998 < low[0] < 2008 and 2015 < high[0] < 2025)
@@ -580,17 +582,6 @@ class Bought:
     def _check(self, numbers: Floats, columns: int) -> None:
         if numbers.ndim != 3 or numbers.shape[1:] != (columns, MARKS):
             raise ConfigError(f"Expected marks of shape (k, {columns}, {MARKS}), got {numbers.shape}.")
-
-
-def released_ranges(
-    plan: Bought, numbers: Floats, kinds: NDArray[np.int8], noise: NoiseSource
-) -> tuple[Shapes, Floats, Floats]:
-    """(shapes, low, high), the last two (K,), of everybody's marks (m, K, MARKS), by the first three releases.
-
-    A user who is there and has no row has marks that are missing. Of a column of no numbers the range says nothing.
-    """
-    shapes = plan.shapes(plan.release_places(plan.place_counts(numbers, kinds), noise.stream("bought", "places")))
-    return shapes, *ranges(released_near(plan, numbers, shapes.windows, noise)[0])
 
 
 def released_near(plan: Bought, numbers: Floats, around: Windows, noise: NoiseSource) -> tuple[Windows, bool]:

@@ -129,11 +129,8 @@ def calibrate(
     plan = _calibrate(epsilon, delta, cohort_size, releases, min(often, releases), kappa, release)
     if plan is None:
         least = max(smallest_cohort(epsilon, delta, releases, participations=often, release=release), cohort_size + 1)
-        raise Infeasible(
-            "above threshold (subsampled-lottery#o6)",
-            f"cohort_size={cohort_size:,} is too small for {releases} releases at epsilon={epsilon:g}, delta={delta:g}",
-            f"cohort_size >= {least:,} (better {2 * least:,})",
-        )
+        why = f"for {releases} releases at epsilon={epsilon:g}, delta={delta:g}"
+        raise Infeasible.small_cohort("above threshold (subsampled-lottery#o6)", cohort_size, why, least, 2 * least)
     return plan
 
 

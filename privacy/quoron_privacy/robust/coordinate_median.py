@@ -31,7 +31,7 @@ from quoron_privacy.accounts import gdp
 from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.errors import ConfigError, Infeasible, count, non_negative, positive, probability
 from quoron_privacy.noise.streams import RandomStream
-from quoron_privacy.robust.filter.thresholds import LaplaceThreshold, require
+from quoron_privacy.robust.filter.thresholds import LaplaceThreshold, left_of_delta, require
 
 Vector = NDArray[np.float64]
 Matrix = NDArray[np.float64]
@@ -214,15 +214,10 @@ def calibrate(
     `clip` is G∞/d: how far a coordinate may lie from zero, in distances of ordinary users. `trim` None: the median.
     Raises Infeasible naming the smallest cohort that would do.
     """
-    positive(epsilon=epsilon, clip=clip)
-    probability(delta=delta)
+    positive(clip=clip)
     count(cohort_size=cohort_size)
-    non_negative(eta_beta=eta_beta, score_error=score_error, delta_slack=delta_slack)
-    target = (delta - (1 + math.exp(epsilon)) * delta_slack) / (1 + 2 * _ROUNDING)
-    if target <= 0:
-        raise Infeasible("median test", "(1 + e^ε)·delta_slack < δ fails", f"delta > {(delta - target):.3g}")
-    if eta_beta > 2:
-        raise Infeasible("median test", f"step·smoothness = {eta_beta:g} <= 2 fails", "a step of at most 2/β∞")
+    non_negative(score_error=score_error)
+    target = left_of_delta("median test", epsilon, delta, eta_beta, delta_slack) / (1 + 2 * _ROUNDING)
     if (found := _search(epsilon, target, cohort_size, eta_beta, clip, trim, score_error)) is not None:
         return found
     edge = smallest_cohort(epsilon, delta, eta_beta)

@@ -72,11 +72,6 @@ class LaplaceTest:
         margin = (self.threshold - score / self.cohort_size) / self.scale
         return 0.5 * math.exp(-margin) if margin > 0 else 1 - 0.5 * math.exp(margin)
 
-    @property
-    def at_concentration(self) -> float:
-        """Chance of a release when all answers lie within τ of one another."""
-        return self.chance(self.cohort_size**2)
-
     def decide(self, score: int, stream: RandomStream) -> bool:
         """Return whether to release a cohort of score S (a Python integer)."""
         noise = stream.laplace_steps(score_scale(self.scale, self.cohort_size), 1)
@@ -116,11 +111,8 @@ def calibrate(
     plan = _calibrate(epsilon, delta, cohort_size, kappa, kind, release)
     if plan is None:
         least = max(smallest_cohort(epsilon, delta, release=release), cohort_size + 1)
-        raise Infeasible(
-            "laplace test (outlier-mean#o5)",
-            f"cohort_size={cohort_size:,} is too small at epsilon={epsilon:g}, delta={delta:g}",
-            f"cohort_size >= {least:,} (better {2 * least:,})",
-        )
+        why = f"at epsilon={epsilon:g}, delta={delta:g}"
+        raise Infeasible.small_cohort("laplace test (outlier-mean#o5)", cohort_size, why, least, 2 * least)
     return plan
 
 

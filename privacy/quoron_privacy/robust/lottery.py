@@ -124,11 +124,6 @@ class Lottery:
         """The least score on each rung, shape (R + 1,)."""
         return self.cohort_size * self.core + score_step(self.cohort_size) * np.arange(len(self.table))
 
-    @property
-    def at_concentration(self) -> float:
-        """Chance of a release when all answers lie within τ of one another."""
-        return self.chance(self.cohort_size**2)
-
     def tickets(self, score: int) -> int:
         """Return how many of the 2⁶³ equally likely draws release at this score."""
         return int(self.chance(score) * TICKETS)
@@ -187,11 +182,8 @@ def calibrate(
         else:
             return plan
     least = max(smallest_cohort(epsilon, delta, kappa=kappa, kind=kind, release=release), cohort_size + 1)
-    raise Infeasible(
-        "lottery (outlier-mean#o3)",
-        f"cohort_size={cohort_size:,} is too small at epsilon={epsilon:g}, delta={delta:g}",
-        f"cohort_size >= {least:,} (better {2 * least:,})",
-    )
+    why = f"at epsilon={epsilon:g}, delta={delta:g}"
+    raise Infeasible.small_cohort("lottery (outlier-mean#o3)", cohort_size, why, least, 2 * least)
 
 
 def estimate(

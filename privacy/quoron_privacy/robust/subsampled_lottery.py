@@ -140,11 +140,8 @@ def calibrate(
         )
     if found is None:
         least = max(smallest_cohort(epsilon, delta, releases, rate=rate, release=release), cohort_size + 1)
-        raise Infeasible(
-            "subsampled lottery (subsampled-lottery#o4)",
-            f"cohort_size={cohort_size:,} is too small for {releases} releases at epsilon={epsilon:g}, delta={delta:g}",
-            f"cohort_size >= {least:,} (better {2 * least:,})",
-        )
+        why = f"for {releases} releases at epsilon={epsilon:g}, delta={delta:g}"
+        raise Infeasible.small_cohort("subsampled lottery (subsampled-lottery#o4)", cohort_size, why, least, 2 * least)
     mean, lottery, noise = found
     plan, more = SubsampledLottery(users, colluders, releases, mean, lottery, noise), 1e-7
     while subsampled_delta(plan, epsilon) > delta:  # the search takes less care for rounding

@@ -193,8 +193,19 @@ class RingReduction(Protocol):
         """Return the exact sum."""
 
 
+class RowByRow:
+    """A reduction whose row of one user is the sum over that user alone."""
+
+    __slots__ = ()
+
+    def rows(self: RingReduction, values: Matrix, answered: Mask) -> Integers:
+        """See RingReduction; the zero row where it were longer than admitted."""
+        sums = [self.of(values[i : i + 1], answered[i : i + 1]).total.view(np.int64) for i in range(len(values))]
+        return admitted(np.array(sums, np.int64).reshape(len(sums), self.sheet.length), self.sheet)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
-class ClippedRows:
+class ClippedRows(RowByRow):
     """⌊U clip_C(v - c) / C⌋, of the kind "clipped"; v is a vector, or the change of a number of which both are sent."""
 
     sheet: RoundSheet  # one block of d numbers
@@ -202,10 +213,6 @@ class ClippedRows:
     centre: Vector | None = None  # c, (d,); None is zero
     chains: tuple[bytes, ...] = ()
     change: bool = False  # whether v is the first of two numbers less the second
-
-    def rows(self, values: Matrix, answered: Mask) -> Integers:
-        """See RingReduction."""
-        return row_by_row(self, values, answered)
 
     def of(self, values: Matrix, answered: Mask) -> RingSums:
         """See RingReduction."""
@@ -222,7 +229,7 @@ class ClippedRows:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class NormCountRows:
+class NormCountRows(RowByRow):
     """⌊(U w c, V w (1 - a), V w 1[a <= ⅔] or V w h, V w)⌋ of free-presence#p3, of a kind that counts norms.
 
     c = v / C scaled into the unit ball, v = Lᵀ g - c₀, a above ‖c‖; U is the unit of "sums", V that of "shares". A
@@ -234,10 +241,6 @@ class NormCountRows:
     transform: Matrix | None = None  # L, (p, d); None for none
     centre: Vector | None = None  # c₀, (d,); None is zero
     chains: tuple[bytes, ...] = ()
-
-    def rows(self, values: Matrix, answered: Mask) -> Integers:
-        """See RingReduction."""
-        return row_by_row(self, values, answered)
 
     def of(self, values: Matrix, answered: Mask) -> RingSums:
         """See RingReduction."""
@@ -263,17 +266,13 @@ class NormCountRows:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class MomentRows:
+class MomentRows(RowByRow):
     """⌊U vec(ZᵀZ)⌋, Z a triangular factor over R scaled into the unit ball; of the kind "moment"."""
 
     sheet: RoundSheet  # one block of d (d + 1) / 2 numbers
     dimension: int  # d
     norm: float  # R
     chains: tuple[bytes, ...] = ()
-
-    def rows(self, values: Matrix, answered: Mask) -> Integers:
-        """See RingReduction."""
-        return row_by_row(self, values, answered)
 
     def of(self, values: Matrix, answered: Mask) -> RingSums:
         """See RingReduction."""
@@ -286,17 +285,13 @@ class MomentRows:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ShapedMomentRows:
+class ShapedMomentRows(RowByRow):
     """⌊U w (vec(A / B), 1)⌋ of free-presence#p2, A = LᵀZᵀZL scaled into the ball of radius B."""
 
     sheet: RoundSheet  # one block of d (d + 1) / 2 + 1 numbers, "shaped-moment"
     transform: Matrix  # L, (d, d)
     radius: float  # B
     chains: tuple[bytes, ...] = ()
-
-    def rows(self, values: Matrix, answered: Mask) -> Integers:
-        """See RingReduction."""
-        return row_by_row(self, values, answered)
 
     def of(self, values: Matrix, answered: Mask) -> RingSums:
         """See RingReduction."""
@@ -313,7 +308,7 @@ class ShapedMomentRows:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ColumnRows:
+class ColumnRows(RowByRow):
     """⌊U (m, s, q, z, √0.1)⌋ of free-presence#p6, weighted."""
 
     sheet: RoundSheet  # one block of 6k + 1 numbers, "columns"
@@ -321,10 +316,6 @@ class ColumnRows:
     scale: float
     constant: bool
     chains: tuple[bytes, ...] = ()
-
-    def rows(self, values: Matrix, answered: Mask) -> Integers:
-        """See RingReduction."""
-        return row_by_row(self, values, answered)
 
     def of(self, values: Matrix, answered: Mask) -> RingSums:
         """See RingReduction."""
@@ -391,12 +382,6 @@ def centred(centre: Vector | None, dimension: int) -> Vector:
     if centre.shape != (dimension,):
         raise ConfigError(f"Expected a centre of shape {(dimension,)}, got {centre.shape}.")
     return np.ascontiguousarray(centre, np.float64)
-
-
-def row_by_row(reduction: RingReduction, values: Matrix, answered: Mask) -> Integers:
-    """Return the row of each user, as the sum over that user alone; the zero row where it were longer than admitted."""
-    each = [reduction.of(values[i : i + 1], answered[i : i + 1]).total.view(np.int64) for i in range(len(values))]
-    return admitted(np.array(each, np.int64).reshape(len(each), reduction.sheet.length), reduction.sheet)
 
 
 def admitted(rows: Integers, sheet: RoundSheet) -> Integers:

@@ -158,8 +158,18 @@ def responses(
     # Curvatures of F whose bias is followed: what the responses are about, then some from one end to the other.
     followed = np.concatenate([[curvature], np.linspace(*between, BETWEEN)])
     found, point = np.empty((3 + BETWEEN, len(stages))), np.empty((2, 1 + BETWEEN))
-    _responses(stages, strengths, smoothnesses, regularisation, followed, point, found)
+    scratch = np.empty((2, int(stages.sum(axis=1).max())))
+    _responses(stages, strengths, smoothnesses, regularisation, followed, point, found, *scratch)
     return Responses(found[0], found[1], found[2], np.max(np.abs(found[3:]), axis=0))
+
+
+@lru_cache(maxsize=8192)
+def response(steps: int, smoothness: float, curvature: float) -> tuple[float, Vector, Vector]:
+    """Of one stage that knows of no strong convexity, on a quadratic: its bias, and of every step r_t and md, (T,)."""
+    found, weights, path = np.empty((3, 1)), np.empty(steps), np.empty(steps)
+    known = np.array([[steps]]), np.zeros(1), np.array([smoothness]), 0.0, np.array([curvature])
+    _responses(*known, np.empty((2, 1)), found, weights, path)
+    return float(found[0, 0]), weights, path
 
 
 @njit(cache=True)
@@ -182,8 +192,10 @@ def _prox(t: int, strength: float, smoothness: float) -> tuple[float, float, flo
 
 
 @njit(cache=True)
-def _responses(stages, strengths, smoothnesses, pull, curvatures, point, found):  # type: ignore[no-untyped-def]
+def _responses(stages, strengths, smoothnesses, pull, curvatures, point, found, weights, path):  # type: ignore[no-untyped-def]
     """Fills `found` for each candidate: bias at curvatures[0], Σ r², Σ r, bias at the others.
+
+    Of the last candidate `weights` are the r_t, and `path` holds md at curvatures[0]; both as long as the most rounds.
 
     The rows of `point`, one number for each curvature, are x and ag; the regulariser draws to the phase's start, 1.
     """
@@ -191,6 +203,7 @@ def _responses(stages, strengths, smoothnesses, pull, curvatures, point, found):
         strength, smoothness, curvature = strengths[c], smoothnesses[c], pull + curvatures[0]
         noise = lasting = 0.0
         by_x, by_ag = 0.0, 1.0  # derivatives of the output
+        place = stages[c].sum()
         # Backwards, by the chain rule: `here` is how much the output moves by a unit of error in the gradient of step
         # (k, t).
         for k in range(stages.shape[1] - 1, -1, -1):
@@ -201,6 +214,8 @@ def _responses(stages, strengths, smoothnesses, pull, curvatures, point, found):
                 here = -at_gradient * by_moved
                 noise += here * here
                 lasting += here
+                place -= 1
+                weights[place] = here
                 by_md = (at_md - at_gradient * curvature) * by_moved
                 by_x = at_x * by_moved + to_x * by_md
                 by_ag = (1 - 2 / (t + 1)) * by_ag + to_ag * by_md
@@ -217,9 +232,12 @@ def _responses(stages, strengths, smoothnesses, pull, curvatures, point, found):
                 at_md, at_x, at_gradient = _prox(t, strength, smoothness)
                 for i in range(len(curvatures)):
                     md = to_ag * point[1, i] + to_x * point[0, i]
+                    if i == 0:
+                        path[place] = md
                     x = at_md * md + at_x * point[0, i] - at_gradient * ((pull + curvatures[i]) * md - pull)
                     point[1, i] = 2 / (t + 1) * x + (1 - 2 / (t + 1)) * point[1, i]
                     point[0, i] = x
+                place += 1
         found[0, c], found[1, c], found[2, c] = point[1, 0], noise, lasting
         for i in range(1, len(curvatures)):
             found[2 + i, c] = point[1, i]

@@ -76,6 +76,13 @@ def no_better(risk: float, start: float, problem: Problem) -> str:
     return f"an excess risk {said}no better than the {start:.2g} of not training"
 
 
+def require_better(name: str, risk: float | None, problem: Problem, *, also: str = "") -> None:
+    """Infeasible for a predicted risk that is no better than that of the start; `also` says what helps beside users."""
+    if risk is not None and risk >= trivial_risk(problem):
+        condition = f"n={problem.users:,} predict a risk of {told(risk, problem)}, no better than not training"
+        raise Infeasible.too_few(name, condition, problem.users + 1, also=also)
+
+
 def constant_risk(problem: Problem) -> float | None:
     """The most that there is to learn beside always saying the declared label rate p: H(p), of a logistic loss.
 
@@ -179,12 +186,6 @@ def no_pairs(parameters: Any, problem: Problem, adjacency: Adjacency) -> "tuple[
     return ()
 
 
-def no_moves(parameters: Any, problem: Problem) -> "Sequence[Moves | None]":
-    """Of a run whose rounds leave no room for a count."""
-    del parameters, problem
-    return ()
-
-
 @dataclass(frozen=True, slots=True)
 class Counting:
     """How runs on secret samples are counted: a count of the same cohort, so that what is sampled is both."""
@@ -206,7 +207,7 @@ class Promises:
     pairs: "Callable[[Any, Problem, Adjacency], tuple[Pair, ...]]" = no_pairs
     counting: Counting = Counting()
     # How far a user moves each round whose mean leaves room for a count, under replace-one and without coins.
-    moves: "Callable[[Any, Problem], Sequence[Moves | None]]" = no_moves
+    moves: "Callable[[Any, Problem], Sequence[Moves | None]]" = lambda *_: ()
     # Why it takes one server that sees single answers, and what to take instead; None: two that see none will do.
     one_server: str | None = "nobody has proved it for sums that no server sees"
 

@@ -1,16 +1,16 @@
 """One search for all planners: candidates, the least predicted risk of them, and what works out exactly.
 
-    tried = (Candidate(risk, price, option values) ...)        each with its risk, by estimates or by exact noise
+    tried = (Candidate(risk, price, option values) ...)        with their risks, by estimates or by exact noise
     best(tried)                                                of about the least risk, the cheapest
     exactly(ranked(tried), calibrate)                          the first whose theorem has parameters for it
 
 All of it is about public numbers: a plan is as private as its calibration says, whichever candidate is taken.
 
     >>> tried = [Candidate(1.00, (64,), "many"), Candidate(1.04, (16,), "few"), Candidate(1.30, (4,), "fewest")]
-    >>> best(tried).of, [each.of for each in ranked(tried)]
+    >>> best(tried).of, [candidate.of for candidate in ranked(tried)]
     ('few', ['few', 'many', 'few', 'fewest'])
 
-What every planner leaves to its samplers, and what every `verify` asks of a plan, each said once.
+What every planner leaves to its samplers, and what every `verify` asks of a plan, said once.
 """
 
 import math
@@ -35,9 +35,9 @@ def slack(epsilon: float, *, gaussians: int, laplaces: int = 0) -> float:
     return (1 + math.exp(epsilon)) * total_variation(gaussians=gaussians, laplaces=laplaces)
 
 
-def left_of_delta(name: str, privacy: Privacy, *, gaussians: int) -> float:
+def left_of_delta(name: str, privacy: Privacy, *, gaussians: int, laplaces: int = 0) -> float:
     """δ less what the samplers lack; Infeasible where that is nothing."""
-    lacking = slack(privacy.epsilon, gaussians=gaussians)
+    lacking = slack(privacy.epsilon, gaussians=gaussians, laplaces=laplaces)
     if lacking >= privacy.delta:
         condition = f"delta={privacy.delta:g} is below the samplers' error {lacking:.2g}"
         raise Infeasible(name, condition, "a larger delta")
@@ -179,26 +179,27 @@ def best(tried: Iterable[Candidate[C]], *, near: float = NEAR) -> Candidate[C] |
     None where nothing was tried.
     """
     found = list(tried)
-    least = min((each.risk for each in found), default=0.0)
-    close = (each for each in found if each.risk <= near * least)
-    return min(close, key=lambda each: (each.price, each.risk), default=None)
+    least = min((candidate.risk for candidate in found), default=0.0)
+    close = (candidate for candidate in found if candidate.risk <= near * least)
+    return min(close, key=lambda candidate: (candidate.price, candidate.risk), default=None)
 
 
 def ranked(tried: Iterable[Candidate[C]]) -> list[Candidate[C]]:
     """The `best`, then all of finite risk, the least first."""
-    found = sorted((each for each in tried if math.isfinite(each.risk)), key=lambda each: each.risk)
+    finite = (candidate for candidate in tried if math.isfinite(candidate.risk))
+    found = sorted(finite, key=lambda candidate: candidate.risk)
     first = best(found)
     return [] if first is None else [first, *found]
 
 
-def exactly(tried: Iterable[C], calibrate: Callable[[C], P | None], *, most: int) -> P | None:
-    """What `calibrate` makes of the first candidate for which it neither raises Infeasible nor gives None.
+def exactly(tried: Iterable[Candidate[C]], calibrate: Callable[[C], P | None], *, most: int) -> P | None:
+    """What `calibrate` makes of the first candidate's values for which it neither raises Infeasible nor gives None.
 
     At most so many are tried: an exact account is slow, and the later ones promise less.
     """
-    for each in islice(tried, most):
+    for candidate in islice(tried, most):
         with suppress(Infeasible):
-            if (made := calibrate(each)) is not None:
+            if (made := calibrate(candidate.of)) is not None:
                 return made
     return None
 

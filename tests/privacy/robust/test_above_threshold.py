@@ -157,7 +157,7 @@ class TestAboveThreshold:
 def test_the_lottery_needs_less_noise(epsilon):
     plan = calibrate_test(epsilon, DELTA, 500)
     assert 0.99 * DELTA <= verify_laplace_test(plan, epsilon, DELTA) <= DELTA
-    assert plan.test.at_concentration >= 0.999 - 1e-9
+    assert plan.test.chance(plan.test.cohort_size**2) >= 0.999 - 1e-9
     assert lottery.calibrate(epsilon, DELTA, 500).noise_multiplier < 0.8 * plan.noise_multiplier
 
 

@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from quoron_privacy.accounts.gdp import delta_for
+from quoron_privacy.accounts.gdp import delta_for, randomised_response_delta
 from quoron_privacy.errors import VerificationError
 from quoron_privacy.noise.streams import SeededNoise
 from quoron_privacy.robust.filter import charging
-from quoron_privacy.robust.filter.charging import game_values, recounted_values, truncated_composition
+from quoron_privacy.robust.filter.charging import game_values, recounted_values
 from quoron_privacy.robust.filter.thresholds import HiddenCutoff, cutoff_law, end_mass
 
 
@@ -94,6 +94,19 @@ def test_no_adaptive_series_of_laplace_tests_beats_the_game(scale, hits, horizon
             assert delta_for(mu, epsilon - offset * each) <= found <= values[-1, k, 0] * (1 + 1e-12)
             if hits == 1:
                 assert found >= 0.5 * values[-1, k, 0]  # the bound is not vacuous
+
+
+def truncated_composition(*, epsilon: float, each: float, hits: int, mu: float) -> float:
+    """The bound at l = 0 by outlier-filter#f2: K randomised responses and one μ-GDP release; smallest over K."""
+    rare = 1 / (1 + math.exp(each))
+
+    def ceiling(uses: int) -> float:
+        tail = float(stats.binom.cdf(hits - 1, uses, rare)) * (1 + 1e-9)
+        return tail + randomised_response_delta(epsilon, each, uses, mu)
+
+    first = max(hits, int(hits / rare))
+    spread = max(1, int(math.sqrt(hits) / rare / 6))
+    return min(1.0, min(ceiling(first + step * spread) for step in range(64)))
 
 
 @given(

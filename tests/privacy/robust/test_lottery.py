@@ -84,7 +84,7 @@ def test_broken_plans_do_not_verify():
 def test_rungs_are_decided_in_integers():
     lottery = Lottery(10, 8, (0.25, 0.5, 1.0))
     assert [lottery.chance(score) for score in (79, 80, 97, 98, 100)] == [0.0, 0.25, 0.25, 0.5, 0.5]
-    assert lottery.at_concentration == 0.5
+    assert lottery.chance(lottery.cohort_size**2) == 0.5
 
 
 def delta_of_gaussian(mu, epsilon):

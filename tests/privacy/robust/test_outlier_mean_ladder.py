@@ -179,7 +179,7 @@ def test_plans_are_certified_at_every_budget_and_use_it_up(epsilon, delta):
     for size in (edge, edge + 1, 3 * edge, 40 * edge, LARGEST_COHORT if epsilon > 0.2 else 10 * edge):
         plan = calibrate(epsilon, delta, size)
         assert 0.999 * delta <= verify_one_shot(plan, epsilon, delta) <= delta
-        assert plan.lottery.at_concentration >= 0.999
+        assert plan.lottery.chance(plan.lottery.cohort_size**2) >= 0.999
 
 
 MEANS = [weighted_mean(5, 5, 1), weighted_mean(6, 5, 1), weighted_mean(7, 6, 1), weighted_mean(8, 7, 1)]

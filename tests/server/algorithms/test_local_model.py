@@ -18,7 +18,7 @@ from quoron_privacy import local
 from quoron_privacy.accounts import gdp
 from quoron_privacy.noise.streams import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.algorithms.local_model.plan import response
+from quoron_server.algorithms.acsa import response
 
 INFO = ALGORITHMS["local-model"]
 MANY_ITEMS = replace(PROBLEM, items_per_user=400_000)

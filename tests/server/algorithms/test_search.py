@@ -48,6 +48,7 @@ def test_what_does_not_work_out_is_passed_over_and_only_so_many_are_tried():
             raise Infeasible("some", "its test leaves nothing", "more users")
         return None if number == 1 else f"made of {number}"
 
-    assert exactly(range(10), calibrate, most=5) == "made of 2"
+    numbers = [Candidate(1.0, (number,), number) for number in range(10)]
+    assert exactly(numbers, calibrate, most=5) == "made of 2"
     assert asked == [0, 1, 2]
-    assert exactly(range(10), calibrate, most=2) is None
+    assert exactly(numbers, calibrate, most=2) is None

@@ -5,8 +5,6 @@ stops at the `hits`-th hit; afterwards, unless it stopped, one μ-GDP release is
 
 * `game_values` is exact: the value of the game in which an adversary picks every test (outlier-filter#f3).
 * `recounted_values` bounds the same by value iteration from above and the second account: what `verify` asks.
-* `truncated_composition` is a looser ceiling from finite sums alone (outlier-filter#f2), and shares no code
-  with the game.
 
 Source: docs/privacy/outlier-filter.md#f3.
 
@@ -22,11 +20,10 @@ import math
 from functools import lru_cache
 
 import numpy as np
-import scipy
 from numpy.typing import NDArray
 
 from quoron_privacy.accounts import gdp, losses
-from quoron_privacy.accounts.gdp import delta_for, randomised_response_delta
+from quoron_privacy.accounts.gdp import delta_for
 from quoron_privacy.errors import VerificationError, count, positive
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_privacy.robust.filter.thresholds import HiddenCutoff, cutoff_law
@@ -188,19 +185,3 @@ def recounted_values(
         before = np.minimum(now * (1 + 1e-12), 1.0)  # for rounding: 6 units in the last place over q0, at most
         values[level] = before[np.array(offsets) - lowest + 1]
     return values
-
-
-def truncated_composition(*, epsilon: float, each: float, hits: int, mu: float) -> float:
-    """Return the same bound at l = 0 by outlier-filter#f2: the exact curve of K randomised responses and one μ-GDP
-    release, plus the probability that K of them make fewer than `hits` hits; smallest over K."""
-    positive(epsilon=epsilon, each=each)
-    count(hits=hits)
-    rare = 1 / (1 + math.exp(each))
-
-    def ceiling(uses: int) -> float:
-        tail = float(scipy.stats.binom.cdf(hits - 1, uses, rare)) * (1 + 1e-9)
-        return tail + randomised_response_delta(epsilon, each, uses, mu)
-
-    first = max(hits, int(hits / rare))
-    spread = max(1, int(math.sqrt(hits) / rare / 6))
-    return min(1.0, min(ceiling(first + step * spread) for step in range(64)))

@@ -28,7 +28,7 @@ from quoron_privacy.errors import Infeasible, VerificationError, count, non_nega
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_privacy.release import Adjacency
 from quoron_privacy.robust.filter.charging import cutoff_curves, looked_up, mu_grid, recounted
-from quoron_privacy.robust.filter.thresholds import cutoff_law, end_mass, require
+from quoron_privacy.robust.filter.thresholds import cutoff_law, end_mass, left_of_delta, require
 
 Vector = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -157,23 +157,14 @@ def calibrate(
 
     Raises Infeasible naming the smallest cohort that would do.
     """
-    positive(epsilon=epsilon)
-    probability(delta=delta)
     count(cohort_size=cohort_size, phase_users=phase_users)
-    non_negative(eta_beta=eta_beta, score_error=score_error, delta_slack=delta_slack)
-    target = delta - (1 + math.exp(epsilon)) * delta_slack
-    if target <= 0:
-        raise Infeasible("outlier filter", "(1 + e^ε)·delta_slack < δ fails", f"delta > {delta - target:.3g}")
-    if eta_beta > 2:
-        raise Infeasible("outlier filter", f"step·smoothness = {eta_beta:g} <= 2 fails", "a step of at most 2/β")
+    non_negative(score_error=score_error)
+    target = left_of_delta("outlier filter", epsilon, delta, eta_beta, delta_slack)
     best = _search(epsilon, target, cohort_size, eta_beta, phase_users, score_error, adjacency == "zero-out")
     if best is None:
         edge = _smallest_cohort(epsilon, target, eta_beta, phase_users, score_error, adjacency == "zero-out")
-        raise Infeasible(
-            "outlier filter (outlier-filter#f1)",
-            f"cohort_size={cohort_size:,} is too small at epsilon={epsilon:g}, delta={delta:g}, ηβ={eta_beta:g}",
-            f"cohort_size >= {edge:,} (better {math.ceil(1.5 * edge):,})",
-        )
+        why, better = f"at epsilon={epsilon:g}, delta={delta:g}, ηβ={eta_beta:g}", math.ceil(1.5 * edge)
+        raise Infeasible.small_cohort("outlier filter (outlier-filter#f1)", cohort_size, why, edge, better)
     return _least_noise(best, epsilon, delta, adjacency, delta_slack)
 
 
@@ -182,11 +173,7 @@ def smallest_cohort(epsilon: float, delta: float, eta_beta: float, *, adjacency:
 
     The noise explodes at this edge; plan for at least 1.5 times as many.
     """
-    positive(epsilon=epsilon)
-    probability(delta=delta)
-    non_negative(eta_beta=eta_beta)
-    if eta_beta > 2:
-        raise Infeasible("outlier filter", f"step·smoothness = {eta_beta:g} <= 2 fails", "a step of at most 2/β")
+    left_of_delta("outlier filter", epsilon, delta, eta_beta)
     return _smallest_cohort(epsilon, delta, eta_beta, 1, 0.0, adjacency == "zero-out")
 
 

@@ -33,7 +33,7 @@ from quoron_privacy.accounts.roots import least_number
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError, count, non_negative, positive, probability
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_privacy.robust.filter.concentration import Vector
-from quoron_privacy.robust.filter.thresholds import require
+from quoron_privacy.robust.filter.thresholds import left_of_delta, require
 
 loops = OnFirstUse("quoron_privacy.robust.filter.soft_filter_loops")
 
@@ -152,33 +152,20 @@ def calibrate(
     `phase_users` bears on utility alone: ordinary users use up at most three tenths of Vmax over a phase of that
     many, and then pass the test with probability 0.998. Raises Infeasible naming the smallest cohort that would do.
     """
-    positive(epsilon=epsilon)
-    probability(delta=delta)
     count(cohort_size=cohort_size, phase_users=phase_users)
-    non_negative(eta_beta=eta_beta, score_error=score_error, delta_slack=delta_slack)
-    target = delta - (1 + math.exp(epsilon)) * delta_slack
-    if target <= 0:
-        raise Infeasible("soft filter", "(1 + e^ε)·delta_slack < δ fails", f"delta > {delta - target:.3g}")
-    if eta_beta > 2:
-        raise Infeasible("soft filter", f"step·smoothness = {eta_beta:g} <= 2 fails", "a step of at most 2/β")
+    non_negative(score_error=score_error)
+    target = left_of_delta("soft filter", epsilon, delta, eta_beta, delta_slack)
     best = _search(epsilon, target, cohort_size, eta_beta, phase_users, score_error)
     if best is None:
         edge = _smallest_cohort(epsilon, target, eta_beta, phase_users, score_error)
-        raise Infeasible(
-            "soft filter (soft-filter#sf1)",
-            f"cohort_size={cohort_size:,} is too small at epsilon={epsilon:g}, delta={delta:g}, ηβ={eta_beta:g}",
-            f"cohort_size >= {edge:,} (better {2 * edge:,})",
-        )
+        why = f"at epsilon={epsilon:g}, delta={delta:g}, ηβ={eta_beta:g}"
+        raise Infeasible.small_cohort("soft filter (soft-filter#sf1)", cohort_size, why, edge, 2 * edge)
     return best
 
 
 def smallest_cohort(epsilon: float, delta: float, eta_beta: float) -> int:
     """B_min, the least cohort for which `calibrate` finds parameters, at ten rounds a phase. Use at least twice it."""
-    positive(epsilon=epsilon)
-    probability(delta=delta)
-    non_negative(eta_beta=eta_beta)
-    if eta_beta > 2:
-        raise Infeasible("soft filter", f"step·smoothness = {eta_beta:g} <= 2 fails", "a step of at most 2/β")
+    left_of_delta("soft filter", epsilon, delta, eta_beta)
     return _smallest_cohort(epsilon, delta, eta_beta, 1, 0.0)
 
 

@@ -26,7 +26,15 @@ from math import ceil
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron_privacy.errors import ConfigError, VerificationError, count, non_negative, positive
+from quoron_privacy.errors import (
+    ConfigError,
+    Infeasible,
+    VerificationError,
+    count,
+    non_negative,
+    positive,
+    probability,
+)
 from quoron_privacy.noise.streams import RandomStream
 
 _STEPS = 2.0**20  # grid steps in one scale
@@ -126,6 +134,22 @@ def end_mass(centre: int, decay: float) -> float:
     ratio = math.exp(-decay)
     total = 1 + 2 * ratio * (1 - ratio ** (centre - 1)) / (1 - ratio)
     return float(ratio ** (centre - 1) / total)
+
+
+def left_of_delta(mechanism: str, epsilon: float, delta: float, eta_beta: float, delta_slack: float = 0.0) -> float:
+    """Return δ less what noise that differs from its law by `delta_slack` costs: (1 + e^ε) times that.
+
+    Raises Infeasible where nothing is left, or where steps are so long that they do not contract.
+    """
+    positive(epsilon=epsilon)
+    probability(delta=delta)
+    non_negative(eta_beta=eta_beta, delta_slack=delta_slack)
+    left = delta - (1 + math.exp(epsilon)) * delta_slack
+    if left <= 0:
+        raise Infeasible(mechanism, "(1 + e^ε)·delta_slack < δ fails", f"delta > {delta - left:.3g}")
+    if eta_beta > 2:
+        raise Infeasible(mechanism, f"step·smoothness = {eta_beta:g} <= 2 fails", "a step of at most 2/β")
+    return left
 
 
 def require(holds: bool, condition: str, parameters: object) -> None:

@@ -34,6 +34,7 @@ from quoron_privacy.release import Adjacency
 from quoron_privacy.robust import above_threshold, subsampled_lottery
 from quoron_privacy.robust.above_threshold import Series
 from quoron_privacy.robust.combinations import Aggregate, Sampling, Test, theorem_for
+from quoron_privacy.robust.lottery import core_for
 from quoron_privacy.robust.outlier_mean import (
     LARGEST_COHORT,
     RADII,
@@ -41,7 +42,9 @@ from quoron_privacy.robust.outlier_mean import (
     Kind,
     OutlierMean,
     best_mean,
+    ramp_floor,
     recounted_slack,
+    weighted_shifts,
 )
 from quoron_privacy.robust.subsampled_lottery import SubsampledLottery, sampling_rate
 from quoron_server.algorithms import acsa, search
@@ -55,7 +58,6 @@ from quoron_server.algorithms.accelerated_erm.method import (
     Phase,
     participations,
 )
-from quoron_server.algorithms.accelerated_erm.noise import lottery_noise, removing, threshold_noise
 from quoron_server.algorithms.averaged_sgd import default_clip, ranking_mu, replaced_ranking_mu
 from quoron_server.algorithms.info import AlgorithmInfo, Choosing, Chosen, Factor, NoBlackBoxes, Promises, trivial_risk
 from quoron_server.algorithms.noisy import plan as worth
@@ -87,6 +89,9 @@ UNLIKE = 0.25  # of the gradient's bound: how users of a table differ however ma
 STRAY = 0.005  # share of pairs that the tests forgive in addition, for points where users differ more
 STEEPER = 1.25  # curvature away from the optimum, over that at it
 MISSED = 1e-3  # chance that any pair lies beyond a guaranteed τ
+LADDERS = ((11.0, 1.3), (14.0, 1.1), (25.0, 1.0))  # rungs over γ√T/μ, and the noise over that of their middle's shift
+TAIL = 0.03  # of δ, for each tail of a noisy threshold
+COSTS = (0.15, 0.3, 0.5)  # of ε, for its tests
 
 # How cohorts are drawn that are not everybody.
 DRAWN: dict[str, Sampling] = {"secret": "without-replacement", "public": "public-schedule", "coins": "poisson"}
@@ -241,11 +246,11 @@ class Scene:
             total = mu_for(*target)
             # Where everybody is asked they are none, and twice their μ is as good a guess.
             coins = o.schedule == "coins"
-            each = [
+            mus = [
                 2 * replaced_ranking_mu(rate, draft.rounds, total) if coins else ranking_mu(rate, draft.rounds, total)
                 for rate, draft in zip(rates, drafts, strict=True)
             ]
-            return np.array([mean_sensitivity(1.0, draft.cohort) / mu for draft, mu in zip(drafts, each, strict=True)])
+            return np.array([mean_sensitivity(1.0, draft.cohort) / mu for draft, mu in zip(drafts, mus, strict=True)])
         return lottery_noise(*target, cohorts, rates, often, o.kappa, o.aggregate, lost)
 
 
@@ -253,6 +258,69 @@ class Scene:
 def _width(dimension: int) -> float:
     """c: pairs concentrate at √2 deviations in high dimension; below that τ has to reach their tail."""
     return max(FARTHER, math.sqrt(float(chdtri(dimension, 1 - (1 - BEYOND))) / dimension))
+
+
+# -- noise, about: it ranks plans and sets none ------------------------------------------------------------------------
+
+
+def removing(kappa: Kappa | None, kind: Kind, hostile_share: float) -> Kappa | None:
+    """κ as asked; else 1 with declared adversarial users, as it removes from τ on; else None: the one of less noise."""
+    return 1 if kappa is None and kind == "weighted" and hostile_share > 0 else kappa
+
+
+def lottery_noise(
+    epsilon: float,
+    delta: float,
+    cohorts: Integers,
+    rates: Sequence[float],
+    often: Sequence[int],
+    kappa: Kappa | None,
+    kind: Kind,
+    forgiven: Integers,
+) -> Vector:
+    """σ/τ of `subsampled_lottery.calibrate` for each cohort: within a fifth, but for small random cohorts a half."""
+    total = mu_for(epsilon, delta)
+    steepness = np.array(rates) * np.sqrt(often) / total
+    each = np.array([ranking_mu(rate, count, total) for rate, count in zip(rates, often, strict=True)])
+    found = np.full(len(cohorts), np.inf)
+    for rungs, more in LADDERS:
+        ladders = np.maximum(12, np.ceil(rungs * steepness)).astype(np.int64)
+        shifts = _usual_shifts(cohorts, core_for(cohorts, ladders) - forgiven, forgiven, kappa, kind)
+        found = np.minimum(found, more * shifts / each)
+    return found
+
+
+def _usual_shifts(cohorts: Integers, cores: Integers, forgiven: Integers, kappa: Kappa | None, kind: Kind) -> Vector:
+    """The mean shift of the aggregate halfway up the ladder for each cohort and core; inf where there is none."""
+    halfway = (cores + cohorts - forgiven) // 2
+    if kind == "weighted":
+        return np.where(cores >= ramp_floor(cohorts) + (kappa or 1), weighted_shifts(cohorts, halfway, kappa), np.inf)
+    found = np.full(len(cohorts), np.inf)
+    for place, (size, core, usual) in enumerate(zip(cohorts.tolist(), cores.tolist(), halfway.tolist(), strict=True)):
+        if (mean := best_mean(size, core, kappa, kind)) is not None:
+            shifts, chances = mean.shifts_at(np.array([size * usual]))
+            found[place] = shifts[0] @ chances[0]
+    return found
+
+
+def threshold_noise(
+    epsilon: float,
+    delta: float,
+    cohorts: Integers,
+    rounds: Integers,
+    often: Integers,
+    kappa: Kappa | None,
+    forgiven: Integers,
+) -> Vector:
+    """σ/τ of `above_threshold.calibrate` for each cohort, within about a fifth."""
+    first, others = math.log(0.5 / (TAIL * delta)), np.log(0.5 * often / (TAIL * delta))
+    width = math.sqrt(first + 7) + np.sqrt(2 * (others + np.log(rounds) + 7))
+    found = np.full(len(cohorts), np.inf)
+    for share in COSTS:
+        cores = np.floor(cohorts - 2 - forgiven - 2 * width**2 / (share * epsilon)).astype(np.int64)
+        each = mu_for((1 - share) * epsilon, 0.9 * delta) / np.sqrt(often)
+        found = np.minimum(found, weighted_shifts(cohorts, cores, kappa) / each)
+    return found
 
 
 # -- candidates --------------------------------------------------------------------------------------------------------
@@ -471,9 +539,10 @@ def plan(problem: Problem, privacy: Privacy, options: AcceleratedERMOptions) -> 
     options = replace(options, kappa=removing(options.kappa, options.aggregate, problem.beliefs.hostile_share))
     scenes = [Scene(problem, privacy, options, smoothing) for smoothing in smoothings(problem, privacy, options)]
     tried: dict[object, Candidate[tuple[Scene, Family, int]]] = {}
-    for each in ranked(_candidates(scenes)):
-        tried.setdefault(_noise_of(each), each)  # of those with the same noise one is enough
-    found = exactly(tried.values(), lambda each: _calibrated(*each.of), most=TRIED)
+    for candidate in ranked(_candidates(scenes)):
+        drafts = ((draft.users, draft.cohort, draft.rounds) for draft in candidate.of[1].drafts)
+        tried.setdefault(tuple(drafts), candidate)  # of those with the same noise one is enough
+    found = exactly(tried.values(), lambda values: _calibrated(*values), most=TRIED)
     if found is None:
         rounds = f"{options.rounds} rounds" if options.rounds else "any number of rounds"
         condition = f"{problem.users:,} users are too few for {rounds} at epsilon={privacy.epsilon:g}"
@@ -589,7 +658,7 @@ def moves(p: AcceleratedERMParameters, problem: Problem) -> list[Moves | None]:
             return None
         return Moves.of(lambda how: sensitivity_recount.rows(phase.radius, phase.cohort_size, how) / phase.noise_scale)
 
-    return [each for phase in p.phases for each in [once(phase)] * phase.rounds]
+    return [moved for phase in p.phases for moved in [once(phase)] * phase.rounds]
 
 
 def recounted_mu(account: Clipped, radius: float, scale: float, dimension: int) -> float:
@@ -607,12 +676,6 @@ def _candidates(scenes: list[Scene]) -> Iterator[Candidate[tuple[Scene, Family, 
             yield Candidate(float(risks.min()), (gradients,), (scene, family, int(risks.argmin())))
 
 
-def _noise_of(each: Candidate[tuple[Scene, Family, int]]) -> object:
-    """All that a candidate's noise depends on."""
-    _, family, _ = each.of
-    return tuple((draft.users, draft.cohort, draft.rounds) for draft in family.drafts)
-
-
 def _calibrated(scene: Scene, family: Family, place: int) -> Chosen | None:
     """With exact accounts and noise; None where it is no better than not training.
 
@@ -622,7 +685,7 @@ def _calibrated(scene: Scene, family: Family, place: int) -> Chosen | None:
     phases: list[Phase] = []
     for draft, stages, shape in family.at(place):
         phase = Phase(
-            first=sum(each.users for each in phases),
+            first=sum(phase.users for phase in phases),
             users=draft.users,
             cohort_size=draft.cohort,
             stages=stages,
@@ -702,9 +765,9 @@ def account(
 
     Its test forgives that the average count misses the cohort by `forgiven`. Raises Infeasible.
     """
-    epsilon, delta = privacy.epsilon, _delta_left(problem, privacy.epsilon, privacy.delta, rounds)
-    if delta <= 0:
-        raise Infeasible(name, f"delta={privacy.delta:g} is below the samplers' error", "a larger delta")
+    # The samplers' total variation in one phase; less, however little it is.
+    left = search.left_of_delta(name, privacy, gaussians=rounds * problem.dimension, laplaces=rounds + 1)
+    epsilon, delta = privacy.epsilon, math.nextafter(left, -1.0)
     if test == "none":
         draws = DRAWS["poisson-replaced" if coins else "without-replacement"]
         return Clipped(cohort, draws.round_mu(draws.rate(cohort, users), rounds, epsilon, delta), coins)
@@ -743,12 +806,6 @@ def noise_scale(dimension: int, phase: Numbers) -> float:
     if left < 0.5:
         raise Infeasible(NAME, f"{phase.rounds} rounds are below the resolution of the noise", "fewer rounds")
     return phase.radius * multiplier * widened / left
-
-
-def _delta_left(problem: Problem, epsilon: float, delta: float, rounds: int) -> float:
-    """δ less what the samplers' total variation in one phase adds."""
-    lacking = search.slack(epsilon, gaussians=rounds * problem.dimension, laplaces=rounds + 1)
-    return math.nextafter(delta - lacking, -1.0)  # less, however little it is
 
 
 def _test(options: AcceleratedERMOptions) -> Test:

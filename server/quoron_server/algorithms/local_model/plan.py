@@ -6,16 +6,16 @@ docs/privacy/local-model.md#r5.
 Predicted excess risk of accelerated steps with fresh users, from public facts; it ranks plans and never sets noise.
 
 On a quadratic of one curvature the steps are linear, so the error of the model is a sum of responses: to the start
-point and to the error of every gradient estimate. Where the curvature is unknown the proved bound ranks plans instead:
-docs/privacy/local-model.md#r6.
+point and to the error of every gradient estimate. The steps are those of `acsa` without strong convexity, Ls = β.
+Where the curvature is unknown the proved bound ranks plans instead: docs/privacy/local-model.md#r6.
 
 `local-model` in the registry.
 """
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 from typing import Literal
 
@@ -26,10 +26,10 @@ from quoron_privacy import local
 from quoron_privacy.accounts import sensitivity_recount
 from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
-from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_privacy.means.rotation import coordinate_bound, padded
 from quoron_privacy.noise.streams import total_variation
 from quoron_server.algorithms import centring, search
+from quoron_server.algorithms.acsa import response
 from quoron_server.algorithms.averaged_sgd import default_clip, smoothings
 from quoron_server.algorithms.info import (
     AlgorithmInfo,
@@ -51,8 +51,6 @@ from quoron_server.problem import Problem
 
 Vector = NDArray[np.float64]
 
-loops = OnFirstUse("quoron_server.algorithms.local_model.plan_loops")
-
 
 def accelerated_risk(problem: Problem, steps: int, beta: float, smoothness: float, variances: Vector) -> float:
     """Predicted excess risk, exact for a quadratic of one curvature, else local-model#r6; variances of ĝ_t (T,)."""
@@ -64,13 +62,6 @@ def accelerated_risk(problem: Problem, steps: int, beta: float, smoothness: floa
     t = np.arange(1, steps + 1)
     local_noise = float(np.sum(t**2 * variances)) / (4 * (beta - smoothness))
     return (beta * problem.radius**2 + local_noise) / (steps * (steps + 1) / 2)
-
-
-@lru_cache(maxsize=8192)
-def response(steps: int, beta: float, curvature: float) -> tuple[float, Vector, Vector]:
-    """Of accelerated steps on a quadratic: a_T per unit of start distance, per unit of error of each ĝ_t, and y_t."""
-    weights, path = np.empty(steps), np.empty(steps)
-    return float(loops.response(beta, curvature, weights, path)), weights, path
 
 
 NAME = "local-model"
@@ -96,65 +87,21 @@ class LocalModelOptions:
     smoothing: float | None = None  # λ of the Moreau envelope, for losses whose slope jumps
 
 
-@dataclass(frozen=True, slots=True)
-class _Reports:
-    """What the users of one step send."""
-
-    scouts: int
-    vectors: int
-    radius: float  # C_0
-    scale: float  # σ
-    epsilon: float  # of a vector report
-    range_epsilon: float = 0.0
-    bins: int = 0
-    half_width: float = 0.0
-    warm_ups: int = 0
-    warm_users: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class _Run:
-    """What is chosen of a run."""
-
-    estimator: Estimator
-    steps: int
-    sent: _Reports
-    smoothing: float
-    inverse_step: float
+# What the users of a step send, with the smoothing and β of its steps.
+_Drafted = tuple[LocalModelParameters, float, float]
 
 
 def plan(problem: Problem, privacy: Privacy, options: LocalModelOptions) -> Chosen:
     """The plan of fewest interactions within 5 % of the least predicted risk; Infeasible, with the users it takes."""
     _require(problem, options)
     found = {name: _best(problem, privacy, options, name) for name in _wanted(options)}
-    feasible = [each for each in found.values() if each is not None]
-    if not feasible or (least := min(each.risk for each in feasible)) >= _worth(problem):
+    feasible = [candidate for candidate in found.values() if candidate is not None]
+    if not feasible or (least := min(candidate.risk for candidate in feasible)) >= _worth(problem):
         raise _infeasible(problem, options, feasible)
-    chosen = next(each for each in feasible if each.risk <= least * EQUAL)
-    run = chosen.of
-    sent = run.sent
-    p = LocalModelParameters(
-        estimator=run.estimator,
-        reason=_reason(found, options),
-        reports=options.reports if run.estimator == "range" else "disjoint",
-        steps=run.steps,
-        scouts=sent.scouts,
-        vectors=sent.vectors,
-        inverse_step=run.inverse_step,
-        first_radius=sent.radius,
-        noise_scale=sent.scale,
-        vector_epsilon=sent.epsilon,
-        vector_delta=privacy.delta,
-        range_epsilon=sent.range_epsilon,
-        bins=sent.bins,
-        half_width=sent.half_width,
-        spread=problem.user_deviation,
-        sampling_variance=problem.user_deviation**2 / sent.vectors,
-        smoothness=_smoothness(problem, run.smoothing),
-        smoothing=run.smoothing,
-        warm_ups=sent.warm_ups,
-        warm_users=sent.warm_users,
-    )
+    chosen = next(candidate for candidate in feasible if candidate.risk <= least * EQUAL)
+    sent, smoothing, inverse_step = chosen.of
+    smooth = _smoothness(problem, smoothing)
+    p = replace(sent, reason=_reason(found, options), inverse_step=inverse_step, smoothness=smooth, smoothing=smoothing)
     return Chosen(p, chosen.risk)
 
 
@@ -164,6 +111,7 @@ def verify(plan: RunPlan) -> None:
     promise, ranged = plan.guarantee, p.estimator == "range"
     rough = plan.problem.smoothness is None
     slots = p.steps * p.users_a_step + p.warm_ups * p.warm_users
+    binned = 2 <= p.bins <= 2**16 and 0 < p.half_width < math.inf
     search.require(
         NAME,
         ("estimator clip, tracking or range", p.estimator in ESTIMATORS, p.estimator),
@@ -177,7 +125,7 @@ def verify(plan: RunPlan) -> None:
             (p.vector_epsilon, p.range_epsilon),
         ),
         ("vector_delta within the guaranteed delta", 0 < p.vector_delta <= promise.delta, p.vector_delta),
-        ("2 to 65536 bins of a finite width", not ranged or _binned(p), (p.bins, p.half_width)),
+        ("2 to 65536 bins of a finite width", not ranged or binned, (p.bins, p.half_width)),
         ("the same users for both reports when split", p.reports == "disjoint" or p.scouts == p.vectors, p.scouts),
         (f"at most {plan.problem.users} users with a slot", slots <= plan.problem.users, slots),
         ("inverse_step > 0", 0 < p.inverse_step < math.inf, p.inverse_step),
@@ -202,10 +150,6 @@ def _within(p: LocalModelParameters, epsilon: float) -> bool:
         return p.range_epsilon == 0 and 0 < p.vector_epsilon <= epsilon
     both = p.vector_epsilon + p.range_epsilon if p.reports == "split" else max(p.vector_epsilon, p.range_epsilon)
     return min(p.vector_epsilon, p.range_epsilon) > 0 and both <= epsilon
-
-
-def _binned(p: LocalModelParameters) -> bool:
-    return 2 <= p.bins <= 2**16 and 0 < p.half_width < math.inf
 
 
 def _spent(p: LocalModelParameters, dimension: int, epsilon: float) -> float:
@@ -239,14 +183,14 @@ def _wanted(options: LocalModelOptions) -> tuple[Estimator, ...]:
 
 def _best(
     problem: Problem, privacy: Privacy, options: LocalModelOptions, estimator: Estimator
-) -> Candidate[_Run] | None:
+) -> Candidate[_Drafted] | None:
     """The estimator's candidate with fewest interactions among about the best; None where none is feasible."""
     return best(
-        each
+        candidate
         for steps in _steps(options, estimator)
         for warm in _warm_ups(problem, estimator, steps)
         if (sent := _reports(problem, privacy, options, estimator, steps - warm[0], *warm)) is not None
-        for each in _candidates(problem, options, estimator, steps - warm[0], sent)
+        for candidate in _candidates(problem, options, sent)
     )
 
 
@@ -278,31 +222,62 @@ def _reports(
     steps: int,
     warm_ups: int = 0,
     warm_users: int = 0,
-) -> _Reports | None:
-    """What a step's users send; None where there are too few of them."""
+) -> LocalModelParameters | None:
+    """What a step's users send, before the size of the steps is chosen; None where there are too few of them."""
     users, d = (problem.users - warm_ups * warm_users) // steps, problem.dimension
     first = options.clip_norm or default_clip(problem)
+
+    def sent(
+        scouts: int,
+        vectors: int,
+        radius: float,
+        epsilon: float,
+        range_epsilon: float = 0.0,
+        bins: int = 0,
+        half_width: float = 0.0,
+    ) -> LocalModelParameters:
+        return LocalModelParameters(
+            estimator=estimator,
+            reason="",
+            reports=options.reports if estimator == "range" else "disjoint",
+            steps=steps,
+            scouts=scouts,
+            vectors=vectors,
+            inverse_step=0.0,
+            first_radius=radius,
+            noise_scale=vector_scale(epsilon, privacy.delta, d),
+            vector_epsilon=epsilon,
+            vector_delta=privacy.delta,
+            range_epsilon=range_epsilon,
+            bins=bins,
+            half_width=half_width,
+            spread=problem.user_deviation,
+            sampling_variance=problem.user_deviation**2 / vectors,
+            smoothness=0.0,
+            smoothing=0.0,
+            warm_ups=warm_ups,
+            warm_users=warm_users,
+        )
+
     if users < 1:
         return None
     if estimator != "range":
-        scale, warm = vector_scale(privacy.epsilon, privacy.delta, d), (warm_ups, warm_users)
-        return _Reports(0, users, first, scale, privacy.epsilon, 0.0, 0, 0.0, *warm)
+        return sent(0, users, first, privacy.epsilon)
     layout = _layout(problem, first, FAILURE / steps)
     if layout is None:
         return None
     bins, half_width, radius = layout
+    needed = partial(local.crude_mean_users, dimension=d, bins=bins, failure=FAILURE / steps)
     if options.reports == "disjoint":
-        scouts = local.crude_mean_users(dimension=d, epsilon=privacy.epsilon, bins=bins, failure=FAILURE / steps)
-        scale, left = vector_scale(privacy.epsilon, privacy.delta, d), users - scouts
-        if left < 1:
+        scouts = needed(epsilon=privacy.epsilon)
+        if scouts >= users:
             return None
-        return _Reports(scouts, left, radius, scale, privacy.epsilon, privacy.epsilon, bins, half_width)
+        return sent(scouts, users - scouts, radius, privacy.epsilon, privacy.epsilon, bins, half_width)
     for share in SPLITS:  # the least share leaves the least noise
         own = share * privacy.epsilon
-        if local.crude_mean_users(dimension=d, epsilon=own, bins=bins, failure=FAILURE / steps) <= users:
+        if needed(epsilon=own) <= users:
             rest = (privacy.epsilon - own) * (1 - 1e-12)  # plain sums, which a client can check for itself
-            scale = vector_scale(rest, privacy.delta, d)
-            return _Reports(users, users, radius, scale, rest, own, bins, half_width)
+            return sent(users, users, radius, rest, own, bins, half_width)
     return None
 
 
@@ -320,15 +295,15 @@ def _layout(problem: Problem, bound: float, failure: float) -> tuple[int, float,
 
 
 def _candidates(
-    problem: Problem, options: LocalModelOptions, estimator: Estimator, steps: int, sent: _Reports
-) -> Iterator[Candidate[_Run]]:
+    problem: Problem, options: LocalModelOptions, sent: LocalModelParameters
+) -> Iterator[Candidate[_Drafted]]:
     """All step sizes and smoothings for what a step's users send."""
-    sampling = problem.user_deviation**2 / sent.vectors
-    noise = problem.dimension * sent.scale**2 / sent.vectors
-    first, margin = sent.radius, centring.margin(problem.dimension)
+    steps, sampling = sent.steps, sent.sampling_variance
+    noise = problem.dimension * sent.noise_scale**2 / sent.vectors
+    first, margin = sent.first_radius, centring.margin(problem.dimension)
     for _ in range(sent.warm_ups):
-        found = (problem.user_deviation**2 + problem.dimension * (sent.scale * first) ** 2) / sent.warm_users
-        first = centring.next_radius(problem.user_deviation, found, 0.0, margin, sent.radius)
+        found = (problem.user_deviation**2 + problem.dimension * (sent.noise_scale * first) ** 2) / sent.warm_users
+        first = centring.next_radius(problem.user_deviation, found, 0.0, margin, sent.first_radius)
     loudest = math.sqrt(sampling + noise * first**2)
     root = loudest * math.sqrt(steps * (steps + 1) * (steps + 2) / 12) / problem.radius
     for parameter in smoothings(problem, options.smoothing, problem.radius, none=False):
@@ -336,7 +311,7 @@ def _candidates(
         for factor in STEPS if not sent.warm_ups else STEPS[(STEPS >= 0.25) & (STEPS <= 2)]:
             beta = smoothness * (1 + 1e-3) + factor * root
             variances = np.full(steps, sampling + noise * first**2)
-            if estimator == "tracking":
+            if sent.estimator == "tracking":
                 variances = centring.agd_variances(
                     path=_path(problem, steps, beta),
                     distance=problem.radius,
@@ -350,8 +325,8 @@ def _candidates(
                 )
             risk = accelerated_risk(problem, steps, beta, smoothness, variances)
             risk += 0.5 * parameter * problem.lipschitz**2
-            run = _Run(estimator, steps, sent, parameter, float(beta))
-            yield Candidate(risk + statistical_floor(problem), (steps + sent.warm_ups,), run)
+            drafted = sent, parameter, float(beta)
+            yield Candidate(risk + statistical_floor(problem), (steps + sent.warm_ups,), drafted)
 
 
 def _smoothness(problem: Problem, parameter: float) -> float:
@@ -374,20 +349,20 @@ def _worth(problem: Problem) -> float:
     return min(start, problem.even_curvature * (problem.feature_norm * far) ** 2 / (2 * problem.features))
 
 
-def _reason(found: dict[Estimator, Candidate[_Run] | None], options: LocalModelOptions) -> str:
+def _reason(found: dict[Estimator, Candidate[_Drafted] | None], options: LocalModelOptions) -> str:
     """Why this estimator, in one phrase."""
     if options.estimator != "auto":
         return "asked for"
-    risks = [f"{name} {'is infeasible' if each is None else f'{each.risk:.2g}'}" for name, each in found.items()]
+    risks = [f"{name} {'is infeasible' if chosen is None else f'{chosen.risk:.2g}'}" for name, chosen in found.items()]
     return f"least predicted risk: {', '.join(risks)}"
 
 
-def _infeasible(problem: Problem, options: LocalModelOptions, feasible: list[Candidate[_Run]]) -> Infeasible:
+def _infeasible(problem: Problem, options: LocalModelOptions, feasible: list[Candidate[_Drafted]]) -> Infeasible:
     if options.rounds is not None and options.estimator == "range" and options.rounds % 2:
         return Infeasible(NAME, f"{options.rounds} rounds are no pairs of range and vector", "an even rounds")
     condition = f"{problem.users:,} users are too few for range reports of {padded(problem.dimension)} coordinates"
     if feasible:
-        found = no_better(min(each.risk for each in feasible), _worth(problem), problem)
+        found = no_better(min(candidate.risk for candidate in feasible), _worth(problem), problem)
         condition = f"{problem.users:,} local reports predict {found}"
     elif _layout(problem, options.clip_norm or default_clip(problem), FAILURE) is None:
         return Infeasible(NAME, "users are spread over the whole range, which bins cannot divide", "another estimator")

@@ -42,8 +42,7 @@ from quoron_server.algorithms.info import (
     Choosing,
     Chosen,
     Promises,
-    told,
-    trivial_risk,
+    require_better,
 )
 from quoron_server.algorithms.localised.method import Aggregate, LocalisedSGD, Rule
 from quoron_server.algorithms.localised.plan import (
@@ -194,9 +193,7 @@ def search_filtered(
     _, schedule, geometry = best
     filter_ = calibrate(schedule.cohort_size, min(2.0, schedule.largest_step * geometry.beta * (1 + 1e-12)))
     chosen = behind_filter(kind, problem, schedule, filter_, geometry, filter=filter_, norm=geometry.norm)
-    if chosen.risk is not None and chosen.risk >= trivial_risk(problem):
-        condition = f"n={problem.users:,} predict a risk of {told(chosen.risk, problem)}, no better than not training"
-        raise Infeasible.too_few(name, condition, problem.users + 1)
+    require_better(name, chosen.risk, problem)
     return chosen
 
 

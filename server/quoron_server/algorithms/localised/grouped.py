@@ -31,8 +31,7 @@ from quoron_server.algorithm import Vector
 from quoron_server.algorithms import search
 from quoron_server.algorithms.averaged_sgd import PhaseModels, excess_risks, step_grid, suffix_shares
 from quoron_server.algorithms.info import ITERATES, AlgorithmInfo, Choosing, Chosen, Factor, Promises
-from quoron_server.algorithms.localised.method import LocalisedSGD, Phase
-from quoron_server.algorithms.localised.plain import GroupedParameters, PlainMeans, Share
+from quoron_server.algorithms.localised.method import GroupedParameters, LocalisedSGD, Phase, PlainMeans, Share
 from quoron_server.algorithms.localised.plan import Shape, shapes
 from quoron_server.algorithms.references import FELDMAN_2020, theirs
 from quoron_server.algorithms.search import Candidate, best, round_grid

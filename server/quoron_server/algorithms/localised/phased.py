@@ -19,8 +19,7 @@ from quoron_privacy.noise.streams import total_variation
 from quoron_privacy.release import Adjacency
 from quoron_server.algorithms import search
 from quoron_server.algorithms.info import ITERATES, AlgorithmInfo, Chosen, Factor, Promises
-from quoron_server.algorithms.localised.method import LocalisedSGD
-from quoron_server.algorithms.localised.plain import PhasedParameters, PlainMean
+from quoron_server.algorithms.localised.method import LocalisedSGD, PhasedParameters, PlainMean
 from quoron_server.algorithms.localised.plan import (
     SizedOptions,
     as_phases,

@@ -15,14 +15,17 @@ move, and steps projections that bring no two points farther apart; all hold in 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from quoron_privacy.accounts import gdp
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
+from quoron_privacy.robust.coordinate_median import MedianParameters
 from quoron_privacy.robust.filter.concentration import Norm, recounted_error
+from quoron_privacy.robust.filter.outlier_filter import FilterParameters
+from quoron_privacy.robust.filter.soft_filter import SoftFilterParameters
 from quoron_server.algorithms import search
 from quoron_server.algorithms.averaged_sgd import (
     Number,
@@ -39,38 +42,8 @@ from quoron_server.parameters import CONTRACTION, DOMINANT, Assumption, Contract
 from quoron_server.plan import MOST_ROUNDS, RunPlan
 from quoron_server.problem import Problem
 
-
-class Filter(Protocol):
-    """The numbers of a filter or a test that its theorem is about, in units of the cohort."""
-
-    @property
-    def cohort_size(self) -> int:
-        """B."""
-
-    @property
-    def theta(self) -> float:
-        """τ d."""
-
-    @property
-    def noise_multiplier(self) -> float:
-        """s."""
-
-    @property
-    def eta_beta(self) -> float:
-        """Step size times smoothness, at most."""
-
-    @property
-    def score_error(self) -> float:
-        """|computed - real| of a score, at most."""
-
-    def temperature(self, distance: float) -> float:
-        """τ."""
-
-    def sensitivity(self, step: float, distance: float, /) -> float:
-        """How far one user moves a phase's average."""
-
-    def noise_scale(self, step: float, distance: float, /) -> float:
-        """σ of a phase's release."""
+# The numbers of a filter or a test that its theorem is about.
+Filter = FilterParameters | SoftFilterParameters | MedianParameters
 
 
 @dataclass(frozen=True, slots=True)

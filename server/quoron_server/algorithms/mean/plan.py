@@ -214,7 +214,8 @@ def _best(problem: Problem, privacy: Privacy, options: Options, estimator: Estim
     total = gdp.mu_for(privacy.epsilon, privacy.delta)
     grid = [
         (rate, rounds)
-        for rate in _rates(problem, options)
+        for rate in ([options.rate] if options.rate else RATES)
+        if options.rate or rate * problem.users >= 2
         for rounds in _rounds(problem, options)
         if rate == 1 or rounds >= SMALLEST_ROUNDS or options.rounds  # of fewer a central limit says nothing
     ]
@@ -239,10 +240,6 @@ def _samplings(privacy: Privacy, options: Options, estimator: Estimator) -> tupl
         return offered["uniform"] if options.sampling != "coins" else ()
     # where everybody is asked both are the same, and the first is taken
     return offered.get(options.sampling, (*offered["uniform"], *offered["coins"]))
-
-
-def _rates(problem: Problem, options: Options) -> list[float]:
-    return [options.rate] if options.rate else [rate for rate in RATES if rate * problem.users >= 2]
 
 
 def _rounds(problem: Problem, options: Options) -> list[int]:

@@ -8,6 +8,7 @@ Noise and its re-check are those of `accelerated-erm` with one phase that asks e
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 from typing import Literal
 
@@ -21,13 +22,15 @@ from quoron_privacy.robust.outlier_mean import LARGEST_COHORT, RADII
 from quoron_privacy.robust.subsampled_lottery import SubsampledLottery
 from quoron_server.algorithms import search
 from quoron_server.algorithms.accelerated_erm.method import Clipped
-from quoron_server.algorithms.accelerated_erm.noise import lottery_noise, removing, threshold_noise
 from quoron_server.algorithms.accelerated_erm.plan import (
     FARTHER,
     account,
     aggregate_of,
     forgiven,
+    lottery_noise,
+    removing,
     tested_noise_scale,
+    threshold_noise,
     verify_privacy,
 )
 from quoron_server.algorithms.averaged_sgd import PhaseModel, best_phases, smoothed, smoothings
@@ -93,7 +96,7 @@ def plan(problem: Problem, privacy: Privacy, options: OutlierGDOptions) -> Chose
     _require(options, problem)
     options = replace(options, kappa=removing(options.kappa, options.aggregate, problem.beliefs.hostile_share))
     tried = ranked(_candidates(problem, privacy, options))
-    found = exactly(tried, lambda each: _calibrated(problem, privacy, options, each.of), most=TRIED)
+    found = exactly(tried, partial(_calibrated, problem, privacy, options), most=TRIED)
     if found is None:
         condition = f"{problem.users:,} users are too few for its tests at epsilon={privacy.epsilon:g}"
         if options.radius is not None and (share := beyond(problem, options.radius)) > 0.001:
@@ -137,8 +140,8 @@ def radii(problem: Problem, wanted: float | None) -> list[tuple[float, float]]:
         return [(wanted, beyond(problem, wanted))]
     spread, d = _spread(problem), problem.dimension
     tried = [max(FARTHER, math.sqrt(float(chdtri(d, share)) / d)) * math.sqrt(2) * spread for share in BEYOND]
-    tried = sorted({min(2 * problem.lipschitz, each) for each in tried})
-    return [(each, beyond(problem, each)) for each in tried]
+    tried = sorted({min(2 * problem.lipschitz, radius) for radius in tried})
+    return [(radius, beyond(problem, radius)) for radius in tried]
 
 
 def _spread(problem: Problem) -> float:
@@ -168,7 +171,7 @@ def _candidates(problem: Problem, privacy: Privacy, options: OutlierGDOptions) -
             else:
                 noise = threshold_noise(*target, sizes, totals, totals, options.kappa, lost)
             fit = np.isfinite(noise)
-            some = [total for total, each in zip(rounds, fit, strict=True) if each]
+            some = [total for total, fits in zip(rounds, fit, strict=True) if fits]
             if some:
                 for smoothing in smoothings(problem, options.smoothing, problem.distance, none=True):
                     for risk, phase in _best(problem, options, some, noise[fit] * radius, smoothing):
@@ -188,39 +191,39 @@ def _best(
     return [(risk + extra, phase) for risk, phase in found]
 
 
-def _calibrated(problem: Problem, privacy: Privacy, options: OutlierGDOptions, each: _Tested) -> Chosen | None:
+def _calibrated(problem: Problem, privacy: Privacy, options: OutlierGDOptions, tested: _Tested) -> Chosen | None:
     """With exact noise; None where it is no better than not training.
 
     Infeasible where the test leaves nothing, or declared outliers fail it.
     """
-    cohort, rounds, aggregate = min(problem.users, LARGEST_COHORT), each.phase.rounds, aggregate_of(options)
-    theorem_for(each.test, aggregate, "everybody", kappa=options.kappa or 2)
+    cohort, rounds, aggregate = min(problem.users, LARGEST_COHORT), tested.phase.rounds, aggregate_of(options)
+    theorem_for(tested.test, aggregate, "everybody", kappa=options.kappa or 2)
     accounting = account(
         NAME,
         problem,
         privacy,
-        test=each.test,
+        test=tested.test,
         aggregate=options.aggregate,
         kappa=options.kappa,
         users=cohort,
         cohort=cohort,
         rounds=rounds,
         often=rounds,
-        forgiven=forgiven(problem, cohort, each.beyond + each.stray),
+        forgiven=forgiven(problem, cohort, tested.beyond + tested.stray),
     )
     assert not isinstance(accounting, Clipped)
     p = OutlierGDParameters(
-        test=each.test,
+        test=tested.test,
         aggregate=aggregate,
         cohort_size=cohort,
         rounds=rounds,
-        step_size=each.phase.step_size,
-        suffix=each.phase.suffix,
-        radius=each.radius,
-        forgiven=each.beyond + each.stray,
+        step_size=tested.phase.step_size,
+        suffix=tested.phase.suffix,
+        radius=tested.radius,
+        forgiven=tested.beyond + tested.stray,
         accounting=accounting,
         noise_scale=0.0,
-        smoothing=each.smoothing,
+        smoothing=tested.smoothing,
     )
     p = replace(p, noise_scale=tested_noise_scale(NAME, problem, p))
     given = replace(options, step_size=p.step_size)

@@ -40,16 +40,7 @@ from quoron_privacy.robust.robust_mean import Target, Test, certify, release_sca
 from quoron_server.algorithms import search
 from quoron_server.algorithms.averaged_sgd import released_excess
 from quoron_server.algorithms.chains import ChainPhase
-from quoron_server.algorithms.info import (
-    ITERATES,
-    AlgorithmInfo,
-    Choosing,
-    Chosen,
-    Factor,
-    Promises,
-    told,
-    trivial_risk,
-)
+from quoron_server.algorithms.info import ITERATES, AlgorithmInfo, Choosing, Chosen, Factor, Promises, require_better
 from quoron_server.algorithms.outlier_iterates.method import OutlierIterateParameters, OutlierIterates
 from quoron_server.algorithms.printed import lowy_iterates
 from quoron_server.algorithms.references import LOWY_2024, repaired
@@ -261,12 +252,6 @@ class _Tried:
         return [Stage(*(number(getattr(stage, name)) for name in Stage.__slots__)) for stage in self.every]
 
 
-def left_of_delta(privacy: Privacy, dimension: int) -> float:
-    """δ less what the samplers lack. A user is in one phase; the others' noise has the same law in both worlds."""
-    lacking = search.slack(privacy.epsilon, gaussians=dimension, laplaces=1)
-    return math.nextafter(privacy.delta - lacking, -1.0)  # less, however little it is
-
-
 @lru_cache(maxsize=64)
 def usual_factor(dimension: int) -> float:
     """c: 1.5, or more in few dimensions, where single pairs stray farther from the mean square."""
@@ -280,9 +265,9 @@ def plan(problem: Problem, privacy: Privacy, options: OutlierIterateOptions) -> 
     theorem_for(options.test, _KINDS[options.aggregate], "one-release", kappa=kappa or 2)
     if not lost < 0.5:
         raise ConfigError(f"Expected algorithm.options.tolerance < 0.5, got {lost:g}.")
-    target = Target(privacy.epsilon, left_of_delta(privacy, problem.dimension), options.test, options.aggregate, kappa)
-    if target.delta <= 0:
-        raise Infeasible(NAME, f"delta={privacy.delta:g} is below the resolution of the noise", "a larger delta")
+    # A user is in one phase; the others' noise has the same law in both worlds.
+    left = search.left_of_delta(NAME, privacy, gaussians=problem.dimension, laplaces=1)
+    target = Target(privacy.epsilon, math.nextafter(left, -1.0), options.test, options.aggregate, kappa)
     found = best(_candidates(problem, target, options, lost), near=NEAR)
     if found is None:
         raise _infeasible(problem, target, options, lost)
@@ -295,9 +280,7 @@ def plan(problem: Problem, privacy: Privacy, options: OutlierIterateOptions) -> 
     ]
     forecast = _course(problem, stages, options)
     risk = float(forecast.risk)
-    if risk >= trivial_risk(problem):
-        condition = f"n={problem.users:,} predict a risk of {told(risk, problem)}, no better than not training"
-        raise Infeasible.too_few(NAME, condition, problem.users + 1, also=", or more items of each")
+    require_better(NAME, risk, problem, also=", or more items of each")
     phases = tuple(
         ChainPhase(
             users=int(stage.users),
@@ -354,7 +337,7 @@ def _candidates(
     predicted = partial(_predicted, problem, target, options, lost)
     bounds = predicted(sizes, robust_mean.least_noise)
     first = sorted(bounds, key=lambda size: bounds[size].risk)[:1]
-    most = NEAR * min((each.risk for each in predicted(first, robust_mean.noise).values()), default=math.inf)
+    most = NEAR * min((size.risk for size in predicted(first, robust_mean.noise).values()), default=math.inf)
     return predicted([size for size in bounds if bounds[size].risk <= most], robust_mean.noise).values()
 
 

@@ -23,7 +23,7 @@ from quoron_client.protocol.questions import Answers, AverageGradient, Question
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.noise.streams import NoiseSource
 from quoron_server.algorithm import InPhases, Update, Vector
-from quoron_server.algorithms.localised.plain import PlainMean
+from quoron_server.algorithms.localised.method import PlainMean
 from quoron_server.algorithms.slots import partition
 from quoron_server.parameters import Assumption, Kind, Parameters
 from quoron_server.problem import Problem

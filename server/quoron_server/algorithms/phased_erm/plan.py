@@ -205,15 +205,15 @@ def _candidates(
             for total in totals
             if total >= number and min(sizes) >= 1
             for share in shares
-            if (phases := _phases(problem, options, unit, sizes, _growing(first, growth, number), total, share))
+            if (
+                phases := _phases(
+                    problem, options, unit, sizes, [first * growth**k for k in range(number)], total, share
+                )
+            )
         ]
         if tried:
             for risk, phases in zip(map(float, _risks(problem, options.solver, tried)), tried, strict=True):
                 yield Candidate(risk, (sum(each.users * each.rounds for each in phases),), phases)
-
-
-def _growing(first: float, growth: float, number: int) -> list[float]:
-    return [first * growth**k for k in range(number)]
 
 
 def _sizes(users: int, number: int) -> list[list[int]]:

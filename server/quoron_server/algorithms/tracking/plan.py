@@ -17,12 +17,11 @@ predicted steps in place of the real ones. An isotropic curvature is an assumpti
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import chdtri
 
 from quoron_privacy.accounts import sensitivity_recount
 from quoron_privacy.accounts.gdp import mu_for
@@ -36,6 +35,7 @@ from quoron_privacy.prefix import noise as played
 from quoron_privacy.prefix.noise import DEFAULT, sqrt_coefficients
 from quoron_privacy.release import Adjacency, packed
 from quoron_server.algorithms import search
+from quoron_server.algorithms.centring import margin
 from quoron_server.algorithms.info import AlgorithmInfo, Chosen, Factor, NoBlackBoxes, Promises, no_better, trivial_risk
 from quoron_server.algorithms.references import BASSILY_SUN_2023, CHOQUETTE_CHOO_2025, ours
 from quoron_server.algorithms.search import Candidate, best
@@ -52,7 +52,7 @@ from quoron_server.algorithms.tracking.method import (
     mechanisms,
 )
 from quoron_server.algorithms.whitening import curvature_share
-from quoron_server.parameters import Assumption, Kind, Moves
+from quoron_server.parameters import Assumption, Kind
 from quoron_server.plan import Privacy, RunPlan
 from quoron_server.problem import Problem
 
@@ -104,7 +104,7 @@ def predict(
     then have recursive gradients; of shape (0,) they are independent, and their iterates are averaged.
     """
     given = np.broadcast_arrays(metric, known.gradient_spread, *warmup, *main)
-    candidates = np.stack([each.ravel() for each in given], axis=1).astype(np.float64)
+    candidates = np.stack([numbers.ravel() for numbers in given], axis=1).astype(np.float64)
     parts, scratch = np.empty((3, len(candidates))), np.zeros((2, len(inverse)))
     facts = *known[:-1], LAG_SHARE, MAIN_FACTOR
     loops.risks(facts, candidates, np.ascontiguousarray(inverse[::-1]), scratch[0], scratch[1], parts)
@@ -132,7 +132,6 @@ BEYOND_RANGE = 0.03, 0.45
 LENGTHS = 20.0, 60.0  # users of each of the pilot's lengths, over μ: at least and at most, where they are a few
 # Of a unit moment's and a unit gradient's noise, times divisor and μ; zero-out pays for presence.
 _UNITS: Mapping[Adjacency, tuple[float, float]] = {"replace-one": (math.sqrt(2), 2.0), "zero-out": (1.0, 1 / 0.9486832)}
-SPREAD_QUANTILE = 0.98  # of a χ² over its mean: how far the margin reaches
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,18 +195,12 @@ def pairs(p: TrackingParameters, problem: Problem, adjacency: Adjacency) -> tupl
     return (Pair.gaussian(mu, total_variation(gaussians=drawn(problem, p.rounds))),)
 
 
-def moves(p: TrackingParameters, problem: Problem) -> list[Moves | None]:
-    """min-cohort#q4: none, as all releases tell their counts themselves."""
-    del problem
-    return [None] * p.rounds
-
-
 def recounted_mus(p: TrackingParameters, problem: Problem, adjacency: Adjacency) -> tuple[float, float, float, float]:
     """GDP of a length, a second moment, a warm-up round and all main rounds, by their scales."""
     features, weight, numbers = problem.features, WEIGHTS[adjacency][0], problem.dimension + 3
     length = sensitivity_recount.rows(1.0, p.length_divisor, "zero-out")
     moment = sensitivity_recount.unit_moment(features, p.moment_divisor, adjacency)
-    warmup, main = (sensitivity_recount.rows(1.0, each, adjacency) for each in (p.warmup_divisor, p.main_divisor))
+    warmup, main = (sensitivity_recount.rows(1.0, divisor, adjacency) for divisor in (p.warmup_divisor, p.main_divisor))
     if p.variant == "recursive":
         sums = mechanisms(p, features, problem.dimension).main
         assert isinstance(sums, PrefixNormCounts)
@@ -271,13 +264,6 @@ def require(problem: Problem, options: TrackingOptions) -> None:
         raise Infeasible(NAME, condition, f"at most {LARGEST_DIMENSION} features")
 
 
-@lru_cache(maxsize=64)
-def margin(dimension: int) -> float:
-    """κ: a high quantile of a user's distance over its root mean square, for features spread in ten directions."""
-    degrees = min(dimension, 10)
-    return math.sqrt(float(chdtri(degrees, 1 - SPREAD_QUANTILE)) / degrees)
-
-
 def _best(
     problem: Problem, mu: float, options: TrackingOptions, adjacency: Adjacency
 ) -> tuple[_Sizes | None, Prediction | None]:
@@ -294,22 +280,22 @@ def _best(
 
 def _candidates(problem: Problem, mu: float, options: TrackingOptions) -> Iterator[_Sizes]:
     n, root = problem.users, math.sqrt(problem.dimension)
-    least, least_main = (each * root for each in RESOLVED)
-    for share in [options.pilot_share or _pilot_share(problem, mu, options)]:
-        pilot = round(share * n)
-        wanted = [math.ceil(each / (mu * options.participation)) for each in LENGTHS]
-        length = min(max(wanted[0], pilot // 20), wanted[1], max(2, pilot // (3 * PASSES)))
-        moment = pilot // PASSES - length
-        for warmups in WARMUPS if options.rounds is None else (1, *WARMUPS):
-            for part in WARMUP_SHARES:
-                warmup = round(part * n)
-                left = n - pilot - warmups * warmup
-                if left < n // 10 or warmup * options.participation * mu <= least or moment < 2:
-                    continue
-                for rounds in _main_rounds(options.rounds, warmups):
-                    main = left // rounds
-                    if main * options.participation * mu > least_main:
-                        yield _Sizes(length, moment, warmups, warmup, rounds, main)
+    least, least_main = (resolution * root for resolution in RESOLVED)
+    pilot = round((options.pilot_share or _pilot_share(problem, mu, options)) * n)
+    least_length, most_length = (math.ceil(users / (mu * options.participation)) for users in LENGTHS)
+    length = min(max(least_length, pilot // 20), most_length, max(2, pilot // (3 * PASSES)))
+    moment = pilot // PASSES - length
+    if moment < 2:
+        return
+    for warmups, share in product(WARMUPS if options.rounds is None else (1, *WARMUPS), WARMUP_SHARES):
+        warmup = round(share * n)
+        left = n - pilot - warmups * warmup
+        if left < n // 10 or warmup * options.participation * mu <= least:
+            continue
+        for rounds in _main_rounds(options.rounds, warmups):
+            main = left // rounds
+            if main * options.participation * mu > least_main:
+                yield _Sizes(length, moment, warmups, warmup, rounds, main)
 
 
 def _pilot_share(problem: Problem, mu: float, options: TrackingOptions) -> float:
@@ -392,7 +378,7 @@ def _curvatures(problem: Problem) -> tuple[float, float]:
     if known is None:
         return UNKNOWN_CURVATURE * even, SLOWEST * even
     slowest = (problem.beliefs.least_curvature or known) * (ALONG if problem.beliefs.sigmoid else SHORT)
-    typical, least = (min(max(each - problem.ridge, 1e-12) * _unit(problem) ** 2, 1.0) for each in (known, slowest))
+    typical, least = (min(max(bend - problem.ridge, 1e-12) * _unit(problem) ** 2, 1.0) for bend in (known, slowest))
     return typical, least
 
 
@@ -489,7 +475,6 @@ INFO = AlgorithmInfo(
         ("replace-one", "zero-out"),
         THEOREM,
         pairs,
-        moves=moves,
         one_server=None,
     ),
     options=TrackingOptions,

@@ -206,13 +206,8 @@ def _mean(problem: Problem, options: WinsorisedERMOptions, users: int, rounds: i
 
 def _total_mu(problem: Problem, privacy: Privacy, rounds: int) -> float:
     """μ of a whole phase of at most so many rounds; 0 where the samplers leave nothing."""
-    delta = privacy.delta * (1 - 1e-9) - search.slack(privacy.epsilon, gaussians=_drawn(problem, rounds))
+    delta = privacy.delta * (1 - 1e-9) - search.slack(privacy.epsilon, gaussians=rounds * padded(problem.dimension))
     return gdp.mu_for(privacy.epsilon, delta) if delta > 0 else 0.0
-
-
-def _drawn(problem: Problem, rounds: int) -> int:
-    """Gaussian samples of a phase."""
-    return rounds * padded(problem.dimension)
 
 
 def _candidates(
