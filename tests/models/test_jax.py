@@ -140,6 +140,14 @@ def test_a_killed_run_goes_on_from_its_own_start_whatever_the_script_makes(
     assert "is not the one that the run in" in caplog.text
 
 
+def test_a_loss_of_named_parts_gets_a_mapping(tmp_path: Path) -> None:
+    base = trained(tmp_path / "base").weights
+    draw = np.random.default_rng(2)
+    data = {"x": draw.normal(size=(60, 4)).astype(np.float32), "y": draw.integers(0, 3, 60)}
+    more: dict[str, Any] = {"data": data, "loss": lambda params, batch: loss(params, batch["x"], batch["y"])}
+    np.testing.assert_array_equal(trained(tmp_path / "run", **more).weights, base)
+
+
 def test_held_out_users_tell_how_good_the_parameters_are(tmp_path: Path) -> None:
     """Seeded: the mean over users of a constant is told within its interval."""
     owners = np.repeat(np.arange(200), 5)

@@ -2,6 +2,7 @@
 
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import datasets
@@ -452,16 +453,73 @@ def test_data_of_every_kind_is_the_same_data(tmp_path: Path) -> None:
         def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
             return x[index], int(y[index])
 
+    class Named(Listed):
+        def __getitem__(self, index: int) -> dict[str, Any]:
+            return {"who": f"u{owners[index]:02}", "y": int(y[index]), "input": x[index]}
+
+    def collated(rows: list[dict[str, Any]]) -> dict[str, Any]:
+        assert len(rows) == 1  # never with another user's items
+        return {"input": rows[0]["input"][None], "y": torch.tensor([rows[0]["y"]])}
+
+    loader = torch.utils.data.DataLoader
     same = {
         "arrays": {"data": (x.numpy().astype(np.float64), y.numpy()), "user": owners},
         "offsets": {"offsets": np.arange(0, len(owners) + 1, ITEMS)},
         "frame": {"data": frame, "user": "who", "features": list("abcd"), "label": "y"},
         "dataset": {"data": Listed(), "user": owners},
+        "loader": {"data": loader(Listed(), batch_size=7, shuffle=True), "user": owners},
+        "mapping": {"data": {"input": x, "y": y}, "user": owners},
+        "named dataset": {"data": Named(), "user": "who", "label": "y"},
+        "named loader": {"data": loader(Named(), batch_size=7), "user": "who", "label": "y"},
+        "collated": {"data": loader(Named(), collate_fn=collated), "user": owners},
         "hugging face": {"data": datasets.Dataset.from_pandas(frame), "user": "who", "features": list("abcd")}
         | {"label": "y"},
     }
     for name, how in same.items():
         np.testing.assert_array_equal(trained(tmp_path / name, **how).weights, base)
+
+
+class Returning(nn.Module):
+    """Takes its batch by name and returns its own loss, as modules of Hugging Face do; trains an adapter alone."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind, self.inner = kind, network().requires_grad_(False)
+        self.down, self.up = nn.Parameter(torch.ones(2, 4)), nn.Parameter(torch.zeros(3, 2))
+
+    def forward(self, *, input: torch.Tensor, labels: torch.Tensor) -> Any:
+        lost = CROSS(self.inner(input) + input @ self.down.T @ self.up.T, labels)
+        return {"number": lost, "mapping": {"loss": lost}, "object": SimpleNamespace(loss=lost), "none": (lost,)}[
+            self.kind
+        ]
+
+
+def test_modules_that_return_their_loss_get_all_parts_and_train_what_is_not_frozen(tmp_path: Path) -> None:
+    (x, y), _ = people()
+
+    class Plain(Returning):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.inner(x) + x @ self.down.T @ self.up.T
+
+    base = trained(tmp_path / "base", Plain("number"))
+    assert base.plan.problem.dimension == len(base.weights) == 14
+    assert all(torch.equal(*pair) for pair in zip(base.model.inner.parameters(), network().parameters(), strict=True))
+    for kind in ("number", "mapping", "object"):
+        more: dict[str, Any] = {"loss": None, "data": {"labels": y, "input": x}}
+        found = trained(tmp_path / kind, Returning(kind), **more)
+        np.testing.assert_array_equal(found.weights, base.weights)
+    with pytest.raises(ConfigError, match="a loss of one number, got tuple"):
+        trained(tmp_path / "none", Returning("none"), **more)
+    answer = quoron.torch.answering(Returning("mapping"), {"labels": y[:3], "input": x[:3]}, items_per_user=3)
+    own = quoron.torch.answering(Plain("number"), (x[:3], y[:3]), loss=CROSS, items_per_user=3)
+    np.testing.assert_array_equal(answer(base.weights), own(base.weights))
+
+
+def test_metrics_get_named_parts_by_name(tmp_path: Path) -> None:
+    (x, y), _ = people()
+    metrics = {"half": lambda module, batch: torch.full((len(batch["labels"]),), 0.5) + 0 * batch["input"][:, 0]}
+    more: dict[str, Any] = {"loss": None, "data": {"labels": y, "input": x}, "holdout": 0.5, "metrics": metrics}
+    assert trained(tmp_path / "run", Returning("number"), **more).evaluation.figure("half").low <= 0.5
 
 
 @pytest.mark.parametrize(
@@ -473,6 +531,9 @@ def test_data_of_every_kind_is_the_same_data(tmp_path: Path) -> None:
         ({"offsets": np.array([0, 3])}, "offsets that ascend"),
         ({"features": ["a"]}, "with a table only"),
         ({"data": (torch.zeros(3), torch.zeros(4))}, "one length"),
+        ({"data": {"input": torch.zeros(3, 4)}, "label": "y"}, "an entry 'y', got input"),
+        ({"data": {}}, "at least one array"),
+        ({"data": torch.utils.data.DataLoader([torch.zeros(1), torch.zeros(2)])}, "one shape.*fixed length"),
         ({"data": pd.DataFrame({"a": [1.0]}), "user": "who", "features": ["a"]}, "the columns who"),
         ({"data": pd.DataFrame({"a": ["x"], "who": [0]}), "user": "who", "features": ["a"]}, "Encode"),
     ],

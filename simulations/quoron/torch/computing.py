@@ -17,7 +17,7 @@ noise#n8 allows for: integers may differ in their last places from the processor
 """
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,14 +49,17 @@ class TorchModule:
     module: torch.nn.Module
     loss: Loss | None  # None: the module returns its loss
     device: torch.device
+    names: tuple[str, ...] = ()  # of an item's parts, which are then given by name
 
     @classmethod
-    def of(cls, module: torch.nn.Module, loss: Loss | None, device: str | torch.device) -> "TorchModule":
+    def of(
+        cls, module: torch.nn.Module, loss: Loss | None, device: str | torch.device, names: tuple[str, ...] = ()
+    ) -> "TorchModule":
         """ConfigError for a module that trains nothing or is known to write buffers."""
         if not isinstance(module, torch.nn.Module):
             raise ConfigError(f"Expected a torch.nn.Module, got {type(module).__name__}. Wrap a function in one.")
         _refuse_statistics(module)
-        made = cls(copy.deepcopy(module), loss, torch.device(device))
+        made = cls(copy.deepcopy(module), loss, torch.device(device), names)
         if not made.weights():
             raise ConfigError("Expected a module with parameters that require gradients, got none. Unfreeze some.")
         made.module.to(made.device)
@@ -107,11 +110,16 @@ class TorchModule:
     def item_loss(self, weights: Weights, *parts: torch.Tensor) -> torch.Tensor:
         """Of one item, whose parts have no batch dimension: a number."""
         batch = tuple(part.unsqueeze(0) for part in parts)
-        if self.loss is None:
-            lost: torch.Tensor = functional_call(self.module, dict(weights), batch)
-        else:
-            lost = self.loss(functional_call(self.module, dict(weights), batch[:-1]), batch[-1])
+        lost = self._lost(lambda given, named: functional_call(self.module, dict(weights), given, named), batch)
         return lost.reshape(())
+
+    def _lost(self, call: Callable[[tuple[torch.Tensor, ...], Weights], Any], parts: tuple[torch.Tensor, ...]) -> Any:
+        """Return the loss of a batch for which `call` returns the module's output."""
+        inputs = parts if self.loss is None else parts[:-1]
+        output = call((), dict(zip(self.names, inputs, strict=False))) if self.names else call(inputs, {})
+        if self.loss is not None:
+            return self.loss(output, parts[-1])
+        return output["loss"] if isinstance(output, Mapping) else getattr(output, "loss", output)
 
     def trained(self, point: NDArray[np.float64]) -> torch.nn.Module:
         """A module on the processor with the weights of a point (d,)."""
@@ -126,18 +134,18 @@ class TorchModule:
         """ConfigError, naming them, if a forward pass on `parts`, items of nobody, writes buffers."""
         probe = copy.deepcopy(self)  # with plain calls, which show every way to write
         before = {name: (buffer, buffer._version) for name, buffer in probe.module.named_buffers()}
-        given = [part[:1].to(self.device) for part in parts]
+        given = tuple(part[:1].to(self.device) for part in parts)
         try:
             with torch.random.fork_rng(devices=cuda_of(self.device)), torch.no_grad():
-                output = probe.module(*(given if self.loss is None else given[:-1]))
-                lost = output if self.loss is None else self.loss(output, given[-1])
+                lost = self._lost(lambda inputs, named: probe.module(*inputs, **named), given)
         except Exception as error:
             raise ConfigError(
                 f"Expected a module and a loss that take an item by itself, as a batch of one; on an item of zeros "
                 f"they raised {type(error).__name__}: {error}"
             ) from error
-        if lost.numel() != 1:
-            raise ConfigError(f"Expected a loss of one number, got shape {tuple(lost.shape)}. Take its mean.")
+        if not isinstance(lost, torch.Tensor) or lost.numel() != 1:
+            found = f"shape {tuple(lost.shape)}" if isinstance(lost, torch.Tensor) else type(lost).__name__
+            raise ConfigError(f"Expected a loss of one number, got {found}. Take its mean.")
         after = {name: (buffer, buffer._version) for name, buffer in probe.module.named_buffers()}
         written = [name for name, now in after.items() if name not in before or not _same(before[name], now)]
         if written:
