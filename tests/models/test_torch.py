@@ -38,11 +38,11 @@ TASKS = [None, LocalSGD(epochs=2, batch_size=2, step_size=0.2), LocalSGD(batch_s
 
 
 class Turns(nn.Module):
-    """A recurrent network, which torch cannot batch over users."""
+    """A recurrent network, whose fused layer torch cannot batch over users."""
 
-    def __init__(self) -> None:
+    def __init__(self, cell: Any = nn.GRU, **more: Any) -> None:
         super().__init__()
-        self.cell, self.out = nn.GRU(2, 3, batch_first=True), nn.Linear(3, 3)
+        self.cell, self.out = cell(2, 3, batch_first=True, **more), nn.LazyLinear(3)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.out(self.cell(x.reshape(len(x), 2, 2))[0][:, -1])
@@ -77,6 +77,8 @@ def made(name: str) -> nn.Module:
         "layers": lambda: nn.Sequential(nn.Linear(4, 5), nn.LayerNorm(5), nn.GELU(), nn.Linear(5, 3)),
         "convolution": convolution,
         "gru": Turns,
+        "lstm": lambda: Turns(nn.LSTM, num_layers=2, bidirectional=True),
+        "rnn": lambda: Turns(nn.RNN, nonlinearity="relu"),
         "branches": Branching,
         "steep": lambda: nn.Sequential(nn.Linear(4, 5), Power(), nn.Linear(5, 3)),
     }[name]()
@@ -126,13 +128,21 @@ def slowly(rows: ModuleRows, name: str, local: LocalSGD | None, users: np.ndarra
 
 
 @pytest.mark.parametrize("local", TASKS)
-@pytest.mark.parametrize("name", ["linear", "layers", "convolution", "gru", "branches"])
+@pytest.mark.parametrize("name", ["linear", "layers", "convolution", "gru", "lstm", "rnn", "branches"])
 def test_rows_are_those_of_a_slow_loop_over_users(name: str, local: LocalSGD | None) -> None:
     rows, users = rows_of(name, local), np.array([3, 0, 2, 4, 1])
-    assert (rows.why_looped is not None) == (name in ("gru", "branches"))
+    assert (rows.why_looped is not None) == (name == "branches")
     found = rows(0, users, TorchModule.of(made(name), CROSS, "cpu").flat(), NOISE)
     np.testing.assert_allclose(found, slowly(rows, name, local, users, items()), atol=3e-6)
     assert not found[2].any()
+
+
+@pytest.mark.parametrize("name", ["layers", "gru", "lstm"])
+def test_users_one_by_one_have_the_rows_of_users_at_once(name: str) -> None:
+    rows, users, point = rows_of(name, TASKS[1]), np.arange(5), TorchModule.of(made(name), CROSS, "cpu").flat()
+    at_once = rows(0, users, point, NOISE)
+    rows.why_looped = "for this test"
+    np.testing.assert_allclose(rows(0, users, point, NOISE), at_once, atol=1e-6)
 
 
 def test_a_schedule_takes_each_item_once_a_pass_and_never_one_of_another_user() -> None:

@@ -19,12 +19,15 @@ noise#n8 allows for: integers may differ in their last places from the processor
 import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
+import torch._decomp.decompositions
 from numpy.typing import NDArray
 from torch.func import functional_call, grad, vmap
+from torch.overrides import TorchFunctionMode
 
 from quoron.training.rows import Items, LocalSGD, Minibatches, Timetable, Users, Vector
 from quoron.training.start import Bytes, Start
@@ -40,6 +43,8 @@ _REPLACED = {
     "BatchNorm": "GroupNorm or LayerNorm, or its running statistics frozen with .eval()",
     "InstanceNorm": "InstanceNorm with track_running_stats=False, or GroupNorm",
 }
+
+_RECURRENT = {"gru": "gru_impl", "lstm": "lstm_impl", "rnn_tanh": "rnn_tanh_input", "rnn_relu": "rnn_relu_input"}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -232,7 +237,8 @@ class ModuleRows:
     ) -> None:
         """`local` None asks for average gradients. ConfigError for a module that writes buffers or takes no item.
 
-        What torch cannot batch over users, or not compile, is computed without: `why_looped`, `why_eager` say why.
+        A module that torch cannot batch over users is computed user by user, one that it cannot compile without that:
+        `why_looped` and `why_eager` say why. Recurrent layers are batched as steps of matrix products.
         """
         self._network, self._counts, self._local = network, items.counts, local
         self.timetable = Timetable(items, items_per_user, local)
@@ -243,6 +249,8 @@ class ModuleRows:
         dims = (None if local is None else 0, 0, 0)
         self._gradients: Step = vmap(grad(self._loss), in_dims=dims, randomness="different")
         self.why_looped = self._tried(self._gradients)
+        if self.why_looped is not None and self._tried(in_steps := partial(_in_steps, self._gradients)) is None:
+            self._gradients, self.why_looped = in_steps, None
         self.why_eager: str | None = None
         if compiled and self.why_looped is None:
             quick: Step = torch.compile(self._gradients)
@@ -340,6 +348,25 @@ class ModuleRows:
         except Exception as error:  # whatever torch makes of a module that it cannot batch, or not compile
             return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no reason given'}"
         return None
+
+
+class _Steps(TorchFunctionMode):  # type: ignore[misc]  # torch is not there where types are checked
+    """Recurrent layers as torch's own decompositions, which vmap can batch; it has no rule for the fused kernels."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = _RECURRENT.get(getattr(func, "__name__", ""))
+        if name is None:
+            return func(*args, **(kwargs or {}))
+        fused, torch.backends.mkldnn.enabled = torch.backends.mkldnn.enabled, False  # its LSTM has no rule either
+        try:
+            return getattr(torch._decomp.decompositions, name)(*args, **(kwargs or {}))
+        finally:
+            torch.backends.mkldnn.enabled = fused
+
+
+def _in_steps(gradients: Step, *given: Any) -> Weights:
+    with _Steps():
+        return gradients(*given)
 
 
 def _near(parts: tuple[torch.Tensor, ...], device: torch.device) -> tuple[torch.Tensor, ...]:

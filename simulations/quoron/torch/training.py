@@ -134,7 +134,10 @@ def train(
     quick = network.device.type == "cuda" if compiled is None else compiled
     compute = ModuleRows(network, people, items_per_user=most, local=local, compiled=quick)
     if compute.why_looped is not None:
-        _log.warning("users are computed one by one, as torch cannot batch this module: %s", compute.why_looped)
+        _log.warning(
+            "users are computed one by one, which takes tens of times as long, as torch cannot batch this module: %s",
+            compute.why_looped,
+        )
     if compute.why_eager is not None:
         _log.warning("rows are computed without torch.compile, which failed: %s", compute.why_eager)
     model = Trainable(
