@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from jax.flatten_util import ravel_pytree
 
@@ -146,6 +147,14 @@ def test_a_loss_of_named_parts_gets_a_mapping(tmp_path: Path) -> None:
     data = {"x": draw.normal(size=(60, 4)).astype(np.float32), "y": draw.integers(0, 3, 60)}
     more: dict[str, Any] = {"data": data, "loss": lambda params, batch: loss(params, batch["x"], batch["y"])}
     np.testing.assert_array_equal(trained(tmp_path / "run", **more).weights, base)
+
+
+def test_a_schedule_of_optax_is_that_of_its_name(tmp_path: Path) -> None:
+    schedule = optax.cosine_decay_schedule(0.5, 3)
+    given = [{"step_size": schedule}, {"step_size": 0.5, "schedule": "cosine"}]
+    fixed = {"rounds": 3, "rate": 0.5, "optimiser": "adam"}
+    one, other = (trained(tmp_path / str(i), options=fixed | more).weights for i, more in enumerate(given))
+    np.testing.assert_allclose(one, other, atol=1e-6)
 
 
 def test_held_out_users_tell_how_good_the_parameters_are(tmp_path: Path) -> None:

@@ -126,9 +126,18 @@ class Training(BlackBox, total=False):
 
 
 def algorithm_of(method: BlackBox) -> tuple[str, dict[str, Any]]:
-    """Return the name of the algorithm, and its options."""
-    name = method.get("algorithm")
-    return ONE_PASS if name is None else name, dict(method.get("options") or {})
+    """Return the name of the algorithm, and its options, where a step size that is a function became its values."""
+    name, options = method.get("algorithm"), dict(method.get("options") or {})
+    if callable(options.get("step_size")):
+        if options.get("rounds") is None or "schedule" in options:
+            raise ConfigError("Expected options.rounds and no schedule where options.step_size is a function.")
+        count(rounds=options["rounds"])
+        steps = [float(options["step_size"](round_)) for round_ in range(options["rounds"])]
+        largest = max(steps, default=0.0)
+        if not largest > 0:
+            raise ConfigError(f"Expected a function as options.step_size with positive values, got {largest} at most.")
+        options |= {"step_size": largest, "schedule": tuple(step / largest for step in steps)}
+    return ONE_PASS if name is None else name, options
 
 
 def problem_of(method: BlackBox, *, users: int, dimension: int) -> Problem:
@@ -314,7 +323,10 @@ def completed(training: "ModuleTraining", users: int, dimension: int) -> "Module
         rounds = own.get("rounds") or next(rounds for most, rounds in ROUNDS if room < most)
         rule: dict[str, Any] = {"rounds": rounds, "rate": min(1.0, max(COHORT / max(users, 1), LEAST_RATE))}
         if own.get("optimiser", "adam") == "adam":
-            rule |= {"optimiser": "adam", "second_momentum": 0.99, "step_size": TRAVEL / rounds}
+            steps = (
+                (rounds + 1) / 2 if own.get("schedule") in ("linear", "cosine") else rounds
+            )  # the sum of all factors
+            rule |= {"optimiser": "adam", "second_momentum": 0.99, "step_size": TRAVEL / steps}
             rule |= {"suffix": max(1, rounds // 4)}
         filled |= {"algorithm": "dp-sgd-wor", "options": rule | own}
         given.pop("options", None)
@@ -367,7 +379,7 @@ def train_rows(
         clip_norm: longer rows are shortened to it. None: it follows the users, privately, for a share of ε, and
             `options` need a `step_size`.
         algorithm, options: a name from `quoron show algorithms`, and its `rounds`, `step_size`, `rate`, ...; the plan
-            chooses what is left out.
+            chooses what is left out. `step_size` may be a function of the round, from 0, such as a schedule of optax.
         smoothness, items_per_user: public, for step sizes only.
         chunk: users in one call of `rows`, at most: bounds its memory; by default a cohort at once.
         start: public start, shape (d,); zero by default. Its values must not depend on protected data. It is kept with
