@@ -149,6 +149,14 @@ def test_a_loss_of_named_parts_gets_a_mapping(tmp_path: Path) -> None:
     np.testing.assert_array_equal(trained(tmp_path / "run", **more).weights, base)
 
 
+def test_a_run_folder_is_loaded_into_a_tree_like_the_one_that_was_trained(tmp_path: Path) -> None:
+    found = trained(tmp_path / "run")
+    loaded = quoron.jax.load(tmp_path / "run", jax.tree.map(jnp.zeros_like, params()))
+    assert jax.tree.all(jax.tree.map(lambda a, b: bool((a == b).all()), loaded, found.model))
+    with pytest.raises(ConfigError, match="another shape, of 4 and 0"):
+        quoron.jax.load(tmp_path / "run", jnp.zeros(4))
+
+
 def test_a_schedule_of_optax_is_that_of_its_name(tmp_path: Path) -> None:
     schedule = optax.cosine_decay_schedule(0.5, 3)
     given = [{"step_size": schedule}, {"step_size": 0.5, "schedule": "cosine"}]

@@ -22,7 +22,7 @@ from quoron.torch.computing import ModuleRows, TorchModule, sum_clipped
 from quoron.training import lifetime
 from quoron.training.rows import Items, LocalSGD, RowsEngine, Setting, TrainedRows, problem_of
 from quoron_client.protocol.questions import AverageGradient, Question
-from quoron_privacy.errors import ConfigError, DataError, LedgerError
+from quoron_privacy.errors import ConfigError, DataError, LedgerError, RunError
 from quoron_privacy.means.clipping import ClippedSum
 from quoron_privacy.noise.streams import SeededNoise
 from quoron_privacy.release import Sums
@@ -634,6 +634,19 @@ def test_a_killed_run_goes_on_from_its_own_start_whatever_module_the_script_make
         trained(tmp_path / "run", network(), **more)
     with np.load(tmp_path / "run" / "start.npz", allow_pickle=False) as arrays:
         assert {name: arrays[name].dtype for name in arrays.files}["start"] == np.float32
+
+
+def test_a_run_folder_is_loaded_into_a_module_like_the_one_that_was_trained(tmp_path: Path) -> None:
+    found = trained(tmp_path / "run", Own(1))
+    state = quoron.torch.load(tmp_path / "run", Own(2)).state_dict()
+    assert all(torch.equal(state[name], own) for name, own in found.model.state_dict().items())
+    with pytest.raises(ConfigError, match=r"18 numbers and 3 parts .* got one of another shape, of 51 and 0"):
+        quoron.torch.load(tmp_path / "run", network())
+    with pytest.raises(DataError, match=r"quoron\.torch\.load"):
+        quoron.load(tmp_path / "run")
+    (tmp_path / "run" / "summary.json").unlink()
+    with pytest.raises(RunError, match=r"summary\.json, found none"):
+        quoron.torch.load(tmp_path / "run", Own(2))
 
 
 def test_held_out_users_tell_how_good_the_module_is_and_nobody_trains_on_them(tmp_path: Path) -> None:

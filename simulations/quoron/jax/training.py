@@ -10,6 +10,7 @@ hold nothing, so that all have one shape, and nothing is compiled twice. A user 
 """
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, Unpack
 
 import jax
@@ -35,6 +36,7 @@ from quoron.training.rows import (
     Vector,
     completed,
     items_of,
+    released,
     start_of,
 )
 from quoron.training.start import Start
@@ -144,6 +146,17 @@ def _full(rows: NDArray[Any], size: int) -> NDArray[Any]:
 def _halves(seeds: NDArray[np.uint64]) -> NDArray[np.uint32]:
     """Each seed as two words, (k, 2)."""
     return np.stack([seeds >> np.uint64(32), seeds & np.uint64(0xFFFFFFFF)], axis=1).astype(np.uint32)
+
+
+def load(folder: str | Path, params: Params) -> Params:
+    """Return a tree like `params` with the numbers that the run in `folder` released.
+
+    Raises:
+        RunError: the run is not complete, or its files have changed.
+        ConfigError: it trained a tree of another size.
+    """
+    flat, unflat = ravel_pytree(params)
+    return unflat(jnp.asarray(released(folder, Start(np.asarray(flat, np.float64))).weights, flat.dtype))
 
 
 @entry_point

@@ -14,6 +14,7 @@ The server's side is `quoron.flower.train_privately(grid, start=weights(network)
 import hashlib
 import logging
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Unpack
 
 import numpy as np
@@ -35,6 +36,7 @@ from quoron.training.rows import (
     completed,
     items_of,
     of_one_user,
+    released,
     start_of,
 )
 from quoron_privacy.noise.streams import SecureNoise
@@ -74,6 +76,20 @@ def weights(module: torch.nn.Module) -> Vector:
 def with_weights(module: torch.nn.Module, model: Vector) -> torch.nn.Module:
     """A copy of a module, on the processor, with these weights (d,)."""
     return TorchModule.of(module, None, "cpu").trained(model)
+
+
+def load(folder: str | Path, module: torch.nn.Module) -> torch.nn.Module:
+    """Return a copy of `module`, on the processor, with the weights that the run in `folder` released.
+
+    Parameters that were not trained, and buffers, are those that the run began with.
+
+    Raises:
+        RunError: the run is not complete, or its files have changed.
+        ConfigError: it trained a module of another shape.
+    """
+    network = TorchModule.of(module, None, "cpu")
+    network.begin(released(folder, network.start()))
+    return network.module
 
 
 _log = logging.getLogger("quoron")

@@ -437,6 +437,25 @@ def start_of(training: Training, own: Start) -> Start:
     return kept
 
 
+def released(folder: str | Path, own: Start) -> Start:
+    """Return the weights that the run in `folder` released, with all that it did not train, for a model like `own`.
+
+    Raises:
+        RunError: the run is not complete, or its files have changed.
+        ConfigError: it trained a model of another shape.
+    """
+    run = RunFolder(Path(folder))
+    run.summary()  # written after the model
+    begun = Start.read(run.path / FILE)
+    found = Start(run.model(), {} if begun is None else begun.fixed)
+    if found.shapes != own.shapes:
+        raise ConfigError(
+            f"Expected a model of {len(found.weights):,} numbers and {len(found.fixed):,} parts that are not trained, "
+            f"as the run in {folder} made it, got one of another shape, of {len(own.weights):,} and {len(own.fixed):,}."
+        )
+    return found
+
+
 def carry_out(
     compute: Computation,
     setting: Setting,
