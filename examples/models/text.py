@@ -63,9 +63,12 @@ class Writer(nn.Module):
         self.words, self.places = nn.Embedding(len(WORDS), WIDTH), nn.Parameter(torch.zeros(LENGTH, WIDTH))
         self.blocks, self.out = nn.Sequential(Block()), nn.Linear(WIDTH, len(WORDS))
 
-    def forward(self, sentences: torch.Tensor) -> torch.Tensor:
-        """As torch calls it: (k, places) to (k, places, words)."""
-        return self.out(self.blocks(self.words(sentences) + self.places))
+    def forward(self, sentences: torch.Tensor, labels: torch.Tensor | None = None) -> dict[str, torch.Tensor]:
+        """Return logits (k, places, words) of sentences (k, places), and with labels the loss of every next word."""
+        logits = self.out(self.blocks(self.words(sentences) + self.places))
+        if labels is None:
+            return {"logits": logits}
+        return {"loss": nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten()), "logits": logits}
 
     def adapted(self, rank: int) -> "Writer":
         """All of it frozen, but for adapters in queries, values and the last layer."""
@@ -74,11 +77,6 @@ class Writer(nn.Module):
             block.query, block.value = Adapted(block.query, rank), Adapted(block.value, rank)
         self.out = Adapted(self.out, rank)
         return self
-
-
-def loss(said: torch.Tensor, following: torch.Tensor) -> torch.Tensor:
-    """Of every next word."""
-    return nn.functional.cross_entropy(said.flatten(0, 1), following.flatten())
 
 
 def text(writers: torch.Tensor, draw: torch.Generator, own: float) -> tuple[torch.Tensor, torch.Tensor]:
@@ -116,7 +114,7 @@ def main() -> None:
     for _ in range(given.public):
         sentences, following = text(torch.randint(*PUBLIC, (32,), generator=draw), draw, own=0.4)
         optimiser.zero_grad()
-        loss(model(sentences), following).backward()
+        model(sentences, following)["loss"].backward()
         optimiser.step()
 
     counts = torch.randint(1, 9, (given.users,), generator=draw)
@@ -130,9 +128,8 @@ def main() -> None:
     print(f"{size:,} numbers are trained; before: {perplexity(adapted, *others):.2f} words to choose a noun from")
     trained = quoron.torch.train(
         adapted,
-        (sentences, following),
+        {"sentences": sentences, "labels": following},  # the module takes them by name and returns its loss
         user=owners.numpy(),
-        loss=loss,
         epsilon=given.epsilon,
         delta=1e-6,
         seed=given.simulation_seed,
@@ -152,7 +149,7 @@ def main() -> None:
 def perplexity(model: nn.Module, sentences: torch.Tensor, following: torch.Tensor) -> float:
     """Of the last noun: there are eight, and two or four of each trade."""
     with torch.no_grad():
-        said = model(sentences)[:, -2]
+        said = model(sentences)["logits"][:, -2]
     return float(nn.functional.cross_entropy(said, following[:, -2]).exp())
 
 

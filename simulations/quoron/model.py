@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from quoron.arguments import entry_point
 from quoron.evaluation.evaluation import Evaluation
 from quoron.results import Printed
-from quoron.run_folder import MODEL, as_parquet, write
+from quoron.run_folder import MODEL, ROWS, as_parquet, write
 from quoron_client.data import features as spans
 from quoron_client.data import fused, tables
 from quoron_client.data.encoding import ClassWeights, Encoding, Range, in_words, meaning, outcomes, seen
@@ -516,6 +516,11 @@ def load(path: str | Path) -> Model:
     Its guarantee, `promise`, is as stated by its author, who can write any into the file.
     """
     given = Path(path)
+    if (given / ROWS).is_file():
+        raise DataError(
+            f"Expected the model of a table, got {given} of a run on rows. Load a network with "
+            f"quoron.torch.load({str(given)!r}, module) or quoron.jax.load({str(given)!r}, params)."
+        )
     return Model.load(given / MODEL if given.is_dir() else given)
 
 

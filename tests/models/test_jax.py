@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from jax.flatten_util import ravel_pytree
 
@@ -138,6 +139,30 @@ def test_a_killed_run_goes_on_from_its_own_start_whatever_the_script_makes(
     monkeypatch.setattr(LossRows, "__call__", real)
     np.testing.assert_array_equal(trained(tmp_path / "run", params=other).weights, whole)
     assert "is not the one that the run in" in caplog.text
+
+
+def test_a_loss_of_named_parts_gets_a_mapping(tmp_path: Path) -> None:
+    base = trained(tmp_path / "base").weights
+    draw = np.random.default_rng(2)
+    data = {"x": draw.normal(size=(60, 4)).astype(np.float32), "y": draw.integers(0, 3, 60)}
+    more: dict[str, Any] = {"data": data, "loss": lambda params, batch: loss(params, batch["x"], batch["y"])}
+    np.testing.assert_array_equal(trained(tmp_path / "run", **more).weights, base)
+
+
+def test_a_run_folder_is_loaded_into_a_tree_like_the_one_that_was_trained(tmp_path: Path) -> None:
+    found = trained(tmp_path / "run")
+    loaded = quoron.jax.load(tmp_path / "run", jax.tree.map(jnp.zeros_like, params()))
+    assert jax.tree.all(jax.tree.map(lambda a, b: bool((a == b).all()), loaded, found.model))
+    with pytest.raises(ConfigError, match="another shape, of 4 and 0"):
+        quoron.jax.load(tmp_path / "run", jnp.zeros(4))
+
+
+def test_a_schedule_of_optax_is_that_of_its_name(tmp_path: Path) -> None:
+    schedule = optax.cosine_decay_schedule(0.5, 3)
+    given = [{"step_size": schedule}, {"step_size": 0.5, "schedule": "cosine"}]
+    fixed = {"rounds": 3, "rate": 0.5, "optimiser": "adam"}
+    one, other = (trained(tmp_path / str(i), options=fixed | more).weights for i, more in enumerate(given))
+    np.testing.assert_allclose(one, other, atol=1e-6)
 
 
 def test_held_out_users_tell_how_good_the_parameters_are(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import datasets
@@ -21,7 +22,7 @@ from quoron.torch.computing import ModuleRows, TorchModule, sum_clipped
 from quoron.training import lifetime
 from quoron.training.rows import Items, LocalSGD, RowsEngine, Setting, TrainedRows, problem_of
 from quoron_client.protocol.questions import AverageGradient, Question
-from quoron_privacy.errors import ConfigError, DataError, LedgerError
+from quoron_privacy.errors import ConfigError, DataError, LedgerError, RunError
 from quoron_privacy.means.clipping import ClippedSum
 from quoron_privacy.noise.streams import SeededNoise
 from quoron_privacy.release import Sums
@@ -37,11 +38,11 @@ TASKS = [None, LocalSGD(epochs=2, batch_size=2, step_size=0.2), LocalSGD(batch_s
 
 
 class Turns(nn.Module):
-    """A recurrent network, which torch cannot batch over users."""
+    """A recurrent network, whose fused layer torch cannot batch over users."""
 
-    def __init__(self) -> None:
+    def __init__(self, cell: Any = nn.GRU, **more: Any) -> None:
         super().__init__()
-        self.cell, self.out = nn.GRU(2, 3, batch_first=True), nn.Linear(3, 3)
+        self.cell, self.out = cell(2, 3, batch_first=True, **more), nn.LazyLinear(3)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.out(self.cell(x.reshape(len(x), 2, 2))[0][:, -1])
@@ -76,6 +77,8 @@ def made(name: str) -> nn.Module:
         "layers": lambda: nn.Sequential(nn.Linear(4, 5), nn.LayerNorm(5), nn.GELU(), nn.Linear(5, 3)),
         "convolution": convolution,
         "gru": Turns,
+        "lstm": lambda: Turns(nn.LSTM, num_layers=2, bidirectional=True),
+        "rnn": lambda: Turns(nn.RNN, nonlinearity="relu"),
         "branches": Branching,
         "steep": lambda: nn.Sequential(nn.Linear(4, 5), Power(), nn.Linear(5, 3)),
     }[name]()
@@ -125,13 +128,21 @@ def slowly(rows: ModuleRows, name: str, local: LocalSGD | None, users: np.ndarra
 
 
 @pytest.mark.parametrize("local", TASKS)
-@pytest.mark.parametrize("name", ["linear", "layers", "convolution", "gru", "branches"])
+@pytest.mark.parametrize("name", ["linear", "layers", "convolution", "gru", "lstm", "rnn", "branches"])
 def test_rows_are_those_of_a_slow_loop_over_users(name: str, local: LocalSGD | None) -> None:
     rows, users = rows_of(name, local), np.array([3, 0, 2, 4, 1])
-    assert (rows.why_looped is not None) == (name in ("gru", "branches"))
+    assert (rows.why_looped is not None) == (name == "branches")
     found = rows(0, users, TorchModule.of(made(name), CROSS, "cpu").flat(), NOISE)
     np.testing.assert_allclose(found, slowly(rows, name, local, users, items()), atol=3e-6)
     assert not found[2].any()
+
+
+@pytest.mark.parametrize("name", ["layers", "gru", "lstm"])
+def test_users_one_by_one_have_the_rows_of_users_at_once(name: str) -> None:
+    rows, users, point = rows_of(name, TASKS[1]), np.arange(5), TorchModule.of(made(name), CROSS, "cpu").flat()
+    at_once = rows(0, users, point, NOISE)
+    rows.why_looped = "for this test"
+    np.testing.assert_allclose(rows(0, users, point, NOISE), at_once, atol=1e-6)
 
 
 def test_a_schedule_takes_each_item_once_a_pass_and_never_one_of_another_user() -> None:
@@ -452,16 +463,73 @@ def test_data_of_every_kind_is_the_same_data(tmp_path: Path) -> None:
         def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
             return x[index], int(y[index])
 
+    class Named(Listed):
+        def __getitem__(self, index: int) -> dict[str, Any]:
+            return {"who": f"u{owners[index]:02}", "y": int(y[index]), "input": x[index]}
+
+    def collated(rows: list[dict[str, Any]]) -> dict[str, Any]:
+        assert len(rows) == 1  # never with another user's items
+        return {"input": rows[0]["input"][None], "y": torch.tensor([rows[0]["y"]])}
+
+    loader = torch.utils.data.DataLoader
     same = {
         "arrays": {"data": (x.numpy().astype(np.float64), y.numpy()), "user": owners},
         "offsets": {"offsets": np.arange(0, len(owners) + 1, ITEMS)},
         "frame": {"data": frame, "user": "who", "features": list("abcd"), "label": "y"},
         "dataset": {"data": Listed(), "user": owners},
+        "loader": {"data": loader(Listed(), batch_size=7, shuffle=True), "user": owners},
+        "mapping": {"data": {"input": x, "y": y}, "user": owners},
+        "named dataset": {"data": Named(), "user": "who", "label": "y"},
+        "named loader": {"data": loader(Named(), batch_size=7), "user": "who", "label": "y"},
+        "collated": {"data": loader(Named(), collate_fn=collated), "user": owners},
         "hugging face": {"data": datasets.Dataset.from_pandas(frame), "user": "who", "features": list("abcd")}
         | {"label": "y"},
     }
     for name, how in same.items():
         np.testing.assert_array_equal(trained(tmp_path / name, **how).weights, base)
+
+
+class Returning(nn.Module):
+    """Takes its batch by name and returns its own loss, as modules of Hugging Face do; trains an adapter alone."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind, self.inner = kind, network().requires_grad_(False)
+        self.down, self.up = nn.Parameter(torch.ones(2, 4)), nn.Parameter(torch.zeros(3, 2))
+
+    def forward(self, *, input: torch.Tensor, labels: torch.Tensor) -> Any:
+        lost = CROSS(self.inner(input) + input @ self.down.T @ self.up.T, labels)
+        return {"number": lost, "mapping": {"loss": lost}, "object": SimpleNamespace(loss=lost), "none": (lost,)}[
+            self.kind
+        ]
+
+
+def test_modules_that_return_their_loss_get_all_parts_and_train_what_is_not_frozen(tmp_path: Path) -> None:
+    (x, y), _ = people()
+
+    class Plain(Returning):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.inner(x) + x @ self.down.T @ self.up.T
+
+    base = trained(tmp_path / "base", Plain("number"))
+    assert base.plan.problem.dimension == len(base.weights) == 14
+    assert all(torch.equal(*pair) for pair in zip(base.model.inner.parameters(), network().parameters(), strict=True))
+    for kind in ("number", "mapping", "object"):
+        more: dict[str, Any] = {"loss": None, "data": {"labels": y, "input": x}}
+        found = trained(tmp_path / kind, Returning(kind), **more)
+        np.testing.assert_array_equal(found.weights, base.weights)
+    with pytest.raises(ConfigError, match="a loss of one number, got tuple"):
+        trained(tmp_path / "none", Returning("none"), **more)
+    answer = quoron.torch.answering(Returning("mapping"), {"labels": y[:3], "input": x[:3]}, items_per_user=3)
+    own = quoron.torch.answering(Plain("number"), (x[:3], y[:3]), loss=CROSS, items_per_user=3)
+    np.testing.assert_array_equal(answer(base.weights), own(base.weights))
+
+
+def test_metrics_get_named_parts_by_name(tmp_path: Path) -> None:
+    (x, y), _ = people()
+    metrics = {"half": lambda module, batch: torch.full((len(batch["labels"]),), 0.5) + 0 * batch["input"][:, 0]}
+    more: dict[str, Any] = {"loss": None, "data": {"labels": y, "input": x}, "holdout": 0.5, "metrics": metrics}
+    assert trained(tmp_path / "run", Returning("number"), **more).evaluation.figure("half").low <= 0.5
 
 
 @pytest.mark.parametrize(
@@ -473,6 +541,9 @@ def test_data_of_every_kind_is_the_same_data(tmp_path: Path) -> None:
         ({"offsets": np.array([0, 3])}, "offsets that ascend"),
         ({"features": ["a"]}, "with a table only"),
         ({"data": (torch.zeros(3), torch.zeros(4))}, "one length"),
+        ({"data": {"input": torch.zeros(3, 4)}, "label": "y"}, "an entry 'y', got input"),
+        ({"data": {}}, "at least one array"),
+        ({"data": torch.utils.data.DataLoader([torch.zeros(1), torch.zeros(2)])}, "one shape.*fixed length"),
         ({"data": pd.DataFrame({"a": [1.0]}), "user": "who", "features": ["a"]}, "the columns who"),
         ({"data": pd.DataFrame({"a": ["x"], "who": [0]}), "user": "who", "features": ["a"]}, "Encode"),
     ],
@@ -563,6 +634,19 @@ def test_a_killed_run_goes_on_from_its_own_start_whatever_module_the_script_make
         trained(tmp_path / "run", network(), **more)
     with np.load(tmp_path / "run" / "start.npz", allow_pickle=False) as arrays:
         assert {name: arrays[name].dtype for name in arrays.files}["start"] == np.float32
+
+
+def test_a_run_folder_is_loaded_into_a_module_like_the_one_that_was_trained(tmp_path: Path) -> None:
+    found = trained(tmp_path / "run", Own(1))
+    state = quoron.torch.load(tmp_path / "run", Own(2)).state_dict()
+    assert all(torch.equal(state[name], own) for name, own in found.model.state_dict().items())
+    with pytest.raises(ConfigError, match=r"18 numbers and 3 parts .* got one of another shape, of 51 and 0"):
+        quoron.torch.load(tmp_path / "run", network())
+    with pytest.raises(DataError, match=r"quoron\.torch\.load"):
+        quoron.load(tmp_path / "run")
+    (tmp_path / "run" / "summary.json").unlink()
+    with pytest.raises(RunError, match=r"summary\.json, found none"):
+        quoron.torch.load(tmp_path / "run", Own(2))
 
 
 def test_held_out_users_tell_how_good_the_module_is_and_nobody_trains_on_them(tmp_path: Path) -> None:

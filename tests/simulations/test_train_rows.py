@@ -17,7 +17,7 @@ from flower.plugged import CLIP, DIMENSION, SMALL, Killed
 from quoron.data.users import Declared
 from quoron.run_folder import RunFolder
 from quoron.training import lifetime
-from quoron.training.rows import RowsEngine, Setting, TrainedRows, completed, problem_of
+from quoron.training.rows import RowsEngine, Setting, TrainedRows, algorithm_of, completed, problem_of
 from quoron.training.table import CuratorEngine
 from quoron_client import L2Ball, make_loss
 from quoron_client.data.items import ItemBatch
@@ -26,6 +26,7 @@ from quoron_privacy.errors import BudgetExceeded, ConfigError, LedgerError, RunE
 from quoron_privacy.means.clipping import ClippedSum
 from quoron_privacy.noise.streams import SecureNoise, SeededNoise
 from quoron_server.algorithms import ALGORITHMS
+from quoron_server.algorithms.optimisers import Scheduled
 from quoron_server.books.ledger import Ledger
 from quoron_server.parameters import Kind
 from quoron_server.plan import Privacy
@@ -383,6 +384,26 @@ def test_missing_arguments_follow_from_public_numbers_and_what_is_given_stays(us
     assert plain == {"rounds": options["rounds"], "rate": options["rate"], "optimiser": "sgd", "step_size": 1.0}
     named: Any = {"epsilon": 2.0, "algorithm": "one-pass-dp-sgd", "options": {"step_size": 1.0}, "radius": 3.0}
     assert completed(named, users, 500) == {"items_per_user": 32, "delta": 1e-6} | named
+
+
+def test_steps_of_a_schedule_add_up_to_as_much() -> None:
+    for name in ("linear", "cosine"):
+        options = completed({"epsilon": 2.0, "options": {"schedule": name}}, 300, 500)["options"] or {}
+        made = Scheduled(schedule=name)  # type: ignore[arg-type]
+        steps = [options["step_size"] * made.rate(t, options["rounds"]) for t in range(options["rounds"])]
+        assert sum(steps) == pytest.approx(1.2)
+
+
+def test_a_step_size_may_be_a_function_of_the_round() -> None:
+    def falling(round_: int) -> float:
+        return 0.5 * (1 - round_ / 4)
+
+    options = {"rounds": 4, "step_size": falling}
+    _, found = algorithm_of({"epsilon": 1.0, "options": options})
+    assert found == {"rounds": 4, "step_size": 0.5, "schedule": (1.0, 0.75, 0.5, 0.25)}
+    for wrong in ({"step_size": falling}, {**options, "schedule": "linear"}, {**options, "step_size": lambda t: 0.0}):
+        with pytest.raises(ConfigError, match=r"options\.step_size"):
+            algorithm_of({"epsilon": 1.0, "options": wrong})
 
 
 def test_rows_of_a_function_still_need_a_radius_and_a_delta(tmp_path: Path) -> None:

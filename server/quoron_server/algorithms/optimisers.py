@@ -6,6 +6,8 @@
                x ← Proj(x - η (m/(1 - β₁^t) / (√(v/(1 - β₂^t)) + κ) + λ x)),   t = 1, 2, ...
 
 λ is decoupled weight decay: it draws towards the start of training, from which points count, and is never averaged.
+With a schedule round t of T has the step η s(t/T): 1 (constant), 1 - x (linear), (1 + cos πx)/2 (cosine), or factors
+that are given, one a round.
 
 Source: Polyak (1964); Kingma & Ba (2015), Algorithm 1; Loshchilov & Hutter (2019), Algorithm 2. As server optimisers:
 Reddi et al. (2021), *Adaptive federated optimization*.
@@ -21,6 +23,7 @@ from quoron_privacy.errors import ConfigError
 from quoron_server.algorithm import Vector
 
 Kind = Literal["sgd", "momentum", "adam"]
+Schedule = Literal["constant", "linear", "cosine"] | tuple[float, ...]  # by name, or the factors of all rounds
 
 
 @dataclass(frozen=True)  # several such mix-ins make an algorithm's options: no slots
@@ -32,20 +35,24 @@ class OptimiserOptions:
     second_momentum: float = 0.999  # β₂, of adam
     stability: float = 1e-8  # κ, of adam: beside the root of the second moment
     weight_decay: float = 0.0  # λ
+    schedule: Schedule = "constant"  # of the steps over the rounds: a name, or a factor for each round
     suffix: int | None = None  # iterates averaged; None: the plan chooses, the last one alone with other optimisers
 
     def made(self, step_size: float | None, option: str = "step_size") -> "Optimiser":
         """The optimiser; ConfigError for numbers out of range, and without a step that no plan could choose."""
-        made = Optimiser(self.optimiser, self.momentum, self.second_momentum, self.stability, self.weight_decay)
+        own = self.optimiser, self.momentum, self.second_momentum, self.stability, self.weight_decay
+        made = Optimiser(*own) if self.schedule == "constant" else Scheduled(*own, schedule=self.schedule)
         if step_size is None and not made.plain:
             raise ConfigError(
-                f"Expected options.{option} with optimiser={self.optimiser!r} and weight_decay={self.weight_decay:g}, "
-                "got none: plans choose steps of plain SGD only."
+                f"Expected options.{option} with optimiser={self.optimiser!r}, weight_decay={self.weight_decay:g} and "
+                f"schedule={self.schedule!r}, got none: plans choose steps of plain SGD only."
             )
         return made
 
     def averaged(self, planned: int, rounds: int) -> int:
-        """Of how many last iterates the model is the mean; ConfigError beyond the rounds."""
+        """Of how many last iterates the model is the mean; ConfigError for numbers that do not fit the rounds."""
+        if isinstance(self.schedule, tuple) and len(self.schedule) != rounds:
+            raise ConfigError(f"Expected options.schedule of {rounds} factors, one a round, got {len(self.schedule)}.")
         if self.suffix is None:
             return planned if self.optimiser == "sgd" else 1
         if not 1 <= self.suffix <= rounds:
@@ -107,6 +114,35 @@ class Optimiser:
         if self.weight_decay:
             direction = direction + self.weight_decay * x
         return x - step_size * direction, moments
+
+    def rate(self, t: int, rounds: int) -> float:
+        """Return the factor of the step in round t, from 0, of so many."""
+        del t, rounds
+        return 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Scheduled(Optimiser):
+    """The same with steps that change over the rounds, public like the others."""
+
+    schedule: Schedule = "cosine"
+
+    def __post_init__(self) -> None:
+        Optimiser.__post_init__(self)
+        factors = self.schedule if isinstance(self.schedule, tuple) else (1.0,)
+        if not all(0 <= factor < math.inf for factor in factors) or not any(factors):
+            raise ConfigError("Expected options.schedule of finite factors >= 0, not all zero, got others.")
+
+    @property
+    def plain(self) -> bool:
+        """Predictions of risk are about constant steps."""
+        return False
+
+    def rate(self, t: int, rounds: int) -> float:
+        """Return the factor of the step in round t, from 0, of so many."""
+        if isinstance(self.schedule, tuple):
+            return self.schedule[t]
+        return 1 - t / rounds if self.schedule == "linear" else (1 + math.cos(math.pi * t / rounds)) / 2
 
 
 SGD = Optimiser()

@@ -18,7 +18,7 @@ except ModuleNotFoundError as missing:
         raise
     raise ModuleNotFoundError("quoron.jax needs jax. Install it: pip install 'quoron[jax]'.", name="jax") from missing
 
-from quoron.jax.training import train
+from quoron.jax.training import load, train
 from quoron.training.rows import LocalSGD
 
-__all__ = ["LocalSGD", "train"]
+__all__ = ["LocalSGD", "load", "train"]

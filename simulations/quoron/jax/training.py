@@ -10,6 +10,7 @@ hold nothing, so that all have one shape, and nothing is compiled twice. A user 
 """
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, Unpack
 
 import jax
@@ -35,6 +36,7 @@ from quoron.training.rows import (
     Vector,
     completed,
     items_of,
+    released,
     start_of,
 )
 from quoron.training.start import Start
@@ -104,7 +106,7 @@ class LossRows:
         keys = jax.random.split(jax.random.wrap_key_data(seed, impl="threefry2x32"), weights.shape)
 
         def total(params: Params, weight: Any, items: Any, dice: Any) -> Any:
-            given = (*items, dice) if self._draws else items
+            given = (*self._items.given(items), *([dice] if self._draws else []))
             each = jax.vmap(self._loss, in_axes=(None, *(0 for _ in given)))(params, *given)
             return (weight * each.reshape(weight.shape)).sum()
 
@@ -122,8 +124,8 @@ class LossRows:
 
     def _require_loss(self) -> None:
         """ConfigError, by an item of nobody, for what is no loss of one item under any parameters."""
-        given: tuple[Any, ...] = tuple(part[0] for part in self._items.blank(1))
-        given = (*given, jax.random.key(0)) if self._draws else given
+        blank = self._items.given(tuple(part[0] for part in self._items.blank(1)))
+        given = (*blank, *([jax.random.key(0)] if self._draws else []))
         try:
             found = jax.eval_shape(self._loss, self.unflat(jnp.asarray(self.origin, self.type)), *given)
         except Exception as error:
@@ -146,6 +148,17 @@ def _halves(seeds: NDArray[np.uint64]) -> NDArray[np.uint32]:
     return np.stack([seeds >> np.uint64(32), seeds & np.uint64(0xFFFFFFFF)], axis=1).astype(np.uint32)
 
 
+def load(folder: str | Path, params: Params) -> Params:
+    """Return a tree like `params` with the numbers that the run in `folder` released.
+
+    Raises:
+        RunError: the run is not complete, or its files have changed.
+        ConfigError: it trained a tree of another size.
+    """
+    flat, unflat = ravel_pytree(params)
+    return unflat(jnp.asarray(released(folder, Start(np.asarray(flat, np.float64))).weights, flat.dtype))
+
+
 @entry_point
 def train(
     loss: Loss,
@@ -162,8 +175,9 @@ def train(
     """Train `params`, a tree of arrays, with (ε, δ)-differential privacy for all items of each user.
 
     `loss(params, *parts)` is a pure function of parameters and of the parts of one item, without a batch dimension; a
-    number. With `draws=True` it has a key as its last argument, of the user's own: dropout. Data, and arguments that
-    are not named here, are those of `quoron.torch.train` and `quoron.train_rows`.
+    number. Of a mapping it gets a mapping: loss(params, batch). With `draws=True` it has a key as its last argument, of
+    the user's own: dropout. Data, and arguments that are not named here, are those of `quoron.torch.train` and
+    `quoron.train_rows`.
 
     Args:
         items_per_user: 32 unless given; public: a user with more items takes part with so many, drawn in each round.

@@ -21,7 +21,7 @@ except ModuleNotFoundError as missing:
         "quoron.torch needs torch. Install it: pip install 'quoron[torch]'.", name="torch"
     ) from missing
 
-from quoron.torch.training import answering, train, weights, with_weights
+from quoron.torch.training import answering, load, train, weights, with_weights
 from quoron.training.rows import LocalSGD
 
-__all__ = ["LocalSGD", "answering", "train", "weights", "with_weights"]
+__all__ = ["LocalSGD", "answering", "load", "train", "weights", "with_weights"]

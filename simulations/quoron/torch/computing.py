@@ -17,14 +17,17 @@ noise#n8 allows for: integers may differ in their last places from the processor
 """
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
+import torch._decomp.decompositions
 from numpy.typing import NDArray
 from torch.func import functional_call, grad, vmap
+from torch.overrides import TorchFunctionMode
 
 from quoron.training.rows import Items, LocalSGD, Minibatches, Timetable, Users, Vector
 from quoron.training.start import Bytes, Start
@@ -41,6 +44,8 @@ _REPLACED = {
     "InstanceNorm": "InstanceNorm with track_running_stats=False, or GroupNorm",
 }
 
+_RECURRENT = {"gru": "gru_impl", "lstm": "lstm_impl", "rnn_tanh": "rnn_tanh_input", "rnn_relu": "rnn_relu_input"}
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TorchModule:
@@ -49,14 +54,17 @@ class TorchModule:
     module: torch.nn.Module
     loss: Loss | None  # None: the module returns its loss
     device: torch.device
+    names: tuple[str, ...] = ()  # of an item's parts, which are then given by name
 
     @classmethod
-    def of(cls, module: torch.nn.Module, loss: Loss | None, device: str | torch.device) -> "TorchModule":
+    def of(
+        cls, module: torch.nn.Module, loss: Loss | None, device: str | torch.device, names: tuple[str, ...] = ()
+    ) -> "TorchModule":
         """ConfigError for a module that trains nothing or is known to write buffers."""
         if not isinstance(module, torch.nn.Module):
             raise ConfigError(f"Expected a torch.nn.Module, got {type(module).__name__}. Wrap a function in one.")
         _refuse_statistics(module)
-        made = cls(copy.deepcopy(module), loss, torch.device(device))
+        made = cls(copy.deepcopy(module), loss, torch.device(device), names)
         if not made.weights():
             raise ConfigError("Expected a module with parameters that require gradients, got none. Unfreeze some.")
         made.module.to(made.device)
@@ -107,11 +115,16 @@ class TorchModule:
     def item_loss(self, weights: Weights, *parts: torch.Tensor) -> torch.Tensor:
         """Of one item, whose parts have no batch dimension: a number."""
         batch = tuple(part.unsqueeze(0) for part in parts)
-        if self.loss is None:
-            lost: torch.Tensor = functional_call(self.module, dict(weights), batch)
-        else:
-            lost = self.loss(functional_call(self.module, dict(weights), batch[:-1]), batch[-1])
+        lost = self._lost(lambda given, named: functional_call(self.module, dict(weights), given, named), batch)
         return lost.reshape(())
+
+    def _lost(self, call: Callable[[tuple[torch.Tensor, ...], Weights], Any], parts: tuple[torch.Tensor, ...]) -> Any:
+        """Return the loss of a batch for which `call` returns the module's output."""
+        inputs = parts if self.loss is None else parts[:-1]
+        output = call((), dict(zip(self.names, inputs, strict=False))) if self.names else call(inputs, {})
+        if self.loss is not None:
+            return self.loss(output, parts[-1])
+        return output["loss"] if isinstance(output, Mapping) else getattr(output, "loss", output)
 
     def trained(self, point: NDArray[np.float64]) -> torch.nn.Module:
         """A module on the processor with the weights of a point (d,)."""
@@ -126,18 +139,18 @@ class TorchModule:
         """ConfigError, naming them, if a forward pass on `parts`, items of nobody, writes buffers."""
         probe = copy.deepcopy(self)  # with plain calls, which show every way to write
         before = {name: (buffer, buffer._version) for name, buffer in probe.module.named_buffers()}
-        given = [part[:1].to(self.device) for part in parts]
+        given = tuple(part[:1].to(self.device) for part in parts)
         try:
             with torch.random.fork_rng(devices=cuda_of(self.device)), torch.no_grad():
-                output = probe.module(*(given if self.loss is None else given[:-1]))
-                lost = output if self.loss is None else self.loss(output, given[-1])
+                lost = self._lost(lambda inputs, named: probe.module(*inputs, **named), given)
         except Exception as error:
             raise ConfigError(
                 f"Expected a module and a loss that take an item by itself, as a batch of one; on an item of zeros "
                 f"they raised {type(error).__name__}: {error}"
             ) from error
-        if lost.numel() != 1:
-            raise ConfigError(f"Expected a loss of one number, got shape {tuple(lost.shape)}. Take its mean.")
+        if not isinstance(lost, torch.Tensor) or lost.numel() != 1:
+            found = f"shape {tuple(lost.shape)}" if isinstance(lost, torch.Tensor) else type(lost).__name__
+            raise ConfigError(f"Expected a loss of one number, got {found}. Take its mean.")
         after = {name: (buffer, buffer._version) for name, buffer in probe.module.named_buffers()}
         written = [name for name, now in after.items() if name not in before or not _same(before[name], now)]
         if written:
@@ -224,7 +237,8 @@ class ModuleRows:
     ) -> None:
         """`local` None asks for average gradients. ConfigError for a module that writes buffers or takes no item.
 
-        What torch cannot batch over users, or not compile, is computed without: `why_looped`, `why_eager` say why.
+        A module that torch cannot batch over users is computed user by user, one that it cannot compile without that:
+        `why_looped` and `why_eager` say why. Recurrent layers are batched as steps of matrix products.
         """
         self._network, self._counts, self._local = network, items.counts, local
         self.timetable = Timetable(items, items_per_user, local)
@@ -235,6 +249,8 @@ class ModuleRows:
         dims = (None if local is None else 0, 0, 0)
         self._gradients: Step = vmap(grad(self._loss), in_dims=dims, randomness="different")
         self.why_looped = self._tried(self._gradients)
+        if self.why_looped is not None and self._tried(in_steps := partial(_in_steps, self._gradients)) is None:
+            self._gradients, self.why_looped = in_steps, None
         self.why_eager: str | None = None
         if compiled and self.why_looped is None:
             quick: Step = torch.compile(self._gradients)
@@ -332,6 +348,25 @@ class ModuleRows:
         except Exception as error:  # whatever torch makes of a module that it cannot batch, or not compile
             return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no reason given'}"
         return None
+
+
+class _Steps(TorchFunctionMode):  # type: ignore[misc]  # torch is not there where types are checked
+    """Recurrent layers as torch's own decompositions, which vmap can batch; it has no rule for the fused kernels."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = _RECURRENT.get(getattr(func, "__name__", ""))
+        if name is None:
+            return func(*args, **(kwargs or {}))
+        fused, torch.backends.mkldnn.enabled = torch.backends.mkldnn.enabled, False  # its LSTM has no rule either
+        try:
+            return getattr(torch._decomp.decompositions, name)(*args, **(kwargs or {}))
+        finally:
+            torch.backends.mkldnn.enabled = fused
+
+
+def _in_steps(gradients: Step, *given: Any) -> Weights:
+    with _Steps():
+        return gradients(*given)
 
 
 def _near(parts: tuple[torch.Tensor, ...], device: torch.device) -> tuple[torch.Tensor, ...]:

@@ -14,6 +14,7 @@ The server's side is `quoron.flower.train_privately(grid, start=weights(network)
 import hashlib
 import logging
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Unpack
 
 import numpy as np
@@ -34,6 +35,8 @@ from quoron.training.rows import (
     Vector,
     completed,
     items_of,
+    of_one_user,
+    released,
     start_of,
 )
 from quoron_privacy.noise.streams import SecureNoise
@@ -50,12 +53,13 @@ def answering(
 ) -> Callable[[Vector], Vector]:
     """A function from a model (d,) to what one user, who holds all of `data`, answers: (d,).
 
-    Arguments, rows and refusals are those of `quoron.torch.train`; `data` is a tuple of tensors or arrays, or a torch
-    Dataset. Shuffles and dropout are drawn again in each call.
+    Arguments, rows and refusals are those of `quoron.torch.train`; `data` needs no `user`. Shuffles and dropout are
+    drawn again in each call.
     """
-    size = len(data[0]) if isinstance(data, tuple | list) else len(data)
-    items = items_of(data, offsets=np.array([0, size]))
-    rows = ModuleRows(TorchModule.of(module, loss, device), items, items_per_user=items_per_user, local=local)
+    items = of_one_user(data)
+    rows = ModuleRows(
+        TorchModule.of(module, loss, device, items.names), items, items_per_user=items_per_user, local=local
+    )
 
     def answer(model: Vector) -> Vector:
         found: NDArray[np.float64] = rows(0, np.zeros(1, np.int64), model, SecureNoise.fresh())[0]
@@ -72,6 +76,20 @@ def weights(module: torch.nn.Module) -> Vector:
 def with_weights(module: torch.nn.Module, model: Vector) -> torch.nn.Module:
     """A copy of a module, on the processor, with these weights (d,)."""
     return TorchModule.of(module, None, "cpu").trained(model)
+
+
+def load(folder: str | Path, module: torch.nn.Module) -> torch.nn.Module:
+    """Return a copy of `module`, on the processor, with the weights that the run in `folder` released.
+
+    Parameters that were not trained, and buffers, are those that the run began with.
+
+    Raises:
+        RunError: the run is not complete, or its files have changed.
+        ConfigError: it trained a module of another shape.
+    """
+    network = TorchModule.of(module, None, "cpu")
+    network.begin(released(folder, network.start()))
+    return network.module
 
 
 _log = logging.getLogger("quoron")
@@ -93,11 +111,14 @@ def train(
 ) -> TrainedRows[torch.nn.Module]:
     """Train `module` with (ε, δ)-differential privacy for all items of each user, from the weights that it has.
 
-    `data` is a tuple of tensors or arrays with one entry an item, or a torch Dataset of such tuples, with `user` that
-    says whose each item is, or with `offsets` where items are sorted by user. It may also be a table (a DataFrame or a
-    Dataset of Hugging Face) with the columns `user`, `features` and `label`. The loss of an item is
-    loss(module(*inputs), target), its last part the target, each part as a batch of one; without `loss` it is what the
-    module itself returns.
+    `data` is a tuple or a mapping of tensors or arrays with one entry an item, or a Dataset or DataLoader of them, with
+    `user`, the user of each item, or with `offsets` where items are sorted by user. A DataLoader's collate function
+    gets item by item, in the order of its Dataset. `data` may also be a table (a DataFrame or a Dataset of Hugging
+    Face) with the columns `user`, `features` and `label`.
+
+    The loss of an item is loss(module(*inputs), target) on batches of one, of a mapping loss(module(**inputs), target).
+    The target is the last part, or that called `label`. Without `loss` the module gets all parts and returns its loss:
+    a number, or an object or mapping with `loss`.
 
     Nothing else has to be given: without an algorithm it is `dp-sgd-wor`, with rounds, cohorts, clip norm and steps of
     Adam by a public rule of n, d, ε and δ (`completed` in quoron.training.rows); `options` replace any of them.
@@ -122,14 +143,17 @@ def train(
     cannot batch over users is computed user by user, what it cannot compile without; the log of "quoron" says why.
     """
     people = items_of(data, **training)
-    network = TorchModule.of(module, loss, device)
+    network = TorchModule.of(module, loss, device, people.names)
     training = completed(training, people.users, len(network.flat()))
     most = training["items_per_user"] or ITEMS
     network.begin(start_of(training, network.start()))
     quick = network.device.type == "cuda" if compiled is None else compiled
     compute = ModuleRows(network, people, items_per_user=most, local=local, compiled=quick)
     if compute.why_looped is not None:
-        _log.warning("users are computed one by one, as torch cannot batch this module: %s", compute.why_looped)
+        _log.warning(
+            "users are computed one by one, which takes tens of times as long, as torch cannot batch this module: %s",
+            compute.why_looped,
+        )
     if compute.why_eager is not None:
         _log.warning("rows are computed without torch.compile, which failed: %s", compute.why_eager)
     model = Trainable(

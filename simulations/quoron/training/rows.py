@@ -21,7 +21,7 @@ harmless to repeat after a crash:
 
 Until the end ledger.sqlite is private (mode 0600). Page: docs/models.md.
 
-Items by user as arrays: from a table, arrays or tensors, or a Dataset in the manner of torch.
+Items by user as arrays: from a table, arrays or tensors, a mapping of them, a Dataset or a DataLoader of torch.
 
 Which items users take when has the same shapes for all, whatever anybody holds:
 
@@ -126,9 +126,18 @@ class Training(BlackBox, total=False):
 
 
 def algorithm_of(method: BlackBox) -> tuple[str, dict[str, Any]]:
-    """Return the name of the algorithm, and its options."""
-    name = method.get("algorithm")
-    return ONE_PASS if name is None else name, dict(method.get("options") or {})
+    """Return the name of the algorithm, and its options, where a step size that is a function became its values."""
+    name, options = method.get("algorithm"), dict(method.get("options") or {})
+    if callable(options.get("step_size")):
+        if options.get("rounds") is None or "schedule" in options:
+            raise ConfigError("Expected options.rounds and no schedule where options.step_size is a function.")
+        count(rounds=options["rounds"])
+        steps = [float(options["step_size"](round_)) for round_ in range(options["rounds"])]
+        largest = max(steps, default=0.0)
+        if not largest > 0:
+            raise ConfigError(f"Expected a function as options.step_size with positive values, got {largest} at most.")
+        options |= {"step_size": largest, "schedule": tuple(step / largest for step in steps)}
+    return ONE_PASS if name is None else name, options
 
 
 def problem_of(method: BlackBox, *, users: int, dimension: int) -> Problem:
@@ -314,7 +323,10 @@ def completed(training: "ModuleTraining", users: int, dimension: int) -> "Module
         rounds = own.get("rounds") or next(rounds for most, rounds in ROUNDS if room < most)
         rule: dict[str, Any] = {"rounds": rounds, "rate": min(1.0, max(COHORT / max(users, 1), LEAST_RATE))}
         if own.get("optimiser", "adam") == "adam":
-            rule |= {"optimiser": "adam", "second_momentum": 0.99, "step_size": TRAVEL / rounds}
+            steps = (
+                (rounds + 1) / 2 if own.get("schedule") in ("linear", "cosine") else rounds
+            )  # the sum of all factors
+            rule |= {"optimiser": "adam", "second_momentum": 0.99, "step_size": TRAVEL / steps}
             rule |= {"suffix": max(1, rounds // 4)}
         filled |= {"algorithm": "dp-sgd-wor", "options": rule | own}
         given.pop("options", None)
@@ -367,7 +379,7 @@ def train_rows(
         clip_norm: longer rows are shortened to it. None: it follows the users, privately, for a share of ε, and
             `options` need a `step_size`.
         algorithm, options: a name from `quoron show algorithms`, and its `rounds`, `step_size`, `rate`, ...; the plan
-            chooses what is left out.
+            chooses what is left out. `step_size` may be a function of the round, from 0, such as a schedule of optax.
         smoothness, items_per_user: public, for step sizes only.
         chunk: users in one call of `rows`, at most: bounds its memory; by default a cohort at once.
         start: public start, shape (d,); zero by default. Its values must not depend on protected data. It is kept with
@@ -423,6 +435,25 @@ def start_of(training: Training, own: Start) -> Start:
         return own
     _log.warning("this model is not the one that the run in %s began with, which goes on from that", training["out"])
     return kept
+
+
+def released(folder: str | Path, own: Start) -> Start:
+    """Return the weights that the run in `folder` released, with all that it did not train, for a model like `own`.
+
+    Raises:
+        RunError: the run is not complete, or its files have changed.
+        ConfigError: it trained a model of another shape.
+    """
+    run = RunFolder(Path(folder))
+    run.summary()  # written after the model
+    begun = Start.read(run.path / FILE)
+    found = Start(run.model(), {} if begun is None else begun.fixed)
+    if found.shapes != own.shapes:
+        raise ConfigError(
+            f"Expected a model of {len(found.weights):,} numbers and {len(found.fixed):,} parts that are not trained, "
+            f"as the run in {folder} made it, got one of another shape, of {len(own.weights):,} and {len(own.fixed):,}."
+        )
+    return found
 
 
 def carry_out(
@@ -521,16 +552,16 @@ def _differing(out: str | Path, setting: Setting) -> str:
 
 
 Array = NDArray[Any]
-Data = Any  # a DataFrame, a Dataset of Hugging Face, an array or tensor, a tuple of them, or a torch Dataset
+Data = Any  # a DataFrame, a Dataset of Hugging Face, arrays or tensors, a mapping of them, a Dataset or a DataLoader
 
 
 class ModuleTraining(Training, total=False):
     """The arguments of every function that trains on items: whose each is, and of a table which columns it has."""
 
-    user: str | Sequence[Any] | NDArray[Any] | None  # a column of a table, or whose each item is
+    user: str | Sequence[Any] | NDArray[Any] | None  # the name of an entry or column, or the user of each item
     offsets: Sequence[int] | NDArray[np.int64] | None  # where items are sorted by user: user u has those from u's on
     features: Sequence[str] | None  # columns of a table
-    label: str | None  # column of a table
+    label: str | None  # the name of the entry or column that is the target
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -539,6 +570,7 @@ class Items:
 
     parts: tuple[Array, ...]  # each (N, ...): what an item consists of, such as an image and its label
     offsets: NDArray[np.int64]  # (n + 1,): user u has items offsets[u] to offsets[u + 1]
+    names: tuple[str, ...] = ()  # of the parts, where data have names
 
     @property
     def users(self) -> int:
@@ -559,6 +591,10 @@ class Items:
         """As many items that are nobody's: zeros of the items' shape and type."""
         return tuple(np.zeros((*shape, *part.shape[1:]), part.dtype) for part in self.parts)
 
+    def given(self, parts: "Parts") -> "Parts":
+        """Return the arguments that a function gets for these parts: a mapping where they have names."""
+        return (dict(zip(self.names, parts, strict=True)),) if self.names else parts
+
 
 def items_of(
     data: Data,
@@ -569,12 +605,13 @@ def items_of(
     label: str | None = None,
     **_: Any,
 ) -> Items:
-    """Items of `data`; `user` is a column of a table, or whose each item is, `offsets` says it for sorted arrays.
+    """Return the items of `data`; `user` names an entry or has the user of each item, `offsets` is for sorted arrays.
 
-    DataError for what does not fit together, and for an item without a user.
+    The entry `label` comes last. DataError for data that do not fit together, and for an item without a user.
     """
     if (user is None) == (offsets is None):
         raise DataError("Expected either user or offsets, which say whose each item is; got both or neither.")
+    names: tuple[str, ...] = ()
     if (columns := _columns(data)) is not None:
         if not isinstance(user, str) or features is None:
             raise DataError("Expected user, a column, and features, columns, with a table.")
@@ -586,23 +623,38 @@ def items_of(
         parts += [] if label is None else [_numbers(table[label])]
         owners: Any = table[user]
     else:
-        if features is not None or label is not None or isinstance(user, str):
-            raise DataError("Expected columns (user, features, label) with a table only.")
-        parts, owners = _parts(data), None if user is None else np.asarray(user)
+        if features is not None:
+            raise DataError("Expected features, names of columns, with a table only.")
+        found = _parts(data)
+        for name in (user, label):
+            if isinstance(name, str) and name not in found:
+                raise DataError(f"Expected data with an entry {name!r}, got {', '.join(map(str, found))}.")
+        owners = None if user is None else np.asarray(found.pop(user) if isinstance(user, str) else user)
+        if label is not None:
+            found[label] = found.pop(label)  # comes last
+        names, parts = tuple(name for name in found if isinstance(name, str)), [*map(_numbers, found.values())]
+        if not parts:
+            raise DataError("Expected at least one array of items, got none.")
     sizes = {len(part) for part in parts}
     if len(sizes) != 1:
         raise DataError(f"Expected arrays of one length, one entry an item, got lengths {sorted(sizes)}.")
     (size,) = sizes
     if owners is None:
-        return Items(tuple(parts), _checked_offsets(np.asarray(offsets), size))
+        return Items(tuple(parts), _checked_offsets(np.asarray(offsets), size), names)
     if owners.shape != (size,):
         raise DataError(f"Expected user to name one user for each of {size} items, got shape {owners.shape}.")
     if any(one is None or one != one for one in owners.tolist()):
         raise DataError("Expected a user for every item, got items without one. Leave them out.")
-    names, codes = np.unique(owners, return_inverse=True)
+    users, codes = np.unique(owners, return_inverse=True)
     order = np.argsort(codes, kind="stable")
-    ends = np.concatenate([[0], np.cumsum(np.bincount(codes, minlength=len(names)))]).astype(np.int64)
-    return Items(tuple(part[order] for part in parts), ends)
+    ends = np.concatenate([[0], np.cumsum(np.bincount(codes, minlength=len(users)))]).astype(np.int64)
+    return Items(tuple(part[order] for part in parts), ends, names)
+
+
+def of_one_user(data: Data) -> Items:
+    """Return the items of one user, who has all of `data`."""
+    entries = _parts(data)
+    return items_of(entries, offsets=np.array([0, len(next(iter(entries.values()), ()))]))
 
 
 def _columns(data: Data) -> list[str] | None:
@@ -637,18 +689,30 @@ def _features(columns: list[Array]) -> list[Array]:
     return [_numbers(column) for column in columns]
 
 
-def _parts(data: Data) -> list[Array]:
-    arrays = isinstance(data, tuple | list | str | Mapping) or hasattr(data, "dtype")
-    if not arrays and hasattr(data, "__getitem__") and hasattr(data, "__len__"):  # a Dataset
-        rows = [data[index] for index in range(len(data))]
-        if not rows:
-            raise DataError("Expected a Dataset with items, got an empty one.")
-        rows = [row if isinstance(row, tuple | list) else (row,) for row in rows]
-        return [_numbers(np.stack([_array(row[place]) for row in rows])) for place in range(len(rows[0]))]
-    given = data if isinstance(data, tuple | list) else (data,)
-    if not given:
-        raise DataError("Expected at least one array of items, got none.")
-    return [_numbers(part) for part in given]
+def _parts(data: Data) -> dict[Any, Any]:
+    """Return arrays with one entry an item, by name or place, of arrays, a Dataset or a DataLoader.
+
+    A DataLoader collates item by item: one that pads to the longest of a batch would make items depend on each other.
+    """
+    collate = getattr(data, "collate_fn", None)
+    if isinstance(data, Mapping):
+        return dict(data)
+    if isinstance(data, tuple | list | str) or hasattr(data, "dtype") or not (collate or hasattr(data, "__getitem__")):
+        return dict(enumerate(data if isinstance(data, tuple | list) else (data,)))
+    source: Any = data.dataset if collate else data
+    rows = [source[index] for index in range(len(source))] if hasattr(source, "__getitem__") else list(source)
+    if not rows:
+        raise DataError("Expected a Dataset with items, got an empty one.")
+    rows = [collate([row]) for row in rows] if collate else rows
+    rows = [row if isinstance(row, tuple | list | Mapping) else (row,) for row in rows]
+    join: Any = np.concatenate if collate else np.stack
+    try:
+        keys = rows[0] if isinstance(rows[0], Mapping) else range(len(rows[0]))
+        return {key: join([_array(row[key]) for row in rows]) for key in keys}
+    except (ValueError, LookupError):  # whose words quote a value
+        raise DataError(
+            "Expected items of one shape with the same parts, got several. Pad to a fixed length."
+        ) from None
 
 
 def _array(part: Any) -> Array:
@@ -811,7 +875,7 @@ def figures_of(
                 own = slice(items.offsets[user], items.offsets[user + 1])
                 if own.stop > own.start:
                     try:
-                        parts = parts_of(*(part[own] for part in items.parts))
+                        parts = items.given(parts_of(*(part[own] for part in items.parts)))
                         measured = [_measured(metric, model, parts) for metric in metrics.values()]
                         rows[place] = np.stack(measured, axis=1).reshape(own.stop - own.start, -1).mean(axis=0)
                     except Exception:  # as an error
@@ -825,7 +889,7 @@ def require_metrics(items: Items, metrics: Mapping[str, Metric], model: Any, par
     """Raise ConfigError, by items of nobody, for a metric that does not return one number an item."""
     for name, metric in metrics.items():
         try:
-            said = _measured(metric, model, parts_of(*items.blank(2)))
+            said = _measured(metric, model, items.given(parts_of(*items.blank(2))))
         except Exception as error:
             raise ConfigError(
                 f"Expected the metric {name!r} to take some items at once; on two of zeros it raised "

@@ -4,9 +4,11 @@ import numpy as np
 import pytest
 
 from contracts.scenes import PRIVACY, PROBLEM
+from quoron_client.protocol.questions import Answers
 from quoron_privacy.errors import ConfigError
+from quoron_privacy.noise.streams import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.algorithms.optimisers import Optimiser
+from quoron_server.algorithms.optimisers import Optimiser, Scheduled
 
 GRADIENTS = np.random.default_rng(3).normal(size=(7, 4))
 
@@ -43,3 +45,54 @@ def test_a_step_that_no_plan_can_choose_has_to_be_given(name):
         info.plan(PROBLEM, PRIVACY, info.options(rounds=4, optimiser="adam"), "calibrated", 1)
     with pytest.raises(ConfigError, match="suffix from 1 to 4"):
         info.plan(PROBLEM, PRIVACY, info.options(rounds=4, suffix=5), "calibrated", 1)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "factors"),
+    [
+        ("linear", [1, 0.75, 0.5, 0.25]),
+        ("cosine", [1, (1 + 0.5**0.5) / 2, 0.5, (1 - 0.5**0.5) / 2]),
+        ((0.0, 2.0), [0, 2]),
+    ],
+)
+def test_a_schedule_is_the_factors_of_the_steps(schedule, factors):
+    made = Scheduled("adam", schedule=schedule)
+    assert [made.rate(t, len(factors)) for t in range(len(factors))] == pytest.approx(factors)
+    assert not made.plain
+
+
+@pytest.mark.parametrize("name", ["one-pass-dp-sgd", "dp-sgd-wor", "dp-ftrl"])
+def test_rounds_of_a_schedule_step_by_its_factors(name):
+    info, unit = ALGORITHMS[name], {"inverse_step": 4.0} if name == "dp-ftrl" else {"step_size": 0.25}
+
+    def points(**more):
+        options = info.options(**{"rounds": 3, "optimiser": "momentum", "momentum": 0.0, "suffix": 1} | unit | more)
+        algorithm = info.make(info_plan := ALGORITHMS[name].plan(PROBLEM, PRIVACY, options, "calibrated", 1))
+        ALGORITHMS[name].verify(info_plan)
+        state, found, noise = algorithm.init(), [], SeededNoise(3)
+        while (question := algorithm.request(state, noise)) is not None:
+            rows = np.full((len(question.cohort), PROBLEM.dimension), 1e-6)
+            reduction = question.reduction
+            answers = Answers(rows, np.zeros(len(rows), np.uint8))
+            state = algorithm.update(
+                state, answers if reduction is None else reduction.of(rows, answers.answered), noise
+            )
+            state = state.state
+            found.append(getattr(state, "iterate", getattr(state, "x", None)))
+        return np.diff(np.array([np.zeros(PROBLEM.dimension), *found]), axis=0)
+
+    constant, linear = points(), points(schedule="linear")
+    factors = np.array([1, 2 / 3, 1 / 3])[:, None]
+    np.testing.assert_allclose(linear, factors * constant, rtol=1e-9)
+    np.testing.assert_allclose(points(schedule=(1.0, 2 / 3, 1 / 3)), linear, rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "words"),
+    [((1.0,), "4 factors, one a round, got 1"), ((-1.0,) * 4, "factors >= 0"), ((0.0,) * 4, "not all zero")],
+)
+def test_factors_that_do_not_fit_are_refused(schedule, words):
+    info = ALGORITHMS["dp-sgd-wor"]
+    options = info.options(rounds=4, step_size=0.1, schedule=schedule)
+    with pytest.raises(ConfigError, match=words):
+        info.plan(PROBLEM, PRIVACY, options, "calibrated", 1)

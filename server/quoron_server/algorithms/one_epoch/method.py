@@ -359,7 +359,8 @@ class DPFTRL(OneEpoch):
         if p.adaptive is None and p.optimiser.plain:
             x = self.project(-total / p.beta)
         else:
-            wanted, moments = p.optimiser.step(state.x, gradient, moments, step_size=1 / p.beta, t=t)
+            step_size = p.optimiser.rate(t, p.rounds) / p.beta
+            wanted, moments = p.optimiser.step(state.x, gradient, moments, step_size=step_size, t=t)
             x = self.project(wanted)
         own = replace(state, radius=radius, moments=moments, presence=presence)
         return replace(self.moved(own, x, x, x, sums, diagnostics), releases=(entry,), public=public)
