@@ -12,7 +12,7 @@ from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
-from quoron.config import BudgetSection, Config, FlightsSection, SiloSection, TableSection, TwoServersSection
+from quoron.config import BudgetSection, Config, SiloSection, TableSection, TwoServersSection
 from quoron.planning import meaning as bounds
 from quoron.planning.choosing import LIKELY, STRICTER, TRUSTED, UNSEEN, automatic, ruled, unbearable
 from quoron.planning.choosing import Candidate as Candidate
@@ -349,7 +349,7 @@ def _automatic(config: Config, problem: Problem, algorithms: Registry, *, altern
     if config.algorithm.options:
         raise ConfigError("Expected no algorithm.options with algorithm.name='auto', got some. Name the algorithm.")
     _decline(config, problem, algorithms)
-    budget, one_machine = budget_of(config), isinstance(config.population, TableSection | FlightsSection)
+    budget, one_machine = budget_of(config), isinstance(config.population, TableSection)
     allowed = Allowance(budget, one_machine and not federated, _participation(config))
     alike = problem.beliefs.isotropic is not None and not allowed.everybody
     trusted = config.privacy.trust_model in TRUSTED
