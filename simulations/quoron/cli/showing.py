@@ -14,7 +14,7 @@ from rich.console import Console
 from quoron.api.listing import algorithms
 from quoron.planning.choosing import Candidate, refusals, risk_sentence, risk_words
 from quoron.planning.plans import SURE, Plan
-from quoron.planning.questions import Advice
+from quoron.planning.questions import Enough
 from quoron.presets import presets
 from quoron.reports import pages, sections
 from quoron.reports.page import Section, Table
@@ -23,12 +23,10 @@ from quoron.reports.terminal import Terminal
 from quoron.reports.terminal import show as render
 from quoron.reports.terminal import table as table
 from quoron.results import Release, size
-from quoron.run_folder import RunFolder, write
+from quoron.run_folder import RunFolder
 from quoron.simulation import comparison as compared
 from quoron.simulation.comparison import Comparison
 from quoron.simulation.run import SimulatedRun
-from quoron_privacy.errors import UsageError
-from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.info import start_risk
 from quoron_server.parameters import PrintedParameters
 from quoron_server.plan import Guarantee
@@ -114,15 +112,15 @@ def show_plan(planned: Plan, *, as_json: bool, brief: bool = False) -> None:
 
     `brief` before a run of `quoron train`.
     """
-    answers = planned.advice or Advice()
+    answers = {} if planned.advice is None else planned.advice.as_json()
     _put(
-        lambda: _dry_run(planned, doubted(planned.doubts)) if brief else _of_plan(planned, answers),
-        lambda: planned.as_json() | answers.as_json(),
+        lambda: _dry_run(planned, doubted(planned.doubts)) if brief else _of_plan(planned),
+        lambda: planned.as_json() | answers,
         as_json=as_json,
     )
 
 
-def _of_plan(planned: Plan, answers: Advice) -> list[Section]:
+def _of_plan(planned: Plan) -> list[Section]:
     chosen, promised = planned.plan, sentence(planned.plan.guarantee)
     feasible = [each for each in planned.candidates if each.plan is not None]
     feasible.sort(key=lambda each: (each.predicted is None, each.predicted or each.guess or 0.0))
@@ -136,18 +134,13 @@ def _of_plan(planned: Plan, answers: Advice) -> list[Section]:
         Section(note=[promised, *choice], rows=plan_rows(planned), warnings=planned.remarks),
         Section(tables=[Table("Algorithms", heads, others)], below=[SURE, *infeasible(planned.candidates)]),
         *curves,
-        *_answers(answers),
+        *([] if planned.advice is None else [Section(rows=planned.advice.rows())]),
     ]
 
 
-def show_answers(answers: Advice, refused: str, *, as_json: bool) -> None:
-    """Where a plan is infeasible: what would do for a risk, and what each ε brings."""
-    _put(lambda: _answers(answers), lambda: {"infeasible": refused} | answers.as_json(), as_json=as_json)
-
-
-def _answers(answers: Advice) -> list[Section]:
-    enough = [] if answers.enough is None else [Section(rows=answers.enough.rows())]
-    return enough + ([] if answers.curve is None else [sections.epsilon_section(answers.curve)])
+def show_advice(advice: Enough, refused: str, *, as_json: bool) -> None:
+    """Where a plan is infeasible: what would do for a risk."""
+    _put(lambda: [Section(rows=advice.rows())], lambda: {"infeasible": refused} | advice.as_json(), as_json=as_json)
 
 
 def show_algorithms(*, as_json: bool) -> None:
@@ -162,22 +155,6 @@ def show_presets(*, as_json: bool) -> None:
     rows = [{"name": one.name, "summary": one.summary} for one in presets()]
     listed = Table("Presets", ["name", "what it shows"], [[*row.values()] for row in rows])
     _put(lambda: [Section(tables=[listed])], lambda: rows, as_json=as_json)
-
-
-def write_losses(path: Path, planned: Plan) -> None:
-    """Write what a run's privacy loss is, of each pair that a user may be in, certified from above and from below.
-
-    UsageError for a plan without a promise.
-    """
-    from quoron_privacy.accounts import exports  # brings SciPy's transforms
-
-    chosen, promise = planned.plan, planned.plan.guarantee
-    if not (pairs := ALGORITHMS[chosen.algorithm].pairs(chosen)):
-        raise UsageError(f"Expected a plan that guarantees privacy with --losses, got one of {chosen.algorithm}.")
-    made = [exports.both(pair, near=promise.delta) for pair in pairs]
-    of = {"algorithm": chosen.algorithm, "adjacency": promise.adjacency, "epsilon": promise.epsilon}
-    text = dumps({"format": exports.FORMAT, **of, "delta": promise.delta, "pairs": made})
-    write(path, text.encode(), advice="Choose another place for --losses.")
 
 
 def infeasible(candidates: Iterable[Candidate]) -> list[str]:

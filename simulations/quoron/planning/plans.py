@@ -38,7 +38,7 @@ from quoron_server.wording import plan_json, sentence
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
 
-    from quoron.planning.questions import Advice
+    from quoron.planning.questions import Enough
     from quoron_server.books.ledger import Ledger
     from quoron_server.runs import Account, Run
 
@@ -180,7 +180,7 @@ class Plan(Tabular):
     curve: RoundsCurve | None = None  # of the plan's algorithm, when it was asked for
     choice: str | None = None  # why the algorithm was chosen, in one sentence; None when it was named
     remarks: tuple[str, ...] = ()  # what its algorithm says of the plan, and what was taken for what nobody declared
-    advice: "Advice | None" = None  # how many users or which ε would do, where that was asked
+    advice: "Enough | None" = None  # how many users or which ε would do, where that was asked
 
     @property
     def title(self) -> str:

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from quoron.planning.choosing import refusals, risk_words
 from quoron.reports.page import LOG, ONLY, Section, Table, bar
 from quoron.results import in_units, percent
 from quoron.run_folder import FRAME, RunFolder
@@ -27,7 +26,6 @@ if TYPE_CHECKING:  # callers with one have imported it
     from quoron.evaluation.evaluation import Evaluation
     from quoron.model import Model
     from quoron.planning.plans import RoundsCurve
-    from quoron.planning.questions import EpsilonCurve
     from quoron.reports.summary import Summary
 
 
@@ -276,16 +274,3 @@ def rounds_section(name: str, curve: "RoundsCurve", chosen: int) -> Section:
     heads = ["rounds", "predicted excess risk" if curve.measured else "excess risk, a guess", LOG, ""]
     title = f"How many rounds {name} needs"
     return Section(title=title, tables=[Table(title, heads, rows)])
-
-
-def epsilon_section(points: "EpsilonCurve") -> Section:
-    """One line an ε, with a bar on a logarithmic scale."""
-    risks, rows = [point.risk for _, point in points if point.risk is not None], []
-    ends = min(risks, default=1.0), max(risks, default=1.0)
-    for epsilon, point in points:
-        drawn = "" if point.risk is None else bar(point.risk, *ends)
-        by = "infeasible" if point.plan is None else f"{point.algorithm}, {point.plan.cost.rounds:,} rounds"
-        rows.append([f"{epsilon:.3g}", risk_words(point.predicted, point.guess), drawn, by])
-    below = [f"Infeasible at ε = {epsilon:.3g}: {why}" for epsilon, each in points for why, _ in refusals([each])]
-    listed = [Table("Risk by ε", ["ε", "predicted excess risk", LOG, "by"], rows)]
-    return Section(title="Risk by ε", tables=listed, below=below)
