@@ -188,7 +188,6 @@ class SiloSection(Section):
         description="each silo clips the rows of its own users and sends one sum: less to send, and its users trust it "
         "with that",
     )
-    away: tuple[Count, ...] = Field(default=(), description="of a simulation: silos that never answer, from 1")
 
 
 class Simulated(Section):

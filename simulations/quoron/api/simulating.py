@@ -22,7 +22,7 @@ from quoron.simulation.problem import Setup, problem_for_real, setup
 from quoron.simulation.run import SimulatedRun
 from quoron.simulation.sources import Frame, Source, described, needed
 from quoron.simulation.wildcards import unread_of
-from quoron_privacy.errors import ConfigError, Infeasible, QuoronError, RunError
+from quoron_privacy.errors import Infeasible, QuoronError, RunError
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_server.plan import RunPlan
 from quoron_server.problem import Problem
@@ -101,12 +101,6 @@ def carry_out(
     if isinstance(engine, Inline | Ray):
         with shared(prepared, engine) as prepared:
             return runs.carry_out(prepared, folder, observers)
-    silos = prepared.config.population.silos
-    if silos is not None and silos.away:
-        raise ConfigError(
-            f"Expected no `silos.away` with the engine {type(engine).__name__}, got some. Leave out the engine, or end "
-            "clients while they run."
-        )
     if isinstance(engine, Service):
         from quoron.federation import engine as local
 
