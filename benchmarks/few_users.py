@@ -39,7 +39,7 @@ from cells import NARROW, plan_of
 from few_users_tasks import FAR, FIXED, OTHERS
 
 from quoron.config import from_tree
-from quoron.data import TablePopulation, flights
+from quoron.data import TablePopulation
 from quoron.engine.inline import InlineEngine
 from quoron_client.losses import Huber
 from quoron_client.protocol.questions import Answers, AverageLoss, Question, Status, summed
@@ -60,8 +60,6 @@ GROUPS: Mapping[str, tuple[str, ...]] = {"fixed": tuple(FIXED), "shipped": SHIPP
 @cache
 def population_of(name: str) -> TablePopulation:
     """The users of a task; of a shipped table as its preset reads it."""
-    if name == "flights":
-        return flights(domain=FAR)
     if name in SHIPPED:
         from quoron.simulation.problem import setup
 

@@ -52,14 +52,6 @@ def table_of(name: str) -> tuple[pa.Table, dict[str, Any]]:
 
 
 def _preset(name: str) -> Mapping[str, Any]:
-    if name == "flights":
-        from quoron.data import flights
-
-        rules = flights().encoding
-        numeric = {each.column: [each.low, each.high] for each in rules.features if isinstance(each, Numeric)}
-        words = {each.column: list(each.categories) for each in rules.features if not isinstance(each, Numeric)}
-        population = {"kind": "table", "path": "package:flights.parquet", "user": "tailnum", "label": "arr_delay > 15"}
-        return {"population": population | {"columns": {"numeric": numeric, "categorical": words}}}
     found = few_users._preset(name)
     if name == "scorecard":
         found = {"population": found["population"] | {"label": "earnings_med > 32000"}}

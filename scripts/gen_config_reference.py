@@ -15,7 +15,7 @@ from pydantic.fields import FieldInfo
 
 from quoron.arguments import KEYS
 from quoron.cli.app import app
-from quoron.config import Config, FlightsSection, SyntheticSection, TableSection, models
+from quoron.config import Config, SyntheticSection, TableSection, models
 from quoron.data.columns import SHORT, Columns, Label
 from quoron.engine.choice import ENGINES
 from quoron_server.algorithms import ALGORITHMS
@@ -39,7 +39,7 @@ of its own: `--set population.columns.hashed.code=64`, `--set 'population.column
 def page() -> str:
     """The whole page."""
     parts = [HEAD, _arguments()]
-    for section in (SyntheticSection, TableSection, FlightsSection):
+    for section in (SyntheticSection, TableSection):
         parts.append(_section(f'[population], kind = "{section.model_fields["kind"].default}"', section))
     for name, field in Config.model_fields.items():
         if name != "population" and isinstance(field.annotation, type):

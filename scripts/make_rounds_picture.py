@@ -4,7 +4,9 @@ import sys
 from pathlib import Path
 
 import quoron
-from quoron.reports.pictures import Axis, Line, alone, chart
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "benchmarks"))
+from pictures import Axis, Line, alone, chart
 
 AT_MOST = "predicted excess risk, at most"
 PICTURE = Path(__file__).parent.parent / "docs" / "images" / "rounds.svg"

@@ -94,7 +94,7 @@ WITH_LOOPS = {"algorithms/acsa.py", "one_epoch/plan.py"}
 
 def test_a_configuration_has_no_more_keys_than_these() -> None:
     """A key of several kinds of population counts once, as does one that is a table, and algorithms' options."""
-    kinds = (config.SyntheticSection, config.TableSection, config.FlightsSection)
+    kinds = (config.SyntheticSection, config.TableSection)
     keys = {f"population.{key}" for kind in kinds for key in kind.model_fields}
     for name, section in config.Config.model_fields.items():
         if name != "population":

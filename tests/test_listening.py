@@ -27,7 +27,7 @@ pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="sockets are read from /proc"),
 ]
 ROOT = Path(__file__).parents[1]
-LISTENS = {"serve": "clients' certificates, operators' tokens", "--engine flower": "own user", "--engine ray": "token"}
+LISTENS = {"serve": "clients' certificates, operators' tokens", "--engine flower": "own user"}
 LISTENS |= {
     "--engine service": "as of serve",
     "local start": "as of serve",

@@ -188,7 +188,6 @@ class SiloSection(Section):
         description="each silo clips the rows of its own users and sends one sum: less to send, and its users trust it "
         "with that",
     )
-    away: tuple[Count, ...] = Field(default=(), description="of a simulation: silos that never answer, from 1")
 
 
 class Simulated(Section):
@@ -414,15 +413,6 @@ class SyntheticSection(Simulated):
     )
 
 
-class FlightsSection(Simulated):
-    """Flights out of New York in 2013; the user is the aircraft, the label `arr_delay > 15`. Ships with quoron.
-
-    A fifth of the aircraft is held out; the loss is logistic.
-    """
-
-    kind: Literal["flights"] = "flights"
-
-
 class LossSection(Section):
     """The loss of one item. Its bounds are enforced on every item, so that they hold for every conceivable user."""
 
@@ -643,9 +633,7 @@ class TrainSection(Section):
 class Config(Section):
     """A complete configuration."""
 
-    population: Annotated[SyntheticSection | TableSection | FlightsSection, Field(discriminator="kind")] = (
-        SyntheticSection()
-    )
+    population: Annotated[SyntheticSection | TableSection, Field(discriminator="kind")] = SyntheticSection()
     loss: LossSection = LossSection()
     domain: DomainSection = DomainSection()
     problem: ProblemSection = ProblemSection()

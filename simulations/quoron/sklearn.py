@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import Any, Self, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -35,9 +35,7 @@ from quoron.training import arrays
 from quoron.training import run as training
 from quoron.training.arrays import InputError, Label, RandomState
 from quoron.training.result import DoubtfulModel
-from quoron.training.start import Identity
 from quoron_privacy.errors import RunError
-from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_server.parameters import Assumption, Kind
 from quoron_server.plan import EVERYONE, Guarantee
 from quoron_server.wording import assumption_text
@@ -66,12 +64,6 @@ __all__ = [
     "PrivateRidge",
     "UnfitRows",
 ]
-
-if TYPE_CHECKING:
-    from quoron.tuning import tables as tuning
-    from quoron.tuning.tables import Choice, TableSearch
-else:
-    tuning = OnFirstUse("quoron.tuning.tables")  # only a fit that searches needs it
 
 Vector = NDArray[np.float64]
 Bounds = tuple[ArrayLike, ArrayLike] | Mapping[str, tuple[float, float]]
@@ -111,10 +103,6 @@ class _PrivateLinear(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn 
     data_quality: float | None = (
         None  # share of μ² for a private check of how well the rows fit; None: by the plan; 0: none
     )
-    vary: Mapping[str, Sequence[Any]] | None = (
-        None  # settings to try in secret, by dotted key; epsilon is of the whole search
-    )
-    n_trials: float | None = None  # of `vary`, in the mean; None: twice as many as settings (docs/tuning.md)
     settings: Sequence[Setting] = ()  # further keys of the configuration, as in "algorithm.options.rounds=3"
     out: str | Path | None = None  # a folder that keeps a run folder for every fit; None: none is kept
     random_state: RandomState = None  # None: secret noise. A number: noise from a seed, which protects nobody
@@ -153,32 +141,13 @@ class _PrivateLinear(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn 
         config = self._config(section)
         assumptions = [Assumption(Kind.ROWS_ARE_USERS)] if self.unit == "row" and seed is None else []
         assumptions += taken if seed is None else []
-        search: TableSearch | None = None
-        if self.vary:
-            from quoron.tuning.searching import Effort
-
-            search = tuning.prepare(
-                config,
-                Path.cwd(),
-                vary={key: values for key, values in self.vary.items() if key != "algorithm.name"},
-                algorithms=self.vary.get("algorithm.name"),
-                effort=Effort(self.n_trials),
-                identity=Identity.fresh("fit"),
-                frame=table,
-                seeded=seed is not None,
-                assumptions=assumptions,
-            )
         if seed is None:
-            self._train(config, table, assumptions, search)
+            self._train(config, table, assumptions)
         else:
             message = f"The noise of random_state={self.random_state!r} protects nobody: guarantee_ is None."
             warnings.warn(message, NoiseFromSeed, stacklevel=2)
-            self.choice_: Choice | None = None
-            if search is not None:
-                self.model_, self.plan_, self.n_rounds_, self.choice_ = tuning.rehearsed(search, seed)
-            else:
-                fitted = training.rehearse(config, simulation_seed=seed, frame=table)
-                self.model_, self.plan_, self.n_rounds_ = fitted
+            fitted = training.rehearse(config, simulation_seed=seed, frame=table)
+            self.model_, self.plan_, self.n_rounds_ = fitted
             self.data_quality_: Health | None = None
             self.guarantee_: Guarantee | None = None
             self.folder_: Path | None = None
@@ -186,11 +155,8 @@ class _PrivateLinear(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn 
         self._publish(self.model_)
         return self
 
-    def _train(
-        self, config: configs.Config, table: Any, assumptions: Sequence[Assumption], search: "TableSearch | None"
-    ) -> None:
-        if search is None:
-            prepared = training.prepare(config, Path.cwd(), name="fit", frame=table, assumptions=assumptions)
+    def _train(self, config: configs.Config, table: Any, assumptions: Sequence[Assumption]) -> None:
+        prepared = training.prepare(config, Path.cwd(), name="fit", frame=table, assumptions=assumptions)
         try:
             if self.out is not None:
                 Path(self.out).mkdir(parents=True, exist_ok=True)
@@ -200,14 +166,7 @@ class _PrivateLinear(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn 
             raise RunError(f"Cannot make a folder in {place}: {error.strerror}. Choose another with out=.") from None
         with ExitStack() as ending:
             ending.callback(shutil.rmtree, folder)
-            if search is None:
-                trained, self.choice_ = training.carry_out(prepared, RunFolder(folder)), None
-                self.plan_, remarks = prepared.planned.plan, prepared.planned.remarks
-            else:
-                trained = tuned = tuning.carry_out(search, RunFolder(folder))
-                self.choice_, remarks = tuned.choice, search.remarks
-                chosen = next(each for each in search.candidates if each.name == tuned.choice.name)
-                self.plan_ = search.promised(chosen.planned.plan)
+            trained, self.plan_ = training.carry_out(prepared, RunFolder(folder)), prepared.planned.plan
             if self.out is not None:
                 ending.pop_all()  # the folder stays
         self.model_, self.data_quality_ = trained.model, trained.data_quality
@@ -216,7 +175,7 @@ class _PrivateLinear(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn 
         for doubt in trained.summary.doubts:
             if trained.data_quality is None or doubt not in trained.data_quality.warnings:
                 warnings.warn(doubt[:1].upper() + doubt[1:], DoubtfulModel, stacklevel=3)
-        for amiss in (each for each in remarks if each.startswith("class_weight")):
+        for amiss in (each for each in prepared.planned.remarks if each.startswith("class_weight")):
             warnings.warn(amiss, UnfitRows, stacklevel=3)
         self.guarantee_, self.n_rounds_ = self.plan_.guarantee, trained.summary.rounds
         self.folder_ = None if self.out is None else folder

@@ -33,7 +33,6 @@ from quoron_client.flower.serving import make_app
 from quoron_privacy.errors import ConfigError, RunError
 from quoron_server.wording import sentence
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "flower" / "simulation"
 SMALL = (
     "population.users=60",
     "population.items_per_user=3",
@@ -238,29 +237,6 @@ def test_without_ray_the_error_says_what_to_install(tmp_path: Path, monkeypatch:
 def test_options_that_do_not_go_together_are_refused(choice: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         Flower(**choice)
-
-
-# The run config that people change.
-
-
-def example_config() -> dict[str, Any]:
-    tree = tomllib.loads((EXAMPLE / "pyproject.toml").read_text(encoding="utf-8"))
-    return dict(flatten_dict(tree["tool"]["flwr"]["app"]["config"]))
-
-
-def test_flwr_run_makes_a_run_folder_of_its_own_and_goes_on_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], model: np.ndarray
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    config = example_config() | {"set": "; ".join(SMALL)}
-    for folder in ("", str(tmp_path / "mine"), str(tmp_path / "mine")):  # the last one goes on where one was
-        settings = config | {"folder": folder}
-        grid = FakeGrid(flower_simulated.client_app, spread(3), settings)
-        flower_simulated.carry_out(grid, context_of(settings))
-    assert len(grid.asked) == 3, "complete: nobody is asked but for a hello"
-    for folder in ("runs/quickstart-1", "mine"):
-        np.testing.assert_array_equal(RunFolder(tmp_path / folder).model(), model)
-    assert "round 4/4" in capsys.readouterr().err
 
 
 # Two processes.

@@ -1,6 +1,5 @@
 """A pair's δ is certified from both sides: by brute force, by forty digits, by accountants of others."""
 
-import json
 import math
 
 import mpmath
@@ -237,13 +236,6 @@ def test_dp_accounting_composes_what_it_is_given(name: str) -> None:
     both = Pair(pair.mu, pair.stages).and_(Pair(pair.mu, pair.stages))
     found = twice.get_delta_for_epsilon(epsilon)
     assert both.least_delta(epsilon, found) <= found < 1.02 * both.delta(epsilon, found)
-
-
-def test_losses_are_read_back_as_they_were_written() -> None:
-    made = exports.lattice(PAIRS["coins and decisions"], near=NEAR)
-    read = exports.Lattice.of_json(json.loads(json.dumps(made.as_json())))
-    assert read.delta(0.7) == made.delta(0.7)
-    assert (read.gap, read.direction, read.lack) == (made.gap, made.direction, made.lack)
 
 
 def test_nothing_has_losses_of_nothing() -> None:

@@ -48,8 +48,6 @@ MADE = {
     "coins": outliers.random_inclusion(200, 160),
 }
 COUNTS = partial(PrefixNormCounts.for_mu, dimension=1, users=5, mu=0.7, participations=3, separation=2)
-LATTICE = exports.lattice(Pair.gaussian(0.3), near=1e-6).as_json()
-ORDER = {"first": 0, "masses": [1.0], "infinite": 0.0}
 CRUDE, COUNTED = PrivateRange(1.0, 8, 2.0), Block("sums", 1, 1, "norm-counts")
 
 
@@ -107,12 +105,6 @@ CONFIG: list[tuple[str, Callable[[], object]]] = [
     ("Expected", lambda: Pair.table((0.1, 0.2), (1.5, -0.5))),
     ("Expected", lambda: Pair.table((0.1, 0.2), (1.0,))),
     ("Expected", lambda: Pair.table((-3.0,), (1.0,))),
-    ("as they are exported", lambda: exports.Lattice.of_json({})),
-    ("as they are exported", lambda: exports.Lattice.of_json({**LATTICE, "direction": "both"})),
-    ("as they are exported", lambda: exports.Lattice.of_json({**LATTICE, "masses": 3, "orders": []})),
-    ("infinite finite", lambda: exports.Lattice.of_json({**LATTICE, "orders": [{**ORDER, "infinite": NAN}]})),
-    ("masses finite", lambda: exports.Lattice.of_json({**LATTICE, "orders": [{**ORDER, "masses": [-1.0]}]})),
-    ("lack finite", lambda: exports.Lattice.of_json({**LATTICE, "lack": math.inf})),
     ("places", lambda: exports.lattice(Pair.gaussian(30.0).and_(Pair.response(1e-6, 100)), near=1e-12)),
     ("Expected rate", lambda: subsampling.wor_epsilon(1.2, 10, 0.1, 1e-6)),
     ("Expected rounds", lambda: subsampling.wor_epsilon(0.1, 0, 0.1, 1e-6)),

@@ -21,7 +21,6 @@ from quoron.config import Config
 from quoron.presets import presets
 from quoron.reports import terminal as progress
 from quoron.run_folder import RunFolder
-from quoron_privacy.accounts import exports
 from quoron_privacy.errors import ConfigError
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.references import REFUSED
@@ -114,20 +113,6 @@ def test_an_interrupted_run_says_how_to_resume_and_gives_the_same_bits(
     assert (place / "whole" / "model.npz").read_bytes() == (place / "cut" / "model.npz").read_bytes()
 
 
-def test_a_plan_s_losses_are_written_for_other_accountants(capsys: pytest.CaptureFixture[str], place: Path) -> None:
-    assert invoke(["plan", "small.toml", "--losses", "losses.json", "--json"]) == 0
-    promised = json.loads(capsys.readouterr().out)["guarantee"]
-    read = json.loads((place / "losses.json").read_text())
-    assert (read["epsilon"], read["delta"]) == (promised["epsilon"], promised["delta"])
-    for pair in read["pairs"]:
-        above, below = (exports.Lattice.of_json(pair[each]) for each in ("pessimistic", "optimistic"))
-        assert below.delta(read["epsilon"]) <= above.delta(read["epsilon"]) <= 1.01 * read["delta"]
-    for wrong in ("losses.txt", "nowhere/losses.json"):
-        code, printed = failing(capsys, "plan", "small.toml", "--losses", wrong)
-        assert code == 2
-        assert "Expected --losses to name a .json file" in printed
-
-
 def test_a_row_that_nobody_can_run_is_refused_with_the_count_of_its_search(capsys: pytest.CaptureFixture[str]) -> None:
     code, printed = failing(capsys, "plan", "small.toml", "--set", "algorithm.name=ghazi-2023")
     assert code == 2
@@ -181,7 +166,7 @@ def test_completion_knows_presets_and_run_folders(place: Path) -> None:
         return set(done.stdout.split())
 
     assert completed("quoron simu") == {"simulate"}
-    assert {"flights", "flights-one-pass"} <= completed("quoron plan fli")
+    assert {"flights"} <= completed("quoron plan fli")
     assert completed("quoron resume runs/sm") == {"runs/small-1"}
     (place / "visits.csv").touch()
     assert "visits.csv" in completed("quoron train vis")

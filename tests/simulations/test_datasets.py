@@ -211,7 +211,7 @@ def folder_and_file(tmp_path):
 
 
 def test_questions_take_a_folder(tmp_path):
-    risks = [quoron.plan(described(tmp_path, path), risk="50%").advice.enough for path in folder_and_file(tmp_path)]
+    risks = [quoron.plan(described(tmp_path, path), risk="50%").advice for path in folder_and_file(tmp_path)]
     assert risks[0] == risks[1]
 
 

@@ -231,22 +231,6 @@ def test_bounds_are_declared_by_names_patterns_and_spans_too() -> None:
         PrivateLogisticRegression(**given, bounds={"x*": (0, 1)}, random_state=1).fit(wide, Y, groups=USERS)
 
 
-def test_settings_to_try_are_one_charge_for_the_best_of_them(ledger, temporary):
-    frame, y, users = people(1200)
-    searched = classifier(vary={"loss.ridge": [0.0, 1.0], "algorithm.name": ["one-pass-dp-sgd"]}, n_trials=3.0)
-    model = searched.fit(frame, y, groups=users)
-    assert len(charges(ledger)) == 1
-    assert model.choice_.algorithm == "one-pass-dp-sgd"
-    assert model.choice_.price["trial_epsilon"] < model.guarantee_.epsilon == model.epsilon
-    assert model.guarantee_.theorem.startswith("docs/privacy/selection.md")
-    assert list(temporary.iterdir()) == []
-    with pytest.warns(NoiseFromSeed):
-        again = clone(searched).set_params(random_state=3).fit(frame, y, groups=users)
-    assert len(charges(ledger)) == 1
-    assert again.guarantee_ is None
-    assert again.choice_.varied.keys() == {"loss.ridge"}
-
-
 SMALL: dict[str, Any] = {"epsilon": 8.0, "delta": 1e-5, "algorithm": "one-pass-dp-sgd", "rounds": 2, "bounds": (0, 1)}
 draw = np.random.Generator(np.random.Philox(2))
 FEW_X, FEW = draw.uniform(size=(120, 2)), np.repeat(np.arange(40), 3)

@@ -1,6 +1,7 @@
 """Populations: items are a function of the seed and the user, the optimum is one, and what is amiss is named."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -16,12 +17,13 @@ from quoron.data import (
     Numeric,
     Outliers,
     Synthetic,
-    flights,
     from_table,
 )
 from quoron.data.synthetic import divergence, exponential
 from quoron.data.table import ExcessLoss, TrainingObjective, auc
 from quoron.data.users import fill_normals, fill_uniforms, normals, words
+from quoron.simulation.problem import setup
+from quoron.simulation.sources import resolve
 from quoron_client.compute.enforcement import bounded
 from quoron_client.compute.work import answer
 from quoron_client.data.encoding import Range
@@ -433,7 +435,8 @@ def test_exponential_is_within_a_billionth_and_ends_before_it_overflows():
 
 @pytest.fixture(scope="module")
 def late():
-    return flights()
+    config, _ = resolve("flights", ["domain.radius=10"])
+    return setup(config, Path()).population
 
 
 def test_every_row_has_norm_one_and_the_vocabulary_is_not_read_from_data(late):

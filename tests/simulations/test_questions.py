@@ -88,11 +88,11 @@ def test_the_command_line_answers_people_and_programs(
     monkeypatch.setattr("quoron.planning.plans.LARGEST_ROUNDS", 4)
     (tmp_path / "small.toml").write_text(TOML.replace("options = { rounds = 8 }", ""))
     monkeypatch.chdir(tmp_path)
-    words = ["plan", "small.toml", "--for-risk", "2%", "--epsilons"]
+    words = ["plan", "small.toml", "--for-risk", "2%"]
     assert invoke([*words, "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
     assert printed["algorithm"] == "one-pass-dp-sgd"
-    assert [point["epsilon"] for point in printed["epsilon_curve"]] == [0.5, 1.0, 2.0, 4.0, 8.0]
+    assert printed["enough"]["users_algorithm"] == "one-pass-dp-sgd"
 
 
 def test_what_would_do_is_told_although_the_plan_itself_is_infeasible(
@@ -109,7 +109,7 @@ def test_what_would_do_is_told_although_the_plan_itself_is_infeasible(
     assert json.loads(capsys.readouterr().out)["infeasible"].startswith("Infeasible")
     with pytest.raises(Infeasible) as refused:
         quoron.plan("few.toml", risk="5%")
-    assert refused.value.advice.enough.users > 20
+    assert refused.value.advice.users > 20
 
 
 MANY = ["population.users=400_000", "population.items_per_user=20", "population.dimension=3", "privacy.epsilon=2.0"]

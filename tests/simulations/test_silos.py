@@ -99,23 +99,12 @@ def small(tmp_path: Path, **population: Any) -> Any:
 
 
 class TestSimulation:
-    def test_a_silo_that_is_away_is_as_many_absent_persons(self, tmp_path: Path) -> None:
-        rows = small(tmp_path, silos={"sizes": 4, "away": [2]})
-        sums = small(tmp_path, silos={"sizes": 4, "sums": True, "away": [2]})
-        assert np.array_equal(rows.weights, sums.weights)
-        assert not np.array_equal(rows.weights, small(tmp_path).weights)
-
-    def test_silos_change_no_bit_but_what_is_sent(self, tmp_path: Path) -> None:
+    def test_silos_change_no_bit(self, tmp_path: Path) -> None:
         alone = small(tmp_path)
         rows = small(tmp_path, silos=[1500, 300, 200])
         sums = small(tmp_path, silos={"sizes": [1500, 300, 200], "sums": True})
         assert np.array_equal(alone.weights, rows.weights)
         assert np.array_equal(alone.weights, sums.weights)
-        assert rows.summary.silos["messages"] == sums.summary.silos["messages"] == 3 * 4
-        assert rows.summary.silos["bytes_up"] == 8 * 3 * 2000
-        assert sums.summary.silos["bytes_up"] == 8 * (3 + 4 + 2) * 3 * 4
-        assert not alone.summary.silos
-        assert "silos" in dict(sums.summary.rows())
         assert "one person of one silo" in sums.summary.statement
         assert "to clip their rows" in sums.summary.statement
         assert "to clip their rows" not in rows.summary.statement
@@ -217,6 +206,6 @@ def test_the_example_is_a_run_that_learns_something(tmp_path: Path, monkeypatch:
     assert "MADE UP" in text
     assert configs.parse(text).privacy.min_cohort.share is None, "`quoron train` takes none"
     result = quoron.simulate("trial/run.toml", out=tmp_path / "run", settings=["algorithm.name=whitened-tracking"])
-    assert result.summary.silos["silos"] == 3
+    assert "one person of one silo" in result.summary.statement
     assert result.summary.excess_risk is not None
     assert result.summary.excess_risk < 0.1 * float(result.summary.excess_risk_initial or 0.0)

@@ -112,14 +112,13 @@ WRONG: dict[str, tuple[Any, ...]] = {
     "vary": (3, "x", [], {"nope": [1]}, {"privacy.epsilon": 3}, {"privacy.epsilon": []}, {"privacy.epsilon": "12"}),
     "seeds": ("x", 0, -1, 1.5, True, [1], THING, None),
     "risk": ("x", -1, 0, [1], THING, True, "-5%"),
-    "epsilons": ("x", 3, [], None),
     "compare": ("x", 3, [], None),
 }
 GOOD: dict[str, Any] = {"user": "who", "label": "ill", "columns": {"numeric": {"age": (0, 100)}}}
 OWN = {
     "simulate": ("seed",),
     "compare": ("algorithms", "vary", "seeds"),
-    "plan": ("risk", "epsilons"),
+    "plan": ("risk",),
 }
 COLUMNS = (*quoron.Columns.__annotations__,)
 LABEL = tuple(f"label.{key}" for key in Label.__annotations__)

@@ -12,7 +12,7 @@ several, and of each place the best bound is kept. Statement and proof: docs/pri
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
 Direction = Literal["pessimistic", "optimistic"]
-FORMAT = "quoron-losses-1"
 _TILTS = 9  # from that of `near` downwards, and none at all
 _LONGEST = 1 << 20  # places
 _ANY = 1e-4  # gap of what has no losses
@@ -63,33 +62,6 @@ class Lattice:
         lacking = (1 + math.exp(min(epsilon, 700.0))) * self.lack if self.direction == "pessimistic" else 0.0
         return min(1.0, max(found) + lacking)
 
-    def as_json(self) -> dict[str, Any]:
-        """Plain numbers: direction, gap, lack, and of each order first, masses and infinite."""
-        laws = [{"first": law.first, "masses": law.masses.tolist(), "infinite": law.infinite} for law in self.laws]
-        return {"direction": self.direction, "gap": self.gap, "lack": self.lack, "orders": laws}
-
-    @classmethod
-    def of_json(cls, read: dict[str, Any]) -> "Lattice":
-        """Return what `as_json` wrote; ConfigError for anything else."""
-        try:
-            laws = tuple(
-                Law(int(o["first"]), np.array(o["masses"], float), float(o["infinite"])) for o in read["orders"]
-            )
-            made = cls(read["direction"], float(read["gap"]), laws, float(read["lack"]))
-        except (KeyError, TypeError, ValueError, OverflowError) as error:
-            raise ConfigError(f"Expected losses as they are exported, got {type(error).__name__}: {error}.") from error
-        if made.direction not in ("pessimistic", "optimistic") or not made.gap > 0 or not made.laws:
-            raise ConfigError(f"Expected losses as they are exported, got direction={made.direction!r}, {made.gap}.")
-        given = [("gap", np.array(made.gap)), ("lack", np.array(made.lack))]
-        given += [each for law in laws for each in (("infinite", np.array(law.infinite)), ("masses", law.masses))]
-        for name, values in given:
-            if not np.all(np.isfinite(values) & (values >= 0)):
-                raise ConfigError(
-                    f"Expected losses as they are exported, with {name} finite and at least 0, got {name}={values}. "
-                    "Export them again."
-                )
-        return made
-
     def distribution(self) -> "PrivacyLossDistribution":
         """Return the same for dp-accounting, which composes it with others of the same gap. It knows of no `lack`."""
         from dp_accounting.pld import pld_pmf, privacy_loss_distribution  # heavy
@@ -97,12 +69,6 @@ class Lattice:
         pessimistic = self.direction == "pessimistic"
         made = [pld_pmf.DensePLDPmf(self.gap, law.first, law.masses, law.infinite, pessimistic) for law in self.laws]
         return privacy_loss_distribution.PrivacyLossDistribution(*made)
-
-
-def both(pair: Pair, *, near: float) -> dict[str, Any]:
-    """Return a pair's losses as plain numbers, from above and from below."""
-    directions: tuple[Direction, ...] = ("pessimistic", "optimistic")
-    return {each: lattice(pair, near=near, direction=each).as_json() for each in directions}
 
 
 def lattice(pair: Pair, *, near: float = NEAR, direction: Direction = "pessimistic") -> Lattice:

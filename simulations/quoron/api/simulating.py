@@ -22,7 +22,7 @@ from quoron.simulation.problem import Setup, problem_for_real, setup
 from quoron.simulation.run import SimulatedRun
 from quoron.simulation.sources import Frame, Source, described, needed
 from quoron.simulation.wildcards import unread_of
-from quoron_privacy.errors import ConfigError, Infeasible, QuoronError, RunError
+from quoron_privacy.errors import Infeasible, QuoronError, RunError
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_server.plan import RunPlan
 from quoron_server.problem import Problem
@@ -30,7 +30,7 @@ from quoron_server.rounds import Observer
 
 if TYPE_CHECKING:
     from quoron.planning import questions
-    from quoron.planning.questions import Advice
+    from quoron.planning.questions import Enough
     from quoron.training import estimated
     from quoron.training import run as training
 else:
@@ -101,12 +101,6 @@ def carry_out(
     if isinstance(engine, Inline | Ray):
         with shared(prepared, engine) as prepared:
             return runs.carry_out(prepared, folder, observers)
-    silos = prepared.config.population.silos
-    if silos is not None and silos.away:
-        raise ConfigError(
-            f"Expected no `silos.away` with the engine {type(engine).__name__}, got some. Leave out the engine, or end "
-            "clients while they run."
-        )
     if isinstance(engine, Service):
         from quoron.federation import engine as local
 
@@ -123,7 +117,6 @@ def plan(
     label: str | Label | None = None,
     *,
     risk: str | float | None = None,
-    epsilons: bool = False,
     **arguments: Unpack[PlanArguments],
 ) -> Plan:
     """Return what a run would promise and cost, fixed before any data is touched.
@@ -133,16 +126,13 @@ def plan(
             are read. What `train` would promise for a table says `train(..., dry_run=True)`.
         risk: an excess risk, or a share of the start's such as "5%": how many users, or which ε, would do for it is in
             `advice` of the result.
-        epsilons: whether `advice` has plans for several ε, from an eighth of the given one to eight times as much.
 
     Raises:
         Infeasible: if nothing satisfies it; with what would, and what was asked in its `advice`.
     """
     config, _, frame = described(source, user, label, arguments)
     frame = frame.read_all() if hasattr(frame, "read_all") else frame  # a RecordBatchReader can be read only once
-    advice = None
-    if risk is not None or epsilons:
-        advice = _advice(config, frame, risk=risk, epsilons=epsilons)
+    advice = None if risk is None else _advice(config, frame, str(risk))
     try:
         return replace(_planned(config, frame), advice=advice)
     except Infeasible as error:
@@ -150,33 +140,25 @@ def plan(
         raise
 
 
-def _advice(config: Config, frame: Frame, *, risk: str | float | None, epsilons: bool) -> "Advice":
-    """Return what would do for a risk, and with `epsilons` what each ε allows: as `plan` says."""
+def _advice(config: Config, frame: Frame, risk: str) -> "Enough":
+    """Return what would do for a risk, as `plan` says; of columns still to be estimated for the fewest coefficients."""
     if is_wanted(config, simulated=True):
-        return _before_estimates(config, frame, risk=risk, epsilons=epsilons)
+        asked, users = estimated.undeclared(config, Path.cwd(), frame)
+
+        def plan(config: Config, problem: Problem) -> RunPlan | QuoronError:
+            try:
+                return estimated.narrowest_plan(config, asked, problem.users)
+            except QuoronError as error:
+                return error
+
+        problem = estimated.narrowest_problem(config, asked, users)
+        found = questions.enough(config, problem, questions.wanted_risk(risk, problem), plan=plan)
+        return replace(found, coefficients=problem.dimension)
     table, config = needed(frame, config)
     problem = problem_for_real(config, setup(config, Path.cwd(), table).population)
     with suppress(Infeasible, RunError):  # a wrong request is one for every number of users and every epsilon
         choose(config, problem, alternatives=False)
-    found = None if risk is None else questions.enough(config, problem, questions.wanted_risk(str(risk), problem))
-    return questions.Advice(questions.epsilon_curve(config, problem) if epsilons else None, found)
-
-
-def _before_estimates(config: Config, frame: Frame, *, risk: str | float | None, epsilons: bool) -> "Advice":
-    """What would do for a table with columns still to be estimated: for the fewest coefficients of theirs."""
-    asked, users = estimated.undeclared(config, Path.cwd(), frame)
-
-    def plan(config: Config, problem: Problem) -> RunPlan | QuoronError:
-        try:
-            return estimated.narrowest_plan(config, asked, problem.users)
-        except QuoronError as error:
-            return error
-
-    problem, found = estimated.narrowest_problem(config, asked, users), None
-    if risk is not None:
-        found = questions.enough(config, problem, questions.wanted_risk(str(risk), problem), plan=plan)
-        found = replace(found, coefficients=problem.dimension)
-    return questions.Advice(questions.epsilon_curve(config, problem, plan=plan) if epsilons else None, found)
+    return questions.enough(config, problem, questions.wanted_risk(risk, problem))
 
 
 def _planned(config: Config, frame: Frame) -> Plan:

@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from errno import ENOSPC, EPIPE
 from functools import partial
 from inspect import cleandoc
-from pathlib import Path
 from typing import Annotated, Any
 
 import click
@@ -47,7 +46,7 @@ from quoron.cli.common import (
 from quoron.cli.tables import bounds, evaluate, index, stats
 from quoron.cli.train import compare, show, tune
 from quoron.data.columns import DescribedTable
-from quoron_privacy.errors import ConfigError, Infeasible, QuoronError, RunError
+from quoron_privacy.errors import Infeasible, QuoronError, RunError
 
 # What people come for: the headings of `quoron --help` and of the command reference. A new command joins by its name.
 GROUPS = {
@@ -238,29 +237,19 @@ def plan(
         str | None,
         typer.Option("--for-risk", metavar="RISK|SHARE%", help="Say how many users, or which ε, would do for it."),
     ] = None,
-    epsilons: Annotated[bool, typer.Option("--epsilons", help="Say what risk each ε leaves.")] = False,
-    losses: Annotated[
-        Path | None,
-        typer.Option("--losses", metavar="FILE.json", help="Write the privacy loss, for an accountant of your own."),
-    ] = None,
     as_json: Json = False,
 ) -> None:
     """Say what a run would promise and cost, and how many rounds it needs, before any data is touched.
 
     A round is what papers count as a batch gradient step (docs/rounds.md).
     """
-    if losses is not None and not (losses.suffix == ".json" and losses.parent.is_dir()):
-        raise ConfigError(f"Expected --losses to name a .json file in a folder that exists, got {losses}.")
     asked: dict[str, Any] = {"epsilon": epsilon, "algorithm": algorithm, "settings": settings or (), **columns}
-    asked |= {"risk": risk, "epsilons": epsilons}
     try:
-        planned = quoron.plan(source, **asked)
+        planned = quoron.plan(source, **asked, risk=risk)
     except Infeasible as error:  # what would be feasible comes before the error
         if error.advice is not None:
-            showing.show_answers(error.advice, str(error), as_json=as_json)
+            showing.show_advice(error.advice, str(error), as_json=as_json)
         raise
-    if losses is not None:
-        showing.write_losses(losses, planned)
     showing.show_plan(planned, as_json=as_json)
 
 

@@ -14,7 +14,7 @@ from rich.console import Console
 from quoron.api.listing import algorithms
 from quoron.planning.choosing import Candidate, refusals, risk_sentence, risk_words
 from quoron.planning.plans import SURE, Plan
-from quoron.planning.questions import Advice
+from quoron.planning.questions import Enough
 from quoron.presets import presets
 from quoron.reports import pages, sections
 from quoron.reports.page import Section, Table
@@ -23,15 +23,12 @@ from quoron.reports.terminal import Terminal
 from quoron.reports.terminal import show as render
 from quoron.reports.terminal import table as table
 from quoron.results import Release, size
-from quoron.run_folder import RunFolder, write
+from quoron.run_folder import RunFolder
 from quoron.simulation import comparison as compared
 from quoron.simulation.comparison import Comparison
 from quoron.simulation.run import SimulatedRun
-from quoron_privacy.errors import UsageError
-from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.info import start_risk
 from quoron_server.parameters import PrintedParameters
-from quoron_server.plan import Guarantee
 from quoron_server.serial import dumps
 from quoron_server.wording import domain_words, sentence
 
@@ -114,15 +111,15 @@ def show_plan(planned: Plan, *, as_json: bool, brief: bool = False) -> None:
 
     `brief` before a run of `quoron train`.
     """
-    answers = planned.advice or Advice()
+    answers = {} if planned.advice is None else planned.advice.as_json()
     _put(
-        lambda: _dry_run(planned, doubted(planned.doubts)) if brief else _of_plan(planned, answers),
-        lambda: planned.as_json() | answers.as_json(),
+        lambda: _dry_run(planned, doubted(planned.doubts)) if brief else _of_plan(planned),
+        lambda: planned.as_json() | answers,
         as_json=as_json,
     )
 
 
-def _of_plan(planned: Plan, answers: Advice) -> list[Section]:
+def _of_plan(planned: Plan) -> list[Section]:
     chosen, promised = planned.plan, sentence(planned.plan.guarantee)
     feasible = [each for each in planned.candidates if each.plan is not None]
     feasible.sort(key=lambda each: (each.predicted is None, each.predicted or each.guess or 0.0))
@@ -130,24 +127,18 @@ def _of_plan(planned: Plan, answers: Advice) -> list[Section]:
     heads = ["algorithm", "predicted excess risk", "trust_model", "rounds", "messages", "payload"]
     curve = planned.curve
     curves = [] if curve is None else [sections.rounds_section(chosen.algorithm, curve, chosen.cost.rounds)]
-    choice = [] if planned.choice is None else [f"Chosen {planned.choice}"]
     return [
         doubted(planned.doubts),
-        Section(note=[promised, *choice], rows=plan_rows(planned), warnings=planned.remarks),
+        Section(note=[promised, *_choice(planned)], rows=plan_rows(planned), warnings=planned.remarks),
         Section(tables=[Table("Algorithms", heads, others)], below=[SURE, *infeasible(planned.candidates)]),
         *curves,
-        *_answers(answers),
+        *([] if planned.advice is None else [Section(rows=planned.advice.rows())]),
     ]
 
 
-def show_answers(answers: Advice, refused: str, *, as_json: bool) -> None:
-    """Where a plan is infeasible: what would do for a risk, and what each ε brings."""
-    _put(lambda: _answers(answers), lambda: {"infeasible": refused} | answers.as_json(), as_json=as_json)
-
-
-def _answers(answers: Advice) -> list[Section]:
-    enough = [] if answers.enough is None else [Section(rows=answers.enough.rows())]
-    return enough + ([] if answers.curve is None else [sections.epsilon_section(answers.curve)])
+def show_advice(advice: Enough, refused: str, *, as_json: bool) -> None:
+    """Where a plan is infeasible: what would do for a risk."""
+    _put(lambda: [Section(rows=advice.rows())], lambda: {"infeasible": refused} | advice.as_json(), as_json=as_json)
 
 
 def show_algorithms(*, as_json: bool) -> None:
@@ -164,29 +155,13 @@ def show_presets(*, as_json: bool) -> None:
     _put(lambda: [Section(tables=[listed])], lambda: rows, as_json=as_json)
 
 
-def write_losses(path: Path, planned: Plan) -> None:
-    """Write what a run's privacy loss is, of each pair that a user may be in, certified from above and from below.
-
-    UsageError for a plan without a promise.
-    """
-    from quoron_privacy.accounts import exports  # brings SciPy's transforms
-
-    chosen, promise = planned.plan, planned.plan.guarantee
-    if not (pairs := ALGORITHMS[chosen.algorithm].pairs(chosen)):
-        raise UsageError(f"Expected a plan that guarantees privacy with --losses, got one of {chosen.algorithm}.")
-    made = [exports.both(pair, near=promise.delta) for pair in pairs]
-    of = {"algorithm": chosen.algorithm, "adjacency": promise.adjacency, "epsilon": promise.epsilon}
-    text = dumps({"format": exports.FORMAT, **of, "delta": promise.delta, "pairs": made})
-    write(path, text.encode(), advice="Choose another place for --losses.")
-
-
 def infeasible(candidates: Iterable[Candidate]) -> list[str]:
     """One line for each reason, with the algorithms that it rules out."""
     return [f"Infeasible here: {', '.join(names)}: {reason}" for reason, names in refusals(candidates)]
 
 
-def plan_rows(planned: Plan) -> list[tuple[str, str]]:
-    """Label and text of each number of a plan, the algorithm's own parameters included."""
+def plan_rows(planned: Plan, *, parameters: bool = True) -> list[tuple[str, str]]:
+    """Label and text of each number of a plan, the algorithm's own parameters included unless left out."""
     chosen, cost = planned.plan, planned.plan.cost
     rows = [
         ("algorithm", chosen.algorithm),
@@ -217,7 +192,7 @@ def plan_rows(planned: Plan) -> list[tuple[str, str]]:
     if isinstance(chosen.parameters, PrintedParameters):  # its claim and conditions are remarks
         remarked = {field.name for field in fields(PrintedParameters)}
         numbers = {name: value for name, value in numbers.items() if name not in remarked}
-    rows += [row for row in _parameter_rows(numbers) if row not in rows]
+    rows += [row for row in _parameter_rows(numbers) if row not in rows and parameters]
     if bound := risk_sentence(chosen.predicted_excess_risk, chosen.guessed_excess_risk):
         rows.append(("predicted excess risk", bound))
     if (read := planned.forecast) is not None:
@@ -275,9 +250,14 @@ def console() -> Console:
 
 
 def _dry_run(plan: Plan, doubted: Section) -> list[Section]:
-    """The plan of a run: its promise, what is estimated and forecast, and remarks."""
-    said = [DRY, f"Guarantee: {sentence(plan.plan.guarantee)}"]
-    return [doubted, Section(note=said, rows=_forecast_rows(plan), warnings=plan.remarks, below=[NEXT], dense=True)]
+    """The plan of a run before it begins, without parameters of the algorithm and without other algorithms."""
+    said = [DRY, f"Guarantee: {sentence(plan.plan.guarantee)}", *_choice(plan)]
+    rows = plan_rows(plan, parameters=False)
+    return [doubted, Section(note=said, rows=rows, warnings=plan.remarks, below=[NEXT], dense=True)]
+
+
+def _choice(planned: Plan) -> list[str]:
+    return [] if planned.choice is None else [f"Chosen {planned.choice}"]
 
 
 def trained_briefly(summary: "TrainingSummary", model: "Model") -> list[Section]:
@@ -294,47 +274,6 @@ def trained_briefly(summary: "TrainingSummary", model: "Model") -> list[Section]
         ),
         Section(warnings=[f"Warning: {each}" for each in summary.warnings], below=unseen),
     ]
-
-
-def _forecast_rows(planned: Plan) -> list[tuple[str, str]]:
-    """What is estimated, forecast and asked for."""
-    plan = planned.plan
-    problem, cost, promised = plan.problem, plan.cost, plan.guarantee
-    plural = "s" * (problem.items_per_user != 1)
-    found = [
-        ("users", f"{problem.users:,}, planned with {problem.items_per_user:,} row{plural} each"),
-        (f"ε = {promised.epsilon:g} pays for", ", ".join(_paid_for(promised))),
-    ]
-    if promised.health is not None:
-        few = promised.health.visible > 1
-        share = f"{100 * promised.health.visible:.2g} % of the users or more without a row that can be used"
-        found.append(("the check can see", "nothing: the users are too few" if few else share))
-    reasons = [] if planned.choice is None else planned.choice.partition(": ")[2].removesuffix(".").split("; ")
-    rounds = "1 round" if cost.rounds == 1 else f"{cost.rounds:,} rounds"
-    found.append(("method", ": ".join([f"{plan.algorithm}, {rounds}", *reasons[:1]])))
-    found += [("the budget", each) for each in reasons[1:] if each.startswith("with budget.")]
-    if risk := risk_sentence(plan.predicted_excess_risk, plan.guessed_excess_risk):
-        read = planned.forecast
-        beside = f"without training at most {start_risk(problem):.2g}" if read is None else read.beside()
-        found.append(("predicted excess risk", f"{risk}; {beside}"))
-        if read is not None and read.words():
-            found.append(("that is", read.words()))
-    else:
-        found.append(("predicted excess risk", f"not measured; without training at most {start_risk(problem):.2g}"))
-    found.append(("computing", f"{cost.gradient_evaluations:,} gradients"))
-    return found
-
-
-def _paid_for(promised: Guarantee) -> list[str]:
-    """What the promise is spent on, each with its share of μ²."""
-    bought = 0.0 if promised.bought is None else promised.bought.share
-    looked = 0.0 if promised.health is None else promised.health.share * (1 - bought)  # of what is left
-    parts = [
-        ("training", 1 - bought - looked),
-        ("bounds that are not declared", bought),
-        ("a data quality check", looked),
-    ]
-    return [f"{what} {100 * share:.3g} %" for what, share in parts if share > 0]
 
 
 def _figures(summary: "TrainingSummary") -> list[tuple[str, str]]:

@@ -7,7 +7,6 @@ from .table import Feature as Feature
 from .table import Hashed as Hashed
 from .table import Numeric as Numeric
 from .table import TablePopulation as TablePopulation
-from .table import flights as flights
 from .table import from_table as from_table
 from .users import Corruption as Corruption
 from .users import OutlierKind as OutlierKind

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from quoron.data.index import opened
 from quoron.data.item_store import ItemStore
 from quoron.data.rows import Rows
-from quoron.data.table import DOMAIN, TablePopulation, Weighing, assumed, population_of, trained, unbalanced
+from quoron.data.table import DOMAIN, TablePopulation, alike, assumed, population_of, trained
 from quoron.data.users import (
     ALL_HONEST,
     Beside,
@@ -197,7 +197,6 @@ def from_dataset(
     items_per_user: int | None = None,
     outliers: Outliers = ALL_HONEST,
     seed: int = 0,
-    weighing: Weighing | None = None,
 ) -> DatasetPopulation:
     """The users of a folder, or of what a URL names, as a population; arguments and errors are those of `from_table`.
 
@@ -205,19 +204,16 @@ def from_dataset(
     """
     encoding.check_loss(loss)
     index = opened(source, user)
-    rows = Rows.of(index, encoding).resolved()
+    rows = Rows.of(index, alike(encoding)).resolved()
     training = trained(index.users, test_fraction, seed)
     chosen = np.flatnonzero(training)
-    if weighing is not None:
-        rows = replace(rows, encoding=weighing(rows.encoding, training, rows.tables(training)))
-    assumptions = (*assumed(encoding, items_per_user), *unbalanced(encoding, rows.encoding))
     return DatasetPopulation(
         users=len(chosen),
         items_per_user=1 if items_per_user is None else items_per_user,
         dimension=rows.encoding.dimension * loss.outputs,
         loss=loss,
         domain=domain,
-        knowledge=PublicKnowledge(intercept=encoding.intercept, assumptions=assumptions),
+        knowledge=PublicKnowledge(intercept=encoding.intercept, assumptions=assumed(encoding, items_per_user)),
         store=LazyStore(rows, chosen, np.arange(len(chosen)), loss),
         rows=rows,
         numbers=chosen,

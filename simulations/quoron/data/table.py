@@ -16,32 +16,17 @@ The training objective of a table: the mean over users of each user's average lo
 As clients do, an item's weight multiplies its loss and not the ridge, and a user's average divides by its number of
 items.
 
-`flights` are real users who are ragged and uneven, shipped with the package: late or not, from the schedule alone.
-
-    >>> late = flights()
-    >>> late.users, late.dimension
-    (3230, 32)
-
-Aircraft are the users. The label is an arrival more than 15 minutes late (23.7 % of flights). Features: airline,
-airport, month, hour, distance and weekend, with an evening slope of its own in June and July (thunderstorms) and in
-winter; every row has norm 1. Vocabularies and ranges are public facts of 2013: the eleven larger airlines (the others
-are all zeros), airports, months, opening hours, no destination beyond 5,000 miles. One value each of airport and month
-is left out, as the intercept stands for it. Data: see data/README.md.
-
 `Fit` has what a reader of a run's figures should know of its table: what did not fit its rules, by name, with the fix.
 It is a function of private data, as the figures of a classifier or regressor on items are: for reports of simulations.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet
 import scipy
 from numpy.typing import NDArray
 
@@ -63,6 +48,7 @@ from quoron.data.users import (
 from quoron_client.compute.enforcement import bounded
 from quoron_client.data import fused, tables
 from quoron_client.data.encoding import (
+    Balanced,
     Categorical,
     Classes,
     DateNumber,
@@ -590,7 +576,6 @@ class TableUsers(TabularUsers):
 
 
 DOMAIN = L2Ball(10.0)  # of models, where none is given
-Weighing = Callable[[Encoding, NDArray[np.bool_], Iterable[tuple[Owners, Any]]], Encoding]  # users trained on (n,)
 __all__ = [
     "Categorical",
     "DateNumber",
@@ -607,8 +592,8 @@ _UNDECLARED = (
     "number of items."
 )
 _UNBALANCED = (
-    "class_weight='balanced' weighs all classes alike: with so few users, or train.data_quality = 0, nobody looks at "
-    "their shares. Write a weight for each class."
+    "class_weight='balanced' weighs all classes alike in a simulation, which has no private estimate of their shares. "
+    "Write a weight for each class."
 )
 
 
@@ -779,21 +764,18 @@ def encoded_table(
     items_per_user: int | None = None,
     outliers: Outliers = ALL_HONEST,
     seed: int = 0,
-    weighing: Weighing | None = None,
 ) -> TablePopulation:
     """The users of a table as a population, by rules made before. Arguments and errors are those of `from_table`.
 
-    `items_per_user` is the public nominal m; left out, it is 1. `weighing` finds class weights that wait for a look.
+    `items_per_user` is the public nominal m; left out, it is 1. Weights of classes that wait for an estimate are alike.
     """
     encoding.check_loss(loss)
     table = tables.read(source, (*encoding.columns, user))
-    assumptions, asked = assumed(encoding, items_per_user), encoding
-    encoding = encoding.resolved(table)
+    assumptions = assumed(encoding, items_per_user)
+    encoding = alike(encoding).resolved(table)
     users, owners = group(table, user)
     training = trained(users, test_fraction, seed)
-    if weighing is not None:
-        encoding = weighing(encoding, training, [(owners, table)])
-    knowledge = PublicKnowledge(intercept=encoding.intercept, assumptions=(*assumptions, *unbalanced(asked, encoding)))
+    knowledge = PublicKnowledge(intercept=encoding.intercept, assumptions=assumptions)
     return population_of(
         fused.encoded(encoding, table),
         owners,
@@ -865,12 +847,13 @@ def assumed(encoding: Encoding, items_per_user: int | None) -> tuple[str, ...]:
         for f in encoding.features
         if f.is_open
     ]
-    return (*taken, _UNDECLARED) if items_per_user is None else tuple(taken)
+    taken += [_UNDECLARED] if items_per_user is None else []
+    return (*taken, _UNBALANCED) if isinstance(encoding.class_weight, Balanced) else tuple(taken)
 
 
-def unbalanced(asked: Encoding, found: Encoding) -> tuple[str, ...]:
-    """Return the warning where class weights would need a private estimate, and nothing is estimated."""
-    return () if asked.class_weight is None or found.class_weight is not None else (_UNBALANCED,)
+def alike(encoding: Encoding) -> Encoding:
+    """Return the same rules without class weights that wait for a private estimate."""
+    return replace(encoding, class_weight=None) if isinstance(encoding.class_weight, Balanced) else encoding
 
 
 def _usual(labels: Vector, loss: Loss) -> float | Vector:
@@ -878,54 +861,3 @@ def _usual(labels: Vector, loss: Loss) -> float | Vector:
     if loss.outputs > 1:
         return class_odds(labels, loss.outputs)
     return constant(labels, two_classes=isinstance(loss, Classification))
-
-
-_AIRLINES = ("9E", "AA", "B6", "DL", "EV", "FL", "MQ", "UA", "US", "VX", "WN")
-_FEATURES: tuple[Feature, ...] = (
-    Categorical("carrier", _AIRLINES),
-    Categorical("origin", ("JFK", "LGA")),
-    Categorical("month", tuple(range(2, 13))),
-    Numeric("hour", -1, 1),
-    Numeric("hour squared", -1, 1),
-    Numeric("summer hour", -1, 1),
-    Numeric("winter hour", -1, 1),
-    Numeric("distance", 0, 5000),
-    Numeric("distance squared", -1, 1),
-    Numeric("weekend", -1, 1),
-)
-
-
-def flights(*, seed: int = 0, domain: Domain = DOMAIN, outliers: Outliers = ALL_HONEST) -> TablePopulation:
-    """The flights task: 4,037 aircraft, a fifth held out by `seed`; logistic loss, 32 features, rows of norm 1."""
-    with (files("quoron") / "data" / "flights.parquet").open("rb") as stored:
-        table = pyarrow.parquet.read_table(stored)
-    return from_table(
-        _with_derived(table),
-        user="tailnum",
-        label="arr_delay > 15",
-        features=_FEATURES,
-        domain=domain,
-        normalize=True,
-        items_per_user=50,
-        outliers=outliers,
-        seed=seed,
-    )
-
-
-def _with_derived(table: pa.Table) -> pa.Table:
-    """The table with columns that are public functions of one row."""
-    hour = table["hour"].to_numpy() / 12.0 - 1.0
-    month = table["month"].to_numpy()
-    miles = table["distance"].to_numpy() / 2500.0 - 1.0
-    derived = {
-        "hour": hour,
-        "hour squared": hour**2,
-        "summer hour": hour * np.isin(month, (6, 7)),
-        "winter hour": hour * np.isin(month, (12, 1, 2)),
-        "distance squared": miles**2,
-        "weekend": (table["weekday"].to_numpy() >= 5).astype(np.float64),
-    }
-    kept = table.select(["tailnum", "carrier", "origin", "month", "distance", "arr_delay"])
-    for name, values in derived.items():
-        kept = kept.append_column(name, pa.array(values))
-    return kept

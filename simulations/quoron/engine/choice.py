@@ -61,7 +61,7 @@ class Ray:
     """Workers on a Ray cluster that share the users."""
 
     workers: int | None = None  # default: one a processor
-    address: str | None = None  # of a running cluster; default: start one on this machine
+    address: str | None = None  # HOST:PORT, or auto; default: the cluster that this process is part of
 
     def __post_init__(self) -> None:
         _check_fields(self)

@@ -15,14 +15,10 @@ of slots: items on disk are read in the order of slots, too, where everybody is 
 
 Of users whose items are on disk those who are read together are asked one piece after the other: any pieces put
 together again are the same bits.
-
-Of users in silos (`InSilos`) each silo is asked once a round, and may be away:
-
-    engine = InSilos(InlineEngine(population), Silos.declared(3, population.users, sums=True))
 """
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, field, replace
@@ -57,14 +53,10 @@ from quoron_client.protocol.questions import (
 )
 from quoron_client.protocol.smoothing import Convolution
 from quoron_client.randomisers import LocalRandomness, SeededRandomness
-from quoron_privacy.errors import ConfigError
 from quoron_privacy.kernels.threads import at_once
 from quoron_privacy.means.clipping import ClippedSum
 from quoron_privacy.means.norm_counts import NormCountSum
-from quoron_privacy.means.silo_sums import CELLS
 from quoron_privacy.release import LoopReduction, Sums
-from quoron_server.rounds import Engine
-from quoron_server.silos import Silos
 
 HELD = 1 << 28  # bytes of answers that are held as a whole
 BLOCK = 1 << 24  # bytes that are computed at a time
@@ -411,52 +403,3 @@ def together(question: Question, parts: Iterator[tuple[Indices, Told]], dimensio
         assert isinstance(answers, Answers)
         values[own], status[own] = answers.values, answers.status
     return Answers(values, status)
-
-
-@dataclass(slots=True, eq=False)
-class InSilos:
-    """An engine whose users come in silos: the same bits, but that all users of silos `away`, from 1, are MISSING."""
-
-    engine: Engine
-    silos: Silos
-    dimension: int
-    away: tuple[int, ...] = ()
-    _moved: dict[str, float] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        if self.away and not 1 <= min(self.away) <= max(self.away) <= len(self.silos.sizes):
-            raise ConfigError(f"Expected silos.away from 1 to {len(self.silos.sizes)}, got {list(self.away)}.")
-
-    def ask(self, question: Question) -> Told:
-        """Sums of the question's reduction, if it has one; else answers of its cohort, in slot order."""
-        members = self.silos.of(question.cohort) + 1
-        self._count(question, len(np.unique(members)))
-        absent = np.isin(members, self.away)
-        if not absent.any():
-            return self.engine.ask(question)
-        missing, here = np.flatnonzero(absent), np.flatnonzero(~absent)
-        shape = len(missing), *question.task.answer_shape(self.dimension)
-        parts: list[tuple[Indices, Told]] = [
-            (missing, Answers(np.broadcast_to(0.0, shape), np.full(shape[0], MISSING)))
-        ]
-        if len(here):
-            parts.append((here, self.engine.ask(part_of(question, here))))
-        return together(question, iter(parts), self.dimension)
-
-    def measured(self) -> Mapping[str, float]:
-        """What the last round moved, a message being of a silo."""
-        return self._moved
-
-    def _count(self, question: Question, asked: int) -> None:
-        """One question and one answer of each silo that is asked; numbers of eight bytes."""
-        task, d, reduction = question.task, self.dimension, question.reduction
-        row = prod(task.answer_shape(d))
-        up = len(question.cohort) * row
-        if self.silos.sums and reduction is not None:
-            nobody = reduction.of(np.zeros((0, row)), np.zeros(0, np.bool_))
-            up = asked * (len(nobody.total) + CELLS + 2)
-        self._moved = {
-            "silo_messages": float(asked),
-            "silo_bytes_down": 8.0 * asked * task.numbers_down(d),
-            "silo_bytes_up": 8.0 * up,
-        }

@@ -1,18 +1,13 @@
 """Workers as actors of a Ray cluster (extra `ray`): spread over its nodes, each reading its own part of the files.
 
 Nodes need this version of quoron, and the files under the same path or URL. They are trusted as this machine is: users'
-items are there in the clear. So a cluster asks for a secret, ours and yours. An actor whose node dies
-is replaced on another.
+items are there in the clear. So a cluster asks for a secret. An actor whose node dies is replaced on another.
 
-Any machine that reaches a cluster without a secret can run programs there, and read its memory.
-
-    own = Own.begun()    # this process is its driver; nobody else has its token
-    own.close()
-
-Ray's token authentication (since 2.52, off unless asked for) makes every server of a cluster refuse who does not show
-its token. A cluster of our own has a new one, in a private folder that is removed with it, and listens on the loopback
-interface only. Of a cluster of others it is asked, as a stranger, whether it answers strangers: a run is not given to
-one that does.
+Any machine that reaches a cluster without a secret can run programs there, and read its memory. Ray's token
+authentication (since 2.52, off unless asked for) makes every server of a cluster refuse who does not show its token. A
+cluster is asked, as a stranger, whether it answers strangers: a run is not given to one that does. One that Flower
+starts for a simulation has a new token, in a private folder that is removed with it (`Place`), and listens on the
+loopback interface only.
 
 Source: https://docs.ray.io/en/latest/ray-security/token-auth.html.
 """
@@ -23,7 +18,7 @@ import pickle
 import secrets
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -113,54 +108,6 @@ class Place(AbstractContextManager["Place"]):
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-@dataclass(frozen=True, slots=True)
-class Own:
-    """A cluster of this process, for itself alone."""
-
-    place: Place
-    before: Mapping[str, str | None]  # what the environment said
-    anywhere: bool  # whether Ray in this process listened on every interface
-
-    @classmethod
-    def begun(cls) -> "Own":
-        """Start one, and join it. RunError if it could not be kept from strangers."""
-        import ray
-        from ray._private import ray_constants
-
-        place = Place.made()
-        before = {name: os.environ.get(name) for name in place.environment}
-        own = cls(place, before, bool(ray_constants.ENABLE_RAY_CLUSTER))
-        try:
-            os.environ.update(place.environment)
-            _read_again(anywhere=False)
-            quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
-            ray.init("local", include_dashboard=False, _temp_dir=str(place.inside), **quiet)
-            address = _address()
-            if answers_strangers(address) is not False or not address.startswith("127.0.0.1:"):
-                raise RunError(
-                    f"Expected a Ray cluster on the loopback interface that asks for its token, got another, at "
-                    f"{address}, from Ray {ray.__version__}. Nothing was given to it. Take --engine inline:workers=N."
-                )
-        except BaseException:
-            own.close()
-            raise
-        return own
-
-    def close(self) -> None:
-        """End it, and forget its token. Again, it does nothing."""
-        if not self.place.folder.exists():
-            return
-        import ray
-
-        ray.shutdown()
-        for name, value in self.before.items():
-            os.environ.pop(name, None)
-            if value is not None:
-                os.environ[name] = value
-        _read_again(anywhere=self.anywhere)
-        self.place.__exit__()
-
-
 def require_guarded(address: str | None) -> None:
     """ConfigError if the cluster that this process is part of answers strangers."""
     found = _address()
@@ -192,16 +139,6 @@ def _address() -> str:
     import ray
 
     return str(ray.get_runtime_context().gcs_address)
-
-
-def _read_again(*, anywhere: bool) -> None:
-    """Ray reads its environment once in a process, when it is imported: here, again."""
-    from ray._private import ray_constants
-    from ray._raylet import AuthenticationTokenLoader, Config
-
-    AuthenticationTokenLoader.instance().reset_cache()
-    Config.initialize("")
-    ray_constants.ENABLE_RAY_CLUSTER = anywhere
 
 
 def _sweep(root: Path) -> None:
@@ -273,9 +210,10 @@ def engine(population: Answering, workers: int, settings: Settings, address: str
 
 
 def joined(address: str | None) -> Callable[[], None]:
-    """Join the cluster at `address`, or without one a new one of this machine; returns what leaves it, or ends ours.
+    """Join the cluster at `address`, and return what leaves it.
 
-    A cluster that this process is already part of is taken as it is. ConfigError for one that asks for no secret.
+    A cluster that this process is already part of is taken as it is. ConfigError without an address, and for a cluster
+    that asks for no secret.
     """
     require_tokens()
     import ray
@@ -283,10 +221,11 @@ def joined(address: str | None) -> Callable[[], None]:
     if ray.is_initialized():
         require_guarded(address)
         return lambda: None
-    if address is None:
-        return Own.begun().close
-    if "://" in address:
-        raise ConfigError(f"Expected HOST:PORT or auto as the address of a Ray cluster, got {address!r}.")
+    if address is None or "://" in address:
+        raise ConfigError(
+            f"Expected HOST:PORT or auto as the address of a Ray cluster, got {address!r}. On one machine take "
+            "--engine inline:workers=N."
+        )
     try:
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, ValueError, RuntimeError, ray.exceptions.RayError) as error:

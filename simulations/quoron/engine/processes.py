@@ -2,8 +2,8 @@
 
     with Program("flower-superlink", [...], log=log, environment=...) as program:  # a command
         program.check()
-    workers = Workers(threads=1, modules=["quoron.engine.sharded"])
-    with workers.start(pickle.dumps(service)) as worker:  # a copy of a program that has imported those modules
+    workers = Workers(threads=1)
+    with workers.start(pickle.dumps(service)) as worker:
         worker.ask(question)  # service(question) there
 
 | process                      | how it learns that the process that started it is gone                         |
@@ -12,13 +12,11 @@
 | a child of a local federation | a pipe ends that its supervisor alone holds (`die_with`)                      |
 | a program with a reaper      | its reaper's input ends, which then ends all that the program has started       |
 
-A process that forks has one thread, so nothing is copied half done: workers are copies of a program of their own, never
-of the process that asks them. A copy costs milliseconds, a program of its own more than a second of a processor.
+A process that forks has one thread, so nothing is copied half done: a local federation's are copies of a program of
+their own. A copy costs milliseconds, a program of its own, such as a worker, more than a second of a processor.
 """
 
 import gc
-import importlib
-import mmap
 import os
 import pickle
 import queue
@@ -33,7 +31,7 @@ from contextlib import AbstractContextManager, suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Any, NoReturn, Self
+from typing import Any, Self
 
 from quoron.engine import reaper
 from quoron_client.durable import make_folder, public
@@ -190,20 +188,20 @@ class Program:
 
 
 class Workers:
-    """Workers of this machine, and the program that they are copies of: there from the first to the end of the last."""
+    """Workers of this machine."""
 
-    def __init__(self, threads: int, modules: Sequence[str]) -> None:
-        """`threads` are those of each worker's compiled loops, `modules` what its service needs."""
-        self._threads, self._modules = threads, modules
-        self._lock = threading.Lock()
-        self._program: Program | None = None
-        self._orders: socket.socket | None = None
-        self._alive: list[Worker] = []
-        self._stopped = False
+    def __init__(self, threads: int) -> None:
+        """`threads` are those of each worker's compiled loops."""
+        self._environment = os.environ | ALONE | {"NUMBA_NUM_THREADS": str(threads)}
+        self._lock, self._alive, self._stopped = threading.Lock(), set[Worker](), False
 
     def start(self, service: bytes) -> "Worker":
         """Return a worker for a pickled service. Raises Died."""
-        worker = Worker(self)
+        with self._lock:
+            if self._stopped:
+                raise Died("A worker has not begun.")
+            worker = Worker(self._environment, self._gone)
+            self._alive.add(worker)
         try:
             worker.send(service)
         except BaseException:
@@ -216,93 +214,47 @@ class Workers:
         with self._lock:
             self._stopped = True
             for worker in self._alive:
-                send(worker.number, signal.SIGKILL)
+                send(worker.number, signal.SIGKILL)  # its number is its own until it is closed
 
-    def begin(self, worker: "Worker", *files: int) -> int:
-        """Return the number of a new process that has these files. Raises Died."""
+    def _gone(self, worker: "Worker") -> None:
         with self._lock:
-            self._alive.append(worker)
-            try:
-                if self._stopped:
-                    raise OSError
-                if self._orders is None or self._program is None or self._program.code is not None:
-                    self._end()
-                    self._begin()
-                assert self._orders is not None
-                socket.send_fds(self._orders, [b"w"], files)
-                number = self._orders.recv(8, socket.MSG_WAITALL)
-            except OSError:
-                number = b""
-        if len(number) < 8:
-            self.gone(worker)
-            raise Died("A worker has not begun.")
-        return int.from_bytes(number, "big")
-
-    def gone(self, worker: "Worker") -> None:
-        """One worker less."""
-        with self._lock:
-            self._alive.remove(worker)
-            if not self._alive:
-                self._end()
-
-    def _begin(self) -> None:
-        self._orders, theirs = socket.socketpair()
-        with theirs:
-            self._program = Program(
-                forking("quoron.engine.processes", str(theirs.fileno()), *self._modules),
-                environment=os.environ | ALONE | {"NUMBA_NUM_THREADS": str(self._threads)},
-                files=[theirs.fileno()],
-            )
-
-    def _end(self) -> None:
-        if self._orders is not None:
-            self._orders.close()
-        if self._program is not None:
-            self._program.wait(PATIENCE)
-            self._program.kill()  # it has nothing to lose
-        self._orders = self._program = None
+            self._alive.discard(worker)
 
 
 class Worker(AbstractContextManager["Worker"]):
-    """A worker process, asked over a socket; arrays of its replies come in shared memory. A context manager."""
+    """A worker process, asked over a socket. A context manager."""
 
-    number: int | None = None
-
-    def __init__(self, workers: Workers) -> None:
-        self._workers = workers
+    def __init__(self, environment: Mapping[str, str], gone: "Callable[[Worker], None]") -> None:
+        """`gone` is called before it is waited for."""
         ours, theirs = socket.socketpair()
-        memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # a folder in memory, where there is one
-        self._shared: Any = TemporaryFile(prefix="quoron-shared-", dir=memory)  # noqa: SIM115
-        self._log: Any = TemporaryFile()  # noqa: SIM115
-        self._view: mmap.mmap | None = None
-        self._socket = Connection(ours.detach())
+        self._socket, self._log, self._gone = Connection(ours.detach()), TemporaryFile(), gone  # noqa: SIM115
+        files = theirs.fileno(), self._log.fileno()
+        command = [sys.executable, "-P", "-m", "quoron.engine.processes", *map(str, files)]
         try:
             with theirs:
-                self.number = workers.begin(self, theirs.fileno(), self._shared.fileno(), self._log.fileno())
-        except BaseException:
-            self._close_files()
-            raise
+                self._program = Program(command, environment=environment, files=files)
+        except OSError:
+            self._socket.close()
+            raise Died("A worker has not begun.") from None
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    @property
+    def number(self) -> int:
+        """Of the process."""
+        return self._program.number
 
     def ask(self, message: Any) -> Any:
         """Return what the service returns. Raises Died, and the service's errors."""
         self.send(message)
         try:
-            kind, sizes, found = self._socket.recv()
+            kind, found = self._socket.recv()  # from a program of ours, and nobody else
         except (EOFError, OSError):
             raise self._died() from None
         if kind == "failed":
             raise own_error(*found)
-        if sum(sizes) > (0 if self._view is None else len(self._view)):
-            self._view = mmap.mmap(self._shared.fileno(), sum(sizes))
-        arrays, first = [], 0
-        for size in sizes:
-            assert self._view is not None
-            arrays.append(bytearray(memoryview(self._view)[first : first + size]))
-            first += size
-        return pickle.loads(found, buffers=arrays)  # from a copy of a program of ours, and nobody else
+        return found
 
     def send(self, message: Any) -> None:
         """Send a message, to be answered in its turn. Raises Died."""
@@ -313,26 +265,10 @@ class Worker(AbstractContextManager["Worker"]):
 
     def close(self) -> None:
         """End it, and come back when it has."""
-        ending = socket.socket(fileno=self._socket.fileno())
-        try:
-            ending.shutdown(socket.SHUT_WR)
-            ending.settimeout(PATIENCE)
-            try:
-                _emptied(ending)
-            except TimeoutError:  # it holds its end still, so the number is its own
-                send(self.number, signal.SIGKILL)
-                ending.settimeout(None)
-                _emptied(ending)
-        except OSError:  # it had ended before
-            pass
-        finally:
-            ending.detach()
-            self._close_files()
-            self._workers.gone(self)
-
-    def _close_files(self) -> None:
+        self._gone(self)
         self._socket.close()
-        self._shared.close()
+        self._program.wait(PATIENCE)
+        self._program.kill()
         self._log.close()
 
     def _died(self) -> Died:
@@ -348,81 +284,22 @@ def own_error(kind: str, message: str) -> QuoronError:
     return named(message) if plain else RunError(message)
 
 
-def _emptied(ending: socket.socket) -> None:
-    """Hear whatever somebody was about to say, to the end."""
-    while ending.recv(1 << 16):
-        pass
-
-
-FILES = 3  # a worker's: socket, shared memory, and what it prints
-
-
 def main() -> None:
-    """Import modules, and become a worker whenever one is asked for, until the socket ends: `NUMBER MODULE...`."""
-    for name in sys.argv[2:]:
-        importlib.import_module(name)
-    _warm()
-    gc.freeze()  # what is there now no worker has to look through again
-    with socket.socket(fileno=int(sys.argv[1])) as orders:
-        while True:
-            word, files, _, _ = socket.recv_fds(orders, 1, FILES)
-            if not word:
-                break
-            child = fork(lambda files=files: _work(orders, *files))  # type: ignore[misc]
-            for number in files:
-                os.close(number)
-            orders.sendall(child.to_bytes(8, "big"))
-    with suppress(ChildProcessError):
-        while True:  # a child that has ended keeps its number until here
-            os.wait()
-    os._exit(0)  # at once: there is nothing to put in order
-
-
-def _warm() -> None:
-    """The first compiled loop of a process takes half a second more than the second."""
-    import numpy as np
-
-    from quoron_client.compute.enforcement import bounded
-    from quoron_client.data.items import ItemBatch
-    from quoron_client.losses import Linear
-
-    bounded(ItemBatch(np.zeros((1, 1), np.float32), np.zeros(1), np.array([0, 1])), Linear())
-
-
-def _work(orders: socket.socket, number: int, shared: int, log: int) -> NoReturn:
-    """A worker's life: it answers until its socket ends."""
-    orders.close()
+    """Be a worker until the socket ends: `SOCKET LOG`, the numbers of both."""
+    number, log = map(int, sys.argv[1:])
     for output in (1, 2):
         os.dup2(log, output)
-    if (pyarrow := sys.modules.get("pyarrow")) is not None:
-        pyarrow.set_cpu_count(int(os.environ["NUMBA_NUM_THREADS"]))
     connection, messages = Connection(number), queue.SimpleQueue[Any]()
     threading.Thread(target=_listen, args=(connection, messages), daemon=True).start()
-    view: mmap.mmap | None = None
-
-    def tell(reply: Any) -> None:
-        nonlocal view
-        arrays: list[pickle.PickleBuffer] = []
-        written = pickle.dumps(reply, 5, buffer_callback=arrays.append)
-        parts = [array.raw() for array in arrays]
-        sizes, first = [part.nbytes for part in parts], 0
-        if sum(sizes) > (0 if view is None else len(view)):
-            os.truncate(shared, sum(sizes))
-            view = mmap.mmap(shared, sum(sizes))
-        for part in parts:
-            assert view is not None
-            view[first : first + part.nbytes] = part
-            first += part.nbytes
-        connection.send(("returned", sizes, written))
-
     service: Service = pickle.loads(messages.get())  # from the process that started this one, and no other
+    if (pyarrow := sys.modules.get("pyarrow")) is not None:
+        pyarrow.set_cpu_count(int(os.environ["NUMBA_NUM_THREADS"]))
     while True:
         try:
-            returned = service(messages.get())
+            reply = "returned", service(messages.get())
         except QuoronError as error:
-            connection.send(("failed", (), (type(error).__name__, str(error))))
-        else:
-            tell(returned)
+            reply = "failed", (type(error).__name__, str(error))
+        connection.send(reply)
 
 
 def _listen(connection: Connection, messages: "queue.SimpleQueue[Any]") -> None:
@@ -432,3 +309,7 @@ def _listen(connection: Connection, messages: "queue.SimpleQueue[Any]") -> None:
             messages.put(connection.recv())
     except (EOFError, OSError):
         os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

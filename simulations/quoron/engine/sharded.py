@@ -201,10 +201,7 @@ class ShardedEngine(AbstractContextManager["ShardedEngine"]):
         )
 
 
-MODULES = "quoron.data.population", "quoron.data", "quoron.engine.sharded"  # what services are made of
-
-
 def of_processes(population: Answering, workers: int, settings: Settings) -> ShardedEngine:
     """Return an engine whose workers share this machine's processors; the caller closes it."""
-    start = Workers(max(1, processors() // workers), MODULES).start
+    start = Workers(max(1, processors() // workers)).start
     return ShardedEngine(population, workers, start, settings)

@@ -1,21 +1,12 @@
 """A simulated population on Flower's nodes: the ServerApp carries a run out, the ClientApps compute its users' answers.
 
 Both read one configuration from the run config and draw the same users from it, so nothing but questions and answers
-crosses between them; the bits are those of the inline engine. The run config of `flwr run`, where "" is unset:
-
-| key                | meaning                                                                            |
-| ------------------ | ---------------------------------------------------------------------------------- |
-| `preset`           | a preset's name, or the path of a TOML file that every node sees                   |
-| `folder`           | run folder; a run of the same configuration there goes on                          |
-| `set`              | further keys, such as "algorithm.options.rounds=5; domain.radius=2"                |
-| any with a dot     | that key of the configuration, such as `privacy.epsilon`                           |
-| `events`           | a file for the lines of `Events`, for the caller, who follows the run              |
+crosses between them; the bits are those of the inline engine. The run config has the configuration's file (`preset`),
+the run folder (`folder`), and a file for the lines of `Events` (`events`), for the caller, who follows the run.
 
 A node that holds a user's `data` takes no part, unless its owner lets it simulate (`simulation-seed`).
 """
 
-import json
-import logging
 import os
 import threading
 import time
@@ -34,8 +25,7 @@ from numpy.typing import NDArray
 
 from quoron.config import Config
 from quoron.engine.inline import InlineEngine
-from quoron.reports.terminal import Display
-from quoron.run_folder import RunFolder, claim
+from quoron.run_folder import RunFolder
 from quoron.simulation import run as runs
 from quoron.simulation.problem import setup
 from quoron.simulation.sources import resolve
@@ -53,7 +43,6 @@ SECONDS = 3600.0  # until a round closes: nobody is late in a simulation, but a 
 WAITING = 600.0  # for nodes to be there
 _LOOK = 0.5  # seconds between two looks whether a run is still wanted
 _TOLD = 5.0  # seconds between two words of how many nodes have come, or answered
-_log = logging.getLogger("quoron")
 Settings = Mapping[str, Any]
 
 
@@ -73,17 +62,15 @@ class SimulatedUsers:
 @lru_cache(maxsize=2)
 def _engine(settings: tuple[tuple[str, Any], ...]) -> tuple[InlineEngine, int]:
     """The same for every message of a process."""
-    config, _ = read(dict(settings))
+    config = read(dict(settings))
     engine = setup(config, Path.cwd()).engine
     assert isinstance(engine, InlineEngine)
     return engine, config.run.seed
 
 
-def read(settings: Settings) -> tuple[Config, str]:
-    """The configuration of a run config, and a name for its runs."""
-    given = [f"{key}={json.dumps(value)}" for key, value in settings.items() if "." in key and value != ""]
-    given += [each.strip() for each in str(settings.get("set", "")).split(";") if each.strip()]
-    return resolve(str(settings.get("preset", "")) or "quickstart", given)
+def read(settings: Settings) -> Config:
+    """The configuration of a run config."""
+    return resolve(str(settings["preset"]))[0]
 
 
 class Events:
@@ -140,35 +127,26 @@ class Events:
 def carry_out(grid: Grid, context: Context) -> None:
     """The main of the ServerApp: a run in its folder, from wherever its ledger stands."""
     settings = context.run_config
-    config, name = read(settings)
-    if events := str(settings.get("events", "")):
-        with Events(Path(events)) as observer:
-            _in_folder(grid, config, RunFolder(Path(str(settings["folder"]))), observer)
-        return
-    if settings.get("folder", ""):
-        config = config.but(run={"out": str(settings["folder"])})
-    folder = claim(config, name)
-    _log.warning("the run folder is %s", folder.path.resolve())
-    _in_folder(grid, config, folder, Display("lines"))
-
-
-def _in_folder(grid: Grid, config: Config, folder: RunFolder, observer: Events | Display) -> None:
-    prepared = runs.prepare(config, Path.cwd())
-    fleet = Shards.found(grid, run=RUN, seconds=WAITING, told=_Counting(observer, "nodes are there"))
-    told = _Counting(observer, "nodes have answered")
-    engine = FlowerEngine(grid, fleet, RUN, prepared.scene.problem, SECONDS, early_ends=True, demanding=True, told=told)
-    try:
-        result = runs.carry_out(replace(prepared, scene=replace(prepared.scene, engine=engine)), folder, [observer])
-    except NodeFailed as error:
-        how = f"Nothing is lost: `quoron resume {folder.path}` goes on without Flower, and shows what fails."
-        raise NodeFailed(f"{error} {how}") from None
-    _log.warning("%s", result.summary.statement)
+    with Events(Path(str(settings["events"]))) as observer:
+        prepared, folder = runs.prepare(read(settings), Path.cwd()), RunFolder(Path(str(settings["folder"])))
+        fleet = Shards.found(grid, run=RUN, seconds=WAITING, told=_Counting(observer, "nodes are there"))
+        ways: dict[str, Any] = {
+            "early_ends": True,
+            "demanding": True,
+            "told": _Counting(observer, "nodes have answered"),
+        }
+        engine = FlowerEngine(grid, fleet, RUN, prepared.scene.problem, SECONDS, **ways)
+        try:
+            runs.carry_out(replace(prepared, scene=replace(prepared.scene, engine=engine)), folder, [observer])
+        except NodeFailed as error:
+            how = f"Nothing is lost: `quoron resume {folder.path}` goes on without Flower, and shows what fails."
+            raise NodeFailed(f"{error} {how}") from None
 
 
 class _Counting:
     """Tells an observer how many have come, now and then: the data are made up."""
 
-    def __init__(self, observer: Events | Display, what: str) -> None:
+    def __init__(self, observer: Events, what: str) -> None:
         self._observer, self._what, self._due = observer, what, time.monotonic() + _TOLD
 
     def __call__(self, answered: int, asked: int) -> None:

@@ -181,8 +181,6 @@ def _encoding(config: Config, loss: Loss) -> Encoding:
         raise ConfigError(
             f"Expected population.kind='table' for a federation, got {table.kind!r}: clients must know their columns."
         )
-    if table.silos is not None and table.silos.away:
-        raise ConfigError("Expected no `population.silos.away` in a federation, got some: its silos are real.")
     if table.outliers.share:
         raise ConfigError("Expected no population.outliers in a federation, got some: its users are real.")
     for column, values in table.columns.categorical.items():

@@ -12,7 +12,7 @@ from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
-from quoron.config import BudgetSection, Config, FlightsSection, SiloSection, TableSection, TwoServersSection
+from quoron.config import BudgetSection, Config, SiloSection, TableSection, TwoServersSection
 from quoron.planning import meaning as bounds
 from quoron.planning.choosing import LIKELY, STRICTER, TRUSTED, UNSEEN, automatic, ruled, unbearable
 from quoron.planning.choosing import Candidate as Candidate
@@ -38,7 +38,7 @@ from quoron_server.wording import plan_json, sentence
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
 
-    from quoron.planning.questions import Advice
+    from quoron.planning.questions import Enough
     from quoron_server.books.ledger import Ledger
     from quoron_server.runs import Account, Run
 
@@ -180,7 +180,7 @@ class Plan(Tabular):
     curve: RoundsCurve | None = None  # of the plan's algorithm, when it was asked for
     choice: str | None = None  # why the algorithm was chosen, in one sentence; None when it was named
     remarks: tuple[str, ...] = ()  # what its algorithm says of the plan, and what was taken for what nobody declared
-    advice: "Advice | None" = None  # how many users or which ε would do, where that was asked
+    advice: "Enough | None" = None  # how many users or which ε would do, where that was asked
 
     @property
     def title(self) -> str:
@@ -349,7 +349,7 @@ def _automatic(config: Config, problem: Problem, algorithms: Registry, *, altern
     if config.algorithm.options:
         raise ConfigError("Expected no algorithm.options with algorithm.name='auto', got some. Name the algorithm.")
     _decline(config, problem, algorithms)
-    budget, one_machine = budget_of(config), isinstance(config.population, TableSection | FlightsSection)
+    budget, one_machine = budget_of(config), isinstance(config.population, TableSection)
     allowed = Allowance(budget, one_machine and not federated, _participation(config))
     alike = problem.beliefs.isotropic is not None and not allowed.everybody
     trusted = config.privacy.trust_model in TRUSTED

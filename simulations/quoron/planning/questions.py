@@ -1,6 +1,6 @@
-"""Questions to a plan: how many users, or which ε, would do for a risk, and what does ε buy?
+"""A question to a plan: how many users, or which ε, would do for a risk?
 
-All of it is planning: each answer is a plan of its own, everything in it at its best, and no data is touched. A
+It is planning: each answer is a plan of its own, everything in it at its best, and no data is touched. A
 forecast holds no better for being asked backwards.
 """
 
@@ -10,7 +10,6 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from quoron.config import Config
-from quoron.planning.choosing import Candidate, risk_words
 from quoron.planning.plans import choose
 from quoron.results import Printed
 from quoron_privacy.errors import ConfigError, QuoronError
@@ -21,14 +20,12 @@ from quoron_server.problem import Problem
 
 MOST_USERS = 10**10
 EPSILONS = (LEAST_EPSILON, MOST_EPSILON)  # that are looked at
-STEPS = (1 / 8, 1 / 4, 1 / 2, 1.0, 2.0, 4.0, 8.0)  # times the configured ε: the points of the curve
 STRIDE = 4.0  # factor from one place to the next, until the answer lies between two
 CLOSE = 1.04  # bisection ends when the ends are this factor apart
-EpsilonCurve = tuple[tuple[float, Candidate], ...]  # what each ε brings: a plan's risk, or why there is none
 
 
-@dataclass(frozen=True, slots=True)
-class Enough:
+@dataclass(frozen=True, slots=True, repr=False)
+class Enough(Printed):
     """What would do for a risk: with everything else as it is, so many users, or such an ε."""
 
     risk: float  # predicted excess risk that is asked for
@@ -41,6 +38,11 @@ class Enough:
     epsilon_guessed: bool = False
     coefficients: int | None = None  # of the model, where columns are still to be estimated
 
+    @property
+    def title(self) -> str:
+        """Return what it is."""
+        return "Required sample size"
+
     def rows(self) -> list[tuple[str, str]]:
         """Return the label and text of each line: the risk, and the users and the ε that would do for it."""
         of = "" if self.coefficients is None else f" of a model of {self.coefficients:,} coefficients"
@@ -52,33 +54,13 @@ class Enough:
         risk = f"at most {self.risk:.2g} ({100 * self.share:.2g} % of the bound on the start's){of}"
         return [("excess risk", risk), ("users", users), ("ε", epsilon)]
 
+    def as_json(self) -> dict[str, Any]:
+        """Return the fields as `enough`."""
+        return {"enough": asdict(self)}
+
 
 def _by(algorithm: str | None, guessed: bool) -> str:
     return f" ({algorithm}, by a guess that nobody has measured)" if guessed else f" ({algorithm})"
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class Advice(Printed):
-    """What was asked beside a plan; None for what was not."""
-
-    curve: EpsilonCurve | None = None
-    enough: Enough | None = None
-
-    def rows(self) -> list[tuple[str, str]]:
-        """Return what would do for the risk, and the predicted excess risk of each ε."""
-        found = [] if self.enough is None else self.enough.rows()
-        for epsilon, point in self.curve or ():
-            found.append((f"ε = {epsilon:.3g}", f"{risk_words(point.predicted, point.guess)}, {point.algorithm}"))
-        return found
-
-    def as_json(self) -> dict[str, Any]:
-        """Plain numbers."""
-        answers: dict[str, Any] = {}
-        if self.curve is not None:
-            answers["epsilon_curve"] = [{"epsilon": epsilon} | point.record() for epsilon, point in self.curve]
-        if self.enough is not None:
-            answers["enough"] = asdict(self.enough)
-        return answers
 
 
 def planned(config: Config, problem: Problem) -> RunPlan | QuoronError:
@@ -90,20 +72,6 @@ def planned(config: Config, problem: Problem) -> RunPlan | QuoronError:
 
 
 Planner = Callable[[Config, Problem], RunPlan | QuoronError]
-
-
-def epsilon_curve(config: Config, problem: Problem, *, plan: Planner = planned) -> EpsilonCurve:
-    """What ε from an eighth of the configured one to eight times as much brings, everything else as configured."""
-    points = []
-    for epsilon in (config.privacy.epsilon * step for step in STEPS):
-        if not EPSILONS[0] <= epsilon <= EPSILONS[1]:
-            continue
-        found = plan(config.but(privacy={"epsilon": epsilon}), problem)
-        if isinstance(found, QuoronError):
-            points.append((epsilon, Candidate(config.algorithm.name, None, found)))
-        else:
-            points.append((epsilon, Candidate(found.algorithm, found)))
-    return tuple(points)
 
 
 def enough(config: Config, problem: Problem, risk: float, *, plan: Planner = planned) -> Enough:

@@ -56,7 +56,6 @@ class Summary(Printed):
     mu: float | None = None  # with secret noise all of it would be μ-GDP up to `variation`; None: nothing is proved
     variation: float = 0.0
     users_held_out: int = 0  # of a table: never asked, so that figures can be of them; `quoron train` asks them too
-    silos: Mapping[str, float] = field(default_factory=dict)  # how many, the largest, what they sent; none without
 
     @property
     def excess_in_domain(self) -> float | None:
@@ -109,8 +108,6 @@ class Summary(Printed):
             *self._on_the_wire(),
             ("gradient evaluations", f"{self.gradient_evaluations:,}"),
         ]
-        if self.silos:
-            rows.append(("silos", _silo_words(self.silos)))
         return [*rows, (f"time, peak memory{ONLY}", f"{self.seconds:.1f} s, {size(self.peak_memory_bytes)}")]
 
     def _promise(self) -> str:
@@ -143,8 +140,8 @@ class Summary(Printed):
         return f"{self.test[name]:.4g}" + (f" ({', '.join(parts)})" if parts else "")
 
     def _on_the_wire(self) -> list[tuple[str, str]]:
-        """What TCP carries; where silos send for their users, what is sent is theirs to say."""
-        if not self.wire_up or self.silos:
+        """What TCP carries."""
+        if not self.wire_up:
             return []
         clients = "handshakes, enrolment and the run's announcement, of all clients"
         whole = size(self.wire_up + self.once_up), size(self.wire_down + self.once_down)
@@ -153,13 +150,6 @@ class Summary(Printed):
             ("once up, down", f"{size(self.once_up)}, {size(self.once_down)}: {clients}"),
             ("bytes up, down", f"{', '.join(whole)}: messages and once, without headers of TCP and IP"),
         ]
-
-
-def _silo_words(silos: Mapping[str, float]) -> str:
-    """What was sent by silo: one question and one answer of each that was asked, in every round."""
-    who = f"{silos['silos']:,.0f}, up to {silos['largest']:,.0f} users each"
-    moved = f"{size(silos['bytes_up'])}, {size(silos['bytes_down'])}"
-    return f"{who}; {silos['messages']:,.0f} answers, one a round; up, down {moved}"
 
 
 def from_json(stored: Mapping[str, Any]) -> Summary:

@@ -10,8 +10,8 @@
 
 A folder may be used again, with more seeds, algorithms or values: runs that are there are not carried out again.
 
-Processes carry out the runs (`worker.py`): copies of a program of ours, so that a script without a `__main__` guard can
-compare, and a worker that is killed is seen at once.
+Processes carry out the runs (`worker.py`): programs of ours, so that a script without a `__main__` guard can compare,
+and a worker that is killed is seen at once.
 
 A comparison as sections for people: a table for each setting.
 """
@@ -39,8 +39,7 @@ from quoron.engine.processors import processors
 from quoron.planning.choosing import Candidate, refusals, risk_words
 from quoron.planning.plans import SURE
 from quoron.reports import page as parts
-from quoron.reports.page import ONLY, Section, Table
-from quoron.reports.pictures import LOG, bar
+from quoron.reports.page import LOG, ONLY, Section, Table, bar
 from quoron.reports.summary import NOTICED, from_json
 from quoron.results import Axes, Tabular, axes, short, size
 from quoron.run_folder import RunFolder, claim_for, write
@@ -93,7 +92,7 @@ def run_jobs(
     if not jobs:
         return {}
     count = min(engine.workers or processors(), len(jobs)) if isinstance(engine, Inline) else 1
-    workers = Workers(max(1, processors() // count), [worker.__name__])
+    workers = Workers(max(1, processors() // count))
     base, own = base.resolve(), INLINE if isinstance(engine, Inline) else engine
     waiting, lock = deque(jobs), threading.Lock()
     refused, ends = dict[Cell, str | None](), dict[Job, tuple[End, str | None]]()

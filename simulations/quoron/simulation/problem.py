@@ -3,17 +3,18 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, assert_never, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from quoron import config as configs
-from quoron import data as populations
 from quoron.config import Config, Dates, DomainSection, LossSection, Simulated
 from quoron.data import Outliers, Population, Synthetic
 from quoron.data.users import Declared, Known
 from quoron.engine.inline import InlineEngine
+from quoron.paths import dataset, table_file
+from quoron.run_folder import FRAME
 from quoron.simulation.wildcards import with_columns
 from quoron_client.data.encoding import (
     AnyLabel,
@@ -25,6 +26,8 @@ from quoron_client.data.encoding import (
     Range,
     Signs,
     Weight,
+    check_types,
+    types_of,
 )
 from quoron_client.data.features import DateNumber, DatePart, Hashed, day_number
 from quoron_client.losses import (
@@ -40,6 +43,7 @@ from quoron_client.losses import (
 )
 from quoron_client.protocol.domains import Box, Domain, L2Ball, free_ball
 from quoron_privacy.errors import ConfigError
+from quoron_server.algorithms.slots import partition
 from quoron_server.plan import RunPlan
 from quoron_server.problem import Beliefs, Problem, Wide
 from quoron_server.rounds import Engine, Evaluate
@@ -217,31 +221,44 @@ def _user_smoothness(config: Config, population: Known) -> float | None:
 def _population(config: Config, folder: Path, table: "pa.Table | None") -> Population:
     section, domain, loss = config.population, make_domain(config.domain, config.loss.feature_norm), config.loss
     outliers = Outliers(section.outliers.share, section.outliers.send)
-    match section:
-        case configs.SyntheticSection():
-            _refuse_other_loss(loss, section.family, section.kind)
-            shared = {"kind", "curvature", *Simulated.model_fields} - {"seed", "items_per_user"}
-            steep, flat = section.curvature
-            return Synthetic(
-                **section.model_dump(exclude=shared),
-                steep=steep,
-                flat=flat,
-                domain=domain,
-                feature_norm=loss.feature_norm,
-                ridge=loss.ridge,
-                outliers=outliers,
-            )
-        case configs.TableSection():
-            from quoron.simulation.of_table import users_of  # it brings pyarrow
+    if isinstance(section, configs.TableSection):
+        return _users_of(config, section, folder, table, domain=domain, outliers=outliers)
+    _refuse_other_loss(loss, section.family)
+    shared = {"kind", "curvature", *Simulated.model_fields} - {"seed", "items_per_user"}
+    steep, flat = section.curvature
+    return Synthetic(
+        **section.model_dump(exclude=shared),
+        steep=steep,
+        flat=flat,
+        domain=domain,
+        feature_norm=loss.feature_norm,
+        ridge=loss.ridge,
+        outliers=outliers,
+    )
 
-            chosen = loss_of(config)
-            made_of: dict[str, Any] = {"loss": chosen, "domain": domain, "outliers": outliers}
-            return users_of(config, encoding_of(section, chosen), folder, table, **made_of)
-        case configs.FlightsSection():
-            _refuse_other_loss(loss, "logistic", section.kind)
-            return populations.flights(seed=section.seed, domain=domain, outliers=outliers)
-        case _:
-            assert_never(section)
+
+def _users_of(
+    config: Config, section: configs.TableSection, folder: Path, table: "pa.Table | None", **made_of: Any
+) -> Population:
+    """The users of a table, at a relative path of `folder` or given. DataError for columns of types that do not fit."""
+    from quoron.data.population import from_dataset  # these bring pyarrow
+    from quoron.data.table import encoded_table
+    from quoron_client.data import tables
+
+    loss = loss_of(config)
+    encoding = encoding_of(section, loss)
+    encoding.check_meant(section.user)
+    rules: dict[str, Any] = made_of | {"user": section.user, "loss": loss, "seed": section.seed}
+    rules |= {"test_fraction": section.test_fraction, "items_per_user": section.items_per_user}
+    source = dataset(section.path, folder) if table is None else None
+    if source is not None:
+        crowd = from_dataset(source, encoding, **rules)
+        check_types(crowd.encoding, types_of(source, crowd.rows.index.files.schema))
+        return crowd.read_in(partition(seed=config.run.seed, users=crowd.users))
+    given = tables.opened(table_file(section.path, folder) if table is None else table, section.dialect)
+    if table is None and Path(section.path).name != FRAME:  # of a frame its own types were looked at
+        check_types(encoding, given.schema)
+    return encoded_table(given, encoding, **rules)
 
 
 def encoding_of(table: configs.TableSection, loss: Loss) -> Encoding:
@@ -275,9 +292,6 @@ def columns_of(config: Config, population: Population) -> Encoding:
         known = getattr(population, "encoding", None)
         rules = encoding_of(config.population, population.loss)
         return rules if known is None else replace(rules, class_weight=known.class_weight)
-    encoding = getattr(population, "encoding", None)
-    if encoding is not None:
-        return encoding  # type: ignore[no-any-return]
     loss = population.loss
     features = loss.feature_norm
     numeric = tuple(Numeric(f"x{place}", -features, features) for place in range(population.dimension // loss.outputs))
@@ -309,16 +323,16 @@ def _class_weight(declared: Any, label: AnyLabel | None) -> ClassWeights | Balan
     return Balanced.declared(declared) if isinstance(declared, str) else ClassWeights.declared(label, declared)
 
 
-def _refuse_other_loss(loss: LossSection, only: str, population: str) -> None:
+def _refuse_other_loss(loss: LossSection, only: str) -> None:
     if loss.name not in ("auto", only):
         raise ConfigError(
-            f"Expected loss.name to be 'auto' or {only!r} for this {population} population, "
+            f"Expected loss.name to be 'auto' or {only!r} for this synthetic population, "
             f"got loss.name={loss.name!r}. Choose another family, or a table."
         )
     for key in ("feature_bound", "active_features"):
         if getattr(loss, key) is not None:
             raise ConfigError(
-                f"Expected no loss.{key} for this {population} population, got loss.{key}={getattr(loss, key):g}: its "
+                f"Expected no loss.{key} for this synthetic population, got loss.{key}={getattr(loss, key):g}: its "
                 "features are spread over all directions. Choose a table."
             )
 

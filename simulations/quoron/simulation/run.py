@@ -28,7 +28,7 @@ from quoron_privacy.errors import ConfigError
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.plan import RunPlan, check_delta
-from quoron_server.rounds import Engine, Observer
+from quoron_server.rounds import Observer
 from quoron_server.traffic import OPEN, UNNAMED, once, traffic
 from quoron_server.wording import sentence
 
@@ -41,7 +41,6 @@ if TYPE_CHECKING:  # planning needs neither
 
 simulated = OnFirstUse("quoron.reports.pages")
 COUNTED = "messages", "bytes_up", "bytes_down", "gradient_evaluations"  # of all rounds
-STYLES = {"line": "-", "dashed": "--", "dots": "o"}  # matplotlib's
 LOOK = (
     "`quoron train` spends up to a twentieth of μ² on a data quality check first (train.data_quality), where the "
     "method is Gaussian as a whole: this plan does not."
@@ -70,8 +69,8 @@ class SimulatedRun(Run[Any]):
         if not (lines := simulated.sections.risk_lines(self.summary, self.records())):
             raise ConfigError("Expected a run whose excess risk changes from round to round to plot, got another.")
         found = axes(ax, xlabel="rounds", ylabel="excess risk")
-        for line in lines:
-            found.plot(*zip(*line.points, strict=True), STYLES[line.kind], label=line.name)
+        for name, points, style in lines:
+            found.plot(*zip(*points, strict=True), style, label=name)
         found.legend()
         return found
 
@@ -122,19 +121,8 @@ def carry_out(
     scene, run = prepared.scene, prepared.run
     with prepared.begin(folder) as ledger:
         before = sum(event["seconds_clients"] + event["seconds_server"] for event in ledger.events())
-        run.carry_out(ledger, _in_silos(prepared), observers, evaluate=scene.evaluate)
+        run.carry_out(ledger, scene.engine, observers, evaluate=scene.evaluate)
         return _written(prepared, folder, ledger, before + time.perf_counter() - prepared.began, report=report)
-
-
-def _in_silos(prepared: Prepared[Setup]) -> Engine:
-    """The engine, asked silo by silo where users come in such."""
-    section, scene = prepared.config.population.silos, prepared.scene
-    silos = silos_of(prepared.config, scene.problem.users)
-    if silos is None or section is None:
-        return scene.engine
-    from quoron.engine.inline import InSilos
-
-    return InSilos(scene.engine, silos, scene.population.dimension, section.away)
 
 
 def taken_over(prepared: Prepared[Setup], folder: RunFolder, other: "Ledger") -> SimulatedRun:
@@ -233,7 +221,7 @@ def _results(
     means, after = (meaning.meaning(plan.problem, each) for each in (plan.predicted_excess_risk, _left(events)))
     filtered = [event["diagnostics"]["filtered"] for event in events if "filtered" in event["diagnostics"]]
     private = plan.guarantee.trust_model != "none"
-    silos, (once_down, once_up) = silos_of(config, scene.problem.users), _once(prepared)
+    once_down, once_up = _once(prepared)
     summary = Summary(
         algorithm=plan.algorithm,
         statement=sentence(plan.guarantee),
@@ -263,7 +251,6 @@ def _results(
         users_held_out=getattr(population, "everybody", plan.problem.users) - plan.problem.users,
         mu=None if worth is None else worth.mu,
         variation=0.0 if worth is None else worth.variation,
-        silos={} if silos is None else _of_silos(silos.sizes, cost.get("diagnostics", {})),
     )
     return summary, [flat(event) | row for event, row in zip(events, moved, strict=True)]
 
@@ -308,12 +295,6 @@ def _left(events: Sequence[Mapping[str, Any]]) -> float | None:
     """The bound of the excess risk that a method made of what it released, if it did."""
     found: float | None = events[-1]["public"].get("left") if events else None
     return found
-
-
-def _of_silos(sizes: Sequence[int], last: Mapping[str, float]) -> dict[str, float]:
-    """How many silos of such sizes there are, and what they sent by a run's last round; {} where persons sent it."""
-    moved = {name: last.get(f"total_silo_{name}", 0.0) for name in ("messages", "bytes_up", "bytes_down")}
-    return {"silos": len(sizes), "largest": max(sizes), **moved} if moved["messages"] else {}
 
 
 def _once(prepared: Prepared[Setup]) -> tuple[int, int]:

@@ -203,10 +203,9 @@ def write(
     summary = _summary(prepared, model, events, seen, measured)
     intervals, why_not = intervals_of(model, plan, events)
     model = replace(model, forecast=summary.foretold(), evaluation=measured, uncertainty=intervals, no_interval=why_not)
-    rows = [public_row(event) for event in events]
-    folder.write_rounds(rows)
+    folder.write_rounds([public_row(event) for event in events])
     folder.write_json("summary.json", summary.as_json())
-    pages.write_training(folder, summary, model, rows)
+    pages.write_training(folder, summary, model)
     folder.write_text(MODEL, model.as_text())
     return TrainedTable(model, model.weights, summary.statement, folder.path, summary)
 

@@ -24,7 +24,6 @@ import numpy as np
 from quoron.config import Config, TableSection, is_wanted, require_epsilon
 from quoron.data.users import Declared
 from quoron.evaluation.scores import held_out
-from quoron.model import Model
 from quoron.planning.plans import Plan, Prepared, choose
 from quoron.results import Printed, in_units
 from quoron.run_folder import CHOICE, MODEL, SEARCH, RunFolder
@@ -110,7 +109,6 @@ class TableSearch(Printed):
     noise: GaussianNoise  # of a trial's score
     rows_of: "_Rows"
     seeded: bool  # a simulation
-    assumptions: tuple[Assumption, ...] = ()  # on the table
     _algorithms: dict[int, Any] = field(default_factory=dict)  # by the place of their candidate
 
     @property
@@ -131,7 +129,7 @@ class TableSearch(Printed):
             epsilon=self.price.epsilon,
             delta=self.price.delta,
             theorem=f"{THEOREM} over {plan.guarantee.theorem}",
-        ).assuming((*self.assumptions, *assumed))
+        ).assuming(assumed)
         return replace(plan, guarantee=made.simulated() if self.seeded else made)
 
     def account(self) -> AbstractContextManager[PopulationLedger | None]:
@@ -251,7 +249,6 @@ def prepare(
     identity: Identity,
     frame: Any = None,
     seeded: bool = False,
-    assumptions: Sequence[Assumption] = (),
 ) -> TableSearch:
     """Read, check, plan and price; every wrong request is refused here. Raises ConfigError, DataError, Infeasible."""
     if not seeded:
@@ -292,9 +289,7 @@ def prepare(
     (candidates, refused, noise), price = within(asked, plan)
     price = replace(price, candidates=len(candidates))
     planned = (tuple(candidates), tuple(refused), price)
-    return TableSearch(
-        request, *planned, effort, identity, users, held, noise, rows, seeded, assumptions=tuple(assumptions)
-    )
+    return TableSearch(request, *planned, effort, identity, users, held, noise, rows, seeded)
 
 
 def _planned(
@@ -400,16 +395,6 @@ class Tuned(TrainedTable):
     def as_json(self) -> dict[str, Any]:
         """Return those of the summary, with the choice."""
         return TrainedTable.as_json(self) | {"choice": asdict(self.choice)}
-
-
-def rehearsed(own: TableSearch, simulation_seed: int) -> tuple[Model, RunPlan, int, Choice]:
-    """The best of a search with noise from a seed: its model and plan, rounds taken, and what was chosen."""
-    source = SeededNoise(simulation_seed)
-    best = trials(own.price, source, own.perform)
-    candidate = own.candidates[best.candidate]
-    held, plan = own.held_rows(candidate), own.promised(candidate.planned.plan)
-    model = Model.released(best.weights, held.encoding, candidate.declared.loss, plan, made=None)
-    return model, plan, len(best.events), choice_of(own, best)
 
 
 def carry_out(search: TableSearch, folder: RunFolder) -> Tuned:
