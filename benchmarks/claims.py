@@ -19,9 +19,9 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from pictures import ALONE, HUES, WIDTH, Axis, Line, chart
 
 import quoron
+from quoron.reports.pictures import ALONE, HUES, WIDTH, Axis, Line, chart
 from quoron_privacy.errors import QuoronError
 from quoron_server.rounds import Observer, RoundEvent
 

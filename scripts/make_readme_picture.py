@@ -14,9 +14,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 import quoron
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "benchmarks"))
-from pictures import Axis, Line, alone, chart
+from quoron.reports.pictures import Axis, Line, alone, chart
 
 ROOT = Path(__file__).parent.parent
 TABLE = ROOT / "simulations" / "quoron" / "data" / "scorecard.parquet"

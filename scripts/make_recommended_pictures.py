@@ -14,13 +14,11 @@ from typing import Any
 import numpy as np
 
 import quoron
+from quoron.reports.pictures import Axis, Line, alone, chart
 from quoron.run_folder import RunFolder
 from quoron.simulation.problem import setup
 from quoron.simulation.run import SimulatedRun
 from quoron_client.protocol.questions import AverageGradient, Question
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "benchmarks"))
-from pictures import Axis, Line, alone, chart
 
 IMAGES = Path(__file__).parent.parent / "docs" / "images"
 ALGORITHM = "tracking-srgd"

@@ -4,9 +4,7 @@ import sys
 from pathlib import Path
 
 import quoron
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "benchmarks"))
-from pictures import Axis, Line, alone, chart
+from quoron.reports.pictures import Axis, Line, alone, chart
 
 AT_MOST = "predicted excess risk, at most"
 PICTURE = Path(__file__).parent.parent / "docs" / "images" / "rounds.svg"

@@ -25,6 +25,7 @@ from quoron.errors import ConfigError
 from quoron.federation.watching import words
 from quoron.reports import page as parts
 from quoron.reports import pages
+from quoron.reports.pictures import Axis, Line, chart
 from quoron.reports.summary import Summary
 from quoron.reports.terminal import Display, Terminal
 from quoron.run_folder import RunFolder, flat
@@ -56,7 +57,12 @@ def event(round_: int, **more: Any) -> dict[str, Any]:
 
 
 ROWS = [flat(event(round_)) for round_ in range(24)]
-RISKS = "Excess risk by round"
+RISKS, RADII, USERS, SCORES = (
+    "Excess risk by round",
+    "Private radius by round",
+    "Users by round",
+    "Scores against the threshold",
+)
 
 
 @pytest.fixture
@@ -87,13 +93,16 @@ def test_pages_load_nothing_whatever_is_in_them(page: Any, trained: Any) -> None
 
 
 def test_names_and_texts_are_escaped_whole_and_isolated(trained: Any) -> None:
-    """A right-to-left mark of a name ends with the name."""
+    """A right-to-left mark of a name ends with the name; what is too long for a picture is told whole."""
     text = (trained.directory / "report.html").read_text()
     for name in HOSTILE:
         assert name not in text.replace(HOSTILE[2], "") or name in HOSTILE[2:]
         assert any(name in words for words in Page(text).facts())
         assert f"<bdi>{parts.text(name)}" in text
     assert parts.text("half \ud800 a pair").isprintable()
+    names = "<" * 50, "b"
+    drawn = chart("a", [Line(name, [(1, 1), (2, 2)]) for name in names], Axis("x"), Axis("y"))
+    assert f"<title>{parts.text(names[0])}</title>" in drawn
 
 
 def test_a_model_card_says_in_markdown_what_the_report_says_and_names_make_nothing_of_it(trained: Any) -> None:
@@ -116,14 +125,21 @@ def test_a_report_is_written_again_to_the_same_bytes(trained: Any) -> None:
     assert [each.read_bytes() for each in files] == before
 
 
+def points(text: str, title: str) -> list[tuple[float, float]]:
+    """Of a picture's first line."""
+    inner = text.split(f'aria-label="{title}"', 1)[1].partition('points="')[2].partition('"')[0]
+    return [(float(x), float(y)) for x, _, y in (each.partition(",") for each in inner.split())]
+
+
 def test_what_depends_on_private_data_is_marked_everywhere(page: Any) -> None:
     remarks = ("The table has <one> user.",)
     test = {"accuracy": 0.7}
     summary = replace(SUMMARY, remarks_simulation_only=remarks, test=test, clipped_simulation_only={"age": 0.125})
     text = page(summary, ROWS)
     badge = str(parts.BADGE)
-    for title in (RISKS, "How good the model is"):
+    for title in (RISKS, USERS, SCORES, "How good the model is"):
         assert f"{badge} {title}</h" in text
+    assert f"{badge} {RADII}" not in text
     marked = {label.removeprefix("simulation only ") for label in Page(text).facts() if label.startswith("simulation")}
     assert marked == {"users filtered", "values outside their range", "time, peak memory"}
     assert f"{badge} To take care of</h2>\n<ul><li>The table has &lt;one&gt; user." in text

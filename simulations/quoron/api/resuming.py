@@ -84,6 +84,6 @@ def report(directory: str | Path) -> Path:
         comparisons.write_results(done)
         return folder.path / "report.html"
     if not isinstance(done, Summary):
-        return pages.write_training(folder, done.summary, done.model)
+        return pages.write_training(folder, done.summary, done.model, folder.rounds())
     model = load(folder.path) if (folder.path / MODEL).is_file() else None
     return pages.write_simulation(folder, done, model, folder.rounds())

@@ -83,7 +83,7 @@ def simulation_sections(
         Section(title=f"How good the model is{ONLY}", rows=summary.quality()),
         sections.coefficients(model),
         *sections.privacy(summary.statement, summary.adjacency, odds),
-        sections.rounds(summary, rows),
+        sections.rounds(rows, summary),
         *sections.making(folder, [*summary.method(), *why, *summary.costs()], real=False),
     ]
 
@@ -96,11 +96,13 @@ SECRET_TRIALS = (
 )
 
 
-def write_training(folder: RunFolder, summary: "TrainingSummary", model: "Model") -> Path:
-    """Write report.html and the model card, and return the path of the report."""
+def write_training(
+    folder: RunFolder, summary: "TrainingSummary", model: "Model", rows: Sequence[Mapping[str, Any]]
+) -> Path:
+    """Write report.html and the model card, and return the path of the report; `rows` are those of rounds.parquet."""
     day = f" on {model.promise.made}" if model.promise is not None and model.promise.made is not None else ""
     lead = f"A model made with privacy for everybody in the table{day}, by {summary.algorithm}."
-    parts, name = training_sections(folder, summary, model), folder.path.resolve().name
+    parts, name = training_sections(folder, summary, model, rows), folder.path.resolve().name
     folder.write_text(CARD, page.markdown(name, parts, lead=lead))
     return folder.write_text("report.html", page.document(name, parts, lead=lead))
 
@@ -125,7 +127,11 @@ def write_card(folder: RunFolder, trained: "TrainedRows[Any]", started: str) -> 
 
 
 def training_sections(
-    folder: RunFolder, summary: "TrainingSummary", model: "Model", most: int | None = sections.FEATURES
+    folder: RunFolder,
+    summary: "TrainingSummary",
+    model: "Model",
+    rows: Sequence[Mapping[str, Any]] = (),
+    most: int | None = sections.FEATURES,
 ) -> list[Section]:
     """A run's sections, with so many coefficients at most."""
     odds = Odds(summary.epsilon, summary.delta, summary.mu, summary.variation)
@@ -146,6 +152,7 @@ def training_sections(
             rows=[] if health is None else health.table(),
         ),
         Section(title="What was bought of the table", tables=[Table("Facts with noise", heads, bought)]),
+        sections.rounds(rows),
         *sections.making(folder, _made(summary, model), real=True),
     ]
 

@@ -1,5 +1,7 @@
 """What reports of all runs have in common: the promise in plain words, the model, how good it is, how it was made.
 
+Nothing is drawn where there is nothing to see: a line that does not move is left out.
+
 What (ε, δ) and μ mean for one person: how well the best test can tell whether data of theirs was what it is.
 
     >>> reading = Odds(1.0, 1e-6)
@@ -17,13 +19,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from quoron.reports.page import LOG, ONLY, Section, Table, bar
+from quoron.reports.page import ONLY, Picture, Section, Table
+from quoron.reports.pictures import LOG, Axis, Line, bar, chart
 from quoron.results import in_units, percent
 from quoron.run_folder import FRAME, RunFolder
 from quoron_client.data.encoding import outcomes
 
 if TYPE_CHECKING:  # callers with one have imported it
-    from quoron.evaluation.evaluation import Evaluation
+    from quoron.evaluation.evaluation import Bin, Evaluation
     from quoron.model import Model
     from quoron.planning.plans import RoundsCurve
     from quoron.reports.summary import Summary
@@ -110,15 +113,26 @@ PLAIN = "docs/privacy/gaussian.md#odds"
 
 
 def privacy(statement: str, adjacency: str, odds: Odds | None) -> list[Section]:
-    """Return the guarantee in plain words, and the formal sentence; `odds` None: no guarantee."""
+    """The promise in plain words with the best test's curve, and the formal sentence; `odds` None: no promise."""
     if odds is None:
         return [Section(title="What is guaranteed", statement=statement)]
+    curve = [(100 * x, 100 * odds.found(x)) for x in (step / 200 for step in range(201))]
+    drawn = chart(
+        "Share of people found against share of people falsely accused",
+        [
+            Line("the best test that there can be, at most", curve),
+            Line("pointing at random", [(0, 0), (100, 100)], "dashed"),
+        ],
+        Axis("falsely accused, %", ends=(0.0, 100.0)),
+        Axis("found, %", ends=(0.0, 100.0)),
+    )
     exact = f", which this run keeps with μ = {odds.mu:.4g}" if odds.mu is not None else ""
     known = f"Bounds, not estimates, of ({odds.epsilon:g}, {odds.delta:g}){exact}."
     return [
         Section(
             title="What this means for one person",
             note=[*odds.words(adjacency), SPARE, known],
+            pictures=[Picture("Whom an attacker could find", drawn)],
             detail=True,
         ),
         Section(title="The formal guarantee", statement=f"{statement} What that means: {PLAIN}."),
@@ -141,8 +155,23 @@ def evaluation(found: "Evaluation") -> list[Section]:
         Section(
             title="Do predicted chances come true?",
             tables=[Table("Observed against predicted", ["where the model says", "it was so for (95 %)"], bins)],
+            pictures=_calibration(found.calibration),
         ),
     ]
+
+
+def _calibration(bins: Sequence["Bin"]) -> list[Picture]:
+    """What was predicted against what was so."""
+    if not bins:
+        return []
+    ends, title = (0.0, 100.0), "Observed against predicted chances"
+    points = [(100 * each.predicted, 100 * each.observed) for each in bins]
+    reach = [(100 * each.low, 100 * each.high) for each in bins]
+    lines = [
+        Line("observed, with 95 % intervals", points, "dots", reach),
+        Line("as predicted", [(0, 0), (100, 100)], "dashed"),
+    ]
+    return [Picture(title, chart(title, lines, Axis("predicted, %", ends=ends), Axis("observed, %", ends=ends)))]
 
 
 def coefficients(model: "Model | None", most: int | None = FEATURES) -> Section:
@@ -204,50 +233,77 @@ def _spans(model: "Model") -> list[Table]:
     return [Table("The columns that move it most, over their whole range", ["column", f"{what} by", LOG], rows)]
 
 
-ROUNDS = 12  # that are shown
-Points = list[tuple[float, float]]
+# Of the columns of rounds.parquet: a picture's title, what goes up, what it means, and each line's name.
+PICTURES = (
+    (
+        "Private radius by round",
+        "distance",
+        "How far answers may be from the predicted gradient, learnt from noisy means; noise is scaled by it.",
+        {"public.radius": "radius", "public.spread": "private estimate of the spread"},
+    ),
+    ("Users by round", "users", "", {"asked": "asked", "simulation.filtered": "filtered"}),
+    (
+        "Scores against the threshold",
+        "users that are close",
+        "To how many users of the cohort an answer is close. Below the threshold, noise aside, it is removed.",
+        {f"simulation.score_{each}": each for each in ("min", "median", "max")} | {"simulation.threshold": "threshold"},
+    ),
+)
 
 
-def rounds(summary: "Summary", rows: Rows) -> Section:
-    """Return a simulation's excess risk by round, of a dozen rounds at most; nothing where it does not move."""
-    lines = risk_lines(summary, rows)
-    points = [(place, risk) for place, risk in (lines[0][1] if lines else ()) if risk > 0]
-    shown = (
-        [points[place] for place in sorted({round(x) for x in np.linspace(0, len(points) - 1, ROUNDS)})]
-        if points
-        else []
-    )
-    ends = min((risk for _, risk in shown), default=1.0), max((risk for _, risk in shown), default=1.0)
-    cells = [[f"{place:,.0f}", f"{risk:.2g}", bar(risk, *ends)] for place, risk in shown]
-    table = Table("Of the current model above the best model without privacy", ["round", "excess risk", LOG], cells)
-    return Section(title=f"Excess risk by round{ONLY}", tables=[table], detail=True)
+def rounds(rows: Rows, summary: "Summary | None" = None) -> Section:
+    """Pictures of a run's rounds, each only where it moves; `summary` of a simulation."""
+    pictures = [] if summary is None else _risk(summary, rows)
+    for title, up, below, names in PICTURES:
+        # Of a real run nothing that depends on private data may be shown, whatever there is.
+        known = {key: _column(rows, key) for key in names if summary is not None or not private(key)}
+        known = {key: points for key, points in known.items() if any(y for _, y in points)}
+        if _moves(*known.values()):
+            lines = [Line(names[key], points) for key, points in known.items()]
+            only = ONLY * any(map(private, known))
+            pictures.append(Picture(title + only, chart(title, lines, Axis("rounds"), Axis(up)), below))
+    return Section(title="The run, round by round", pictures=pictures)
 
 
-def _column(rows: Rows, key: str) -> Points:
+def private(column: str) -> bool:
+    """Return whether a column of rounds.parquet is a figure of private data."""
+    return column.startswith("simulation.")
+
+
+def _column(rows: Rows, key: str) -> list[tuple[float, float]]:
     return [(row["round"] + 1.0, float(row[key])) for row in rows if row.get(key) is not None]
 
 
-def risk_lines(summary: "Summary", rows: Rows) -> list[tuple[str, Points, str]]:
-    """Return name, points and matplotlib's style of each line: excess risk by round, and what was predicted.
+def _moves(*columns: Sequence[tuple[float, float]]) -> bool:
+    """Whether any of these changes, by a thousandth at least."""
+    return any(max(y) - min(y) > 1e-3 * max(map(abs, y)) for each in columns if len(y := [y for _, y in each]) > 1)
 
-    None where nobody could know it, or where it changes by less than a thousandth.
-    """
+
+def risk_lines(summary: "Summary", rows: Rows) -> list[Line]:
+    """Excess risk by round, and what was predicted; none where nobody could know it, or nothing moves."""
     risks = _column(rows, "simulation.excess_risk")
     if summary.excess_risk_initial is not None and risks:
         risks = [(0.0, summary.excess_risk_initial), *risks]
-    heights = [y for _, y in risks]
-    if len(heights) < 2 or max(heights) - min(heights) <= 1e-3 * max(map(abs, heights)):
+    if not _moves(risks):
         return []
-    lines, across = [("excess risk of the current model", risks, "-")], (risks[0][0], risks[-1][0])
+    lines, across = [Line("excess risk of the current model", risks)], (risks[0][0], risks[-1][0])
     name, bound = "predicted: at most, in nine of ten tables like those measured", summary.predicted_excess_risk
     bound = bound and bound + summary.held_back
     if bound is None:
         name, bound = "a guess that nobody has measured", summary.guessed_excess_risk
     if bound:
-        lines.append((name, [(x, bound) for x in across], "--"))
+        lines.append(Line(name, [(x, bound) for x in across], "dashed"))
     if summary.excess_risk:
-        lines.append(("of the model that is released", [(across[1], summary.excess_risk)], "o"))
+        lines.append(Line("of the model that is released", [(across[1], summary.excess_risk)], "dots"))
     return lines
+
+
+def _risk(summary: "Summary", rows: Rows) -> list[Picture]:
+    if not (lines := risk_lines(summary, rows)):
+        return []
+    title, log = "Excess risk by round", all(y > 0 for line in lines for _, y in line.points)
+    below = "Loss of the current model above the best model without privacy, on the population."
+    return [Picture(title + ONLY, chart(title, lines, Axis("rounds"), Axis("excess risk", log=log)), below)]
 
 
 def making(folder: RunFolder, rows: Sequence[tuple[str, str]], *, real: bool) -> list[Section]:

@@ -39,7 +39,8 @@ from quoron.engine.processors import processors
 from quoron.planning.choosing import Candidate, refusals, risk_words
 from quoron.planning.plans import SURE
 from quoron.reports import page as parts
-from quoron.reports.page import LOG, ONLY, Section, Table, bar
+from quoron.reports.page import ONLY, Section, Table
+from quoron.reports.pictures import LOG, bar
 from quoron.reports.summary import NOTICED, from_json
 from quoron.results import Axes, Tabular, axes, short, size
 from quoron.run_folder import RunFolder, claim_for, write

@@ -41,6 +41,7 @@ if TYPE_CHECKING:  # planning needs neither
 
 simulated = OnFirstUse("quoron.reports.pages")
 COUNTED = "messages", "bytes_up", "bytes_down", "gradient_evaluations"  # of all rounds
+STYLES = {"line": "-", "dashed": "--", "dots": "o"}  # matplotlib's
 LOOK = (
     "`quoron train` spends up to a twentieth of μ² on a data quality check first (train.data_quality), where the "
     "method is Gaussian as a whole: this plan does not."
@@ -69,8 +70,8 @@ class SimulatedRun(Run[Any]):
         if not (lines := simulated.sections.risk_lines(self.summary, self.records())):
             raise ConfigError("Expected a run whose excess risk changes from round to round to plot, got another.")
         found = axes(ax, xlabel="rounds", ylabel="excess risk")
-        for name, points, style in lines:
-            found.plot(*zip(*points, strict=True), style, label=name)
+        for line in lines:
+            found.plot(*zip(*line.points, strict=True), STYLES[line.kind], label=line.name)
         found.legend()
         return found
 

@@ -203,9 +203,10 @@ def write(
     summary = _summary(prepared, model, events, seen, measured)
     intervals, why_not = intervals_of(model, plan, events)
     model = replace(model, forecast=summary.foretold(), evaluation=measured, uncertainty=intervals, no_interval=why_not)
-    folder.write_rounds([public_row(event) for event in events])
+    rows = [public_row(event) for event in events]
+    folder.write_rounds(rows)
     folder.write_json("summary.json", summary.as_json())
-    pages.write_training(folder, summary, model)
+    pages.write_training(folder, summary, model, rows)
     folder.write_text(MODEL, model.as_text())
     return TrainedTable(model, model.weights, summary.statement, folder.path, summary)
 

@@ -1,4 +1,4 @@
-"""Pictures of pages as SVG: lines on two axes, as functions of numbers.
+"""Pictures as SVG: lines on two axes. Functions of numbers, in the page's own colours.
 
 >>> chart("Risk", [Line("risk", [(1, 0.5), (2, 0.25)])], Axis("rounds"), Axis("risk")).count("<polyline")
 1
@@ -19,6 +19,7 @@ Scale = Callable[[float], float]
 
 WIDTH, HEIGHT, LINE = 360, 210, 20  # of a picture without its legend, and of a line of text in it
 LETTER = 7.6  # width of a letter, about
+LOG, EIGHTHS = "on a log scale", " ▏▎▍▌▋▊▉"  # above bars that are drawn with letters
 COLOURS = 12  # then they begin again, dashed
 ALONE = """<style>svg{font-family:sans-serif;background:#fff}text{font-size:12px;fill:#4a5662}.end{text-anchor:end}
 .mid{text-anchor:middle}.grid{stroke:#dde2e7}[class^=c]{fill:none;stroke-width:1.8;stroke:hsl(var(--hue) 62% 38%)}
@@ -84,6 +85,17 @@ def alone(pictures: Sequence[str]) -> bytes:
     )
     size = f'viewBox="0 0 {wide} {max(heights) + 16:g}" width="{wide * 1.25:g}"'
     return f'<svg xmlns="http://www.w3.org/2000/svg" {size}>{ALONE.replace("{hues}", HUES)}\n{inner}\n</svg>\n'.encode()
+
+
+def bar(value: float, least: float, most: float, width: int = 36) -> str:
+    """A bar of blocks between one character (`least`) and `width` characters (`most`), logarithmic.
+
+    >>> bar(1.0, 1.0, 100.0, 5), bar(10.0, 1.0, 100.0, 5), bar(100.0, 1.0, 100.0, 5)
+    ('█', '███', '█████')
+    """
+    share = math.log(value / least) / math.log(most / least) if 0 < least < value else 0.0
+    eighths = round(8 * (1 + (width - 1) * share))
+    return "█" * (eighths // 8) + EIGHTHS[eighths % 8].strip()
 
 
 def _line(line: Line, place: int, x_of: Scale, y_of: Scale, bottom: float) -> str:
