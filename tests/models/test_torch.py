@@ -59,6 +59,31 @@ class Branching(nn.Module):
         return self.a(x) if bool(x[0, 0] > 0) else self.b(x)
 
 
+class Shortcut(nn.Module):
+    """Leaves its mask out where it hides nothing, unless it is traced, as transformers do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.out = nn.Linear(4, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        mask = x < 0.5
+        if not torch.compiler.is_compiling() and bool(mask.all()):
+            return self.out(x)
+        return self.out(x * mask)
+
+
+class Words(nn.Module):
+    """Looks words up, with gradients that torch would keep sparse."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.out = nn.Embedding(6, 3, sparse=True), nn.LazyLinear(3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.out(self.words((x.abs() * 2).long().clamp(max=5)).flatten(1))
+
+
 def convolution() -> nn.Module:
     return nn.Sequential(
         nn.Unflatten(1, (1, 2, 2)),
@@ -80,6 +105,8 @@ def made(name: str) -> nn.Module:
         "lstm": lambda: Turns(nn.LSTM, num_layers=2, bidirectional=True),
         "rnn": lambda: Turns(nn.RNN, nonlinearity="relu"),
         "branches": Branching,
+        "shortcut": Shortcut,
+        "words": Words,
         "steep": lambda: nn.Sequential(nn.Linear(4, 5), Power(), nn.Linear(5, 3)),
     }[name]()
     module(torch.zeros(1, 4))
@@ -128,7 +155,9 @@ def slowly(rows: ModuleRows, name: str, local: LocalSGD | None, users: np.ndarra
 
 
 @pytest.mark.parametrize("local", TASKS)
-@pytest.mark.parametrize("name", ["linear", "layers", "convolution", "gru", "lstm", "rnn", "branches"])
+@pytest.mark.parametrize(
+    "name", ["linear", "layers", "convolution", "gru", "lstm", "rnn", "shortcut", "words", "branches"]
+)
 def test_rows_are_those_of_a_slow_loop_over_users(name: str, local: LocalSGD | None) -> None:
     rows, users = rows_of(name, local), np.array([3, 0, 2, 4, 1])
     assert (rows.why_looped is not None) == (name == "branches")
@@ -137,12 +166,13 @@ def test_rows_are_those_of_a_slow_loop_over_users(name: str, local: LocalSGD | N
     assert not found[2].any()
 
 
-@pytest.mark.parametrize("name", ["layers", "gru", "lstm"])
+@pytest.mark.parametrize("name", ["layers", "gru", "lstm", "shortcut"])
 def test_users_one_by_one_have_the_rows_of_users_at_once(name: str) -> None:
     rows, users, point = rows_of(name, TASKS[1]), np.arange(5), TorchModule.of(made(name), CROSS, "cpu").flat()
     at_once = rows(0, users, point, NOISE)
     rows.why_looped = "for this test"
     np.testing.assert_allclose(rows(0, users, point, NOISE), at_once, atol=1e-6)
+    assert not torch.compiler.is_compiling()
 
 
 def test_a_schedule_takes_each_item_once_a_pass_and_never_one_of_another_user() -> None:

@@ -65,6 +65,9 @@ class TorchModule:
             raise ConfigError(f"Expected a torch.nn.Module, got {type(module).__name__}. Wrap a function in one.")
         _refuse_statistics(module)
         made = cls(copy.deepcopy(module), loss, torch.device(device), names)
+        for part in made.module.modules():
+            if isinstance(part, torch.nn.Embedding | torch.nn.EmbeddingBag):
+                part.sparse = False  # the same gradient, which adds up with others
         if not made.weights():
             raise ConfigError("Expected a module with parameters that require gradients, got none. Unfreeze some.")
         made.module.to(made.device)
@@ -238,7 +241,7 @@ class ModuleRows:
         """`local` None asks for average gradients. ConfigError for a module that writes buffers or takes no item.
 
         A module that torch cannot batch over users is computed user by user, one that it cannot compile without that:
-        `why_looped` and `why_eager` say why. Recurrent layers are batched as steps of matrix products.
+        `why_looped` and `why_eager` say why.
         """
         self._network, self._counts, self._local = network, items.counts, local
         self.timetable = Timetable(items, items_per_user, local)
@@ -249,8 +252,8 @@ class ModuleRows:
         dims = (None if local is None else 0, 0, 0)
         self._gradients: Step = vmap(grad(self._loss), in_dims=dims, randomness="different")
         self.why_looped = self._tried(self._gradients)
-        if self.why_looped is not None and self._tried(in_steps := partial(_in_steps, self._gradients)) is None:
-            self._gradients, self.why_looped = in_steps, None
+        if self.why_looped is not None and self._tried(traced := partial(_traced, self._gradients)) is None:
+            self._gradients, self.why_looped = traced, None
         self.why_eager: str | None = None
         if compiled and self.why_looped is None:
             quick: Step = torch.compile(self._gradients)
@@ -350,8 +353,20 @@ class ModuleRows:
         return None
 
 
-class _Steps(TorchFunctionMode):  # type: ignore[misc]  # torch is not there where types are checked
-    """Recurrent layers as torch's own decompositions, which vmap can batch; it has no rule for the fused kernels."""
+class _Traced(TorchFunctionMode):  # type: ignore[misc]  # torch is not there where types are checked
+    """Modules as a compiler of torch traces them, by whose rules vmap can batch more of them.
+
+    Transformers then take no shortcut that depends on the values of a mask. Recurrent layers are torch's own
+    decompositions, since vmap has no rule for the fused kernels.
+    """
+
+    def __enter__(self) -> Any:
+        self._before, torch.compiler._is_compiling_flag = torch.compiler._is_compiling_flag, True
+        return super().__enter__()
+
+    def __exit__(self, *raised: Any) -> None:
+        torch.compiler._is_compiling_flag = self._before
+        super().__exit__(*raised)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = _RECURRENT.get(getattr(func, "__name__", ""))
@@ -364,8 +379,8 @@ class _Steps(TorchFunctionMode):  # type: ignore[misc]  # torch is not there whe
             torch.backends.mkldnn.enabled = fused
 
 
-def _in_steps(gradients: Step, *given: Any) -> Weights:
-    with _Steps():
+def _traced(gradients: Step, *given: Any) -> Weights:
+    with _Traced():
         return gradients(*given)
 
 
