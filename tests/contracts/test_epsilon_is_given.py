@@ -95,7 +95,6 @@ CALLS: dict[str, Callable[[], Any]] = {
     "mean": lambda: quoron.mean(np.zeros((9, 2)), bound=1.0),  # type: ignore[call-arg]
     "PrivateRidge": lambda: fit(PrivateRidge()),
     "PrivateLogisticRegression": lambda: fit(PrivateLogisticRegression(settings=["privacy.delta=1e-6"])),
-    "a search's fit": lambda: fit(PrivateLogisticRegression(vary={"loss.ridge": [0, 0.1]})),
     "submit": lambda: submission.specify(configs.parse(FEDERATED), run="summer", users=2000, seconds=60.0),
 }
 
