@@ -65,8 +65,8 @@ def main():
         reply = helped.sum(head, entries, LEADER)
         took = perf_counter() - wall, process_time() - spent
         assert not reply.left_out
-        assert len(reply.values) == 8 * plan.sheet.rounds[0].length
-        print(f"{options.users:,} users of {plan.sheet.rounds[0].length:,} numbers, {options.threads} threads:")
+        assert len(reply.values) == 8 * plan.spec.rounds[0].length
+        print(f"{options.users:,} users of {plan.spec.rounds[0].length:,} numbers, {options.threads} threads:")
         print(f"{took[0]:.1f} s, {took[1]:.1f} s of processors; {1e3 * took[1] / options.users:.3f} ms a user")
         print(f"memory: {before:.0f} MiB with the list, {peak():.0f} MiB at the most")
         wall = perf_counter()

@@ -47,7 +47,7 @@ async def answering(stub, own, pinned):
         kind = message.WhichOneof("kind")
         if kind == "run":
             terms = read_terms(message.run.run, message.run.description)
-            masking = pinned.agree(message.run, terms) if message.run.sheet else None
+            masking = pinned.agree(message.run, terms) if message.run.spec else None
             await call.write(pb.ClientMessage(consent=pb.Consent(run=message.run.run, takes_part=True)))
         elif kind == "question":
             asked, name = message.question, wire.question_name(message.question)

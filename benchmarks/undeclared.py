@@ -84,7 +84,7 @@ def measured(name: str, users: int, epsilon: float, seeds: int, columns: int | N
     table = table.select([*dict.fromkeys([section["user"], label.column, *features])])
     who = np.array(table[section["user"]].to_pylist(), dtype=object)
     everybody = np.unique(who.astype(str))
-    found: dict[str, list[float]] = {"declared": [], "bought": []}
+    found: dict[str, list[float]] = {"declared": [], "estimates": []}
     about: dict[str, Any] = {"task": name, "users": 0, "columns": len(features), "epsilon": epsilon}
     for seed in range(seeds):
         drawn = np.random.default_rng(seed).permutation(everybody)
@@ -97,7 +97,7 @@ def measured(name: str, users: int, epsilon: float, seeds: int, columns: int | N
         truth = label.of(test)
         known = ~np.isnan(truth)
         bare = {key: section[key] for key in ("kind", "user", "label")}
-        for how, described in (("declared", section), ("bought", bare)):
+        for how, described in (("declared", section), ("estimates", bare)):
             tree = {"population": {**described, "path": "-"}, "privacy": {"epsilon": epsilon, "delta": 1e-6}}
             try:
                 model, _, _ = rehearse(from_tree(tree), simulation_seed=seed, frame=train)
@@ -107,8 +107,8 @@ def measured(name: str, users: int, epsilon: float, seeds: int, columns: int | N
                 continue
             scores = np.asarray(model.decision_function(test), np.float64)
             found[how].append(auc(truth[known], np.nan_to_num(scores[known])))
-    declared, bought = fmean(found["declared"]), fmean(found["bought"])
-    figures = {"declared": round(declared, 4), "bought": round(bought, 4), "lost": round(declared - bought, 4)}
+    declared, estimates = fmean(found["declared"]), fmean(found["estimates"])
+    figures = {"declared": round(declared, 4), "estimates": round(estimates, 4), "lost": round(declared - estimates, 4)}
     return about | figures
 
 
@@ -126,7 +126,7 @@ def main() -> None:
     for name in asked.task or [*SHIPPED, *two]:
         lines.append(measured(name, asked.users, asked.epsilon, asked.seeds, asked.columns))
         print(json.dumps(lines[-1]), flush=True)
-    keys = ("declared", "bought", "lost")
+    keys = ("declared", "estimates", "lost")
     print(json.dumps({"tasks": len(lines)} | {key: round(fmean(line[key] for line in lines), 4) for key in keys}))
 
 

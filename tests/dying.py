@@ -16,7 +16,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from quoron_server.plan import BOUGHT, PLANNED, PREFACE
+from quoron_server.plan import ESTIMATES, PLANNED, PREFACE
 
 
 def _stage(given: tuple[Any, ...], stage: int) -> int:
@@ -58,7 +58,7 @@ PLACES = {
 }
 ROUNDS: dict[str, Callable[[tuple[Any, ...]], int]] = {  # of a call that belongs to one
     "quality": lambda given: _stage(given, PREFACE),
-    "bounds": lambda given: _stage(given, BOUGHT),
+    "bounds": lambda given: _stage(given, ESTIMATES),
     "plan": lambda given: _stage(given, PLANNED),
     "spend": lambda given: given[1].round,
     "commit": lambda given: given[1],

@@ -103,7 +103,7 @@ def test_a_proof_names_its_module_and_its_tests(page: Path) -> None:
 LABEL = r"[A-Z]{1,2}\d+"
 MIN_COHORTS = ("min-cohort",)
 PROMISES = (
-    "bought-declarations",
+    "private-bounds",
     "srgd",
     "outlier-filter",
     *MIN_COHORTS,

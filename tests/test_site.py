@@ -65,8 +65,8 @@ class TestSite:
             assert loaded.addresses
             outside = [each for each in loaded.addresses if re.match(r"(\w+:)?//", each)]
             assert not outside, f"{page.relative_to(site)} loads {outside}"
-        for sheet in site.rglob("*.css"):
-            assert not re.search(r"(@import|url\()\s*[\"']?(https?:)?//", html(sheet)), sheet.name
+        for spec in site.rglob("*.css"):
+            assert not re.search(r"(@import|url\()\s*[\"']?(https?:)?//", html(spec)), spec.name
 
     @pytest.mark.skipif(PROGRAM is None, reason="no Chromium: apt-get install chromium")
     def test_pages_are_whole_on_a_desk_and_a_phone_in_light_and_dark(self, site: Path, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pandas as pd
 import quoron
 from quoron.training import lifetime
 from quoron_server.books.ledger import Ledger
-from quoron_server.plan import BOUGHT
+from quoron_server.plan import ESTIMATES
 
 USERS = 1500
 QUICK: dict[str, Any] = {"epsilon": 4.0, "algorithm": "one-pass-dp-sgd", "settings": ["algorithm.options.rounds=3"]}
@@ -46,6 +46,6 @@ def charges(ledger: Path) -> list[Any]:
         return kept.charges("everyone")
 
 
-def bought(out: Path) -> Any:
+def estimates(out: Path) -> Any:
     with Ledger.open(out / "ledger.sqlite") as own:
-        return own.released(BOUGHT)
+        return own.released(ESTIMATES)

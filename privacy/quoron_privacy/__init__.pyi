@@ -1,10 +1,10 @@
 from .accounts.lifetime import Charge as Charge
 from .accounts.lifetime import Limit as Limit
 from .accounts.lifetime import Spent as Spent
-from .counts.data_quality import TableHealth as TableHealth
+from .counts.data_quality import DataQuality as DataQuality
 from .counts.held_out import HeldMeans as HeldMeans
 from .counts.held_out import HeldOut as HeldOut
-from .counts.private_bounds import Bought as Bought
+from .counts.private_bounds import EstimatedBounds as EstimatedBounds
 from .counts.spread import Spread as Spread
 from .gaussian import GaussianNoise as GaussianNoise
 from .gaussian import mean_sensitivity as mean_sensitivity

@@ -33,22 +33,22 @@ from quoron_server.problem import Problem
 from quoron_server.schedule import CountLeakage, PlannedRelease, Schedule, numbers_up
 
 if TYPE_CHECKING:  # a plan holds them; planners and verifiers import them
-    from quoron_privacy.counts.data_quality import TableHealth
+    from quoron_privacy.counts.data_quality import DataQuality
     from quoron_privacy.counts.held_out import HeldMeans, HeldOut
     from quoron_privacy.counts.min_cohort import MinCohort
-    from quoron_privacy.counts.private_bounds import Bought
-    from quoron_privacy.two_servers.specification import Servers, Sheet
+    from quoron_privacy.counts.private_bounds import EstimatedBounds
+    from quoron_privacy.two_servers.specification import MechanismSpec, Servers
 
 
 TrustModel = Literal["central-release", "central-broadcast", "two-servers", "local", "none"]
 Constants = Literal["calibrated", "paper"]
 Attending = Literal["private", "public"]  # whether participation is kept secret, or reported
 P = TypeVar("P", bound=Parameters)
-Part = Literal["held_out", "bought", "health", "servers", "min_cohort"]  # of a guarantee, from the outside in
+Part = Literal["held_out", "estimates", "data_quality", "servers", "min_cohort"]  # of a guarantee, from the outside in
 MOST_ROUNDS = 1_000_000  # of any plan; beyond, planning alone would exhaust memory
 PREFACE = -2  # the round, in ledgers, of what is released before the first one; -1 is that of the initial state
 PLANNED = -3  # and of the plan that is made of what was estimated, or of why there is none
-BOUGHT = -4  # and of what is estimated before the run is planned
+ESTIMATES = -4  # and of what is estimated before the run is planned
 EVALUATED = -5  # and of what is released of users that were held out, with the model
 GROUPS = 1, 3, 5, 7, 9  # of users, under two servers
 LINES, WIDTH = 10, 120  # of what prints itself
@@ -130,8 +130,8 @@ class Guarantee:
     seeded: bool = False  # the noise of a simulation: nobody is protected
     curated: bool = False  # one machine holds all items and computes every answer: no clients, and no coordinator
     min_cohort: "MinCohort | None" = None  # of the run, paid within (epsilon, delta); None: nobody checks who answers
-    health: "TableHealth | None" = None  # a look at the table before the first round, paid within; None: none
-    bought: "Bought | None" = None  # declarations that nobody knew, paid within before all else; None: none
+    data_quality: "DataQuality | None" = None  # a look at the table before the first round, paid within; None: none
+    estimates: "EstimatedBounds | None" = None  # declarations that nobody knew, paid within before all else; None: none
     held_out: "HeldOut | HeldMeans | None" = None  # of users that are in nothing else; None: nobody
     servers: "Servers | None" = None  # of trust model two-servers, of each of which this is the promise
 
@@ -275,10 +275,10 @@ class RunPlan:
         return self if promise is self.guarantee else replace(self, guarantee=promise)
 
     @property
-    def sheet(self) -> "Sheet":
+    def spec(self) -> "MechanismSpec":
         """What two servers and every client agree on of each round. VerificationError where there is none."""
         servers = self.guarantee.servers
-        return self.schedule.sheet(1 if servers is None else servers.groups)
+        return self.schedule.spec(1 if servers is None else servers.groups)
 
     def count_leakage(self, *, paid: bool | None = None) -> tuple[CountLeakage, ...]:
         """Of each round, what of `Schedule.count_leakage` is left to a minimum cohort that is `paid` for, or not.
@@ -337,12 +337,12 @@ class RunPlan:
         What was estimated, the look at the table, if there is one, then the algorithm's own, then the decisions of a
         minimum cohort; last what is released of users that were held out.
         """
-        health, min_cohort, paid = self.guarantee.health, self.guarantee.min_cohort, self.guarantee.bought
+        quality, min_cohort, paid = self.guarantee.data_quality, self.guarantee.min_cohort, self.guarantee.estimates
         made = self.schedule.releases
-        if health is not None:
-            made = (PlannedRelease(health, health.entry(), 1, (PREFACE,), health.effective_mu), *made)
+        if quality is not None:
+            made = (PlannedRelease(quality, quality.entry(), 1, (PREFACE,), quality.effective_mu), *made)
         if paid is not None:
-            first = (PlannedRelease(paid, each, 1, (BOUGHT,), mu, tested=True) for each, mu in paid.releases())
+            first = (PlannedRelease(paid, each, 1, (ESTIMATES,), mu, tested=True) for each, mu in paid.releases())
             made = (*first, *made)
         made = made if min_cohort is None else (*made, *_decisions(min_cohort, self, made))
         if (held := self.guarantee.held_out) is None:

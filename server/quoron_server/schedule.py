@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from quoron_client.protocol.smoothing import Smoothing
     from quoron_privacy.counts.min_cohort import TellsPresence
     from quoron_privacy.prefix.noise import PrefixNoise
-    from quoron_privacy.two_servers.specification import Sheet
+    from quoron_privacy.two_servers.specification import MechanismSpec
 
 two_servers = OnFirstUse("quoron_privacy.two_servers.specification")  # plans of that trust model alone
 
@@ -177,14 +177,14 @@ class Schedule:
         rows = [each.rows for each in self.stretches]
         return None if None in rows else rows[0]
 
-    def sheet(self, groups: int = 1) -> "Sheet":
+    def spec(self, groups: int = 1) -> "MechanismSpec":
         """Return what both servers and every client agree on of each round. VerificationError where there is none."""
         if (first := self.rows) is None:
             raise VerificationError("Expected rows that two servers may sum, got a method that looks at single ones.")
         rounds = [(each.count, each.rows.blocks) for each in self.stretches if each.rows is not None]
         correlation = first.factorisation, self.participations, first.separation
-        sheet: Sheet = two_servers.sheet_of(rounds, first.adjacency, *correlation, groups)
-        return sheet
+        spec: MechanismSpec = two_servers.spec_of(rounds, first.adjacency, *correlation, groups)
+        return spec
 
 
 def numbers_up(task: Task) -> int:

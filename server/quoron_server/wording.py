@@ -43,9 +43,9 @@ GAUSSIAN_MIN_COHORT = (
 )  # for nothing, and paid for
 TWO_SERVERS_THEOREM = "docs/privacy/two-servers.md#ts3"
 OUTSIDERS_THEOREM = "docs/privacy/two-servers.md#ts5"
-HEALTH_THEOREM = "docs/privacy/table-health.md#h1"
+QUALITY_THEOREM = "docs/privacy/data-quality.md#h1"
 HELD_OUT_THEOREM = "docs/privacy/evaluation.md#ev1"
-BOUGHT_THEOREM = "docs/privacy/bought-declarations.md#b1"
+ESTIMATES_THEOREM = "docs/privacy/private-bounds.md#b1"
 
 TEXTS: Mapping[Kind, str] = MappingProxyType(
     {
@@ -148,13 +148,13 @@ def sentence(promise: Guarantee) -> str:
         if promise.min_cohort.public:
             theorem = PUBLIC_PARTICIPATION_THEOREM if promise.servers is None else TWO_SERVERS_THEOREM
         words += f", and {theorem} for a minimum cohort of {promise.min_cohort.share:g}, which costs {paid}"
-    if promise.health is not None:
-        words += f", and {HEALTH_THEOREM} for a check of how well the table fits its public bounds, which costs "
-        left = 1.0 if promise.bought is None else 1 - promise.bought.share  # the look has its share of that
-        words += f"{promise.health.share * left:.2g} of μ²"
-    if promise.bought is not None:
-        words += f", and {BOUGHT_THEOREM} for bounds that are estimated privately, which cost "
-        words += f"{promise.bought.share:.2g} of μ²"
+    if promise.data_quality is not None:
+        words += f", and {QUALITY_THEOREM} for a check of how well the table fits its public bounds, which costs "
+        left = 1.0 if promise.estimates is None else 1 - promise.estimates.share  # the look has its share of that
+        words += f"{promise.data_quality.share * left:.2g} of μ²"
+    if promise.estimates is not None:
+        words += f", and {ESTIMATES_THEOREM} for bounds that are estimated privately, which cost "
+        words += f"{promise.estimates.share:.2g} of μ²"
     if promise.held_out is not None:
         words += f", and {HELD_OUT_THEOREM} for figures of {promise.held_out.users:,} users or slots, drawn in secret, "
         words += "that are in nothing else; everybody is in one part, so nothing adds up"

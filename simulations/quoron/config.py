@@ -711,10 +711,10 @@ def is_wanted(config: Config, *, simulated: bool = False) -> bool:
     section = config.population
     if not isinstance(section, TableSection):
         return False
-    return bool(bought_of(section).keys() - (section.columns.categorical.keys() if simulated else ()))
+    return bool(estimated_columns(section).keys() - (section.columns.categorical.keys() if simulated else ()))
 
 
-def bought_of(section: TableSection) -> dict[str, str]:
+def estimated_columns(section: TableSection) -> dict[str, str]:
     """Columns and patterns of which something is estimated, each with its kind."""
     columns = section.columns
     if not (columns.estimate or columns.numeric or columns.categorical or columns.hashed or columns.dates):

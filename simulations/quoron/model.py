@@ -131,7 +131,7 @@ class Promise:
 
 @dataclass(frozen=True, slots=True)
 class LabelShares:
-    """The classes' shares of the table's labels, as a look with noise released them (docs/privacy/table-health.md)."""
+    """The classes' shares of the table's labels, as a look with noise released them (docs/privacy/data-quality.md)."""
 
     shares: tuple[float, ...]  # (K,): noise may carry one below zero
     error: float  # standard deviation of each

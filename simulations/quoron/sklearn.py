@@ -29,7 +29,7 @@ from quoron import config as configs
 from quoron.arguments import Setting, layers_of, one_value, overlay, plain
 from quoron.evaluation.evaluation import Evaluation
 from quoron.model import Model, Threshold
-from quoron.reports.health import Health
+from quoron.reports.data_quality import DataQualityReport
 from quoron.run_folder import RunFolder
 from quoron.training import arrays
 from quoron.training import run as training
@@ -148,7 +148,7 @@ class _PrivateLinear(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn 
             warnings.warn(message, NoiseFromSeed, stacklevel=2)
             fitted = training.rehearse(config, simulation_seed=seed, frame=table)
             self.model_, self.plan_, self.n_rounds_ = fitted
-            self.data_quality_: Health | None = None
+            self.data_quality_: DataQualityReport | None = None
             self.guarantee_: Guarantee | None = None
             self.folder_: Path | None = None
         self.evaluation_: Evaluation | None = self.model_.evaluation

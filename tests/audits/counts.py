@@ -1,4 +1,4 @@
-"""Audits of counts: weights over cells, bought declarations, held-out users and the look at a table."""
+"""Audits of counts: weights over cells, private bounds, held-out users and the look at a table."""
 
 import math
 from dataclasses import replace
@@ -8,9 +8,9 @@ import numpy as np
 from audits.harness import Audit, case, events, gaussian_ratio, ratios
 from quoron_privacy.accounts import gdp
 from quoron_privacy.counts import held_out as room
-from quoron_privacy.counts.data_quality import TableHealth
+from quoron_privacy.counts.data_quality import DataQuality
 from quoron_privacy.counts.held_out import HeldOut
-from quoron_privacy.counts.private_bounds import CELLS, MARKS, Bought, Windows, marks
+from quoron_privacy.counts.private_bounds import CELLS, MARKS, EstimatedBounds, Windows, marks
 from quoron_privacy.counts.spread import Spread
 from quoron_privacy.noise.streams import SecureNoise, SeededNoise
 
@@ -80,14 +80,14 @@ def along(mean, release, ends=(None, None), *, delta, draws=10_000, source=41):
     return measure
 
 
-def bought_audits():
+def estimated_audits():
     """Four users with a one in every column, and an own one."""
     epsilon, delta, users, columns, draws = 2.0, 0.01, 5, 12, 10_000
     far = (100.0, 1e-6)
 
     def planned(columns=columns, names=0, adjacency="replace-one", **given):
         sizes = {"users": users, "columns": columns, "names": names, "epsilon": epsilon, "delta": delta, "share": 1.0}
-        return Bought.calibrate(**sizes | given, adjacency=adjacency)
+        return EstimatedBounds.calibrate(**sizes | given, adjacency=adjacency)
 
     honest = planned()
     costs = [gdp.epsilon_for(mu, delta) for _, mu in honest.releases()]  # of places, cells, closer, names
@@ -135,7 +135,7 @@ def bought_audits():
         return found
 
     yield Audit(
-        "bought places",
+        "estimated places",
         costs[0],
         measure,
         {
@@ -152,14 +152,14 @@ def bought_audits():
     )
     near = (100.0, 3.0)
     yield Audit(
-        "bought cells",
+        "estimated cells",
         costs[1],
         measure,
         {"one window": case(count=cells, ends=near, each=1, least=0.02)},
         {"two windows at once": case(count=lambda own: cells(own, None), ends=near, each=1)},
     )
     yield Audit(
-        "bought declarations",
+        "private bounds",
         delta,
         ratios(everything, epsilon=epsilon),
         {"all four": case(uses=0.2)},
@@ -169,25 +169,25 @@ def bought_audits():
     named = planned(columns=0, names=8, delta=1e-3)
     everywhere = {"plan": named, "count": lambda own: np.full(8, own), "ends": (MARKS, 0), "each": 3}
     yield Audit(
-        "bought names",
+        "estimated names",
         gdp.epsilon_for(named.releases()[0][1] / math.sqrt(2), delta),  # of names that go and none that come
         measure,
         {"eight columns": case(columns=8, least=0.02, **everywhere)},
         {"noise of one name for eight columns": case(columns=1, **everywhere)},
     )
 
-    def lone_shown(twin=Bought):
+    def lone_shown(twin=EstimatedBounds):
         """How often a name of one user, in any of eight columns, is shown."""
         plan, stream = twin(**{name: getattr(named, name) for name in named.__dataclass_fields__}), SeededNoise(44)
         counts = [{"all": MARKS * users, f"mine {column}": MARKS} for column in range(8)]
         release = stream.stream("names")
         return sum(any(len(shown) > 1 for shown in plan.release_names(counts, release)) for _ in range(2000)) / 2000
 
-    class OneColumn(Bought):
+    class OneColumn(EstimatedBounds):
         """Ten standard errors of noise are eight columns' and not one's."""
 
         def threshold(self, columns, weight=None):
-            return Bought.threshold(self, 1)
+            return EstimatedBounds.threshold(self, 1)
 
     yield Audit(
         "a name of one user alone",
@@ -275,11 +275,11 @@ def held_out_audits():
     )
 
 
-def table_health_audits():
+def data_quality_audits():
     """Users who differ wherever they can: no row of use, or one label; one column that does not fit, or all."""
     epsilon, delta, users, columns = 1.0, 0.01, 5, 30
     sizes = {"columns": columns, "labels": 2, "mu": gdp.mu_for(epsilon, delta)}
-    honest = TableHealth.for_mu(users=users, **sizes)
+    honest = DataQuality.for_mu(users=users, **sizes)
     lost, found = (1.0, [0.0, 0.0], np.eye(columns)[0]), (0.0, [1.0, 0.0], np.eye(columns)[1])
     every, none = (1.0, [0.0, 0.0], np.ones(columns)), (0.0, [1.0, 0.0], np.zeros(columns))
 
@@ -308,7 +308,7 @@ def table_health_audits():
         out = health._gaussian.release(np.tile(means[0], (40_000, 1)), SeededNoise(33).stream("look"))
         return gaussian_ratio(out, *means, health.scale)
 
-    zero_out = TableHealth.for_mu(users=users, adjacency="zero-out", **sizes)
+    zero_out = DataQuality.for_mu(users=users, adjacency="zero-out", **sizes)
     yield Audit(
         "a look at a table",
         epsilon,
@@ -324,7 +324,7 @@ def table_health_audits():
             "columns that are not shortened together": case(ends=(every, none), vectors=unclipped),
             "noise for one column alone": case(health=replace(honest, scale=honest.scale * 0.4)),
             "a divisor that counts users with rows": case(
-                health=replace(TableHealth.for_mu(users=50, **sizes), users=users)
+                health=replace(DataQuality.for_mu(users=50, **sizes), users=users)
             ),
         },
     )
@@ -339,7 +339,7 @@ def table_health_audits():
 
 AUDITS = [
     *spread_audits(),
-    *bought_audits(),
+    *estimated_audits(),
     *held_out_audits(),
-    *table_health_audits(),
+    *data_quality_audits(),
 ]

@@ -36,16 +36,16 @@ from quoron_privacy.two_servers.rows import (
     seed_for,
     signed,
 )
-from quoron_privacy.two_servers.specification import Block, RoundSheet, Sheet
+from quoron_privacy.two_servers.specification import Block, MechanismSpec, RoundSpec
 
 PLAN = sha256(b"plan").digest()
 UNIT = 1 << 29
 NEAR = 1 << 12  # steps; independent noise is so near to other noise, in five coordinates, once in 10²⁷ times
 
 
-def sheet(rounds=2, length=5, factorisation="sqrt-toeplitz", participations=1, separation=1):
+def spec(rounds=2, length=5, factorisation="sqrt-toeplitz", participations=1, separation=1):
     block = Block("sums", length, UNIT, "clipped")
-    return Sheet((RoundSheet((block,)),) * rounds, factorisation, participations, separation)
+    return MechanismSpec((RoundSpec((block,)),) * rounds, factorisation, participations, separation)
 
 
 def rows(users, length=5, seed=0):
@@ -81,8 +81,8 @@ class Helper:
         before = FIRST if self.forgets or not self.chains else self.chains[-1]
         chain = next_chain(before, len(self.chains), entries(users, seeds))
         self.chains.append(chain)
-        masks = [mask(seeds[user], self.noise.sheet.rounds[0].length) for user in users]
-        none = np.zeros(self.noise.sheet.rounds[0].length, np.uint64)
+        masks = [mask(seeds[user], self.noise.spec.rounds[0].length) for user in users]
+        none = np.zeros(self.noise.spec.rounds[0].length, np.uint64)
         return less(added(none, *masks), self.noise.of(len(self.chains) - 1, self.chains))
 
 
@@ -114,7 +114,7 @@ EPSILON, DELTA = 1.0, 0.01
 
 
 def helper(twin=ServerNoise, forgets=False, **of_the_sheet):
-    return Helper(twin(KEY, "run", PLAN, sheet(**of_the_sheet)), forgets=forgets)
+    return Helper(twin(KEY, "run", PLAN, spec(**of_the_sheet)), forgets=forgets)
 
 
 def chain_of(users):
@@ -139,12 +139,12 @@ def lists_put_back_a_round_ago(forgets=False):
     second = made.reply([0, 1, 2], later), again.reply([0, 1, 2], later)
     noise_apart = signed(less(second[1], second[0]))  # N₁ - N₁′ = -c₁ (N₀ - N₀′), where Z₁ is the same
     sums = less(added(*(MASKED[user] for user in USERS)), first[0], *(MASKED[user] for user in range(3)))
-    return signed(added(sums, first[1])) + noise_apart / float(factors_of(made.noise.sheet).coefficients[1])
+    return signed(added(sums, first[1])) + noise_apart / float(factors_of(made.noise.spec).coefficients[1])
 
 
 def a_round_of_two_groups(own_list_alone=False):
     """Books put back; the own user was in group 1 of round 0 the first time, so it is left out of round 1."""
-    replies, noise, others = [], ServerNoise(KEY, "run", PLAN, sheet(factorisation=None)), entries([0, 1], SEEDS)
+    replies, noise, others = [], ServerNoise(KEY, "run", PLAN, spec(factorisation=None)), entries([0, 1], SEEDS)
     for before, taken in (([*others, *entries([OWN], SEEDS)], [0, 1]), (others, [0, 1, OWN])):
         chains = [next_chain(FIRST, 0, others if own_list_alone else sorted(before))]
         chains.append(next_chain(chains[0], 1, entries([0, 1, OWN], SEEDS)))
@@ -156,7 +156,7 @@ def coordinator_put_back(listed_as_sent=False):
     """What the helper computes: the same list twice, the own user left out of the second of two releases."""
     released = []
     for taken in ([*USERS], [0, 1, 2]):
-        noise = ServerNoise(OTHER, "run", PLAN, sheet()).of(0, [chain_of([*USERS] if listed_as_sent else taken)])
+        noise = ServerNoise(OTHER, "run", PLAN, spec()).of(0, [chain_of([*USERS] if listed_as_sent else taken)])
         total = less(added(*(MASKED[user] for user in taken)), *(MASKS[user] for user in taken))
         released.append(added(total, noise))
     return signed(less(*released))
@@ -168,7 +168,7 @@ def attacked(attack, row=ROWS[OWN], **twin):
 
 def one_noise(helped=True):
     """Whether whoever drew one of two noises is left with the sum when it takes its own off."""
-    own = ServerNoise(OTHER, "run", PLAN, sheet()).of(0, [chain_of([*USERS])])
+    own = ServerNoise(OTHER, "run", PLAN, spec()).of(0, [chain_of([*USERS])])
     reply = helper().reply([*USERS], SEEDS) if helped else added(*MASKS)
     return signed(less(less(added(*MASKED, own), reply), own))
 
@@ -186,7 +186,7 @@ def equal_releases(by_sums, row):
     for users in ([*USERS], [0, 1, 2]):
         total = added(NOTHING, *(own[user] for user in users))
         label = total.tobytes()[:32] if by_sums else chain_of(users)
-        shown.append(added(total, ServerNoise(KEY, "run", PLAN, sheet()).of(0, [label])))
+        shown.append(added(total, ServerNoise(KEY, "run", PLAN, spec()).of(0, [label])))
     return float((shown[0] == shown[1]).all())
 
 
@@ -217,15 +217,15 @@ def unfit(rows, planned):
 
 
 def unit_of_a_question(times=1):
-    planned, asked = (RoundSheet((Block("sums", 2, UNIT // 4 * k, "clipped"),)) for k in (1, times))
+    planned, asked = (RoundSpec((Block("sums", 2, UNIT // 4 * k, "clipped"),)) for k in (1, times))
     return unfit(ClippedRows(asked, 1.0).rows(np.array([[3.0, 4.0]]), np.ones(1, bool)), planned)
 
 
 def weights_of_rows(adjacency="zero-out"):
     """The twin's weights are 1, to be multiplied into the released sum."""
     blocks = Block("sums", 2, UNIT, "norm-counts"), Block("shares", 3, UNIT, "norm-counts")
-    made = NormCountRows(RoundSheet(blocks, adjacency), 1.0)
-    return unfit(made.rows(np.array([[0.3, 0.0]]), np.ones(1, bool)), RoundSheet(blocks, "zero-out"))
+    made = NormCountRows(RoundSpec(blocks, adjacency), 1.0)
+    return unfit(made.rows(np.array([[0.3, 0.0]]), np.ones(1, bool)), RoundSpec(blocks, "zero-out"))
 
 
 def other_bits(again_noise=ServerNoise):
@@ -290,11 +290,11 @@ def release_audits():
         adjacency, here = "replace-one" if kind == "moment" else "zero-out", np.ones(2, bool)
         loud = times * unit_for(mu, kind, adjacency, length=3)
         if kind == "moment":
-            made = RoundSheet((Block("sums", 3, loud, kind),), adjacency)
+            made = RoundSpec((Block("sums", 3, loud, kind),), adjacency)
             one, other = MomentRows(made, 2, 1.0).rows(np.array([[7.0, 0, 0], [0, 0, 7.0]]), here)
         else:
             blocks = Block("sums", 1, loud, kind), Block("shares", 3, loud, kind)
-            one = NormCountRows(RoundSheet(blocks, adjacency), 1.0).rows(np.zeros((2, 1)), here)[0]
+            one = NormCountRows(RoundSpec(blocks, adjacency), 1.0).rows(np.zeros((2, 1)), here)[0]
             other = np.zeros(4, np.int64)
         return 0, float(np.linalg.norm(one - other))
 
@@ -337,7 +337,7 @@ def release_audits():
         steps = [SeededNoise(number + 1).stream(name) for name in "ab"[:servers]]
         return lambda draws: far + sum(step.gaussian_steps(draws) for step in steps)
 
-    made = Sheet((RoundSheet((Block("sums", 1, unit, "clipped"),)),))
+    made = MechanismSpec((RoundSpec((Block("sums", 1, unit, "clipped"),)),))
     yield Audit(
         "one number, to outsiders",
         gdp.epsilon_for(outsiders_mu(made), DELTA),
@@ -350,9 +350,9 @@ def release_audits():
 
     def correlated_sheet(column_norm):
         block = Block("sums", 2 * draws, unit_for(mu, "clipped", column_norm=column_norm), "clipped")
-        return Sheet((RoundSheet((block,)),) * rounds, "sqrt-toeplitz")
+        return MechanismSpec((RoundSpec((block,)),) * rounds, "sqrt-toeplitz")
 
-    norm = factors_of(sheet(rounds=rounds)).column_norm
+    norm = factors_of(spec(rounds=rounds)).column_norm
     sound, forgotten = correlated_sheet(norm), correlated_sheet(1.0)
     outside = gdp.epsilon_for(outsiders_mu(sound), DELTA)
     yield Audit(
@@ -385,7 +385,7 @@ def release_audits():
 
     def distance(separation):
         """How far two participations so many rounds apart move correlated noise."""
-        made = sheet(rounds=12, participations=2, separation=6)
+        made = spec(rounds=12, participations=2, separation=6)
         c, apart = factors_of(made).coefficients, np.zeros(12)
         apart += c
         apart[separation:] += c[: 12 - separation]
@@ -394,7 +394,7 @@ def release_audits():
 
     yield Audit(
         "rounds of two participations",
-        server_mu(sheet(rounds=12, participations=2, separation=6)),
+        server_mu(spec(rounds=12, participations=2, separation=6)),
         distance,
         {"as planned": case(separation=6)},
         {"neighbours": case(separation=1, beyond=1.1)},

@@ -1,6 +1,6 @@
 """A run whose class weights follow from its look, replayed: neighbours, the same release, and the same bits after it.
 
-table-health#h2: whatever the look has released, the run after it costs what its plan charges, since weights change what
+data-quality#h2: whatever the look has released, the run after it costs what its plan charges, since weights change what
 a user's own items count, within [0, 1], and nothing else. Broken twins: weights from shares that nobody released, and
 weights above one.
 """
@@ -81,9 +81,9 @@ def released(labels: list[float]) -> Weighing:
 
     def weighing(held: HeldRows, encoding: Encoding) -> Encoding:
         del held
-        health = prepared("one-pass-dp-sgd").planned.plan.guarantee.health
-        assert health is not None
-        return data_quality.weighed(encoding, health, Shares(0.0, np.array(labels), 0.0, np.zeros(3)))
+        quality = prepared("one-pass-dp-sgd").planned.plan.guarantee.data_quality
+        assert quality is not None
+        return data_quality.weighed(encoding, quality, Shares(0.0, np.array(labels), 0.0, np.zeros(3)))
 
     return weighing
 
@@ -126,7 +126,7 @@ def shown(name: str, batch: ItemBatch, world: World) -> list[tuple[Any, ...]]:
 
 def replayed(name: str, first: Rows, second: Rows, weighing: Weighing) -> list[float]:
     """What of the charges forcing the second world took; Complaint where the worlds are told apart, or it is more."""
-    plan: RunPlan = prepared(name).planned.plan.without("held_out", "bought", "health").simulated()
+    plan: RunPlan = prepared(name).planned.plan.without("held_out", "estimates", "data_quality").simulated()
     one, two = (items(name, own, weighing) for own in (first, second))
     own = slice(0, (USERS - 1) * ROWS)
     assert one.weights is not None

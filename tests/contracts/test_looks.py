@@ -60,28 +60,32 @@ def test_look_and_algorithm_are_worth_the_whole_promise_and_nearly_no_less(name:
     plan = planned(name)
     ALGORITHMS[name].verify(plan)
     promise = ALGORITHMS[name].gaussian(plan)
-    own = ALGORITHMS[name].gaussian(plan.without("held_out", "bought", "health"))
+    own = ALGORITHMS[name].gaussian(plan.without("held_out", "estimates", "data_quality"))
     assert promise is not None
     assert own is not None
     assert (plan.guarantee.epsilon, plan.guarantee.delta) == (PRIVACY.epsilon, PRIVACY.delta)
-    health = plan.guarantee.health
-    assert health is not None
-    assert promise.mu == pytest.approx(compose(own.mu, health.effective_mu), rel=1e-14)
+    quality = plan.guarantee.data_quality
+    assert quality is not None
+    assert promise.mu == pytest.approx(compose(own.mu, quality.effective_mu), rel=1e-14)
     spent = delta_for(promise.mu, PRIVACY.epsilon) + (1 + math.exp(PRIVACY.epsilon)) * promise.variation
     assert 0.99 * PRIVACY.delta <= spent <= PRIVACY.delta
     assert 0 <= charge_of(plan)["mu"] / promise.mu - 1 < 1e-7
-    assert "table-health.md#h1" in sentence(plan.guarantee)
+    assert "data-quality.md#h1" in sentence(plan.guarantee)
 
 
 @every_gaussian
 def test_a_plan_whose_look_or_whose_rest_has_too_little_noise_is_refused(name: str) -> None:
     plan, info = planned(name), ALGORITHMS[name]
-    promise, health = plan.guarantee, plan.guarantee.health
-    assert health is not None
+    promise, quality = plan.guarantee, plan.guarantee.data_quality
+    assert quality is not None
     wrong = {
-        "the look": replace(plan, guarantee=replace(promise, health=replace(health, scale=0.99 * health.scale))),
+        "the look": replace(
+            plan, guarantee=replace(promise, data_quality=replace(quality, scale=0.99 * quality.scale))
+        ),
         "the rest": replace(plan, parameters=shrunk(plan.parameters, NOISE)),
-        "fewer users": replace(plan, guarantee=replace(promise, health=replace(health, users=health.users - 1))),
+        "fewer users": replace(
+            plan, guarantee=replace(promise, data_quality=replace(quality, users=quality.users - 1))
+        ),
         "a smaller epsilon": replace(plan, guarantee=replace(promise, epsilon=0.999 * promise.epsilon)),
     }
     for broken in wrong.values():
@@ -94,17 +98,17 @@ def test_a_plan_whose_look_or_whose_rest_has_too_little_noise_is_refused(name: s
 def test_a_plan_announces_its_look_before_all_else(name: str) -> None:
     plan = planned(name)
     first, *others = plan.releases()
-    health = plan.guarantee.health
-    assert health is not None
-    assert (first.entry, first.count, first.rounds, first.mu) == (health.entry(), 1, (PREFACE,), health.effective_mu)
-    assert tuple(others) == plan.without("held_out", "bought", "health").releases()
+    quality = plan.guarantee.data_quality
+    assert quality is not None
+    assert (first.entry, first.count, first.rounds, first.mu) == (quality.entry(), 1, (PREFACE,), quality.effective_mu)
+    assert tuple(others) == plan.without("held_out", "estimates", "data_quality").releases()
 
 
 @pytest.mark.parametrize("name", ["one-pass-dp-sgd", "whitened-tracking"])
 def test_an_accountant_of_others_finds_the_promise_kept_and_used_up(name: str) -> None:
     plan = planned(name)
     assert exact(event_of(plan), left_of_delta(plan)) == pytest.approx(PRIVACY.epsilon, rel=1e-5)
-    alone = exact(event_of(plan.without("held_out", "bought", "health")), left_of_delta(plan))
+    alone = exact(event_of(plan.without("held_out", "estimates", "data_quality")), left_of_delta(plan))
     assert alone < PRIVACY.epsilon * (1 - 1e-2)
 
 
@@ -117,9 +121,9 @@ def test_a_look_beside_a_min_cohort_or_beside_no_mu_is_refused() -> None:
     min_cohort = make_plan(
         "dp-ftrl", None, Privacy(PRIVACY.epsilon, PRIVACY.delta, min_cohort=0.5, min_cohort_epsilon=1.7)
     )
-    health = planned("dp-ftrl").guarantee.health
+    quality = planned("dp-ftrl").guarantee.data_quality
     for plan in (min_cohort, make_plan("filtered-sgd"), make_plan("sgd")):
-        wrong = replace(plan, guarantee=replace(plan.guarantee, health=health))
+        wrong = replace(plan, guarantee=replace(plan.guarantee, data_quality=quality))
         with pytest.raises(VerificationError):
             ALGORITHMS[plan.algorithm].verify(wrong)
         with pytest.raises((VerificationError, UsageError)):
@@ -128,14 +132,14 @@ def test_a_look_beside_a_min_cohort_or_beside_no_mu_is_refused() -> None:
 
 def test_the_run_after_a_look_is_the_algorithms_own_and_the_ledger_has_both(tmp_path: Path) -> None:
     plan = planned("one-pass-dp-sgd")
-    health = plan.guarantee.health
-    assert health is not None
+    quality = plan.guarantee.data_quality
+    assert quality is not None
 
     def carried_out(name: str, *, look: bool) -> np.ndarray:
         (tmp_path / name).write_bytes(empty_ledger())
         with Ledger.open(tmp_path / name) as ledger:
             if look:
-                ledger.commit(PREFACE, None, (health.entry(),), {"seen": [0.5]})
+                ledger.commit(PREFACE, None, (quality.entry(),), {"seen": [0.5]})
             return run(ALGORITHMS[plan.algorithm].make(plan), Quadratic(), ledger, SeededNoise(11), simulation=True)
 
     np.testing.assert_array_equal(carried_out("with", look=True), carried_out("without", look=False))
@@ -152,7 +156,7 @@ def test_the_run_after_a_look_is_the_algorithms_own_and_the_ledger_has_both(tmp_
 
 def test_a_look_is_written_once_and_before_anything_else(tmp_path: Path) -> None:
     (tmp_path / "l").write_bytes(empty_ledger())
-    entry = Release("table-health", {"scale": 1.0})
+    entry = Release("data-quality", {"scale": 1.0})
     with Ledger.open(tmp_path / "l") as ledger:
         ledger.commit(PREFACE, None, (entry,), {"seen": [1]})
         assert ledger.resume_point() is None

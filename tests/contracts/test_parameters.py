@@ -7,10 +7,10 @@ import pytest
 
 from contracts.scenes import PRIVACY, SMALL, make_plan
 from contracts.test_min_cohort import MIN_COHORT
-from quoron_privacy.counts.data_quality import TableHealth
+from quoron_privacy.counts.data_quality import DataQuality
 from quoron_privacy.counts.held_out import HeldMeans, HeldOut
 from quoron_privacy.counts.min_cohort import MinCohort
-from quoron_privacy.counts.private_bounds import Bought
+from quoron_privacy.counts.private_bounds import EstimatedBounds
 from quoron_privacy.errors import VerificationError
 from quoron_privacy.two_servers.specification import Servers
 from quoron_server.algorithms import ALGORITHMS
@@ -62,6 +62,6 @@ def test_who_names_what_a_run_costs_may_promise_a_mu_and_nobody_else(name: str) 
 
 @pytest.mark.parametrize("kind", [RunPlan, PlannedRelease, Guarantee])
 def test_what_a_plan_holds_has_a_type(kind: type) -> None:
-    named = {each.__name__: each for each in (Bought, HeldMeans, HeldOut, MinCohort, Servers, TableHealth)}
+    named = {each.__name__: each for each in (EstimatedBounds, HeldMeans, HeldOut, MinCohort, Servers, DataQuality)}
     hints = get_type_hints(kind, localns=named)
     assert not [each.name for each in fields(kind) if hints[each.name] is Any]

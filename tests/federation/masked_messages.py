@@ -7,7 +7,7 @@ from quoron_protos.v1 import helper_pb2 as helper
 MASK = federation.MaskedAnswer(run="r", round=7, digest=DIGEST, values=b"\1" * 8, sealed=b"\2")
 ROW = federation.Row(kind="ClippedRows", numbers={"norm": 1.5}, arrays={"centre": ARRAY})
 CONSENT = helper.HelperConsent(
-    suite="s", run="r", plan_digest=b"\1", sheet_digest=b"\2", run_key=b"\3", participations=2, separation=3,
+    suite="s", run="r", plan_digest=b"\1", spec_digest=b"\2", run_key=b"\3", participations=2, separation=3,
     epsilon=1.0, delta=1e-6, adjacency="zero-out", expires=300, signature=b"\4",
     simulation=True,
 )  # fmt: skip
@@ -19,7 +19,7 @@ MESSAGES = {
     "MaskedAnswer.follows": federation.MaskedAnswer(follows=FOLLOWS),
     "Row": ROW,
     "Question.row": federation.Question(row=ROW),
-    "Announcement.sheet": federation.Announcement(run="r", description="{}", sheet="{}", consent=CONSENT),
+    "Announcement.sheet": federation.Announcement(run="r", description="{}", spec="{}", consent=CONSENT),
     "OpenRun": helper.OpenRun(run="r", specification="{}", plan_digest=b"\1", software="quoron 1"),
     "HelperConsent": CONSENT,
     "HelperList": LIST,

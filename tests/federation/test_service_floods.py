@@ -50,7 +50,7 @@ from quoron_server.service import (
 )
 from quoron_server.service import coordinator as coordinators
 from quoron_server.service import manager as managers
-from quoron_server.service.client_plane import Doorkeeper, RateLimit
+from quoron_server.service.client_plane import ConnectionLimiter, RateLimit
 from quoron_server.service.manager import Manager
 from quoron_server.specification import RunSpecification
 
@@ -249,7 +249,7 @@ def door() -> Iterator[Door]:
 
 class TestDoorkeeper:
     def test_ends_the_oldest_of_those_who_have_not_called(self, door: Door) -> None:
-        keeper, come = Doorkeeper(4), []  # three places
+        keeper, come = ConnectionLimiter(4), []  # three places
         for _ in range(5):
             come.append(door.come())
             if len(come) == 1:
@@ -258,7 +258,7 @@ class TestDoorkeeper:
         assert [open_still(far) for far, _ in come] == [True, False, False, True, True]
 
     def test_ends_the_oldest_connections_of_one_client(self, door: Door) -> None:
-        keeper, come = Doorkeeper(99, each=2), [door.come() for _ in range(6)]
+        keeper, come = ConnectionLimiter(99, each=2), [door.come() for _ in range(6)]
         for (_, peer), who in zip(come, ("ada", "ben", "ada", "ada", "ada", "ben"), strict=True):
             keeper.admit(peer, who)
             keeper.admit(peer, who)  # a second call
@@ -267,7 +267,7 @@ class TestDoorkeeper:
 
     @pytest.mark.parametrize(("most", "each", "members"), [(32, 12, 1), (64, 4, 1), (40, 4, 3)])
     def test_no_member_and_no_few_of_them_fill_a_port(self, most: int, each: int, members: int, door: Door) -> None:
-        keeper = Doorkeeper(most, each=each)
+        keeper = ConnectionLimiter(most, each=each)
         come = [door.come() for _ in range(most)]
         for place, (_, peer) in enumerate(come):
             keeper.admit(peer, f"member-{place % members}")

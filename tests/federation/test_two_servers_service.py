@@ -309,7 +309,7 @@ class Scene:
 
     def announcement(self, **changes: Any) -> pb.Announcement:
         told = describe(self.run, self.plan) | changes.pop("description", {})
-        said = {"run": "trial", "description": json.dumps(told), "sheet": self.leader.sheet.as_json()}
+        said = {"run": "trial", "description": json.dumps(told), "spec": self.leader.spec.as_json()}
         return pb.Announcement(**(said | {"consent": self.leader.consent} | changes))
 
     def question(self, number: int = 0, **changes: Any) -> tuple[pb.Question, Question]:
@@ -367,7 +367,7 @@ class TestConsent:
             {"description": {"rounds": 5}},
             {"description": {"trust_model": "central-broadcast"}},
             {"description": {"simulation": True, "simulation_seed": 7}},
-            {"sheet": ""},
+            {"spec": ""},
             {"consent": None},
         ],
     )
@@ -377,10 +377,10 @@ class TestConsent:
         assert not takes_part(scene, scene.announcement(**changes))
 
     def test_longer_units_than_the_helper_has_signed_are_refused(self, scene: Scene) -> None:
-        first = scene.leader.sheet.rounds[0]
+        first = scene.leader.spec.rounds[0]
         louder = replace(first, blocks=tuple(replace(each, unit=2 * each.unit) for each in first.blocks))
-        sheet = replace(scene.leader.sheet, rounds=(louder,) * len(scene.leader.sheet.rounds))
-        assert not takes_part(scene, scene.announcement(sheet=sheet.as_json()))
+        spec = replace(scene.leader.spec, rounds=(louder,) * len(scene.leader.spec.rounds))
+        assert not takes_part(scene, scene.announcement(spec=spec.as_json()))
 
     @pytest.mark.parametrize("key", [b"", b"short", b"\xff" * seals.PUBLIC, bytes(seals.PUBLIC)])
     def test_a_run_whose_key_is_none_is_refused_before_an_answer_is_due(self, key: bytes, scene: Scene) -> None:
@@ -427,7 +427,7 @@ class TestAnswer:
     def test_its_row_is_within_the_plans_unit_whatever_the_question_says(self, scene: Scene) -> None:
         """Twins 16 and 29: norm and centre are the coordinator's, the length is not."""
         assert takes_part(scene, scene.announcement())
-        sheet = scene.leader.sheet.rounds[0]
+        spec = scene.leader.spec.rounds[0]
         rows = []
         for user, norm in enumerate((1e-300, 1e-9, 1.0, 1e9, 1e300, float("nan"), -1.0)):
             scene.record.close()
@@ -436,9 +436,9 @@ class TestAnswer:
             scene.record = Record.open(scene.place / "record.sqlite", epsilon=1000.0, delta=0.9)
             scene.worker = scene.client()
             assert takes_part(scene, scene.announcement())
-            question, _ = scene.question(reduction=ClippedRows(sheet, norm), user=user)
+            question, _ = scene.question(reduction=ClippedRows(spec, norm), user=user)
             rows.append(scene.opened(scene.worker.reply(question) or b"", question))
-        assert all(len(row) == sheet.length and ring.fits(row, sheet) for row in rows)
+        assert all(len(row) == spec.length and ring.fits(row, spec) for row in rows)
         assert any(row.any() for row in rows)
 
     @pytest.mark.parametrize("centre", [None, 0.3])
@@ -446,7 +446,7 @@ class TestAnswer:
         self, centre: float | None, scene: Scene, tmp_path: Path
     ) -> None:
         """Twin 17. The row of a vector of zeros is none: around a centre it is as long as any, on the other side."""
-        made = scene.leader.sheet.rounds[0]
+        made = scene.leader.spec.rounds[0]
         around = None if centre is None else np.full(made.length, centre)
         (tmp_path / "broken").mkdir()
         (tmp_path / "broken" / "mine.csv").write_text("x0,nonsense\n1,\n")
@@ -584,4 +584,4 @@ def test_twenty_kills_of_a_client_at_its_writes_change_no_byte_that_it_sends(
         assert len(said) > 1
         assert len(set(said)) == 1
         row = scene.opened(said[0], questions[number])
-        assert ring.fits(row, scene.leader.sheet.rounds[number])
+        assert ring.fits(row, scene.leader.spec.rounds[number])

@@ -61,11 +61,11 @@ MECHANISMS: Mapping[str, Callable[[], tuple[Any, Callable[[Any], Any]]]] = {
         lambda held: held.verify(1.0, 1e-6, adjacency="replace-one"),
     ),
     "table health": lambda: (
-        data_quality.TableHealth.for_mu(users=5_000, columns=6, labels=2, mu=0.2, share=0.05),
-        lambda health: health.verify(6.0, 1e-5, **TOLD),
+        data_quality.DataQuality.for_mu(users=5_000, columns=6, labels=2, mu=0.2, share=0.05),
+        lambda quality: quality.verify(6.0, 1e-5, **TOLD),
     ),
-    "bought": lambda: (
-        private_bounds.Bought.calibrate(users=5_000, columns=5, names=2, epsilon=2.0, delta=1e-6, share=0.3),
+    "estimates": lambda: (
+        private_bounds.EstimatedBounds.calibrate(users=5_000, columns=5, names=2, epsilon=2.0, delta=1e-6, share=0.3),
         lambda made: made.verify(6.0, 1e-5, **TOLD),
     ),
     "lottery": lambda: (lottery.calibrate(2.0, 1e-6, 2_000), partial(lottery.verify_one_shot, epsilon=2.0, delta=1e-6)),

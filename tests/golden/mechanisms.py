@@ -261,7 +261,7 @@ MECHANISMS: Mapping[str, Callable[[], Any]] = {
         [private_bounds.of_cells(_drawn().integers(0, many, (3, 40)).astype(float), around, 2.0) for many in (30, 900)],
         private_bounds.cells(np.array([-1.0, 0.0, 0.49, 0.5, 1.0, np.nan]), 0.0, 1.0, 2),
     ],
-    "purchases": lambda: [
+    "estimates": lambda: [
         [
             private_bounds.share_for(users=n, columns=5, names=2, epsilon=e, delta=1e-6)
             for n in (2_000, 90_000)
@@ -271,7 +271,9 @@ MECHANISMS: Mapping[str, Callable[[], Any]] = {
             _refused(lambda n=n: private_bounds.share_for(users=n, columns=5, names=2, epsilon=1.0, delta=1e-6))
             for n in (90, 300)
         ],
-        made := private_bounds.Bought.calibrate(users=5_000, columns=5, names=2, epsilon=2.0, delta=1e-6, share=0.3),
+        made := private_bounds.EstimatedBounds.calibrate(
+            users=5_000, columns=5, names=2, epsilon=2.0, delta=1e-6, share=0.3
+        ),
         [made.errors(columns=columns, names=names) for columns in (1, 5) for names in (0, 2)],
         [made.threshold, made.charged, made.mu],
     ],
@@ -297,7 +299,7 @@ MECHANISMS: Mapping[str, Callable[[], Any]] = {
     ],
     "table health": lambda: [
         [data_quality.share_for(users=n, columns=6, labels=2, mu=0.5) for n in (500, 90_000)],
-        made := data_quality.TableHealth.for_mu(users=3_000, columns=6, labels=2, mu=0.2, share=0.05),
+        made := data_quality.DataQuality.for_mu(users=3_000, columns=6, labels=2, mu=0.2, share=0.05),
         [made.errors, made.visible, made.threshold(0.1) if callable(made.threshold) else made.threshold],
         [data_quality.looked_at(n) for n in (100, 10**7)],
     ],

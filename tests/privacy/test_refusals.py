@@ -12,9 +12,9 @@ from quoron_privacy import local
 from quoron_privacy.accounts import exports, gdp, lifetime, roots, subsampling
 from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.counts import min_cohort
-from quoron_privacy.counts.data_quality import TableHealth
+from quoron_privacy.counts.data_quality import DataQuality
 from quoron_privacy.counts.held_out import HeldOut
-from quoron_privacy.counts.private_bounds import CELLS, MARKS, Bought, marks, share_for
+from quoron_privacy.counts.private_bounds import CELLS, MARKS, EstimatedBounds, marks, share_for
 from quoron_privacy.counts.spread import Spread
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
 from quoron_privacy.means import private_range, rotation, silo_sums
@@ -37,23 +37,23 @@ from quoron_privacy.robust.outlier_mean import neighbour_counts
 from quoron_privacy.selection.price import Selection
 from quoron_privacy.selection.trials import Trials
 from quoron_privacy.two_servers import seals, specification
-from quoron_privacy.two_servers.specification import Block, RoundSheet, Sheet
+from quoron_privacy.two_servers.specification import Block, MechanismSpec, RoundSpec
 from sums import moment_mean
 
 NAN, STREAM = math.nan, SeededNoise(1).stream("refused")
 ONE, TWO, THREE = (np.ones(size, bool) for size in (1, 2, 3))
 MADE = {
-    "bought": Bought.calibrate(users=1000, columns=3, names=2, share=0.3, epsilon=2.0, delta=1e-6),
-    "health": TableHealth.for_mu(users=50, columns=3, labels=2, mu=0.5, adjacency="replace-one"),
+    "estimates": EstimatedBounds.calibrate(users=1000, columns=3, names=2, share=0.3, epsilon=2.0, delta=1e-6),
+    "data_quality": DataQuality.for_mu(users=50, columns=3, labels=2, mu=0.5, adjacency="replace-one"),
     "coins": outliers.random_inclusion(200, 160),
 }
 COUNTS = partial(PrefixNormCounts.for_mu, dimension=1, users=5, mu=0.7, participations=3, separation=2)
 CRUDE, COUNTED = PrivateRange(1.0, 8, 2.0), Block("sums", 1, 1, "norm-counts")
 
 
-def bought(**given: object) -> Bought:
+def estimates(**given: object) -> EstimatedBounds:
     sizes = {"users": 1000, "columns": 3, "names": 2, "share": 0.3, "epsilon": 2.0, "delta": 1e-6}
-    return Bought.calibrate(**(sizes | given))  # type: ignore[arg-type]
+    return EstimatedBounds.calibrate(**(sizes | given))  # type: ignore[arg-type]
 
 
 def items(**given: object) -> float:
@@ -114,13 +114,16 @@ CONFIG: list[tuple[str, Callable[[], object]]] = [
     ("items", lambda: items(items=0)),
     ("adjacency", lambda: items(adjacency="add")),
     ("min_cohort_epsilon=1 of epsilon=1", lambda: min_cohort.rest(1.0, 1e-6, 1.0)),
-    *several("Expected", bought, {"users": 0}, {"columns": -1}, {"names": 1.5}, {"share": 1.1}),
-    ("Expected", lambda: bought(columns=0, names=0)),
-    ("Expected", lambda: bought(adjacency="none")),
-    ("a scale for each", lambda: replace(MADE["bought"], scales=(1.0, 1.0, 1.0, 0.0))),
-    ("marks of shape", lambda: MADE["bought"].place_counts(np.zeros((5, 2, MARKS)), np.zeros((5, 2, MARKS), np.int8))),
-    ("counts of 1 to 3 columns", lambda: MADE["bought"].release_cells(np.zeros((4, CELLS), np.int64), STREAM)),
-    ("names of 1 to 2 columns", lambda: MADE["bought"].release_names([], STREAM)),
+    *several("Expected", estimates, {"users": 0}, {"columns": -1}, {"names": 1.5}, {"share": 1.1}),
+    ("Expected", lambda: estimates(columns=0, names=0)),
+    ("Expected", lambda: estimates(adjacency="none")),
+    ("a scale for each", lambda: replace(MADE["estimates"], scales=(1.0, 1.0, 1.0, 0.0))),
+    (
+        "marks of shape",
+        lambda: MADE["estimates"].place_counts(np.zeros((5, 2, MARKS)), np.zeros((5, 2, MARKS), np.int8)),
+    ),
+    ("counts of 1 to 3 columns", lambda: MADE["estimates"].release_cells(np.zeros((4, CELLS), np.int64), STREAM)),
+    ("names of 1 to 2 columns", lambda: MADE["estimates"].release_names([], STREAM)),
     ("Expected", lambda: marks(np.ones(1), np.array([0, 1]), 3)),
     ("Expected", lambda: marks(np.ones(1), np.array([0.0]), 3)),
     ("Expected", lambda: marks(np.ones(1), np.array([3]), 3)),
@@ -130,8 +133,8 @@ CONFIG: list[tuple[str, Callable[[], object]]] = [
     ("10 users", lambda: Spread(10, 1, 2, 1.0).held(np.array([10]), np.array([0]), np.array([1]))),
     ("weights of shape", lambda: Spread(10, 1, 2, 1.0).release(np.zeros(2), STREAM)),
     ("Expected cells <=", lambda: Spread(10, 1, 1 << 20, 1.0)),
-    *several("Expected", partial(replace, MADE["health"]), {"users": 0}, {"labels": 1.5}, {"scale": 0.0}),
-    ("Expected", lambda: replace(MADE["health"], adjacency="none")),
+    *several("Expected", partial(replace, MADE["data_quality"]), {"users": 0}, {"labels": 1.5}, {"scale": 0.0}),
+    ("Expected", lambda: replace(MADE["data_quality"], adjacency="none")),
     (r"64 \* divisor rows", lambda: clipped_mean(np.ones((65, 1)), np.ones(65, bool), 1.0, 1)),
     ("centre of shape", lambda: ClippedSum(1.0, 9, centre=np.zeros(3)).of(np.zeros((1, 4)), ONE)),
     ("centre of shape", lambda: NormCountSum(1.0, 9, centre=np.zeros(3)).of(np.zeros((1, 4)), ONE)),
@@ -198,11 +201,11 @@ CONFIG: list[tuple[str, Callable[[], object]]] = [
     ("at most 10000 trials", lambda: Trials.negative_binomial(1e6)),
     ("add up to one", lambda: Trials((1, 2), "no law")),
     ("one pair or more", lambda: Selection(Trials.fixed(1), ())),
-    *several("blocks", RoundSheet, ((),), ((COUNTED,),), ((COUNTED, Block("sums", 1, 1, "length")),)),
-    ("blocks", lambda: RoundSheet((Block("shares", 3, 1, "norm-counts"), COUNTED))),
+    *several("blocks", RoundSpec, ((),), ((COUNTED,),), ((COUNTED, Block("sums", 1, 1, "length")),)),
+    ("blocks", lambda: RoundSpec((Block("shares", 3, 1, "norm-counts"), COUNTED))),
     ("unit", lambda: Block("sums", 1, (1 << 34) + 1, "clipped")),
     ("kind", lambda: Block("sums", 1, 1, "votes")),
-    ("correlate", lambda: Sheet((RoundSheet((Block("moment", 1, 1, "moment"),)),), "blt")),
+    ("correlate", lambda: MechanismSpec((RoundSpec((Block("moment", 1, 1, "moment"),)),), "blt")),
     ("a key of", lambda: seals.seal(b"", bytes(32), b"")),
     ("bytes that are none", lambda: seals.seal(b"\xff" * seals.PUBLIC, b"s" * 32, b"")),
     ("odd", lambda: specification.noise_factor(4)),

@@ -15,7 +15,7 @@ from quoron_privacy.two_servers import rows as ring
 from quoron_privacy.two_servers import seals
 from quoron_privacy.two_servers.noise import FIRST, Entry, ServerNoise, next_chain, outsiders_mu, server_mu, unit_for
 from quoron_privacy.two_servers.rows import added, fits, less, mask, seed_for, signed, sum_of_squares
-from quoron_privacy.two_servers.specification import KINDS, Block, RoundSheet, Sheet, median
+from quoron_privacy.two_servers.specification import KINDS, Block, MechanismSpec, RoundSpec, median
 
 KEY, OWN, PLAN = b"k" * 32, b"o" * 32, b"p" * 32
 numbers = st.integers(-(2**63), 2**63 - 1)
@@ -29,7 +29,7 @@ def chains(number, name=b"list"):
 
 
 def one_block(length=4, unit=1 << 29, kind="clipped", rounds=1, **more):
-    return Sheet((RoundSheet((Block("sums", length, unit, kind),)),) * rounds, **more)
+    return MechanismSpec((RoundSpec((Block("sums", length, unit, kind),)),) * rounds, **more)
 
 
 class TestTheRing:
@@ -70,7 +70,7 @@ class TestTheRing:
 
     def test_two_blocks_that_are_one_row_are_admitted_together(self):
         blocks = Block("sums", 1, 10, "norm-counts"), Block("shares", 3, 20, "norm-counts")
-        made = RoundSheet(blocks, "zero-out")
+        made = RoundSpec(blocks, "zero-out")
         assert fits(np.array([8, 12, 0, 0]), made)  # (.8, .6) in units of each
         assert not fits(np.array([9, 12, 0, 0]), made)
 
@@ -154,24 +154,24 @@ class TestChains:
 
 class TestTheNoiseOfAServer:
     def test_it_is_a_function_of_key_run_plan_round_group_and_lists(self):
-        sheet, (chain,), (other,) = one_block(), chains(1), chains(1, b"other")
+        spec, (chain,), (other,) = one_block(), chains(1), chains(1, b"other")
         noises = [
-            ServerNoise(KEY, "run", PLAN, sheet).of(0, [chain]),
-            ServerNoise(OWN, "run", PLAN, sheet).of(0, [chain]),
-            ServerNoise(KEY, "runs", PLAN, sheet).of(0, [chain]),
-            ServerNoise(KEY, "run", OWN, sheet).of(0, [chain]),
-            ServerNoise(KEY, "run", PLAN, sheet).of(0, [other]),
-            ServerNoise(KEY, "run", PLAN, sheet).of(0, [chain], group=1),
+            ServerNoise(KEY, "run", PLAN, spec).of(0, [chain]),
+            ServerNoise(OWN, "run", PLAN, spec).of(0, [chain]),
+            ServerNoise(KEY, "runs", PLAN, spec).of(0, [chain]),
+            ServerNoise(KEY, "run", OWN, spec).of(0, [chain]),
+            ServerNoise(KEY, "run", PLAN, spec).of(0, [other]),
+            ServerNoise(KEY, "run", PLAN, spec).of(0, [chain], group=1),
         ]
         assert len({each.tobytes() for each in noises}) == 6
-        assert (noises[0] == ServerNoise(KEY, "run", PLAN, sheet).of(0, [chain])).all()
+        assert (noises[0] == ServerNoise(KEY, "run", PLAN, spec).of(0, [chain])).all()
 
     @pytest.mark.parametrize("name", ["blt", "sqrt-toeplitz", "banded", "tree", "independent"])
     def test_correlated_noise_is_that_of_prefix_noise_in_steps(self, name):
         rounds, d, history = 7, 3, chains(9)
-        first = RoundSheet((Block("moment", 2, 9, "length"),))
-        sheet = Sheet((first, first, *one_block(d).rounds * rounds), name)
-        noise = ServerNoise(KEY, "run", PLAN, sheet)
+        first = RoundSpec((Block("moment", 2, 9, "length"),))
+        spec = MechanismSpec((first, first, *one_block(d).rounds * rounds), name)
+        noise = ServerNoise(KEY, "run", PLAN, spec)
 
         class Streams:
             def stream(self, _, t):
@@ -185,9 +185,9 @@ class TestTheNoiseOfAServer:
             assert (noise.of(t + 2, history[: t + 3]).view(np.int64) == state.total - before).all()
 
     def test_rounds_may_be_asked_for_again_and_in_any_order(self):
-        sheet, history = one_block(rounds=6, factorisation="blt"), chains(6)
-        noise = ServerNoise(KEY, "run", PLAN, sheet)
-        fresh = [ServerNoise(KEY, "run", PLAN, sheet).of(t, history[: t + 1]) for t in range(6)]
+        spec, history = one_block(rounds=6, factorisation="blt"), chains(6)
+        noise = ServerNoise(KEY, "run", PLAN, spec)
+        fresh = [ServerNoise(KEY, "run", PLAN, spec).of(t, history[: t + 1]) for t in range(6)]
         for t in (5, 0, 3, 4, 4, 2, 5):
             assert (noise.of(t, history[: t + 1]) == fresh[t]).all()
         elsewhere = [*chains(3, b"other"), *history[3:4]]
@@ -211,35 +211,35 @@ class TestSheets:
     def test_a_sheet_has_one_spelling_and_comes_back_from_it(self):
         rounds = (
             *one_block().rounds * 3,
-            RoundSheet((Block("sums", 4, 7, "norm-counts"), Block("shares", 3, 9, "norm-counts"))),
+            RoundSpec((Block("sums", 4, 7, "norm-counts"), Block("shares", 3, 9, "norm-counts"))),
         )
-        sheet = Sheet(rounds, "blt", 2, 2, groups=3)
-        text = sheet.as_json()
-        assert Sheet.read(text) == sheet
+        spec = MechanismSpec(rounds, "blt", 2, 2, groups=3)
+        text = spec.as_json()
+        assert MechanismSpec.read(text) == spec
         assert len(text) < 400
-        assert len(sheet.digest()) == 32
+        assert len(spec.digest()) == 32
         for other in (text + " ", "{}", "[]", text.replace("blt", "bolt"), text.replace(":2,", ":0,"), "1" * 5000):
             with pytest.raises(WireError):
-                Sheet.read(other)
-        assert sheet.digest() != Sheet(rounds, "blt", 2, 2).digest()
+                MechanismSpec.read(other)
+        assert spec.digest() != MechanismSpec(rounds, "blt", 2, 2).digest()
 
     def test_a_sheet_of_endless_rounds_is_refused_before_it_is_made(self):
         text = one_block().as_json().replace('"rounds":[[1', '"rounds":[[10000000000000')
         with pytest.raises(WireError, match="rounds"):
-            Sheet.read(text)
+            MechanismSpec.read(text)
         whole = json.loads(one_block().as_json())
         for numbers in ((10**13, 1 - 10**13), (0, 1), (1.0, 1), (float("nan"), 1), ()):  # that cancel, or are no counts
             made = whole | {"rounds": [[number, whole["rounds"][0][1]] for number in numbers]}
             with pytest.raises(WireError):
-                Sheet.read(json.dumps(made, sort_keys=True, separators=(",", ":")))
+                MechanismSpec.read(json.dumps(made, sort_keys=True, separators=(",", ":")))
 
     def test_users_are_asked_as_often_and_as_far_apart_as_planned(self):
-        sheet = one_block(rounds=9, participations=2, separation=3)
-        assert [t for t in range(9) if sheet.admits([], t)] == list(range(9))
-        assert [t for t in range(9) if sheet.admits([2], t)] == [5, 8]
-        assert [t for t in range(9) if sheet.admits([5], t)] == [2, 8]
-        assert not any(sheet.admits([2, 5], t) for t in range(9))
-        assert not sheet.admits([], 9)
+        spec = one_block(rounds=9, participations=2, separation=3)
+        assert [t for t in range(9) if spec.admits([], t)] == list(range(9))
+        assert [t for t in range(9) if spec.admits([2], t)] == [5, 8]
+        assert [t for t in range(9) if spec.admits([5], t)] == [2, 8]
+        assert not any(spec.admits([2, 5], t) for t in range(9))
+        assert not spec.admits([], 9)
 
     @pytest.mark.parametrize("kind", sorted(KINDS))
     def test_units_are_the_longest_that_keep_a_promise(self, kind):
@@ -247,7 +247,7 @@ class TestSheets:
             for mu in (1e-3, 0.3, 4.0):
                 unit = unit_for(mu, kind, adjacency, length=3)
                 block = (Block("sums", 3, unit, kind),) + (Block("shares", 3, unit, kind),) * ("counts" in kind)
-                got = server_mu(Sheet((RoundSheet(block, adjacency),)))
+                got = server_mu(MechanismSpec((RoundSpec(block, adjacency),)))
                 assert got <= mu
                 assert got > mu * (1 - 1e-8) - 2.0**-28
         with pytest.raises(ConfigError, match="mu"):

@@ -20,7 +20,7 @@ from quoron_privacy.two_servers.rows import (
     fits,
     sum_of_squares,
 )
-from quoron_privacy.two_servers.specification import ADJACENCIES, KINDS, Block, RoundSheet
+from quoron_privacy.two_servers.specification import ADJACENCIES, KINDS, Block, RoundSpec
 
 UNIT = (1 << 29) + 12_345
 WIDE = 3 * UNIT  # of shares
@@ -29,25 +29,25 @@ SHAPE = np.array([[1.0, 0.3, 0.0], [0.0, 2.0, -1.0], [0.0, 0.0, 0.5]])
 CENTRE = np.array([0.1, -0.2, 0.3])
 
 
-def sheet(kind, length, adjacency="replace-one", unit=UNIT):
-    return RoundSheet((Block("sums", length, unit, kind),), adjacency)
+def spec(kind, length, adjacency="replace-one", unit=UNIT):
+    return RoundSpec((Block("sums", length, unit, kind),), adjacency)
 
 
 def counting(kind="norm-counts", adjacency="replace-one", unit=UNIT):
-    return RoundSheet((Block("sums", D, unit, kind), Block("shares", 3, min(3 * unit, 1 << 34), kind)), adjacency)
+    return RoundSpec((Block("sums", D, unit, kind), Block("shares", 3, min(3 * unit, 1 << 34), kind)), adjacency)
 
 
 def every(adjacency="replace-one", unit=UNIT):
     """One reduction of each kind, with how many numbers a user sends."""
     own = adjacency, unit
     return [
-        (ClippedRows(sheet("clipped", D, *own), 0.7, CENTRE), D),
+        (ClippedRows(spec("clipped", D, *own), 0.7, CENTRE), D),
         (NormCountRows(counting("norm-counts", *own), 0.7, None, CENTRE), D),
         (NormCountRows(counting("soft-norm-counts", *own), 0.7, SHAPE), D),
-        (MomentRows(sheet("moment", 6, *own), D, 1.3), 6),
-        (ShapedMomentRows(sheet("shaped-moment", 7, *own), SHAPE, 0.9), 6),
-        (LengthRows(sheet("length", 2, *own), SHAPE, 2.0), 6),
-        (LengthRows(sheet("length", 2, *own), SHAPE, 2.0, vectors=True), D),
+        (MomentRows(spec("moment", 6, *own), D, 1.3), 6),
+        (ShapedMomentRows(spec("shaped-moment", 7, *own), SHAPE, 0.9), 6),
+        (LengthRows(spec("length", 2, *own), SHAPE, 2.0), 6),
+        (LengthRows(spec("length", 2, *own), SHAPE, 2.0, vectors=True), D),
     ]
 
 
@@ -78,7 +78,7 @@ class TestRows:
     def test_no_row_is_longer_and_no_two_are_farther_apart_than_their_kind_says(self, at, adjacency, data):
         unit = data.draw(st.sampled_from([1, 2, 7, 1000, UNIT, 1 << 34]))
         reduction, length = every(adjacency, unit)[at]
-        made, kind = reduction.sheet, KINDS[reduction.sheet.blocks[0].kind]
+        made, kind = reduction.spec, KINDS[reduction.spec.blocks[0].kind]
         which = ADJACENCIES.index(adjacency)
         one, other = reduction.rows(drawn(data, 2, length), np.ones(2, bool))
         assert fits(one, made)
@@ -99,7 +99,7 @@ class TestRows:
         answered = np.array(data.draw(st.lists(st.booleans(), min_size=users, max_size=users)), bool)
         sums, rows = reduction.of(values, answered), reduction.rows(values, answered)
         exact = [sum(int(each) for each in column) % 2**64 for column in rows.T]
-        assert sums.total.tolist() == (exact or [0] * reduction.sheet.length)
+        assert sums.total.tolist() == (exact or [0] * reduction.spec.length)
         assert sums.answered == np.count_nonzero(answered)
         assert not rows[~answered].any()
 
@@ -131,17 +131,17 @@ class TestRows:
     def test_a_radius_that_is_none_and_rows_of_another_length_are_refused_whatever_users_hold(self):
         for radius in (np.nan, 0.0, np.inf, -1.0):
             with pytest.raises(ConfigError, match="norm"):
-                ClippedRows(sheet("clipped", D), radius).of(np.ones((1, D)), np.ones(1, bool))
+                ClippedRows(spec("clipped", D), radius).of(np.ones((1, D)), np.ones(1, bool))
         for reduction, length in EVERY:
             with pytest.raises(ConfigError, match="Expected"):
                 reduction.of(np.ones((1, length + 1)), np.ones(1, bool))
         with pytest.raises(ConfigError, match="kind"):
-            ClippedRows(sheet("moment", D), 1.0).of(np.ones((1, D)), np.ones(1, bool))
+            ClippedRows(spec("moment", D), 1.0).of(np.ones((1, D)), np.ones(1, bool))
 
     @pytest.mark.parametrize("shape", [(3, 1), (3, 4), (3, 0), (3,)])
     def test_a_transform_that_is_not_square_is_refused_before_a_loop_reads_beyond_it(self, shape):
-        moment = RoundSheet((Block("moment", 7, 1 << 28, "shaped-moment"),))
-        length = RoundSheet((Block("length", 2, 1 << 28, "length"),))
+        moment = RoundSpec((Block("moment", 7, 1 << 28, "shaped-moment"),))
+        length = RoundSpec((Block("length", 2, 1 << 28, "length"),))
         for made in (ShapedMomentRows(moment, np.ones(shape), 1.0), LengthRows(length, np.ones(shape), 1.0)):
             with pytest.raises(ConfigError, match="shape"):
                 made.rows(np.ones((1, 6)), np.ones(1, bool))
@@ -167,13 +167,13 @@ class TestAgainstTheDefinition:
 
     def test_clipped_rows_are_the_clipped_vector_cut_towards_zero(self):
         values = np.random.default_rng(1).normal(size=(50, D)) * np.geomspace(1e-3, 1e3, 50)[:, None]
-        rows = ClippedRows(sheet("clipped", D), 0.7).rows(values, np.ones(50, bool))
+        rows = ClippedRows(spec("clipped", D), 0.7).rows(values, np.ones(50, bool))
         for row, own in zip(rows, values, strict=True):
             self.within(row, [UNIT] * D, self.exact(own, 0.7))
 
     def test_moments_are_those_of_the_clipped_factor_with_the_root_of_two_inside(self):
         values = np.random.default_rng(2).normal(size=(50, 6)) * np.geomspace(1e-3, 1e3, 50)[:, None]
-        rows = MomentRows(sheet("moment", 6), D, 1.3).rows(values, np.ones(50, bool))
+        rows = MomentRows(spec("moment", 6), D, 1.3).rows(values, np.ones(50, bool))
         pairs = list(zip(*np.triu_indices(D), strict=True))
         for row, own in zip(rows, values, strict=True):
             with localcontext() as context:

@@ -77,7 +77,7 @@ class Leader:
     def __post_init__(self) -> None:
         self.consent = self.helped.open(request(self.run), LEADER)
         plan = plan_of(self.run)
-        self.sheet = plan.schedule.sheet()
+        self.spec = plan.schedule.spec()
 
     def masked(self, user: int, round_: int, row: Row | None = None, **about: Any) -> tuple[Entry, np.ndarray]:
         """What a user sends, as list entry and words; `about` is what a replay says instead."""
@@ -85,7 +85,7 @@ class Leader:
         name = hashlib.sha256(f"{user}/{round_}".encode()).digest()
         seed = secrets.token_bytes(32)
         info = seals.info(seals.SUITE, said["run"], said["plan"], said["round"], name, said["who"])
-        words = rows.mask(seed, self.sheet.rounds[round_].length)
+        words = rows.mask(seed, self.spec.rounds[round_].length)
         values = words if row is None else rows.added(row, words)
         return Entry(key_of(user), name, seals.seal(self.consent.run_key, seed, info)), values
 

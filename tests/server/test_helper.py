@@ -53,7 +53,7 @@ class TestOneList:
     def test_the_reply_is_the_sum_of_masks_less_noise_that_the_list_labels(self, tmp_path: Path) -> None:
         with opened(tmp_path) as helped:
             leader = Leader(real(), helped)
-            length = leader.sheet.rounds[0].length
+            length = leader.spec.rounds[0].length
             row = np.arange(length, dtype=np.int64) - 1
             sent = [leader.masked(user, 0, row) for user in range(3)]
             reply = leader.ask(0, [entry for entry, _ in sent])
@@ -168,9 +168,9 @@ class TestWhoMayBeAsked:
     def test_a_user_is_in_as_many_rounds_as_the_plan_has_and_so_far_apart(self, tmp_path: Path) -> None:
         with opened(tmp_path) as helped:
             leader = Leader(real("dp-ftrl"), helped)
-            sheet = leader.sheet
-            assert (sheet.participations, sheet.separation) == (2, 3)
-            kept = [leader.ask(t, [leader.masked(0, t)[0]]).left_out == b"" for t in range(len(sheet.rounds))]
+            spec = leader.spec
+            assert (spec.participations, spec.separation) == (2, 3)
+            kept = [leader.ask(t, [leader.masked(0, t)[0]]).left_out == b"" for t in range(len(spec.rounds))]
             assert kept == [True, False, False, True, False, False]
 
     def test_it_counts_what_it_knew_before_a_restart(self, tmp_path: Path) -> None:
@@ -187,7 +187,7 @@ class TestConsent:
             leader = Leader(real("dp-ftrl"), helped)
             consent, plan = leader.consent, plan_of(leader.run)
             check_signature(consent, consent.signature, SIGNING.public_key())
-            assert consent.sheet_digest == leader.sheet.digest()
+            assert consent.spec_digest == leader.spec.digest()
             assert (consent.epsilon, consent.participations, consent.separation) == (plan.guarantee.epsilon, 2, 3)
             assert helped.open(request(leader.run), LEADER) == consent, "asked again, it is the same"
             consent.epsilon /= 2

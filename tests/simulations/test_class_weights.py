@@ -28,7 +28,7 @@ from quoron_client.data.encoding import (
     Numeric,
 )
 from quoron_client.losses import make_loss
-from quoron_privacy.counts.data_quality import TableHealth
+from quoron_privacy.counts.data_quality import DataQuality
 from quoron_privacy.errors import ConfigError, QuoronError, UsageError
 from quoron_server.books.ledger import Ledger
 from quoron_server.plan import PREFACE
@@ -57,8 +57,8 @@ def test_balanced_weights_are_those_of_the_released_shares_and_told(people, tmp_
     trained = train(people, tmp_path / "run", **BALANCED)
     with Ledger.open(tmp_path / "run" / "ledger.sqlite") as own:
         released = np.array(own.released(PREFACE)["table_health"])
-    health = TableHealth.for_mu(users=USERS, columns=3, labels=2, mu=1.0)
-    shares = health.shares(released).labels
+    quality = DataQuality.for_mu(users=USERS, columns=3, labels=2, mu=1.0)
+    shares = quality.shares(released).labels
     model = trained.model
     assert model.label_shares.shares == tuple(shares)
     assert model.encoding.class_weight == Balanced(10.0).by(shares, model.label_shares.error)
@@ -288,7 +288,7 @@ def test_a_folder_of_files_is_weighed_as_the_same_rows_in_memory(people, tmp_pat
     (tmp_path / "people").mkdir()
     pq.write_table(pa.Table.from_pandas(people, preserve_index=False), tmp_path / "people" / "0.parquet")
     released = np.array([0.0, 0.56, 0.06, 0.0, 0.0, 0.0, 0.0])
-    monkeypatch.setattr(TableHealth, "release", lambda self, *_: released[: self.dimension])
+    monkeypatch.setattr(DataQuality, "release", lambda self, *_: released[: self.dimension])
     models = []
     for frame, given in ((people, config()), (None, config("people"))):
         model, _, _ = training.rehearse(replaced(given, tmp_path), simulation_seed=3, frame=frame)

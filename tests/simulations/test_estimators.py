@@ -207,7 +207,7 @@ def test_a_fit_warns_of_rows_that_do_not_fit_by_a_look_that_it_has_paid_for(ledg
     with pytest.warns(UnfitRows, match=r"Column 'age' is outside \[0, 100\]"):
         model = classifier(**given).fit(many, ill, groups=whose)
     assert model.data_quality_.lines[0].what == "users without a row that can be used"
-    assert "table-health.md#h1" in sentence(model.guarantee_)
+    assert "data-quality.md#h1" in sentence(model.guarantee_)
     blind = classifier(**given, data_quality=0).fit(many, ill, groups=whose)
     assert blind.data_quality_ is None
     assert charges(ledger)[0].mu == pytest.approx(charges(ledger)[1].mu, rel=1e-6)

@@ -137,8 +137,8 @@ def test_what_is_bought_and_what_a_look_sees_is_of_the_trained_users_alone(peopl
     only = {name: COLUMNS[name] for name in ("user", "label")}
     trained = quoron.train(people, out=tmp_path / "run", epsilon=4.0, holdout=0.2, **only)
     plan = trained.plan["guarantee"]
-    assert plan["bought"]["users"] == 1600
-    assert plan["health"]["users"] == 1600
+    assert plan["estimates"]["users"] == 1600
+    assert plan["data_quality"]["users"] == 1600
     assert plan["held_out"]["users"] == 400
     assert trained.evaluation.figure("AUC").value > 0.5
     assert charges(ledger) == [4.0]

@@ -19,14 +19,14 @@ from dying import Moment
 from patients import patients
 from quoron import config as configs
 from quoron.cli.app import invoke
-from quoron.reports import health as words
+from quoron.reports import data_quality as words
 from quoron.training import lifetime
 from quoron.training.table import hold
 from quoron_client.data.encoding import Encoding, Numeric, Range, Signs
 from quoron_client.data.fused import Tally, declared_columns, declared_labels
 from quoron_privacy.accounts import gdp
 from quoron_privacy.counts import data_quality
-from quoron_privacy.counts.data_quality import Shares, TableHealth
+from quoron_privacy.counts.data_quality import DataQuality, Shares
 from quoron_privacy.noise.streams import SecureNoise
 from quoron_server.books.ledger import Ledger
 from quoron_server.plan import PREFACE
@@ -82,7 +82,7 @@ def test_where_nobody_looks_the_report_says_so_and_why(more, why, people, ledger
     assert trained.data_quality is None
     assert "nobody has looked" in trained.summary.unseen
     assert why in trained.summary.unseen
-    assert "table-health" not in trained.summary.statement
+    assert "data-quality" not in trained.summary.statement
 
 
 def test_nothing_is_looked_at_before_the_charge_and_nothing_told_before_the_commit(
@@ -110,9 +110,9 @@ def test_nothing_is_looked_at_before_the_charge_and_nothing_told_before_the_comm
 @pytest.mark.parametrize("at", ["before", "after"])
 def test_a_run_that_dies_around_its_look_releases_it_once(at, people, ledger, tmp_path, monkeypatch):
     """Before the commit nobody has seen a draw, and the next one is another; after it, it is what was committed."""
-    drawn, commit, release = [], Ledger.commit, TableHealth.release
+    drawn, commit, release = [], Ledger.commit, DataQuality.release
 
-    def noting(self: TableHealth, *given: Any) -> Any:
+    def noting(self: DataQuality, *given: Any) -> Any:
         drawn.append(release(self, *given))
         return drawn[-1]
 
@@ -121,7 +121,7 @@ def test_a_run_that_dies_around_its_look_releases_it_once(at, people, ledger, tm
             commit(self, *given)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(TableHealth, "release", noting)
+    monkeypatch.setattr(DataQuality, "release", noting)
     with monkeypatch.context() as once:
         once.setattr(Ledger, "commit", dying)
         with pytest.raises(KeyboardInterrupt):
@@ -129,7 +129,7 @@ def test_a_run_that_dies_around_its_look_releases_it_once(at, people, ledger, tm
     train(people, tmp_path / "run")
     with Ledger.open(tmp_path / "run" / "ledger.sqlite") as own:
         kept = own.released(PREFACE)
-        assert [entry.mechanism for number, entry in own.releases() if number == -2] == ["table-health"]
+        assert [entry.mechanism for number, entry in own.releases() if number == -2] == ["data-quality"]
     assert len(drawn) == (2 if at == "before" else 1)
     assert kept == {"table_health": drawn[-1].tolist()}
     if at == "before":
@@ -257,7 +257,7 @@ def test_a_run_that_is_killed_around_its_look_goes_on_with_one_release_and_one_c
     assert invoke(command) == 0
     with Ledger.open(out / "ledger.sqlite") as own:
         assert before in (None, own.released(PREFACE))
-        assert [entry.mechanism for number, entry in own.releases() if number < 0] == ["table-health"]
+        assert [entry.mechanism for number, entry in own.releases() if number < 0] == ["data-quality"]
     with lifetime.opened(life) as kept:
         assert len(kept.charges("everyone")) == 1
 
@@ -271,15 +271,15 @@ def test_a_look_under_zero_out_counts_users_who_are_there_among_declared_slots(p
     assert trained.data_quality.users == 2000
     (line, *_) = trained.data_quality.lines
     assert abs(line.share - 0.25) < 6 * line.error < 0.25
-    assert trained.plan["guarantee"]["health"]["adjacency"] == "zero-out"
+    assert trained.plan["guarantee"]["data_quality"]["adjacency"] == "zero-out"
 
 
-def a_report(shares: dict[str, Any], rules: Encoding, users: int = USERS, mu: float = 0.053) -> words.Health:
+def a_report(shares: dict[str, Any], rules: Encoding, users: int = USERS, mu: float = 0.053) -> words.DataQualityReport:
     columns, labels = declared_columns(rules), declared_labels(rules)
-    health = TableHealth.for_mu(users=users, columns=len(columns), labels=len(labels), mu=mu, share=0.05)
+    quality = DataQuality.for_mu(users=users, columns=len(columns), labels=len(labels), mu=mu, share=0.05)
     even = np.full(len(labels), 1 / max(1, len(labels)))
     given = {"unusable": 0.0, "labels": even, "values": 0.0, "columns": np.zeros(len(columns))}
-    return words.read(health, Shares(**given | shares), rules)
+    return words.read(quality, Shares(**given | shares), rules)
 
 
 PRICE = Encoding((Numeric("age", 0, 100),), label=Range("price", 0, 10))
@@ -298,7 +298,7 @@ def test_with_many_unfit_columns_some_are_named_together_and_all_are_in_the_tabl
     assert [name for name in said.split("'") if name.startswith("x")] == [f"x{place}" for place in range(29, 21, -1)]
     assert "and 22 more columns" in said
     assert len(found.table()) == 2 + 31 + 2
-    assert words.Health.from_json(json.loads(json.dumps(asdict(found)))) == found
+    assert words.DataQualityReport.from_json(json.loads(json.dumps(asdict(found)))) == found
     (said,) = a_report({"values": 0.1, "columns": np.append(np.full(5, 0.4), np.zeros(26))}, rules).warnings
     assert said.startswith("many values do not fit their declarations, most in 'x0', 'x1', 'x2', 'x3', 'x4': declare")
 
@@ -315,8 +315,8 @@ def test_a_look_is_charged_within_the_promise_and_its_mu_composed(people, ledger
         (charge,) = kept.charges("everyone")
     assert (charge.epsilon, charge.delta) == (1.0, 1e-6)
     assert charge.mu == pytest.approx(gdp.mu_for(1.0, 1e-6), rel=1e-6)
-    assert "table-health.md#h1" in trained.summary.statement
+    assert "data-quality.md#h1" in trained.summary.statement
     with Ledger.open(tmp_path / "run" / "ledger.sqlite") as own:
         number, entry = own.releases()[0]
-    assert (number, entry.mechanism) == (-2, "table-health")
-    assert trained.plan["guarantee"]["health"]["share"] == 0.05
+    assert (number, entry.mechanism) == (-2, "data-quality")
+    assert trained.plan["guarantee"]["data_quality"]["share"] == 0.05

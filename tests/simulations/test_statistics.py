@@ -264,7 +264,7 @@ def test_no_noise_is_drawn_twice_whatever_columns_are_called(own_ledger: Path, m
 
     monkeypatch.setattr(SecureNoise, "stream", noting)
     rows = np.arange(3000)
-    names = ["users", "bought", "places", "cells", "closer", "declare", "items"]
+    names = ["users", "estimates", "places", "cells", "closer", "declare", "items"]
     table = pd.DataFrame({"who": rows, "age": rows % 70, **dict.fromkeys(names, rows % 2)})
     find_bounds(table, user="who", epsilon=20.0, items=True, numeric=["age"], categorical=names)
     assert len(drawn) == len(set(drawn)) >= 5
@@ -498,7 +498,7 @@ def test_every_question_is_answered_for_one_price(declared):
     assert quartile.cell == "0.25"
     assert 27 < quartile.value < 42
     assert 37 < middle.value < 62
-    assert ("bought" in "".join(found.remarks).lower()) is not declared
+    assert ("estimates" in "".join(found.remarks).lower()) is not declared
     assert found.statement.startswith("SIMULATED")
     assert json.loads(json.dumps(found.as_json()))["users"] == USERS
 

@@ -25,7 +25,7 @@ from quoron.cli.app import invoke
 from quoron.training import lifetime, run, table
 from quoron.training import start as preparing
 from quoron_client.protocol.questions import Answers, Question
-from quoron_privacy.counts.data_quality import TableHealth
+from quoron_privacy.counts.data_quality import DataQuality
 from quoron_privacy.noise.streams import SecureNoise
 from quoron_privacy.release import Sums
 
@@ -140,11 +140,11 @@ def fixed(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFact
         computed = ask(self, replace(question, reduction=None))  # whatever computing may say or raise
         return replace(computed, values=np.zeros_like(computed.values), status=np.zeros_like(computed.status))
 
-    def looked(self: TableHealth, sums: Sums, stream: Any) -> Any:
+    def looked(self: DataQuality, sums: Sums, stream: Any) -> Any:
         return release(self, replace(sums, total=np.zeros_like(sums.total)), stream)
 
-    release = TableHealth.release
-    monkeypatch.setattr(TableHealth, "release", looked)
+    release = DataQuality.release
+    monkeypatch.setattr(DataQuality, "release", looked)
     ask = table.CuratorEngine.ask
     monkeypatch.setattr(table.CuratorEngine, "ask", same)
 
@@ -276,6 +276,6 @@ def test_a_fingerprint_of_the_table_that_is_kept_is_caught(
 
 
 def test_a_look_without_noise_is_caught(differing: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(TableHealth, "release", lambda self, sums, stream: self.reduction.mean(sums))
+    monkeypatch.setattr(DataQuality, "release", lambda self, sums, stream: self.reduction.mean(sums))
     one_pass = RULES.replace("dp-sgd-wor", "one-pass-dp-sgd") + "[train]\ndata_quality = 0.3\n"
     assert "run/summary.json" in differing("nothing at all", twin=True, rules=one_pass)

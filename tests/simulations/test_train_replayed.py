@@ -16,7 +16,7 @@ import pytest
 
 from cover import by_default
 from quoron.training import run
-from quoron_privacy.counts.private_bounds import Bought
+from quoron_privacy.counts.private_bounds import EstimatedBounds
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_server.algorithms.whitened.method import WhitenedTracking
 from simulations.test_train_leaks import MORE, hold_chance, honest, left_behind
@@ -53,18 +53,18 @@ class Tape:
         self.held: list[tuple[Any, Any, Any]] = []  # what is public of it, what it is of, what was released
         self.at: int | None = None  # of a replay
         self.moved = 0.0  # in sensitivities, at most
-        release, names = GaussianNoise.release, Bought.release_names
+        release, names = GaussianNoise.release, EstimatedBounds.release_names
 
         def released(noise: GaussianNoise, value: Any, stream: Any) -> Any:
             return self.told((noise, np.shape(value)), value, lambda: release(noise, value, stream).copy()).copy()
 
-        def named(paid: Bought, counts: Any, stream: Any, **more: Any) -> Any:
+        def named(paid: EstimatedBounds, counts: Any, stream: Any, **more: Any) -> Any:
             with monkeypatch.context() as plain:
                 plain.setattr(GaussianNoise, "release", release)
                 return self.told((paid, len(counts)), None, lambda: names(paid, counts, stream, **more))
 
         monkeypatch.setattr(GaussianNoise, "release", released)
-        monkeypatch.setattr(Bought, "release_names", named)
+        monkeypatch.setattr(EstimatedBounds, "release_names", named)
 
     def told(self, public: Any, value: Any, draw: Callable[[], Any]) -> Any:
         if self.at is None:
@@ -111,10 +111,10 @@ def differing(tapes, tmp_path, capsys, caplog, monkeypatch) -> Callable[..., lis
 
 @pytest.mark.parametrize("neighbour", by_default(MORE, SOME))
 @pytest.mark.parametrize(
-    "rules", by_default({"bought": UNDECLARED, "zero-out": ZERO_OUT, "classes": CLASSES}, ("bought",))
+    "rules", by_default({"estimates": UNDECLARED, "zero-out": ZERO_OUT, "classes": CLASSES}, ("estimates",))
 )
 def test_all_that_a_run_shows_and_keeps_is_a_function_of_its_releases(rules, neighbour, differing):
-    assert differing(neighbour, {"bought": UNDECLARED, "zero-out": ZERO_OUT, "classes": CLASSES}[rules]) == []
+    assert differing(neighbour, {"estimates": UNDECLARED, "zero-out": ZERO_OUT, "classes": CLASSES}[rules]) == []
 
 
 @pytest.mark.slow

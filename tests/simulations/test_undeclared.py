@@ -26,7 +26,7 @@ from quoron_client.data import row_kinds, tables
 from quoron_client.losses import Linear
 from quoron_client.losses.own import Declaration, declared_loss
 from quoron_client.protocol.domains import L2Ball, is_free
-from quoron_privacy.counts.private_bounds import KINDS, Bought
+from quoron_privacy.counts.private_bounds import KINDS, EstimatedBounds
 from quoron_privacy.errors import ConfigError, DataError, Infeasible, NothingReleased
 from quoron_privacy.noise.streams import SeededNoise
 from quoron_server.wording import domain_words
@@ -62,7 +62,7 @@ def test_a_plan_says_beforehand_what_is_bought_and_what_is_left_and_looks_at_no_
     assert any("estimating them takes" in each and "epsilon=" in each for each in planned.remarks)
     assert any("two classes and 4 numbers, the fewest; the most, 97, leave 0." in each for each in planned.remarks)
     assert planned.plan.guarantee.epsilon == 4.0
-    assert planned.plan.guarantee.bought.share > 0
+    assert planned.plan.guarantee.estimates.share > 0
     assert not ledger.exists() or not charges(ledger)
     people.to_csv(tmp_path / "people.csv", index=False)
     told = ["train", str(tmp_path / "people.csv"), "--user", "who", "--label", "ill", "--epsilon", "4", "--dry-run"]
@@ -122,7 +122,7 @@ def test_a_label_of_one_value_as_far_as_noise_tells_is_trained_on_and_named(peop
 
 
 def test_classes_of_a_label_are_found_whatever_many_columns_of_words_are_named_beside_it(ledger, tmp_path):
-    """The noise of one of two columns (bought-declarations#bd1): with that of one of eleven it has three of twelve."""
+    """The noise of one of two columns (private-bounds#bd1): with that of one of eleven it has three of twelve."""
     draw, users = np.random.default_rng(1), 1500
     people = pd.DataFrame({"who": np.arange(users)} | {f"w{k}": draw.choice([*"abcdef"], users) for k in range(10)})
     people["ill"] = [f"{each}{twice}" for each, twice in zip(people.w0, draw.integers(0, 2, users), strict=True)]
@@ -143,7 +143,7 @@ def test_under_zero_out_slots_that_hold_nobody_are_bought_nothing_of(people, led
     more = {"adjacency": "zero-out", "algorithm": "tracking-srgd", "settings": [f"population.users={USERS + 200}"]}
     trained = train(people, tmp_path / "run", **more)
     assert trained.summary.adjacency == "zero-out"
-    assert trained.plan["guarantee"]["bought"]["users"] == USERS + 200
+    assert trained.plan["guarantee"]["estimates"]["users"] == USERS + 200
 
 
 @pytest.mark.parametrize("kind", [pa.timestamp("s"), pa.timestamp("s", "Mars/Phobos"), pa.list_(pa.int64())])
@@ -176,14 +176,14 @@ def test_a_simulation_buys_as_the_real_run_would_the_same_for_the_same_seed(peop
     assert configs.parse(written).population.label.classes == ("no", "yes")
     assert runs[0].config.privacy.epsilon < 4.0
     assert set(runs[0].model.classes_) == {"no", "yes"}
-    assert quoron.plan(tmp_path / "people.csv", **given).plan.guarantee.bought is not None
+    assert quoron.plan(tmp_path / "people.csv", **given).plan.guarantee.estimates is not None
 
 
 def test_dates_of_a_pandas_frame_are_bought_as_those_of_its_file_are(people, ledger, tmp_path):
     """A frame's type of dates may be made of values: the plan is that of the same column as text."""
     born = pd.Series(pd.date_range("1930-01-01", periods=len(people), freq="16D"))
     plans = [
-        quoron.train(people.assign(born=some), user="who", label="ill", **QUICK, dry_run=True).plan.guarantee.bought
+        quoron.train(people.assign(born=some), user="who", label="ill", **QUICK, dry_run=True).plan.guarantee.estimates
         for some in (born, born.dt.tz_localize("UTC"), born.astype(str))
     ]
     assert len({(plan.columns, plan.names, plan.scales) for plan in plans}) == 1
@@ -238,7 +238,9 @@ def test_whether_anybody_who_is_drawn_is_there_is_told_by_noise_alone(held):
     """Under zero-out a slot may hold nobody, and so may all that are drawn: that was an error, which told of it."""
     kinds = {"who": pa.string(), "x": pa.float64(), "w": pa.string()}
     table = pa.table({name: pa.array(values, kinds[name]) for name, values in held.items()})
-    paid = Bought.calibrate(users=100, columns=3, names=1, epsilon=1.0, delta=1e-6, share=0.5, adjacency="zero-out")
+    paid = EstimatedBounds.calibrate(
+        users=100, columns=3, names=1, epsilon=1.0, delta=1e-6, share=0.5, adjacency="zero-out"
+    )
     wants = [Want("x", "number"), Want("w", "label"), Want("items per user", "items")]
     owners = np.arange(table.num_rows)
     for seed in range(8):  # of whom some draw the one that is there, and some do not
@@ -285,7 +287,7 @@ def test_whatever_noise_says_is_a_configuration_or_a_statement(age, ward, ill, i
         if "range" in said_:
             said_["held"] = 1500.0
             said_["range"].sort()
-    paid = Bought.calibrate(users=1500, columns=4, names=3, epsilon=4.0, delta=1e-6, share=0.1)
+    paid = EstimatedBounds.calibrate(users=1500, columns=4, names=3, epsilon=4.0, delta=1e-6, share=0.1)
     try:
         found = Found.of(asked, released, paid=paid, widest=8, known=False)
         declared = estimated.configured(config, asked, found)
@@ -302,7 +304,7 @@ def declared_by(ill: dict[str, Any], *, text: bool = False) -> Found:
     released = {"age": {"kind": "number", "votes": votes_, "range": [0.0, 90.0], "held": 1900.0}}
     released["ill"] = {"kind": "number", "votes": votes_, "names": [[name, held] for name, held in ill.items()]}
     asked = Wanted((Want("age", "any"),), {}, Want("ill", "label"), None, ())
-    paid = Bought.calibrate(users=2000, columns=2, names=2, epsilon=4.0, delta=1e-6, share=0.1)
+    paid = EstimatedBounds.calibrate(users=2000, columns=2, names=2, epsilon=4.0, delta=1e-6, share=0.1)
     return Found.of(asked, released, paid=paid, widest=8, known=False, text=text)
 
 

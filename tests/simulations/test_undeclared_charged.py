@@ -22,12 +22,12 @@ from quoron.training import column_bounds, data_quality, evaluated, run
 from quoron.training.estimated import MOST_CLASSES, Declarations
 from quoron_client.data.users import Numbering
 from quoron_privacy.counts.held_out import HeldOut
-from quoron_privacy.counts.private_bounds import Bought
+from quoron_privacy.counts.private_bounds import EstimatedBounds
 from quoron_privacy.errors import ConfigError, DataError, NothingReleased, OtherVersion, RunError
 from quoron_server.books.ledger import Ledger
 from quoron_server.books.lifetime_ledger import PopulationLedger
-from quoron_server.plan import BOUGHT, PLANNED, PREFACE
-from undeclared import TABLE, bought, charges, crowd, train
+from quoron_server.plan import ESTIMATES, PLANNED, PREFACE
+from undeclared import TABLE, charges, crowd, estimates, train
 
 
 @pytest.fixture
@@ -48,8 +48,8 @@ def test_all_of_it_is_charged_before_any_value_is_looked_at_and_committed_before
         column_bounds, "release", lambda *given: order.append(f"looked after {len(charges(ledger))}") or release(*given)
     )
 
-    def buying(self: Ledger, *given: Any, **more: Any) -> None:
-        if given[0] == BOUGHT:
+    def estimating(self: Ledger, *given: Any, **more: Any) -> None:
+        if given[0] == ESTIMATES:
             order.append(f"told: {(tmp_path / 'run' / 'declared.toml').exists()}")
         commit(self, *given, **more)
 
@@ -58,14 +58,16 @@ def test_all_of_it_is_charged_before_any_value_is_looked_at_and_committed_before
         spend(self, question, *more)
 
     monkeypatch.setattr(column_bounds, "release", looking)
-    monkeypatch.setattr(Ledger, "commit", buying)
+    monkeypatch.setattr(Ledger, "commit", estimating)
     monkeypatch.setattr(Ledger, "spend", spending)
     train(people, tmp_path / "run")
     assert order[:3] == ["looked after 1", "told: False", "asked"]
     with Ledger.open(tmp_path / "run" / "ledger.sqlite") as own:
-        first = [entry for number, entry in own.releases() if number == BOUGHT]
+        first = [entry for number, entry in own.releases() if number == ESTIMATES]
         plan = json.loads(own.plan_json)
-    announced = Bought(**plan["guarantee"]["bought"] | {"scales": tuple(plan["guarantee"]["bought"]["scales"])})
+    announced = EstimatedBounds(
+        **plan["guarantee"]["estimates"] | {"scales": tuple(plan["guarantee"]["estimates"]["scales"])}
+    )
     assert first
     assert all(entry in announced.entries() for entry in first)
 
@@ -73,7 +75,7 @@ def test_all_of_it_is_charged_before_any_value_is_looked_at_and_committed_before
 MOMENTS = [
     (Ledger, "create"),
     (PopulationLedger, "charge"),
-    (Ledger, "commit", BOUGHT),
+    (Ledger, "commit", ESTIMATES),
     (Ledger, "commit", PLANNED),
     (RunFolder, "write_text"),
     (Ledger, "commit", PREFACE),
@@ -106,18 +108,18 @@ def test_a_run_that_dies_anywhere_is_charged_once_and_tells_one_story(when, peop
                 plain(*given, **more)
             raise KeyboardInterrupt
 
-        before = bought(out) if (out / "ledger.sqlite").exists() else None
+        before = estimates(out) if (out / "ledger.sqlite").exists() else None
         with monkeypatch.context() as once:
             once.setattr(kind, name, classmethod(dies) if isinstance(real, classmethod) else dies)
             with pytest.raises(KeyboardInterrupt):
                 train(people, out)
         gc.collect()  # a process that dies closes its files
-        kept = bought(out) if (out / "ledger.sqlite").exists() else None
+        kept = estimates(out) if (out / "ledger.sqlite").exists() else None
         assert before in (None, kept)
         assert len(charges(ledger)) <= 1
     trained = quoron.resume(out)
     assert len(charges(ledger)) == 1
-    assert bought(out)["bought"] == drawn[-1][0]
+    assert estimates(out)["estimates"] == drawn[-1][0]
     assert len(drawn) == (2 if when == "before" else 1)
     assert {line.column for line in trained.estimated} == {"age", "dose", "ward", "ill", "items per user"}
     if when == "before":
@@ -132,8 +134,8 @@ def test_whatever_goes_wrong_with_the_plan_of_what_was_bought_tells_of_one_relea
     would have told of k."""
     out, heard = tmp_path / "run", []
 
-    def fails(*_: Any, bought: Declarations, **__: Any) -> None:
-        heard.append(bought.found.ranges["age"])
+    def fails(*_: Any, estimates: Declarations, **__: Any) -> None:
+        heard.append(estimates.found.ranges["age"])
         raise wrong(f"of ages {heard[-1]}")
 
     with monkeypatch.context() as twice:
@@ -142,7 +144,7 @@ def test_whatever_goes_wrong_with_the_plan_of_what_was_bought_tells_of_one_relea
             with pytest.raises(NothingReleased if wrong is ConfigError else wrong, match="of ages"):
                 train(people, out)
     assert len(set(heard)) == len(charges(ledger)) == 1
-    assert list(heard[0]) == bought(out)["bought"]["age"]["range"]
+    assert list(heard[0]) == estimates(out)["estimates"]["age"]["range"]
     if wrong is not ConfigError:  # which is a statement
         assert json.loads({each.column: each.value for each in train(people, out).estimated}["age"])
 
@@ -156,7 +158,7 @@ def test_what_was_bought_by_another_forecast_or_is_in_no_promise_is_not_gone_on_
         raise RunError("no memory")
 
     def forgets(*given: Any, released: Any = column_bounds.release) -> Any:
-        monkeypatch.setattr(run.buying, "within", lambda *given: data_quality.plan(*given[:3]))
+        monkeypatch.setattr(run.estimating, "within", lambda *given: data_quality.plan(*given[:3]))
         return released(*given)
 
     with monkeypatch.context() as once:
@@ -208,10 +210,10 @@ def test_a_program_that_is_killed_around_a_purchase_goes_on(at, when, people, le
         dying.words(Moment(at, when), "quoron", *command), check=False, capture_output=True, timeout=300
     )
     assert dead.returncode == -signal.SIGKILL
-    kept = bought(tmp_path / "run") if at != "charge" else None
+    kept = estimates(tmp_path / "run") if at != "charge" else None
     trained = quoron.resume(tmp_path / "run")
     assert len(charges(ledger)) == 1
-    assert kept is None or bought(tmp_path / "run") == kept
+    assert kept is None or estimates(tmp_path / "run") == kept
     assert (kept is None) == (at == "charge" or (at, when) == ("bounds", "before"))
     assert trained.estimated
 
@@ -221,7 +223,7 @@ def test_slots_are_the_same_users_in_what_is_bought_and_in_all_that_follows(peop
     a part in what was bought. The twin is a run that does not remember whom it bought from."""
     bought_from, measured, release, batches = [], [], column_bounds.release, evaluated.batches
 
-    def buying(*given: Any) -> Any:
+    def estimating(*given: Any) -> Any:
         bought_from.append(set(names()[given[6]]))
         return release(*given)
 
@@ -232,7 +234,7 @@ def test_slots_are_the_same_users_in_what_is_bought_and_in_all_that_follows(peop
     def names() -> Any:
         return np.unique(table["who"].to_numpy())
 
-    monkeypatch.setattr(column_bounds, "release", buying)
+    monkeypatch.setattr(column_bounds, "release", estimating)
     monkeypatch.setattr(evaluated, "batches", measuring)
     table, out = people.assign(who=[f"u{each:04}" for each in people["who"]]), tmp_path / "run"
     with monkeypatch.context() as once:

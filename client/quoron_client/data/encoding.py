@@ -35,7 +35,7 @@ Declarations that the types of columns alone show to be a mistake: before anythi
 
 Types are those of Arrow and Parquet schemas, which are public as the names of columns are. Nothing here looks at a
 value or at what was made of values: not of CSV, not of a pandas column, not at the values of a dictionary, not at a
-column that is null throughout. What only values tell is estimated (docs/privacy/table-health.md).
+column that is null throughout. What only values tell is estimated (docs/privacy/data-quality.md).
 """
 
 import json
@@ -330,7 +330,7 @@ class Balanced:
         return cls(number)
 
     def by(self, shares: Sequence[float] | Vector, error: float) -> "ClassWeights":
-        """Return what shares (K,) say that were released with this standard error: docs/privacy/table-health.md#h3.
+        """Return what shares (K,) say that were released with this standard error: docs/privacy/data-quality.md#h3.
 
         In inverse proportion to them, each held within [2 errors, 1] first; then no less than 1/cap of the largest.
         """

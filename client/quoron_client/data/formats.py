@@ -133,10 +133,10 @@ KINDS: dict[str, Kind] = {
 }
 SAID = ".csv, .tsv, .jsonl, .parquet or .feather"  # of them to people; text may end in .gz, too
 _PACKED = "Unpack it; text may stay packed as .gz."
-_SHEET = "Save its sheet as CSV."
+_SPEC = "Save its sheet as CSV."
 _FIXES = {
     **dict.fromkeys((".zip", ".bz2", ".xz", ".zst", ".7z", ".tar", ".tgz", ".gz"), _PACKED),
-    **dict.fromkeys((".xlsx", ".xls", ".xlsm", ".ods"), _SHEET),
+    **dict.fromkeys((".xlsx", ".xls", ".xlsm", ".ods"), _SPEC),
     **dict.fromkeys(
         (".txt", ".dat", ".asc", ".data"), "Of rows of text rename it to .csv, or to .tsv if tabs part their cells."
     ),
@@ -146,7 +146,7 @@ _FIXES = {
 _MAGIC = (
     (b"\x1f\x8b", "a gzip file", "Rename it to .csv.gz, or unpack it."),
     (b"PK\x03\x04", "a zip file or a spreadsheet", "Unpack it, or save its sheet as CSV."),
-    (b"\xd0\xcf\x11\xe0", "an old spreadsheet", _SHEET),
+    (b"\xd0\xcf\x11\xe0", "an old spreadsheet", _SPEC),
     (b"BZh", "a bzip2 file", _PACKED),
     (b"\xfd7zXZ", "an xz file", _PACKED),
     (b"\x28\xb5\x2f\xfd", "a zstd file", _PACKED),

@@ -38,7 +38,7 @@ What encoding passes over in silence: values that do not fit their declaration, 
     tally.add(owners, block.marks)          # of rows that `fused.encode` has read
     tally.fitting(everybody=True)
 
-A function of each row alone, and private: it is for a release with noise (docs/privacy/table-health.md).
+A function of each row alone, and private: it is for a release with noise (docs/privacy/data-quality.md).
 """
 
 import sys

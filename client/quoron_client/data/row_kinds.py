@@ -5,7 +5,7 @@
     >>> [KINDS[each] for each in kinds(table, "age")]
     ['number', 'date', 'boolean', 'text', 'missing', 'missing']
 
-A function of each value alone, and private: it is for a release with noise (docs/privacy/bought-declarations.md).
+A function of each value alone, and private: it is for a release with noise (docs/privacy/private-bounds.md).
 """
 
 import numpy as np

@@ -27,7 +27,7 @@ from quoron_privacy.errors import ConfigError, WireError
 from quoron_privacy.two_servers import rows as ring
 from quoron_privacy.two_servers import seals
 from quoron_privacy.two_servers.rows import RingReduction
-from quoron_privacy.two_servers.specification import RoundSheet, Sheet
+from quoron_privacy.two_servers.specification import MechanismSpec, RoundSpec
 from quoron_protos.v1 import federation_pb2 as federation
 
 _LOG = logging.getLogger("quoron.client")
@@ -49,17 +49,17 @@ class Pinned:
         """By public terms alone. Raises WireError and IdentityError, which say why this client takes no part."""
         consent = message.consent
         masked.check_signature(consent, consent.signature, self.second_server)
-        sheet = Sheet.read(message.sheet)
+        spec = MechanismSpec.read(message.spec)
         _require("suite", consent.suite, seals.SUITE)
         _require("run", consent.run, terms.run)
-        _require("sheet", consent.sheet_digest.hex(), sheet.digest().hex())
+        _require("spec", consent.spec_digest.hex(), spec.digest().hex())
         _require("epsilon", consent.epsilon, terms.epsilon)
         _require("delta", consent.delta, terms.delta)
         _require("adjacency", consent.adjacency, terms.adjacency)
         _require("simulation", consent.simulation, terms.simulation)
-        _require("rounds", len(sheet.rounds), terms.rounds)
-        _require("participations", consent.participations, sheet.participations)
-        _require("separation", consent.separation, sheet.separation)
+        _require("rounds", len(spec.rounds), terms.rounds)
+        _require("participations", consent.participations, spec.participations)
+        _require("separation", consent.separation, spec.separation)
         _require("bytes of a plan's digest", len(consent.plan_digest), 32)
         try:
             seals.seal(consent.run_key, bytes(32), b"")  # now, and not when an answer is due
@@ -67,7 +67,7 @@ class Pinned:
             raise WireError(f"Expected the second server's consent to hold the run's key: {error}") from None
         if consent.expires <= time.time():
             raise WireError("Expected a valid consent of the second server, got one that is over. Check both clocks.")
-        return Masking(terms.run, consent.plan_digest, sheet, consent.run_key, consent.expires, self.fingerprint)
+        return Masking(terms.run, consent.plan_digest, spec, consent.run_key, consent.expires, self.fingerprint)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,47 +76,47 @@ class Masking:
 
     run: str
     plan_digest: bytes
-    sheet: Sheet
+    spec: MechanismSpec
     run_key: bytes
     expires: int
     fingerprint: bytes
 
     def may(self, before: Collection[int], round_: int) -> bool:
         """Return whether the plan lets one user answer in a round, after those `before`: count, separation, phase."""
-        return self.sheet.admits(before, round_)
+        return self.spec.admits(before, round_)
 
     def rows(self, round_: int, message: federation.Question) -> RingReduction:
         """Return what a question makes of an answer, by the plan's sheet. WireError for what is none of its rounds."""
         if not message.HasField("row"):
             raise WireError("Expected a question that says what rows are made of an answer, got none.")
-        return masked.row_from_wire(message.row, self.sheet.rounds[round_])
+        return masked.row_from_wire(message.row, self.spec.rounds[round_])
 
     def answer(
         self, name: tuple[str, int, bytes], body: bytes, rows: RingReduction, values: NDArray[np.float64] | None
     ) -> bytes:
         """Return a new answer to a question, of whose task `body` is the digest: the zero row without `values`."""
         run, round_, digest = name
-        sheet = self.sheet.rounds[round_]
-        row = _row(rows, sheet, values)
+        spec = self.spec.rounds[round_]
+        row = _row(rows, spec, values)
         asked = masked.question_digest(run, round_, digest, body)
         seed = ring.seed_for(secrets.token_bytes(32), run, round_, asked, row)
         about = seals.info(seals.SUITE, run, self.plan_digest, round_, asked, self.fingerprint)
         sealed = seals.seal(self.run_key, seed, about)
-        hidden = ring.added(row, ring.mask(seed, sheet.length))
+        hidden = ring.added(row, ring.mask(seed, spec.length))
         return masked.answer_to_wire(run, round_, digest, hidden, sealed).SerializeToString()
 
 
-def _row(rows: RingReduction, sheet: RoundSheet, values: NDArray[np.float64] | None) -> NDArray[np.int64]:
+def _row(rows: RingReduction, spec: RoundSpec, values: NDArray[np.float64] | None) -> NDArray[np.int64]:
     """The integers of one user, within the plan's unit in whole numbers, whatever the question and the items do."""
     try:
         with np.errstate(all="ignore"):
             if values is not None and np.isfinite(values).all():
                 row: NDArray[np.int64] = rows.rows(values.reshape(1, -1), np.ones(1, np.bool_))[0]
-                if ring.fits(row, sheet):
+                if ring.fits(row, spec):
                     return row
     except Exception:  # whatever it is, nobody else may learn of it
         _LOG.debug("The row could not be made.", exc_info=True)
-    return np.zeros(sheet.length, np.int64)
+    return np.zeros(spec.length, np.int64)
 
 
 def _require(what: str, found: object, wanted: object) -> None:

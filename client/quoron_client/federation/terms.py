@@ -164,9 +164,9 @@ def terms_digest(description: str) -> bytes:
 
 def announced_digest(message: federation.Announcement) -> bytes:
     """Return the same with what the second server of two servers has said of the plan, 32 bytes then."""
-    if not message.sheet and not message.HasField("consent"):
+    if not message.spec and not message.HasField("consent"):
         return terms_digest(message.description)
-    said = message.description.encode(), message.sheet.encode(), message.consent.SerializeToString(deterministic=True)
+    said = message.description.encode(), message.spec.encode(), message.consent.SerializeToString(deterministic=True)
     return blake2b(b"".join(sha256(each).digest() for each in said), person=b"quoron-terms", digest_size=32).digest()
 
 

@@ -24,13 +24,13 @@ from quoron_privacy.errors import ConfigError, IdentityError, WireError
 from quoron_privacy.two_servers import rows as kinds
 from quoron_privacy.two_servers.rows import RingReduction
 from quoron_privacy.two_servers.seals import SEALED
-from quoron_privacy.two_servers.specification import RoundSheet
+from quoron_privacy.two_servers.specification import RoundSpec
 from quoron_protos.v1 import federation_pb2 as federation
 from quoron_protos.v1 import helper_pb2 as helper
 
 TWO_SERVERS = "two-servers"
 Words = NDArray[np.uint64]
-_OWN = "sheet", "chains"  # of the plan and of the servers: no question says them
+_OWN = "spec", "chains"  # of the plan and of the servers: no question says them
 _ROWS: Mapping[str, type] = {
     name: kind for name, kind in vars(kinds).items() if name.endswith("Rows") and isinstance(kind, type)
 }
@@ -57,7 +57,7 @@ def row_to_wire(reduction: RingReduction) -> federation.Row:
     return message
 
 
-def row_from_wire(message: federation.Row, sheet: RoundSheet) -> RingReduction:
+def row_from_wire(message: federation.Row, spec: RoundSpec) -> RingReduction:
     """Return the rows of a question, by the sheet of the agreed plan. WireError for what is none."""
     kind = _ROWS.get(message.kind)
     if kind is None:
@@ -72,7 +72,7 @@ def row_from_wire(message: federation.Row, sheet: RoundSheet) -> RingReduction:
         for name, value in message.numbers.items()
     }
     try:
-        made: RingReduction = kind(sheet=sheet, **numbers, **arrays)
+        made: RingReduction = kind(spec=spec, **numbers, **arrays)
     except (TypeError, ValueError, ConfigError) as error:
         raise WireError(f"Expected rows of the announced sheet, got others: {error}") from None
     return made

@@ -1,15 +1,15 @@
 """How well a table fits what was declared of it: one clipped vector a user, released once, before anything is learnt.
 
-    >>> health = TableHealth.for_mu(users=1000, columns=20, labels=2, mu=0.053)
-    >>> round(health.errors.unusable, 3), round(health.threshold(health.errors.unusable), 2)
+    >>> quality = DataQuality.for_mu(users=1000, columns=20, labels=2, mu=0.053)
+    >>> round(quality.errors.unusable, 3), round(quality.threshold(quality.errors.unusable), 2)
     (0.042, 0.17)
-    >>> round(health.visible, 2)
+    >>> round(quality.visible, 2)
     0.26
 
 A user's vector holds whether none of its rows can be used, the shares of its usable rows with each label, the share of
 all its values that do not fit, and that share for each column. All of it is at least zero and the whole has norm at
 most one, so two users' vectors are at most √2 apart. Statement, weights, proof and what it can see:
-docs/privacy/table-health.md.
+docs/privacy/data-quality.md.
 """
 
 import math
@@ -61,10 +61,10 @@ class Shares:
 
 
 @dataclass(frozen=True, slots=True)
-class TableHealth:
+class DataQuality:
     """The release, and what it leaves of a whole promise to whatever else is released.
 
-    Formal guarantee: `effective_mu`-GDP with exact noise (table-health#h1), for whatever users hold.
+    Formal guarantee: `effective_mu`-GDP with exact noise (data-quality#h1), for whatever users hold.
 
     | input                                   | what happens                                              |
     | --------------------------------------- | --------------------------------------------------------- |
@@ -101,7 +101,7 @@ class TableHealth:
         adjacency: Adjacency = "replace-one",
         share: float = 0.0,
         rest: tuple[float, float] = (0.0, 0.0),
-    ) -> "TableHealth":
+    ) -> "DataQuality":
         """Return the least noise for a μ-GDP release; Infeasible if rounding to the grid alone costs μ."""
         sensitivity = acute_sensitivity(1.0, users, adjacency)
         noise = GaussianNoise.for_mu(sensitivity=sensitivity, mu=mu, dimension=_dimension(columns, labels))
@@ -155,7 +155,7 @@ class TableHealth:
         return float(ndtr((share - self.threshold(error)) / error))
 
     def verify(self, epsilon: float, delta: float, *, users: int, adjacency: str, own: tuple[float, float]) -> None:
-        """table-health#h1 at its own numbers, `own` = (μ, total variation) of the rest; VerificationError else.
+        """data-quality#h1 at its own numbers, `own` = (μ, total variation) of the rest; VerificationError else.
 
         By the second account, and by the distance of two vectors written out: nothing that calibrated is asked.
         """
@@ -207,7 +207,7 @@ class TableHealth:
     def entry(self) -> Release:
         """Return the ledger entry of the release."""
         parameters = {"sensitivity": self._gaussian.sensitivity, "scale": self.scale}
-        return Release("table-health", parameters | {"users": self.users, "dimension": self.dimension})
+        return Release("data-quality", parameters | {"users": self.users, "dimension": self.dimension})
 
     @property
     def _weights(self) -> tuple[float, float, float]:
@@ -226,12 +226,12 @@ def looked_at(users: int) -> int:
 def share_for(*, users: int, columns: int, labels: int, mu: float, adjacency: Adjacency = "replace-one") -> float:
     """s where nothing else is said: as much of μ² as shows SEEN of the users, from LEAST to MOST; 0 if MOST shows none.
 
-    A function of public numbers. What it costs is in docs/privacy/table-health.md: noise grows by 1 / √(1 - s).
+    A function of public numbers. What it costs is in docs/privacy/data-quality.md: noise grows by 1 / √(1 - s).
     """
 
     def visible(share: float) -> float:
         own = mu * math.sqrt(share)
-        return TableHealth.for_mu(users=users, columns=columns, labels=labels, mu=own, adjacency=adjacency).visible
+        return DataQuality.for_mu(users=users, columns=columns, labels=labels, mu=own, adjacency=adjacency).visible
 
     if visible(MOST) > 1:
         return 0.0
@@ -256,7 +256,7 @@ def calibrate(
     columns: int,
     labels: int,
     adjacency: Adjacency,
-) -> TableHealth | None:
+) -> DataQuality | None:
     """Return what a promise of `rest(epsilon, delta, share)` leaves, kept as `own` = (μ, total variation).
 
     None where the samplers have taken it all.
@@ -271,7 +271,7 @@ def calibrate(
     if square <= 0.5 * share * whole**2:
         return None
     kept = rest(epsilon, delta, share)
-    return TableHealth.for_mu(
+    return DataQuality.for_mu(
         users=users,
         columns=columns,
         labels=labels,

@@ -10,7 +10,7 @@
 
 A user has the same number of marks whatever it holds: they are its own rows, sorted, at evenly spaced places. So a
 count of marks is a whole number, one user adds at most `MARKS` to a column's, and what it adds depends on nobody else.
-Statement and proofs: docs/privacy/bought-declarations.md.
+Statement and proofs: docs/privacy/private-bounds.md.
 
 Windows: where nearly all of what was counted lies, read off noisy counts, and the cells of the next, closer look.
 
@@ -26,7 +26,7 @@ Everything here is a function of released numbers, or of one user's own.
 
 Declarations that nobody made, estimated within a run's own guarantee: kinds, ranges and names of all columns at once.
 
-    >>> plan = Bought.calibrate(users=1000, columns=11, names=1, epsilon=2.0, delta=1e-6, share=0.3)
+    >>> plan = EstimatedBounds.calibrate(users=1000, columns=11, names=1, epsilon=2.0, delta=1e-6, share=0.3)
     >>> errors = plan.errors(columns=11, names=1)
     >>> round(errors.places), round(errors.cells), round(plan.threshold(1)), round(plan.rest_epsilon, 2)
     (34, 34, 87, 1.65)
@@ -41,7 +41,7 @@ leaves; once more where one or two cells hold nearly all; names with enough mark
     >>> year, ill = 2007.0 + owners % 10, (owners % 3 == 0).astype(float)
     >>> rows = [marks(each, owners, 1000) for each in (year, ill)]
     >>> numbers, kinds = (np.stack(each, axis=1) for each in zip(*rows, strict=True))  # (users, columns, MARKS)
-    >>> plan = Bought.calibrate(users=1000, columns=2, names=1, epsilon=2.0, delta=1e-6, share=0.1)
+    >>> plan = EstimatedBounds.calibrate(users=1000, columns=2, names=1, epsilon=2.0, delta=1e-6, share=0.1)
     >>> counts = plan.release_places(plan.place_counts(numbers, kinds), noise.stream("bought", "places"))
     >>> shapes = plan.shapes(counts)
     >>> low, high = ranges(released_near(plan, numbers, shapes.windows, noise)[0])
@@ -54,7 +54,7 @@ leaves; once more where one or two cells hold nearly all; names with enough mark
     ['no', 'yes']
 
 Counts are whole numbers: those of parts of the users add, in any order. Statement, proof, what it needs and why not
-ranks: docs/privacy/bought-declarations.md.
+ranks: docs/privacy/private-bounds.md.
 """
 
 import math
@@ -307,11 +307,11 @@ class Shapes:
 
 
 @dataclass(frozen=True, slots=True)
-class Bought:
+class EstimatedBounds:
     """The four releases, and what they leave of a whole promise to whatever else is released.
 
     Formal guarantee: `mu`-GDP with exact noise, up to a total variation of `variation`, for whatever users hold
-    (bought-declarations#bd1).
+    (private-bounds#bd1).
 
     | input                                         | what happens                                               |
     | --------------------------------------------- | ---------------------------------------------------------- |
@@ -353,7 +353,7 @@ class Bought:
         delta: float,
         share: float,
         adjacency: Adjacency = "replace-one",
-    ) -> "Bought":
+    ) -> "EstimatedBounds":
         """Return the least noise for a share of μ(ε, δ)², and what promise that leaves; `share` from 1e-6 to 1.
 
         At share = 1 nothing is left (`rest_epsilon` = 0). Infeasible where samplers or the grid take it all.
@@ -503,7 +503,7 @@ class Bought:
         return shown
 
     def verify(self, epsilon: float, delta: float, *, users: int, adjacency: str, own: tuple[float, float]) -> None:
-        """bought-declarations#bd1 at its own numbers, `own` = (μ, variation) of the rest; VerificationError else.
+        """private-bounds#bd1 at its own numbers, `own` = (μ, variation) of the rest; VerificationError else.
 
         By the second account, with sensitivities and the tail written out: nothing that calibrated is asked.
         """
@@ -535,7 +535,7 @@ class Bought:
             if scale:
                 noise = self._gaussian(scale)
                 parameters = {"sensitivity": noise.sensitivity, "scale": scale, "users": float(self.users)}
-                made.append((Release(f"bought-{name}", parameters), noise.effective_mu(size)))
+                made.append((Release(f"bounds-{name}", parameters), noise.effective_mu(size)))
         return tuple(made)
 
     def costs(self) -> tuple[Cost, ...]:
@@ -543,15 +543,15 @@ class Bought:
         error, plural = self.errors(columns=self.columns, names=self.names), "s" * (self.columns != 1)
         words = f"values of {self.names:,} at most that {'is' if self.names == 1 else 'are'} words"
         told = {
-            "bought-places": (
+            "bounds-places": (
                 f"the kind of {self.columns:,} column{plural}, and about where its numbers lie",
                 error.places,
             ),
-            "bought-cells": ("a range of each that is a number", error.cells),
-            "bought-closer": ("a closer look at one whose numbers lie close together", error.closer),
-            "bought-names": (words, error.names),
+            "bounds-cells": ("a range of each that is a number", error.cells),
+            "bounds-closer": ("a closer look at one whose numbers lie close together", error.closer),
+            "bounds-names": (words, error.names),
         }
-        least = {"bought-names": self.threshold(self.names)} if self.names else {}
+        least = {"bounds-names": self.threshold(self.names)} if self.names else {}
         return tuple(
             Cost(what, self.share * (mu / self.mu) ** 2, deviation, least.get(entry.mechanism))
             for entry, mu in self.releases()
@@ -584,7 +584,7 @@ class Bought:
             raise ConfigError(f"Expected marks of shape (k, {columns}, {MARKS}), got {numbers.shape}.")
 
 
-def released_near(plan: Bought, numbers: Floats, around: Windows, noise: NoiseSource) -> tuple[Windows, bool]:
+def released_near(plan: EstimatedBounds, numbers: Floats, around: Windows, noise: NoiseSource) -> tuple[Windows, bool]:
     """Return where all marks (m, K, MARKS) lie in these windows, by the second release, and if there is a third."""
     near = plan.near(plan.release_cells(plan.cell_counts(numbers, around), noise.stream("bought", "cells")), around)
     which, window = plan.closer(near)
@@ -615,7 +615,7 @@ def share_for(
     A function of public numbers. Infeasible where MOST leaves errors of more than WORST and UNSEEN.
     """
     looked = looked_at(users)
-    plan = Bought.calibrate(
+    plan = EstimatedBounds.calibrate(
         users=looked, columns=columns, names=names, epsilon=epsilon, delta=delta, share=MOST, adjacency=adjacency
     )
     if looked < plan.needs:

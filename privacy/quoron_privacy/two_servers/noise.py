@@ -1,7 +1,7 @@
 """The noise of one server, what a sheet guarantees against one, and how long rows may be for it.
 
     >>> unit = unit_for(1.0, "clipped", "replace-one")
-    >>> sheet = Sheet((RoundSheet((Block("sum", 9, unit, "clipped"),)),) * 4, participations=4)
+    >>> sheet = Sheet((RoundSpec((Block("sum", 9, unit, "clipped"),)),) * 4, participations=4)
     >>> round(server_mu(sheet), 6)  # a user of all four rounds
     2.0
 
@@ -10,8 +10,8 @@ knows neither server's noise, both count: √½ of that μ. Statement and proof:
 
 The noise is whole steps for every coordinate, a function of the server's key and of all lists so far:
 
-    >>> from quoron_privacy.two_servers.specification import Block, RoundSheet
-    >>> sheet = Sheet((RoundSheet((Block("sum", 4, 1 << 28, "clipped"),)),))
+    >>> from quoron_privacy.two_servers.specification import Block, RoundSpec
+    >>> sheet = Sheet((RoundSpec((Block("sum", 4, 1 << 28, "clipped"),)),))
     >>> noise = ServerNoise(b"k" * 32, "run", bytes(32), sheet)
     >>> bool((noise.of(0, [bytes(32)]) == noise.of(0, [bytes(32)])).all())
     True
@@ -45,7 +45,7 @@ from quoron_privacy.errors import ConfigError, count, positive
 from quoron_privacy.noise.streams import GRID_BITS, SecureNoise
 from quoron_privacy.prefix.noise import Factorisation, factorise
 from quoron_privacy.release import Adjacency
-from quoron_privacy.two_servers.specification import ADJACENCIES, COUNTING, KINDS, SUMS, RoundSheet, Sheet
+from quoron_privacy.two_servers.specification import ADJACENCIES, COUNTING, KINDS, SUMS, MechanismSpec, RoundSpec
 from quoron_privacy.two_servers.specification import Block as Block
 
 Vector = NDArray[np.float64]
@@ -54,32 +54,32 @@ _ARITHMETIC = 1 + 1e-9  # rounding of plans, as in `prefix`
 _STEP = 2.0**-GRID_BITS
 
 
-def server_mu(sheet: Sheet, *, restored: int = 0) -> float:
+def server_mu(spec: MechanismSpec, *, restored: int = 0) -> float:
     """Return μ of what one server, or a party that it shows everything to, learns of a user of the sheet's rounds.
 
     The books of the other server were put back `restored` times. GDP for replace-one or zero-out, as the rows say.
     """
-    moved = [_independent(each) ** 2 for each in sheet.rounds]
-    alone = sqrt(_most(moved, sheet.participations, sheet.separation))
-    if sheet.factorisation is not None:
-        alone = _with_correlated(sheet, moved)
+    moved = [_independent(each) ** 2 for each in spec.rounds]
+    alone = sqrt(_most(moved, spec.participations, spec.separation))
+    if spec.factorisation is not None:
+        alone = _with_correlated(spec, moved)
     return alone * sqrt(1 + restored) * _ARITHMETIC
 
 
-def outsiders_mu(sheet: Sheet) -> float:
+def outsiders_mu(spec: MechanismSpec) -> float:
     """Return μ of all releases, neither server's noise being known: √½ of `server_mu`, and what halving rounds off.
 
     A row is split into two halves, each with the noise of one server: docs/privacy/two-servers.md#ts5.
     """
-    longest = max(each.length for each in sheet.rounds)
+    longest = max(each.length for each in spec.rounds)
     reach, rounding = 0.0, 0.0
-    if sheet.factorisation is not None:
-        factors = factors_of(sheet)
-        reach = factors.reach(sheet.participations, sheet.separation)
-        sums = sheet.rounds[sheet.correlated[0]].blocks
-        rounding = _rounding(sheet, factors, next(each.length for each in sums if each.name == SUMS))
-    halves = (sqrt(sheet.participations) + reach) * sqrt(longest / 2) * _STEP
-    return (server_mu(sheet) - rounding) * sqrt(0.5) * _ARITHMETIC + halves + sqrt(2.0) * rounding
+    if spec.factorisation is not None:
+        factors = factors_of(spec)
+        reach = factors.reach(spec.participations, spec.separation)
+        sums = spec.rounds[spec.correlated[0]].blocks
+        rounding = _rounding(spec, factors, next(each.length for each in sums if each.name == SUMS))
+    halves = (sqrt(spec.participations) + reach) * sqrt(longest / 2) * _STEP
+    return (server_mu(spec) - rounding) * sqrt(0.5) * _ARITHMETIC + halves + sqrt(2.0) * rounding
 
 
 def unit_for(
@@ -104,10 +104,10 @@ def rounding_mu(factors: Factorisation, rounds: int, dimension: int) -> float:
     return 2 * factors.rounding * sqrt(rounds * dimension) * _STEP
 
 
-def factors_of(sheet: Sheet) -> Factorisation:
+def factors_of(spec: MechanismSpec) -> Factorisation:
     """B C of the sheet's correlated rounds, as `PrefixNoise` has it."""
-    apart = sheet.separation if sheet.participations > 1 else None
-    return factorise(str(sheet.factorisation), len(sheet.correlated), apart, sheet.participations)
+    apart = spec.separation if spec.participations > 1 else None
+    return factorise(str(spec.factorisation), len(spec.correlated), apart, spec.participations)
 
 
 def _apart(block: Block, adjacency: Adjacency) -> float:
@@ -118,20 +118,20 @@ def _apart(block: Block, adjacency: Adjacency) -> float:
 
 
 @lru_cache(maxsize=64)
-def _independent(made: RoundSheet) -> float:
+def _independent(made: RoundSpec) -> float:
     """Of a round whose noise is independent in every block."""
     return hypot(
         *(_counted(made, 1.0) if len(parts) > 1 else _apart(parts[0][0], made.adjacency) for parts in made.together)
     )
 
 
-def _counted(made: RoundSheet, reach: float) -> float:
+def _counted(made: RoundSpec, reach: float) -> float:
     """Of "sums" and "shares", which are one row, where the first is moved `reach` times as far by correlation."""
     sums, shares = (block for block in made.blocks if block.kind in COUNTING)
     return _apart(shares, made.adjacency) * max(1.0, reach * sums.unit / shares.unit)
 
 
-def _sums_moved(made: RoundSheet, sums: Block, reach: float) -> float:
+def _sums_moved(made: RoundSpec, sums: Block, reach: float) -> float:
     return _counted(made, reach) if sums.kind in COUNTING else reach * _apart(sums, made.adjacency)
 
 
@@ -141,32 +141,32 @@ def _most(moved: Sequence[float], participations: int, separation: int) -> float
     return max((sum(each) for each in classes), default=0.0)
 
 
-def _with_correlated(sheet: Sheet, moved: list[float]) -> float:
+def _with_correlated(spec: MechanismSpec, moved: list[float]) -> float:
     """With "sums" moved as far as correlation does it, beside what moves in the same rounds, and what rounds off."""
-    factors, squares = factors_of(sheet), moved.copy()
-    for t, reach in zip(sheet.correlated, _reaches(sheet, factors), strict=True):
-        made = sheet.rounds[t]
+    factors, squares = factors_of(spec), moved.copy()
+    for t, reach in zip(spec.correlated, _reaches(spec, factors), strict=True):
+        made = spec.rounds[t]
         sums = next(block for block in made.blocks if block.name == SUMS)
         squares[t] += _sums_moved(made, sums, reach) ** 2 - _sums_moved(made, sums, 1.0) ** 2
-    total = sqrt(_most(squares, sheet.participations, sheet.separation))
-    return total + _rounding(sheet, factors, sums.length)
+    total = sqrt(_most(squares, spec.participations, spec.separation))
+    return total + _rounding(spec, factors, sums.length)
 
 
-def _rounding(sheet: Sheet, factors: Factorisation, dimension: int) -> float:
+def _rounding(spec: MechanismSpec, factors: Factorisation, dimension: int) -> float:
     """Of the series of all groups that one user may be in: each predicts from its own noise."""
-    return rounding_mu(factors, len(sheet.correlated) * min(sheet.groups, sheet.participations), dimension)
+    return rounding_mu(factors, len(spec.correlated) * min(spec.groups, spec.participations), dimension)
 
 
-def _reaches(sheet: Sheet, factors: Factorisation) -> Vector:
+def _reaches(spec: MechanismSpec, factors: Factorisation) -> Vector:
     """√R_t: how far correlation moves what a user adds in round t, with all its other rounds (free-presence#p5)."""
-    rounds, apart = len(sheet.correlated), sheet.separation
-    if sheet.participations == 1:
+    rounds, apart = len(spec.correlated), spec.separation
+    if spec.participations == 1:
         return np.full(rounds, factors.column_norm)
     c = factors.coefficients
-    if c is None or sheet.participations * apart < rounds:
+    if c is None or spec.participations * apart < rounds:
         raise ConfigError(
-            f"Expected a Toeplitz factorisation and rounds <= participations * separation, got {sheet.factorisation!r} "
-            f"with {rounds} rounds, {sheet.participations} * {apart}."
+            f"Expected a Toeplitz factorisation and rounds <= participations * separation, got {spec.factorisation!r} "
+            f"with {rounds} rounds, {spec.participations} * {apart}."
         )
     reach = np.zeros(rounds)
     for lag in range(0, rounds, apart):
@@ -226,7 +226,7 @@ class ServerNoise:
     key: bytes = field(repr=False)
     run: str
     plan_digest: bytes
-    sheet: Sheet
+    spec: MechanismSpec
     _known: dict[int, tuple[tuple[bytes, ...], int, NDArray[np.float64]]] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
@@ -237,16 +237,16 @@ class ServerNoise:
     def of(self, round_: int, chains: Sequence[bytes], group: int = 0) -> Words:
         """Return a round's noise, (k,): `chains` are those after rounds 0 to `round_`, this one's list included."""
         history = tuple(chains)
-        if not 0 <= round_ < len(self.sheet.rounds) or len(history) != round_ + 1:
+        if not 0 <= round_ < len(self.spec.rounds) or len(history) != round_ + 1:
             raise ConfigError(f"Expected the chains of rounds 0 to {round_}, got {len(history)}.")
         if any(len(chain) != 32 for chain in history):
             raise ConfigError("Expected chains of 32 bytes, got others. Use next_chain.")
-        series = self.sheet.correlated
+        series = self.spec.correlated
         parts = [
             self._correlated(series.index(round_), history, group, at)
             if block.name == SUMS and round_ in series
             else self._independent(round_, history, group, at)
-            for at, block in enumerate(self.sheet.rounds[round_].blocks)
+            for at, block in enumerate(self.spec.rounds[round_].blocks)
         ]
         return np.concatenate(parts).view(np.uint64)
 
@@ -256,14 +256,14 @@ class ServerNoise:
 
     def _independent(self, round_: int, history: tuple[bytes, ...], group: int, at: int) -> Steps:
         stream = self._source.stream(*self.labels(round_, history, group), at)
-        return stream.gaussian_steps(self.sheet.rounds[round_].blocks[at].length)
+        return stream.gaussian_steps(self.spec.rounds[round_].blocks[at].length)
 
     def _correlated(self, now: int, history: tuple[bytes, ...], group: int, at: int) -> Steps:
         """Noise number `now` of the series: Z less what earlier noise puts into its row, as `PrefixNoise.release`."""
-        factors, rounds = factors_of(self.sheet), self.sheet.correlated
+        factors, rounds = factors_of(self.spec), self.spec.correlated
         chains, done, memory = self._known.get(group, ((), 0, np.empty(0)))
         if not done or done > now or history[: len(chains)] != chains:
-            done, memory = 0, np.zeros((factors.slots, self.sheet.rounds[rounds[0]].blocks[at].length))
+            done, memory = 0, np.zeros((factors.slots, self.spec.rounds[rounds[0]].blocks[at].length))
         for t in range(done, now + 1):
             seed = self._independent(rounds[t], history, group, at)
             own: Steps = seed - np.rint(factors.predict(t, memory)).astype(np.int64)

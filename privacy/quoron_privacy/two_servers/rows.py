@@ -1,6 +1,6 @@
 """Integer rows of users, by what a round asks, and their exact sums in ℤ/2⁶⁴.
 
-    >>> sheet = RoundSheet((Block("gradient", 2, 1 << 28, "clipped"),))
+    >>> sheet = RoundSpec((Block("gradient", 2, 1 << 28, "clipped"),))
     >>> reduction = ClippedRows(sheet, norm=1.0)
     >>> rows = reduction.rows(np.array([[0.6, 0.8], [np.nan, 0.0]]), np.array([True, True]))
     >>> (rows[0] / 2**28).round(6).tolist(), rows[1].tolist()
@@ -40,7 +40,7 @@ from quoron_privacy.means.free_presence import COLUMN_PRESENCE as COLUMN_HERE
 from quoron_privacy.means.free_presence import HERE, SPAN, ColumnSum, moment_logs, vector_logs
 from quoron_privacy.means.norm_counts import checked, weights_of
 from quoron_privacy.release import packed
-from quoron_privacy.two_servers.specification import ADJACENCIES, KINDS, RoundSheet
+from quoron_privacy.two_servers.specification import ADJACENCIES, KINDS, RoundSpec
 from quoron_privacy.two_servers.specification import Block as Block
 
 Words = NDArray[np.uint64]
@@ -106,18 +106,18 @@ def _stream(seed: bytes, part: int, size: int) -> bytearray:
     return stream
 
 
-def fits(z: Integers, sheet: RoundSheet) -> bool:
+def fits(z: Integers, spec: RoundSpec) -> bool:
     """Return whether a row is no longer than rows of its kinds are: Σ z² <= s² U² in exact integers, in each block.
 
     Where two blocks with units U and V are one row, ‖(z/U, w/V)‖² <= s².
     """
     row = np.asarray(z)
-    if row.dtype != np.dtype(np.int64) or row.shape != (sheet.length,):
+    if row.dtype != np.dtype(np.int64) or row.shape != (spec.length,):
         return False
-    for parts in sheet.together:
+    for parts in spec.together:
         most = prod(block.unit**2 for block, _ in parts)
         found = sum(sum_of_squares(row[at]) * (most // block.unit**2) for block, at in parts)
-        if found > most * KINDS[parts[0][0].kind].square_length[ADJACENCIES.index(sheet.adjacency)]:
+        if found > most * KINDS[parts[0][0].kind].square_length[ADJACENCIES.index(spec.adjacency)]:
             return False
     return True
 
@@ -179,7 +179,7 @@ class RingReduction(Protocol):
     """All that a round reads of users' answers, as rows of whole steps."""
 
     @property
-    def sheet(self) -> RoundSheet:
+    def spec(self) -> RoundSpec:
         """What the plan says of the round."""
 
     @property
@@ -201,14 +201,14 @@ class RowByRow:
     def rows(self: RingReduction, values: Matrix, answered: Mask) -> Integers:
         """See RingReduction; the zero row where it were longer than admitted."""
         sums = [self.of(values[i : i + 1], answered[i : i + 1]).total.view(np.int64) for i in range(len(values))]
-        return admitted(np.array(sums, np.int64).reshape(len(sums), self.sheet.length), self.sheet)
+        return admitted(np.array(sums, np.int64).reshape(len(sums), self.spec.length), self.spec)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ClippedRows(RowByRow):
     """⌊U clip_C(v - c) / C⌋, of the kind "clipped"; v is a vector, or the change of a number of which both are sent."""
 
-    sheet: RoundSheet  # one block of d numbers
+    spec: RoundSpec  # one block of d numbers
     norm: float  # C
     centre: Vector | None = None  # c, (d,); None is zero
     chains: tuple[bytes, ...] = ()
@@ -216,7 +216,7 @@ class ClippedRows(RowByRow):
 
     def of(self, values: Matrix, answered: Mask) -> RingSums:
         """See RingReduction."""
-        block = only(self.sheet, "clipped")
+        block = only(self.spec, "clipped")
         centre, norm = centred(self.centre, block.length), radius_of(self.norm)
         if self.change:
             values = changes(checked(values, 2))
@@ -225,7 +225,7 @@ class ClippedRows(RowByRow):
             none = np.zeros(5, np.int64)
             loops.added(loops.clipped_sum().address, rows, centre, here, norm, float(block.unit), total, none)
 
-        return summed(add, checked(values, block.length), answered, self.sheet)
+        return summed(add, checked(values, block.length), answered, self.spec)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -236,7 +236,7 @@ class NormCountRows(RowByRow):
     vector of several parts has Lᵀ of each.
     """
 
-    sheet: RoundSheet  # "sums" of d numbers, "shares" of three
+    spec: RoundSpec  # "sums" of d numbers, "shares" of three
     radius: float  # C
     transform: Matrix | None = None  # L, (p, d); None for none
     centre: Vector | None = None  # c₀, (d,); None is zero
@@ -244,9 +244,9 @@ class NormCountRows(RowByRow):
 
     def of(self, values: Matrix, answered: Mask) -> RingSums:
         """See RingReduction."""
-        sums, shares = self.sheet.blocks
+        sums, shares = self.spec.blocks
         soft, d = sums.kind.startswith("soft"), sums.length
-        weights = np.array(weights_of(self.sheet.adjacency, soft))
+        weights = np.array(weights_of(self.spec.adjacency, soft))
         centre, zero, norm = centred(self.centre, d), np.zeros(d), radius_of(self.radius)
         matrix = None if self.transform is None else np.ascontiguousarray(self.transform, np.float64)
         given = checked(values, d) if matrix is None else checked(values, len(matrix), parts=True)
@@ -262,33 +262,33 @@ class NormCountRows(RowByRow):
             units = norm, float(sums.unit), float(shares.unit)
             loops.add_norm_counts(rows, around, here, *units, weights, soft, total[:d], total[d:])
 
-        return summed(add, given, answered, self.sheet)
+        return summed(add, given, answered, self.spec)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MomentRows(RowByRow):
     """⌊U vec(ZᵀZ)⌋, Z a triangular factor over R scaled into the unit ball; of the kind "moment"."""
 
-    sheet: RoundSheet  # one block of d (d + 1) / 2 numbers
+    spec: RoundSpec  # one block of d (d + 1) / 2 numbers
     dimension: int  # d
     norm: float  # R
     chains: tuple[bytes, ...] = ()
 
     def of(self, values: Matrix, answered: Mask) -> RingSums:
         """See RingReduction."""
-        block, norm, d = only(self.sheet, "moment", packed(self.dimension)), radius_of(self.norm), self.dimension
+        block, norm, d = only(self.spec, "moment", packed(self.dimension)), radius_of(self.norm), self.dimension
 
         def add(rows: Matrix, here: Mask, total: Integers) -> None:
             total += loops.sum_unit_moments(rows, here, norm, float(block.unit), d, ROOT)
 
-        return summed(add, checked(values, block.length), answered, self.sheet)
+        return summed(add, checked(values, block.length), answered, self.spec)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ShapedMomentRows(RowByRow):
     """⌊U w (vec(A / B), 1)⌋ of free-presence#p2, A = LᵀZᵀZL scaled into the ball of radius B."""
 
-    sheet: RoundSheet  # one block of d (d + 1) / 2 + 1 numbers, "shaped-moment"
+    spec: RoundSpec  # one block of d (d + 1) / 2 + 1 numbers, "shaped-moment"
     transform: Matrix  # L, (d, d)
     radius: float  # B
     chains: tuple[bytes, ...] = ()
@@ -296,7 +296,7 @@ class ShapedMomentRows(RowByRow):
     def of(self, values: Matrix, answered: Mask) -> RingSums:
         """See RingReduction."""
         numbers, radius = packed(len(self.transform)), radius_of(self.radius)
-        block, weights = only(self.sheet, "shaped-moment", numbers + 1), weights_of(self.sheet.adjacency)
+        block, weights = only(self.spec, "shaped-moment", numbers + 1), weights_of(self.spec.adjacency)
         unit, matrix = float(block.unit), square(self.transform)
 
         def add(rows: Matrix, here: Mask, total: Integers) -> None:
@@ -304,14 +304,14 @@ class ShapedMomentRows(RowByRow):
             total[:-1] += added
             total[-1] += present * int(unit * weights[3])
 
-        return summed(add, checked(values, numbers), answered, self.sheet)
+        return summed(add, checked(values, numbers), answered, self.spec)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ColumnRows(RowByRow):
     """⌊U (m, s, q, z, √0.1)⌋ of free-presence#p6, weighted."""
 
-    sheet: RoundSheet  # one block of 6k + 1 numbers, "columns"
+    spec: RoundSpec  # one block of 6k + 1 numbers, "columns"
     windows: Matrix  # (2, k)
     scale: float
     constant: bool
@@ -320,20 +320,20 @@ class ColumnRows(RowByRow):
     def of(self, values: Matrix, answered: Mask) -> RingSums:
         """See RingReduction."""
         own = ColumnSum(1, self.windows, self.scale, self.constant)
-        block = only(self.sheet, "columns", own.length + 1)
+        block = only(self.spec, "columns", own.length + 1)
 
         def add(rows: Matrix, here: Mask, total: Integers) -> None:
             present = own.add(rows, here, float(block.unit), total[:-1])
             total[-1] += present * int(COLUMN_HERE * block.unit)
 
-        return summed(add, checked(values, own.numbers), answered, self.sheet)
+        return summed(add, checked(values, own.numbers), answered, self.spec)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LengthRows:
     """⌊U (ℓ, √¾)⌋ of free-presence#p1: of factors the length of LᵀZᵀZL, of `vectors` that of Lᵀg."""
 
-    sheet: RoundSheet  # one block of two numbers, "length"
+    spec: RoundSpec  # one block of two numbers, "length"
     transform: Matrix  # L
     top: float
     vectors: bool = False
@@ -341,25 +341,25 @@ class LengthRows:
 
     def rows(self, values: Matrix, answered: Mask) -> Integers:
         """See RingReduction."""
-        block, made = only(self.sheet, "length", 2), np.zeros((len(values), 2), np.int64)
+        block, made = only(self.spec, "length", 2), np.zeros((len(values), 2), np.int64)
         logs = vector_logs(values, self.transform) if self.vectors else moment_logs(values, square(self.transform))
         here = answered & (logs > -np.inf)  # nor NaN
         fall = np.clip(np.log(radius_of(self.top)) - np.where(here, logs, 0.0), 0.0, SPAN)
         made[:, 0] = np.where(here, (fall / SPAN - 0.5) * block.unit, 0.0)
         made[:, 1] = np.where(here, int(HERE * block.unit), 0)
-        return admitted(made, self.sheet)
+        return admitted(made, self.spec)
 
     def of(self, values: Matrix, answered: Mask) -> RingSums:
         """See RingReduction."""
         return total(self.rows(values, answered), answered)
 
 
-def only(sheet: RoundSheet, kind: str, length: int | None = None) -> Block:
+def only(spec: RoundSpec, kind: str, length: int | None = None) -> Block:
     """Return the one block of a round; ConfigError for another kind or length."""
-    kinds = [(block.kind, block.length) for block in sheet.blocks]
+    kinds = [(block.kind, block.length) for block in spec.blocks]
     if len(kinds) != 1 or kinds[0][0] != kind or length not in (None, kinds[0][1]):
         raise ConfigError(f"Expected one block of the kind {kind!r} with length {length}, got {kinds}.")
-    return sheet.blocks[0]
+    return spec.blocks[0]
 
 
 def radius_of(norm: float) -> float:
@@ -384,23 +384,21 @@ def centred(centre: Vector | None, dimension: int) -> Vector:
     return np.ascontiguousarray(centre, np.float64)
 
 
-def admitted(rows: Integers, sheet: RoundSheet) -> Integers:
+def admitted(rows: Integers, spec: RoundSpec) -> Integers:
     """`rows`, with zeros for those that are longer than the sheet admits: a fault, which nobody is to notice."""
     for row in rows:
-        if not fits(row, sheet):
+        if not fits(row, spec):
             row[:] = 0
     return rows
 
 
-def summed(
-    add: Callable[[Matrix, Mask, Integers], None], values: Matrix, answered: Mask, sheet: RoundSheet
-) -> RingSums:
+def summed(add: Callable[[Matrix, Mask, Integers], None], values: Matrix, answered: Mask, spec: RoundSpec) -> RingSums:
     """Return what `add` adds of some rows at a time; in the ring, so in any order."""
     here = np.ascontiguousarray(answered, np.bool_)
-    made, one_by_one = np.zeros(sheet.length, np.int64), Lock()
+    made, one_by_one = np.zeros(spec.length, np.int64), Lock()
 
     def part(first: int, last: int) -> None:
-        piece = np.zeros(sheet.length, np.int64)
+        piece = np.zeros(spec.length, np.int64)
         add(values[first:last], here[first:last], piece)
         with one_by_one:
             made.__iadd__(piece)

@@ -1,6 +1,6 @@
 """The sheet of a plan for two servers: what rows each round admits, in whole steps of one noise.
 
-    >>> moment = RoundSheet((Block("moment", 6, 1 << 28, "moment"),))
+    >>> moment = RoundSpec((Block("moment", 6, 1 << 28, "moment"),))
     >>> sheet = Sheet((moment,))
     >>> Sheet.read(sheet.as_json()) == sheet, len(sheet.digest())
     (True, 32)
@@ -95,7 +95,7 @@ class Block:
 
 
 @dataclass(frozen=True)
-class RoundSheet:
+class RoundSpec:
     """The blocks of one round's row, one after the other."""
 
     blocks: tuple[Block, ...]
@@ -134,13 +134,13 @@ class RoundSheet:
 
 
 @dataclass(frozen=True)
-class Sheet:
+class MechanismSpec:
     """All rounds of a plan, and which of them may ask one user.
 
     A user takes part in `participations` of them at most, any two a multiple of `separation` apart.
     """
 
-    rounds: tuple[RoundSheet, ...]
+    rounds: tuple[RoundSpec, ...]
     factorisation: str | None = None  # of the blocks "sums", over the rounds that have one
     participations: int = 1
     separation: int = 1
@@ -196,7 +196,7 @@ class Sheet:
         return json.dumps(own, sort_keys=True, separators=(",", ":"))
 
     @classmethod
-    def read(cls, text: str) -> "Sheet":
+    def read(cls, text: str) -> "MechanismSpec":
         """Of `as_json`; WireError for anything else."""
         try:
             own: dict[str, Any] = json.loads(text)
@@ -204,26 +204,26 @@ class Sheet:
             if min(numbers, default=0) < 1 or sum(numbers) > LONGEST:  # before any list is made so long
                 raise WireError(f"Expected a sheet of 1 to {LONGEST} rounds, got others.")
             rounds = tuple(each for number, made in own.pop("rounds") for each in [_read(made)] * number)
-            sheet = cls(rounds, **own)
+            spec = cls(rounds, **own)
         except (ValueError, TypeError, KeyError, AttributeError, ConfigError, RecursionError) as error:
             raise WireError(f"Expected the sheet of a plan, got something else ({error}).") from None
-        if sheet.as_json() != text:
+        if spec.as_json() != text:
             raise WireError("Expected a sheet in its one spelling, got another. Use Sheet.as_json().")
-        return sheet
+        return spec
 
     def digest(self) -> bytes:
         """32 bytes that no other sheet has."""
         return sha256(b"quoron two-servers sheet 1\n" + self.as_json().encode()).digest()
 
 
-def _written(made: RoundSheet) -> dict[str, Any]:
+def _written(made: RoundSpec) -> dict[str, Any]:
     blocks = [[b.name, b.length, b.unit, b.kind] for b in made.blocks]
     return {"blocks": blocks, "adjacency": made.adjacency}
 
 
-def _read(made: Mapping[str, Any]) -> RoundSheet:
+def _read(made: Mapping[str, Any]) -> RoundSpec:
     blocks = tuple(Block(*each) for each in made["blocks"])
-    return RoundSheet(blocks, made["adjacency"])
+    return RoundSpec(blocks, made["adjacency"])
 
 
 Matrix = NDArray[np.float64]
@@ -266,14 +266,14 @@ class Servers:
     groups: int = 1  # public groups of users, of whose means the median is taken
 
 
-def sheet_of(
+def spec_of(
     rounds: Iterable[tuple[int, tuple[MaskedBlock, ...]]],
     adjacency: Adjacency,
     factorisation: str | None = None,
     participations: int = 1,
     separation: int = 1,
     groups: int = 1,
-) -> Sheet:
+) -> MechanismSpec:
     """Return the sheet of rounds, so many in a row alike, by the size of rows in deviations of all noise in a release.
 
     >>> sheet_of([(2, (("row", "clipped", 3, 0.25),))], "replace-one", participations=2).rounds[1].blocks[0].unit
@@ -282,9 +282,9 @@ def sheet_of(
     made = [
         each
         for times, rows in rounds
-        for each in [RoundSheet(tuple(_block(each, groups) for each in rows), adjacency)] * times
+        for each in [RoundSpec(tuple(_block(each, groups) for each in rows), adjacency)] * times
     ]
-    return Sheet(tuple(made), factorisation, participations, separation, groups)
+    return MechanismSpec(tuple(made), factorisation, participations, separation, groups)
 
 
 def louder(groups: int) -> float:

@@ -146,16 +146,16 @@ class Welcome(_message.Message):
     def __init__(self, user: _Optional[int] = ...) -> None: ...
 
 class Announcement(_message.Message):
-    __slots__ = ("run", "description", "sheet", "consent")
+    __slots__ = ("run", "description", "spec", "consent")
     RUN_FIELD_NUMBER: _ClassVar[int]
     DESCRIPTION_FIELD_NUMBER: _ClassVar[int]
-    SHEET_FIELD_NUMBER: _ClassVar[int]
+    SPEC_FIELD_NUMBER: _ClassVar[int]
     CONSENT_FIELD_NUMBER: _ClassVar[int]
     run: str
     description: str
-    sheet: str
+    spec: str
     consent: _helper_pb2.HelperConsent
-    def __init__(self, run: _Optional[str] = ..., description: _Optional[str] = ..., sheet: _Optional[str] = ..., consent: _Optional[_Union[_helper_pb2.HelperConsent, _Mapping]] = ...) -> None: ...
+    def __init__(self, run: _Optional[str] = ..., description: _Optional[str] = ..., spec: _Optional[str] = ..., consent: _Optional[_Union[_helper_pb2.HelperConsent, _Mapping]] = ...) -> None: ...
 
 class Question(_message.Message):
     __slots__ = ("run", "round", "digest", "seconds", "average_gradient", "second_moment", "local_sgd", "range_report", "vector_report", "moment_and_gradient", "average_loss", "placed_gradient", "follows", "persons", "sums", "row")

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dquoron_protos/v1/helper.proto\x12\tquoron.v1\"T\n\x07OpenRun\x12\x0b\n\x03run\x18\x01 \x01(\t\x12\x15\n\rspecification\x18\x02 \x01(\t\x12\x13\n\x0bplan_digest\x18\x03 \x01(\x0c\x12\x10\n\x08software\x18\x04 \x01(\t\"\xfe\x01\n\rHelperConsent\x12\r\n\x05suite\x18\x01 \x01(\t\x12\x0b\n\x03run\x18\x02 \x01(\t\x12\x13\n\x0bplan_digest\x18\x03 \x01(\x0c\x12\x14\n\x0csheet_digest\x18\x04 \x01(\x0c\x12\x0f\n\x07run_key\x18\x05 \x01(\x0c\x12\x16\n\x0eparticipations\x18\x06 \x01(\r\x12\x12\n\nseparation\x18\x07 \x01(\r\x12\x0f\n\x07\x65psilon\x18\x08 \x01(\x01\x12\r\n\x05\x64\x65lta\x18\t \x01(\x01\x12\x11\n\tadjacency\x18\n \x01(\t\x12\x0f\n\x07\x65xpires\x18\x0b \x01(\x03\x12\x11\n\tsignature\x18\x0c \x01(\x0c\x12\x12\n\nsimulation\x18\r \x01(\x08\"`\n\nHelperList\x12\x0b\n\x03run\x18\x01 \x01(\t\x12\x13\n\x0bplan_digest\x18\x02 \x01(\x0c\x12\r\n\x05round\x18\x03 \x01(\r\x12\x10\n\x08previous\x18\x04 \x01(\x0c\x12\x0f\n\x07\x65ntries\x18\x05 \x01(\r\"T\n\x05\x45ntry\x12\x13\n\x0b\x66ingerprint\x18\x01 \x01(\x0c\x12\x17\n\x0fquestion_digest\x18\x02 \x01(\x0c\x12\x0e\n\x06sealed\x18\x03 \x01(\x0c\x12\r\n\x05group\x18\x04 \x01(\r\"R\n\x08ListPart\x12#\n\x04head\x18\x01 \x01(\x0b\x32\x15.quoron.v1.HelperList\x12!\n\x07\x65ntries\x18\x02 \x03(\x0b\x32\x10.quoron.v1.Entry\",\n\x0eRoundReference\x12\x0b\n\x03run\x18\x01 \x01(\t\x12\r\n\x05round\x18\x02 \x01(\r\"\x15\n\x05\x43hunk\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\"\x92\x01\n\x05Reply\x12\x0b\n\x03run\x18\x01 \x01(\t\x12\x13\n\x0bplan_digest\x18\x02 \x01(\x0c\x12\r\n\x05round\x18\x03 \x01(\r\x12\r\n\x05\x63hain\x18\x04 \x01(\x0c\x12\x10\n\x08left_out\x18\x05 \x01(\x0c\x12\x0e\n\x06values\x18\x06 \x01(\x0c\x12\x14\n\x0c\x66ingerprints\x18\x07 \x01(\x0c\x12\x11\n\tsignature\x18\x08 \x01(\x0c\",\n\x08\x43loseRun\x12\x0b\n\x03run\x18\x01 \x01(\t\x12\x13\n\x0bplan_digest\x18\x02 \x01(\x0c\"\x16\n\x06\x43losed\x12\x0c\n\x04news\x18\x01 \x01(\x08\x32\xda\x01\n\x06Helper\x12\x34\n\x04Open\x12\x12.quoron.v1.OpenRun\x1a\x18.quoron.v1.HelperConsent\x12\x30\n\x03Sum\x12\x13.quoron.v1.ListPart\x1a\x10.quoron.v1.Chunk(\x01\x30\x01\x12\x37\n\x06Recall\x12\x19.quoron.v1.RoundReference\x1a\x10.quoron.v1.Chunk0\x01\x12/\n\x05\x43lose\x12\x13.quoron.v1.CloseRun\x1a\x11.quoron.v1.Closedb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dquoron_protos/v1/helper.proto\x12\tquoron.v1\"T\n\x07OpenRun\x12\x0b\n\x03run\x18\x01 \x01(\t\x12\x15\n\rspecification\x18\x02 \x01(\t\x12\x13\n\x0bplan_digest\x18\x03 \x01(\x0c\x12\x10\n\x08software\x18\x04 \x01(\t\"\xfd\x01\n\rHelperConsent\x12\r\n\x05suite\x18\x01 \x01(\t\x12\x0b\n\x03run\x18\x02 \x01(\t\x12\x13\n\x0bplan_digest\x18\x03 \x01(\x0c\x12\x13\n\x0bspec_digest\x18\x04 \x01(\x0c\x12\x0f\n\x07run_key\x18\x05 \x01(\x0c\x12\x16\n\x0eparticipations\x18\x06 \x01(\r\x12\x12\n\nseparation\x18\x07 \x01(\r\x12\x0f\n\x07\x65psilon\x18\x08 \x01(\x01\x12\r\n\x05\x64\x65lta\x18\t \x01(\x01\x12\x11\n\tadjacency\x18\n \x01(\t\x12\x0f\n\x07\x65xpires\x18\x0b \x01(\x03\x12\x11\n\tsignature\x18\x0c \x01(\x0c\x12\x12\n\nsimulation\x18\r \x01(\x08\"`\n\nHelperList\x12\x0b\n\x03run\x18\x01 \x01(\t\x12\x13\n\x0bplan_digest\x18\x02 \x01(\x0c\x12\r\n\x05round\x18\x03 \x01(\r\x12\x10\n\x08previous\x18\x04 \x01(\x0c\x12\x0f\n\x07\x65ntries\x18\x05 \x01(\r\"T\n\x05\x45ntry\x12\x13\n\x0b\x66ingerprint\x18\x01 \x01(\x0c\x12\x17\n\x0fquestion_digest\x18\x02 \x01(\x0c\x12\x0e\n\x06sealed\x18\x03 \x01(\x0c\x12\r\n\x05group\x18\x04 \x01(\r\"R\n\x08ListPart\x12#\n\x04head\x18\x01 \x01(\x0b\x32\x15.quoron.v1.HelperList\x12!\n\x07\x65ntries\x18\x02 \x03(\x0b\x32\x10.quoron.v1.Entry\",\n\x0eRoundReference\x12\x0b\n\x03run\x18\x01 \x01(\t\x12\r\n\x05round\x18\x02 \x01(\r\"\x15\n\x05\x43hunk\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\"\x92\x01\n\x05Reply\x12\x0b\n\x03run\x18\x01 \x01(\t\x12\x13\n\x0bplan_digest\x18\x02 \x01(\x0c\x12\r\n\x05round\x18\x03 \x01(\r\x12\r\n\x05\x63hain\x18\x04 \x01(\x0c\x12\x10\n\x08left_out\x18\x05 \x01(\x0c\x12\x0e\n\x06values\x18\x06 \x01(\x0c\x12\x14\n\x0c\x66ingerprints\x18\x07 \x01(\x0c\x12\x11\n\tsignature\x18\x08 \x01(\x0c\",\n\x08\x43loseRun\x12\x0b\n\x03run\x18\x01 \x01(\t\x12\x13\n\x0bplan_digest\x18\x02 \x01(\x0c\"\x16\n\x06\x43losed\x12\x0c\n\x04news\x18\x01 \x01(\x08\x32\xda\x01\n\x06Helper\x12\x34\n\x04Open\x12\x12.quoron.v1.OpenRun\x1a\x18.quoron.v1.HelperConsent\x12\x30\n\x03Sum\x12\x13.quoron.v1.ListPart\x1a\x10.quoron.v1.Chunk(\x01\x30\x01\x12\x37\n\x06Recall\x12\x19.quoron.v1.RoundReference\x1a\x10.quoron.v1.Chunk0\x01\x12/\n\x05\x43lose\x12\x13.quoron.v1.CloseRun\x1a\x11.quoron.v1.Closedb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,23 +34,23 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_OPENRUN']._serialized_start=44
   _globals['_OPENRUN']._serialized_end=128
   _globals['_HELPERCONSENT']._serialized_start=131
-  _globals['_HELPERCONSENT']._serialized_end=385
-  _globals['_HELPERLIST']._serialized_start=387
-  _globals['_HELPERLIST']._serialized_end=483
-  _globals['_ENTRY']._serialized_start=485
-  _globals['_ENTRY']._serialized_end=569
-  _globals['_LISTPART']._serialized_start=571
-  _globals['_LISTPART']._serialized_end=653
-  _globals['_ROUNDREFERENCE']._serialized_start=655
-  _globals['_ROUNDREFERENCE']._serialized_end=699
-  _globals['_CHUNK']._serialized_start=701
-  _globals['_CHUNK']._serialized_end=722
-  _globals['_REPLY']._serialized_start=725
-  _globals['_REPLY']._serialized_end=871
-  _globals['_CLOSERUN']._serialized_start=873
-  _globals['_CLOSERUN']._serialized_end=917
-  _globals['_CLOSED']._serialized_start=919
-  _globals['_CLOSED']._serialized_end=941
-  _globals['_HELPER']._serialized_start=944
-  _globals['_HELPER']._serialized_end=1162
+  _globals['_HELPERCONSENT']._serialized_end=384
+  _globals['_HELPERLIST']._serialized_start=386
+  _globals['_HELPERLIST']._serialized_end=482
+  _globals['_ENTRY']._serialized_start=484
+  _globals['_ENTRY']._serialized_end=568
+  _globals['_LISTPART']._serialized_start=570
+  _globals['_LISTPART']._serialized_end=652
+  _globals['_ROUNDREFERENCE']._serialized_start=654
+  _globals['_ROUNDREFERENCE']._serialized_end=698
+  _globals['_CHUNK']._serialized_start=700
+  _globals['_CHUNK']._serialized_end=721
+  _globals['_REPLY']._serialized_start=724
+  _globals['_REPLY']._serialized_end=870
+  _globals['_CLOSERUN']._serialized_start=872
+  _globals['_CLOSERUN']._serialized_end=916
+  _globals['_CLOSED']._serialized_start=918
+  _globals['_CLOSED']._serialized_end=940
+  _globals['_HELPER']._serialized_start=943
+  _globals['_HELPER']._serialized_end=1161
 # @@protoc_insertion_point(module_scope)

@@ -19,11 +19,11 @@ class OpenRun(_message.Message):
     def __init__(self, run: _Optional[str] = ..., specification: _Optional[str] = ..., plan_digest: _Optional[bytes] = ..., software: _Optional[str] = ...) -> None: ...
 
 class HelperConsent(_message.Message):
-    __slots__ = ("suite", "run", "plan_digest", "sheet_digest", "run_key", "participations", "separation", "epsilon", "delta", "adjacency", "expires", "signature", "simulation")
+    __slots__ = ("suite", "run", "plan_digest", "spec_digest", "run_key", "participations", "separation", "epsilon", "delta", "adjacency", "expires", "signature", "simulation")
     SUITE_FIELD_NUMBER: _ClassVar[int]
     RUN_FIELD_NUMBER: _ClassVar[int]
     PLAN_DIGEST_FIELD_NUMBER: _ClassVar[int]
-    SHEET_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    SPEC_DIGEST_FIELD_NUMBER: _ClassVar[int]
     RUN_KEY_FIELD_NUMBER: _ClassVar[int]
     PARTICIPATIONS_FIELD_NUMBER: _ClassVar[int]
     SEPARATION_FIELD_NUMBER: _ClassVar[int]
@@ -36,7 +36,7 @@ class HelperConsent(_message.Message):
     suite: str
     run: str
     plan_digest: bytes
-    sheet_digest: bytes
+    spec_digest: bytes
     run_key: bytes
     participations: int
     separation: int
@@ -46,7 +46,7 @@ class HelperConsent(_message.Message):
     expires: int
     signature: bytes
     simulation: bool
-    def __init__(self, suite: _Optional[str] = ..., run: _Optional[str] = ..., plan_digest: _Optional[bytes] = ..., sheet_digest: _Optional[bytes] = ..., run_key: _Optional[bytes] = ..., participations: _Optional[int] = ..., separation: _Optional[int] = ..., epsilon: _Optional[float] = ..., delta: _Optional[float] = ..., adjacency: _Optional[str] = ..., expires: _Optional[int] = ..., signature: _Optional[bytes] = ..., simulation: _Optional[bool] = ...) -> None: ...
+    def __init__(self, suite: _Optional[str] = ..., run: _Optional[str] = ..., plan_digest: _Optional[bytes] = ..., spec_digest: _Optional[bytes] = ..., run_key: _Optional[bytes] = ..., participations: _Optional[int] = ..., separation: _Optional[int] = ..., epsilon: _Optional[float] = ..., delta: _Optional[float] = ..., adjacency: _Optional[str] = ..., expires: _Optional[int] = ..., signature: _Optional[bytes] = ..., simulation: _Optional[bool] = ...) -> None: ...
 
 class HelperList(_message.Message):
     __slots__ = ("run", "plan_digest", "round", "previous", "entries")

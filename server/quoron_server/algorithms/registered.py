@@ -11,7 +11,7 @@ Before its first round a guarantee may pay for a data quality check, and for bou
 out of any algorithm whose guarantee is a μ, which is chosen for what is left. What is estimated, and with which noise,
 is fixed before any value is looked at, as is the part of μ that is left. Which columns, which algorithm and which
 numbers come after may depend on what was released: every part's μ is fixed beforehand, and so they compose.
-Statements and proofs: docs/privacy/table-health.md, docs/privacy/bought-declarations.md#b1.
+Statements and proofs: docs/privacy/data-quality.md, docs/privacy/private-bounds.md#b1.
 """
 
 import math
@@ -49,22 +49,22 @@ from quoron_server.wording import assumption_text
 if TYPE_CHECKING:  # a plan holds them, and they verify themselves
     from dp_accounting import DpEvent
 
-    from quoron_privacy.counts.data_quality import TableHealth
-    from quoron_privacy.counts.private_bounds import Bought
+    from quoron_privacy.counts.data_quality import DataQuality
+    from quoron_privacy.counts.private_bounds import EstimatedBounds
 
 
-def with_purchases(own: RunPlan, paid: "Bought", epsilon: float, delta: float) -> RunPlan:
-    """The whole plan of (ε, δ) whose rest, made for what the purchases leave, is `own`."""
-    return replace(own, guarantee=replace(own.guarantee, epsilon=epsilon, delta=delta, bought=paid))
+def with_estimates(own: RunPlan, paid: "EstimatedBounds", epsilon: float, delta: float) -> RunPlan:
+    """The whole plan of (ε, δ) whose rest, made for what the estimates leave, is `own`."""
+    return replace(own, guarantee=replace(own.guarantee, epsilon=epsilon, delta=delta, estimates=paid))
 
 
-def verify_purchases(plan: RunPlan, rest: GaussianPromise | None) -> None:
-    """The purchases and what comes after them, verified and worth `rest`, are the whole promise together.
+def verify_estimates(plan: RunPlan, rest: GaussianPromise | None) -> None:
+    """The estimates and what comes after them, verified and worth `rest`, are the whole promise together.
 
     By the second account: nothing that calibrated is asked.
     """
-    promise, paid = plan.guarantee, plan.guarantee.bought
-    rest = _beside("purchases", plan, paid, rest)
+    promise, paid = plan.guarantee, plan.guarantee.estimates
+    rest = _beside("estimates", plan, paid, rest)
     assert paid is not None
     both = paid.pair.and_(Pair.gaussian(rest.mu, rest.variation))
     charged = Pair.gaussian(*paid.charged)
@@ -81,7 +81,7 @@ def verify_purchases(plan: RunPlan, rest: GaussianPromise | None) -> None:
 
 
 def _beside(
-    what: str, plan: RunPlan, paid: "Bought | TableHealth | None", rest: GaussianPromise | None
+    what: str, plan: RunPlan, paid: "EstimatedBounds | DataQuality | None", rest: GaussianPromise | None
 ) -> GaussianPromise:
     """What comes after `what` in its promise, one in μ that pays for both.
 
@@ -251,16 +251,16 @@ class Registered(AlgorithmInfo):
             check_numbers(promise.held_out, "held_out")
             self.verify(plan.without("held_out"))
             promise.held_out.verify(promise.epsilon, promise.delta, adjacency=promise.adjacency)
-        elif promise.bought is not None:
-            check_numbers(promise.bought, "bought")
-            rest = plan.without("bought")
+        elif promise.estimates is not None:
+            check_numbers(promise.estimates, "estimates")
+            rest = plan.without("estimates")
             self.verify(rest)
-            verify_purchases(plan, self._gaussian(rest))
-        elif promise.health is not None:
-            check_numbers(promise.health, "health")
-            rest = plan.without("health")
+            verify_estimates(plan, self._gaussian(rest))
+        elif promise.data_quality is not None:
+            check_numbers(promise.data_quality, "data_quality")
+            rest = plan.without("data_quality")
             self.verify(rest)
-            _beside("a data quality check", plan, promise.health, self._gaussian(rest))
+            _beside("a data quality check", plan, promise.data_quality, self._gaussian(rest))
         else:
             self._check_promise(plan)
             verify_min_cohort(plan)
@@ -279,7 +279,7 @@ class Registered(AlgorithmInfo):
         promise, parameters = plan.guarantee, plan.parameters
         if self.printed is None or type(parameters) is not self.printed.parameters:
             raise VerificationError(f"Expected numbers of {self.name}, got {type(parameters).__name__}.")
-        beside = "min_cohort", "health", "bought", "held_out", "servers"
+        beside = "min_cohort", "data_quality", "estimates", "held_out", "servers"
         if promise.proved or any(getattr(promise, name) is not None for name in beside):
             raise VerificationError(
                 f"Expected a plan of {self.name} as printed to prove nothing and to have nothing beside, got {promise}."
@@ -303,7 +303,7 @@ class Registered(AlgorithmInfo):
 
     def _pairs(self, plan: RunPlan, adjacency: Adjacency | None = None) -> tuple[Pair, ...]:
         """The same of parts that are verified, under the plan's own adjacency or another."""
-        promise, own = plan.guarantee, plan.without("held_out", "bought", "health", "min_cohort")
+        promise, own = plan.guarantee, plan.without("held_out", "estimates", "data_quality", "min_cohort")
         if promise.servers is not None:  # an observer of the releases alone learns less
             against: tuple[Pair, ...] = two_servers.pairs(own)
             return against
@@ -313,10 +313,10 @@ class Registered(AlgorithmInfo):
         counted = self.promises.counting.beside(parameters, told) if told and self._gaussian(own) is None else None
         pairs = self.promises.pairs(counted or parameters, own.problem, adjacency or promise.adjacency)
         pairs = pairs or (Pair.approximate(own.guarantee.epsilon, own.guarantee.delta),)
-        if promise.health is not None:
-            pairs = tuple(pair.and_(promise.health.pair) for pair in pairs)
-        if promise.bought is not None:
-            pairs = tuple(pair.and_(promise.bought.pair) for pair in pairs)
+        if promise.data_quality is not None:
+            pairs = tuple(pair.and_(promise.data_quality.pair) for pair in pairs)
+        if promise.estimates is not None:
+            pairs = tuple(pair.and_(promise.estimates.pair) for pair in pairs)
         if min_cohort is not None and promise.trust_model != "local":
             decisions = min_cohort.pair(plan.cost.rounds, alone=counted is None)
             pairs = tuple(pair.and_(decisions) for pair in pairs)
@@ -355,7 +355,7 @@ class Registered(AlgorithmInfo):
         self.verify(plan)
         if self.printed is not None and isinstance(plan.parameters, PrintedParameters):
             return self.printed.maker(plan)
-        plan = plan.without("held_out", "bought", "health")
+        plan = plan.without("held_out", "estimates", "data_quality")
         own, min_cohort = plan.without("min_cohort"), plan.guarantee.min_cohort
         made = self.maker(own.without("servers"))
         if own.guarantee.servers is not None:
@@ -376,8 +376,8 @@ class Registered(AlgorithmInfo):
         promise, own = plan.guarantee, plan.without("min_cohort")
         if not promise.proved or promise.trust_model == "none" or plan.parameters.simulation_only() is not None:
             return None
-        if promise.bought is not None:
-            whole = GaussianPromise(*promise.bought.charged)
+        if promise.estimates is not None:
+            whole = GaussianPromise(*promise.estimates.charged)
             return whole if promise.held_out is None else _worse(whole, promise)
         pairs = self._pairs(own)
         if not all(pair.is_gaussian for pair in pairs):
@@ -395,7 +395,7 @@ class Registered(AlgorithmInfo):
             return None
         pairs = self.pairs(plan) and self._pairs(plan, replaced)
         sampled = [pair.adjacency == replaced for pair in pairs]
-        if not any(sampled) or not (promise.adjacency == replaced or (all(sampled) and promise.health is None)):
+        if not any(sampled) or not (promise.adjacency == replaced or (all(sampled) and promise.data_quality is None)):
             return None  # what is Gaussian in the pairs of a zero-out plan is for one who is left out
         # A replacement costs at most twice the ε of a zero-out promise: about there the lattice has to be fine.
         near = near_points(pairs, promise.epsilon * (1 if promise.adjacency == replaced else 2), promise.delta)
@@ -452,16 +452,16 @@ def near_points(pairs: tuple[Pair, ...], epsilon: float, delta: float) -> tuple[
     return found
 
 
-def _worse(bought: GaussianPromise, promise: Guarantee) -> GaussianPromise:
+def _worse(estimates: GaussianPromise, promise: Guarantee) -> GaussianPromise:
     """What keeps both that and an evaluation, of which a user is in one, whatever label is found.
 
     By the most that a verified evaluation can spend: what it does spend hangs, in its last digits, on how many classes
-    and items were estimated, and the books would tell of these (bought-declarations#b1).
+    and items were estimated, and the books would tell of these (private-bounds#b1).
     """
     assert promise.held_out is not None
     lack = promise.held_out.pair.lack
     most = gdp.mu_for(promise.epsilon, promise.delta - (1 + math.exp(min(promise.epsilon, 700.0))) * lack) * (1 + 1e-9)
-    return GaussianPromise(max(bought.mu, most), max(bought.variation, lack))
+    return GaussianPromise(max(estimates.mu, most), max(estimates.variation, lack))
 
 
 def derived(plan: RunPlan) -> tuple[Assumption, ...]:

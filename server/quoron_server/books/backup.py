@@ -9,7 +9,7 @@ an unfinished run. Every transaction that was acknowledged before it began is in
 
 A restored database has a new incarnation. What the one that was copied released after the copy is not in it, so every
 run that was open has ended: nothing is released a second time, and the charges stay as they are
-(docs/privacy/restored-books.md#rb2).
+(docs/privacy/restored-databases.md#rb2).
 """
 
 import base64

@@ -34,7 +34,7 @@ from quoron_privacy.errors import LedgerError, LedgerUnavailable, OtherVersion
 from quoron_privacy.release import Release
 from quoron_server.algorithm import names_of
 from quoron_server.books.store import Execute, Row, Store, Table
-from quoron_server.plan import BOUGHT, EVALUATED, PLANNED, PREFACE
+from quoron_server.plan import ESTIMATES, EVALUATED, PLANNED, PREFACE
 
 
 def digest(question: Question) -> str:
@@ -109,7 +109,13 @@ _commits = Table(
     ("run", "round"),
 )
 SCHEMA, SECRETS = (_runs, _unreleased, _spent, _commits), _unreleased  # for `backup`
-_BEFORE = {(), (PREFACE,), (BOUGHT,), (BOUGHT, PLANNED), (BOUGHT, PLANNED, PREFACE)}  # rounds before the initial state
+_BEFORE = {
+    (),
+    (PREFACE,),
+    (ESTIMATES,),
+    (ESTIMATES, PLANNED),
+    (ESTIMATES, PLANNED, PREFACE),
+}  # rounds before the initial state
 _SEALED = {  # what each seal is of
     "seal": ("run", "config_digest", "plan"),
     "model_seal": ("run", "model"),
@@ -302,7 +308,7 @@ class Ledger(AbstractContextManager["Ledger"]):
         self._newly = -1
 
     def released(self, stage: int) -> dict[str, Any] | None:
-        """Return a stage's event: `BOUGHT`, `PLANNED` or `PREFACE` before any round, `EVALUATED` with the model."""
+        """Return a stage's event: `ESTIMATES`, `PLANNED` or `PREFACE` before any round, `EVALUATED` with the model."""
         return next((json.loads(row["event"]) for row in self._committed() if row["round"] == stage), None)
 
     def release_once(self, stage: int, draw: Callable[[], tuple[Sequence[Release], dict[str, Any]]]) -> dict[str, Any]:

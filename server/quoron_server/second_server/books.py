@@ -24,7 +24,7 @@ _runs = sa.Table(
     sa.Column("coordinator", sa.Text, nullable=False),  # fingerprint of its certificate's key
     sa.Column("plan_digest", sa.LargeBinary, nullable=False),
     sa.Column("specification", sa.Text, nullable=False),
-    sa.Column("sheet", sa.Text, nullable=False),
+    sa.Column("spec", sa.Text, nullable=False),
     sa.Column("consent", sa.LargeBinary, nullable=False),
     sa.Column("expires", sa.Integer, nullable=False),  # seconds since 1970
     sa.Column("state", sa.Text, nullable=False),
@@ -49,7 +49,7 @@ class HelpedRun:
     coordinator: str
     plan_digest: bytes
     specification: str
-    sheet: str
+    spec: str
     consent: bytes
     expires: int
     state: str = OPEN
@@ -121,7 +121,7 @@ class RunBooks:
         """Erase all of a run but its name and its plan's digest; whether it was open."""
         with self._database.writing() as connection:
             open_ = sa.and_(_runs.c.run == run, _runs.c.state == OPEN)
-            nothing: dict[str, Any] = {"specification": "", "sheet": "", "consent": b"", "state": state}
+            nothing: dict[str, Any] = {"specification": "", "spec": "", "consent": b"", "state": state}
             news: bool = connection.execute(_runs.update().where(open_).values(**nothing)).rowcount > 0
             if news:
                 connection.execute(_lists.delete().where(_lists.c.run == run))

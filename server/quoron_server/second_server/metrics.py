@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import lru_cache
 
-from quoron_privacy.two_servers.specification import Sheet
+from quoron_privacy.two_servers.specification import MechanismSpec
 from quoron_server.books.database import Database
 from quoron_server.second_server.books import CLOSED, EXPIRED, OPEN, RESTORED, HelpedRun
 from quoron_server.second_server.runs import Helped
@@ -52,12 +52,12 @@ class SecondServerMetrics(ServerMetrics[Stored]):
         now = self._clock()
         for name, words, value in (
             ("rounds_answered", "Rounds of an open run whose list was answered.", lambda run, answered: answered),
-            ("rounds_planned", "Rounds that it has.", lambda run, _: _rounds(run.sheet)),
+            ("rounds_planned", "Rounds that it has.", lambda run, _: _rounds(run.spec)),
             ("keys_seconds_left", "Until its keys are destroyed in any case.", lambda run, _: run.expires - now),
         ):
             yield family(f"second_server_run_{name}", words, [({"run": run.run}, value(run, n)) for run, n in open_])
 
 
 @lru_cache(maxsize=64)
-def _rounds(sheet: str) -> int:
-    return len(Sheet.read(sheet).rounds)
+def _rounds(spec: str) -> int:
+    return len(MechanismSpec.read(spec).rounds)

@@ -35,7 +35,7 @@ from quoron_client.protocol.masked import TWO_SERVERS, signature_of
 from quoron_privacy.errors import ConfigError, LedgerError, RunError, VerificationError
 from quoron_privacy.two_servers import rows, seals
 from quoron_privacy.two_servers.noise import FIRST, Entry, ServerNoise, next_chain, simulated_chain
-from quoron_privacy.two_servers.specification import Sheet
+from quoron_privacy.two_servers.specification import MechanismSpec
 from quoron_protos.v1 import helper_pb2 as pb
 from quoron_server.algorithms.two_servers.method import SECOND_SERVER, noise_of, noise_of_groups
 from quoron_server.plan import RunPlan
@@ -63,7 +63,7 @@ class UnknownRun(Refused):
 class _Working:
     """An open run in memory: what follows from its books and keys alone."""
 
-    sheet: Sheet
+    spec: MechanismSpec
     secrets: Secrets = field(repr=False)
     noise: ServerNoise = field(repr=False)
     chains: list[bytes]  # after each answered list
@@ -124,16 +124,16 @@ class Helped:
                 self._require(self._noticed(known), coordinator, request.plan_digest)  # before the next list
                 return pb.HelperConsent.FromString(known.consent)
             specification, plan = new or planned(request.specification)
-            sheet = self._sheet(request, specification, plan)
+            spec = self._sheet(request, specification, plan)
             seeded = specification.simulation_seed
             made = self.keys.make(request.run, noise_key=None if seeded is None else str(seeded).encode())
-            consent = self._consent(request, plan, sheet, made, simulation=specification.simulation)
+            consent = self._consent(request, plan, spec, made, simulation=specification.simulation)
             row = HelpedRun(
                 request.run,
                 coordinator,
                 request.plan_digest,
                 request.specification,
-                sheet.as_json(),
+                spec.as_json(),
                 consent.SerializeToString(),
                 consent.expires,
             )
@@ -141,7 +141,7 @@ class Helped:
             _log.info("consented to run %s, plan %.12s", request.run, request.plan_digest.hex())
             return consent
 
-    def _sheet(self, request: pb.OpenRun, specification: RunSpecification, plan: RunPlan) -> Sheet:
+    def _sheet(self, request: pb.OpenRun, specification: RunSpecification, plan: RunPlan) -> MechanismSpec:
         """The units that follow from the plan that this second server has made and verified itself."""
         if specification.run != request.run:
             raise Refused(f"Expected the specification of run {request.run}, got that of {specification.run}.")
@@ -155,20 +155,20 @@ class Helped:
                 f"Expected the plan that this server makes of run {request.run} ({digest(plan):.12}), got another "
                 f"({request.plan_digest.hex():.12}). Use the same version of quoron on both sides: {request.software}."
             )
-        return sheet_of(plan)
+        return spec_of(plan)
 
     def _consent(
-        self, request: pb.OpenRun, plan: RunPlan, sheet: Sheet, made: Secrets, *, simulation: bool
+        self, request: pb.OpenRun, plan: RunPlan, spec: MechanismSpec, made: Secrets, *, simulation: bool
     ) -> pb.HelperConsent:
         promise = plan.guarantee
         consent = pb.HelperConsent(
             suite=seals.SUITE,
             run=request.run,
             plan_digest=request.plan_digest,
-            sheet_digest=sheet.digest(),
+            spec_digest=spec.digest(),
             run_key=made.public,
-            participations=sheet.participations,
-            separation=sheet.separation,
+            participations=spec.participations,
+            separation=spec.separation,
             epsilon=promise.epsilon,
             delta=promise.delta,
             adjacency=promise.adjacency,
@@ -187,7 +187,7 @@ class Helped:
             before = working.chains[-1] if working.chains else FIRST
             if head.round < answered:
                 return self._again(run, head, entries)
-            if head.round != answered or head.round >= len(working.sheet.rounds):
+            if head.round != answered or head.round >= len(working.spec.rounds):
                 raise Refused(
                     f"Expected the list of round {answered} of run {head.run}, got that of round {head.round}: lists "
                     "come in order, and every one of them. If it was answered before, older books were put back here."
@@ -197,8 +197,8 @@ class Helped:
                     f"Expected round {head.round} of run {head.run} after the lists that this server has "
                     "answered, got other ones: the books of one of the two servers were put back."
                 )
-            if any(each.group >= working.sheet.groups for each in entries):
-                raise Refused(f"Expected users in one of {working.sheet.groups} groups, got one in another.")
+            if any(each.group >= working.spec.groups for each in entries):
+                raise Refused(f"Expected users in one of {working.spec.groups} groups, got one in another.")
             chain = _chain(before, head, entries)
             left_out, total = self._lifted(run, working, head.round, entries)
             noise = noise_of_groups(working.noise, working.labels(chain))
@@ -296,7 +296,7 @@ class Helped:
             _count(rounds, each)
         specification, plan = as_consented(run)  # after a restart
         self._working[run.run] = _Working(
-            Sheet.read(run.sheet),
+            MechanismSpec.read(run.spec),
             made,
             noise_of(made.noise_key, SECOND_SERVER, plan.without("min_cohort")),
             [each.chain for each in lists],
@@ -326,14 +326,14 @@ class Helped:
         self, run: HelpedRun, working: _Working, round_: int, entries: Sequence[Entry]
     ) -> tuple[list[bytes], Words]:
         """Fingerprints that are left out, in order, and the sum of the others' masks."""
-        length, groups = working.sheet.rounds[round_].length, working.sheet.groups
+        length, groups = working.spec.rounds[round_].length, working.spec.groups
         opened = seals.opener(working.secrets.run_key)
 
         def some(start: int) -> tuple[list[bytes], Words]:
             left_out, total = [], np.zeros((groups, length), np.uint64)
             for each in entries[start : start + _MOST_TOGETHER]:
                 seed = None
-                if working.sheet.admits(working.rounds.get(each.fingerprint, ()), round_):
+                if working.spec.admits(working.rounds.get(each.fingerprint, ()), round_):
                     about = seals.info(
                         seals.SUITE, run.run, run.plan_digest, round_, each.question_digest, each.fingerprint
                     )
@@ -354,7 +354,7 @@ class Helped:
 def as_consented(run: HelpedRun) -> tuple[RunSpecification, RunPlan]:
     """A run's plan, made again: seconds, perhaps. Refused if it is another than was consented to."""
     specification, plan = planned(run.specification)
-    if bytes.fromhex(digest(plan)) != run.plan_digest or plan.sheet.as_json() != run.sheet:
+    if bytes.fromhex(digest(plan)) != run.plan_digest or plan.spec.as_json() != run.spec:
         raise Refused(
             f"Expected the plan of run {run.run} as it was consented to, but this version of quoron makes another, "
             "whose noise would not go on from what was answered. Use that version, or `second-server runs RUN --close`."
@@ -362,10 +362,10 @@ def as_consented(run: HelpedRun) -> tuple[RunSpecification, RunPlan]:
     return specification, plan
 
 
-def sheet_of(plan: RunPlan) -> Sheet:
+def spec_of(plan: RunPlan) -> MechanismSpec:
     """The units of a plan of two servers. Refused for an algorithm that has none."""
     try:
-        return plan.sheet
+        return plan.spec
     except VerificationError:
         raise Refused(
             f"Expected an algorithm whose rounds are integer sums, with two servers, got {plan.algorithm}."

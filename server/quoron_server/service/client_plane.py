@@ -12,7 +12,7 @@ How often one client may do what takes the database: a few times at once, and th
 
 Which connections to a port may stay: those that have brought a call with a credential, and a few without a call yet.
 
-    doorkeeper = Doorkeeper(most=2000)
+    doorkeeper = ConnectionLimiter(most=2000)
     doorkeeper.admit(context.peer(), identity)      # at every call with a good certificate, or a good token
     await doorkeeper.watch(port)                    # for ever
 
@@ -90,7 +90,7 @@ _FILES = "/dev/fd"  # the files of this process
 Place = tuple[str, int]  # address and port
 
 
-class Doorkeeper:
+class ConnectionLimiter:
     """Remembers who has called from where, in one event loop."""
 
     def __init__(self, most: int, *, each: int = MOST_EACH) -> None:
@@ -199,11 +199,11 @@ class ClientPlane:
         *,
         revoked: Revocations | None = None,
         trust: Trust | None = None,
-        doorkeeper: Doorkeeper | None = None,
+        connection_limiter: ConnectionLimiter | None = None,
     ) -> None:
         """Without `trust` in plaintext."""
         self._manager, self._revoked = manager, revoked
-        self._trust, self._doorkeeper = trust, doorkeeper
+        self._trust, self._connection_limiter = trust, connection_limiter
         self._callers: dict[Conversation, Caller] = {}
         self._rate_limit = RateLimit()
 
@@ -450,8 +450,8 @@ class ClientPlane:
         if found.objection is not None:
             raise Refused(grpc.StatusCode.UNAUTHENTICATED, found.objection)
         self._admit(found)
-        if self._doorkeeper is not None:
-            self._doorkeeper.admit(context.peer(), found.identity)
+        if self._connection_limiter is not None:
+            self._connection_limiter.admit(context.peer(), found.identity)
         return found
 
     def _shown(self, context: Context) -> Caller | None:

@@ -20,7 +20,7 @@ from quoron_privacy.errors import ConfigError, LedgerUnavailable, QuoronError, U
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_protos.v1 import federation_pb2_grpc, values_pb2
 from quoron_server.service import journal, security, tokens
-from quoron_server.service.client_plane import Doorkeeper, RateLimit
+from quoron_server.service.client_plane import ConnectionLimiter, RateLimit
 from quoron_server.service.manager import Counts, Manager
 from quoron_server.service.records import UnknownRun, outside, retried_once
 
@@ -208,9 +208,9 @@ def _arguments(name: str, text: str) -> Document:
 class ControlPlane(federation_pb2_grpc.ControlPlaneServicer):
     """What operators and auditors call."""
 
-    def __init__(self, manager: Manager, token_file: Path, doorkeeper: Doorkeeper | None = None) -> None:
-        """With a `doorkeeper` those who have brought no token of ours make way for those who have."""
-        self._manager, self._tokens, self._doorkeeper = manager, token_file, doorkeeper
+    def __init__(self, manager: Manager, token_file: Path, connection_limiter: ConnectionLimiter | None = None) -> None:
+        """With a `connection_limiter` those who have brought no token of ours make way for those who have."""
+        self._manager, self._tokens, self._connection_limiter = manager, token_file, connection_limiter
         self._commands = Commands(manager)
 
     async def Call(self, request: pb.CallRequest, context: Context) -> pb.Document:
@@ -263,8 +263,8 @@ class ControlPlane(federation_pb2_grpc.ControlPlaneServicer):
         except _Refused as refused:
             await context.abort(*refused.args)
             raise
-        if self._doorkeeper is not None:
-            self._doorkeeper.admit(context.peer(), token.sha256)
+        if self._connection_limiter is not None:
+            self._connection_limiter.admit(context.peer(), token.sha256)
         if operator and token.role != "operator":
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, "Expected a token with role operator, got auditor.")
         return token.name

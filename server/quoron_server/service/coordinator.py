@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from quoron_client.protocol import wire
 from quoron_protos.v1 import federation_pb2, federation_pb2_grpc
 from quoron_server.service.client_plane import SERVICE as CLIENT_PLANE
-from quoron_server.service.client_plane import ClientPlane, Doorkeeper
+from quoron_server.service.client_plane import ClientPlane, ConnectionLimiter
 from quoron_server.service.config import MOST_OPERATORS, SMALLEST, ServeConfig
 from quoron_server.service.control_plane import ControlPlane, TokenGate
 from quoron_server.service.manager import Manager
@@ -69,15 +69,15 @@ class Coordinator(Program):
         plaintext, most = config.transport.plaintext, config.connections()
         self.manager = Manager(self._database, self.sessions, config)
         try:
-            doorkeeper = None if plaintext else Doorkeeper(most)
+            connection_limiter = None if plaintext else ConnectionLimiter(most)
             clients = self._clients = ClientPlane(
-                self.manager, doorkeeper=doorkeeper, revoked=config.transport.revoked, trust=self._trust
+                self.manager, connection_limiter=connection_limiter, revoked=config.transport.revoked, trust=self._trust
             )
             longest = (
                 ("grpc.max_receive_message_length", min(config.max_message, wire.MOST + wire.BESIDE)),
                 ("grpc.max_allowed_incoming_connections", most),
             )
-            porter = Doorkeeper(MOST_OPERATORS, each=MOST_OF_ONE_TOKEN)
+            porter = ConnectionLimiter(MOST_OPERATORS, each=MOST_OF_ONE_TOKEN)
             operators = ControlPlane(self.manager, config.tokens, porter)
             self.metrics = Metrics(self.manager, self._database, config.transport, self.days_left)
             await self.manager.start()
@@ -94,7 +94,7 @@ class Coordinator(Program):
                     service=CLIENT_PLANE,
                     add=lambda server: server.add_generic_rpc_handlers((clients.handlers(),)),
                     options=(*wire.STEADY, *longest) if plaintext else (*wire.STEADY, *longest, *_STREAMS),
-                    watch=None if doorkeeper is None else doorkeeper.watch,
+                    watch=None if connection_limiter is None else connection_limiter.watch,
                 ),
                 Port(
                     callers="control",

@@ -211,7 +211,7 @@ class Helping:
         request = helper_pb2.OpenRun(**asked)  # type: ignore[arg-type]
         consent: helper_pb2.HelperConsent = self._call(lambda stub: stub.Open(request, timeout=4 * PATIENCE))
         self._check(consent, consent.signature)
-        if (consent.run, consent.plan_digest, consent.sheet_digest) != (run, wanted, plan.sheet.digest()):
+        if (consent.run, consent.plan_digest, consent.spec_digest) != (run, wanted, plan.spec.digest()):
             raise ServerDisagrees(f"Expected the second server's consent to run {run}, got one to another plan.")
         return consent
 
@@ -450,7 +450,7 @@ class HelpedEngine:
                 self._gathered[own] = _Gathered(row, entry, values[row])
 
     def _length(self, round_: int) -> int:
-        return self.plan.sheet.rounds[round_].length
+        return self.plan.spec.rounds[round_].length
 
     @property
     def _groups(self) -> int:

@@ -400,7 +400,7 @@ class Manager:
             description = json.dumps(specifications.describe(wanted, run.plan))
             silos = await asyncio.to_thread(self._registry.roster.silos)
             specifications.require_silos(wanted, run.plan, homes(members, silos))
-            told: dict[str, Any] = {} if consent is None else {"sheet": run.plan.sheet.as_json(), "consent": consent}
+            told: dict[str, Any] = {} if consent is None else {"spec": run.plan.spec.as_json(), "consent": consent}
             session = self.sessions.open(
                 run.name, description, members, silos=silos, sums=wanted.silo_sums, gathered=self._gathered, **told
             )

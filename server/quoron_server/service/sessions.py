@@ -320,17 +320,17 @@ class Sessions:
         silos: Mapping[int, int] | None = None,
         sums: bool = False,
         gathered: float = -math.inf,
-        sheet: str = "",
+        spec: str = "",
         consent: HelperConsent | None = None,
     ) -> RunSession:
         """Open the session of a run and announce it to its members who are here. They are asked from loop time
         `gathered` on, or once all of them are here.
 
         `silos` says of clients that answer for several members how many users they have, by the first; with `sums` they
-        answer with the sums of a question that has any. With two servers a client gets the `sheet` of the plan, and the
+        answer with the sums of a question that has any. With two servers a client gets the `spec` of the plan, and the
         second server's `consent` to it.
         """
-        told = pb.Announcement(run=run, description=description, sheet=sheet, consent=consent)
+        told = pb.Announcement(run=run, description=description, spec=spec, consent=consent)
         announcement = pb.ServerMessage(run=told)
         session = self.runs[run] = RunSession(run, announcement, members, silos or {}, sums, gathered=gathered)
         for user in session.users & self._here.keys():

@@ -175,17 +175,18 @@ def plan_rows(planned: Plan, *, parameters: bool = True) -> list[tuple[str, str]
         ("payload up, down", f"{size(cost.bytes_up)}, {size(cost.bytes_down)}"),
         ("gradient evaluations", f"{cost.gradient_evaluations:,}"),
     ]
-    paid = chosen.guarantee.bought
+    paid = chosen.guarantee.estimates
     for each in () if paid is None else paid.costs():
         shown = "" if each.least is None else f", shown from {each.least:,.0f} users on"
         rows.append((f"estimated: {each.what}", f"{each.share:.2g} of μ²: ± {each.error:,.0f} users{shown}"))
-    if chosen.guarantee.health is not None:
-        health, left = chosen.guarantee.health, 1 - (0.0 if paid is None else paid.share)
-        sees = f"sees {100 * min(health.visible, 1):.2g} % of the users or more without a usable row"
+    if chosen.guarantee.data_quality is not None:
+        quality, left = chosen.guarantee.data_quality, 1 - (0.0 if paid is None else paid.share)
+        sees = f"sees {100 * min(quality.visible, 1):.2g} % of the users or more without a usable row"
         rows.append(
             (
                 "a data quality check first",
-                f"{health.share * left:.2g} of μ²: {sees if health.visible <= 1 else 'too few users to see anything'}",
+                f"{quality.share * left:.2g} of μ²: "
+                f"{sees if quality.visible <= 1 else 'too few users to see anything'}",
             )
         )
     numbers = asdict(chosen.parameters)
@@ -263,7 +264,7 @@ def _choice(planned: Plan) -> list[str]:
 def trained_briefly(summary: "TrainingSummary", model: "Model") -> list[Section]:
     """A complete run: its promise, its public figures, the first coefficients, and warnings."""
     known = sections.coefficients(model, COEFFICIENTS)
-    unseen = [] if summary.health is not None else [summary.unseen]
+    unseen = [] if summary.data_quality is not None else [summary.unseen]
     return [
         Section(
             note=[f"Guarantee: {summary.statement}"],

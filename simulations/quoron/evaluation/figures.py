@@ -525,10 +525,10 @@ def expected(held: HeldOut) -> float:
     return WIDE * math.sqrt(noise**2 + drawn)
 
 
-def require_telling(held: HeldOut, epsilon: float, *, bought: bool = False) -> None:
+def require_telling(held: HeldOut, epsilon: float, *, estimates: bool = False) -> None:
     """Infeasible where intervals would be as wide as all that there is, with how many users would do.
 
-    `bought`: what the label is, is yet to be estimated, and held.classes the most that it may have.
+    `estimates`: what the label is, is yet to be estimated, and held.classes the most that it may have.
     """
     width = expected(held)
     if width >= 0.5:
@@ -536,10 +536,10 @@ def require_telling(held: HeldOut, epsilon: float, *, bought: bool = False) -> N
         raise Infeasible(
             "evaluation",
             f"{held.users:,} users to measure a model tell nothing"
-            + (f" of a label that nobody declared, of up to {held.classes} classes," if bought else "")
+            + (f" of a label that nobody declared, of up to {held.classes} classes," if estimates else "")
             + f" at epsilon={epsilon:g}: an accuracy would be known to ± {width:.2g}",
             f"about {needed:,} of them (train.holdout is their share of a run's), for ± 0.25, or a larger epsilon"
-            + (", or the label declared" if bought else ""),
+            + (", or the label declared" if estimates else ""),
         )
 
 

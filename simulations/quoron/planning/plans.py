@@ -243,8 +243,8 @@ class Plan(Tabular):
         read = self.forecast
         said: dict[str, Any] = {"forecast": None if read is None else read.as_json()}
         said |= {"choice": self.choice, "considered": considered, "remarks": [*self.doubts, *self.remarks]}
-        if (paid := self.plan.guarantee.bought) is not None:
-            said["purchases"] = [asdict(each) for each in paid.costs()]
+        if (paid := self.plan.guarantee.estimates) is not None:
+            said["estimates"] = [asdict(each) for each in paid.costs()]
         return plan_json(self.plan) | said | curve
 
 
@@ -390,7 +390,7 @@ def _decline(config: Config, problem: Problem, algorithms: Registry) -> None:
     for info in algorithms.values():
         too_few = info.choosing.too_few
         if too_few is not None and (found := too_few(problem, left, _participation(config))) is not None:
-            here = config.privacy.epsilon  # less than the user's own, where a share of that bought declarations
+            here = config.privacy.epsilon  # less than the user's own, where a share of that pays for private bounds
             needs = Needs(found.needs, found.users, 1.1 * here, unit=here)
             words = f"{found.needs}, or {needs.multiple(1.1 * here)}; or name an algorithm"
             raise Infeasible("auto", found.condition, replace(needs, words=words))

@@ -17,7 +17,7 @@
 
 The mechanism is that of a run on undeclared columns (`quoron.training.column_bounds`), with all of ε. No value of a row
 raises: what is no number has no place in a range, what is missing or empty is no category, and a row without a user is
-nobody's. Statement and proof: docs/privacy/bought-declarations.md.
+nobody's. Statement and proof: docs/privacy/private-bounds.md.
 """
 
 import math
@@ -40,7 +40,7 @@ from quoron_client.data.features import DateNumber
 from quoron_client.data.formats import Dialect
 from quoron_client.data.users import Reading, group, most_rows, only_first
 from quoron_privacy.counts.data_quality import looked_at
-from quoron_privacy.counts.private_bounds import Bought, edge
+from quoron_privacy.counts.private_bounds import EstimatedBounds, edge
 from quoron_privacy.errors import CONTROL, ConfigError, DataError, Infeasible
 from quoron_privacy.noise.streams import NoiseSource
 from quoron_server.wording import ReleaseGuarantee
@@ -170,7 +170,7 @@ def find_bounds(
     def verify() -> None:
         paid.verify(epsilon, delta, users=users, adjacency="replace-one", own=(0.0, 0.0))
 
-    promise = ReleaseGuarantee.central(epsilon, delta, "bounds", "docs/privacy/bought-declarations.md")
+    promise = ReleaseGuarantee.central(epsilon, delta, "bounds", "docs/privacy/private-bounds.md")
     planned = Planned(draw, verify, paid.mu, paid.variation)
     declared, statement = release_once("declare", promise, planned, seed=seed, population=population, ledger=ledger)
     opened, many = tables.opened(source), len(categorical)
@@ -209,11 +209,13 @@ def read(
     return *only_first(table, owners, most), users
 
 
-def _planned(wants: Sequence[Want], users: int, epsilon: float, delta: float) -> Bought:
+def _planned(wants: Sequence[Want], users: int, epsilon: float, delta: float) -> EstimatedBounds:
     """Calibrate the bounds for all of ε; Infeasible for too few users, with what would do."""
     numbers, names = sum(want.may_be_number for want in wants), sum(want.may_be_text for want in wants)
     looked = looked_at(users)
-    plan = Bought.calibrate(users=looked, columns=numbers, names=names, epsilon=epsilon, delta=delta, share=1.0)
+    plan = EstimatedBounds.calibrate(
+        users=looked, columns=numbers, names=names, epsilon=epsilon, delta=delta, share=1.0
+    )
     if plan.users < plan.needs:
         condition = f"{users:,} users do not tell {len(wants):,} of them from noise at epsilon={epsilon:g}"
         raise Infeasible("bounds", condition, f"{plan.needs:,} users, a larger epsilon or fewer columns")

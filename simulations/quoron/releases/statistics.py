@@ -49,13 +49,13 @@ from quoron_client.data.features import DateNumber
 from quoron_client.data.row_kinds import is_day
 from quoron_privacy.accounts import gdp
 from quoron_privacy.counts import private_bounds, spread
-from quoron_privacy.counts.private_bounds import KINDS, NUMBER, Bought
+from quoron_privacy.counts.private_bounds import KINDS, NUMBER, EstimatedBounds
 from quoron_privacy.counts.spread import Estimate, Spread, thirds
 from quoron_privacy.errors import ConfigError, DataError, Infeasible, count, printable
 from quoron_privacy.noise.streams import NoiseSource, total_variation
 from quoron_privacy.release import Adjacency, Release
 from quoron_server.plan import Privacy
-from quoron_server.wording import BOUGHT_THEOREM, ReleaseGuarantee
+from quoron_server.wording import ESTIMATES_THEOREM, ReleaseGuarantee
 
 Calendar = Literal["months", "years"]
 _UNITS = {"months": "datetime64[M]", "years": "datetime64[Y]"}
@@ -198,7 +198,7 @@ class Facts:
 
     ranges: Mapping[str, tuple[float, float]]
     words: Mapping[str, Sequence[str | int]]
-    bought: frozenset[str] = frozenset()  # columns whose range was estimated: some numbers lie beyond it
+    estimates: frozenset[str] = frozenset()  # columns whose range was estimated: some numbers lie beyond it
     dates: frozenset[str] = frozenset()  # columns of dates, which are days since 1970-01-01
 
     def groups(self, question: Question) -> Sequence[str | int | None]:
@@ -397,7 +397,7 @@ def rows_of(part: Spread, question: Question, facts: Facts, released: NDArray[np
     for group, own in zip(facts.groups(question), released, strict=True):
         name = None if group is None else str(group)
         for cell, found in _estimates(part, question, own, users, (low, high), dates=question.of in facts.dates):
-            if question.what == "quantiles" and question.of in facts.bought:
+            if question.what == "quantiles" and question.of in facts.estimates:
                 found = _open(found, low, high)
             dated = question.of in facts.dates and question.what in ("quantiles", "mean")
             yield Row(question.words, name, cell, found.value, found.error, found.low, found.high, dated)
@@ -515,7 +515,9 @@ def statistics(
     charged = (mu, variation) if paid is None else paid.charged
     theorem = "docs/privacy/statistics.md#st1"
     if paid is not None:
-        theorem += f", and {BOUGHT_THEOREM} for bounds that are estimated privately, which cost {paid.share:.2g} of μ²"
+        theorem += (
+            f", and {ESTIMATES_THEOREM} for bounds that are estimated privately, which cost {paid.share:.2g} of μ²"
+        )
     promise = ReleaseGuarantee.central(epsilon, delta, "figures", theorem, adjacency)
 
     def verify() -> None:
@@ -528,8 +530,8 @@ def statistics(
         known, remarks = facts, tuple[str, ...]()
         entries: tuple[Release, ...] = ()
         if paid is not None:
-            bought_, entries = column_bounds.release(paid, wants, tables.opened(table), owners, shared.users, noise)
-            known, remarks = _found(facts, bought_, paid)
+            estimates_, entries = column_bounds.release(paid, wants, tables.opened(table), owners, shared.users, noise)
+            known, remarks = _found(facts, estimates_, paid)
         parts = _parts(asked, known, shared, mu)
         spread.verify([part for _, part in parts], *left)
         rows = _released(parts, known, table, owners, shared.users, noise)
@@ -600,7 +602,7 @@ def _check_users(asked: Sequence[Question], facts: Facts, shared: Asked, mu: flo
             )
 
 
-def _found(facts: Facts, found: Mapping[str, Any], paid: Bought) -> tuple[Facts, tuple[str, ...]]:
+def _found(facts: Facts, found: Mapping[str, Any], paid: EstimatedBounds) -> tuple[Facts, tuple[str, ...]]:
     """With what was estimated, and what is said of it.
 
     A range is where most numbers are: for figures of all of them it is made twice as wide, not beyond zero where that
@@ -628,5 +630,5 @@ def _found(facts: Facts, found: Mapping[str, Any], paid: Bought) -> tuple[Facts,
             said.append(f"{name} from {shown[0]} to {shown[1]}, and items beyond count as at its end")
     share = f"{100 * paid.share:.2g} % of μ²"
     return Facts(ranges, words, frozenset(ranges) - frozenset(facts.ranges), facts.dates), (
-        f"Bought, for {share}: {'; '.join(said)}.",
+        f"EstimatedBounds, for {share}: {'; '.join(said)}.",
     )

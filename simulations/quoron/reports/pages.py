@@ -136,8 +136,8 @@ def training_sections(
     """A run's sections, with so many coefficients at most."""
     odds = Odds(summary.epsilon, summary.delta, summary.mu, summary.variation)
     care = [_sentence(each) for each in (*summary.warnings, summary.unseen)]
-    heads, bought = ["column", "released"], [[each.column, each.text()] for each in summary.bought]
-    measured, health = summary.evaluation, summary.health
+    heads, estimates = ["column", "released"], [[each.column, each.text()] for each in summary.estimates]
+    measured, quality = summary.evaluation, summary.data_quality
     unmeasured = [Section(title="How good the model is", note=[summary.foretold() or UNMEASURED])]
     return [
         *(sections.evaluation(measured) if measured else unmeasured),
@@ -148,10 +148,10 @@ def training_sections(
         Section(title="What was charged, and what is left", rows=_charged(summary)),
         Section(
             title="How the table fits its declarations",
-            note=[] if health is None else ["Means over people, released with noise; ± is its standard deviation."],
-            rows=[] if health is None else health.table(),
+            note=[] if quality is None else ["Means over people, released with noise; ± is its standard deviation."],
+            rows=[] if quality is None else quality.table(),
         ),
-        Section(title="What was bought of the table", tables=[Table("Facts with noise", heads, bought)]),
+        Section(title="What was estimated of the table", tables=[Table("Facts with noise", heads, estimates)]),
         sections.rounds(rows),
         *sections.making(folder, _made(summary, model), real=True),
     ]

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from quoron import toml_text
-from quoron.config import ALL, Config, TableSection, bought_of
+from quoron.config import ALL, Config, TableSection, estimated_columns
 from quoron.paths import PACKAGED, dataset, table_file
 from quoron_client.data.features import MAX_COLUMNS, is_span, named, spanned
 from quoron_client.data.formats import Dialect
@@ -72,10 +72,10 @@ def unread(table: TableSection, names: Sequence[str]) -> tuple[str, ...]:
     There is no line for a table that ships with quoron, where all other columns are estimated, or for a header without
     any column that has a role, as it may be a user's row. JSON lines have none either: their keys are values of rows.
     """
-    bought = bought_of(table)
-    if roles(table).isdisjoint(names) or table.path.startswith(PACKAGED) or ALL in bought:
+    estimates = estimated_columns(table)
+    if roles(table).isdisjoint(names) or table.path.startswith(PACKAGED) or ALL in estimates:
         return ()
-    spoken = {name for kind in KINDS for name in getattr(table.columns, kind)} | {*bought, *table.columns.exclude}
+    spoken = {name for kind in KINDS for name in getattr(table.columns, kind)} | {*estimates, *table.columns.exclude}
     said = roles(table) | left_out((), names, sorted(spoken))
     left = [textwrap.shorten(name, NAME, placeholder="...") for name in dict.fromkeys(names) if name not in said]
     if not left:

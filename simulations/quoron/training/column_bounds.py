@@ -1,9 +1,9 @@
 """Private bounds of a table's columns: the releases one after the other, each chosen by those before.
 
-    released, entries = release(bought, wants, source, owners, users, noise)
+    released, entries = release(estimates, wants, source, owners, users, noise)
 
 What is released is JSON-compatible, and all that anybody reads afterwards. The mechanism, and the proof that its
-releases may be chosen so: quoron_privacy.counts.private_bounds, docs/privacy/bought-declarations.md.
+releases may be chosen so: quoron_privacy.counts.private_bounds, docs/privacy/private-bounds.md.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ from quoron_privacy.counts.data_quality import looked_at
 from quoron_privacy.counts.private_bounds import (
     KINDS,
     MARKS,
-    Bought,
+    EstimatedBounds,
     Windows,
     marks,
     name_counts,
@@ -60,7 +60,7 @@ class Want:
         return self.what in ("category", "any", "label")
 
 
-def planned(wants: Sequence[Want], users: int, privacy: Privacy, adjacency: Adjacency) -> Bought:
+def planned(wants: Sequence[Want], users: int, privacy: Privacy, adjacency: Adjacency) -> EstimatedBounds:
     """Calibrate the private bounds of these columns for as large a share of a promise as they need.
 
     Infeasible where that tells nothing, or leaves nothing for what comes after.
@@ -72,7 +72,7 @@ def planned(wants: Sequence[Want], users: int, privacy: Privacy, adjacency: Adja
         "delta": privacy.delta,
         "adjacency": adjacency,
     }
-    found = Bought.calibrate(users=looked_at(users), share=share_for(users=users, **sizes), **sizes)
+    found = EstimatedBounds.calibrate(users=looked_at(users), share=share_for(users=users, **sizes), **sizes)
     if found.rest_epsilon < LEAST_EPSILON:
         condition = f"epsilon={privacy.epsilon:g} leaves nothing beside them"
         raise Infeasible("private bounds", condition, "a larger epsilon")
@@ -80,7 +80,7 @@ def planned(wants: Sequence[Want], users: int, privacy: Privacy, adjacency: Adja
 
 
 def release(
-    bought: Bought,
+    estimates: EstimatedBounds,
     wants: Sequence[Want],
     source: Opened,
     owners: Integers,
@@ -95,20 +95,20 @@ def release(
     """
     stream = noise.stream("bought", "users")
     known = np.arange(users) if among is None else among
-    chosen = known if len(known) <= bought.users else known[stream.subset(len(known), bought.users)]
-    if bought.adjacency == "zero-out":
+    chosen = known if len(known) <= estimates.users else known[stream.subset(len(known), estimates.users)]
+    if estimates.adjacency == "zero-out":
         chosen = chosen[np.isin(chosen, owners)]
     seats = np.full(users, -1, np.int64)
     seats[chosen] = np.arange(len(chosen))
     names = list(dict.fromkeys(want.column for want in wants if want.what != "items"))
     counted = first_rows(owners, most_rows(1, max(1, len(names)), weighted=False)) & (seats[owners] >= 0)
     table = _rows(source, names, counted) if names else pa.table({})
-    crowd = _Crowd(bought, table, seats[owners[counted]], len(chosen), noise)
+    crowd = _Crowd(estimates, table, seats[owners[counted]], len(chosen), noise)
     found: Released = {want.column: {} for want in wants}
-    entries = {each.mechanism: each for each in bought.entries()}
-    made = crowd.numbers([want for want in wants if want.may_be_number], found) if bought.columns else []
+    entries = {each.mechanism: each for each in estimates.entries()}
+    made = crowd.numbers([want for want in wants if want.may_be_number], found) if estimates.columns else []
     made += crowd.names([want for want in wants if want.may_be_text], found)
-    return found, tuple(entries[f"bought-{each}"] for each in made)
+    return found, tuple(entries[f"bounds-{each}"] for each in made)
 
 
 def typical_items(found: Mapping[str, Any]) -> int:
@@ -138,7 +138,7 @@ def _rows(source: Opened, names: Sequence[str], kept: NDArray[np.bool_]) -> pa.T
 class _Crowd:
     """The users that are looked at, row i being that of the user at seat[i]."""
 
-    bought: Bought
+    estimates: EstimatedBounds
     table: pa.Table
     seat: Integers
     many: int
@@ -146,12 +146,14 @@ class _Crowd:
 
     def numbers(self, wants: Sequence[Want], found: Released) -> list[str]:
         """Kinds of these columns, and ranges of those that are numbers; the names of the releases."""
-        bought, made = self.bought, ["places"]
+        estimates, made = self.estimates, ["places"]
         numbers = np.empty((self.many, len(wants), MARKS))
         kinds = np.empty((self.many, len(wants), MARKS), np.int8)
         for place, want in enumerate(wants):
             numbers[:, place], kinds[:, place] = self._marks(want)
-        shapes = bought.shapes(bought.release_places(bought.place_counts(numbers, kinds), self._stream("places")))
+        shapes = estimates.shapes(
+            estimates.release_places(estimates.place_counts(numbers, kinds), self._stream("places"))
+        )
         for want, kind, votes, told in zip(
             wants, shapes.kinds, shapes.counts.tolist(), shapes.told.tolist(), strict=True
         ):
@@ -169,7 +171,7 @@ class _Crowd:
         low, high = (np.full(len(days), year) for year in CENTURIES)
         years = Windows(low, high, shapes.counts[days, KINDS.index("date")], np.ones(len(days), np.int64))
         around = shapes.windows.but(days, years).where(at)
-        near, closer = released_near(bought, numbers[:, at], around, self.noise)
+        near, closer = released_near(estimates, numbers[:, at], around, self.noise)
         made += ["cells", *["closer"] * closer]
         low, high = ranges(near)
         for place, *ends, held in zip(at.tolist(), low.tolist(), high.tolist(), near.held.tolist(), strict=True):
@@ -184,7 +186,7 @@ class _Crowd:
             return []
         counts = [self._names(want) for want in named]
         label = next((place for place, want in enumerate(named) if spelt(want, found)), None)
-        released = self.bought.release_names(counts, self._stream("names"), label=label)
+        released = self.estimates.release_names(counts, self._stream("names"), label=label)
         for want, names in zip(named, released, strict=True):
             found[want.column]["names"] = [[str(name), votes] for name, votes in names.items()]
         return ["names"]

@@ -3,7 +3,7 @@
     planned, why = plan(config, problem, encoding)       # a plan that pays for the look; why: nobody looks
     shares = release(prepared, own)                      # committed once a run, before it is visible
 
-Statement, and what it costs and sees: docs/privacy/table-health.md. The mechanism: quoron_privacy.counts.data_quality.
+Statement, and what it costs and sees: docs/privacy/data-quality.md. The mechanism: quoron_privacy.counts.data_quality.
 """
 
 from dataclasses import replace
@@ -23,7 +23,7 @@ from quoron_client.data.fused import declared_columns, declared_labels
 from quoron_client.data.items import ItemBatch
 from quoron_privacy.accounts import gdp
 from quoron_privacy.counts import data_quality
-from quoron_privacy.counts.data_quality import Shares, TableHealth, looked_at
+from quoron_privacy.counts.data_quality import DataQuality, Shares, looked_at
 from quoron_privacy.errors import Infeasible
 from quoron_privacy.noise.streams import NoiseSource, SecureNoise
 from quoron_privacy.release import Release
@@ -73,12 +73,12 @@ def plan(
 
 
 def with_look(own: RunPlan, privacy: Privacy, *, share: float, columns: int, labels: int) -> RunPlan | None:
-    """The whole plan of `privacy` whose rest is `own`, made for `table_health.rest` of it; None if it has no μ, or
+    """The whole plan of `privacy` whose rest is `own`, made for `data_quality.rest` of it; None if it has no μ, or
     where that leaves nothing. `columns` and `labels` are how many the look at the table tells apart."""
     promise = ALGORITHMS[own.algorithm].gaussian(own)
     if promise is None or own.guarantee.min_cohort is not None:
         return None
-    health = data_quality.calibrate(
+    quality = data_quality.calibrate(
         epsilon=privacy.epsilon,
         delta=privacy.delta,
         share=share,
@@ -88,9 +88,9 @@ def with_look(own: RunPlan, privacy: Privacy, *, share: float, columns: int, lab
         labels=labels,
         adjacency=own.guarantee.adjacency,
     )
-    if health is None:
+    if quality is None:
         return None
-    whole = replace(own.guarantee, epsilon=privacy.epsilon, delta=privacy.delta, health=health)
+    whole = replace(own.guarantee, epsilon=privacy.epsilon, delta=privacy.delta, data_quality=quality)
     return replace(own, guarantee=whole)
 
 
@@ -101,37 +101,37 @@ def release(prepared: Prepared[Curated], own: Ledger, among: Users) -> Shares | 
     they are. They and the noise are of this start alone: nobody has seen what is drawn and not committed, and books
     that are restored release a copy with noise of its own. Call it once the run is charged.
     """
-    health = prepared.planned.plan.guarantee.health
-    if health is None:
+    quality = prepared.planned.plan.guarantee.data_quality
+    if quality is None:
         return None
 
     def draw() -> tuple[tuple[Release], dict[str, Any]]:
-        return (health.entry(),), {
-            "table_health": drawn(health, prepared.scene.held, SecureNoise.fresh(), among).tolist()
+        return (quality.entry(),), {
+            "table_health": drawn(quality, prepared.scene.held, SecureNoise.fresh(), among).tolist()
         }
 
-    return health.shares(np.array(own.release_once(PREFACE, draw)["table_health"], np.float64))
+    return quality.shares(np.array(own.release_once(PREFACE, draw)["table_health"], np.float64))
 
 
-def drawn(health: TableHealth, held: HeldRows, noise: NoiseSource, among: Users) -> Vector:
+def drawn(quality: DataQuality, held: HeldRows, noise: NoiseSource, among: Users) -> Vector:
     """A release (D,) of a look at rows of these users (k,): who holds it back may draw again, who tells it may not."""
-    users, reduction = among[noise.stream("table health", "users").subset(len(among), health.users)], health.reduction
-    parts = (health.vectors(*part) for part in held.fitting(users))
-    nobody = reduction.of(np.zeros((0, health.dimension)), np.zeros(0, np.bool_))
+    users, reduction = among[noise.stream("table health", "users").subset(len(among), quality.users)], quality.reduction
+    parts = (quality.vectors(*part) for part in held.fitting(users))
+    nobody = reduction.of(np.zeros((0, quality.dimension)), np.zeros(0, np.bool_))
     sums = reduce(add, (reduction.of(rows, np.ones(len(rows), np.bool_)) for rows in parts), nobody)
-    return health.release(sums, noise.stream("table health"))
+    return quality.release(sums, noise.stream("table health"))
 
 
-def weighed(encoding: Encoding, health: TableHealth | None, seen: Shares | None) -> Encoding:
+def weighed(encoding: Encoding, quality: DataQuality | None, seen: Shares | None) -> Encoding:
     """With the class weights that follow from what was released; where nobody looked all classes count alike.
 
-    A function of released and public numbers alone, so that a run that goes on has the same (table-health#h3).
+    A function of released and public numbers alone, so that a run that goes on has the same (data-quality#h3).
     """
     if not isinstance(encoding.class_weight, Balanced):
         return encoding
-    if health is None or seen is None:
+    if quality is None or seen is None:
         return replace(encoding, class_weight=None)
-    return replace(encoding, class_weight=encoding.class_weight.by(seen.labels, health.errors.unusable))
+    return replace(encoding, class_weight=encoding.class_weight.by(seen.labels, quality.errors.unusable))
 
 
 def unbalanced(encoding: Encoding, why: str) -> tuple[str, ...]:
@@ -144,11 +144,11 @@ def unbalanced(encoding: Encoding, why: str) -> tuple[str, ...]:
     )
 
 
-def label_shares(encoding: Encoding, health: TableHealth | None, seen: Shares | None) -> LabelShares | None:
+def label_shares(encoding: Encoding, quality: DataQuality | None, seen: Shares | None) -> LabelShares | None:
     """What was released of the shares of classes; None where nobody looked, or labels are numbers."""
-    if health is None or seen is None or not outcomes(encoding.label):
+    if quality is None or seen is None or not outcomes(encoding.label):
         return None
-    return LabelShares(tuple(seen.labels.tolist()), health.errors.unusable)
+    return LabelShares(tuple(seen.labels.tolist()), quality.errors.unusable)
 
 
 def weigh(items: "ItemBatch | Rows", encoding: Encoding) -> "ItemBatch | Rows":

@@ -10,7 +10,7 @@ declarations (ranges, values, the label's kind) are a function of released numbe
 estimated, with its fix.
 
 Which columns, which method and which numbers come afterwards depend on what was released; what each part may cost does
-not. Statement and proof: docs/privacy/bought-declarations.md#b1. The mechanism: quoron_privacy.counts.private_bounds.
+not. Statement and proof: docs/privacy/private-bounds.md#b1. The mechanism: quoron_privacy.counts.private_bounds.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from quoron import config as configs
 from quoron import toml_text
-from quoron.config import ALL, Config, TableSection, bought_of
+from quoron.config import ALL, Config, TableSection, estimated_columns
 from quoron.data import columns as table_columns
 from quoron.data import index
 from quoron.data.users import Declared, PublicKnowledge
@@ -39,7 +39,7 @@ from quoron.simulation.wildcards import WILD, left_out, meant, roles, unread, wi
 from quoron.training import column_bounds, data_quality, evaluated
 from quoron.training.column_bounds import Released, Want, spelt
 from quoron.training.memory import ELSEWHERE, ONCE, UNCHARGED, memory_for
-from quoron.training.result import BoughtLine
+from quoron.training.result import EstimatedBound
 from quoron.training.start import Identity
 from quoron.training.table import check_section, slots
 from quoron_client.data import columns, row_kinds, tables
@@ -48,12 +48,12 @@ from quoron_client.data.features import is_span
 from quoron_client.data.features import named as spans_named
 from quoron_client.data.tables import Opened
 from quoron_client.data.users import Numbering
-from quoron_privacy.counts.private_bounds import HOLDERS, KINDS, Bought, weights
+from quoron_privacy.counts.private_bounds import HOLDERS, KINDS, EstimatedBounds, weights
 from quoron_privacy.errors import ConfigError, DataError, Infeasible, NothingReleased
 from quoron_privacy.noise.streams import NoiseSource, SecureNoise
 from quoron_privacy.release import Release
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.algorithms.registered import with_purchases
+from quoron_server.algorithms.registered import with_estimates
 from quoron_server.parameters import Assumption
 from quoron_server.plan import RunPlan, check_delta
 from quoron_server.problem import Problem
@@ -164,7 +164,7 @@ def _resolved(section: TableSection, declared: TableSection, header: list[str]) 
     """(column, kind, whether it is named or by a pattern of its own) in the order of the table."""
     own, given = roles(section), section.columns
     label = None if section.label is None else section.label.column
-    said_of = {name: kind for name, kind in bought_of(section).items() if name != label}
+    said_of = {name: kind for name, kind in estimated_columns(section).items() if name != label}
     named = [each for each in said_of if each != ALL]
     features = [name for kind in FEATURES for name in getattr(declared.columns, kind)]
     said = {name for feature in features for name in spans_named(feature)} - {*named}
@@ -235,7 +235,7 @@ class Found:
 
     @classmethod
     def of(
-        cls, asked: Wanted, released: Released, *, paid: Bought, widest: int, known: bool, text: bool = False
+        cls, asked: Wanted, released: Released, *, paid: EstimatedBounds, widest: int, known: bool, text: bool = False
     ) -> "Found":
         """Read the releases. NothingReleased where no model can be made of them; `known`: other features are known.
 
@@ -283,17 +283,17 @@ class Found:
 class Declarations:
     """What was estimated for a run, and what it cost."""
 
-    paid: Bought
+    paid: EstimatedBounds
     found: Found
     wanted: Wanted
 
-    def lines(self) -> tuple[BoughtLine, ...]:
+    def lines(self) -> tuple[EstimatedBound, ...]:
         """Of everything that was paid for, what was found; the label first."""
-        bought = self.paid
+        estimates = self.paid
         numbers = sum(each.may_be_number for each in self.wanted.all)
-        errors = bought.errors(columns=numbers, names=1)
+        errors = estimates.errors(columns=numbers, names=1)
         return tuple(
-            BoughtLine(
+            EstimatedBound(
                 each.column,
                 self._value(each),
                 errors.names / self.found.weights[each.what != "label"] if self._named(each) else errors.cells,
@@ -317,7 +317,7 @@ class Declarations:
         columns = {key: value for key, value in tree["population"]["columns"].items() if value not in ({}, [])}
         text = toml_text.dumps({"population": tree["population"] | {"columns": columns}, "problem": tree["problem"]})
         head = [
-            f"# Bought with {self.paid.share:.2g} of the μ² of a run, and public since: anyone who declares it in "
+            f"# Estimated with {self.paid.share:.2g} of the μ² of a run, and public since: anyone who declares it in "
             "another run pays nothing for it.",
             *(toml_text.comment(f"{each.column}: {each.text()}") for each in self.lines()),
             *map(toml_text.comment, self.left_out),
@@ -381,7 +381,7 @@ def _dates(low: float, high: float) -> dict[str, Any]:
 
 
 def _label(
-    column: str, said: Mapping[str, Any], paid: Bought, own: Sequence[float]
+    column: str, said: Mapping[str, Any], paid: EstimatedBounds, own: Sequence[float]
 ) -> tuple[dict[str, Any], list[str]]:
     """Keys of the table's section that say what the label is, and that it is rare; names had weights `own`, its first.
 
@@ -436,7 +436,7 @@ def _numbers(column: str, names: Sequence[str]) -> list[str]:
     ]
 
 
-def _rate(said: Mapping[str, Any], paid: Bought, own: Sequence[float]) -> float | None:
+def _rate(said: Mapping[str, Any], paid: EstimatedBounds, own: Sequence[float]) -> float | None:
     """The share of one of two classes, as far as it is seen; None of other labels."""
     votes = [vote for _, vote in said.get("names", [])]
     there = sum(votes) if len(votes) == 2 else max(paid.users - said["votes"][_MISSING], 1.0)
@@ -483,7 +483,7 @@ class Undeclared:
     identity: Identity
     assumptions: tuple[Assumption, ...]
     widest: int  # categories of a column, at most, that still leave a plan
-    paid: Bought  # what the forecast of the run estimates
+    paid: EstimatedBounds  # what the forecast of the run estimates
     warnings: tuple[str, ...] = ()  # none before it is planned
 
 
@@ -527,13 +527,13 @@ def _whose(section: TableSection, base: Path, source: Opened, frame: Any) -> tup
 
 def forecast(
     config: Config, asked: Wanted, users: int, seed: int, assumptions: Sequence[Assumption]
-) -> tuple[Plan, int, Bought]:
+) -> tuple[Plan, int, EstimatedBounds]:
     """The whole plan if every column becomes one number, the most categories a column that leave one, what is paid.
 
     `users` are all, those that are held out among them. Raises what `choose` raises, before anything is charged.
     """
     trained = trained_users(users, config.train.holdout)
-    paid = purchases_of(config, asked, trained)
+    paid = plan_estimates(config, asked, trained)
 
     def at(width: int) -> Plan:
         planned, encoding = _of_width(config.but(run={"seed": seed}), asked, trained, paid, width)
@@ -543,7 +543,7 @@ def forecast(
     plan, widest = at(1), WIDEST if any(feature.what != "number" for feature in asked.features) else 1
     privacy, items = plan.plan.guarantee, plan.plan.problem.items_per_user
     if asked.label is not None:  # whatever of it is found, its held-out users are enough
-        evaluated.measured_by(privacy, config, users, classes=MOST_CLASSES, cap=max(items, 2), bought=True)
+        evaluated.measured_by(privacy, config, users, classes=MOST_CLASSES, cap=max(items, 2), estimates=True)
     while widest > 1:
         try:
             wide = at(widest)
@@ -554,14 +554,14 @@ def forecast(
     return _told(plan, asked, paid, plan), widest, paid
 
 
-def purchases_of(config: Config, asked: Wanted, users: int) -> Bought:
+def plan_estimates(config: Config, asked: Wanted, users: int) -> EstimatedBounds:
     """What private bounds cost; Infeasible where that tells nothing, or leaves nothing."""
     return column_bounds.planned(asked.all, users, privacy_of(config), config.privacy.adjacency)
 
 
 def narrowest_plan(config: Config, asked: Wanted, users: int) -> RunPlan:
     """Return the plan for so many users if every column of text has one category. Raises what `choose` raises."""
-    return _of_width(config, asked, users, purchases_of(config, asked, users), 1)[0].plan
+    return _of_width(config, asked, users, plan_estimates(config, asked, users), 1)[0].plan
 
 
 def narrowest_problem(config: Config, asked: Wanted, users: int) -> Problem:
@@ -569,7 +569,7 @@ def narrowest_problem(config: Config, asked: Wanted, users: int) -> Problem:
     return _public(_guessed(config, asked, 1), users)[0]
 
 
-def _of_width(config: Config, asked: Wanted, trained: int, paid: Bought, width: int) -> tuple[Plan, Encoding]:
+def _of_width(config: Config, asked: Wanted, trained: int, paid: EstimatedBounds, width: int) -> tuple[Plan, Encoding]:
     likely = _guessed(config, asked, width)
     problem, encoding = _public(likely, trained)
     return within(likely, problem, encoding, paid)[0], encoding
@@ -580,8 +580,8 @@ def _guessed(config: Config, asked: Wanted, width: int) -> Config:
     return configured(config, asked, Found.guessed(asked, dict.fromkeys(texts, width)))
 
 
-def within(config: Config, problem: Problem, encoding: Any, paid: Bought) -> tuple[Plan, str | None]:
-    """The plan of a run on a declared table, with a look at it, of what purchases leave; why nobody looks.
+def within(config: Config, problem: Problem, encoding: Any, paid: EstimatedBounds) -> tuple[Plan, str | None]:
+    """The plan of a run on a declared table, with a look at it, of what estimates leave; why nobody looks.
 
     Raises what `choose` raises: Infeasible too where no method is Gaussian as a whole.
     """
@@ -598,7 +598,7 @@ def within(config: Config, problem: Problem, encoding: Any, paid: Bought) -> tup
             f"Expected a method that is Gaussian as a whole where bounds are estimated privately, got algorithm.name="
             f"{named!r}. Declare the columns, or leave the method to the rule."
         )
-    plan = with_purchases(planned.plan, paid, whole.epsilon, whole.delta)
+    plan = with_estimates(planned.plan, paid, whole.epsilon, whole.delta)
     ALGORITHMS[plan.algorithm].verify(plan)
     return replace(planned, plan=plan), why
 
@@ -672,7 +672,7 @@ def _public(config: Config, users: int) -> tuple[Problem, Encoding]:
     return problem_of(config, Declared(users, items, encoding.dimension * loss.outputs, loss, domain, known)), encoding
 
 
-def _told(planned: Plan, asked: Wanted, paid: Bought, wide: Plan) -> Plan:
+def _told(planned: Plan, asked: Wanted, paid: EstimatedBounds, wide: Plan) -> Plan:
     """The forecast with what is estimated, in words."""
     remarks = [
         f"{len(asked.all)} facts of the table are not declared: estimating them takes {100 * paid.share:.3g} % of what "

@@ -55,11 +55,11 @@ def with_held_out(planned: Plan, config: Config, encoding: Encoding, users: int)
 
 
 def measured_by(
-    privacy: Guarantee, config: Config, users: int, *, classes: int, cap: int, bought: bool = False
+    privacy: Guarantee, config: Config, users: int, *, classes: int, cap: int, estimates: bool = False
 ) -> HeldOut | None:
     """What held-out users tell of a label of so many classes, `cap` rows of each counting; None where nobody is.
 
-    Infeasible where they are too few to tell; `bought`: so many classes are the most that the label may have.
+    Infeasible where they are too few to tell; `estimates`: so many classes are the most that the label may have.
     """
     if config.train.holdout is None or privacy.trust_model == "none":  # which is refused for what it is
         return None
@@ -71,7 +71,7 @@ def measured_by(
         adjacency=privacy.adjacency,
         cap=cap,
     )
-    figures.require_telling(held, privacy.epsilon, bought=bought)
+    figures.require_telling(held, privacy.epsilon, estimates=estimates)
     return held
 
 

@@ -18,7 +18,7 @@ from quoron.planning import meaning as bounds
 from quoron.planning.choosing import LIKELY, risk_sentence
 from quoron.planning.meaning import Meaning, meaning, unsure
 from quoron.planning.plans import Prepared
-from quoron.reports.health import Health, read, unseen
+from quoron.reports.data_quality import DataQualityReport, read, unseen
 from quoron.results import Printed, Run
 from quoron.run_folder import MODEL, RunFolder, public_row
 from quoron.training import data_quality as look
@@ -38,7 +38,7 @@ SHOWN = 3  # facts that were estimated, in a summary; the page has all
 UNEVEN = 4.0  # eigenvalues of a last pass apart, from which tracking-srgd's forecasts were seen to fail
 OUTGROWN = 3.0  # times a plan's bound: if a run shows more, the plan's bound is not reported
 CLEARLY = 3.0  # deviations of a vote's noise: of a model that helps nobody nothing is said in one run of 700
-RARE = 0.25  # share of labels below which a class is seldom likelier than all others together: table-health.md#h4
+RARE = 0.25  # share of labels below which a class is seldom likelier than all others together: data-quality.md#h4
 DILUTED = 0.5  # what a row counts on average by its class, below which noise is twice what it was beside it
 _SHARE = "`quoron predict --threshold share`, in Python model.predict(rows, threshold='share')"
 
@@ -48,7 +48,7 @@ class DoubtfulModel(UserWarning):
 
 
 @dataclass(frozen=True, slots=True)
-class BoughtLine:
+class EstimatedBound:
     """One fact that was estimated, in words."""
 
     column: str
@@ -84,8 +84,10 @@ class TrainingSummary(Printed):
     unseen: str  # what no warning can be about
     choice: str | None
     guessed_excess_risk: float | None = None  # by the planner's model; without a prediction it is shown as a guess
-    bought: tuple[BoughtLine, ...] = ()  # what of the table was estimated, with its standard error
-    health: Health | None = None  # how well the table fits its declarations, by a look with noise; None: nobody looked
+    estimates: tuple[EstimatedBound, ...] = ()  # what of the table was estimated, with its standard error
+    data_quality: DataQualityReport | None = (
+        None  # how well the table fits its declarations, by a look with noise; None: nobody looked
+    )
     forecast: Mapping[str, Any] | None = None  # what the predicted risk means for the label (planning.meaning)
     afterwards: Mapping[str, Any] | None = None  # the same of a bound that a method made of what it released
     class_weights: str | None = None  # what a row counts by its class, in words; None: all alike
@@ -111,7 +113,11 @@ class TrainingSummary(Printed):
         """What the plan's bound is to be read beside."""
         if self.overtaken:
             return " by the plan, which the run does not confirm, see below"
-        unfit = " if the table fitted its declarations, see below" if self.health and self.health.warnings else ""
+        unfit = (
+            " if the table fitted its declarations, see below"
+            if self.data_quality and self.data_quality.warnings
+            else ""
+        )
         after = None if self.afterwards is None else Meaning(**self.afterwards)
         known = f"; {after.excess_risk:.2g} by what the run released" if after is not None and after.sure else ""
         return f"{unfit}{known}"
@@ -140,11 +146,11 @@ class TrainingSummary(Printed):
     def rows(self) -> list[tuple[str, str]]:
         """Return the label and text of each line: the method, what was learnt of the table, and the price."""
         rows = self.method()
-        rows += [(f"estimated: {each.column}", each.text()) for each in self.bought[:SHOWN]]
-        if len(self.bought) > SHOWN:
-            rows.append(("and more", f"{len(self.bought) - SHOWN:,} facts of the table: declared.toml"))
-        if self.health is not None:
-            rows += self.health.table()[:1]
+        rows += [(f"estimated: {each.column}", each.text()) for each in self.estimates[:SHOWN]]
+        if len(self.estimates) > SHOWN:
+            rows.append(("and more", f"{len(self.estimates) - SHOWN:,} facts of the table: declared.toml"))
+        if self.data_quality is not None:
+            rows += self.data_quality.table()[:1]
         if self.evaluation is not None:
             rows += self.evaluation.rows()
         so_far = f"ε = {self.group_epsilon:.4g} at δ = {self.group_delta:.3g}, limit {self.group_limit}"
@@ -165,9 +171,9 @@ class TrainedTable(Run[Model]):
         return [*self.summary.rows()[:5], *measured, *warned]
 
     @property
-    def data_quality(self) -> Health | None:
+    def data_quality(self) -> DataQualityReport | None:
         """Return how well the table fits its public bounds, by a private check; None without that check."""
-        return self.summary.health
+        return self.summary.data_quality
 
     @property
     def evaluation(self) -> Evaluation | None:
@@ -175,9 +181,9 @@ class TrainedTable(Run[Model]):
         return self.summary.evaluation
 
     @property
-    def estimated(self) -> tuple[BoughtLine, ...]:
+    def estimated(self) -> tuple[EstimatedBound, ...]:
         """Return the bounds that were estimated within ε; `declared.toml` in the folder has them as configuration."""
-        return self.summary.bought
+        return self.summary.estimates
 
     @property
     def plan(self) -> dict[str, Any]:
@@ -198,7 +204,7 @@ def write(
     The model comes last: where it is, all of the folder is.
     """
     plan, held, made = prepared.planned.plan, prepared.scene.held, prepared.scene.identity.began
-    shares = look.label_shares(held.encoding, plan.guarantee.health, seen)
+    shares = look.label_shares(held.encoding, plan.guarantee.data_quality, seen)
     model = Model.released(weights, held.encoding, held.declared.loss, plan, made=made, shares=shares)
     summary = _summary(prepared, model, events, seen, measured)
     intervals, why_not = intervals_of(model, plan, events)
@@ -214,11 +220,11 @@ def write(
 def stored(folder: RunFolder) -> TrainedTable:
     """A complete run as its folder keeps it. RunError before it is complete."""
     contents = folder.summary()
-    health = None if contents["health"] is None else Health.from_json(contents["health"])
-    bought = tuple(BoughtLine(**each) for each in contents["bought"])
+    quality = None if contents["data_quality"] is None else DataQualityReport.from_json(contents["data_quality"])
+    estimates = tuple(EstimatedBound(**each) for each in contents["estimates"])
     measured = None if contents["evaluation"] is None else Evaluation.from_json(contents["evaluation"])
     texts = {name: tuple(contents[name]) for name in ("warnings", "doubts")}
-    said = texts | {"health": health, "bought": bought, "evaluation": measured}
+    said = texts | {"data_quality": quality, "estimates": estimates, "evaluation": measured}
     summary = TrainingSummary(**contents | said)
     model = Model.load(folder.path / MODEL)
     return TrainedTable(model, model.weights, summary.statement, folder.path, summary)
@@ -232,17 +238,17 @@ def _summary(
     measured: Evaluation | None,
 ) -> TrainingSummary:
     plan, scene, told = prepared.planned.plan, prepared.scene, prepared.config.train
-    looked, group = plan.guarantee.health, told.population
-    known = frozenset[str]() if scene.bought is None else scene.bought.columns
-    health = None if looked is None or seen is None else read(looked, seen, scene.held.encoding, known)
+    looked, group = plan.guarantee.data_quality, told.population
+    known = frozenset[str]() if scene.estimates is None else scene.estimates.columns
+    quality = None if looked is None or seen is None else read(looked, seen, scene.held.encoding, known)
     problem, last = _with_rate(plan.problem, model), _last(events)
     left, overtaken = last.get("left"), tuple(_beyond_forecast(plan, last))
     found = *_no_better(last), *overtaken
     doubts = (
         *(found or (() if measured else unsure(plan, left))),  # users who were held out say more than a bound
         *(measured.remarks if measured else ()),
-        *(health.warnings if health else ()),
-        *(scene.bought.left_out if scene.bought else ()),
+        *(quality.warnings if quality else ()),
+        *(scene.estimates.left_out if scene.estimates else ()),
         *one_answer(model),
     )
     means, after = meaning(problem, plan.predicted_excess_risk), meaning(problem, left)
@@ -274,10 +280,10 @@ def _summary(
             *bounds.capped(events),
             *_of_columns(events),
         ),
-        unseen=unseen(health, scene.unlooked),
+        unseen=unseen(quality, scene.unlooked),
         choice=prepared.planned.choice,
-        health=health,
-        bought=() if scene.bought is None else scene.bought.lines(),
+        data_quality=quality,
+        estimates=() if scene.estimates is None else scene.estimates.lines(),
         forecast=None if means is None else means.as_json(),
         afterwards=None if after is None else after.as_json(),
         class_weights=in_classes(model.encoding),

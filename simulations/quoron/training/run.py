@@ -51,18 +51,18 @@ from quoron_privacy.release import Release
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.books.ledger import Ledger
 from quoron_server.parameters import Assumption
-from quoron_server.plan import BOUGHT, EVALUATED, PLANNED, RunPlan
+from quoron_server.plan import ESTIMATES, EVALUATED, PLANNED, RunPlan
 from quoron_server.rounds import Observer, other_run, without_ledger
 from quoron_server.runs import end
 
 if TYPE_CHECKING:
     from quoron.data.rows import Rows  # only a folder needs it
-    from quoron.training import estimated as buying
+    from quoron.training import estimated as estimating
     from quoron.training import evaluated
     from quoron.training.column_bounds import Released
     from quoron.training.estimated import Declarations, Undeclared
 else:
-    buying = OnFirstUse("quoron.training.estimated")  # of a table that nobody declared
+    estimating = OnFirstUse("quoron.training.estimated")  # of a table that nobody declared
     evaluated = OnFirstUse("quoron.training.evaluated")  # of users that are held out
 
 AnyPrepared: TypeAlias = "Prepared[Undeclared] | Prepared[Curated]"
@@ -103,17 +103,17 @@ def rehearse(config: Config, *, simulation_seed: int, frame: Any) -> tuple[Model
     Bit-identical for the same table. Nothing is charged and nothing written, because nothing is promised.
     """
     prepared = _rehearsed(config, Path.cwd(), Identity("rehearsal", simulation_seed, ""), frame)
-    plan, held = prepared.planned.plan.without("held_out", "bought", "health").simulated(), prepared.scene.held
-    source, health = SeededNoise(simulation_seed), prepared.planned.plan.guarantee.health
+    plan, held = prepared.planned.plan.without("held_out", "estimates", "data_quality").simulated(), prepared.scene.held
+    source, quality = SeededNoise(simulation_seed), prepared.planned.plan.guarantee.data_quality
     among, apart = parts(held.declared.users, config.train.holdout, source)
-    seen = None if health is None else health.shares(data_quality.drawn(health, held, source, among))
-    encoding, noise = data_quality.weighed(held.encoding, health, seen), StartedNoise.simulated(source)
+    seen = None if quality is None else quality.shares(data_quality.drawn(quality, held, source, among))
+    encoding, noise = data_quality.weighed(held.encoding, quality, seen), StartedNoise.simulated(source)
     items = held.items()
     if encoding is not held.encoding:
         items = data_quality.weigh(items, encoding)
     engine = CuratorEngine(held.declared, items, noise, seed=_read_by(plan), among=among)
     weights, events = without_ledger(ALGORITHMS[plan.algorithm].make(plan), engine, noise)
-    shares = data_quality.label_shares(encoding, health, seen)
+    shares = data_quality.label_shares(encoding, quality, seen)
     model = Model.released(weights, encoding, held.declared.loss, plan, made=None, shares=shares)
     if len(apart) and (last := evaluated.last(prepared, encoding, items, apart, source)) is not None:
         promise, told = prepared.planned.plan.guarantee.simulated(), last(model.weights)[1]
@@ -130,19 +130,19 @@ def forecast(config: Config, base: Path, frame: Any = None) -> Plan:
 def simulated(config: Config, base: Path, frame: Any = None) -> tuple[Config, str]:
     """The configuration of a simulation with what a real run would buy, with noise from its seed; and that in words.
 
-    Its promise is what the purchases leave. Raises what `prepare` does; NothingReleased where nothing could be trained.
+    Its promise is what the estimates leave. Raises what `prepare` does; NothingReleased where nothing could be trained.
     """
     prepared = _of_simulation(config, base, frame)
     paid = prepared.scene.paid
-    released, _ = buying.release(prepared.scene, SeededNoise(config.run.seed))
-    bought, found = buying.read(prepared, released)
-    said = ", ".join(f"{each.column}: {each.text()}" for each in bought.lines())
+    released, _ = estimating.release(prepared.scene, SeededNoise(config.run.seed))
+    estimates, found = estimating.read(prepared, released)
+    said = ", ".join(f"{each.column}: {each.text()}" for each in estimates.lines())
     remark = (
         f"SIMULATED estimates, with noise from a seed, from everybody in the table: {said}. They cost {paid.share:.2g} "
         f"of μ², and leave epsilon={paid.rest_epsilon:.3g} of {config.privacy.epsilon:g} for what is simulated."
     )
     found = found.but(privacy={"epsilon": paid.rest_epsilon}, train={"holdout": config.train.holdout})
-    return found, " ".join([remark, *bought.left_out])
+    return found, " ".join([remark, *estimates.left_out])
 
 
 def _of_simulation(config: Config, base: Path, frame: Any) -> "Prepared[Undeclared]":
@@ -158,7 +158,7 @@ def _rehearsed(config: Config, base: Path, identity: Identity, frame: Any) -> Pr
     prepared = _undeclared(config, base, identity, frame, ())
     source = SeededNoise(identity.seed)
     trained, _ = parts(prepared.scene.users, config.train.holdout, source)
-    released, _ = buying.release(prepared.scene, source, trained)
+    released, _ = estimating.release(prepared.scene, source, trained)
     run, refused = _planned_for(prepared, released)
     if run is None:
         raise NothingReleased(f"Nothing was trained. {refused}")
@@ -169,7 +169,7 @@ def _undeclared(
     config: Config, base: Path, identity: Identity, frame: Any, assumptions: Sequence[Assumption]
 ) -> "Prepared[Undeclared]":
     """A run of which something is estimated first, with the forecast that it is charged by."""
-    scene, planned = buying.prepared(config, base, identity, frame, assumptions)
+    scene, planned = estimating.prepared(config, base, identity, frame, assumptions)
     return _prepared(config, scene, planned, config.digest(), identity)
 
 
@@ -181,7 +181,7 @@ def _planned(
     assumptions: Sequence[Assumption],
     *,
     begun: bool = False,
-    bought: "Declarations | None" = None,
+    estimates: "Declarations | None" = None,
     asked: TableSection | None = None,
     digest: str | None = None,
     people: bytes = b"",
@@ -194,18 +194,18 @@ def _planned(
     users = held.declared.users
     trained = replace(held.declared, users=trained_users(users, config.train.holdout))
     of = seeded, problem_of(config, trained), held.encoding
-    planned, unlooked = data_quality.plan(*of) if bought is None else buying.within(*of, bought.paid)
+    planned, unlooked = data_quality.plan(*of) if estimates is None else estimating.within(*of, estimates.paid)
     if config.train.holdout is not None:
         planned = evaluated.with_held_out(planned, config, held.encoding, users)
     plan = planned.plan.as_curated(assumptions)
     plan.require_deployable(trust_clients=True)
-    remarks = (*planned.remarks, *_taken_for_granted(held.encoding.label)) if bought is None else planned.remarks
+    remarks = (*planned.remarks, *_taken_for_granted(held.encoding.label)) if estimates is None else planned.remarks
     if unlooked is not None:
         remarks += (f"Nobody looks at how well the table fits its declarations: {unlooked}.",)
         unbalanced = data_quality.unbalanced(held.encoding, unlooked)
         remarks, held = (*remarks, *unbalanced), replace(held, warnings=(*held.warnings, *unbalanced))
     held = replace(held, declared=replace(held.declared, domain=plan.problem.domain))
-    scene = Curated(held, identity, unlooked, bought, people)
+    scene = Curated(held, identity, unlooked, estimates, people)
     return _prepared(config, scene, replace(planned, plan=plan, remarks=remarks), digest or config.digest(), identity)
 
 
@@ -221,7 +221,7 @@ def _prepared(config: Config, scene: S, planned: Plan, digest: str, identity: Id
     return Prepared(config, scene, planned, digest, identity.run, account)
 
 
-def _with_bought(prepared: "Prepared[Undeclared]", folder: RunFolder) -> Prepared[Curated]:
+def _with_estimates(prepared: "Prepared[Undeclared]", folder: RunFolder) -> Prepared[Curated]:
     """Return the run as planned for what was estimated, which is done now if it has not been: charged, then committed.
 
     Nothing is made of what was estimated, no plan and no error, before it is committed: a user who starts again after
@@ -236,10 +236,10 @@ def _with_bought(prepared: "Prepared[Undeclared]", folder: RunFolder) -> Prepare
         def draw() -> tuple[tuple[Release, ...], dict[str, Any]]:
             prepared.run.charge()
             trained, _ = parts(prepared.scene.users, prepared.config.train.holdout, prepared.run.noise(own))
-            released, entries = buying.release(prepared.scene, among=trained)
-            return entries, {"bought": released}
+            released, entries = estimating.release(prepared.scene, among=trained)
+            return entries, {"estimates": released}
 
-        found, said, run = own.release_once(BOUGHT, draw)["bought"], own.released(PLANNED), None
+        found, said, run = own.release_once(ESTIMATES, draw)["estimates"], own.released(PLANNED), None
         if said is None:
             run, refused = _planned_for(prepared, found)
             said = {"refused": refused}
@@ -253,8 +253,8 @@ def _with_bought(prepared: "Prepared[Undeclared]", folder: RunFolder) -> Prepare
             end(ledger, prepared.name, "failed", model=None)
         raise NothingReleased(f"Nothing was trained, and the whole of epsilon is spent. {said['refused']}")
     folder.write_json("plan.json", run.planned.as_json())
-    assert run.scene.bought is not None
-    folder.write_text("declared.toml", run.scene.bought.toml(run.config))
+    assert run.scene.estimates is not None
+    folder.write_text("declared.toml", run.scene.estimates.toml(run.config))
     return run
 
 
@@ -281,11 +281,11 @@ def _planned_for(prepared: "Prepared[Undeclared]", released: "Released") -> tupl
 
 def _made_of(prepared: "Prepared[Undeclared]", released: "Released") -> Prepared[Curated]:
     """The run for what was released."""
-    scene, (bought, config) = prepared.scene, buying.read(prepared, released)
+    scene, (estimates, config) = prepared.scene, estimating.read(prepared, released)
     given = config, scene.base, scene.identity, scene.frame, scene.assumptions
     own: dict[str, Any] = {"digest": prepared.digest, "people": scene.people}
-    made = _planned(*given, begun=True, bought=bought, asked=check_section(prepared.config), **own)
-    if made.run.plan.guarantee.bought is not bought.paid:
+    made = _planned(*given, begun=True, estimates=estimates, asked=check_section(prepared.config), **own)
+    if made.run.plan.guarantee.estimates is not estimates.paid:
         raise VerificationError("Expected a guarantee of the estimates and all else together, got one without.")
     return made
 
@@ -310,7 +310,7 @@ def carry_out(
     for doubt in () if begun else prepared.planned.doubts:
         warnings.warn(doubt, DoubtfulModel, stacklevel=2)
     if not isinstance(prepared.scene, Curated):  # which is charged, and so has begun, before it can be planned
-        prepared, begun = _with_bought(prepared, folder), True
+        prepared, begun = _with_estimates(prepared, folder), True
     run, held, identity = prepared.run, prepared.scene.held, prepared.scene.identity
     if not begun:
         make_sure_of_answers(run.plan)
@@ -324,7 +324,7 @@ def carry_out(
             among, apart = parts(held.declared.users, prepared.config.train.holdout, source)
             seen, words = data_quality.release(prepared, own, among), StartedNoise.fresh(source)
             held.looked()
-            encoding = data_quality.weighed(held.encoding, run.plan.guarantee.health, seen)
+            encoding = data_quality.weighed(held.encoding, run.plan.guarantee.data_quality, seen)
             if encoding is not held.encoding:
                 items = data_quality.weigh(items, encoding)
             seed = _read_by(run.plan)

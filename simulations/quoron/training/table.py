@@ -179,7 +179,7 @@ class Curated:
     held: HeldRows
     identity: Identity
     unlooked: str | None = None  # why nobody looks at how well the table fits; None: somebody does
-    bought: "Declarations | None" = None  # what of its declarations was estimated
+    estimates: "Declarations | None" = None  # what of its declarations was estimated
     people: bytes = b""  # a digest of who the users are, then
 
     @property

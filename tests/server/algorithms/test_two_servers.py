@@ -16,7 +16,7 @@ from quoron_privacy.release import Adjacency, NoisySums
 from quoron_privacy.two_servers import noise
 from quoron_privacy.two_servers.noise import ServerNoise
 from quoron_privacy.two_servers.rows import RingSums
-from quoron_privacy.two_servers.specification import Block, RoundSheet, Servers, Sheet
+from quoron_privacy.two_servers.specification import Block, MechanismSpec, RoundSpec, Servers
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.registered import derived
 from quoron_server.algorithms.two_servers import method
@@ -46,7 +46,7 @@ def test_every_method_without_a_reason_against_it_has_a_plan_that_costs_each_ser
     assert 0.999 * allowed <= promise.mu <= allowed
     assert charge_of(plan)["epsilon"] == PRIVACY.epsilon  # a lifetime's limit holds against each server
     assert charge_of(plan)["mu"] >= promise.mu
-    again = Sheet.read(plan.schedule.sheet().as_json())
+    again = MechanismSpec.read(plan.schedule.spec().as_json())
     assert server_mu(again) == pytest.approx(noise.server_mu(again), rel=1e-6)  # one plays the sampler
 
 
@@ -70,7 +70,7 @@ def test_without_noise_two_servers_release_what_one_does(
         return
     info, problem = ALGORITHMS[base], make_plan(name).problem
     plan = info.plan(problem, replace(TWO, adjacency=adjacency), info.options(**TWO_SERVERS[name]), "calibrated", 7)
-    monkeypatch.setattr(ServerNoise, "of", lambda self, t, *_: np.zeros(self.sheet.rounds[t].length, np.uint64))
+    monkeypatch.setattr(ServerNoise, "of", lambda self, t, *_: np.zeros(self.spec.rounds[t].length, np.uint64))
     monkeypatch.setattr(RandomStream, "gaussian_steps", lambda self, shape: np.zeros(shape, np.int64))
     models = []
     for own in (plan.without("servers"), plan):
@@ -91,7 +91,7 @@ def steps(name: str, noise: Any, chain: bytes = b"c" * 32, total: int = 0) -> np
     algorithm = make(name)
     state = algorithm.init()
     question = algorithm.request(state, noise)
-    zero = RingSums(np.full(question.reduction.sheet.length, total, np.uint64), chain, 0)
+    zero = RingSums(np.full(question.reduction.spec.length, total, np.uint64), chain, 0)
     seen: list[np.ndarray] = []
     algorithm.inner.update = lambda state, sums, noise: seen.append(sums.total) or _stop()
     with pytest.raises(StopIteration):
@@ -136,8 +136,8 @@ def test_a_sum_that_the_helper_brings_to_the_edge_of_the_ring_is_released_with_t
 @pytest.mark.parametrize("make_noise", [lambda: GaussianNoise(1.0, 0.3), lambda: PrefixNoise(3, 1.0, 0.3)])
 def test_what_two_servers_release_is_as_loud_as_forecasts_say(make_noise: Any) -> None:
     """Of 20,000 numbers: the deviation is within 4 % of the scale, missed less often than 1e-12; √2 would be 41 %."""
-    sheet = Sheet((RoundSheet((Block("sums", 20_000, 1, "clipped"),)),))
-    both = sum(ServerNoise(bytes([key]) * 32, "", bytes(32), sheet).of(0, [b"c" * 32]) for key in (1, 2))
+    spec = MechanismSpec((RoundSpec((Block("sums", 20_000, 1, "clipped"),)),))
+    both = sum(ServerNoise(bytes([key]) * 32, "", bytes(32), spec).of(0, [b"c" * 32]) for key in (1, 2))
     noised, mechanism = NoisySums.of(both.view(np.int64), 1), make_noise()
     if isinstance(mechanism, PrefixNoise):
         released, _ = mechanism.release(mechanism.start(20_000), noised, SeededNoise(1))
@@ -187,7 +187,7 @@ def test_a_plan_whose_second_noise_was_forgotten_is_refused(name: str) -> None:
 @pytest.mark.parametrize("where", [noise, planning])
 def test_a_plan_keeps_its_promise_by_both_accounts(where: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     plan, honest = make_plan("dp-ftrl/two-servers"), getattr(where, name)
-    monkeypatch.setattr(where, name, lambda sheet, *part: 1.001 * honest(sheet, *part))
+    monkeypatch.setattr(where, name, lambda spec, *part: 1.001 * honest(spec, *part))
     with pytest.raises(VerificationError):
         ALGORITHMS["dp-ftrl"].verify(plan)
 

@@ -11,7 +11,7 @@ from quoron_privacy.accounts import gdp
 from quoron_privacy.errors import Infeasible
 from quoron_privacy.noise.streams import SeededNoise
 from quoron_privacy.two_servers import noise
-from quoron_privacy.two_servers.specification import Block, RoundSheet, Sheet, noise_factor
+from quoron_privacy.two_servers.specification import Block, MechanismSpec, RoundSpec, noise_factor
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.two_servers.method import BothServers
 from quoron_server.algorithms.two_servers.plan import server_mu
@@ -41,7 +41,7 @@ def carried_out(plan: RunPlan, group: int | None = None, by: int = 0) -> Any:
     while (question := algorithm.request(state, noise)) is not None:
         sums = engine.ask(question)
         if group is not None:
-            total = sums.total.reshape(plan.sheet.groups, -1).copy()
+            total = sums.total.reshape(plan.spec.groups, -1).copy()
             total[group] += np.uint64(by % 2**64)
             sums = replace(sums, total=total.reshape(-1))
         state = algorithm.update(state, sums, noise).state
@@ -53,8 +53,8 @@ def test_groups_cost_noise_and_no_privacy(name: str) -> None:
     one, three = planned(name, 1), planned(name, 3)
     mu = gdp.mu_for(PRIVACY.epsilon, PRIVACY.delta)
     for plan in (one, three):
-        assert 0.999 * mu <= noise.server_mu(plan.sheet) <= mu  # against each server
-    units = [[block.unit for each in plan.sheet.rounds for block in each.blocks] for plan in (one, three)]
+        assert 0.999 * mu <= noise.server_mu(plan.spec) <= mu  # against each server
+    units = [[block.unit for each in plan.spec.rounds for block in each.blocks] for plan in (one, three)]
     if len(units[0]) == len(units[1]):
         assert units[1] == pytest.approx(units[0], rel=0.05)  # rows are as long: a group has as much noise as all
     assert "released as the median of 3 public groups" in sentence(three.guarantee)
@@ -88,11 +88,11 @@ def test_one_sum_is_moved_at_will() -> None:
 
 @pytest.mark.parametrize(("groups", "series"), [(1, 1), (3, 3), (9, 4)])
 def test_every_group_that_a_user_comes_to_rounds_its_own_predictions(groups: int, series: int) -> None:
-    made = RoundSheet((Block("sums", 1000, 1, "clipped"),))  # rows of one step: rounding is nearly all
-    sheet = Sheet((made,) * 400, "blt", participations=4, separation=100, groups=groups)
-    more = (series**0.5 - 1) * noise.rounding_mu(noise.factors_of(sheet), 400, 1000)
+    made = RoundSpec((Block("sums", 1000, 1, "clipped"),))  # rows of one step: rounding is nearly all
+    spec = MechanismSpec((made,) * 400, "blt", participations=4, separation=100, groups=groups)
+    more = (series**0.5 - 1) * noise.rounding_mu(noise.factors_of(spec), 400, 1000)
     for mu in (noise.server_mu, server_mu):
-        assert mu(sheet) - mu(replace(sheet, groups=1)) == pytest.approx(more, rel=1e-6, abs=1e-18)
+        assert mu(spec) - mu(replace(spec, groups=1)) == pytest.approx(more, rel=1e-6, abs=1e-18)
 
 
 def test_a_median_of_hostile_sums_is_a_number_on_every_machine() -> None:

@@ -29,7 +29,7 @@ from quoron_privacy.release import NoisySums, Sums
 from quoron_privacy.two_servers import rows as made
 from quoron_privacy.two_servers.noise import ServerNoise, simulated_chain
 from quoron_privacy.two_servers.rows import RingReduction, RingSums, added, signed
-from quoron_privacy.two_servers.specification import SUMS, RoundSheet, louder, median
+from quoron_privacy.two_servers.specification import SUMS, RoundSpec, louder, median
 from quoron_server.algorithm import Algorithm, Update, Vector
 from quoron_server.algorithms.slots import first_answered
 from quoron_server.plan import RunPlan
@@ -49,9 +49,9 @@ class FirstRows:
     most: int
 
     @property
-    def sheet(self) -> RoundSheet:
+    def spec(self) -> RoundSpec:
         """See RingReduction."""
-        return self.own.sheet
+        return self.own.spec
 
     @property
     def chains(self) -> tuple[bytes, ...]:
@@ -67,31 +67,31 @@ class FirstRows:
         return self.own.of(values, first_answered(answered, self.most))
 
 
-def rows_of(reduction: Any, sheet: RoundSheet, chains: tuple[bytes, ...]) -> RingReduction:
+def rows_of(reduction: Any, spec: RoundSpec, chains: tuple[bytes, ...]) -> RingReduction:
     """As the algorithm's own reduction of the round, on the plan's grid. VerificationError for one with no rows."""
     match reduction:
         case MomentSum():
-            return made.MomentRows(sheet, reduction.dimension, reduction.norm, chains)
-        case ClippedSum() if len(sheet.blocks) == 1:
-            return made.ClippedRows(sheet, reduction.norm, reduction.centre, chains)
+            return made.MomentRows(spec, reduction.dimension, reduction.norm, chains)
+        case ClippedSum() if len(spec.blocks) == 1:
+            return made.ClippedRows(spec, reduction.norm, reduction.centre, chains)
         case ClippedSum():  # with the shares that an adaptive clip follows
-            return made.NormCountRows(sheet, reduction.norm, None, reduction.centre, chains)
+            return made.NormCountRows(spec, reduction.norm, None, reduction.centre, chains)
         case NormCountSum():
-            return made.NormCountRows(sheet, reduction.radius, reduction.transform, reduction.centre, chains)
+            return made.NormCountRows(spec, reduction.radius, reduction.transform, reduction.centre, chains)
         case ContrastSum():  # the gradients of several classes: one matrix makes their contrasts and whitens them
             own: Any = reduction.own.transform
             whole: Matrix = np.kron(reduction.contrasts.matrix(), own)
-            return rows_of(replace(reduction.own, transform=whole), sheet, chains)
+            return rows_of(replace(reduction.own, transform=whole), spec, chains)
         case ColumnSum():
-            return made.ColumnRows(sheet, reduction.windows, reduction.scale, reduction.constant, chains)
+            return made.ColumnRows(spec, reduction.windows, reduction.scale, reduction.constant, chains)
         case LengthSum():
-            return made.LengthRows(sheet, reduction.transform, reduction.top, False, chains)
+            return made.LengthRows(spec, reduction.transform, reduction.top, False, chains)
         case VectorLengthSum():
-            return made.LengthRows(sheet, reduction.transform, reduction.top, True, chains)
+            return made.LengthRows(spec, reduction.transform, reduction.top, True, chains)
         case ChangeSum():
-            return made.ClippedRows(sheet, reduction.own.norm, None, chains, change=True)
+            return made.ClippedRows(spec, reduction.own.norm, None, chains, change=True)
         case ShapedMomentSum():
-            return made.ShapedMomentRows(sheet, reduction.transform, reduction.radius, chains)
+            return made.ShapedMomentRows(spec, reduction.transform, reduction.radius, chains)
     raise VerificationError(f"Expected a question whose answers two servers may sum, got one with {reduction!r:.99}.")
 
 
@@ -125,7 +125,7 @@ class WithServers:
 
     def __init__(self, plan: RunPlan, inner: Algorithm[Any]) -> None:
         self.plan, self.inner = plan, inner
-        self._sheet = plan.sheet
+        self._sheet = plan.spec
         self._noise: tuple[bytes, ServerNoise] | None = None
 
     def init(self) -> ServersState:
@@ -231,7 +231,7 @@ class BothServers:
         rows: Any = question.reduction
         if not hasattr(rows, "chains"):
             return self.engine.ask(question)
-        groups = self._noise.sheet.groups
+        groups = self._noise.spec.groups
         apart = groups > 1 or isinstance(rows, FirstRows)
         whole: Any = self.engine.ask(replace(question, reduction=None) if apart else question)
         sums: Any = summed(whole, rows) if groups == 1 else _grouped(whole, rows, groups)
@@ -244,7 +244,7 @@ class BothServers:
 def noise_of(key: bytes, whose: bytes, plan: RunPlan) -> ServerNoise:
     """One server's noise for a plan; a run's key is its own, so that its name need not be in the labels."""
     own = blake2b(key, digest_size=32, person=whose).digest()
-    return ServerNoise(own, "", bytes.fromhex(digest(plan)), plan.sheet)
+    return ServerNoise(own, "", bytes.fromhex(digest(plan)), plan.spec)
 
 
 def _chains(state: ServersState) -> tuple[bytes, ...]:
@@ -264,5 +264,5 @@ def _grouped(answers: Answers, rows: Any, groups: int) -> RingSums:
 
 def noise_of_groups(noise: ServerNoise, history: Sequence[bytes]) -> Words:
     """One server's noise of the last round of a history, of all groups one after the other."""
-    groups, now = noise.sheet.groups, len(history) - 1
+    groups, now = noise.spec.groups, len(history) - 1
     return np.concatenate([noise.of(now, history, g) for g in range(groups)])

@@ -17,7 +17,7 @@ from quoron_privacy.noise.streams import GRID_BITS, total_variation
 from quoron_privacy.prefix import noise as played
 from quoron_privacy.prefix.noise import PrefixNoise
 from quoron_privacy.two_servers import noise
-from quoron_privacy.two_servers.specification import SUMS, RoundSheet, Servers, Sheet, louder
+from quoron_privacy.two_servers.specification import SUMS, MechanismSpec, RoundSpec, Servers, louder
 from quoron_server.algorithms import search
 from quoron_server.algorithms.options import summed
 from quoron_server.algorithms.search import two_digits
@@ -67,8 +67,8 @@ def planned(info: "Registered", problem: Problem, privacy: Privacy, options: Any
         if (fewest := min(own.schedule.cohorts)) < privacy.groups:
             few = f"a round asks {fewest} users, fewer than its {privacy.groups} groups"
             raise Infeasible(info.name, few, "fewer groups, or larger cohorts")
-        sheet = own.schedule.sheet(privacy.groups)
-        spent, outside = spent_by(sheet)
+        spec = own.schedule.spec(privacy.groups)
+        spent, outside = spent_by(spec)
         if spent <= server and outside <= whole:
             break
         quieter *= min(server / spent, whole / outside) * (1 - 1e-8 * 4**again)
@@ -113,26 +113,26 @@ def require_masked(plan: RunPlan) -> None:
 
 def pairs(plan: RunPlan) -> tuple[Pair, ...]:
     """What a run costs against one server, by the whole numbers of its sheet and nothing else of the plan."""
-    sheet = plan.sheet
-    numbers = sheet.groups * sum(each.length for each in sheet.rounds)
-    return (Pair.gaussian(spent_by(sheet)[0], total_variation(gaussians=numbers)),)
+    spec = plan.spec
+    numbers = spec.groups * sum(each.length for each in spec.rounds)
+    return (Pair.gaussian(spent_by(spec)[0], total_variation(gaussians=numbers)),)
 
 
-def spent_by(sheet: Sheet) -> tuple[float, float]:
+def spent_by(spec: MechanismSpec) -> tuple[float, float]:
     """μ against one server and against outsiders: the larger of what the library says of a sheet and what is here."""
-    return max(server_mu(sheet), noise.server_mu(sheet)), max(outsiders_mu(sheet), noise.outsiders_mu(sheet))
+    return max(server_mu(spec), noise.server_mu(spec)), max(outsiders_mu(spec), noise.outsiders_mu(spec))
 
 
-def outsiders_mu(sheet: Sheet) -> float:
+def outsiders_mu(spec: MechanismSpec) -> float:
     """Return μ against an observer who sees the releases alone, where both servers follow the protocol.
 
     What a user adds is half of it in what one server's noise hides and half in the other's: each is a release of its
     own, at half the μ but for what is rounded.
     """
-    return math.sqrt(2) * server_mu(sheet, 0.5)
+    return math.sqrt(2) * server_mu(spec, 0.5)
 
 
-def server_mu(sheet: Sheet, part: float = 1.0) -> float:
+def server_mu(spec: MechanismSpec, part: float = 1.0) -> float:
     """Return μ of all rounds of one user against one server, rounded up, for `part` of what the user adds.
 
     Statement: docs/privacy/two-servers.md#ts2.
@@ -140,15 +140,15 @@ def server_mu(sheet: Sheet, part: float = 1.0) -> float:
     Rounds without correlation add their squares, the loudest that a user may be in. Correlated ones are played through
     the sampler; where a user may be in both kinds, both are counted.
     """
-    series = set(sheet.correlated)
-    known = {each: _alone(each, part) for each in set(sheet.rounds)}
-    alone = [0.0 if t in series else known[each] for t, each in enumerate(sheet.rounds)]
-    rest = math.hypot(*sorted(alone, reverse=True)[: sheet.participations])
-    together = max if sheet.participations == 1 else math.hypot
-    return together(rest, _series(sheet, part)) * (1 + 1e-12)
+    series = set(spec.correlated)
+    known = {each: _alone(each, part) for each in set(spec.rounds)}
+    alone = [0.0 if t in series else known[each] for t, each in enumerate(spec.rounds)]
+    rest = math.hypot(*sorted(alone, reverse=True)[: spec.participations])
+    together = max if spec.participations == 1 else math.hypot
+    return together(rest, _series(spec, part)) * (1 + 1e-12)
 
 
-def _alone(made: RoundSheet, part: float) -> float:
+def _alone(made: RoundSpec, part: float) -> float:
     """Of one round by itself. A row of several blocks is one of the block of the largest unit: no two are farther."""
     largest = max(made.blocks, key=lambda block: block.unit)
     if len({block.kind for block in made.blocks}) > 1:
@@ -156,7 +156,7 @@ def _alone(made: RoundSheet, part: float) -> float:
     return _apart(largest.kind, largest.unit, made, part)
 
 
-def _apart(kind: str, unit: int, made: RoundSheet, part: float) -> float:
+def _apart(kind: str, unit: int, made: RoundSpec, part: float) -> float:
     """How far two neighbours' rows are apart, in deviations; a part of them is rounded to whole steps."""
     far, left_out, cut = _APART[kind]
     root, replaced = math.sqrt(made.length), made.adjacency == "replace-one"
@@ -164,23 +164,23 @@ def _apart(kind: str, unit: int, made: RoundSheet, part: float) -> float:
     return (part * whole + (0.0 if part == 1 else root)) / STEPS
 
 
-def _series(sheet: Sheet, part: float) -> float:
+def _series(spec: MechanismSpec, part: float) -> float:
     """Of all rounds with correlated noise: of "sums" by what the sampler does, of what stands beside them at most."""
-    if not sheet.correlated:
+    if not spec.correlated:
         return 0.0
-    rounds = len(sheet.correlated)
-    noise = PrefixNoise(rounds, 1.0, 1.0, str(sheet.factorisation), sheet.participations, sheet.separation)
+    rounds = len(spec.correlated)
+    noise = PrefixNoise(rounds, 1.0, 1.0, str(spec.factorisation), spec.participations, spec.separation)
     # of the groups that a user may be in, each predicts and rounds by itself
     rounded = 2 * noise.factors.rounding * math.sqrt(rounds) / STEPS
-    worst, others = 0.0, rounded * (math.sqrt(min(sheet.groups, sheet.participations)) - 1)
-    for made in {sheet.rounds[t] for t in sheet.correlated}:
+    worst, others = 0.0, rounded * (math.sqrt(min(spec.groups, spec.participations)) - 1)
+    for made in {spec.rounds[t] for t in spec.correlated}:
         for block in made.blocks:
             far = _apart(block.kind, block.unit, made, part)
             told = far
             if block.name == SUMS:
                 told = played.mu(noise, far, made.length) + others * math.sqrt(made.length)
             worst = max(worst, told)
-        if len(made.blocks) > 1 and sheet.participations > 1:
+        if len(made.blocks) > 1 and spec.participations > 1:
             raise VerificationError("Expected users of one round beside correlated noise, got several rounds.")
     return worst
 
@@ -191,16 +191,16 @@ def verify(plan: RunPlan) -> None:
     servers, own = promise.servers, plan.without("min_cohort")
     if servers is None or own.guarantee.curated:
         raise VerificationError(f"Expected two servers and clients of their own in a plan of {plan.algorithm}.")
-    beside = (promise.health, promise.bought, promise.held_out)
+    beside = (promise.data_quality, promise.estimates, promise.held_out)
     rows = plan.schedule.rows
     search.require(
         plan.algorithm,
-        ("no look at the table, purchase or held-out users with two servers", beside == (None,) * 3, beside),
+        ("no data quality check, estimate or held-out users with two servers", beside == (None,) * 3, beside),
         ("rows that two servers may sum", rows is not None, plan.parameters),
         ("cohorts that are public", not promise.rests_on(Kind.SECRET_COHORTS), promise.assumptions),
     )
-    sheet = plan.sheet
-    adjacency = {each.adjacency for each in sheet.rounds}
+    spec = plan.spec
+    adjacency = {each.adjacency for each in spec.rounds}
     search.require(
         plan.algorithm,
         ("rows of the guaranteed adjacency", adjacency == {promise.adjacency}, adjacency),
@@ -212,5 +212,5 @@ def verify(plan: RunPlan) -> None:
         ),
     )
     (against,) = pairs(plan)
-    both = replace(against, mu=spent_by(sheet)[1], lack=2 * against.lack)  # of either server's sampler
+    both = replace(against, mu=spent_by(spec)[1], lack=2 * against.lack)  # of either server's sampler
     search.require_spent(own.without("servers"), (both,))

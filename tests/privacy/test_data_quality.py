@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from quoron_privacy.accounts import gdp
 from quoron_privacy.counts import data_quality
-from quoron_privacy.counts.data_quality import FALSE_ALARM, MOST, TableHealth
+from quoron_privacy.counts.data_quality import FALSE_ALARM, MOST, DataQuality
 from quoron_privacy.errors import VerificationError
 from quoron_privacy.noise.streams import SeededNoise
 
@@ -19,7 +19,7 @@ anything = st.floats(allow_nan=True, allow_infinity=True) | st.sampled_from([0.0
 
 
 def a_look(columns: int = 3, labels: int = 2, users: int = 50, mu: float = 0.5, adjacency: str = "replace-one"):
-    return TableHealth.for_mu(users=users, columns=columns, labels=labels, mu=mu, adjacency=adjacency)  # type: ignore[arg-type]
+    return DataQuality.for_mu(users=users, columns=columns, labels=labels, mu=mu, adjacency=adjacency)  # type: ignore[arg-type]
 
 
 @st.composite
@@ -35,7 +35,7 @@ def one(user) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def reference(none: float, labels: list[float], columns: list[float]) -> list[float]:
-    """The vector of docs/privacy/table-health.md, written out in fractions but for square roots."""
+    """The vector of docs/privacy/data-quality.md, written out in fractions but for square roots."""
     weights = (0.4, 0.2, 0.4) if len(columns) > 1 else (0.5, 0.0, 0.5)
     shares = [Fraction(each) for each in columns]
     length = math.sqrt(sum(each * each for each in shares))
@@ -64,18 +64,18 @@ def test_a_users_vector_is_what_the_page_says(none, counts, columns):
     adjacency=st.sampled_from(["replace-one", "zero-out"]),
 )
 def test_no_user_moves_the_release_by_more_than_its_sensitivity(data, columns, labels, adjacency):
-    health = a_look(columns, labels, users=3, adjacency=adjacency)
-    mine = health.vectors(*one(data.draw(users_of(columns, labels))))
-    other = health.vectors(*one(data.draw(users_of(columns, labels))))
-    kept = health.vectors(np.zeros(2), np.full((2, labels), 0.5), np.full((2, columns), 0.7))
+    quality = a_look(columns, labels, users=3, adjacency=adjacency)
+    mine = quality.vectors(*one(data.draw(users_of(columns, labels))))
+    other = quality.vectors(*one(data.draw(users_of(columns, labels))))
+    kept = quality.vectors(np.zeros(2), np.full((2, labels), 0.5), np.full((2, columns), 0.7))
     if adjacency == "zero-out":
         other = np.zeros_like(mine)
 
     def mean(own):
         rows = np.vstack([kept, own])
-        return health.reduction.mean(health.reduction.of(rows, np.ones(len(rows), bool)))
+        return quality.reduction.mean(quality.reduction.of(rows, np.ones(len(rows), bool)))
 
-    assert np.linalg.norm(mean(mine) - mean(other)) <= health.entry().parameters["sensitivity"]
+    assert np.linalg.norm(mean(mine) - mean(other)) <= quality.entry().parameters["sensitivity"]
     assert (mine >= 0).all()
 
 
@@ -87,53 +87,53 @@ def paid(share: float = 0.05, **sizes):
     given = {"users": 1000, "columns": 21, "labels": 2, "adjacency": "replace-one"} | sizes
     left = data_quality.rest(*WHOLE.values(), share)
     own = (gdp.mu_for(*left) * (1 - 1e-9), 1e-40)
-    health = data_quality.calibrate(**WHOLE, share=share, own=own, **given)
-    assert health is not None
-    return health, own, given
+    quality = data_quality.calibrate(**WHOLE, share=share, own=own, **given)
+    assert quality is not None
+    return quality, own, given
 
 
-def verify(health, own, *, users=1000, adjacency="replace-one", epsilon=1.0, delta=1e-6):
-    health.verify(epsilon, delta, users=users, adjacency=adjacency, own=own)
+def verify(quality, own, *, users=1000, adjacency="replace-one", epsilon=1.0, delta=1e-6):
+    quality.verify(epsilon, delta, users=users, adjacency=adjacency, own=own)
 
 
 @pytest.mark.parametrize(
     "broken",
     [
-        lambda health, own: (replace(health, scale=0.999 * health.scale), own, {}),
-        lambda health, own: (health, own, {"users": 999}),
-        lambda health, own: (health, own, {"adjacency": "zero-out"}),
-        lambda health, own: (replace(health, share=0.0), own, {}),
-        lambda health, own: (health, (1.001 * own[0], own[1]), {}),
-        lambda health, own: (health, (own[0], 1e-7), {}),
-        lambda health, own: (health, own, {"delta": 0.99e-6}),
+        lambda quality, own: (replace(quality, scale=0.999 * quality.scale), own, {}),
+        lambda quality, own: (quality, own, {"users": 999}),
+        lambda quality, own: (quality, own, {"adjacency": "zero-out"}),
+        lambda quality, own: (replace(quality, share=0.0), own, {}),
+        lambda quality, own: (quality, (1.001 * own[0], own[1]), {}),
+        lambda quality, own: (quality, (own[0], 1e-7), {}),
+        lambda quality, own: (quality, own, {"delta": 0.99e-6}),
     ],
 )
 def test_a_look_with_too_little_noise_or_other_numbers_is_refused(broken):
-    health, own, given = broken(*paid()[:2])
+    quality, own, given = broken(*paid()[:2])
     with pytest.raises(VerificationError, match="data quality check"):
-        verify(health, own, **given)
+        verify(quality, own, **given)
 
 
 def test_of_very_many_users_enough_are_looked_at_and_the_check_knows(monkeypatch):
     monkeypatch.setattr(data_quality, "ENOUGH", 400)
     assert [data_quality.looked_at(users) for users in (399, 400, 10**9)] == [399, 400, 400]
-    health, own, _ = paid(users=400)
+    quality, own, _ = paid(users=400)
     for users in (400, 1000):
-        verify(health, own, users=users)
+        verify(quality, own, users=users)
     for users in (399, 401):
         with pytest.raises(VerificationError, match="a divisor of"):
-            verify(replace(health, users=users), own)
+            verify(replace(quality, users=users), own)
 
 
 def test_a_promise_that_the_rest_has_taken_leaves_no_look():
-    health = data_quality.calibrate(
+    quality = data_quality.calibrate(
         **WHOLE, share=0.05, own=(gdp.mu_for(**WHOLE), 0.0), users=10, columns=2, labels=0, adjacency="replace-one"
     )
-    assert health is None
+    assert quality is None
 
 
 # n = 1,000, ε = 1, twenty features and a label: the look of the default share.
-MARK = TableHealth.for_mu(users=1000, columns=21, labels=2, mu=gdp.mu_for(1.0, 1e-6) * math.sqrt(MOST))
+MARK = DataQuality.for_mu(users=1000, columns=21, labels=2, mu=gdp.mu_for(1.0, 1e-6) * math.sqrt(MOST))
 
 
 def released(none: np.ndarray, columns: np.ndarray, seed: int):
@@ -177,10 +177,10 @@ def test_of_a_table_in_which_nothing_is_amiss_nothing_is_said():
 
 
 def test_the_farthest_two_users_use_nearly_all_of_it():
-    health = a_look(columns=40, labels=2, users=5)
+    quality = a_look(columns=40, labels=2, users=5)
     far = (
-        health.vectors(np.array([1.0]), np.zeros((1, 2)), np.eye(40)[:1]),
-        health.vectors(np.array([0.0]), np.array([[1.0, 0.0]]), np.eye(40)[1:2]),
+        quality.vectors(np.array([1.0]), np.zeros((1, 2)), np.eye(40)[:1]),
+        quality.vectors(np.array([0.0]), np.array([[1.0, 0.0]]), np.eye(40)[1:2]),
     )
-    moved = np.linalg.norm(far[0] - far[1]) / health.users
-    assert 0.89 < moved / health.entry().parameters["sensitivity"] <= 1  # but for all values, which are alike
+    moved = np.linalg.norm(far[0] - far[1]) / quality.users
+    assert 0.89 < moved / quality.entry().parameters["sensitivity"] <= 1  # but for all values, which are alike

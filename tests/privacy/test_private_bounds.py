@@ -1,4 +1,4 @@
-"""Bought declarations: what one user moves, against exact references; calibration and its re-check; what is found."""
+"""Private bounds: what one user moves, against exact references; calibration and its re-check; what is found."""
 
 import math
 from collections import Counter
@@ -21,7 +21,7 @@ from quoron_privacy.counts.private_bounds import (
     MARKS,
     MISSING,
     NUMBER,
-    Bought,
+    EstimatedBounds,
     Windows,
     marks,
     of_cells,
@@ -33,8 +33,8 @@ anything = st.floats(allow_nan=True, allow_infinity=True) | st.sampled_from([0.0
 WHOLE = {"epsilon": 2.0, "delta": 1e-6}
 
 
-def a_plan(users: int = 1000, columns: int = 3, names: int = 2, share: float = 0.3, **given) -> Bought:
-    return Bought.calibrate(users=users, columns=columns, names=names, share=share, **(WHOLE | given))  # type: ignore[arg-type]
+def a_plan(users: int = 1000, columns: int = 3, names: int = 2, share: float = 0.3, **given) -> EstimatedBounds:
+    return EstimatedBounds.calibrate(users=users, columns=columns, names=names, share=share, **(WHOLE | given))  # type: ignore[arg-type]
 
 
 def windows(low: list[float], high: list[float]) -> Windows:
@@ -139,7 +139,7 @@ class TestCalibration:
     @pytest.mark.parametrize("share", [1e-3, 0.3, 1.0])
     def test_what_is_calibrated_is_verified_and_costs_its_share(self, columns, names, share, adjacency):
         for epsilon, delta in ((0.1, 1e-9), (2.0, 1e-6), (10.0, 1e-3)):
-            plan = Bought.calibrate(
+            plan = EstimatedBounds.calibrate(
                 users=900, columns=columns, names=names, epsilon=epsilon, delta=delta, share=share, adjacency=adjacency
             )  # type: ignore[arg-type]
             own = (gdp.mu_for(plan.rest_epsilon, delta, gaussians=1000), 1e-40) if share < 1 else (0.0, 0.0)
@@ -155,7 +155,7 @@ class TestCalibration:
 
 @given(data=st.data(), columns=st.integers(1, 3))
 def test_a_window_holds_what_the_bound_says(data, columns):
-    """bought-declarations#bd2, with z the largest of the noise of any window that was."""
+    """private-bounds#bd2, with z the largest of the noise of any window that was."""
     random = np.random.default_rng(data.draw(st.integers(0, 2**32)))
     error, many = data.draw(st.sampled_from([0.1, 10.0, 50.0])), 16
     true = random.multinomial(1000, random.dirichlet(np.full(many, 0.2)), size=columns).astype(float)

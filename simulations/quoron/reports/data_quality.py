@@ -12,7 +12,7 @@ from typing import Any
 from quoron_client.data.encoding import Encoding, Range
 from quoron_client.data.fused import Column, declared_columns, declared_labels
 from quoron_privacy.counts import data_quality
-from quoron_privacy.counts.data_quality import FALSE_ALARM, MISSED, OFTEN, Errors, Shares, TableHealth
+from quoron_privacy.counts.data_quality import FALSE_ALARM, MISSED, OFTEN, DataQuality, Errors, Shares
 
 LEAST_COMMON = 2 / 3  # of labels, that are sure to be alike where they may well all be
 WIDE = 0.25  # of a column whose range was estimated, which leaves its tails at the ends, is spoken of from here on
@@ -40,7 +40,7 @@ class ShareLine:
 
 
 @dataclass(frozen=True, slots=True)
-class Health:
+class DataQualityReport:
     """What was released of a table, and what it says."""
 
     users: int
@@ -52,7 +52,7 @@ class Health:
     missed: float = MISSED
 
     @classmethod
-    def from_json(cls, contents: dict[str, Any]) -> "Health":
+    def from_json(cls, contents: dict[str, Any]) -> "DataQualityReport":
         """Return what its fields were, as plain values."""
         lines = tuple(ShareLine(**line) for line in contents["lines"])
         return cls(**contents | {"lines": lines, "warnings": tuple(contents["warnings"])})
@@ -62,9 +62,11 @@ class Health:
         return [(line.what, line.text(self.users)) for line in self.lines]
 
 
-def read(health: TableHealth, shares: Shares, encoding: Encoding, bought: Collection[str] = ()) -> Health:
+def read(
+    quality: DataQuality, shares: Shares, encoding: Encoding, estimates: Collection[str] = ()
+) -> DataQualityReport:
     """What the released shares of a table say; of these columns the range or values were estimated."""
-    errors, columns, labels = _errors(health), declared_columns(encoding), declared_labels(encoding)
+    errors, columns, labels = _errors(quality), declared_columns(encoding), declared_labels(encoding)
     lines = [ShareLine("users without a row that can be used", shares.unusable, errors.unusable)]
     if not math.isnan(shares.values):
         lines.append(ShareLine("values that do not fit, of all columns", shares.values, errors.values))
@@ -72,43 +74,43 @@ def read(health: TableHealth, shares: Shares, encoding: Encoding, bought: Collec
         lines.append(ShareLine(f"{column.name!r} {column.misfit}", share, errors.column))
     for name, share in zip(labels, shares.labels.tolist(), strict=True):
         lines.append(ShareLine(f"rows with {name}", share, errors.unusable))
-    said = tuple(_warnings(health, shares, columns, labels, encoding, bought))
-    return Health(health.users, health.share, health.visible, tuple(lines), said)
+    said = tuple(_warnings(quality, shares, columns, labels, encoding, estimates))
+    return DataQualityReport(quality.users, quality.share, quality.visible, tuple(lines), said)
 
 
-def unseen(health: Health | None, why: str | None) -> str:
+def unseen(quality: DataQualityReport | None, why: str | None) -> str:
     """What no warning can be about."""
-    if health is None:
+    if quality is None:
         return UNSEEN.format(why=f" ({why})" if why else "")
     rest = "Whether every row is of another user nobody has looked at."
-    if health.visible > 1:
+    if quality.visible > 1:
         return (
-            f"A look at the table cost {health.share:.2g} of μ², and {health.users:,} users are too few for it to see "
-            f"even that none of them has a row that can be used. {rest}"
+            f"A look at the table cost {quality.share:.2g} of μ², and {quality.users:,} users are too few for it to "
+            f"see even that none of them has a row that can be used. {rest}"
         )
-    few = f"too few users to see less than {math.ceil(100 * health.visible)} %"
-    if health.visible <= 2 * OFTEN:
-        few = f"a share below {math.ceil(100 * health.visible)} % may go unsaid"
+    few = f"too few users to see less than {math.ceil(100 * quality.visible)} %"
+    if quality.visible <= 2 * OFTEN:
+        few = f"a share below {math.ceil(100 * quality.visible)} % may go unsaid"
     return (
-        f"A look at the table cost {health.share:.2g} of μ². Of users without a row that can be used: {few}. Where "
+        f"A look at the table cost {quality.share:.2g} of μ². Of users without a row that can be used: {few}. Where "
         f"nothing is amiss something is said with chance {FALSE_ALARM:g} at most. {rest}"
     )
 
 
 def _warnings(
-    health: TableHealth,
+    quality: DataQuality,
     shares: Shares,
     columns: Sequence[Column],
     labels: Sequence[str],
     encoding: Encoding,
-    bought: Collection[str],
+    estimates: Collection[str],
 ) -> Iterator[str]:
-    errors, users = _errors(health), health.users
+    errors, users = _errors(quality), quality.users
     known = f"{users:,} users" + (" that were drawn" if users >= data_quality.ENOUGH else "")
-    lost = shares.unusable >= health.threshold(errors.unusable)
+    lost = shares.unusable >= quality.threshold(errors.unusable)
     found = [(share, column) for share, column in zip(shares.columns.tolist(), columns, strict=True)]
-    spoken = [(each, WIDE if each[1].name in bought else 0.0) for each in found]
-    known_amiss = (each for each, least in spoken if each[0] >= max(least, health.threshold(errors.column)))
+    spoken = [(each, WIDE if each[1].name in estimates else 0.0) for each in found]
+    known_amiss = (each for each, least in spoken if each[0] >= max(least, quality.threshold(errors.column)))
     amiss = sorted(known_amiss, key=lambda each: -each[0])
     if lost:
         see = "see the columns named below" if amiss else _cause(columns, encoding)
@@ -116,7 +118,7 @@ def _warnings(
             f"about {_count(shares.unusable, users)} of {known} (± {errors.unusable * users:,.0f}) have no row that "
             f"can be used, and teach the model nothing: {see}."
         )
-    much = shares.values >= max(WIDE if bought else 0.0, health.threshold(errors.values))
+    much = shares.values >= max(WIDE if estimates else 0.0, quality.threshold(errors.values))
     if len(amiss) > FEW or (much and not amiss):
         share = (
             f"about {_percent(shares.values)} (± {_width(errors.values)}) of all values do"
@@ -139,15 +141,15 @@ def _warnings(
         )
     if isinstance(encoding.label, Range):
         for name, share in zip(labels, shares.labels.tolist(), strict=True):
-            if share >= health.threshold(errors.unusable):
+            if share >= quality.threshold(errors.unusable):
                 yield (
                     f"about {_percent(share)} (± {_width(errors.unusable)}) of the labels are {name}, the end of "
                     f"their range, and held there: the model cannot learn them. Declare a wider range."
                 )
         return
-    always = 1 - (health.visible - health.threshold(health.errors.unusable))  # but with MISSED, if everybody's
+    always = 1 - (quality.visible - quality.threshold(quality.errors.unusable))  # but with MISSED, if everybody's
     for name, share in zip(labels, shares.labels.tolist(), strict=True):
-        least = share - health.deviations * errors.unusable
+        least = share - quality.deviations * errors.unusable
         if least > 1 - OFTEN or (share >= always and least > LEAST_COMMON):
             yield (
                 f"about {_percent(share)} (± {_width(errors.unusable)}) of the labels, at least {_percent(least)} of "
@@ -165,10 +167,12 @@ def _cause(columns: Sequence[Column], encoding: Encoding) -> str:
     return f"their label {only.name!r} is {only.misfit}, as all else that is missing is filled in"
 
 
-def _errors(health: TableHealth) -> Errors:
+def _errors(quality: DataQuality) -> Errors:
     """With what drawing ENOUGH of more users adds to the noise, at most."""
-    drawn = 0.5 / math.sqrt(health.users) if health.users >= data_quality.ENOUGH else 0.0
-    each = (math.hypot(error, drawn) for error in (health.errors.unusable, health.errors.values, health.errors.column))
+    drawn = 0.5 / math.sqrt(quality.users) if quality.users >= data_quality.ENOUGH else 0.0
+    each = (
+        math.hypot(error, drawn) for error in (quality.errors.unusable, quality.errors.values, quality.errors.column)
+    )
     return Errors(*each)
 
 

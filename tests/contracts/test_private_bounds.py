@@ -16,12 +16,12 @@ from quoron.training.data_quality import with_look
 from quoron_privacy.accounts.lifetime import Charge, Limit
 from quoron_privacy.counts import data_quality
 from quoron_privacy.counts.held_out import HeldOut
-from quoron_privacy.counts.private_bounds import Bought
+from quoron_privacy.counts.private_bounds import EstimatedBounds
 from quoron_privacy.errors import LedgerError, VerificationError
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.algorithms.registered import with_purchases
+from quoron_server.algorithms.registered import with_estimates
 from quoron_server.books.ledger import Ledger
-from quoron_server.plan import BOUGHT, PLANNED, PREFACE, Privacy, RunPlan
+from quoron_server.plan import ESTIMATES, PLANNED, PREFACE, Privacy, RunPlan
 from quoron_server.runs import charge_of
 from quoron_server.wording import plan_json, sentence
 
@@ -31,9 +31,9 @@ every_gaussian = pytest.mark.parametrize("name", by_default((*GAUSSIAN, *EVERYBO
 
 
 @cache
-def paid() -> Bought:
+def paid() -> EstimatedBounds:
     sizes = {"columns": 5, "names": 2, "share": SHARE}
-    return Bought.calibrate(users=PROBLEM.users, epsilon=PRIVACY.epsilon, delta=PRIVACY.delta, **sizes)
+    return EstimatedBounds.calibrate(users=PROBLEM.users, epsilon=PRIVACY.epsilon, delta=PRIVACY.delta, **sizes)
 
 
 @cache
@@ -48,7 +48,7 @@ def planned(name: str, *, look: bool = True) -> RunPlan:
         own = make_plan(name, PROBLEMS.get(name, PROBLEM), left)
     looked = with_look(own, first, share=LOOK, columns=4, labels=2) if look else own
     assert looked is not None
-    return with_purchases(looked, paid(), PRIVACY.epsilon, PRIVACY.delta)
+    return with_estimates(looked, paid(), PRIVACY.epsilon, PRIVACY.delta)
 
 
 @every_gaussian
@@ -62,8 +62,8 @@ def test_purchases_look_and_algorithm_are_one_promise_whose_charge_is_known_befo
     assert 0.99 * promise.mu <= pair.mu <= promise.mu
     assert 0.95 * PRIVACY.delta <= pair.delta(PRIVACY.epsilon, PRIVACY.delta) <= PRIVACY.delta
     assert charge_of(plan) == charge_of(planned("recentred-sgd", look=False)) | {"adjacency": plan.guarantee.adjacency}
-    assert "bought-declarations.md#b1" in sentence(plan.guarantee)
-    assert json.loads(json.dumps(plan_json(plan)))["guarantee"]["bought"]["share"] == SHARE
+    assert "private-bounds.md#b1" in sentence(plan.guarantee)
+    assert json.loads(json.dumps(plan_json(plan)))["guarantee"]["estimates"]["share"] == SHARE
 
 
 def test_the_charge_beside_an_evaluation_tells_nothing_of_the_label_that_was_bought() -> None:
@@ -82,25 +82,25 @@ def test_the_charge_beside_an_evaluation_tells_nothing_of_the_label_that_was_bou
 def test_a_run_whose_purchases_or_whose_rest_have_too_little_noise_is_refused(name: str) -> None:
     """The last is a run that bought what its promise does not have room for: it is whole without."""
     plan, info = planned(name), ALGORITHMS[name]
-    promise, bought = plan.guarantee, plan.guarantee.bought
-    assert bought is not None
+    promise, estimates = plan.guarantee, plan.guarantee.estimates
+    assert estimates is not None
     whole = make_plan(name, PROBLEMS.get(name, PROBLEM)) if name not in EVERYBODY else plan
 
     def other(**changed: object) -> RunPlan:
-        return replace(plan, guarantee=replace(promise, bought=replace(bought, **changed)))
+        return replace(plan, guarantee=replace(promise, estimates=replace(estimates, **changed)))
 
     wrong = {
-        "noise of the first release": other(scales=(0.97 * bought.scales[0], *bought.scales[1:])),
-        "noise of names": other(scales=(*bought.scales[:3], 0.97 * bought.scales[3])),
-        "a larger tail": other(tail=1e4 * bought.tail),
-        "fewer users": other(users=bought.users - 1),
+        "noise of the first release": other(scales=(0.97 * estimates.scales[0], *estimates.scales[1:])),
+        "noise of names": other(scales=(*estimates.scales[:3], 0.97 * estimates.scales[3])),
+        "a larger tail": other(tail=1e4 * estimates.tail),
+        "fewer users": other(users=estimates.users - 1),
         "a rest of more than is left": other(rest_epsilon=PRIVACY.epsilon),
         "less noise in the rest": replace(plan, parameters=shrunk(plan.parameters, NOISE)),
         "a smaller epsilon": replace(plan, guarantee=replace(promise, epsilon=0.999 * promise.epsilon)),
     }
     if name not in EVERYBODY:
         wrong["purchases beside a whole guarantee"] = replace(
-            whole, guarantee=replace(whole.guarantee, bought=replace(bought, rest_epsilon=PRIVACY.epsilon))
+            whole, guarantee=replace(whole.guarantee, estimates=replace(estimates, rest_epsilon=PRIVACY.epsilon))
         )
     for broken in wrong.values():
         for use in (info.verify, info.gaussian, info.make):
@@ -113,12 +113,12 @@ def test_a_plan_announces_its_purchases_before_all_else(name: str) -> None:
     plan = planned(name)
     made = plan.releases()
     first = made[: len(paid().entries())]
-    assert [(each.entry, each.rounds) for each in first] == [(entry, (BOUGHT,)) for entry in paid().entries()]
+    assert [(each.entry, each.rounds) for each in first] == [(entry, (ESTIMATES,)) for entry in paid().entries()]
     assert made[len(first)].rounds == (PREFACE,)
-    assert plan.without("bought").releases() == made[len(first) :]
+    assert plan.without("estimates").releases() == made[len(first) :]
     assert (
-        plan.without("held_out", "bought", "health").guarantee.epsilon
-        < plan.without("bought").guarantee.epsilon
+        plan.without("held_out", "estimates", "data_quality").guarantee.epsilon
+        < plan.without("estimates").guarantee.epsilon
         < PRIVACY.epsilon
     )
 
@@ -128,14 +128,14 @@ def test_ranges_alone_are_charged_as_a_gaussian_run_of_which_a_lifetime_of_such_
     sizes: dict[str, Any] = {"users": PROBLEM.users, "columns": 5, "epsilon": 4.0, "delta": 1e-6, "share": SHARE}
     limit = Limit("everyone", 16.0, 1e-5, 1.0)
     for names in (0, 2):
-        mu, variation = Bought.calibrate(names=names, **sizes).charged
+        mu, variation = EstimatedBounds.calibrate(names=names, **sizes).charged
         charge = Charge("run", "everyone", 4.0, 1e-6, mu, variation=variation)
         assert (limit.account([charge]).holds, variation < 1e-30) == (names == 0, names == 0)
 
 
 @pytest.mark.parametrize("name", by_default(OTHERS, ("outlier-iterates", "local-model", "sgd")))
 def test_beside_what_has_no_mu_nothing_is_bought(name: str) -> None:
-    plan = with_purchases(make_plan(name), paid(), PRIVACY.epsilon, PRIVACY.delta)
+    plan = with_estimates(make_plan(name), paid(), PRIVACY.epsilon, PRIVACY.delta)
     with pytest.raises(VerificationError):
         ALGORITHMS[name].verify(plan)
 
@@ -145,20 +145,20 @@ def test_a_ledger_keeps_what_was_bought_once_and_then_the_plan_that_is_made_of_i
     entries = paid().entries()
     with Ledger.open(tmp_path / "ledger.sqlite") as ledger:
         forecast = ledger.plan_json
-        assert ledger.released(BOUGHT) is None
-        ledger.commit(BOUGHT, None, entries, {"bought": {"age": [0.0, 1.0]}})
-        assert ledger.released(BOUGHT) == {"bought": {"age": [0.0, 1.0]}}
+        assert ledger.released(ESTIMATES) is None
+        ledger.commit(ESTIMATES, None, entries, {"estimates": {"age": [0.0, 1.0]}})
+        assert ledger.released(ESTIMATES) == {"estimates": {"age": [0.0, 1.0]}}
         assert (ledger.released(PLANNED), ledger.plan_json, ledger.resume_point()) == (None, forecast, None)
         ledger.commit(PLANNED, None, (), {"refused": ""}, plan="the plan")
         assert (ledger.released(PLANNED), ledger.plan_json) == ({"refused": ""}, "the plan")
         assert ledger.resume_point() is None
         with pytest.raises(LedgerError, match="to be new"):
-            ledger.commit(BOUGHT, None, entries, {"bought": {"age": [0.0, 2.0]}})
+            ledger.commit(ESTIMATES, None, entries, {"estimates": {"age": [0.0, 2.0]}})
         with pytest.raises(LedgerError, match="to be new"):
             ledger.commit(PLANNED, None, (), {"refused": ""}, plan="another")
         assert ledger.plan_json == "the plan"
         ledger.commit(PREFACE, None, entries[:1], {"table_health": []})
-        assert [number for number, _ in ledger.releases()] == [BOUGHT] * len(entries) + [PREFACE]
+        assert [number for number, _ in ledger.releases()] == [ESTIMATES] * len(entries) + [PREFACE]
         assert ledger.events() == []
     with Ledger.open(tmp_path / "ledger.sqlite") as again:
-        assert again.released(BOUGHT) == {"bought": {"age": [0.0, 1.0]}}
+        assert again.released(ESTIMATES) == {"estimates": {"age": [0.0, 1.0]}}
