@@ -19,7 +19,7 @@ Vector = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 Integers = NDArray[np.int64]
 Adjacency = Literal["replace-one", "zero-out", "none"]
-# Of a block of two servers' rows (two_servers.sheet): name, kind, numbers, and its unit in deviations of all noise.
+# Of a block of two servers' rows (two_servers.spec): name, kind, numbers, and its unit in deviations of all noise.
 MaskedBlock = tuple[str, str, int, float]
 LENGTHS = ("radius", "scale", "sensitivity")  # parameters in the unit of the value itself
 

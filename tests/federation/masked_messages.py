@@ -19,7 +19,7 @@ MESSAGES = {
     "MaskedAnswer.follows": federation.MaskedAnswer(follows=FOLLOWS),
     "Row": ROW,
     "Question.row": federation.Question(row=ROW),
-    "Announcement.sheet": federation.Announcement(run="r", description="{}", spec="{}", consent=CONSENT),
+    "Announcement.spec": federation.Announcement(run="r", description="{}", spec="{}", consent=CONSENT),
     "OpenRun": helper.OpenRun(run="r", specification="{}", plan_digest=b"\1", software="quoron 1"),
     "HelperConsent": CONSENT,
     "HelperList": LIST,
@@ -46,7 +46,7 @@ GOLDEN: dict[str, str] = {
         "8201490a0b436c6970706564526f7773120f0a046e6f726d11000000000000f83f1a290a0663656e747265121f0a07666c6f"
         "61743634120201021a10000000000000f03f00000000000000c0"
     ),
-    "Announcement.sheet": (
+    "Announcement.spec": (
         "0a017212027b7d1a027b7d22370a01731201721a01012201022a01033002380341000000000000f03f498dedb5a0f7c6b03e"
         "52087a65726f2d6f757458ac026201046801"
     ),

@@ -1,4 +1,4 @@
-"""The ring, seals, chains, sheets and noise of two servers: what they promise, and what they refuse."""
+"""The ring, seals, chains, specifications and noise of two servers: what they promise, and what they refuse."""
 
 import json
 

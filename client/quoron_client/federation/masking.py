@@ -86,7 +86,7 @@ class Masking:
         return self.spec.admits(before, round_)
 
     def rows(self, round_: int, message: federation.Question) -> RingReduction:
-        """Return what a question makes of an answer, by the plan's sheet. WireError for what is none of its rounds."""
+        """Return what a question makes of an answer, by the plan's spec. WireError for what is none of its rounds."""
         if not message.HasField("row"):
             raise WireError("Expected a question that says what rows are made of an answer, got none.")
         return masked.row_from_wire(message.row, self.spec.rounds[round_])

@@ -1,6 +1,6 @@
 """Answers to two servers, of whom neither can read one: their messages, and what the second server signs.
 
-    >>> consent = helper.HelperConsent(run="r", plan_digest=bytes(32), sheet_digest=bytes(32))
+    >>> consent = helper.HelperConsent(run="r", plan_digest=bytes(32), spec_digest=bytes(32))
     >>> check_signature(consent, signature_of(consent, key := Ed25519PrivateKey.generate()), key.public_key())
 
 The second server signs its consent to one plan with a long-lived key, which clients have from its operator; seals are
@@ -43,7 +43,7 @@ def question_digest(run: str, round_: int, name: bytes, task: bytes) -> bytes:
 
 
 def row_to_wire(reduction: RingReduction) -> federation.Row:
-    """Return all of a reduction but its sheet, which a client has from the plan."""
+    """Return all of a reduction but its specification, which a client has from the plan."""
     reduction = getattr(reduction, "own", reduction)  # that only some count is the coordinator's
     message = federation.Row(kind=type(reduction).__name__)
     if message.kind not in _ROWS:
@@ -58,7 +58,7 @@ def row_to_wire(reduction: RingReduction) -> federation.Row:
 
 
 def row_from_wire(message: federation.Row, spec: RoundSpec) -> RingReduction:
-    """Return the rows of a question, by the sheet of the agreed plan. WireError for what is none."""
+    """Return the rows of a question, by the specification of the agreed plan. WireError for what is none."""
     kind = _ROWS.get(message.kind)
     if kind is None:
         raise WireError(f"Expected rows that this client knows, got {message.kind[:40]!r}. Update the client.")
@@ -74,7 +74,7 @@ def row_from_wire(message: federation.Row, spec: RoundSpec) -> RingReduction:
     try:
         made: RingReduction = kind(spec=spec, **numbers, **arrays)
     except (TypeError, ValueError, ConfigError) as error:
-        raise WireError(f"Expected rows of the announced sheet, got others: {error}") from None
+        raise WireError(f"Expected rows of the announced specification, got others: {error}") from None
     return made
 
 

@@ -1,8 +1,8 @@
-"""The noise of one server, what a sheet guarantees against one, and how long rows may be for it.
+"""The noise of one server, what a specification guarantees against one, and how long rows may be for it.
 
     >>> unit = unit_for(1.0, "clipped", "replace-one")
-    >>> sheet = Sheet((RoundSpec((Block("sum", 9, unit, "clipped"),)),) * 4, participations=4)
-    >>> round(server_mu(sheet), 6)  # a user of all four rounds
+    >>> spec = MechanismSpec((RoundSpec((Block("sum", 9, unit, "clipped"),)),) * 4, participations=4)
+    >>> round(server_mu(spec), 6)  # a user of all four rounds
     2.0
 
 Everything is in whole steps, 2³⁰ of which are a standard deviation of the noise of one server. Against an observer who
@@ -11,8 +11,8 @@ knows neither server's noise, both count: √½ of that μ. Statement and proof:
 The noise is whole steps for every coordinate, a function of the server's key and of all lists so far:
 
     >>> from quoron_privacy.two_servers.specification import Block, RoundSpec
-    >>> sheet = Sheet((RoundSpec((Block("sum", 4, 1 << 28, "clipped"),)),))
-    >>> noise = ServerNoise(b"k" * 32, "run", bytes(32), sheet)
+    >>> spec = MechanismSpec((RoundSpec((Block("sum", 4, 1 << 28, "clipped"),)),))
+    >>> noise = ServerNoise(b"k" * 32, "run", bytes(32), spec)
     >>> bool((noise.of(0, [bytes(32)]) == noise.of(0, [bytes(32)])).all())
     True
 
@@ -55,7 +55,7 @@ _STEP = 2.0**-GRID_BITS
 
 
 def server_mu(spec: MechanismSpec, *, restored: int = 0) -> float:
-    """Return μ of what one server, or a party that it shows everything to, learns of a user of the sheet's rounds.
+    """Return μ of what one server, or a party that it shows everything to, learns of a user of the spec's rounds.
 
     The books of the other server were put back `restored` times. GDP for replace-one or zero-out, as the rows say.
     """
@@ -105,7 +105,7 @@ def rounding_mu(factors: Factorisation, rounds: int, dimension: int) -> float:
 
 
 def factors_of(spec: MechanismSpec) -> Factorisation:
-    """B C of the sheet's correlated rounds, as `PrefixNoise` has it."""
+    """B C of the specification's correlated rounds, as `PrefixNoise` has it."""
     apart = spec.separation if spec.participations > 1 else None
     return factorise(str(spec.factorisation), len(spec.correlated), apart, spec.participations)
 

@@ -1,7 +1,7 @@
 """Integer rows of users, by what a round asks, and their exact sums in ℤ/2⁶⁴.
 
-    >>> sheet = RoundSpec((Block("gradient", 2, 1 << 28, "clipped"),))
-    >>> reduction = ClippedRows(sheet, norm=1.0)
+    >>> spec = RoundSpec((Block("gradient", 2, 1 << 28, "clipped"),))
+    >>> reduction = ClippedRows(spec, norm=1.0)
     >>> rows = reduction.rows(np.array([[0.6, 0.8], [np.nan, 0.0]]), np.array([True, True]))
     >>> (rows[0] / 2**28).round(6).tolist(), rows[1].tolist()
     ([0.6, 0.8], [0, 0])
@@ -385,7 +385,7 @@ def centred(centre: Vector | None, dimension: int) -> Vector:
 
 
 def admitted(rows: Integers, spec: RoundSpec) -> Integers:
-    """`rows`, with zeros for those that are longer than the sheet admits: a fault, which nobody is to notice."""
+    """`rows`, with zeros for those that are longer than the spec admits: a fault, which nobody is to notice."""
     for row in rows:
         if not fits(row, spec):
             row[:] = 0

@@ -1,16 +1,16 @@
-"""The sheet of a plan for two servers: what rows each round admits, in whole steps of one noise.
+"""The specification of a plan for two servers: what rows each round admits, in whole steps of one noise.
 
     >>> moment = RoundSpec((Block("moment", 6, 1 << 28, "moment"),))
-    >>> sheet = Sheet((moment,))
-    >>> Sheet.read(sheet.as_json()) == sheet, len(sheet.digest())
+    >>> spec = MechanismSpec((moment,))
+    >>> MechanismSpec.read(spec.as_json()) == spec, len(spec.digest())
     (True, 32)
 
 Every coordinate of every round gets ⌊2³⁰ Z⌋ from each server, so a step is 2⁻³⁰ of a standard deviation, and how much
-noise a plan wants is said by how *long* its rows are: U steps. No scale, radius, iterate or state is in a sheet; both
+noise a plan wants is said by how *long* its rows are: U steps. No scale, radius, iterate or state is in a spec; both
 servers and every client derive it from the plan alone. What rows of a kind are, and how far apart two of them can be:
 docs/privacy/two-servers.md#rows.
 
-From the mechanisms of a plan to its sheet: one unit of a row in whole steps of one server's noise.
+From the mechanisms of a plan to its specification: one unit of a row in whole steps of one server's noise.
 
 A plan of two servers is one of a single server that has as much noise as both. So half of the variance is each one's,
 and a step is 2⁻³⁰ √½ of a deviation of what is released. Statement and proof: docs/privacy/two-servers.md.
@@ -184,7 +184,7 @@ class MechanismSpec:
         return alike and len(before) < self.participations
 
     def as_json(self) -> str:
-        """Return one text for one sheet: equal rounds in a row are written once, with their number."""
+        """Return one text for one specification: equal rounds in a row are written once, with their number."""
         rounds = [[len(list(same)), _written(each)] for each, same in groupby(self.rounds)]
         own = {
             "rounds": rounds,
@@ -202,17 +202,17 @@ class MechanismSpec:
             own: dict[str, Any] = json.loads(text)
             numbers = [number for number, _ in own["rounds"]]
             if min(numbers, default=0) < 1 or sum(numbers) > LONGEST:  # before any list is made so long
-                raise WireError(f"Expected a sheet of 1 to {LONGEST} rounds, got others.")
+                raise WireError(f"Expected a specification of 1 to {LONGEST} rounds, got others.")
             rounds = tuple(each for number, made in own.pop("rounds") for each in [_read(made)] * number)
             spec = cls(rounds, **own)
         except (ValueError, TypeError, KeyError, AttributeError, ConfigError, RecursionError) as error:
-            raise WireError(f"Expected the sheet of a plan, got something else ({error}).") from None
+            raise WireError(f"Expected the specification of a plan, got something else ({error}).") from None
         if spec.as_json() != text:
-            raise WireError("Expected a sheet in its one spelling, got another. Use Sheet.as_json().")
+            raise WireError("Expected a specification in its one spelling, got another. Use MechanismSpec.as_json().")
         return spec
 
     def digest(self) -> bytes:
-        """32 bytes that no other sheet has."""
+        """32 bytes that no other specification has."""
         return sha256(b"quoron two-servers sheet 1\n" + self.as_json().encode()).digest()
 
 
@@ -274,9 +274,9 @@ def spec_of(
     separation: int = 1,
     groups: int = 1,
 ) -> MechanismSpec:
-    """Return the sheet of rounds, so many in a row alike, by the size of rows in deviations of all noise in a release.
+    """Return the spec of rounds, so many in a row alike, by the size of rows in deviations of all noise in a release.
 
-    >>> sheet_of([(2, (("row", "clipped", 3, 0.25),))], "replace-one", participations=2).rounds[1].blocks[0].unit
+    >>> spec_of([(2, (("row", "clipped", 3, 0.25),))], "replace-one", participations=2).rounds[1].blocks[0].unit
     379625062
     """
     made = [

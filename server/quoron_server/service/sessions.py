@@ -487,7 +487,7 @@ class Sessions:
         """Rows in cohort order, once the time is over; who was not heard of is MISSING. Where silos answer with sums
         there are rows of the other clients alone.
 
-        With two servers clients make a `row` of the sheet of their answers: what comes are words, which no server can
+        With two servers clients make a `row` of the spec of their answers: what comes are words, which no server can
         read, and `RunSession.sealed` has what is for the second server.
 
         With `early_ends` no later than when everybody was heard of, and at once after the round before; otherwise at

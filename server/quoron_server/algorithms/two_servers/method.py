@@ -1,6 +1,6 @@
 """An algorithm whose rounds are summed where no server sees an answer: the coordinator's side.
 
-    question   as the algorithm's own, of rows in whole steps of one server's noise (the plan's sheet)
+    question   as the algorithm's own, of rows in whole steps of one server's noise (the plan's specification)
     sums       Σ z_u + N_B mod 2⁶⁴, with the chain of all lists so far; N_B is the second server's
     release    of (Σ z_u + N_B + N_A) mod 2⁶⁴ alone: nothing of a sum is a number before N_A is in
 

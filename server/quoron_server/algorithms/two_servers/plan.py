@@ -112,14 +112,14 @@ def require_masked(plan: RunPlan) -> None:
 
 
 def pairs(plan: RunPlan) -> tuple[Pair, ...]:
-    """What a run costs against one server, by the whole numbers of its sheet and nothing else of the plan."""
+    """What a run costs against one server, by the whole numbers of its specification and nothing else of the plan."""
     spec = plan.spec
     numbers = spec.groups * sum(each.length for each in spec.rounds)
     return (Pair.gaussian(spent_by(spec)[0], total_variation(gaussians=numbers)),)
 
 
 def spent_by(spec: MechanismSpec) -> tuple[float, float]:
-    """μ against one server and against outsiders: the larger of what the library says of a sheet and what is here."""
+    """μ against one server and against outsiders: the larger of what the library says of a spec and what is here."""
     return max(server_mu(spec), noise.server_mu(spec)), max(outsiders_mu(spec), noise.outsiders_mu(spec))
 
 
@@ -186,7 +186,7 @@ def _series(spec: MechanismSpec, part: float) -> float:
 
 
 def verify(plan: RunPlan) -> None:
-    """The sheet is of this promise's adjacency and rounds, and what it costs outsiders keeps ε of both noises."""
+    """The spec is of this promise's adjacency and rounds, and what it costs outsiders keeps ε of both noises."""
     promise = plan.guarantee
     servers, own = promise.servers, plan.without("min_cohort")
     if servers is None or own.guarantee.curated:
