@@ -22,6 +22,7 @@ from quoron import toml_text
 from quoron.arguments import Setting, overlay
 from quoron.data.columns import written_out
 from quoron.paths import PACKAGED, is_url
+from quoron_client.data.curves import MAX_DEGREE
 from quoron_client.data.encoding import AnyLabel, ByClass, read_label
 from quoron_client.data.features import MAX_COLUMNS as MOST
 from quoron_client.data.features import Vocabulary, values
@@ -341,6 +342,18 @@ class ColumnsSection(Section):
     )
     intercept: bool = Field(default=True, description="add a constant feature")
     normalize: bool = Field(default=False, description="scale each row to the feature norm by its own length")
+    curves: int = Field(
+        default=1,
+        ge=1,
+        le=MAX_DEGREE,
+        description="a model that bends: polynomials of every number up to this degree (docs/train.md#models-that-bend)",
+    )
+    pairs: int = Field(
+        default=0,
+        ge=0,
+        le=MAX_DEGREE,
+        description="and products of two columns whose degrees multiply to this at most; 0: none",
+    )
     csv: Csv = Field(default=Csv(), description="how a file of text is written, by its keys (docs/tables.md)")
 
     @field_validator("numeric")

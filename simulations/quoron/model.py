@@ -22,14 +22,14 @@ import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from quoron.arguments import entry_point
 from quoron.evaluation.evaluation import Evaluation
-from quoron.results import Printed
+from quoron.results import Printed, axes_of
 from quoron.run_folder import MODEL, ROWS, as_parquet, write
 from quoron_client.data import features as spans
 from quoron_client.data import fused, tables
@@ -42,6 +42,7 @@ from quoron_server.serial import dumps
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from matplotlib.figure import Figure
 
 Intervals = tuple[tuple[float, float] | None, ...]  # (low, high) of each coefficient, the intercept last; None: unknown
 LONGEST = 1 << 30  # bytes of a file
@@ -214,7 +215,8 @@ class Model(Printed):
     @property
     def feature_names_out_(self) -> tuple[str, ...]:
         """A name for each coefficient: the column, or column=category, or the column's interval."""
-        return tuple(name for feature in self.encoding.features for name in feature.names)
+        names = self.encoding.names
+        return names[:-1] if self.encoding.intercept else names
 
     @property
     def classes_(self) -> tuple[Any, ...]:
@@ -299,10 +301,69 @@ class Model(Printed):
 
         They are weights of encoded rows where there are none in the columns' own units.
         """
-        if self.encoding.normalize:
+        if not self.encoding.has_slopes:
             return list(zip(self.encoding.names, self._blocks.T, strict=True))
         values = np.column_stack([np.atleast_2d(self.coef_), np.atleast_1d(self.intercept_)])
         return list(zip((*self.feature_names_out_, "intercept"), values.T, strict=True))
+
+    def shapes(self, points: int = 41) -> dict[tuple[str, ...], Vector]:
+        """Return what every column adds to the score by its value, and every pair of columns beyond both alone.
+
+        By the titles of one column, (points,) from end to end of the range of a number or one for each category; of
+        two, (first, second), whose means over either column are zero. UsageError for models of several scores, and
+        where rows were normalized.
+        """
+        if self._scores > 1 or self.encoding.normalize:
+            raise UsageError("Expected a model of one score whose rows were not normalized, got another.")
+        features, terms = self.encoding.features, self.encoding.terms
+        found: dict[tuple[str, ...], Vector] = {}
+        firsts = np.cumsum([0, *(feature.width for feature in features)])
+        weights = self._blocks[0] * self.encoding.scale * (1.0 if self._range is None else self._range.unit)
+        grids: list[Vector] = []
+        for place, feature in enumerate(features):
+            grid = np.zeros((points if feature.is_number else feature.width, firsts[-1]))
+            own = np.linspace(-1, 1, points)[:, None] if feature.is_number else np.eye(feature.width)
+            grid[:, firsts[place] : firsts[place + 1]] = own
+            grids.append(grid)
+        owners = np.array([(*each, -1)[:2] for each in terms.owners], np.int64).reshape(-1, 2)
+        for one, other in dict.fromkeys(map(tuple, owners.tolist())):
+            chosen = np.flatnonzero((owners == (one, other)).all(axis=1))
+            rows = grids[one] if other < 0 else (grids[one][:, None] + grids[other][None]).reshape(-1, firsts[-1])
+            effect = terms.values(rows)[:, chosen] @ weights[chosen]
+            if other < 0:
+                found[(features[one].title,)] = effect
+                continue
+            pair = effect.reshape(len(grids[one]), len(grids[other]))
+            own = pair.mean(axis=1)  # the part that is either column's alone
+            pair = pair - own[:, None]
+            others = pair.mean(axis=0)
+            found[(features[one].title,)] += own
+            found[(features[other].title,)] += others
+            found[(features[one].title, features[other].title)] = pair - others
+        return found
+
+    def plot(self, *, most: int = 6) -> "Figure":
+        """Return a matplotlib Figure of the columns and pairs that move the score most, at most so many.
+
+        Raises what `shapes` raises, and ConfigError without matplotlib.
+        """
+        drawn = sorted(self.shapes().items(), key=lambda shape: -float(np.ptp(shape[1])))[:most]
+        by_title = {feature.title: feature for feature in self.encoding.features}
+        grid = axes_of(len(drawn))
+        for ax, (titles, effect) in zip(grid, drawn, strict=True):
+            features = [by_title[title] for title in titles]
+            ends = [(each.low, each.high) if each.is_number else (-0.5, each.width - 0.5) for each in features]
+            if len(titles) == 2:
+                image = ax.imshow(effect.T, origin="lower", aspect="auto", extent=(*ends[0], *ends[1]))
+                ax.figure.colorbar(image, ax=ax)
+                ax.set(xlabel=titles[0], ylabel=titles[1])
+            elif features[0].is_number:
+                ax.plot(np.linspace(*ends[0], len(effect)), effect)
+                ax.set(xlabel=titles[0], ylabel="adds to the score")
+            else:
+                ax.barh(features[0].names, effect)
+                ax.set(xlabel="adds to the score")
+        return cast("Figure", grid[0].figure)
 
     def as_json(self) -> dict[str, Any]:
         """Return all that its file says but the digest."""
@@ -430,6 +491,12 @@ class Model(Printed):
     def least(self, blocks: Vector) -> Vector:
         """The least score (k,) of any row that there can be by weights (k, p) of encoded rows."""
         place, least = 0, np.zeros(len(blocks))
+        if self.encoding.bends:  # every feature lies between -1 and 1
+            most, scale = (
+                blocks.shape[1] - self.encoding.intercept,
+                1.0 if self.encoding.normalize else self.encoding.scale,
+            )
+            return np.asarray(scale * (blocks[:, most:].sum(axis=1) - np.abs(blocks[:, :most]).sum(axis=1)))
         scaled = blocks * (1.0 if self.encoding.normalize else self.encoding.scale)
         for feature in self.encoding.features:
             block = scaled[:, place : place + feature.width]
@@ -445,7 +512,7 @@ class Model(Printed):
     @property
     def _numbers(self) -> tuple[Vector | float, ...]:
         """Its weights, and its coefficients where it has some."""
-        return (self.weights,) if self.encoding.normalize else (self.weights, *self._raw())
+        return (self.weights, *self._raw()) if self.encoding.has_slopes else (self.weights,)
 
     @property
     def _blocks(self) -> Vector:
@@ -469,6 +536,11 @@ class Model(Printed):
 
     def _raw(self) -> tuple[Vector, Vector | float]:
         """Coefficients and intercept in raw units."""
+        if self.encoding.bends:
+            raise UsageError(
+                "Expected a model with one coefficient for each column, got one of curves: `shapes` says what a column "
+                "does. `weights` are those of encoded rows."
+            )
         if self.encoding.normalize:
             raise UsageError(
                 "Expected rows that were all divided by the same number, got population.columns.normalize=true: there "

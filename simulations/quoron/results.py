@@ -118,6 +118,14 @@ def axes(ax: Axes | None, **labels: str) -> Axes:
     return found
 
 
+def axes_of(count: int) -> list[Axes]:
+    """Return so many Axes of a new figure, three in a row. ConfigError without matplotlib."""
+    wide, high = min(count, 3), -(-count // 3)
+    pyplot = _needed("matplotlib.pyplot", "plot", "'quoron[plot]'")
+    figure = pyplot.figure(layout="constrained", figsize=(4 * wide, 3 * high))
+    return [figure.add_subplot(high, wide, place + 1) for place in range(count)]
+
+
 def _needed(module: str, caller: str, install: str) -> Any:
     if find_spec(package := module.partition(".")[0]) is None:
         raise ConfigError(f"{caller} needs {package}. pip install {install}.")

@@ -257,7 +257,8 @@ class _PrivateLinear(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn 
         """The label's column, and in `taken` what was taken from the data."""
 
     def _publish(self, model: Model) -> None:
-        self.coef_, self.intercept_ = model.coef_, model.intercept_
+        if model.encoding.has_slopes:
+            self.coef_, self.intercept_ = model.coef_, model.intercept_
 
     def _rows(self, X: Any) -> Any:
         """Rows to predict for, as the model's table. InputError where one cannot be used."""
@@ -301,8 +302,9 @@ class _PrivateClassifier(ClassifierMixin, _PrivateLinear):  # type: ignore[misc]
         return replace(label, columns=weights)
 
     def _publish(self, model: Model) -> None:
-        self.coef_ = np.atleast_2d(model.coef_)
-        self.intercept_ = np.atleast_1d(model.intercept_)
+        if model.encoding.has_slopes:
+            self.coef_ = np.atleast_2d(model.coef_)
+            self.intercept_ = np.atleast_1d(model.intercept_)
 
     def decision_function(self, X: Any) -> Vector:
         """Scores, (N,) and positive for the second class, or (N, K). Features beyond their bounds count as these."""

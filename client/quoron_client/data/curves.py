@@ -6,15 +6,14 @@
     ('age', 'age^2', 'ward=A', 'ward=B', 'age*ward=A', 'age*ward=B')
 
 A number is brought from its declared range to v in [-1, 1]. `age^k` is the Legendre polynomial P_k(v), at most 1 in
-absolute value: P_1 is v itself, so a linear model is a special case, and polynomials of different degrees are
-orthogonal where values spread evenly over the range. With `pairs` = c two columns are multiplied: degrees k and l of
+absolute value. P_1 is v itself, so a linear model is a special case. Polynomials of different degrees are orthogonal
+where values spread evenly over the range. With `pairs` = c two columns are multiplied: degrees k and l of
 numbers where k l <= c, a category's 0/1 counting as degree 1, so simple shapes come first (a hyperbolic cross). All of
 it is a public function of one row and of the declaration: what a user's row can change is bounded as before.
 
 Source of the polynomials: the recurrence (k + 1) P_{k+1} = (2k + 1) v P_k - k P_{k-1} of Bonnet.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate, combinations, product
@@ -25,9 +24,9 @@ from numpy.typing import NDArray
 
 from quoron_client.data.features import Feature, Hashed
 from quoron_privacy.errors import ConfigError
-from quoron_privacy.kernels.shipped import njit
 
 MAX_TERMS = 5000  # a second moment of more is of no use to anybody
+MAX_DEGREE = 8
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -36,6 +35,7 @@ class Terms:
 
     places: NDArray[np.int64]  # (m, 4): column and degree of either factor; -1 and 0 where there is one alone
     names: tuple[str, ...]  # (m,)
+    owners: tuple[tuple[int, ...], ...]  # (m,): the features that each is made of, by their places
     most: int  # what the squares of a row's features add up to, at most
 
     @classmethod
@@ -44,56 +44,46 @@ class Terms:
         """Return the terms of features with numbers up to degree `curves`; ConfigError for more than MAX_TERMS."""
         firsts = list(accumulate((each.width for each in features), initial=0))
         factors = [_factors(each, first, curves) for each, first in zip(features, firsts, strict=False)]
-        made = [((place, degree, -1, 0), name) for group in factors for place, degree, name in group]
+        made: list[tuple[tuple[int, ...], str, tuple[int, ...]]]
+        made = [((a[0], a[1], -1, 0), a[2], (one,)) for one, group in enumerate(factors) for a in group]
         most = sum(curves if each.is_number else 1 for each in features)
         for one, other in combinations(range(len(features)), 2):
             if not pairs or not _multiply(features[one], features[other]):
                 continue
             both = [(a, b) for a, b in product(factors[one], factors[other]) if a[1] * b[1] <= pairs]
-            made += [((a[0], a[1], b[0], b[1]), f"{a[2]}*{b[2]}") for a, b in both]
+            made += [((a[0], a[1], b[0], b[1]), f"{a[2]}*{b[2]}", (one, other)) for a, b in both]
             most += len({(a[1], b[1]) for a, b in both})  # of the values of a category a row has one
-            if len(made) > MAX_TERMS:
-                raise ConfigError(
-                    f"Expected at most {MAX_TERMS:,} features of curves={curves} and pairs={pairs}, got more. Lower "
-                    "them, or leave columns out."
-                )
-        places = np.array([place for place, _ in made], np.int64).reshape(-1, 4)
-        return cls(places, tuple(name for _, name in made), most)
+            _check_many(len(made), curves, pairs)
+        _check_many(len(made), curves, pairs)
+        places, names, owners = zip(*made, strict=True) if made else ((), (), ())
+        return cls(np.array(places, np.int64).reshape(-1, 4), tuple(names), tuple(owners), most)
+
+    def values(self, base: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the terms (N, m) of base columns (N, p): the reference of `fused.expand`."""
+        degrees = max(1, int(self.places[:, 1::2].max(initial=1)))
+        powers: Any = np.polynomial.legendre.legvander(np.clip(base, -1.0, 1.0), degrees)  # (N, p, degrees + 1)
+        one, degree, other, second = self.places.T
+        found: NDArray[np.float64] = powers[:, one, degree] * np.where(other >= 0, powers[:, other, second], 1.0)
+        return found
+
+
+def _check_many(many: int, curves: int, pairs: int) -> None:
+    if many > MAX_TERMS:
+        raise ConfigError(
+            f"Expected at most {MAX_TERMS:,} features of curves={curves} and pairs={pairs}, got more. Lower them, or "
+            "leave columns out."
+        )
 
 
 def _factors(feature: Feature, first: int, curves: int) -> list[tuple[int, int, str]]:
     """Return column, degree and name of what a feature is alone."""
     if not feature.is_number:
         return [(first + place, 1, name) for place, name in enumerate(feature.names)]
-    return [(first, degree, feature.column if degree == 1 else f"{feature.column}^{degree}") for degree in range(1, curves + 1)]
+    name = feature.names[0]
+    return [(first, degree, name if degree == 1 else f"{name}^{degree}") for degree in range(1, curves + 1)]
 
 
 def _multiply(one: Feature, other: Feature) -> bool:
     """Return whether a product of both says more: not of buckets of many words, nor of a number and its intervals."""
     hashed = isinstance(one, Hashed) or isinstance(other, Hashed)
     return not hashed and not (one.column == other.column and (one.is_number or other.is_number))
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def expand(base: Any, places: Any, scale: float, features: Any) -> None:
-    """Write the terms of rows (N, p) of numbers in [-1, 1] and of 0/1 into the first m columns, times `scale`."""
-    columns, degrees = base.shape[1], 1
-    for term in range(len(places)):
-        degrees = max(degrees, places[term, 1], places[term, 3])
-    powers = np.empty((columns, degrees + 1))
-    for i in range(len(base)):
-        for j in range(columns):
-            value = min(max(np.float64(base[i, j]), -1.0), 1.0)
-            powers[j, 0], powers[j, 1] = 1.0, value
-            for k in range(1, degrees):
-                powers[j, k + 1] = ((2 * k + 1) * value * powers[j, k] - k * powers[j, k - 1]) / (k + 1)
-        for term in range(len(places)):
-            made = powers[places[term, 0], places[term, 1]]
-            if places[term, 2] >= 0:
-                made *= powers[places[term, 2], places[term, 3]]
-            features[i, term] = np.float32(made * scale)
-
-
-def base_width(features: Sequence[Feature]) -> int:
-    """Return the number of columns that rows have before they are expanded."""
-    return sum(each.width for each in features)

@@ -53,6 +53,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError, WrapSerializer
 
+from quoron_client.data.curves import MAX_DEGREE, Terms
 from quoron_client.data.features import (
     Categorical,
     DateNumber,
@@ -484,6 +485,8 @@ class Encoding:
     weight: Weight | None = None
     missing: Literal["drop", "midpoint"] = "drop"
     class_weight: ClassWeights | Balanced | None = None  # beside `weight`; balanced: 1 until a release says more
+    curves: int = 1  # the largest degree of a polynomial of a number
+    pairs: int = 0  # the largest product of degrees of two columns that are multiplied; 0: none are
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
@@ -501,24 +504,48 @@ class Encoding:
                 "out of the features: a model would read its answer off."
             )
         check_class_weight(self.class_weight, self.label)
+        if not (1 <= self.curves <= MAX_DEGREE and 0 <= self.pairs <= MAX_DEGREE):
+            raise ConfigError(
+                f"Expected curves from 1 to {MAX_DEGREE} and pairs from 0 to {MAX_DEGREE}, got {self.curves} and "
+                f"{self.pairs}."
+            )
+
+    @property
+    def terms(self) -> Terms:
+        """The features but the intercept, as functions of the columns."""
+        return Terms.of(self.features, curves=self.curves, pairs=self.pairs)
+
+    @property
+    def bends(self) -> bool:
+        """Whether features are more than the columns themselves."""
+        return self.curves > 1 or self.pairs > 0
+
+    @property
+    def has_slopes(self) -> bool:
+        """Whether a model has one coefficient for each column, in the column's own units."""
+        return not (self.normalize or self.bends)
 
     @property
     def names(self) -> tuple[str, ...]:
         """Names of the p features, in order."""
-        return (
-            *(name for feature in self.features for name in feature.names),
-            *(("intercept",) if self.intercept else ()),
-        )
+        own = self.terms.names if self.bends else (name for feature in self.features for name in feature.names)
+        return (*own, *(("intercept",) if self.intercept else ()))
 
     @property
     def dimension(self) -> int:
         """Number of features p."""
-        return sum(feature.width for feature in self.features) + self.intercept
+        return (len(self.terms.names) if self.bends else self.base_width) + self.intercept
+
+    @property
+    def base_width(self) -> int:
+        """Number of columns that rows have before polynomials and products are made of them."""
+        return sum(feature.width for feature in self.features)
 
     @property
     def scale(self) -> float:
         """What all rows are multiplied by, without `normalize`: the feature norm by the largest that a row can have."""
-        return self.feature_norm * _HAIR / math.sqrt(len(self.features) + self.intercept)
+        most = self.terms.most if self.bends else len(self.features)
+        return self.feature_norm * _HAIR / math.sqrt(most + self.intercept)
 
     @property
     def weighted(self) -> bool:

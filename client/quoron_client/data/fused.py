@@ -185,6 +185,26 @@ def one_hot(
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
+def expand(base: Any, places: Any, scale: float, features: Any) -> None:
+    """Write the terms of rows (N, p) of numbers in [-1, 1] and of 0/1 into the first m columns, times `scale`."""
+    columns, degrees = base.shape[1], 1
+    for term in range(len(places)):
+        degrees = max(degrees, places[term, 1], places[term, 3])
+    powers = np.empty((columns, degrees + 1))
+    for i in range(len(base)):
+        for j in range(columns):
+            value = min(max(np.float64(base[i, j]), -1.0), 1.0)
+            powers[j, 0], powers[j, 1] = 1.0, value
+            for k in range(1, degrees):
+                powers[j, k + 1] = ((2 * k + 1) * value * powers[j, k] - k * powers[j, k - 1]) / (k + 1)
+        for term in range(len(places)):
+            made = powers[places[term, 0], places[term, 1]]
+            if places[term, 2] >= 0:
+                made *= powers[places[term, 2], places[term, 3]]
+            features[i, term] = np.float32(made * scale)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
 def mark(chosen: Any, bit: int, marks: Any) -> None:
     """Set one bit of the chosen rows (N,)."""
     for i in range(len(chosen)):
@@ -585,29 +605,33 @@ class _Shape:
     def encode(self, table: pa.Table, block: Block, counts: Counted) -> None:
         """A piece of rows, of one chunk a column."""
         rules, drop = self.rules, self.rules.missing == "drop"
-        features, labels, weights, marks = block.arrays
+        made, labels, weights, marks = block.arrays
+        # of polynomials: columns between -1 and 1 first
+        features, scale = (
+            (np.empty((len(made), rules.base_width), np.float32), 1.0) if rules.bends else (made, self.scale)
+        )
         marks[:] = 0
         with np.errstate(all="ignore"):  # a value may be too large for any step, and is then held at an end
             if self.numbers:
                 read = [_stored(rules.features[place], table) for place in self.numbers]
                 stored, found = np.array([each for each, _ in read], np.int64), np.zeros((len(read), 2), np.int64)
-                numbers(stored, self.ends, self.places, drop, self.scale, features, marks, found)
+                numbers(stored, self.ends, self.places, drop, scale, features, marks, found)
                 counts[list(self.numbers)] = found
                 del read  # which kept what is at these addresses
             for place, first in self.others:
                 each = rules.features[place]
                 middle, codes = -1 if each.middle is None else each.middle, each.read(table)
-                counts[place, 0] = one_hot(
-                    codes, first, each.width, 1 + place, middle, drop, self.scale, features, marks
-                )
+                counts[place, 0] = one_hot(codes, first, each.width, 1 + place, middle, drop, scale, features, marks)
+            if rules.bends:
+                expand(features, rules.terms.places, self.scale, made)
             if rules.intercept:
-                features[:, -1] = self.scale
+                made[:, -1] = self.scale
             self._labels(table, labels, marks, counts)
             if rules.weighted:
                 self._weights(table, labels, weights, marks, counts)
         if rules.normalize:
-            features[:] = rules.in_unit_rows(features)
-        clear(features, labels, weights, marks)
+            made[:] = rules.in_unit_rows(made)
+        clear(made, labels, weights, marks)
 
     def _labels(self, table: pa.Table, labels: Any, marks: Any, counts: Counted) -> None:
         rules, label = self.rules, self.rules.label

@@ -95,6 +95,8 @@ class Columns(TypedDict, total=False):
         csv: how a file of text is written: its separator, decimal, encoding, quoting.
         intercept: whether there is a constant.
         normalize: whether rows are divided by their own length.
+        curves: a model that bends: polynomials of every number up to this degree.
+        pairs: and products of two columns whose degrees multiply to this at most.
     """
 
     numeric: Mapping[str, tuple[float, float]] | Sequence[str] | str
@@ -109,6 +111,8 @@ class Columns(TypedDict, total=False):
     csv: Mapping[str, str]
     intercept: bool
     normalize: bool
+    curves: int
+    pairs: int
 
 
 class Label(TypedDict, total=False):

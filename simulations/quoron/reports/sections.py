@@ -178,7 +178,7 @@ def coefficients(model: "Model | None", most: int | None = FEATURES) -> Section:
     """What a model says: how far each column moves it, and each coefficient with its interval where there is one."""
     if model is None:
         return Section()
-    classes, raw = outcomes(model.encoding.label), not model.encoding.normalize
+    classes, raw = outcomes(model.encoding.label), model.encoding.has_slopes
     table = model.coefficients()
     single = len(table[0][1]) == 1
     uncertain = (model.uncertainty or ()) if single else ()
@@ -201,6 +201,8 @@ def coefficients(model: "Model | None", most: int | None = FEATURES) -> Section:
 
 def _reading(model: "Model", classes: Sequence[Any]) -> str:
     """How to read one coefficient."""
+    if model.encoding.bends:
+        return "Weights of polynomials and products of columns, each between -1 and 1: docs/train.md#models-that-bend."
     if model.encoding.normalize:
         return "Rows were divided by their own length: these are weights of encoded rows, and have no unit."
     if model.loss.name == "logistic" and len(classes) == 2:
@@ -213,10 +215,11 @@ def _reading(model: "Model", classes: Sequence[Any]) -> str:
     return "One unit more of a column adds its coefficient to the prediction, in the label's own unit."
 
 
-def _spans(model: "Model") -> list[Table]:
-    """How far each column moves the score, from end to end of its range or between two of its values, at most."""
-    if model.encoding.normalize or model.loss.outputs > 1:
-        return []
+def _bent(model: "Model") -> list[tuple[str, float]]:
+    return [(" and ".join(titles), float(np.ptp(effect))) for titles, effect in model.shapes().items()]
+
+
+def _straight(model: "Model") -> list[tuple[str, float]]:
     place, spans, coefficients = 0, [], np.asarray(model.coef_)
     for feature in model.encoding.features:
         own = coefficients[place : place + feature.width]
@@ -224,6 +227,14 @@ def _spans(model: "Model") -> list[Table]:
         ends = np.append(own, 0.0) if len(own) == 1 else own
         width = own[0] * (feature.high - feature.low) if feature.is_number else np.ptp(ends)
         spans.append((feature.column, float(width)))
+    return spans
+
+
+def _spans(model: "Model") -> list[Table]:
+    """How far each column moves the score, from end to end of its range or between two of its values, at most."""
+    if model.encoding.normalize or model.loss.outputs > 1:
+        return []
+    spans = _bent(model) if model.encoding.bends else _straight(model)
     spans = sorted((each for each in spans if each[1]), key=lambda each: -abs(each[1]))[:COLUMNS]
     if len(spans) < 2:
         return []

@@ -279,6 +279,8 @@ def encoding_of(table: configs.TableSection, loss: Loss) -> Encoding:
         label=label,
         intercept=columns.intercept,
         normalize=columns.normalize,
+        curves=columns.curves,
+        pairs=columns.pairs,
         feature_norm=loss.feature_norm,
         weight=None if columns.weight is None else Weight(columns.weight.column, columns.weight.most),
         missing=columns.missing,

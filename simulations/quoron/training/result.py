@@ -443,6 +443,8 @@ def intervals_of(
 
 def _intervals(model: Model, plan: RunPlan, events: Sequence[Mapping[str, Any]]) -> Intervals | str:
     p, name = plan.parameters, plan.algorithm
+    if model.encoding.bends:
+        return "a model of curves has no coefficient for each column"
     if model.encoding.normalize:
         return "rows were divided by their own length, so there are no coefficients in the columns' units"
     if name == "whitened-tracking":

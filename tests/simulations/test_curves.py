@@ -1,0 +1,103 @@
+"""A model that bends: what a straight one cannot say, said by the same algorithms under the same guarantee."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import quoron
+from quoron_privacy.errors import UsageError
+
+COLUMNS: dict[str, Any] = {"numeric": {"x": [0, 1], "z": [0, 1]}, "categorical": {"ward": ["A", "B"]}}
+BENT = COLUMNS | {"curves": 3, "pairs": 2}
+QUICK: dict[str, Any] = {"user": "who", "epsilon": 8.0, "delta": 1e-5, "items_per_user": 2}
+
+
+@pytest.fixture(scope="module")
+def people() -> pd.DataFrame:
+    """A label that is the exclusive or of two columns, and a number that is a parabola."""
+    rng = np.random.Generator(np.random.Philox(5))
+    x, z = rng.random((2, 4000))
+    ill = (x > 0.5) ^ (z > 0.5) ^ (rng.random(4000) < 0.1)
+    height = 4 * (x - 0.5) ** 2 + 0.1 * rng.standard_normal(4000)
+    ward = np.where(rng.random(4000) < 0.5, "A", "B")
+    return pd.DataFrame({"who": np.arange(4000) // 2, "x": x, "z": z, "ward": ward, "ill": ill, "height": height})
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a simulation with curves and pairs."""
+    return tmp_path_factory.mktemp("bent") / "run"
+
+
+@pytest.fixture(scope="module")
+def bent(people: pd.DataFrame, folder: Path) -> Any:
+    """That simulation."""
+    return quoron.simulate(people.drop(columns="height"), label="ill", columns=BENT, out=folder, **QUICK)
+
+
+def test_pairs_say_what_no_straight_model_can(people: pd.DataFrame, bent: Any, tmp_path: Path) -> None:
+    own = people.drop(columns="height")
+    straight = quoron.simulate(own, label="ill", columns=COLUMNS, out=tmp_path / "straight", **QUICK)
+    right = [float(np.mean(run.model.predict(own) == own.ill)) for run in (straight, bent)]
+    assert right[0] < 0.6
+    assert right[1] > 0.85
+    assert bent.plan.guarantee.epsilon == straight.plan.guarantee.epsilon
+    assert bent.plan.algorithm == straight.plan.algorithm
+
+
+def test_a_parabola_is_learnt_in_the_label_s_units_and_its_shape_is_the_curve(
+    people: pd.DataFrame, tmp_path: Path
+) -> None:
+    label = {"column": "height", "range": [0, 1]}
+    run = quoron.simulate(people.drop(columns="ill"), label=label, columns=BENT, out=tmp_path / "run", **QUICK)
+    shapes = run.model.shapes(11)
+    wanted = 4 * (np.linspace(0, 1, 11) - 0.5) ** 2
+    np.testing.assert_allclose(shapes["x",] - shapes["x",].mean(), wanted - wanted.mean(), atol=0.05)
+    assert max(np.ptp(shape) for titles, shape in shapes.items() if titles != ("x",)) < 0.2
+
+
+def test_shapes_add_up_to_the_score_and_are_drawn(people: pd.DataFrame, bent: Any) -> None:
+    pytest.importorskip("matplotlib").use("agg")
+    shapes, model = bent.model.shapes(3), bent.model
+    assert set(shapes) == {("x",), ("z",), ("ward",), ("x", "z"), ("x", "ward"), ("z", "ward")}
+    rows = pd.DataFrame({"x": [0.0, 0.5], "z": [1.0, 0.5], "ward": ["A", "B"]})
+    scores = [
+        shapes["x",][at[0]] + shapes["z",][at[1]] + shapes["ward",][at[2]]
+        + shapes["x", "z"][at[0], at[1]] + shapes["x", "ward"][at[0], at[2]] + shapes["z", "ward"][at[1], at[2]]
+        for at in ((0, 2, 0), (1, 1, 1))
+    ]  # fmt: skip
+    np.testing.assert_allclose(np.diff(model.decision_function(rows)), np.diff(scores), rtol=1e-4)
+    figure = model.plot()
+    assert len([ax for ax in figure.axes if ax.get_xlabel()]) == 6
+
+
+def test_a_model_of_curves_is_saved_loaded_and_shown_without_coefficients(bent: Any, folder: Path) -> None:
+    again = quoron.load(folder)
+    rows = pd.DataFrame({"x": [0.1, 0.9], "z": [0.2, 0.3], "ward": ["A", "B"]})
+    np.testing.assert_array_equal(again.predict_proba(rows), bent.model.predict_proba(rows))
+    with pytest.raises(UsageError, match="Expected a model with one coefficient for each column, got one of curves"):
+        _ = again.coef_
+    assert "x and z" in (folder / "report.html").read_text()
+
+
+def test_of_several_classes_shapes_are_refused_and_predictions_bend(people: pd.DataFrame, tmp_path: Path) -> None:
+    own = people.drop(columns=["ill", "height"])
+    own["kind"] = np.select([own.x < 0.33, own.x < 0.67], ["low", "middle"], "high")
+    label = {"column": "kind", "classes": ["low", "middle", "high"]}
+    run = quoron.simulate(own, label=label, columns=BENT | {"pairs": 0}, out=tmp_path / "run", **QUICK)
+    assert float(np.mean(run.model.predict(own) == own.kind)) > 0.7
+    with pytest.raises(UsageError, match="Expected a model of one score"):
+        run.model.shapes()
+
+
+def test_columns_whose_ranges_are_estimated_bend_too(people: pd.DataFrame, tmp_path: Path) -> None:
+    own, columns = people.drop(columns="height"), {"curves": 2, "pairs": 1}
+    settings = ["privacy.delta=1e-5"]
+    run = quoron.train(
+        own, user="who", label="ill", epsilon=8.0, columns=columns, settings=settings, progress=False,
+        ledger=tmp_path / "ledger.sqlite", out=tmp_path / "run",
+    )  # fmt: skip
+    assert any("*" in name for name in run.model.encoding.names)
