@@ -17,6 +17,7 @@ those of the smaller ones. Draw 0 is for whoever chooses a constant; figures are
     constant    a fifth of the columns never change
     bare        no intercept
     amounts     a number is predicted, by least squares
+    wages       the same, ten spreads off the middle of its range
 
 All but `bare` have an intercept; columns count it. Beside them, of one row a user and without intercept:
 
@@ -40,12 +41,13 @@ from quoron_client.protocol.domains import L2Ball
 
 SHAPES = (
     *("plain", "correlated", "uncentred", "careful", "rare", "heavy", "single"),
-    *("onehot", "sparse", "unequal", "noisy", "constant", "bare", "amounts"),
+    *("onehot", "sparse", "unequal", "noisy", "constant", "bare", "amounts", "wages"),
 )
 FAR = L2Ball(1e5)  # within which the optimum is looked for
 HELD_OUT = 4_000
 USUAL = 20_000  # users of a table whose prefixes smaller ones are
 WIDEST = 8  # categories of a column
+AWAY = 18.0  # of the mean of `wages` from the middle of their range: ten spreads
 
 
 def table(shape: str, users: int, columns: int, draw: int = 0) -> TablePopulation:
@@ -83,10 +85,10 @@ def _rows(shape: str, users: int, columns: int, draw: int) -> tuple[pd.DataFrame
     if shape == "unequal":
         scores += random.normal(size=everybody)[owners]
     labels: Mapping[str, Any] = {"y": _labels(shape, scores, random)}
-    amounts = shape == "amounts"
+    amounts = shape in ("amounts", "wages")
     return pd.DataFrame(values | labels | {"who": owners}), {
         "user": "who",
-        "label": read_label("y", range=(-8, 8) if amounts else None),
+        "label": read_label("y", range=(-AWAY - 8, AWAY + 8) if shape == "wages" else (-8, 8) if amounts else None),
         "features": _features(shape, values),
         "loss": LeastSquares() if amounts else Logistic(),
         "domain": FAR,
@@ -146,8 +148,8 @@ def _columns(
 
 
 def _labels(shape: str, scores: np.ndarray, random: np.random.Generator) -> np.ndarray:
-    if shape == "amounts":
-        return scores + random.normal(size=len(scores))
+    if shape in ("amounts", "wages"):
+        return scores + random.normal(size=len(scores)) + (AWAY if shape == "wages" else 0.0)
     positive = random.random(len(scores)) < 1 / (1 + np.exp(-scores))
     return positive ^ (random.random(len(scores)) < 0.25) if shape == "noisy" else positive
 

@@ -630,5 +630,5 @@ def _found(facts: Facts, found: Mapping[str, Any], paid: EstimatedBounds) -> tup
             said.append(f"{name} from {shown[0]} to {shown[1]}, and items beyond count as at its end")
     share = f"{100 * paid.share:.2g} % of μ²"
     return Facts(ranges, words, frozenset(ranges) - frozenset(facts.ranges), facts.dates), (
-        f"EstimatedBounds, for {share}: {'; '.join(said)}.",
+        f"Estimated, for {share}: {'; '.join(said)}.",
     )

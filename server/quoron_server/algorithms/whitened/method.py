@@ -87,7 +87,7 @@ from quoron_server.algorithms.whitened.estimates import (
     within,
 )
 from quoron_server.algorithms.whitened.parameters import COLUMNS, PARTS, Law, WhitenedParameters
-from quoron_server.algorithms.whitening import along
+from quoron_server.algorithms.whitening import FLOOR, along
 from quoron_server.plan import RunPlan
 from quoron_server.problem import Problem
 
@@ -359,6 +359,7 @@ FACTORS_FROM = 0.7
 MOST_BEYOND = 0.6, 1 / 3  # share of users meant beyond the radius, and what it is less than that, times √D
 BEYOND, SLOWER_FROM = 40.0, 2000.0  # π* over 1 / ν, and ν above which it falls by ν^-⅔
 COARSE = 150.0  # ν below which logistic predictions keep to USUAL, and rare labels count in π* as at first order
+FAINT_LEVEL = 70.0  # ν below which a constant feature's coefficient, of numbers, is shrunk as well: by itself
 NEAR = 0.4, 0.6  # √S over G₀ below which π* of several classes falls in proportion, and to what share of it
 STEEP, LEAST_TARGET = 3.0, 0.05  # α of a tail r^-α below which π* falls, by its square, and by how much at most
 FARTHER = 2.0  # times what is linear of a gradient may be larger where the tail was ever flatter than that
@@ -387,7 +388,8 @@ class WhitenedTracking(OfPlan[WhitenedParameters]):
     def __init__(self, plan: RunPlan) -> None:
         super().__init__(plan)
         self._contrasts = Contrasts(plan.problem.features, plan.problem.outputs)
-        self._law = self.parameters.law
+        numbers = plan.problem.beliefs.label_bound is not None
+        self._law = replace(self.parameters.law, level=numbers and self.parameters.constant(self._contrasts.features))
 
     def init(self) -> WhitenedState:
         """Start at zero."""
@@ -580,6 +582,8 @@ class WhitenedTracking(OfPlan[WhitenedParameters]):
         p, theta, parts = self.parameters, state.point, self._contrasts.parts
         levels, basis = self._law.at(theta)
         h = np.outer(levels, 1 + DOUBT * state.doubt)  # (q, d), of the parts along the basis
+        if self._law.level:  # its curvature is known
+            h[:, -1] = levels / (1 + FLOOR)
         along, falls = (basis.T @ each.reshape(parts, -1) for each in (theta, gradient))
         if p.ridge:  # public and quadratic: its part of gradient and curvature is exact
             pull = p.ridge * state.transform.T @ state.transform
@@ -590,7 +594,11 @@ class WhitenedTracking(OfPlan[WhitenedParameters]):
         else:  # what rounds have learnt of curvatures counts
             step, variances = model.step(falls, h, basis)
             wanted, variances = along - step, variance * variances
-        following = (basis @ shrunk(wanted.ravel(), variances.ravel()).reshape(parts, -1)).ravel()
+        estimate, known = wanted.ravel(), variances.ravel()
+        if self._law.level:  # the labels' mean, however far from 0, says nothing of how large slopes are
+            level = shrunk(estimate[-1:], known[-1:]) if p.resolution < FAINT_LEVEL else estimate[-1:]
+            return np.append(shrunk(estimate[:-1], known[:-1]), level)
+        following = (basis @ shrunk(estimate, known).reshape(parts, -1)).ravel()
         if p.sigmoid:
             following = within(following, math.sqrt(max(4.0 * p.width, 4 * float(theta @ theta))))
         return following

@@ -23,7 +23,7 @@ from quoron_privacy.gaussian import GaussianNoise, mean_sensitivity
 from quoron_privacy.means.free_presence import KINDS, ColumnMean, Contrasts, LogLength, MomentMean
 from quoron_privacy.means.norm_counts import NormCountMean
 from quoron_privacy.release import Adjacency, packed
-from quoron_server.algorithms.whitening import WIDTH, eigen, mean_chance
+from quoron_server.algorithms.whitening import FLOOR, WIDTH, eigen, mean_chance
 from quoron_server.parameters import Parameters
 from quoron_server.problem import Problem
 from quoron_server.schedule import MaskedRows, RoundRelease, Rounds, clipped_row, count_beside, count_in, gradients
@@ -104,6 +104,7 @@ class Law:
     outputs: int = 1  # K
     intercept: bool = False  # whether the last coordinate of a part is of the feature that is the same for every item
     resolution: float = 0.0  # ν
+    level: bool = False  # whether that coordinate, beside others, is of labels that are numbers
 
     @property
     def parts(self) -> int:
@@ -121,7 +122,10 @@ class Law:
         """Return γ(x), (q d,): exact where features are Gaussian in the metric and independent of labels."""
         if self.outputs == 1:
             if not self.sigmoid:
-                return self.curvature * x
+                found: Vector = self.curvature * x
+                if self.level:
+                    found[-1] /= 1 + FLOOR  # the metric takes a constant feature to be so much larger
+                return found
             chance, bend = self._even(x)
             found = bend * x
             if self.intercept:
