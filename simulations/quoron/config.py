@@ -346,7 +346,7 @@ class ColumnsSection(Section):
         default=1,
         ge=1,
         le=MAX_DEGREE,
-        description="a model that bends: polynomials of every number up to this degree (docs/train.md#models-that-bend)",
+        description="curves: polynomials of every number up to this degree (docs/train.md#models-that-bend)",
     )
     pairs: int = Field(
         default=0,

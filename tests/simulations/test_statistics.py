@@ -498,7 +498,7 @@ def test_every_question_is_answered_for_one_price(declared):
     assert quartile.cell == "0.25"
     assert 27 < quartile.value < 42
     assert 37 < middle.value < 62
-    assert ("estimates" in "".join(found.remarks).lower()) is not declared
+    assert ("estimated" in "".join(found.remarks).lower()) is not declared
     assert found.statement.startswith("SIMULATED")
     assert json.loads(json.dumps(found.as_json()))["users"] == USERS
 
