@@ -97,6 +97,8 @@ BESIDE: dict[str, Any] = {  # every key that is no option
     "columns.missing": "midpoint",
     "columns.intercept": False,
     "columns.normalize": True,
+    "columns.curves": 4,
+    "columns.pairs": 2,
 }
 
 
