@@ -34,7 +34,7 @@ from quoron_server.algorithms import ALGORITHMS
 from quoron_server.plan import Privacy
 
 MOST_GRADIENTS = 10_000_000
-NEED_MORE = ("filtered-sgd", "soft-filtered-sgd", "median-sgd", "local-model")  # users than there are here
+NEED_MORE = ("filtered-sgd", "median-sgd", "local-model")  # users than there are here
 HELD = 0.95  # share of cells that a factor is to hold in where it is fixed
 SPARE = 1.5  # and is then multiplied by
 Made = tuple[str, int, int, int, dict[str, Any]]  # family, users, features, items, more

@@ -33,7 +33,7 @@ from quoron_server.plan import RunPlan
 TABLES = {"plain": (3_000, 10), "correlated": (10_000, 15), "single": (20_000, 10), "onehot": (5_000, 12)}
 SHARES = (0.0, 0.01, 0.05, 0.1)
 METHODS = ("auto", "whitened-tracking", "robust", "recentred-sgd", "tracking-srgd", "outlier-iterates", "outlier-gd")
-METHODS += ("filtered-sgd", "soft-filtered-sgd", "accelerated-erm", "median-sgd", "winsorised-erm")
+METHODS += ("filtered-sgd", "accelerated-erm", "median-sgd", "winsorised-erm")
 FAR_LENGTH, LITTLE = 1e3, 1.5
 MOST_GRADIENTS = 15_000_000
 Matrix = np.ndarray

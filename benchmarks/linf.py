@@ -9,7 +9,7 @@ Loss -⟨x, z⟩ on the box of half width D; an item z is -A or A in each coordi
 [-spread, spread]^d. The excess risk is D Σ|μ_k| - ⟨x, μ⟩: a sign that is wrong costs 2D|μ_k|.
 
 Source: Ghazi, Kumar, Liu & Manurangsi, Theorem 23, with coins in place of truncated Gaussians, so that all constants
-are explicit. Statement and proof: docs/privacy/soft-filter.md#lf4, "Lower bound".
+are explicit. Statement and proof: docs/privacy/linf-filter.md#lf4, "Lower bound".
 """
 
 import math

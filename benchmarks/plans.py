@@ -27,7 +27,7 @@ from quoron.planning import plans as planning  # noqa: E402
 from quoron.simulation import sources  # noqa: E402
 from quoron.simulation.problem import setup  # noqa: E402
 from quoron_privacy.errors import QuoronError  # noqa: E402
-from quoron_privacy.robust.filter import outlier_filter, soft_filter  # noqa: E402
+from quoron_privacy.robust.filter import outlier_filter  # noqa: E402
 from quoron_server.algorithms import ALGORITHMS, Registered  # noqa: E402
 from quoron_server.plan import Privacy  # noqa: E402
 from quoron_server.problem import Problem  # noqa: E402
@@ -43,18 +43,11 @@ HARD = {
     4.0: (1_121, 8.2, 5.6, 4.2, 3.4),
     8.0: (471, 5, 3.6, 2.3, 1.9),
 }
-SOFT = {
-    0.5: (8_087, 221, 135, 70, 44.6),
-    1.0: (4_127, 114, 70.3, 36.6, 23.3),
-    2.0: (2_151, 60.4, 37.5, 19.4, 12.3),
-    4.0: (1_196, 32, 20, 10.4, 6.6),
-    8.0: (710, 17.7, 11, 5.6, 3.6),
-}
 
 
 def edges() -> None:
     """Least cohorts and noise factors against the tables."""
-    for name, theorem, table in (("outlier filter", outlier_filter, HARD), ("soft filter", soft_filter, SOFT)):
+    for name, theorem, table in (("outlier filter", outlier_filter, HARD),):
         print(f"\n{name}: ours / table at step · smoothness = 1, delta = {DELTA:g}")
         print("epsilon    B_min  ratio   noise factor ratio at 1.5x, 2x, 4x, 10x the table's B_min")
         for epsilon, (edge, *factors) in table.items():

@@ -100,7 +100,6 @@ TABLES = (
             ),
             Row("Lowy et al. (2024), linear", r"$\sqrt{d}/\sqrt{nm\varepsilon}$; $nm$", "outlier-iterates"),
             Row("This work", r"$1/\sqrt{nm}+\sqrt{d}/(n\sqrt{m\varepsilon})$; $nm$", "filtered-sgd"),
-            Row("its soft filter, ours", "", "soft-filtered-sgd"),
         ),
     ),
     Table(

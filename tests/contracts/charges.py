@@ -10,7 +10,6 @@ from quoron_privacy.counts.min_cohort import MinCohort
 from quoron_privacy.robust.above_threshold import AboveThreshold, Series
 from quoron_privacy.robust.coordinate_median import MedianParameters
 from quoron_privacy.robust.filter.outlier_filter import FilterParameters
-from quoron_privacy.robust.filter.soft_filter import SoftFilterParameters
 from quoron_privacy.robust.laplace_test import LaplaceOneShot
 from quoron_privacy.robust.lottery import Lottery, OneShot
 from quoron_privacy.robust.subsampled_lottery import SubsampledLottery
@@ -85,12 +84,6 @@ def _outlier_mean(release: Any, spent: Sequence[Spent]) -> float:
     return float(shifts[min(one.flips, len(shifts) - 1)] / release.noise_multiplier)
 
 
-def _soft_filter(f: SoftFilterParameters, spent: Sequence[Spent]) -> float:
-    """Release and test of a phase."""
-    del spent
-    return math.hypot(f.sensitivity(1.0, 1.0) / f.noise_scale(1.0, 1.0), f.softness_sensitivity / f.test_noise)
-
-
 def _outlier_filter(f: FilterParameters, spent: Sequence[Spent]) -> float:
     """ρ_A(ν)/s or ρ_B(ν)/s of outlier-filter#f1, replace-one; `spent` is one release."""
     ((kept, kept_too, noise),) = [each.own or (False, False, 0.0) for each in spent]
@@ -128,7 +121,6 @@ OUTLIER_MEANS = (OneShot, LaplaceOneShot, SubsampledLottery, Series)
 LIMITS: dict[type, Callable[[Any, Sequence[Spent]], float]] = {
     **dict.fromkeys(OUTLIER_MEANS, _outlier_mean),
     **dict.fromkeys((Lottery, AboveThreshold, RangeReports, MinCohort), _decision),
-    SoftFilterParameters: _soft_filter,
     FilterParameters: _outlier_filter,
     MedianParameters: _median,
     VectorReports: _report,

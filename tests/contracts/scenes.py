@@ -88,7 +88,6 @@ SMALL: dict[str, dict[str, object]] = {  # options that keep the runs short
     "phased-erm": {"rounds": 6, "phases": 2, "regularisation": 0.05},
     "phased-erm/agd": {"rounds": 12, "phases": 2, "regularisation": 0.5, "solver": "agd"},
     "filtered-sgd/linf": {"norm": "linf"},
-    "soft-filtered-sgd/linf": {"norm": "linf"},
     "median-sgd": {"rounds": 6, "step_size": 0.2},
     "median-sgd/trimmed": {"rounds": 6, "step_size": 0.2, "trim_rate": 0.3},
     "one-pass-dp-sgd": {"rounds": 6},
@@ -127,7 +126,7 @@ PROBLEMS = {
     "local-model/range": replace(PROBLEM, items_per_user=10_000),  # users far apart leave ranges nothing to find
     "whitened-tracking/classes": changed(PROBLEM, outputs=3, sigmoid=True),
     **dict.fromkeys(("median-sgd", "median-sgd/trimmed"), BOX),
-    **dict.fromkeys(("filtered-sgd/linf", "soft-filtered-sgd/linf"), replace(BOX, items_per_user=400)),
+    "filtered-sgd/linf": replace(BOX, items_per_user=400),
 }
 # Of variants that promise another adjacency than their algorithm usually does.
 ADJACENCIES: dict[str, Adjacency] = {

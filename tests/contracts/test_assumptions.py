@@ -106,7 +106,7 @@ RULES = {  # what each rule answers, as it follows from the parameters and the p
     ),
     Kind.FULL_PARTICIPATION: lambda name, plan: getattr(plan.parameters, "solver", "gd") == "agd",
 }
-MOVED = {"filtered-sgd", "soft-filtered-sgd", "median-sgd", "phased-sgd", "group-phased-sgd", "phased-erm"}
+MOVED = {"filtered-sgd", "median-sgd", "phased-sgd", "group-phased-sgd", "phased-erm"}
 
 
 @every_plan

@@ -25,7 +25,6 @@ FIXED_SIZE = ("dp-sgd-wor", "recentred-sgd", "mean-sgd/clip", "mean-sgd")
 QUORATE = ("dp-ftrl", "tracking-srgd", "dp-sgd-poisson")  # a minimum cohort adds the same decisions to any other event
 INEXPRESSIBLE = (
     "filtered-sgd",
-    "soft-filtered-sgd",
     "median-sgd",
     "outlier-iterates",
     "accelerated-erm",

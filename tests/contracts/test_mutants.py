@@ -30,9 +30,8 @@ from quoron_privacy.prefix.noise import Factorisation, PrefixNoise
 from quoron_privacy.robust import coordinate_median, lottery, outlier_mean, subsampled_lottery
 from quoron_privacy.robust.above_threshold import Series
 from quoron_privacy.robust.coordinate_median import MedianParameters
-from quoron_privacy.robust.filter import charging, concentration, outlier_filter, soft_filter, thresholds
+from quoron_privacy.robust.filter import charging, concentration, outlier_filter, thresholds
 from quoron_privacy.robust.filter.outlier_filter import FilterParameters
-from quoron_privacy.robust.filter.soft_filter import SoftFilterParameters
 from quoron_privacy.robust.lottery import Lottery
 from quoron_privacy.robust.outlier_mean import OutlierMean
 from quoron_server.algorithms import ALGORITHMS, search
@@ -147,14 +146,14 @@ def rungs_twice(was: Callable[..., Any]) -> Callable[..., Any]:
 
 
 # One scene each: those of all algorithms are gone through below, which takes minutes.
-SERIES, SOFT, HARD, MEDIAN = "outlier-gd/above-threshold", "soft-filtered-sgd/linf", "filtered-sgd/linf", "median-sgd"
+SERIES, HARD, MEDIAN = "outlier-gd/above-threshold", "filtered-sgd/linf", "median-sgd"
 # What finds noise -> (how it is bent, plans that it makes then, each of which must be refused)
 PREFIX = ("accelerated-srgd", "dp-ftrl", "dp-ftrl/epochs", "dp-ftrl/adaptive", "tracking-srgd")
 MUTANTS: dict[str, tuple[Any, Any, tuple[str, ...]]] = {
     "gdp.delta_for": (
         gdp.delta_for,
         times(0.5),
-        ("one-pass-dp-sgd", "local-model", "soft-filtered-sgd/linf", "filtered-sgd/linf"),
+        ("one-pass-dp-sgd", "local-model", "filtered-sgd/linf"),
     ),
     "charging.game_values": (charging.game_values, times(0.5), ("filtered-sgd/linf",)),
     "gdp.mu_for": (gdp.mu_for, times(1.1), ("tracking-srgd", "whitened-tracking", "winsorised-erm", "phased-sgd")),
@@ -198,15 +197,10 @@ MUTANTS: dict[str, tuple[Any, Any, tuple[str, ...]]] = {
         times(1.1),
         ("accelerated-erm", "outlier-iterates", "outlier-iterates/laplace"),
     ),
-    "soft_filter._fixed_point": (soft_filter._fixed_point, times(0.9), (SOFT,)),
-    "soft_filter._climb": (soft_filter._climb, times(0.9), (SOFT,)),
-    "soft_filter._usable_mu": (soft_filter._usable_mu, times(1.1), (SOFT,)),
-    "SoftFilterParameters.weight": ((SoftFilterParameters, "weight"), times(1.1), (SOFT,)),
-    "SoftFilterParameters.noise_scale": ((SoftFilterParameters, "noise_scale"), times(0.9), (SOFT,)),
-    "score_error": (concentration.score_error, times(0.9), (SOFT, MEDIAN)),
+    "score_error": (concentration.score_error, times(0.9), (HARD, MEDIAN)),
     "median.rounding": (median.rounding, times(0.9), (MEDIAN,)),
-    "release_scale": (geometry.release_scale, times(0.9), (SOFT, HARD, MEDIAN)),
-    "Geometry.length": ((geometry.Geometry, "length"), times(0.9), (SOFT, HARD, MEDIAN)),
+    "release_scale": (geometry.release_scale, times(0.9), (HARD, MEDIAN)),
+    "Geometry.length": ((geometry.Geometry, "length"), times(0.9), (HARD, MEDIAN)),
     "outlier_filter._shifts": (outlier_filter._shifts, times(0.9), (HARD,)),
     "outlier_filter._one_kept": (outlier_filter._one_kept, times(0.9), (HARD,)),
     "cutoff_law": (thresholds.cutoff_law, times(0.9), (HARD,)),
@@ -226,8 +220,6 @@ ASKED: dict[str, tuple[Any, Any, tuple[str, ...]]] = {
     "in_score_units": (outlier_mean.in_score_units, times(0.95), ("outlier-iterates/laplace", SERIES)),
     "score_scale": (outlier_mean.score_scale, times(0.5), ("outlier-iterates/laplace", SERIES)),
     "Series.threshold": ((Series, "threshold"), times(0.95), (SERIES,)),
-    "SoftFilterParameters.test_threshold": ((SoftFilterParameters, "test_threshold"), times(1.1), (SOFT,)),
-    "SoftFilterParameters.softness_sensitivity": ((SoftFilterParameters, "softness_sensitivity"), times(0.5), (SOFT,)),
     "FilterParameters.cutoff_decay": ((FilterParameters, "cutoff_decay"), times(2.0), (HARD,)),
 }
 

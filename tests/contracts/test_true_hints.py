@@ -130,7 +130,7 @@ def test_the_number_of_users_that_a_whole_configuration_is_told_will_do() -> Non
 
 @pytest.mark.slow
 def test_a_limit_on_rounds_belongs_to_what_is_as_it_is() -> None:
-    settings = ("algorithm.name=soft-filtered-sgd", "budget.max_rounds=5")
+    settings = ("algorithm.name=filtered-sgd", "budget.max_rounds=5")
     with pytest.raises(Infeasible) as refused:
         quoron.plan("quickstart", settings=(*settings, "population.users=500"))
     assert refused.value.users is not None

@@ -39,7 +39,6 @@ FEW: dict[str, tuple[int, dict[str, object]]] = {
     "whitened-tracking": (20, {"rounds": 5}),
     "one-round-least-squares": (20, {}),
     "filtered-sgd": (420, {}),
-    "soft-filtered-sgd": (1000, {}),
     "median-sgd": (20, {"rounds": 2, "step_size": 0.05}),
     "outlier-iterates": (100, {"rounds": 6, "phases": 2}),
     "phased-sgd": (20, {"cohort_size": 2}),

@@ -26,7 +26,7 @@ from quoron_privacy.means.silo_sums import objection
 from quoron_privacy.release import packed
 from quoron_privacy.robust import above_threshold, coordinate_median, laplace_test, lottery, robust_mean
 from quoron_privacy.robust import subsampled_lottery as sampled
-from quoron_privacy.robust.filter import outlier_filter, soft_filter
+from quoron_privacy.robust.filter import outlier_filter
 
 D, EYE = 3, np.eye(3)
 COLUMNS = np.array([[0.0, 0.5, -1.0], [1.0, 0.1, 2.0]])
@@ -47,10 +47,6 @@ def _min_cohort() -> Any:
 MECHANISMS: Mapping[str, Callable[[], tuple[Any, Callable[[Any], Any]]]] = {
     "filter": lambda: _filter("replace-one"),
     "filter, zero-out": lambda: _filter("zero-out"),
-    "soft filter": lambda: (
-        soft_filter.calibrate(4.0, 1e-6, 1_500, 0.01, 60_000),
-        partial(soft_filter.verify, epsilon=4.0, delta=1e-6),
-    ),
     "medians": lambda: (
         coordinate_median.calibrate(4.0, 1e-6, 2_000, 0.01, 1.0),
         partial(coordinate_median.verify, epsilon=4.0, delta=1e-6),

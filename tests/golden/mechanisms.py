@@ -25,7 +25,7 @@ from quoron_privacy.prefix.noise import PrefixNoise
 from quoron_privacy.release import Adjacency, sum_bits
 from quoron_privacy.robust import above_threshold, coordinate_median, laplace_test, lottery, robust_mean
 from quoron_privacy.robust import subsampled_lottery as sampled
-from quoron_privacy.robust.filter import concentration, outlier_filter, soft_filter, thresholds
+from quoron_privacy.robust.filter import concentration, outlier_filter, thresholds
 from quoron_privacy.selection.price import Selection
 from quoron_privacy.selection.trials import Trials
 from quoron_server.algorithms import references
@@ -162,12 +162,11 @@ def _filters() -> Any:
     found = [
         outlier_filter.calibrate(4.0, 1e-6, 3_000, 0.01, 60_000, adjacency=kind) for kind in ("replace-one", "zero-out")
     ]
-    soft = soft_filter.calibrate(4.0, 1e-6, 1_500, 0.01, 60_000)
     least = [
         outlier_filter.smallest_cohort(e, 1e-6, 0.01, adjacency=kind) for e in EPSILONS[1:] for kind in ADJACENCIES
     ]
     laws = [thresholds.cutoff_law(20, 0.2), thresholds.end_mass(20, 0.2)]
-    return [*found, soft, least, [soft_filter.smallest_cohort(e, 1e-6, 0.01) for e in EPSILONS[1:]], laws]
+    return [*found, least, laws]
 
 
 def _decided(norm: str) -> Any:
@@ -181,7 +180,6 @@ def _decided(norm: str) -> Any:
         concentration.lower_bounds(rows, view, 1.5),
         concentration.upper_bounds(view, 1.5),
         concentration.filtered_mean(rows, kept),
-        soft_filter.suspicions(scores, cohort_size=700, slope=20.0, cutoff=0.6),
         [concentration.score_error(size, 5) for size in (100, 10_000)],
     ]
 

@@ -31,7 +31,6 @@ from quoron_privacy.robust.above_threshold import AboveThreshold
 from quoron_privacy.robust.coordinate_median import trimmed_mean
 from quoron_privacy.robust.filter import concentration, outlier_filter
 from quoron_privacy.robust.filter.concentration import decide
-from quoron_privacy.robust.filter.soft_filter import suspicions
 from quoron_privacy.robust.filter.thresholds import LaplaceThreshold
 from quoron_privacy.robust.outlier_mean import neighbour_counts
 from quoron_privacy.selection.price import Selection
@@ -177,9 +176,6 @@ CONFIG: list[tuple[str, Callable[[], object]]] = [
     ("thresholds", lambda: decided(thresholds=np.zeros(3))),
     ("answered", lambda: decided(answered=TWO)),
     ("tau", lambda: decided(tau=-1.0)),
-    *several("cutoff", partial(suspicions, np.ones(3), cohort_size=3, slope=1.0), {"cutoff": 0.5}, {"cutoff": 1.0}),
-    ("slope", lambda: suspicions(np.ones(3), cohort_size=3, slope=0.0, cutoff=0.7)),
-    ("cohort_size", lambda: suspicions(np.ones(3), cohort_size=1, slope=1.0, cutoff=0.7)),
     *several("trim=", partial(trimmed_mean, np.zeros((4, 1))), (-1,), (2,)),
     *several("Expected", lottery.Lottery, (9, 11, (0.5,)), (9, 5, ()), (9, 5, (0.0,)), (9, 5, (1.5,)), (9, 5, (NAN,))),
     ("kappa=2 with random inclusion", lambda: lottery.calibrate(1.0, 1e-6, 300, kappa=1, kind="random")),

@@ -32,7 +32,7 @@ from quoron_server.rounds import run
 from quoron_server.specification import RunSpecification, describe, make_plan
 
 USERS, ITEMS = 3000, 4
-MANY = {"soft-filtered-sgd": 30_000, "local-model": 8_000}  # users that these need
+MANY = {"local-model": 8_000}  # users that it needs
 RANGES = {"a": (-1.0, 1.0), "b": (-1.0, 1.0)}
 SOFTMAX = ("population.label.classes=[0, 1, 2]", "loss.feature_norm=2.0", "domain.radius=4.0")
 
@@ -60,7 +60,6 @@ def crowd(users=40, **changes):
         pytest.param("dp-sgd-wor", 0.6, ("algorithm.options.rounds=12",), marks=pytest.mark.slow),
         ("recentred-sgd", 0.6, ("algorithm.options.rounds=12",)),
         ("tracking-srgd", 0.1, ("algorithm.options.rounds=16",)),
-        pytest.param("soft-filtered-sgd", 0.9, (), marks=pytest.mark.slow),
         ("outlier-iterates", 0.8, ("algorithm.options.rounds=16",)),
         pytest.param("local-model", 0.5, (), marks=pytest.mark.slow),
     ],

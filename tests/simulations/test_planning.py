@@ -142,14 +142,14 @@ def test_many_declared_outliers_get_the_best_feasible_filter_where_nobody_can_be
 
 FILTERS = (
     pretended("filter", 5e-6, users=30_000, removes_outliers=True),
-    pretended("soft-filter", 5e-6, users=9_000, removes_outliers=True),
+    pretended("hard-filter", 5e-6, users=9_000, removes_outliers=True),
 )
 
 
 def test_many_declared_outliers_warn_whatever_is_chosen_in_the_end() -> None:
     planned = chosen(MANY, PLAIN, *FILTERS, hostile_share=0.1)
     assert planned.plan.algorithm == "many"
-    assert "who may bias it: no algorithm that removes outliers is feasible (soft-filter needs n >= 9,000)" in str(
+    assert "who may bias it: no algorithm that removes outliers is feasible (hard-filter needs n >= 9,000)" in str(
         planned.choice
     )
 

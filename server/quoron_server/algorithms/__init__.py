@@ -16,7 +16,6 @@ _PLACES = (  # modules whose AlgorithmInfo are the registry's, in the order in w
     "whitened.plan",
     "one_round.plan",
     "localised.filtered",
-    "localised.soft_filtered",
     "localised.median",
     "outlier_iterates.plan",
     "localised.phased",

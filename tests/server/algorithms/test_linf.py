@@ -18,21 +18,20 @@ from quoron_client.protocol.domains import Box, L2Ball
 from quoron_client.protocol.questions import Answers
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
 from quoron_privacy.noise.streams import SeededNoise
-from quoron_privacy.robust.filter.concentration import cohort_scores, scores
+from quoron_privacy.robust.filter.concentration import scores
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.localised import filtered
 from quoron_server.algorithms.localised import plan as geometry
 from quoron_server.algorithms.localised.filtered import OutlierFilter
 from quoron_server.algorithms.localised.median import CoordinateMedian
 from quoron_server.algorithms.localised.method import LocalisedSGD
-from quoron_server.algorithms.localised.soft_filtered import SoftFilter
 from quoron_server.plan import Privacy, RunPlan
 from quoron_server.problem import Problem
 from quoron_server.specification import describe
 from quoron_server.specification import make_plan as make_specified
 from server.algorithms.test_localisation import drive
 
-IN_LINF = ("filtered-sgd/linf", "soft-filtered-sgd/linf", "median-sgd", "median-sgd/trimmed")
+IN_LINF = ("filtered-sgd/linf", "median-sgd", "median-sgd/trimmed")
 
 
 def linear(users: int, items: int, dimension: int) -> Problem:
@@ -123,7 +122,7 @@ def quiet(plan: RunPlan) -> RunPlan:
 def farthest(name: str, plan: RunPlan, seed: int, domain: Any = None) -> float:
     """How far one user's gradient of any size moves later iterates, over what the theorem allows, both in ℓ∞."""
     p = plan.parameters
-    rule = {"filtered-sgd/linf": OutlierFilter, "soft-filtered-sgd/linf": SoftFilter}.get(name, CoordinateMedian)(p)
+    rule = OutlierFilter(p) if name == "filtered-sgd/linf" else CoordinateMedian(p)
     plan = quiet(plan if domain is None else replace(plan, problem=replace(plan.problem, domain=domain)))
     algorithm = LocalisedSGD(plan, rule)
     first = algorithm.request(algorithm.init(), SeededNoise(4))
@@ -175,7 +174,7 @@ def test_the_search_catches_a_euclidean_projection_onto_a_box_like_set() -> None
     assert found["box"] <= 1 + 1e-9 < 1.1 < found["line"]
 
 
-@pytest.mark.parametrize("name", ["filtered-sgd", "soft-filtered-sgd", "median-sgd"])
+@pytest.mark.parametrize("name", ["filtered-sgd", "median-sgd"])
 @pytest.mark.parametrize(
     ("problem", "message"),
     [
@@ -211,10 +210,6 @@ def test_filters_score_in_the_norm_of_their_plan() -> None:
     seen = OutlierFilter(p).aggregate(Answers(values, np.zeros(len(values), np.uint8)), SeededNoise(2), 0)
     exact = scores(values, p.temperature, norm="linf")
     assert seen.diagnostics["score_max"] <= exact.max()
-    soft = make_plan("soft-filtered-sgd/linf").parameters
-    result = SoftFilter(soft).aggregate(Answers(values, np.zeros(len(values), np.uint8)), SeededNoise(2), 0)
-    here = cohort_scores(values, np.ones(len(values), bool), soft.temperature, norm="linf")
-    assert result.diagnostics["score_max"] == here.max()
 
 
 @pytest.mark.parametrize("dimension", [1, 2, 20, 1000])

@@ -4,7 +4,7 @@
     >>> scores(np.array([[0.0, 0.0], [0.0, 0.0], [1e9, 0.0]]), tau=1.0)
     array([2., 2., 1.])
 
-The norm is ℓ2, or ℓ∞ for boxes (docs/privacy/soft-filter.md#lf4): all else is the same.
+The norm is ℓ2, or ℓ∞ for boxes (docs/privacy/linf-filter.md#lf4): all else is the same.
 
 Every term is computed from its two rows alone, in double precision from direct differences, and rounded to a multiple
 of 2⁻³⁴. Sums of such terms are exact, so a score depends neither on the order of users nor on the number of threads,

@@ -19,7 +19,6 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,11 +43,9 @@ from quoron_server.algorithms.info import (
     Promises,
     require_better,
 )
-from quoron_server.algorithms.localised.method import Aggregate, LocalisedSGD, Rule
+from quoron_server.algorithms.localised.method import Aggregate, LocalisedParameters, LocalisedSGD, Phase, Rule
 from quoron_server.algorithms.localised.plan import (
     FAILURE,
-    Filter,
-    FilteringParameters,
     Geometry,
     Schedule,
     SizedOptions,
@@ -63,6 +60,7 @@ from quoron_server.algorithms.localised.plan import (
 from quoron_server.algorithms.printed import ghazi
 from quoron_server.algorithms.references import GHAZI_2026, repaired
 from quoron_server.algorithms.search import round_grid
+from quoron_server.parameters import CONTRACTION, DOMINANT, Assumption
 from quoron_server.plan import Privacy, RunPlan
 from quoron_server.problem import Problem
 
@@ -75,6 +73,31 @@ FREE_RATIO = 4.0  # from here on curvature is taken to add nothing
 EDGES = (0.02, 0.2, 0.6, 1.0, 1.4, 2.0)  # step · smoothness at which the smallest feasible cohort is searched
 
 
+NAME = "filtered-sgd"
+GRID_ERROR = 3e-4  # at least one step of the score grid for λ up to 300; more for small ε, where λ is larger
+SMALLEST_EPSILON = 0.1  # the accountant's tables grow as 1/ε²
+
+
+@dataclass(frozen=True, slots=True)
+class FilteredParameters(LocalisedParameters):
+    """Public numbers of one run."""
+
+    temperature: float  # τ, an inverse length
+    distance: float  # d: how far apart ordinary users' average gradients are taken to lie
+    filter: FilterParameters
+    norm: Norm = "l2"  # of τ and d
+
+    def mechanism(self, phase: Phase) -> object:
+        """Return the filter, which every phase has."""
+        del phase
+        return self.filter
+
+    def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
+        """In ℓ∞ steps are non-expansive for dominant Hessians alone."""
+        del problem
+        return (*CONTRACTION, DOMINANT) if self.norm == "linf" else CONTRACTION
+
+
 @dataclass(frozen=True, slots=True)
 class FilterOptions(SizedOptions):
     """Planning options."""
@@ -83,22 +106,19 @@ class FilterOptions(SizedOptions):
     norm: Norm | None = None  # that distances are measured in; linf needs a box and diagonally dominant Hessians
 
 
-F = TypeVar("F", bound=Filter)
-
-
 def lengths(problem: Problem, options: FilterOptions) -> Geometry:
     """ℓ2, with the distance that is given or predicted."""
     return Geometry("l2", problem.beta or 0.0, options.distance or user_distance(problem), 1.0)
 
 
-def geometries(name: str, problem: Problem, options: FilterOptions) -> list[Geometry]:
+def geometries(problem: Problem, options: FilterOptions) -> list[Geometry]:
     """The norms that are asked for, or all whose conditions hold. Raises Infeasible for `linf` where they do not."""
     if options.norm == "linf":
-        return [coordinatewise(name, problem, options.distance)]
+        return [coordinatewise(NAME, problem, options.distance)]
     found = [lengths(problem, options)]
     if options.norm is None and options.distance is None:  # a distance that is given is one of ℓ2
         with suppress(Infeasible):
-            found.append(coordinatewise(name, problem))
+            found.append(coordinatewise(NAME, problem))
     return found
 
 
@@ -138,11 +158,11 @@ def sampler_slack(problem: Problem) -> float:
 
 def remarks(plan: RunPlan) -> tuple[str, ...]:
     """On a box, with its choice of norms: the noise beside a plain mean's, and the other norm's."""
-    p = plan.parameters_of(FilteringParameters)
+    p = plan.parameters_of(FilteredParameters)
     if not isinstance(plan.problem.domain, Box):
         return ()
     said = against_mean(plan)
-    both = geometries(plan.algorithm, plan.problem, FilterOptions())
+    both = geometries(plan.problem, FilterOptions())
     if len(both) == 1:
         return said
     here, there = both[:: -1 if p.norm == "linf" else 1]
@@ -152,51 +172,6 @@ def remarks(plan: RunPlan) -> tuple[str, ...]:
     return (*said, f"Distances are measured in {p.norm}: in {there.norm} the same filter would have {times}.")
 
 
-def search_filtered(
-    name: str,
-    kind: Callable[..., FilteringParameters],
-    problem: Problem,
-    options: FilterOptions,
-    smallest: Callable[[float], int],
-    calibrate: Callable[[int, float], F],
-) -> Chosen:
-    """The norm, cohort size, phases and steps of least predicted risk whose release the filter's theorem allows.
-
-    `smallest(eta_beta)` is the least feasible cohort, `calibrate(cohort, eta_beta)` the filter. Candidates are ranked
-    by curves that are calibrated at a few points and interpolated; the winner is calibrated exactly. Infeasible if no
-    cohort is large enough.
-    """
-    allowed = geometries(name, problem, options)
-    edge_for = _edge_curve(smallest)
-    longest = (2.0 if problem.beliefs.curvature == "isotropic" else 1.0) if problem.beta else 0.0  # of `step_grid`
-    noise = _noise_curve(smallest, calibrate, problem.dimension, longest)
-
-    grid = round_grid(4096, smallest=FEWEST_ROUNDS)
-    tried = cohorts(name, problem, options, grid, most=LARGEST_COHORT)  # as far as scores can be added up exactly
-    best: tuple[float, Schedule, Geometry] | None = None
-    for geometry in allowed:
-
-        def scale(sizes: Vector, first_steps: Vector, geometry: Geometry = geometry) -> Vector:
-            steep = first_steps * geometry.beta
-            edges = edge_for(steep)
-            near = np.where(edges > edge_for(np.zeros(1)), sizes / edges, np.inf)  # of an edge that curvature moves
-            possible = (sizes >= edges) & (steep <= 2)
-            return np.where(possible, geometry.length * noise(sizes, near) / sizes, np.inf)
-
-        found = best_schedule(problem, tried, scale, rounds=options.rounds, step_size=options.step_size)
-        if found is not None and math.isfinite(found[0]) and (best is None or found[0] < best[0]):
-            best = (*found, geometry)
-    if best is None:
-        beta = allowed[0].beta
-        gentlest = min(options.step_size * beta if options.step_size else EDGES[0], 2.0) if beta else 0.0
-        raise _infeasible(name, problem, options, smallest(gentlest))
-    _, schedule, geometry = best
-    filter_ = calibrate(schedule.cohort_size, min(2.0, schedule.largest_step * geometry.beta * (1 + 1e-12)))
-    chosen = behind_filter(kind, problem, schedule, filter_, geometry, filter=filter_, norm=geometry.norm)
-    require_better(name, chosen.risk, problem)
-    return chosen
-
-
 def _edge_curve(smallest: Callable[[float], int]) -> Callable[[Vector], Vector]:
     """Smallest feasible cohort against step · smoothness, log-log interpolated from a few searches."""
     logs = np.log(EDGES), np.log([smallest(product) for product in EDGES])
@@ -204,7 +179,10 @@ def _edge_curve(smallest: Callable[[float], int]) -> Callable[[Vector], Vector]:
 
 
 def _noise_curve(
-    smallest: Callable[[float], int], calibrate: Callable[[int, float], Filter], dimension: int, longest: float
+    smallest: Callable[[float], int],
+    calibrate: Callable[[int, float], FilterParameters],
+    dimension: int,
+    longest: float,
 ) -> Callable[[Vector, Vector], Vector]:
     """Noise factor Ξ of cohort sizes and of their ratios to the smallest feasible one at their step, interpolated.
 
@@ -245,36 +223,24 @@ def _beyond(ratios: Vector) -> Vector:
     return np.log(np.maximum(ratios, 1.0) - 0.95)
 
 
-def _infeasible(name: str, problem: Problem, options: FilterOptions, edge: int) -> Infeasible:
+def _infeasible(problem: Problem, options: FilterOptions, edge: int) -> Infeasible:
     if options.cohort_size and options.cohort_size < edge:
         return Infeasible(
-            name, f"cohort_size={options.cohort_size:,} is too small for the test", f"cohort_size >= {edge:,}"
+            NAME, f"cohort_size={options.cohort_size:,} is too small for the test", f"cohort_size >= {edge:,}"
         )
     least = math.ceil(RATIOS[0] * edge)
     if options.rounds:
         size, fewer, enough = problem.users // options.rounds, problem.users // least, options.rounds * least
         return Infeasible(
-            name,
+            NAME,
             f"n={problem.users:,} users fill {options.rounds:,} cohorts of {size:,}, and the test needs {least:,}",
             Needs(f"at most {fewer:,} rounds, or n >= {enough:,}", enough, rounds=fewer),
         )
     return Infeasible.too_few(
-        name,
+        NAME,
         f"n={problem.users:,} users fill {problem.users // least} cohorts of {least:,}, the least that the test needs",
         FEWEST_ROUNDS * least,
     )
-
-
-NAME = "filtered-sgd"
-GRID_ERROR = 3e-4  # at least one step of the score grid for λ up to 300; more for small ε, where λ is larger
-SMALLEST_EPSILON = 0.1  # the accountant's tables grow as 1/ε²
-
-
-@dataclass(frozen=True, slots=True)
-class FilteredParameters(FilteringParameters):
-    """Public numbers of one run."""
-
-    filter: FilterParameters
 
 
 class OutlierFilter(Rule):
@@ -307,7 +273,11 @@ class OutlierFilter(Rule):
 
 
 def plan(problem: Problem, privacy: Privacy, options: FilterOptions) -> Chosen:
-    """The plan with the least predicted excess risk. Raises Infeasible, saying how many users would do."""
+    """The norm, cohort size, phases and steps of least predicted excess risk whose release the theorem allows.
+
+    Candidates are ranked by curves that are calibrated at a few points and interpolated; the winner is calibrated
+    exactly. Raises Infeasible, saying how many users would do.
+    """
     search.require_smooth(NAME, problem)
     epsilon, delta, slack = privacy.epsilon, privacy.delta, sampler_slack(problem)
     if epsilon < SMALLEST_EPSILON:
@@ -322,7 +292,35 @@ def plan(problem: Problem, privacy: Privacy, options: FilterOptions) -> Chosen:
         return theorem.calibrate(epsilon, delta, cohort, eta_beta, problem.users, score_error=error, delta_slack=slack)
 
     smallest = partial(theorem.smallest_cohort, epsilon, delta)
-    return search_filtered(NAME, FilteredParameters, problem, options, smallest, calibrate)
+    allowed = geometries(problem, options)
+    edge_for = _edge_curve(smallest)
+    longest = (2.0 if problem.beliefs.curvature == "isotropic" else 1.0) if problem.beta else 0.0  # of `step_grid`
+    noise = _noise_curve(smallest, calibrate, problem.dimension, longest)
+
+    grid = round_grid(4096, smallest=FEWEST_ROUNDS)
+    tried = cohorts(NAME, problem, options, grid, most=LARGEST_COHORT)  # as far as scores can be added up exactly
+    best: tuple[float, Schedule, Geometry] | None = None
+    for geometry in allowed:
+
+        def scale(sizes: Vector, first_steps: Vector, geometry: Geometry = geometry) -> Vector:
+            steep = first_steps * geometry.beta
+            edges = edge_for(steep)
+            near = np.where(edges > edge_for(np.zeros(1)), sizes / edges, np.inf)  # of an edge that curvature moves
+            possible = (sizes >= edges) & (steep <= 2)
+            return np.where(possible, geometry.length * noise(sizes, near) / sizes, np.inf)
+
+        found = best_schedule(problem, tried, scale, rounds=options.rounds, step_size=options.step_size)
+        if found is not None and math.isfinite(found[0]) and (best is None or found[0] < best[0]):
+            best = (*found, geometry)
+    if best is None:
+        beta = allowed[0].beta
+        gentlest = min(options.step_size * beta if options.step_size else EDGES[0], 2.0) if beta else 0.0
+        raise _infeasible(problem, options, smallest(gentlest))
+    _, schedule, geometry = best
+    filter_ = calibrate(schedule.cohort_size, min(2.0, schedule.largest_step * geometry.beta * (1 + 1e-12)))
+    chosen = behind_filter(FilteredParameters, problem, schedule, filter_, geometry, filter=filter_, norm=geometry.norm)
+    require_better(NAME, chosen.risk, problem)
+    return chosen
 
 
 def verify(plan: RunPlan) -> None:

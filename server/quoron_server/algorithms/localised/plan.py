@@ -9,7 +9,7 @@ The two norms that localised SGD may measure users' answers in, and what a theor
 
 ℓ2: any closed convex domain, convex β-smooth losses. ℓ∞: a box, and losses whose Hessians are diagonally dominant, with
 row sums of at most β∞. Every step of the theorems uses the triangle inequality, a bound on how far users' gradients
-move, and steps projections that bring no two points farther apart; all hold in both: docs/privacy/soft-filter.md#lf4.
+move, and steps projections that bring no two points farther apart; all hold in both: docs/privacy/linf-filter.md#lf4.
 """
 
 import math
@@ -25,7 +25,6 @@ from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
 from quoron_privacy.robust.coordinate_median import MedianParameters
 from quoron_privacy.robust.filter.concentration import Norm, recounted_error
 from quoron_privacy.robust.filter.outlier_filter import FilterParameters
-from quoron_privacy.robust.filter.soft_filter import SoftFilterParameters
 from quoron_server.algorithms import search
 from quoron_server.algorithms.averaged_sgd import (
     Number,
@@ -38,32 +37,12 @@ from quoron_server.algorithms.averaged_sgd import (
 )
 from quoron_server.algorithms.info import Chosen
 from quoron_server.algorithms.localised.method import LocalisedParameters, Phase
-from quoron_server.parameters import CONTRACTION, DOMINANT, Assumption, ContractingPhases
+from quoron_server.parameters import ContractingPhases
 from quoron_server.plan import MOST_ROUNDS, RunPlan
 from quoron_server.problem import Problem
 
 # The numbers of a filter or a test that its theorem is about.
-Filter = FilterParameters | SoftFilterParameters | MedianParameters
-
-
-@dataclass(frozen=True, slots=True)
-class FilteringParameters(LocalisedParameters):
-    """What both filters have in common."""
-
-    temperature: float  # τ, an inverse length
-    distance: float  # d: how far apart ordinary users' average gradients are taken to lie
-    filter: Filter
-    norm: Norm = "l2"  # of τ and d
-
-    def mechanism(self, phase: Phase) -> object:
-        """Return the filter, which every phase has."""
-        del phase
-        return self.filter
-
-    def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
-        """In ℓ∞ steps are non-expansive for dominant Hessians alone."""
-        del problem
-        return (*CONTRACTION, DOMINANT) if self.norm == "linf" else CONTRACTION
+Filter = FilterParameters | MedianParameters
 
 
 Vector = NDArray[np.float64]
