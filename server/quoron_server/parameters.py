@@ -54,7 +54,6 @@ class Kind(StrEnum):
     # What rules decide by.
     SECRET_COHORTS = "secret-cohorts"
     FORGETFUL_CLIENTS = "forgetful-clients"
-    FULL_PARTICIPATION = "full-participation"
     UNMOVED_PARTICIPATION = "unmoved-participation"
     PUBLIC_PARTICIPATION = "public-participation"
     DOMINANT_HESSIANS = "dominant-hessians"

@@ -90,8 +90,6 @@ TEXTS: Mapping[Kind, str] = MappingProxyType(
         # A theorem takes a round as a function of its cohort's data and of past releases. Where cohorts have a fixed
         # size, a member who remembers its rounds tells something of who else was asked.
         Kind.FORGETFUL_CLIENTS: "clients keep nothing between rounds that changes their answers",
-        Kind.FULL_PARTICIPATION: "every user of a phase answers every one of its questions with the gradient of one "
-        "and the same loss (the accelerated solver's certificate is void without it)",
         Kind.UNMOVED_PARTICIPATION: "whether a client answers does not depend on the iterates that it is asked at",
         Kind.PUBLIC_PARTICIPATION: "who answers is public, by name: whether and when a client's message comes depends "
         "on nobody's items, for a client that is there sends one at its time, whatever it holds",

@@ -8,7 +8,7 @@ import numpy as np
 from scipy.special import logsumexp
 from scipy.stats import binom
 
-from audits.harness import Audit, Labelled, Still, case, changed, events, gaussian_ratio, ratios
+from audits.harness import Audit, Labelled, case, changed, events, ratios
 from problems import problem_of
 from quoron_client.protocol.domains import Box, L2Ball
 from quoron_client.protocol.questions import Answers
@@ -17,8 +17,6 @@ from quoron_privacy.noise.streams import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.mean.method import MeanSGD
 from quoron_server.algorithms.noisy.method import NoisySGD
-from quoron_server.algorithms.phased_erm.method import PhasedERM
-from quoron_server.algorithms.phased_erm.plan import shift
 from quoron_server.algorithms.slots import partition
 from quoron_server.plan import Privacy
 
@@ -192,47 +190,6 @@ def sampled_cohort_audits():
     )
 
 
-def phased_erm_audits():
-    """A phase's release on lines, which use the whole sensitivity: the own user's falls or climbs, others' are flat."""
-    epsilon, delta, users, rounds, pull = 1.0, 0.05, 10, 10, 0.01
-    problem = problem_of(
-        users=users, items_per_user=1, dimension=1, domain=L2Ball(1e6), lipschitz=1.0, smoothness=1.0, distance=1.0
-    )
-    smaller, larger = 1 / (1 + pull), 2 / (1 + 2 * pull)
-
-    def sound(step):
-        options = {"rounds": rounds, "phases": 1, "regularisation": pull, "step_size": step}
-        return planned("phased-erm", problem, Privacy(epsilon, delta), 1, **options)
-
-    def log_ratio(plan):
-        algorithm, source, ends = PhasedERM(plan), SeededNoise(71), []
-        for sign in (-1.0, 1.0):
-            state, values = algorithm.init(), np.zeros((users, 1))
-            values[3] = sign
-            for _ in range(rounds - 1):
-                state = algorithm.update(state, answered(values), source).state
-            ends.append((state, answered(values)))
-        silent = [algorithm.update(*end, Still()).state.released for end in ends]
-        drawn = [algorithm.update(*ends[0], Labelled(source, run)).state.released for run in range(4_000)]
-        return gaussian_ratio(np.array(drawn), *silent, plan.parameters.phases[0].release_scale)
-
-    plan = sound(larger)
-    phase, less = plan.parameters.phases[0], sound(smaller).parameters.phases[0].release_scale
-    one_step = shift(problem, "gd", users, 1, larger, pull) / phase.sensitivity * phase.release_scale
-    scales = {"the noise of one step": one_step, "the noise of a smaller step": less}
-    scales["the sensitivity of a user left out"] = phase.release_scale / 2
-    yield Audit(
-        "phased-erm",
-        plan.guarantee.delta,
-        ratios(log_ratio, epsilon=epsilon),
-        {"a smaller step": case(plan=sound(smaller), least=0.5), "a larger step": case(plan=plan, least=0.5)},
-        {
-            name: case(plan=changed(plan, phases=(replace(phase, release_scale=scale),)))
-            for name, scale in scales.items()
-        },
-    )
-
-
 class Own:
     """The own user's items all pull the same way, over their whole length; others have reached their optimum."""
 
@@ -356,6 +313,5 @@ def group_audits():
 AUDITS = [
     *mean_sgd_audits(),
     *sampled_cohort_audits(),
-    *phased_erm_audits(),
     *group_audits(),
 ]

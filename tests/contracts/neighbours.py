@@ -24,7 +24,6 @@ from quoron_server.algorithms.one_epoch.method import OneEpoch
 from quoron_server.algorithms.one_round.method import OneRoundLeastSquares
 from quoron_server.algorithms.outlier_gd.method import OutlierGD, OutlierGDParameters
 from quoron_server.algorithms.outlier_iterates.method import OutlierIterates
-from quoron_server.algorithms.phased_erm.method import PhasedERM
 from quoron_server.algorithms.tracking.method import PILOT, TrackingSRGD
 from quoron_server.algorithms.whitened.method import WhitenedTracking
 from quoron_server.algorithms.winsorised.method import WinsorisedERM
@@ -75,8 +74,7 @@ def edges(algorithm: Algorithm[Any], state: Any, honest: np.ndarray) -> Edges:
         return Edges(state.centre, (state.radius, p.half_width or state.radius))
     if isinstance(algorithm, GroupSGD):
         return Edges(zero, (p.items * p.clip_norm, p.clip_norm))
-    phased = isinstance(algorithm, LocalisedSGD) and isinstance(p, PhasedParameters | GroupedParameters)
-    if isinstance(algorithm, PhasedERM) or phased:
+    if isinstance(algorithm, LocalisedSGD) and isinstance(p, PhasedParameters | GroupedParameters):
         longest = algorithm.plan.problem.lipschitz
         return Edges(zero, (longest, longest * (1 + 1e-6)))
     if isinstance(algorithm, LocalisedSGD) and isinstance(p, CoordinateMedianParameters):

@@ -104,9 +104,8 @@ RULES = {  # what each rule answers, as it follows from the parameters and the p
     Kind.DOMINANT_HESSIANS: lambda name, plan: (
         plan.algorithm == "median-sgd" or getattr(plan.parameters, "norm", "l2") == "linf"
     ),
-    Kind.FULL_PARTICIPATION: lambda name, plan: getattr(plan.parameters, "solver", "gd") == "agd",
 }
-MOVED = {"filtered-sgd", "median-sgd", "phased-sgd", "group-phased-sgd", "phased-erm"}
+MOVED = {"filtered-sgd", "median-sgd", "phased-sgd", "group-phased-sgd"}
 
 
 @every_plan
@@ -125,7 +124,7 @@ def test_attendance_may_not_be_moved_where_an_absence_changes_more_than_its_own_
     """Where steps contract, or a minimum cohort counts those who answer while they see iterates without noise."""
     plan = make_plan(name, None, privacy)
     counted = plan.guarantee.min_cohort is not None and plan.guarantee.trust_model == "central-release"
-    contracts = plan.algorithm in MOVED and not plan.guarantee.rests_on(Kind.FULL_PARTICIPATION)
+    contracts = plan.algorithm in MOVED
     assert plan.guarantee.rests_on(Kind.UNMOVED_PARTICIPATION) == (contracts or counted)
 
 

@@ -19,7 +19,6 @@ GAUSSIAN = (
     "one-round-least-squares",
     "phased-sgd",
     "group-phased-sgd",
-    "phased-erm",
     "winsorised-erm",
     "one-pass-dp-sgd",
     "accelerated-srgd",

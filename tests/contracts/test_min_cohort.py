@@ -255,7 +255,7 @@ def test_where_clients_see_iterates_the_promise_assumes_that_these_move_nobody_t
     )
 
 
-@pytest.mark.parametrize("name", ["one-pass-dp-sgd", "tracking-srgd", "phased-erm", "winsorised-erm"])
+@pytest.mark.parametrize("name", ["one-pass-dp-sgd", "tracking-srgd", "phased-sgd", "winsorised-erm"])
 def test_a_lifetime_is_charged_the_mu_of_both(name: str) -> None:
     plan, info = planned(name), ALGORITHMS[name]
     whole, own, min_cohort = info.gaussian(plan), info.gaussian(plan.without("min_cohort")), plan.guarantee.min_cohort

@@ -163,10 +163,10 @@ MUTANTS: dict[str, tuple[Any, Any, tuple[str, ...]]] = {
     "GaussianNoise.for_mu": (
         (GaussianNoise, "for_mu"),
         quieter,
-        ("mean-sgd/clip", "outlier-iterates", "accelerated-erm/clip", "phased-erm", "dp-sgd-poisson", "local-model"),
+        ("mean-sgd/clip", "outlier-iterates", "accelerated-erm/clip", "dp-sgd-poisson", "local-model"),
     ),
     "GaussianNoise.effective_mu": (
-        (GaussianNoise, "effective_mu"), times(0.9), ("phased-sgd", "group-phased-sgd", "phased-erm/agd")
+        (GaussianNoise, "effective_mu"), times(0.9), ("phased-sgd", "group-phased-sgd")
     ),
     "PrefixNoise.for_mu": ((PrefixNoise, "for_mu"), quieter, PREFIX),
     "Factorisation.reach": ((Factorisation, "reach"), times(0.9), PREFIX),

@@ -31,15 +31,12 @@ from quoron_server.algorithms.tracking import method as tracking
 from quoron_server.plan import Privacy, RunPlan
 
 SCENES = dict.fromkeys((*ALGORITHMS, *SMALL))  # with the variants of options
-CERTIFIED = ("phased-erm/agd",)  # rests on what the neighbour sends in all rounds being one loss's gradients
-NOISY = [name for name in SCENES if ALGORITHMS[name.partition("/")[0]].trust_model != "none" and name not in CERTIFIED]
+NOISY = [name for name in SCENES if ALGORITHMS[name.partition("/")[0]].trust_model != "none"]
 OTHERS = (
     "filtered",
-    "soft",
     "median",
     "outlier",
     "accelerated-erm",
-    "phased-erm",
 )  # charge for worse company than honest users
 UNTESTED = ("accelerated-erm/clip", "accelerated-erm/coins")
 CONTRACT = ("group-phased-sgd", "group-phased-sgd/disjoint")  # in phases of many steps

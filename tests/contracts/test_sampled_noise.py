@@ -19,7 +19,6 @@ FRESH_USERS = {
     "group-phased-sgd/disjoint",
     "one-pass-dp-sgd",
     "outlier-iterates",
-    "phased-erm",
     "phased-sgd",
     "winsorised-erm/phases",
 }

@@ -45,7 +45,6 @@ FEW: dict[str, tuple[int, dict[str, object]]] = {
     "group-phased-sgd": (20, {"rounds": 4, "phases": 2}),
     "group-dp-sgd": (20, {"rounds": 3, "rate": 0.3}),
     "group-dp-sgd-zero-out": (20, {"rounds": 3, "rate": 0.3}),
-    "phased-erm": (20, {"rounds": 4, "phases": 2, "regularisation": 0.05}),
     "one-pass-dp-sgd": (20, {"rounds": 6}),
     "accelerated-srgd": (20, {"rounds": 6}),
     "srgd": (20, {"rounds": 5}),

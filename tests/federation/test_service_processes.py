@@ -232,7 +232,7 @@ def test_a_coordinator_killed_at_any_write_resumes_to_identical_bits(
 @pytest.mark.slow
 def test_authority_and_certificates_are_changed_under_three_clients_in_the_middle_of_a_run(tmp_path: Path) -> None:
     """No restart, nobody asked twice, the bits of the inline engine."""
-    users, changes = 3, ["algorithm.name=phased-erm", "algorithm.options={}"]
+    users, changes = 3, ["algorithm.name=recentred-sgd", "algorithm.options={rounds = 4}"]
     trial, paths = tmp_path / "trial", write_items(tmp_path, 3)
     (tmp_path / "run.toml").write_text(CONFIG)
     quoron("admin", "certs", trial, "--clients", users)

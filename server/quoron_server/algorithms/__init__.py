@@ -20,7 +20,6 @@ _PLACES = (  # modules whose AlgorithmInfo are the registry's, in the order in w
     "outlier_iterates.plan",
     "localised.phased",
     "localised.grouped",
-    "phased_erm.plan",
     "noisy.one_pass",
     "one_epoch.plan",
     "accelerated_erm.plan",

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from quoron_server.algorithms.info import Counting
 
 MET, NOT_MET, UNDECIDED = "met", "not met", "not decided"  # what is reported of a round
-TRUE_ANSWERS = (Kind.CONTRACTING_LOSSES, Kind.TRUE_GRADIENTS, Kind.FULL_PARTICIPATION)  # by which zeros are none
+TRUE_ANSWERS = (Kind.CONTRACTING_LOSSES, Kind.TRUE_GRADIENTS)  # by which zeros are none
 _NOTHING = CountLeakage(0.0)
 
 

@@ -292,15 +292,6 @@ WANG_2019 = Reference(
     pages=(1226, 1235),
     eprint="1808.00087",
 )
-ZHANG_BYO_2022 = Reference(
-    key="zhang2022bring",
-    authors=("Zhang, Liang", "Thekumparampil, Kiran K.", "Oh, Sewoong", "He, Niao"),
-    title="Bring Your Own Algorithm for Optimal Differentially Private Stochastic Minimax Optimization",
-    year=2022,
-    booktitle=_NEURIPS,
-    volume=35,
-    pages=(35174, 35187),
-)
 ZHANG_ONLINE_2022 = Reference(
     key="zhang2022online",
     authors=("Zhang, Qinzi", "Tran, Hoang", "Cutkosky, Ashok"),

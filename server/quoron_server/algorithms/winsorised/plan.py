@@ -34,7 +34,6 @@ from quoron_server.algorithms.info import (
     statistical_floor,
     trivial_risk,
 )
-from quoron_server.algorithms.phased_erm import plan as regularised
 from quoron_server.algorithms.references import BASSILY_SUN_2023, LEVY_2021, repaired
 from quoron_server.algorithms.search import Candidate, best, round_grid
 from quoron_server.algorithms.winsorised.method import Phase, WinsorisedERM, WinsorisedERMParameters
@@ -262,14 +261,21 @@ def _risks(problem: Problem, phases: tuple[Phase, ...], steps: Vector) -> Vector
             for each, variance in zip(phases, variances, strict=True)
         ]
         return np.asarray(excess_risks(problem, models)) + statistical_floor(problem)
-    slowest, seen = problem.beliefs.least_curvature or curvature, []
+    slowest = problem.beliefs.least_curvature or curvature
+    remaining, scattered = np.array(problem.distance), np.array(0.0)  # along the slowest direction; the rest, squared
     for each, variance in zip(phases, variances, strict=True):
         pull = each.regularisation
-        bias, spread = averaging(1 - steps * (curvature + pull), each.rounds, each.suffix)
+        decay, spread = averaging(1 - steps * (curvature + pull), each.rounds, each.suffix)
         slow, _ = averaging(1 - steps * (slowest + pull), each.rounds, each.suffix)
-        scale = steps * np.sqrt(spread * variance / problem.dimension)
-        seen.append(regularised.PhaseModel(each.users, 0.0, bias, slow, pull, scale))
-    return regularised.predicted(problem, seen)
+        bias = decay + (1 - decay) * pull / (curvature + pull)
+        sampled = (1 - decay) / (curvature + pull)
+        remaining = remaining * np.abs(slow + (1 - slow) * pull / (slowest + pull))
+        scattered = (
+            bias**2 * scattered
+            + sampled**2 * problem.user_deviation**2 / each.users
+            + problem.dimension * (steps * np.sqrt(spread * variance / problem.dimension)) ** 2
+        )
+    return np.asarray((slowest * remaining**2 + curvature * scattered) / 2)
 
 
 INFO = AlgorithmInfo(
