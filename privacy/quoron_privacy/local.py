@@ -26,6 +26,12 @@ from quoron_privacy.means.clipping import clip_rows
 from quoron_privacy.means.rotation import Signs, coordinate_bound, padded, rotate_back
 from quoron_privacy.noise.streams import RandomStream, total_variation
 
+Bits = NDArray[np.float64] | NDArray[np.uint8]
+Matrix = NDArray[np.float64]
+Vector = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+Counts = NDArray[np.int64]
+
 
 def group_size(*, epsilon: float, bins: int, failure: float) -> int:
     """Reports after which the fullest bin is one of two neighbours that hold all values, but with `failure`.
@@ -81,13 +87,6 @@ def vector_delta(*, radius: float, scale: float, dimension: int, epsilon: float)
     """Return δ at `epsilon` of a report of a vector clipped to `radius`, noise `scale`, sampler and grid included."""
     mu = GaussianNoise(2 * radius, scale).effective_mu(dimension)
     return gdp.delta_for(mu, epsilon) + (1 + math.exp(epsilon)) * total_variation(gaussians=dimension)
-
-
-Bits = NDArray[np.float64] | NDArray[np.uint8]
-Matrix = NDArray[np.float64]
-Vector = NDArray[np.float64]
-Mask = NDArray[np.bool_]
-Counts = NDArray[np.int64]
 
 
 def assign_coordinates(users: int, dimension: int, stream: RandomStream) -> Counts:

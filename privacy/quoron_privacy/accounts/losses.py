@@ -37,11 +37,33 @@ from quoron_privacy.accounts.stages import Items, Response, Sampled, Stage
 from quoron_privacy.errors import positive
 
 Vector = NDArray[np.float64]
+Integers = NDArray[np.int64]
+Complexes = NDArray[np.complex128]
+Stages = tuple[tuple[Stage, int], ...]  # each with how often it is there
 
 UNIT = 2.0**-53
 _BELOW = 8.5  # and below so many, 1e-17, a loss counts as that of the edge
 STEP = 2e-3  # of x, between two points of a table, in standard deviations
 FARTHEST = 100.0  # standard deviations between shifts, beyond which laws count as fully distinguishable
+
+_CELLS = 1 << 15  # of a law from below, beyond which one cell takes several gaps
+_SUMS = 512  # of atoms, up to which each is gone through
+
+CUT = 1e-5  # of the δ that is asked about, in all rounds: chance of losses that count as infinite
+_COARSE = 2e-3  # relative growth of δ that the lattice of losses may cost
+OUTSIDE = 1e-9  # of the tilted law of the sum: mass beside the window, on either side
+_FINER = (4, 1)  # times as fine is the lattice from below: the first that is not too long
+_SEEN = 1e-4  # of what is seen of the tilted law, the same at most
+FEW = 64  # rounds up to which four times finer yet
+_RARE = 1e-5  # of the tilted law's weight in δ, about: sums whose places are too large by more than is made up for
+_MOST = 1 << 22  # points of a transform
+_WIDER = 4  # gaps tried, each twice as wide, where the transform would be longer
+_JUMPS = 6  # of one law, losses so large that few of them make up δ
+_CHOICES = 64  # of how many of each law are large
+
+_SHARE = 1e-11  # of δ: rounding of sums over atoms
+_LARGEST = 1e3  # ε beyond which none is looked for
+_NOBODY = np.ones(1), np.zeros(1)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -174,12 +196,6 @@ def limit(pair: Mixtures, *, last: bool) -> float:
     if pair.left[1][place[0]] != pair.right[1][place[1]]:
         return math.inf if last else -math.inf
     return float(np.log(pair.left[0][place[0]]) - np.log(pair.right[0][place[1]]))
-
-
-Integers = NDArray[np.int64]
-
-_CELLS = 1 << 15  # of a law from below, beyond which one cell takes several gaps
-_SUMS = 512  # of atoms, up to which each is gone through
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -387,19 +403,6 @@ def _gathered(losses: Vector, masses: Vector, gap: float, *, lost: float = 0.0, 
 
 Parts = Sequence[tuple[Mixtures | Atoms, int]]  # laws of losses, and how often each is there
 Laws = Sequence[tuple[Losses, int]]
-Complexes = NDArray[np.complex128]
-
-CUT = 1e-5  # of the δ that is asked about, in all rounds: chance of losses that count as infinite
-_COARSE = 2e-3  # relative growth of δ that the lattice of losses may cost
-OUTSIDE = 1e-9  # of the tilted law of the sum: mass beside the window, on either side
-_FINER = (4, 1)  # times as fine is the lattice from below: the first that is not too long
-_SEEN = 1e-4  # of what is seen of the tilted law, the same at most
-FEW = 64  # rounds up to which four times finer yet
-_RARE = 1e-5  # of the tilted law's weight in δ, about: sums whose places are too large by more than is made up for
-_MOST = 1 << 22  # points of a transform
-_WIDER = 4  # gaps tried, each twice as wide, where the transform would be longer
-_JUMPS = 6  # of one law, losses so large that few of them make up δ
-_CHOICES = 64  # of how many of each law are large
 
 
 def most(parts: Parts, epsilon: float, near: float) -> float:
@@ -702,13 +705,6 @@ def over(laws: Laws, tilt: float, rare: float) -> float:
         logs = np.log(law.masses) + tilt * law.values - float(law.growth(np.array([tilt]))[0])
         grown += times * log_means(np.outer(speeds, law.over) + logs, np.ones(len(logs)))
     return float(np.min((grown - math.log(rare)) / speeds))
-
-
-Stages = tuple[tuple[Stage, int], ...]  # each with how often it is there
-
-_SHARE = 1e-11  # of δ: rounding of sums over atoms
-_LARGEST = 1e3  # ε beyond which none is looked for
-_NOBODY = np.ones(1), np.zeros(1)
 
 
 def laws(stage: Stage) -> tuple[Mixtures | Atoms, ...]:

@@ -42,6 +42,9 @@ from quoron_privacy.release import Adjacency
 Vector = NDArray[np.float64]
 _Delta = Callable[[float], float]
 
+_LOST = 1e-22  # chance of more chosen items than are resolved: those count as all m
+_ROUNDING = 4e-15  # of the tails that a profile is the difference of
+
 
 @lru_cache(maxsize=1024)
 def wor_epsilon(rate: float, rounds: int, mu: float, delta: float) -> float:
@@ -171,10 +174,6 @@ def _poisson(rate: float, rounds: int, mu: float, adjacency: Adjacency, epsilon:
 def _typical(rate: float, mu: float) -> float:
     """A guess at the μ of a round on a sample that is worth about `mu` without one: e^{μ²} - 1 = (mu / q)²."""
     return math.sqrt(math.log1p((mu / rate) ** 2))
-
-
-_LOST = 1e-22  # chance of more chosen items than are resolved: those count as all m
-_ROUNDING = 4e-15  # of the tails that a profile is the difference of
 
 
 @lru_cache(maxsize=256)

@@ -78,6 +78,7 @@ Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 Kinds = NDArray[np.int8]
+Name = str | int
 
 MARKS = 8  # Q
 KINDS = ("number", "date", "boolean", "text", "missing")
@@ -85,6 +86,21 @@ NUMBER, MISSING = 0, len(KINDS) - 1
 LEAST_POWER, MAGNITUDES = -21, 52  # of four: from 4⁻²⁰ to 4³², smaller numbers are zero and larger ones in the last bin
 ZERO = MAGNITUDES  # place of zero: before it the negative numbers, the largest first
 PLACES = 2 * MAGNITUDES + 1
+
+HELD = 0.95  # of what was counted lies in a window
+NOISE, CLOSE = 3.0, 0.6  # standard errors that places, and cells, have to hold above what noise alone does
+
+CELLS, CLOSER = 32, 64
+MOST, LEAST = 0.5, 0.01  # of μ², where nothing else is said
+ERROR, WORST = 0.035, 0.055  # standard error of a place in shares of users: what is paid for up to MOST, and refused
+SEEN, UNSEEN = 0.1, 0.3  # threshold of a name in shares of users: the same
+HOLDERS = 4.5  # standard errors of a window: with fewer votes of numbers nothing is stated of a column
+TAIL = 1e-3  # of δ, for names that one user alone holds
+_REST = 2**40  # samples that all else may draw, beside what is estimated: far more than any plan's
+_BINS = PLACES + len(KINDS) - 1
+_SPLIT = (0.4, 0.4, 0.2)  # of μ², without names: places, cells, closer
+_NAMES, _MOST_NAMES = 0.2, 0.4  # of μ², names of one column and of many
+_RELEASES = ("places", "cells", "closer", "names")
 
 
 def marks(values: Floats, owners: Integers, users: int, kinds: Kinds | None = None) -> tuple[Floats, Kinds]:
@@ -144,8 +160,6 @@ def edge(magnitude: int) -> float:
     return 4.0 ** (magnitude + LEAST_POWER + 1)
 
 
-HELD = 0.95  # of what was counted lies in a window
-NOISE, CLOSE = 3.0, 0.6  # standard errors that places, and cells, have to hold above what noise alone does
 _EDGES = np.array([edge(magnitude) for magnitude in range(MAGNITUDES + 1)])
 
 
@@ -255,21 +269,6 @@ def of_cells(counts: Floats, around: Windows, error: float) -> Windows:
         low = around.low + start * width
         found.append(Windows(low, low + size * width, inside[each, start], np.full(columns, size)))
     return _most_worth(found, HELD * around.held, CLOSE * error)
-
-
-Name = str | int
-
-CELLS, CLOSER = 32, 64
-MOST, LEAST = 0.5, 0.01  # of μ², where nothing else is said
-ERROR, WORST = 0.035, 0.055  # standard error of a place in shares of users: what is paid for up to MOST, and refused
-SEEN, UNSEEN = 0.1, 0.3  # threshold of a name in shares of users: the same
-HOLDERS = 4.5  # standard errors of a window: with fewer votes of numbers nothing is stated of a column
-TAIL = 1e-3  # of δ, for names that one user alone holds
-_REST = 2**40  # samples that all else may draw, beside what is estimated: far more than any plan's
-_BINS = PLACES + len(KINDS) - 1
-_SPLIT = (0.4, 0.4, 0.2)  # of μ², without names: places, cells, closer
-_NAMES, _MOST_NAMES = 0.2, 0.4  # of μ², names of one column and of many
-_RELEASES = ("places", "cells", "closer", "names")
 
 
 @dataclass(frozen=True, slots=True)

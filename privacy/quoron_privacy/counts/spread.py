@@ -50,6 +50,8 @@ Integers = NDArray[np.int64]
 MOST_CELLS = 1 << 12  # of a group, whose running sums are made one by one
 _BITS, _SUM_BITS = 40, 61  # of one weight, at most, and of the sum of all
 
+SURE = 1.959963984540054  # z: 95 % of a normal law lie within ± z deviations
+
 
 @dataclass(frozen=True, slots=True)
 class Spread:
@@ -211,9 +213,6 @@ def _longest_column(cells: int) -> float:
     if used.min() < 0 or not np.allclose(used, entries, rtol=1e-9, atol=0.0):
         return math.inf
     return math.sqrt(math.fsum(entries**2)) / float(np.linalg.norm(used)) * (1 + 1e-9)
-
-
-SURE = 1.959963984540054  # z: 95 % of a normal law lie within ± z deviations
 
 
 @dataclass(frozen=True, slots=True)

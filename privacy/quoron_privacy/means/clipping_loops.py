@@ -56,6 +56,13 @@ SUMMING: Any = types.void(
     _NUMBERS, types.intp, types.intp, _NUMBERS, _FLAGS, types.float64, types.float64, _INTEGERS, _INTEGERS
 )
 
+PIECE = 1 << 16  # numbers of rows that one thread looks at at a time
+_LEAST = 1e-250  # of the square of a norm: below it products have lost digits, and a norm may come out too short
+_STILL = 1e-10  # of a mean square, below which all items are at a place
+_EIGHT = 2 * WIDTH  # numbers of a row at a time; those of `aligned` are filled up to it
+
+BLOCK = 1 << 18  # numbers of transformed rows that are held at a time: 2 MB
+
 
 @njit(cache=True)
 def shrink(row: Vector, norm: float) -> tuple[float, float, float]:
@@ -291,12 +298,6 @@ def soft_share(short: int, unit: float) -> int:
     return int(unit) if 3 * short >= int(unit) else part
 
 
-PIECE = 1 << 16  # numbers of rows that one thread looks at at a time
-_LEAST = 1e-250  # of the square of a norm: below it products have lost digits, and a norm may come out too short
-_STILL = 1e-10  # of a mean square, below which all items are at a place
-_EIGHT = 2 * WIDTH  # numbers of a row at a time; those of `aligned` are filled up to it
-
-
 def each_piece(block: NDArray[np.float64], start: int, work: Callable[[NDArray[np.float64], slice], object]) -> None:
     """work(some rows of a block, where they stand) for all of them, on all threads; the first one stands at `start`."""
     length = block.shape[1]
@@ -516,9 +517,6 @@ def sum_columns(factors, answered, windows, scale, constant, weights, total):  #
             for j in range(k):
                 total[kind * k + j] += np.int64(row[kind * k + j] * weights[kind])
     return here
-
-
-BLOCK = 1 << 18  # numbers of transformed rows that are held at a time: 2 MB
 
 
 def sum_norm_counts(

@@ -66,6 +66,10 @@ SPAN = 4.0  # a logarithm of a length is looked at from the largest down to this
 HERE = 0.8660254  # below √¾
 _ROUNDOFF = 2.0**-53
 
+KINDS = 6  # of numbers a column: m, s, q and z at three places
+COLUMN_PRESENCE = 0.3162277  # below √0.1: what says "here", beside 4.5/5 of a row
+COLUMN_WEIGHTS = sqrt(1 / 5), sqrt(1.5 / 5), sqrt(1.5 / 5), *(sqrt(0.5 / 5),) * 3  # times 1 / √k
+
 
 class Length(NamedTuple):
     """A release of `LogLength`; noise included, so any number."""
@@ -444,11 +448,6 @@ class ContrastSum:
         if values.ndim != 2 or values.shape[1] != numbers:
             raise ConfigError(f"Expected gradients of {numbers} numbers, got shape {values.shape}.")
         return self.own.of(self.contrasts.of(values), answered)
-
-
-KINDS = 6  # of numbers a column: m, s, q and z at three places
-COLUMN_PRESENCE = 0.3162277  # below √0.1: what says "here", beside 4.5/5 of a row
-COLUMN_WEIGHTS = sqrt(1 / 5), sqrt(1.5 / 5), sqrt(1.5 / 5), *(sqrt(0.5 / 5),) * 3  # times 1 / √k
 
 
 class Columns(NamedTuple):

@@ -32,6 +32,7 @@ from numpy.typing import NDArray
 
 Vector = NDArray[np.float64]
 Mask = NDArray[np.bool_]
+Matrix = NDArray[np.float64]
 
 BINS = 64  # of the lengths of pairs, each half as long as the one before
 SMALLEST = 2.0**-40  # of the bound: a scale below is none
@@ -60,6 +61,23 @@ MOST_SHELLS, _SHELL_NUMBERS = 64, 6400  # beyond the wide radius; means of them 
 _STEP, _STEEPEST = 1.3, 0.5  # of tails that nothing shows: see `unseen`
 _STEPS_ON, _SHARP, _GROUP, _HARDLY = 6, 0.75, 0.05, 0.3
 _ABOVE, BELOW = 1.5, 3.5  # typical lengths, and deviations beyond √d, that a step looks around its centre
+
+MOST_PLACES = 4096  # bins of a look at the place; fewer lie around it
+TRIES = 3  # at the place and what lies around it
+LOOKS = 15  # at most, by the smallest scale: four at the place and one around it a try
+LEAST_LAST = 0.3  # of μ² for the mean
+_WINDOWS = (1, 2, 4)  # neighbouring bins that tell together
+_WIDTH = 3.0  # scales that a bin of place is wide
+_INTERVAL_STEP, _INTERVAL_STEEPEST = 1.6, 0.25  # of tails that nothing shows: see `unseen`
+_INSIDE = 0.25  # of a bin's width, by which its users may be off its middle on average
+_INTERVAL_FALSE = 0.03  # how often noise makes users somewhere beyond `learnt_radii._NEAR` scales, about
+_WIDEST, _AT_2400 = 0.8, 0.7  # octaves that a bin beyond equal ones is wide: at most; where n μ is 2,400
+MOST_NODES = 64  # where far users are located, to a side
+_NEXT, _INTERVAL_FAR_OFTEN = 6.0, 0.0005  # the first node, in half widths; how often noise makes users there
+_SEEN = 0.001  # the same of nodes where shares showed users
+_INTERVAL_CHANCE = 6.0  # variances of the square of a difference that noise explains
+_INTERVAL_LEAST_KEPT = 0.2  # what the narrow mean has to show of a move
+_MOVES = np.array([0.0, 1e-3, -1e-3])  # in widths
 
 
 @dataclass(frozen=True, slots=True)
@@ -403,26 +421,6 @@ def combined(
     share = (apart + variance) / (apart + variance + loud)
     own = math.sqrt(float(np.mean(share**2 * loud + (1 - share) ** 2 * noise)))
     return centre + even + share * (wide - even), own
-
-
-Matrix = NDArray[np.float64]
-
-MOST_PLACES = 4096  # bins of a look at the place; fewer lie around it
-TRIES = 3  # at the place and what lies around it
-LOOKS = 15  # at most, by the smallest scale: four at the place and one around it a try
-LEAST_LAST = 0.3  # of μ² for the mean
-_WINDOWS = (1, 2, 4)  # neighbouring bins that tell together
-_WIDTH = 3.0  # scales that a bin of place is wide
-_INTERVAL_STEP, _INTERVAL_STEEPEST = 1.6, 0.25  # of tails that nothing shows: see `unseen`
-_INSIDE = 0.25  # of a bin's width, by which its users may be off its middle on average
-_INTERVAL_FALSE = 0.03  # how often noise makes users somewhere beyond `learnt_radii._NEAR` scales, about
-_WIDEST, _AT_2400 = 0.8, 0.7  # octaves that a bin beyond equal ones is wide: at most; where n μ is 2,400
-MOST_NODES = 64  # where far users are located, to a side
-_NEXT, _INTERVAL_FAR_OFTEN = 6.0, 0.0005  # the first node, in half widths; how often noise makes users there
-_SEEN = 0.001  # the same of nodes where shares showed users
-_INTERVAL_CHANCE = 6.0  # variances of the square of a difference that noise explains
-_INTERVAL_LEAST_KEPT = 0.2  # what the narrow mean has to show of a move
-_MOVES = np.array([0.0, 1e-3, -1e-3])  # in widths
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,6 +72,8 @@ from quoron_privacy.release import Adjacency, Release, sum_bits
 Matrix = NDArray[np.float64]
 Vector = NDArray[np.float64]
 Counts = NDArray[np.int64]
+Crude = Literal["none", "gaussian", "range"]
+Integers = NDArray[np.int64]
 
 _MANTISSA = 128  # bits of a weight
 _DIGITS = Context(prec=70, rounding=ROUND_HALF_EVEN)  # 39 for the weight, 10 for the largest exponent, and to spare
@@ -79,6 +81,10 @@ _LN2 = _DIGITS.ln(Decimal(2))
 loops = OnFirstUse("quoron_privacy.means.rotation_loops")
 
 _MOST_COORDINATES = 1 << 22  # numbers of the rotated block in work at a time
+
+BIN_WIDTH = 0.25  # β_w: half a bin, in units of the largest rotated deviation; narrower bins cost a logarithm only
+_MOST_BINS = 1 << 12  # then bins grow wider and so does the radius
+_SHARES = tuple(share / 40 for share in range(1, 30))  # of μ², tried for the first of two Gaussian means
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,13 +218,6 @@ def crude_mean_users(
     return users
 
 
-Crude = Literal["none", "gaussian", "range"]
-
-BIN_WIDTH = 0.25  # β_w: half a bin, in units of the largest rotated deviation; narrower bins cost a logarithm only
-_MOST_BINS = 1 << 12  # then bins grow wider and so does the radius
-_SHARES = tuple(share / 40 for share in range(1, 30))  # of μ², tried for the first of two Gaussian means
-
-
 @dataclass(frozen=True, slots=True)
 class TruncatedMean:
     """Two releases on the same users, the second clipped around the first.
@@ -324,9 +323,6 @@ def _assemble(
     users: int, dimension: int, bound: float, radius: float, mu: float, crude: PrivateRange | GaussianNoise | None
 ) -> TruncatedMean:
     return TruncatedMean(users, radius, _noise(mean_sensitivity(radius, users), dimension, mu), crude, bound)
-
-
-Integers = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)

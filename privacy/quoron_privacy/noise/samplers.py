@@ -22,9 +22,15 @@ from numpy.typing import NDArray
 from quoron_privacy.kernels.shipped import njit
 from quoron_privacy.noise.streams import GRID_BITS, Steps, Words
 
+Draw = Callable[[int], Words]
+
 SETTLING = 6  # more words for a proposal that three do not decide: 128 bits each for bin, place and coin
 _BIN_BITS = 4  # the Gaussian proposal is flat on bins of width 1/16
 _UNSURE = 2.0**-48  # a coin so near to its chance is settled: more than what floats and cut digits can be wrong by
+
+_LAPLACES = 1 << 12  # Laplace samples at a time, so that their words stay in cache
+_BLOCK = 1 << 16  # samples at a time, so that the words stay in cache
+_MOST_DIGITS = 120  # a digit of odds exp(-2^i / scale) below e⁻¹²⁰ < 2⁻¹⁷³ counts as zero
 
 
 @cache  # ten milliseconds that planning needs not wait
@@ -97,13 +103,6 @@ def accept_gaussian(words: Words, at: int, bins: Words, steps: Steps, done: int)
             steps[done] = step
             done += 1
     return len(words), done
-
-
-Draw = Callable[[int], Words]
-
-_LAPLACES = 1 << 12  # Laplace samples at a time, so that their words stay in cache
-_BLOCK = 1 << 16  # samples at a time, so that the words stay in cache
-_MOST_DIGITS = 120  # a digit of odds exp(-2^i / scale) below e⁻¹²⁰ < 2⁻¹⁷³ counts as zero
 
 
 @lru_cache(maxsize=256)

@@ -45,12 +45,15 @@ from quoron_privacy.kernels.on_first_use import OnFirstUse
 
 Words = NDArray[np.uint64]
 Steps = NDArray[np.int64]
+Labels = tuple[str | int, ...]
 
 GRID_BITS = 30  # gaussian_steps counts in units of 2⁻³⁰ standard deviations
 GAUSSIAN_SLACK = 2.0**-160  # total variation of one Gaussian sample (noise#n1)
 LAPLACE_SLACK = 2.0**-160  # total variation of one Laplace sample (noise#n2)
 
 samplers = OnFirstUse("quoron_privacy.noise.samplers")
+
+_MOST_WORDS = 1 << 35  # of one ChaCha20 stream: 2³² blocks of 64 bytes
 
 
 class RandomStream:
@@ -162,9 +165,6 @@ def samples_of(shape: int | tuple[int, ...]) -> int:
     return shape if isinstance(shape, int) else prod(shape)
 
 
-_MOST_WORDS = 1 << 35  # of one ChaCha20 stream: 2³² blocks of 64 bytes
-
-
 class _Key(ISeedSequence):
     """A key of Philox as it is. `Philox(key=...)` does the same and first asks the system for entropy that it drops."""
 
@@ -262,7 +262,6 @@ def _encode(*labels: str | int) -> bytes:
     return b"".join(b"%s%d:%s" % (kind.encode(), len(text.encode()), text.encode()) for kind, text in texts)
 
 
-Labels = tuple[str | int, ...]
 _Drawn = Future[tuple[RandomStream, Steps]]
 
 

@@ -52,6 +52,12 @@ FACTORISATIONS = "blt", "sqrt-toeplitz", "banded", "tree", "independent"
 FITTED = "blt", "banded"  # to how often and how soon users come back
 LONGEST = 1 << 20  # rounds; the error budget of docs/privacy/prefix-noise.md is checked up to here
 
+DEFAULT = "blt"
+_ARITHMETIC = 1 + 1e-9  # rounding of plans: products and quotients of public floats
+
+_STEP = 2.0**-30  # of the grid of the noise, in standard deviations
+_PLAYED = 1 << 14  # users' first rounds up to which all are played where no one is known to be the worst: seconds
+
 
 @dataclass(frozen=True, slots=True)
 class Factorisation:
@@ -107,10 +113,6 @@ def factorise(
     strategy = getattr(strategies, name.replace("-", "_") + ("_repeated" if fitted else ""))
     made: Factorisation = strategy(rounds, times, apart) if fitted else strategy(rounds)
     return made
-
-
-DEFAULT = "blt"
-_ARITHMETIC = 1 + 1e-9  # rounding of plans: products and quotients of public floats
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,10 +279,6 @@ class PrefixNoise:
         return np.rint(np.clip(np.where(np.isnan(scaled), 0.0, scaled), -largest, largest) * 2.0**GRID_BITS).astype(
             np.int64
         )
-
-
-_STEP = 2.0**-30  # of the grid of the noise, in standard deviations
-_PLAYED = 1 << 14  # users' first rounds up to which all are played where no one is known to be the worst: seconds
 
 
 def mu(noise: PrefixNoise, moved: float, dimension: int) -> float:

@@ -29,6 +29,8 @@ from quoron_privacy.prefix.noise import Factorisation, Floats, sqrt_coefficients
 
 BAND = 32  # diagonals of `banded` where users take part once
 
+HALVINGS = 5  # of the first grid's step
+
 
 def toeplitz(
     coefficients: Floats,
@@ -226,9 +228,6 @@ def _no_prediction(t: int, memory: Floats) -> Floats:
 
 def _no_memory(t: int, memory: Floats, own: Floats) -> Floats:
     return memory
-
-
-HALVINGS = 5  # of the first grid's step
 
 
 def reach(made: Factorisation, participations: int, separation: int) -> float:

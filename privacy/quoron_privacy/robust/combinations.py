@@ -26,11 +26,6 @@ Sampling = Literal[
 ]
 Combination = tuple[Test, Aggregate, Sampling]
 
-
-class UnsoundCombination(ConfigError):
-    """A test, an aggregate and a way of asking for which no guarantee is proved."""
-
-
 _ONE = "docs/privacy/outlier-mean.md#o{}"
 _MANY = "docs/privacy/subsampled-lottery.md#o{}"
 _CLIPPED = "docs/privacy/subsampling.md#k{}"
@@ -63,6 +58,10 @@ _SAMPLING_REASONS: Mapping[str, str] = MappingProxyType(
         "use everybody or public-schedule, which claim no amplification",
     }
 )
+
+
+class UnsoundCombination(ConfigError):
+    """A test, an aggregate and a way of asking for which no guarantee is proved."""
 
 
 def theorem_for(test: Test, aggregate: Aggregate, sampling: Sampling, *, kappa: int = 2) -> str:

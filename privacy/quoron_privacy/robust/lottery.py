@@ -48,7 +48,20 @@ from quoron_privacy.robust.outlier_mean import (
     verify_outlier_mean,
 )
 
+Vector = NDArray[np.float64]
+Matrix = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
 Option = TypeVar("Option")
+
+Whole = TypeVar("Whole", int, NDArray[np.int64])
+
+loops = OnFirstUse("quoron_privacy.robust.lottery_loops")
+
+TICKETS = 2**63
+RELEASE = 0.999  # chance of a release when all answers lie within τ of one another
+_OPTIONS = 60  # numbers of rungs that are looked at, from the fewest to 18 times as many
+_VANISHING = 1e-4  # share of μ(ε, δ) that is next to nothing
 
 
 def cheapest(options: Sequence[Option], cost: Callable[[Option], float]) -> tuple[Option, float]:
@@ -67,19 +80,6 @@ def cheapest(options: Sequence[Option], cost: Callable[[Option], float]) -> tupl
         low, high = (low, right) if at(left) <= at(right) else (left, high)
     best = min(range(low, high + 1), key=at)
     return options[best], at(best)
-
-
-Vector = NDArray[np.float64]
-Matrix = NDArray[np.float64]
-Integers = NDArray[np.int64]
-Whole = TypeVar("Whole", int, NDArray[np.int64])
-
-loops = OnFirstUse("quoron_privacy.robust.lottery_loops")
-
-TICKETS = 2**63
-RELEASE = 0.999  # chance of a release when all answers lie within τ of one another
-_OPTIONS = 60  # numbers of rungs that are looked at, from the fewest to 18 times as many
-_VANISHING = 1e-4  # share of μ(ε, δ) that is next to nothing
 
 
 @dataclass(frozen=True, slots=True)

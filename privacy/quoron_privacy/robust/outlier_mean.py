@@ -60,11 +60,24 @@ Vector = NDArray[np.float64]
 Matrix = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 Integers = NDArray[np.int64]
+Kappa = Literal[1, 2]
+Kind = Literal["weighted", "random"]
 
 SMALLEST, LARGEST = 1e-120, 1e120  # radii whose squares neither overflow nor vanish
 UNIT_ROUNDOFF = 2.0**-53
 
 loops = OnFirstUse("quoron_privacy.robust.outlier_mean_loops")
+
+Whole = TypeVar("Whole", int, NDArray[np.int64])
+
+REACH = 2.0**20  # in units of τ: answers farther from the reference are isolated before any arithmetic
+LARGEST_COHORT = 2**19
+RADII = 1e-100, 1e100  # τ is between
+REMOVAL_SLACK = 1e-6  # for κ = 2 neighbours are counted up to 2τ(1 + REMOVAL_SLACK), so that rounding keeps the core
+# Distances of declared neighbours are right to 1e-9, and a mean summed about one of its points to far less.
+_GEOMETRY = (1 + REMOVAL_SLACK) * (1 + 1e-8)
+LARGEST_CERTIFIED = 2**20  # of C: whole numbers of `certified_shifts` are at most C³/2
+_BINOMIAL_TAIL = 1e-18  # flips beyond this quantile are all charged at the largest conceivable number
 
 
 def distance_slack(dimension: int) -> float:
@@ -128,21 +141,6 @@ def _checked(points: ArrayLike, answered: Mask, radii: Sequence[float]) -> tuple
     if not radii or not all(SMALLEST < radius < LARGEST for radius in radii):
         raise ConfigError(f"Expected radii in ({SMALLEST:g}, {LARGEST:g}), got {tuple(radii)}. Change the units.")
     return rows, usable(rows, answered)
-
-
-Whole = TypeVar("Whole", int, NDArray[np.int64])
-Kappa = Literal[1, 2]
-Kind = Literal["weighted", "random"]
-
-
-REACH = 2.0**20  # in units of τ: answers farther from the reference are isolated before any arithmetic
-LARGEST_COHORT = 2**19
-RADII = 1e-100, 1e100  # τ is between
-REMOVAL_SLACK = 1e-6  # for κ = 2 neighbours are counted up to 2τ(1 + REMOVAL_SLACK), so that rounding keeps the core
-# Distances of declared neighbours are right to 1e-9, and a mean summed about one of its points to far less.
-_GEOMETRY = (1 + REMOVAL_SLACK) * (1 + 1e-8)
-LARGEST_CERTIFIED = 2**20  # of C: whole numbers of `certified_shifts` are at most C³/2
-_BINOMIAL_TAIL = 1e-18  # flips beyond this quantile are all charged at the largest conceivable number
 
 
 @dataclass(frozen=True, slots=True, eq=False)

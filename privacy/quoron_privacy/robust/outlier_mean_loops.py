@@ -30,11 +30,20 @@ from quoron_privacy.kernels.shipped import njit
 from quoron_privacy.robust.outlier_mean import Integers, Mask, Matrix, Vector, distance_slack
 
 Rule = Callable[[NDArray[np.float64], NDArray[np.float64]], float]
+Single = NDArray[np.float32]
 
 GRAM_HEIGHT = 512  # rows of a block
 DEPTH = 1 << 13  # columns of a slice
 GRAM_SAMPLE = 9  # rows whose median is the centre; any centre is valid, one in the middle leaves fewest pairs in doubt
 UNIT_ROUNDOFF = 2.0**-53
+
+HEIGHT, WIDTH, CHUNK = 512, 256, 128  # rows and columns of one product, and terms of one sum in it
+ERROR = 64 * 2.0**-24  # of sums of one chunk, relative to the sum of absolute terms, inputs rounded too
+WIDE = 1 << 15  # numbers from which answers are compared by blocks of their Gram matrix
+SAMPLE = 1001  # rows that choose a centre; any centre is valid, one in the middle of the many is fast
+VIEWS = 4  # centres tried before whatever is left is computed about the last one
+REACH = 4.0  # in units of the largest radius: answers farther from a centre are left to the next one
+FARTHEST = 1e17  # in the same units: products of farther answers could overflow in single precision
 
 
 def certain_within(dimension: int) -> float:
@@ -99,17 +108,6 @@ def _product(rows: Matrix, over: slice, under: slice, centre: NDArray[np.float64
 def _slices(dimension: int) -> Iterator[slice]:
     for first in range(0, dimension, DEPTH):
         yield slice(first, min(first + DEPTH, dimension))
-
-
-Single = NDArray[np.float32]
-
-HEIGHT, WIDTH, CHUNK = 512, 256, 128  # rows and columns of one product, and terms of one sum in it
-ERROR = 64 * 2.0**-24  # of sums of one chunk, relative to the sum of absolute terms, inputs rounded too
-WIDE = 1 << 15  # numbers from which answers are compared by blocks of their Gram matrix
-SAMPLE = 1001  # rows that choose a centre; any centre is valid, one in the middle of the many is fast
-VIEWS = 4  # centres tried before whatever is left is computed about the last one
-REACH = 4.0  # in units of the largest radius: answers farther from a centre are left to the next one
-FARTHEST = 1e17  # in the same units: products of farther answers could overflow in single precision
 
 
 @njit(cache=True, nogil=True)

@@ -60,6 +60,11 @@ from quoron_privacy.robust.outlier_mean import (
 Test = Literal["lottery", "laplace"]
 OneRelease = OneShot | LaplaceOneShot
 
+LARGEST_NOISE = 1e3  # in units of τ; beyond, a release says nothing
+
+NAME = "robust mean"
+_ROOM = 1 + 1e-6  # for the rounding of distances to zero
+
 
 class Tested(Protocol):
     """The noise of an aggregate behind a test."""
@@ -71,9 +76,6 @@ class Tested(Protocol):
     @property
     def noise_multiplier(self) -> float:
         """σ/τ, per coordinate."""
-
-
-LARGEST_NOISE = 1e3  # in units of τ; beyond, a release says nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,10 +192,6 @@ def _growth(full: OutlierMean, lowered: OutlierMean) -> float:
     """By how much noise grows with the usual shift."""
     usual = [float(np.asarray(mean.shifts) @ np.asarray(mean.chances)) for mean in (full, lowered)]
     return usual[1] / usual[0] * (1 + 1e-9)
-
-
-NAME = "robust mean"
-_ROOM = 1 + 1e-6  # for the rounding of distances to zero
 
 
 @dataclass(frozen=True, slots=True)

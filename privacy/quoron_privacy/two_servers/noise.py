@@ -49,9 +49,13 @@ from quoron_privacy.two_servers.specification import ADJACENCIES, COUNTING, KIND
 from quoron_privacy.two_servers.specification import Block as Block
 
 Vector = NDArray[np.float64]
+Words = NDArray[np.uint64]
+Steps = NDArray[np.int64]
 
 _ARITHMETIC = 1 + 1e-9  # rounding of plans, as in `prefix`
 _STEP = 2.0**-GRID_BITS
+
+FIRST = bytes(32)
 
 
 def server_mu(spec: MechanismSpec, *, restored: int = 0) -> float:
@@ -178,9 +182,6 @@ def _reaches(spec: MechanismSpec, factors: Factorisation) -> Vector:
     return made
 
 
-FIRST = bytes(32)
-
-
 class Entry(NamedTuple):
     """One user of a list."""
 
@@ -213,10 +214,6 @@ def simulated_chain(before: Sequence[bytes], round_: int) -> bytes:
     """Return the chain after a simulated round's list of all answers: in one process and in two, the same noise."""
     entry = Entry(sha256(b"everybody").digest(), b"simulation", b"")
     return next_chain(before[-1] if before else FIRST, round_, [entry])
-
-
-Words = NDArray[np.uint64]
-Steps = NDArray[np.int64]
 
 
 @dataclass(eq=False)

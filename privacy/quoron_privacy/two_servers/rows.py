@@ -45,8 +45,16 @@ from quoron_privacy.two_servers.specification import Block as Block
 
 Words = NDArray[np.uint64]
 Integers = NDArray[np.int64]
+Matrix = NDArray[np.float64]
+Vector = NDArray[np.float64]
+Mask = NDArray[np.bool_]
 
 _LOW = 17  # bits of a split: |z| <= 2³⁴ is two numbers below 2¹⁸
+
+loops = OnFirstUse("quoron_privacy.means.clipping_loops")
+
+ROOT = 1.4142135623730949  # below √2
+BLOCK = 1 << 18  # numbers that are looked at together
 
 
 def signed(total: Words) -> Integers:
@@ -145,16 +153,6 @@ def seed_for(own_randomness: bytes, run: str, round_: int, question_digest: byte
     parts = run.encode(), str(round_).encode(), question_digest, np.asarray(z, "<i8").tobytes()
     text = b"".join(len(part).to_bytes(8, "little") + part for part in parts)
     return blake2b(text, key=own_randomness, digest_size=32, person=b"quoron-mask").digest()
-
-
-Matrix = NDArray[np.float64]
-Vector = NDArray[np.float64]
-Mask = NDArray[np.bool_]
-
-loops = OnFirstUse("quoron_privacy.means.clipping_loops")
-
-ROOT = 1.4142135623730949  # below √2
-BLOCK = 1 << 18  # numbers that are looked at together
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -44,9 +44,16 @@ from quoron_privacy.noise.streams import GRID_BITS
 from quoron_privacy.prefix.noise import FACTORISATIONS, LONGEST
 from quoron_privacy.release import Adjacency, MaskedBlock
 
+Matrix = NDArray[np.float64]
+Vector = NDArray[np.float64]
+
 MOST_UNIT = 1 << 34  # 16 standard deviations: a longer row is protected by nothing
 MOST_NUMBERS = 1 << 26  # of one round, half a gigabyte
 ADJACENCIES: tuple[Adjacency, ...] = ("replace-one", "zero-out")
+
+COUNTING = "norm-counts", "soft-norm-counts"
+SUMS, SHARES = "sums", "shares"  # names of blocks: what a factorisation correlates, and what norms say beside it
+MEANS = "means"  # what stands beside shares in rounds whose noise is independent
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +79,6 @@ KINDS: Mapping[str, Kind] = {
     "norm-counts": Kind((4, 1), (4, 1), cut=1.0),  # free-presence#p3: "sums" and "shares" are one row together
     "soft-norm-counts": Kind((4, 1), (4, 1), cut=1.0),  # free-presence#ac1
 }
-COUNTING = "norm-counts", "soft-norm-counts"
-SUMS, SHARES = "sums", "shares"  # names of blocks: what a factorisation correlates, and what norms say beside it
-MEANS = "means"  # what stands beside shares in rounds whose noise is independent
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,10 +228,6 @@ def _written(made: RoundSpec) -> dict[str, Any]:
 def _read(made: Mapping[str, Any]) -> RoundSpec:
     blocks = tuple(Block(*each) for each in made["blocks"])
     return RoundSpec(blocks, made["adjacency"])
-
-
-Matrix = NDArray[np.float64]
-Vector = NDArray[np.float64]
 
 
 def median(means: Matrix) -> Vector:

@@ -34,6 +34,12 @@ _MUS_PER_FOLD = 30  # μ is rounded up to a grid of this many points for each fa
 # Well beyond what (ε, δ) allows: a shift met with probability 1e-5 may cost 1e-2 of its own.
 _BELOW, _ABOVE = 2.5, 2.0
 
+loops = OnFirstUse("quoron_privacy.robust.filter.outlier_filter_loops")
+
+LARGEST_RESIDUAL = 1e-15
+_SWEEPS = 400
+_AGREED = 1e-11  # of a value, and what a level of the recount may be above its fixed point
+
 
 def mu_grid(full: float, per_fold: int) -> Vector:
     """From far below to far above what (ε, δ) allows of a plain release, `full`."""
@@ -113,13 +119,6 @@ def _full(epsilon: float, delta: float) -> float:
         private = losses.gaussian(middle, np.array([epsilon]))[1][0] <= delta
         low, high = (middle, high) if private else (low, middle)
     return low
-
-
-loops = OnFirstUse("quoron_privacy.robust.filter.outlier_filter_loops")
-
-LARGEST_RESIDUAL = 1e-15
-_SWEEPS = 400
-_AGREED = 1e-11  # of a value, and what a level of the recount may be above its fixed point
 
 
 def game_values(

@@ -62,6 +62,8 @@ from quoron_privacy.kernels.on_first_use import OnFirstUse
 Vector = NDArray[np.float64]
 Matrix = NDArray[np.float64]
 Norm = Literal["l2", "linf"]
+Mask = NDArray[np.bool_]
+Integers = NDArray[np.int64]
 
 loops = OnFirstUse("quoron_privacy.robust.filter.concentration_loops")
 
@@ -70,6 +72,12 @@ LARGEST_COHORT = 2**19  # beyond it sums of such entries, kept in 53 bits, would
 SMALLEST_TAU, LARGEST_TAU = 1e-120, 1e120  # squares of distances that matter neither overflow nor vanish
 UNIT_ROUNDOFF = 2.0**-53
 DECAY_ERROR = 1e-12  # of `decay` against exp(-x), relative for x < 25
+
+REACH = 1e6  # in units of 1/τ: farther users count as one far-away crowd
+SHARES = (0.5, 0.8, 0.95)  # of all users, nearest first: where shells end
+CROWD = 2.0  # and one ends at this many median radii, where far users begin
+LEAST_DECAYS = 4e-11  # above 2·exp(-25), what `decay` adds to products of far decays
+SAMPLE = 101  # rows whose coordinatewise median is the centre; any centre is valid, a robust one is tight
 
 
 def checked_rows(gradients: ArrayLike, tau: float) -> Matrix:
@@ -163,13 +171,6 @@ def recounted_error(cohort_size: int, dimension: int) -> float:
     """Return the bound again as derived, without slack: of every entry but the own, grid, exponential and distance."""
     entry = math.fsum((2.0**-35, DECAY_ERROR, (dimension / 2 + 3) * math.exp(-1) * 2.0**-53))
     return cohort_size * entry - entry
-
-
-REACH = 1e6  # in units of 1/τ: farther users count as one far-away crowd
-SHARES = (0.5, 0.8, 0.95)  # of all users, nearest first: where shells end
-CROWD = 2.0  # and one ends at this many median radii, where far users begin
-LEAST_DECAYS = 4e-11  # above 2·exp(-25), what `decay` adds to products of far decays
-SAMPLE = 101  # rows whose coordinatewise median is the centre; any centre is valid, a robust one is tight
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -288,10 +289,6 @@ def _shell_ends(view: View, inside: int) -> NDArray[np.int64]:
 
 def _within_reach(view: View, tau: float) -> int:
     return int(np.searchsorted(view.radii[view.order], REACH / tau))
-
-
-Mask = NDArray[np.bool_]
-Integers = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

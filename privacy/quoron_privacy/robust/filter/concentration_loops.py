@@ -25,6 +25,10 @@ BLOCK = 64
 _PIECE = 1 << 12  # rows that one thread looks at
 _SMALL = 1 << 22  # differences below which starting threads costs more than it saves
 
+PIECE = 1 << 12  # users whose sums one thread makes
+
+_BLOCK = 512  # rows with a sum of their own: rounding grows with 512 + B/512, not with B
+
 
 @njit(cache=True)
 def decay(x: float) -> float:
@@ -205,9 +209,6 @@ def finite(gradients: Matrix, answered: NDArray[np.bool_]) -> NDArray[np.bool_]:
     return out
 
 
-PIECE = 1 << 12  # users whose sums one thread makes
-
-
 def crowd(
     gradients: Matrix, centre: Vector, reach: float, near: NDArray[np.bool_], totals: Matrix, largest: Vector
 ) -> None:
@@ -318,9 +319,6 @@ def neighbour_sums(gaps: Vector) -> Vector:
         above = (above + 1.0) * decay(gaps[last])
         total[last] += above
     return total
-
-
-_BLOCK = 512  # rows with a sum of their own: rounding grows with 512 + B/512, not with B
 
 
 def selected_sum(rows: Matrix, kept: Mask, scale: float) -> Vector:

@@ -40,6 +40,8 @@ from quoron_privacy.noise.streams import RandomStream
 _STEPS = 2.0**20  # grid steps in one scale
 _LARGEST = 2.0**52  # scores and thresholds are at most this many steps
 
+_BITS = 96
+
 
 @dataclass(frozen=True, slots=True)
 class LaplaceThreshold:
@@ -84,9 +86,6 @@ class LaplaceThreshold:
     def limits(self, shape: int | tuple[int, ...], stream: RandomStream) -> NDArray[np.int64]:
         """Return noisy thresholds in grid steps, before any score is known: `decide` is round(score / grid) > limit."""
         return ceil(self.threshold / self.grid) - stream.laplace_steps(_STEPS, shape)
-
-
-_BITS = 96
 
 
 @dataclass(frozen=True)
