@@ -39,10 +39,10 @@ if TYPE_CHECKING:  # a plan holds them; planners and verifiers import them
     from quoron_privacy.counts.private_bounds import EstimatedBounds
     from quoron_privacy.two_servers.specification import MechanismSpec, Servers
 
-
 TrustModel = Literal["central-release", "central-broadcast", "two-servers", "local", "none"]
 Constants = Literal["calibrated", "paper"]
 Attending = Literal["private", "public"]  # whether participation is kept secret, or reported
+
 P = TypeVar("P", bound=Parameters)
 Part = Literal["held_out", "estimates", "data_quality", "servers", "min_cohort"]  # of a guarantee, from the outside in
 MOST_ROUNDS = 1_000_000  # of any plan; beyond, planning alone would exhaust memory
@@ -53,6 +53,8 @@ EVALUATED = -5  # and of what is released of users that were held out, with the 
 GROUPS = 1, 3, 5, 7, 9  # of users, under two servers
 LINES, WIDTH = 10, 120  # of what prints itself
 LEAST_EPSILON, MOST_EPSILON = 0.01, 15.0  # below, tables outgrow memory; above, the samplers' error outweighs δ
+
+EVERYONE = "everyone"  # default population: its budget is charged, users are enrolled in it
 
 
 @dataclass(frozen=True, slots=True)
@@ -368,9 +370,6 @@ def _decisions(min_cohort: "MinCohort", plan: RunPlan, made: tuple[PlannedReleas
         paid = math.hypot(mu, min_cohort.each) if min_cohort.each else None
         found.append(PlannedRelease(min_cohort, min_cohort.entry(asked, free), len(at), at, paid))
     return tuple(found)
-
-
-EVERYONE = "everyone"  # default population: its budget is charged, users are enrolled in it
 
 
 @dataclass(frozen=True, slots=True)

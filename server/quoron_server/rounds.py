@@ -43,8 +43,16 @@ from quoron_server.traffic import Sizes
 if TYPE_CHECKING:  # a plan is made, and an engine written, without a database
     from quoron_server.books.ledger import Ledger
 
+Vector = NDArray[np.float64]
+Evaluate = Callable[[Vector], Mapping[str, float]]
+Last = Callable[[Vector], tuple[Sequence[Release], dict[str, Any]]]  # what is released with the model, and its event
 
 PAUSE = 0.1  # of a round's seconds
+
+LEAST_AHEAD = 1 << 14  # numbers of a model: fewer samples are drawn sooner than another thread is woken
+MOST_AHEAD = 1 << 29  # bytes of noise that is drawn ahead
+MOST_NAMED = 1000  # of those who are missing in a round, where that is public; how many there are is reported beside
+TRACED_ROUNDS = 60  # at most this many rounds of a simulation are evaluated
 
 
 def due_at(opened: float, seconds: float) -> float:
@@ -58,15 +66,6 @@ def opening(due: float, now: float, seconds: float) -> float:
         return now
     late = max(0, math.ceil((now - due) / (PAUSE * seconds)))
     return due + late * PAUSE * seconds
-
-
-Vector = NDArray[np.float64]
-Evaluate = Callable[[Vector], Mapping[str, float]]
-Last = Callable[[Vector], tuple[Sequence[Release], dict[str, Any]]]  # what is released with the model, and its event
-LEAST_AHEAD = 1 << 14  # numbers of a model: fewer samples are drawn sooner than another thread is woken
-MOST_AHEAD = 1 << 29  # bytes of noise that is drawn ahead
-MOST_NAMED = 1000  # of those who are missing in a round, where that is public; how many there are is reported beside
-TRACED_ROUNDS = 60  # at most this many rounds of a simulation are evaluated
 
 
 class Engine(Protocol):

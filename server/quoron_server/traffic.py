@@ -36,6 +36,17 @@ HELD = 1 << 28  # bytes of answers that are held in memory
 SCRATCH = "QUORON_SCRATCH"
 BOOKS = "sqlite:///"  # what stands before the file of books that are one
 
+GRPC, HTTP2, TLS, FRAME = 5, 9, 22, 1 << 14
+WINDOWS = 2 * (HTTP2 + 4)  # what was read of a stream and of its connection is allowed again
+PING, KEEPALIVE = HTTP2 + 8 + TLS, 30  # bytes, and seconds between two: as `protocol.wire` has them
+UNNAMED, OPEN = "n" * 16, 60  # a name for a run that has none yet, and the seconds that its rounds are open
+MOST = (256 << 10) - (4 << 10)  # as `protocol.parts` has it, which brings protobuf
+_DIGEST = bytes(16)
+_FOLLOWS = 2 + 1 + 34  # of a message whose end follows: two tags, lengths, the digest; the length of the end besides
+# Of a connection, with certificates of `quoron admin certs`, from the first byte of its handshake to the welcome:
+# TLS 1.3 on both sides, the settings of HTTP/2, the headers of two calls, an enrolment, a hello.
+CONNECTING = (3541, 2567)  # bytes (down, up)
+
 
 def fits(rows: int, shape: tuple[int, ...]) -> bool:
     """Whether so many answers are held in memory."""
@@ -78,18 +89,6 @@ def free_disk(folder: Path) -> int:
     except OSError:
         return 0
     return found.f_bavail * found.f_frsize
-
-
-GRPC, HTTP2, TLS, FRAME = 5, 9, 22, 1 << 14
-WINDOWS = 2 * (HTTP2 + 4)  # what was read of a stream and of its connection is allowed again
-PING, KEEPALIVE = HTTP2 + 8 + TLS, 30  # bytes, and seconds between two: as `protocol.wire` has them
-UNNAMED, OPEN = "n" * 16, 60  # a name for a run that has none yet, and the seconds that its rounds are open
-MOST = (256 << 10) - (4 << 10)  # as `protocol.parts` has it, which brings protobuf
-_DIGEST = bytes(16)
-_FOLLOWS = 2 + 1 + 34  # of a message whose end follows: two tags, lengths, the digest; the length of the end besides
-# Of a connection, with certificates of `quoron admin certs`, from the first byte of its handshake to the welcome:
-# TLS 1.3 on both sides, the settings of HTTP/2, the headers of two calls, an enrolment, a hello.
-CONNECTING = (3541, 2567)  # bytes (down, up)
 
 
 @dataclass(frozen=True, slots=True)

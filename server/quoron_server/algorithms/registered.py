@@ -52,6 +52,11 @@ if TYPE_CHECKING:  # a plan holds them, and they verify themselves
     from quoron_privacy.counts.data_quality import DataQuality
     from quoron_privacy.counts.private_bounds import EstimatedBounds
 
+near_gaussians = OnFirstUse("quoron_privacy.accounts.near_gaussian")  # runs on secret samples alone
+two_servers = OnFirstUse("quoron_server.algorithms.two_servers.plan")  # plans of that trust model alone
+REPLACED: Adjacency = "replace-one"
+ABOVE_ZERO = "step_size", "inverse_step", "rate"  # options that more than one planner has
+
 
 def with_estimates(own: RunPlan, paid: "EstimatedBounds", epsilon: float, delta: float) -> RunPlan:
     """The whole plan of (ε, δ) whose rest, made for what the estimates leave, is `own`."""
@@ -96,12 +101,6 @@ def _beside(
     users, own = plan.problem.users, (rest.mu, rest.variation)
     paid.verify(promise.epsilon, promise.delta, users=users, adjacency=promise.adjacency, own=own)
     return rest
-
-
-near_gaussians = OnFirstUse("quoron_privacy.accounts.near_gaussian")  # runs on secret samples alone
-two_servers = OnFirstUse("quoron_server.algorithms.two_servers.plan")  # plans of that trust model alone
-REPLACED: Adjacency = "replace-one"
-ABOVE_ZERO = "step_size", "inverse_step", "rate"  # options that more than one planner has
 
 
 @dataclass(frozen=True, slots=True)

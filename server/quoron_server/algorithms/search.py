@@ -29,6 +29,15 @@ from quoron_server.problem import MOST, Problem
 if TYPE_CHECKING:
     from quoron_privacy.accounts.pair import Pair
 
+# Plans with n users, ε and a number of rounds, or the usual one; raises where that is infeasible.
+Again = Callable[[int, float, int | None], object]
+
+C = TypeVar("C")
+P = TypeVar("P")
+
+NEAR = 1.05  # times the least predicted risk counts as about as good
+SINGLY = 16  # rounds up to which a limit on them tries every number
+
 
 def slack(epsilon: float, *, gaussians: int, laplaces: int = 0) -> float:
     """What the total variation of so many samples adds to δ (docs/privacy/noise.md)."""
@@ -157,13 +166,6 @@ def require_spent(plan: RunPlan, pairs: "Sequence[Pair]") -> None:
             raise VerificationError(f"Expected delta <= {delta} at epsilon={epsilon}, the plan spends {spent}.")
 
 
-C = TypeVar("C")
-P = TypeVar("P")
-
-NEAR = 1.05  # times the least predicted risk counts as about as good
-SINGLY = 16  # rounds up to which a limit on them tries every number
-
-
 @dataclass(frozen=True, slots=True)
 class Candidate(Generic[C]):
     """Option values with what they are predicted to leave."""
@@ -231,10 +233,6 @@ def within_rounds(most: int, usual: RunPlan, exactly: Callable[[int], RunPlan]) 
         return fewest
     limit = "1 round" if most == 1 else f"{most:,} rounds"
     raise Infeasible(usual.algorithm, f"{limit} will not do", f"budget.max_rounds >= {fewest.cost.rounds:,}")
-
-
-# Plans with n users, ε and a number of rounds, or the usual one; raises where that is infeasible.
-Again = Callable[[int, float, int | None], object]
 
 
 def settled(again: Again, users: int, epsilon: float, needs: Needs) -> Needs:

@@ -43,6 +43,11 @@ TABLES: dict[str, sa.Table] = {  # that a backup holds: no secrets of unfinished
 }
 Rows = dict[str, list[dict[str, Any]]]  # by table
 
+ENDED = (
+    "The database was restored from a backup while this run was open. What the run released since is not in it, so the "
+    "run has ended and its charge stays. Submit a new run."
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Copy:
@@ -137,12 +142,6 @@ def _plain(value: Any) -> Any:
 
 def _value(value: Any) -> Any:
     return base64.b64decode(value["b"], validate=True) if isinstance(value, dict) else value
-
-
-ENDED = (
-    "The database was restored from a backup while this run was open. What the run released since is not in it, so the "
-    "run has ended and its charge stays. Submit a new run."
-)
 
 
 @dataclass(frozen=True, slots=True)

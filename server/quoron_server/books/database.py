@@ -40,6 +40,8 @@ _POSTGRES = {
     " -c tcp_keepalives_count=3 -c client_min_messages=warning",
 }
 
+_TYPES = {"INTEGER": sa.Integer, "BIGINT": sa.BigInteger, "TEXT": sa.Text, "BLOB": sa.LargeBinary}
+
 
 def parse(url: str) -> sa.URL:
     """The URL with its driver; ConfigError if it names neither a SQLite file nor a PostgreSQL database."""
@@ -127,9 +129,6 @@ def _durable_postgres(connection: Any, _record: Any) -> None:
     connection.commit()
     if fsync != "on":
         raise LedgerError("Expected a PostgreSQL server with fsync = on, got off: a power loss would undo the ledger.")
-
-
-_TYPES = {"INTEGER": sa.Integer, "BIGINT": sa.BigInteger, "TEXT": sa.Text, "BLOB": sa.LargeBinary}
 
 
 class Database(Store):

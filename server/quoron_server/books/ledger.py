@@ -36,29 +36,6 @@ from quoron_server.algorithm import names_of
 from quoron_server.books.store import Execute, Row, Store, Table
 from quoron_server.plan import ESTIMATES, EVALUATED, PLANNED, PREFACE
 
-
-def digest(question: Question) -> str:
-    """A fingerprint of everything the clients are sent, and of who they are unless secret coins say so."""
-    hashed = hashlib.blake2b(digest_size=16)
-    for part in _parts(question.lasting):
-        hashed.update(len(part).to_bytes(8, "little") + part)
-    return hashed.hexdigest()
-
-
-def _parts(value: Any) -> Iterator[bytes]:
-    """All that a value holds, arrays whole."""
-    if isinstance(value, np.ndarray):
-        yield repr((value.dtype.str, value.shape)).encode()
-        yield np.ascontiguousarray(value).tobytes()
-    elif (names := names_of(type(value))) is not None or isinstance(value, tuple):
-        named = value if names is None else [getattr(value, name) for name in names]
-        yield f"{type(value).__name__} {len(named)}".encode()
-        for each in named:
-            yield from _parts(each)
-    else:
-        yield repr(value).encode()
-
-
 _ALONE = "run"  # the name of the one run in a run folder's file
 _runs = Table(
     "run_ledgers",
@@ -124,6 +101,28 @@ _SEALED = {  # what each seal is of
     "spent": ("run", "round", "users", "gradient_evaluations"),
     "commits": ("run", "round", "releases", "event"),
 }
+
+
+def digest(question: Question) -> str:
+    """A fingerprint of everything the clients are sent, and of who they are unless secret coins say so."""
+    hashed = hashlib.blake2b(digest_size=16)
+    for part in _parts(question.lasting):
+        hashed.update(len(part).to_bytes(8, "little") + part)
+    return hashed.hexdigest()
+
+
+def _parts(value: Any) -> Iterator[bytes]:
+    """All that a value holds, arrays whole."""
+    if isinstance(value, np.ndarray):
+        yield repr((value.dtype.str, value.shape)).encode()
+        yield np.ascontiguousarray(value).tobytes()
+    elif (names := names_of(type(value))) is not None or isinstance(value, tuple):
+        named = value if names is None else [getattr(value, name) for name in names]
+        yield f"{type(value).__name__} {len(named)}".encode()
+        for each in named:
+            yield from _parts(each)
+    else:
+        yield repr(value).encode()
 
 
 class Ledger(AbstractContextManager["Ledger"]):

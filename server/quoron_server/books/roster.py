@@ -45,6 +45,8 @@ from quoron_server.books.lifetime_ledger import PopulationLedger
 from quoron_server.books.store import now
 from quoron_server.plan import EVERYONE as EVERYONE
 
+State = Literal["active", "away", "retired"]
+
 SCHEMA = sa.MetaData()
 USERS = sa.Table(
     "users",
@@ -99,6 +101,18 @@ LATER = {  # columns of `users` that earlier versions lack
     "people": "INTEGER NOT NULL DEFAULT 1",
 }
 
+T = TypeVar("T")
+
+STATES: tuple[State, ...] = ("active", "away", "retired")
+DAY = 86400.0
+AWAY_AFTER = 7 * DAY
+REVOKED, REPLACED, ROTATED = "revoked", "replaced", "its key is another user's now"
+FORGOTTEN = "forgotten"
+_SAID = "by its operator"
+_STEPS = 24  # of `away_after`, in which it is kept when somebody was seen
+_LONGEST = 128  # characters of a name, and of what its client says that it runs
+_AT_ONCE = 1000  # users in one statement
+
 
 class RotatedKey(LedgerError):
     """A key that its owner has put another one in the place of."""
@@ -136,19 +150,6 @@ def require_unused(connection: sa.Connection, other: int, user: int) -> None:
                 f"Expected a new key that was in no run, got that of user {other}. It is another user than user {user} "
                 "for ever: replace the one by the other without a rotation, or rotate to a key that is new."
             )
-
-
-T = TypeVar("T")
-State = Literal["active", "away", "retired"]
-STATES: tuple[State, ...] = ("active", "away", "retired")
-DAY = 86400.0
-AWAY_AFTER = 7 * DAY
-REVOKED, REPLACED, ROTATED = "revoked", "replaced", "its key is another user's now"
-FORGOTTEN = "forgotten"
-_SAID = "by its operator"
-_STEPS = 24  # of `away_after`, in which it is kept when somebody was seen
-_LONGEST = 128  # characters of a name, and of what its client says that it runs
-_AT_ONCE = 1000  # users in one statement
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,6 +45,25 @@ Execute = Callable[..., list[Row]]  # a statement within a transaction, and the 
 
 _TOLD = {name: name for name in ("software", "run", "plan", "epsilon", "delta")} | {"group": "population"}
 
+FORMAT = 6
+PATIENCE = 1.0  # seconds, for another program that has the file open
+OUTSIDE = "The coordinator cannot use its ledger now. Its log says why."  # to callers over a network
+FULL = "The disk of the coordinator's ledger is full."  # in place of that
+SETTINGS = (
+    "locking_mode=EXCLUSIVE",
+    "journal_mode=WAL",
+    "synchronous=FULL",
+    "fullfsync=ON",
+    "checkpoint_fullfsync=ON",
+    "secure_delete=ON",
+)
+_FULL = "database or disk is full"
+_MACHINE = {  # what SQLite says about the machine, not about the file
+    "database is locked": "Another process holds this run or database, or reads the file: wait for it or end it.",
+    _FULL: "Free some space. A coordinator goes on by itself then; others by `quoron resume`.",
+    "disk I/O error": "Look at the disk, then try again.",
+}
+
 
 @functools.cache
 def software() -> str:
@@ -162,26 +181,6 @@ def _changed(sequence: int, row: Row) -> str:
 def canonical(value: Any) -> str:
     """JSON of which there is one for each value."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
-
-
-FORMAT = 6
-PATIENCE = 1.0  # seconds, for another program that has the file open
-OUTSIDE = "The coordinator cannot use its ledger now. Its log says why."  # to callers over a network
-FULL = "The disk of the coordinator's ledger is full."  # in place of that
-SETTINGS = (
-    "locking_mode=EXCLUSIVE",
-    "journal_mode=WAL",
-    "synchronous=FULL",
-    "fullfsync=ON",
-    "checkpoint_fullfsync=ON",
-    "secure_delete=ON",
-)
-_FULL = "database or disk is full"
-_MACHINE = {  # what SQLite says about the machine, not about the file
-    "database is locked": "Another process holds this run or database, or reads the file: wait for it or end it.",
-    _FULL: "Free some space. A coordinator goes on by itself then; others by `quoron resume`.",
-    "disk I/O error": "Look at the disk, then try again.",
-}
 
 
 @dataclass(frozen=True, slots=True, eq=False)

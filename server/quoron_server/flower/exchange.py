@@ -46,6 +46,43 @@ from flwr.superlink.grid import InMemoryGrid
 from quoron_client.protocol.flower_records import HELLO, VERSION, Values, record, refusal, values_of
 from quoron_privacy.errors import RunError, WireError
 
+Told = Callable[[int, int], object]  # how many have answered, of how many
+
+PATIENCE = 600.0  # seconds that a SuperLink may be away
+_AT_ONCE = 8  # messages in one push
+_SHORTEST, _LONGEST = 0.01, 0.5  # seconds between two looks for replies
+_EACH = 0.003  # and for each that is pulled on its own: at most as often as a SuperNode looks for messages
+_THREADS = 8  # pulls at a time, of those that do not hang
+_HANGS = 2.0  # seconds after which they do, if none of them has ended
+_AWAY = 1.0  # seconds for a word of the SuperLink, more of which are no fault of a node
+_LATEST = 10.0  # seconds that a look may go on after the end
+_log = logging.getLogger("quoron")
+T = TypeVar("T")
+
+QUIET = 15.0  # seconds without a reply, after which those that cannot be used are all that there is
+# Flower's own mods that refuse what is not of its strategies, by the first word of their reason. Nothing else of a
+# reason is read, let alone shown: a ClientApp's own code can write what it likes into it.
+MODS = MappingProxyType(
+    {
+        "LocalDpMod": "to clip and noise the arrays of a Strategy",
+        "fixedclipping_mod": "to clip for DifferentialPrivacyClientSideFixedClipping",
+        "adaptiveclipping_mod": "to clip for DifferentialPrivacyClientSideAdaptiveClipping",
+    }
+)
+_FIX = (
+    "Take it out of ClientApp(mods=[...]), or name mods with the functions that need them, as in "
+    "@app.train(mods=[...]): quoron clips and noises by itself"
+)
+_CODES = MappingProxyType(
+    {
+        ErrorCode.LOAD_CLIENT_APP_EXCEPTION: "its ClientApp cannot be loaded. Install quoron, and all that the app "
+        "imports, where it runs; its own log has the error",
+        ErrorCode.CLIENT_APP_RAISED_EXCEPTION: "its ClientApp raised an exception. Give it the action that the server "
+        "asks for, with `answer_with` in it, and no mod that needs other messages; its own log has the error",
+        ErrorCode.INVALID_FAB: "it does not trust this app: Flower could not verify it",
+    }
+)
+
 
 class Pulled(NamedTuple):
     """What came of one message's pull."""
@@ -88,19 +125,6 @@ class Pulls:
         except BaseException as error:  # for the waiting thread: a stopped run is no mere Exception of Flower
             pulled = Pulled(message_id, node, [], error)
         self._done.put(pulled)
-
-
-PATIENCE = 600.0  # seconds that a SuperLink may be away
-_AT_ONCE = 8  # messages in one push
-_SHORTEST, _LONGEST = 0.01, 0.5  # seconds between two looks for replies
-_EACH = 0.003  # and for each that is pulled on its own: at most as often as a SuperNode looks for messages
-_THREADS = 8  # pulls at a time, of those that do not hang
-_HANGS = 2.0  # seconds after which they do, if none of them has ended
-_AWAY = 1.0  # seconds for a word of the SuperLink, more of which are no fault of a node
-_LATEST = 10.0  # seconds that a look may go on after the end
-_log = logging.getLogger("quoron")
-T = TypeVar("T")
-Told = Callable[[int, int], object]  # how many have answered, of how many
 
 
 class SuperLinkAway(RunError):
@@ -293,31 +317,6 @@ class Clock:
         """What was asked expires PATIENCE after the end of its time."""
         if self.stood + away > PATIENCE:
             raise SuperLinkAway(f"Cannot reach the SuperLink for {self.stood + away:.0f} seconds{why}.") from None
-
-
-QUIET = 15.0  # seconds without a reply, after which those that cannot be used are all that there is
-# Flower's own mods that refuse what is not of its strategies, by the first word of their reason. Nothing else of a
-# reason is read, let alone shown: a ClientApp's own code can write what it likes into it.
-MODS = MappingProxyType(
-    {
-        "LocalDpMod": "to clip and noise the arrays of a Strategy",
-        "fixedclipping_mod": "to clip for DifferentialPrivacyClientSideFixedClipping",
-        "adaptiveclipping_mod": "to clip for DifferentialPrivacyClientSideAdaptiveClipping",
-    }
-)
-_FIX = (
-    "Take it out of ClientApp(mods=[...]), or name mods with the functions that need them, as in "
-    "@app.train(mods=[...]): quoron clips and noises by itself"
-)
-_CODES = MappingProxyType(
-    {
-        ErrorCode.LOAD_CLIENT_APP_EXCEPTION: "its ClientApp cannot be loaded. Install quoron, and all that the app "
-        "imports, where it runs; its own log has the error",
-        ErrorCode.CLIENT_APP_RAISED_EXCEPTION: "its ClientApp raised an exception. Give it the action that the server "
-        "asks for, with `answer_with` in it, and no mod that needs other messages; its own log has the error",
-        ErrorCode.INVALID_FAB: "it does not trust this app: Flower could not verify it",
-    }
-)
 
 
 class NobodyUnderstands(RunError):

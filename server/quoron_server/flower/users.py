@@ -51,6 +51,9 @@ _HELLO_SECONDS = 120.0
 _TRIES = 3  # hellos to a node
 _PAUSE = 0.2  # seconds between two looks for nodes
 
+_log = logging.getLogger("quoron")
+NOBODY = np.zeros(0, np.int64)  # rows of a message that asks for none
+
 
 @dataclass(frozen=True, slots=True)
 class Shards:
@@ -140,10 +143,6 @@ def _place(values: Values) -> tuple[int, int] | None:
     """Partition of a node, and how many there are, if it says so."""
     place, of = values.get("partition"), values.get("partitions")
     return (place, of) if isinstance(place, int) and isinstance(of, int) and 0 <= place < of else None
-
-
-_log = logging.getLogger("quoron")
-NOBODY = np.zeros(0, np.int64)  # rows of a message that asks for none
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -57,6 +57,11 @@ CLOSED = "The coordinator cannot tell now who is revoked. Come back later."
 Version = tuple[int, ...] | None  # of a file
 _log = logging.getLogger("quoron")
 
+AUTHORITY, COORDINATOR, FORGOTTEN = "authority", "coordinator", "forgotten"
+CERTIFICATE, KEY, TRUSTED = "certificate.pem", "key.pem", f"{AUTHORITY}.pem"  # in the folder of a holder
+_LEAST_RSA, _LEAST_CURVE = 2048, 256  # bits of a client's key
+_SLACK = dt.timedelta(minutes=5)  # clocks differ
+
 
 def revoke_all(file: Path, names: Mapping[str, str]) -> None:
     """Enter fingerprints with readable names; again, or none, is the same. ConfigError for a list that cannot be read.
@@ -130,12 +135,6 @@ def version(file: Path) -> Version:
 
 def _is_fingerprint(text: str) -> bool:
     return len(text) == 64 and not set(text) - set("0123456789abcdef")
-
-
-AUTHORITY, COORDINATOR, FORGOTTEN = "authority", "coordinator", "forgotten"
-CERTIFICATE, KEY, TRUSTED = "certificate.pem", "key.pem", f"{AUTHORITY}.pem"  # in the folder of a holder
-_LEAST_RSA, _LEAST_CURVE = 2048, 256  # bits of a client's key
-_SLACK = dt.timedelta(minutes=5)  # clocks differ
 
 
 def make_authority(folder: Path, *, days: int) -> None:

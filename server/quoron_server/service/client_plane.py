@@ -58,7 +58,28 @@ from quoron_server.service.engine import RunStopped
 from quoron_server.service.manager import OTHER_PROTOCOL, Manager
 from quoron_server.service.security import Caller, Trust
 
+Place = tuple[str, int]  # address and port
+
 _MOST = 4096  # names, before those are forgotten that have nothing to wait for
+
+MOST_EACH = 4  # connections of one client: one is used, others may be dying unnoticed
+MOST_BESIDE = 64  # beyond them, which are ended one after another; those beyond all of these at once
+ENDED_EACH = 2  # of one client's in a look
+LOOK = 0.25  # seconds between two looks
+_SHARE = 10.0  # between two looks passes so many times what a look takes
+_FILES = "/dev/fd"  # the files of this process
+
+SERVICE = "quoron.v1.ClientPlane"
+GREETING_SECONDS = 30.0
+NONSENSE, LEAVING = "Expected a message of this protocol.", "The coordinator is leaving. Come back later."
+_UNREAD = "An earlier conversation with this client ended unread, on a connection that is still open. Close it."
+_SLOW = f"Expected an enrolment within {GREETING_SECONDS:g} seconds, and one a second from one client."
+CERTIFICATE_SECONDS = (
+    3.0  # seconds between two looks for those whose certificate is no longer good, and who say nothing
+)
+_LONGEST_GREETING, _LONGEST_SMALL = 4 << 10, 64 << 10  # bytes of an enrolment or a hello, and of what is no answer
+_log = logging.getLogger("quoron")
+Context = Any  # grpc.aio.ServicerContext[bytes, bytes]
 
 
 @dataclass(slots=True)
@@ -79,15 +100,6 @@ class RateLimit:
             return early
         self._full[name] = after
         return 0.0
-
-
-MOST_EACH = 4  # connections of one client: one is used, others may be dying unnoticed
-MOST_BESIDE = 64  # beyond them, which are ended one after another; those beyond all of these at once
-ENDED_EACH = 2  # of one client's in a look
-LOOK = 0.25  # seconds between two looks
-_SHARE = 10.0  # between two looks passes so many times what a look takes
-_FILES = "/dev/fd"  # the files of this process
-Place = tuple[str, int]  # address and port
 
 
 class ConnectionLimiter:
@@ -175,19 +187,6 @@ def _place(host: str, port: int) -> Place:
     address = ipaddress.ip_address(host.partition("%")[0])
     mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
     return str(mapped or address), port
-
-
-SERVICE = "quoron.v1.ClientPlane"
-GREETING_SECONDS = 30.0
-NONSENSE, LEAVING = "Expected a message of this protocol.", "The coordinator is leaving. Come back later."
-_UNREAD = "An earlier conversation with this client ended unread, on a connection that is still open. Close it."
-_SLOW = f"Expected an enrolment within {GREETING_SECONDS:g} seconds, and one a second from one client."
-CERTIFICATE_SECONDS = (
-    3.0  # seconds between two looks for those whose certificate is no longer good, and who say nothing
-)
-_LONGEST_GREETING, _LONGEST_SMALL = 4 << 10, 64 << 10  # bytes of an enrolment or a hello, and of what is no answer
-_log = logging.getLogger("quoron")
-Context = Any  # grpc.aio.ServicerContext[bytes, bytes]
 
 
 class ClientPlane:

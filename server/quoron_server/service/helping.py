@@ -49,6 +49,7 @@ from quoron_server.specification import RunSpecification
 from quoron_server.wording import digest
 
 Words = NDArray[np.uint64]
+
 SCHEMA = sa.MetaData()
 SUMS = sa.Table(
     "masked_rounds",
@@ -60,6 +61,24 @@ SUMS = sa.Table(
     sa.Column("used", sa.LargeBinary),  # of all lists without those whom the second server left out, if nobody is now
     sa.Column("total", sa.LargeBinary),  # of masked answers
     sa.Column("answered", sa.Integer),
+)
+
+PATIENCE = 30.0  # seconds for the second server to be there, and to answer what is short
+EACH = 0.01  # and for each entry of a list
+_PARTING = 5.0  # seconds for the second server to hear of a run's end, for which watchers wait
+_PART = 200  # entries of one message
+_AT_ONCE = 500  # users in one query, and answers in one sum
+_DIGEST = 32
+_MESSAGE, _LONGEST = 4 << 20, 1 << 30  # bytes of a message of the second server's, and of a reply in many
+_log = logging.getLogger("quoron")
+_schema = sa.MetaData()
+_helped = sa.Table(
+    "helped",
+    _schema,
+    sa.Column("run", sa.Text, primary_key=True),
+    sa.Column("plan_digest", sa.LargeBinary, nullable=False),
+    sa.Column("consent", sa.LargeBinary, nullable=False),
+    sa.Column("closed", sa.Integer, nullable=False, server_default="0"),  # 1: the second server has heard of the end
 )
 
 
@@ -125,25 +144,6 @@ class MaskedSums:
         with self._database.writing() as connection:
             connection.execute(SUMS.update().where(which).values(used=None, total=None, answered=None))
         self._database.checkpoint()
-
-
-PATIENCE = 30.0  # seconds for the second server to be there, and to answer what is short
-EACH = 0.01  # and for each entry of a list
-_PARTING = 5.0  # seconds for the second server to hear of a run's end, for which watchers wait
-_PART = 200  # entries of one message
-_AT_ONCE = 500  # users in one query, and answers in one sum
-_DIGEST = 32
-_MESSAGE, _LONGEST = 4 << 20, 1 << 30  # bytes of a message of the second server's, and of a reply in many
-_log = logging.getLogger("quoron")
-_schema = sa.MetaData()
-_helped = sa.Table(
-    "helped",
-    _schema,
-    sa.Column("run", sa.Text, primary_key=True),
-    sa.Column("plan_digest", sa.LargeBinary, nullable=False),
-    sa.Column("consent", sa.LargeBinary, nullable=False),
-    sa.Column("closed", sa.Integer, nullable=False, server_default="0"),  # 1: the second server has heard of the end
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,6 +19,9 @@ _log = logging.getLogger("quoron")
 _NOBODY = "nobody that gave a name"
 _LONGEST, _SHOWN = 64, 16  # characters of a client's name, and of a fingerprint where there is none
 
+MOST_SHOWN = 100  # names in one line
+PRIVATE = ("diagnostics",)  # empty outside a simulation, and the seconds are 0 there
+
 
 def called(name: str, identity: str) -> str:
     """What a client is called in a log, on one line: its name, or the beginning of its key's fingerprint."""
@@ -107,10 +110,6 @@ def _note(event: str, words: str, *, level: int = logging.INFO, **fields: Any) -
     """`words` with the first of `fields`, in their order; where lines are JSON, all of them beside `event`."""
     shown = list(fields.values())[: words.count("%")]
     _log.log(level, words, *shown, extra={"event": event, "fields": fields}, stacklevel=2)
-
-
-MOST_SHOWN = 100  # names in one line
-PRIVATE = ("diagnostics",)  # empty outside a simulation, and the seconds are 0 there
 
 
 class Feed:

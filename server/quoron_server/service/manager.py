@@ -65,6 +65,12 @@ OTHER_PROTOCOL = f"Expected protocol {wire.PROTOCOL}, which {software()} speaks"
 _NAMED, _OTHERS = 100, "others"  # clients
 CALLS = ("identity", "revoked", "expired", "foreign", "other")  # a call is refused
 
+MOST_TOLD = 1000  # ended runs that a returning client hears of
+_LONGEST_PAUSE = 30.0  # seconds between two tries of a database that is away
+_MEMORY = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")  # bytes of this machine
+_log = logging.getLogger("quoron")
+T = TypeVar("T")
+
 
 @dataclass(slots=True)
 class Counts:
@@ -94,13 +100,6 @@ class Counts:
         kinds = {StatusCode.UNAUTHENTICATED: "identity", StatusCode.INVALID_ARGUMENT: "foreign"}
         why = "foreign" if words.startswith(OTHER_PROTOCOL) else known.get(words)
         self.calls[why or kinds.get(code, "other")] += 1
-
-
-MOST_TOLD = 1000  # ended runs that a returning client hears of
-_LONGEST_PAUSE = 30.0  # seconds between two tries of a database that is away
-_MEMORY = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")  # bytes of this machine
-_log = logging.getLogger("quoron")
-T = TypeVar("T")
 
 
 class Manager:

@@ -45,7 +45,6 @@ if TYPE_CHECKING:  # of the coordinator's own metrics alone
     from quoron_server.service.running import Standing
     from quoron_server.service.security import Transport
 
-
 DATABASE_TIMEOUT = 3.0  # seconds for the database, before it counts as away
 _CHAIN_LOOK = 30.0  # seconds between two verifications of the whole chain, at least
 _SHARE = 100.0  # and so many times what one takes
@@ -69,6 +68,17 @@ _PER_RUN: "tuple[tuple[str, str, Callable[[Standing], float | None]], ...]" = (
     ("run_min_cohort", "Share of those asked who must answer, as declared.", lambda run: run.min_cohort),
 )
 
+BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)  # seconds
+
+LOOPBACK = "127.0.0.1"
+MOST = 16  # connections at a time; others are hung up on
+LONGEST = 8 << 10  # bytes of a request
+REQUEST_TIMEOUT = 5.0  # seconds for one
+
+_PATHS = "Expected GET /metrics, /healthz or /alarms.yml.\n"
+_KIND = {"/metrics": "text/plain; version=0.0.4; charset=utf-8", "/healthz": "text/plain; charset=utf-8"}
+_WORDS = {200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed", 503: "Service Unavailable"}
+
 
 @dataclass(frozen=True, slots=True)
 class Family:
@@ -78,9 +88,6 @@ class Family:
     kind: str  # gauge, counter or histogram
     help: str
     samples: tuple[Sample, ...]
-
-
-BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)  # seconds
 
 
 class Seconds:
@@ -327,14 +334,7 @@ def _size(path: Path) -> int:
     return (version(path) or (0, 0, 0))[2]
 
 
-LOOPBACK = "127.0.0.1"
-MOST = 16  # connections at a time; others are hung up on
-LONGEST = 8 << 10  # bytes of a request
-REQUEST_TIMEOUT = 5.0  # seconds for one
 ALARMS = Path(__file__).with_name("alarms.yml")
-_PATHS = "Expected GET /metrics, /healthz or /alarms.yml.\n"
-_KIND = {"/metrics": "text/plain; version=0.0.4; charset=utf-8", "/healthz": "text/plain; charset=utf-8"}
-_WORDS = {200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed", 503: "Service Unavailable"}
 
 
 def place(address: str) -> tuple[str, int]:

@@ -44,6 +44,16 @@ from quoron_server.service.certificates import Revocations, Version, version
 _log = logging.getLogger("quoron")
 _A_DAY = dt.timedelta(days=1)  # between two warnings of what ends soon
 
+_SLACK = 300.0  # seconds; a clock that is kept right is never put back so far
+_BEGAN = time.time() - time.monotonic()
+
+NAME, GROUP = "quoron-client", "quoron-group"  # metadata that names a client, in plaintext only
+EXPIRED = "This client's certificate is not valid now. Renew it, or correct the clock, and come back."
+WEAK = "This client's key is too short. Have a certificate made for an RSA key of 2048 bits or a curve of 256."
+STRANGE = "This client's certificate comes from an authority that is not trusted here now. Renew it, and come back."
+FAR = "This client's certificate is not from the authority itself, which lets nobody issue any in its place."
+SLACK = dt.timedelta(minutes=5)  # clocks differ, and TLS has looked at the beginning by this one
+
 
 @dataclass(frozen=True, slots=True)
 class Held:
@@ -153,10 +163,6 @@ class Trust:
         return tuple(map(version, self._paths))
 
 
-_SLACK = 300.0  # seconds; a clock that is kept right is never put back so far
-_BEGAN = time.time() - time.monotonic()
-
-
 def _wall() -> float:
     return time.time()
 
@@ -170,14 +176,6 @@ def put_back() -> float:
 def now() -> dt.datetime:
     """The time, as if the clock had not been put back."""
     return dt.datetime.fromtimestamp(_wall() + put_back(), dt.UTC)
-
-
-NAME, GROUP = "quoron-client", "quoron-group"  # metadata that names a client, in plaintext only
-EXPIRED = "This client's certificate is not valid now. Renew it, or correct the clock, and come back."
-WEAK = "This client's key is too short. Have a certificate made for an RSA key of 2048 bits or a curve of 256."
-STRANGE = "This client's certificate comes from an authority that is not trusted here now. Renew it, and come back."
-FAR = "This client's certificate is not from the authority itself, which lets nobody issue any in its place."
-SLACK = dt.timedelta(minutes=5)  # clocks differ, and TLS has looked at the beginning by this one
 
 
 @dataclass(frozen=True, slots=True)

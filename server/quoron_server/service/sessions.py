@@ -45,11 +45,15 @@ else:
     masked = OnFirstUse("quoron_client.protocol.masked")  # of two servers alone
     silo = OnFirstUse("quoron_client.protocol.silo")  # where one client answers for several users
 
-
 _AT_ONCE = 1 << 20  # bytes of questions that are made between two looks at what has come in
 _READY = 256 << 20  # bytes of them that are made before the first of them leaves
 _EVERYBODY = -1  # in the place of a client: all who are one user, where these are asked the same
 Rows = NDArray[np.intp]
+
+_PATIENCE = 0.25  # of a round's time, with those who do not read while others wait to be asked
+_BATCH = 32  # questions between two looks at what has come in
+_LOOK, _SOON = 1.0, 0.02  # seconds between two looks at who is there; with early ends
+_log = logging.getLogger("quoron")
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,12 +171,6 @@ def summed(question: Question, shape: tuple[int, ...]) -> int:
     if question.reduction is None:
         return 0
     return len(question.reduction.of(np.zeros((0, *shape)), np.zeros(0, np.bool_)).total)
-
-
-_PATIENCE = 0.25  # of a round's time, with those who do not read while others wait to be asked
-_BATCH = 32  # questions between two looks at what has come in
-_LOOK, _SOON = 1.0, 0.02  # seconds between two looks at who is there; with early ends
-_log = logging.getLogger("quoron")
 
 
 class Connection(Protocol):

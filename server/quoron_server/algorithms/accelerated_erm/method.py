@@ -53,6 +53,8 @@ from quoron_server.plan import RunPlan
 from quoron_server.problem import Problem
 from quoron_server.schedule import RoundRelease, Rounds, count_beside, gradients
 
+Decide = Callable[[int], tuple[bool, tuple[Release, ...]]]
+
 SECRET = "without-replacement", "poisson"  # ways of drawing cohorts on whose secrecy promises rest
 
 
@@ -190,9 +192,6 @@ class AcceleratedERMParameters(Parameters):
 def participations(rounds: int, users: int, cohort: int, sampling: Sampling) -> int:
     """Most cohorts of a phase that one user may be in."""
     return math.ceil(rounds / (users // cohort)) if sampling == "public-schedule" else rounds
-
-
-Decide = Callable[[int], tuple[bool, tuple[Release, ...]]]
 
 
 class Numbers(Protocol):

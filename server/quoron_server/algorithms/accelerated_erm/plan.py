@@ -96,6 +96,11 @@ COSTS = (0.15, 0.3, 0.5)  # of ε, for its tests
 # How cohorts are drawn that are not everybody.
 DRAWN: dict[str, Sampling] = {"secret": "without-replacement", "public": "public-schedule", "coins": "poisson"}
 
+NAME = "accelerated-erm"
+THEOREM = "docs/privacy/accelerated-erm.md#e1"
+CLIPPED, COINS = "docs/privacy/accelerated-erm.md#e3", "docs/privacy/accelerated-erm.md#e4"
+TRIED = 8  # candidates that are calibrated, at most
+
 
 @dataclass(frozen=True, slots=True)
 class Step:
@@ -522,12 +527,6 @@ def _gap(phase: Draft, family: Family, steep: float, away: Vector, reach: float,
         gap = np.where((stage > 0) & (gap > 0), np.minimum(gap, bound), gap)
         distance = 2 * gap / strengths
     return np.asarray(gap)
-
-
-NAME = "accelerated-erm"
-THEOREM = "docs/privacy/accelerated-erm.md#e1"
-CLIPPED, COINS = "docs/privacy/accelerated-erm.md#e3", "docs/privacy/accelerated-erm.md#e4"
-TRIED = 8  # candidates that are calibrated, at most
 
 
 def plan(problem: Problem, privacy: Privacy, options: AcceleratedERMOptions) -> Chosen:

@@ -50,6 +50,19 @@ from quoron_server.plan import Privacy, RunPlan
 from quoron_server.problem import Problem
 
 Vector = NDArray[np.float64]
+# What the users of a step send, with the smoothing and β of its steps.
+_Drafted = tuple[LocalModelParameters, float, float]
+
+NAME = "local-model"
+THEOREM = "docs/privacy/local-model.md#r5"
+ESTIMATORS: tuple[Estimator, ...] = ("clip", "tracking", "range")
+LARGEST_STEPS = 256
+FAILURE = 1e-3  # chance that a range estimate misses in any step
+EQUAL = 1 + 1e-9  # times the least risk: processors round sums differently, and the first of equal ones is taken
+MOST_BINS = 1 << 8  # of a range report, one bit each
+WARM_SHARES, MOST_WARM_UPS = (0.01, 0.03, 0.1), 3  # of the users, in an interaction that only looks for a centre
+SPLITS = (0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6)  # shares of ε for the range that are tried
+STEPS = 2.0 ** np.arange(-8, 2.5, 0.5)  # of β - M, times what the bound for one variance asks for
 
 
 def accelerated_risk(problem: Problem, steps: int, beta: float, smoothness: float, variances: Vector) -> float:
@@ -64,18 +77,6 @@ def accelerated_risk(problem: Problem, steps: int, beta: float, smoothness: floa
     return (beta * problem.radius**2 + local_noise) / (steps * (steps + 1) / 2)
 
 
-NAME = "local-model"
-THEOREM = "docs/privacy/local-model.md#r5"
-ESTIMATORS: tuple[Estimator, ...] = ("clip", "tracking", "range")
-LARGEST_STEPS = 256
-FAILURE = 1e-3  # chance that a range estimate misses in any step
-EQUAL = 1 + 1e-9  # times the least risk: processors round sums differently, and the first of equal ones is taken
-MOST_BINS = 1 << 8  # of a range report, one bit each
-WARM_SHARES, MOST_WARM_UPS = (0.01, 0.03, 0.1), 3  # of the users, in an interaction that only looks for a centre
-SPLITS = (0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6)  # shares of ε for the range that are tried
-STEPS = 2.0 ** np.arange(-8, 2.5, 0.5)  # of β - M, times what the bound for one variance asks for
-
-
 @dataclass(frozen=True, slots=True)
 class LocalModelOptions:
     """Planning options; None lets the plan choose by predicted excess risk."""
@@ -85,10 +86,6 @@ class LocalModelOptions:
     reports: Reports = "disjoint"  # of estimator "range": different users for range and vector, or split budgets
     clip_norm: float | None = None  # C_0, from public knowledge, never tuned on protected data
     smoothing: float | None = None  # λ of the Moreau envelope, for losses whose slope jumps
-
-
-# What the users of a step send, with the smoothing and β of its steps.
-_Drafted = tuple[LocalModelParameters, float, float]
 
 
 def plan(problem: Problem, privacy: Privacy, options: LocalModelOptions) -> Chosen:

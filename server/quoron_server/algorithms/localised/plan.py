@@ -46,7 +46,11 @@ Filter = FilterParameters | MedianParameters
 
 
 Vector = NDArray[np.float64]
+ReleaseScale = Callable[[Vector, Vector], Vector]  # (cohort sizes, largest steps) -> σ / η of every phase, or inf
+
 STEEPEST = 2.0  # times the step that balances one phase's bound, the largest that is tried
+
+FAILURE = 1e-2  # probability that a proved distance leaves out some ordinary user
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +98,6 @@ def shapes(numbers: Iterable[int] = (1, 2, 3), shrinks: Iterable[float] = (1.5, 
         for shrink in shrinks:
             yield Shape((1 / number,) * number, shrink)
             yield Shape(tuple(share / sum(halving) for share in halving), shrink)
-
-
-ReleaseScale = Callable[[Vector, Vector], Vector]  # (cohort sizes, largest steps) -> σ / η of every phase, or inf
 
 
 def best_schedule(
@@ -253,9 +254,6 @@ def require_contraction(plan: RunPlan) -> None:
         raise VerificationError(
             f"Expected at most {plan.problem.users} users in disjoint cohorts, the plan asks {asked}."
         )
-
-
-FAILURE = 1e-2  # probability that a proved distance leaves out some ordinary user
 
 
 @dataclass(frozen=True, slots=True)

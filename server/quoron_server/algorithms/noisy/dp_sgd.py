@@ -30,8 +30,13 @@ from quoron_server.algorithms.search import Candidate, best, round_grid
 from quoron_server.plan import Privacy, RunPlan
 from quoron_server.problem import Problem
 
+_Schemes = Mapping[Adjacency, Sampling]  # by what is promised, the usual one first
+
 LARGEST_ROUNDS = 1024
 THEOREM = "docs/privacy/subsampling.md"
+
+_COINS: _Schemes = {"zero-out": "poisson", "replace-one": "poisson-replaced"}
+_UNIFORM: _Schemes = {"replace-one": "without-replacement"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +46,6 @@ class DPSGDOptions(noisy.ClipOptions, OptimiserOptions):
     rounds: int | None = None
     rate: float | None = None  # B / n
     step_size: float | None = None
-
-
-_Schemes = Mapping[Adjacency, Sampling]  # by what is promised, the usual one first
-_COINS: _Schemes = {"zero-out": "poisson", "replace-one": "poisson-replaced"}
-_UNIFORM: _Schemes = {"replace-one": "without-replacement"}
 
 
 def _plan(name: str, schemes: _Schemes, problem: Problem, privacy: Privacy, options: DPSGDOptions) -> Chosen:

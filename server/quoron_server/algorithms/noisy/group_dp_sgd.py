@@ -47,6 +47,11 @@ from quoron_server.plan import Privacy, RunPlan
 from quoron_server.problem import Problem
 from quoron_server.schedule import RoundRelease, Rounds
 
+RATES = (0.3, 0.1, 0.03, 0.01)
+LARGEST_ROUNDS = 1024
+CUT = 1e-9  # expected share of users' rounds in which chosen places are cut; privacy is better for it
+_ROUNDING = 1 + 1e-9  # of the sums and quotients between the clip and the noise
+
 
 @dataclass(frozen=True, slots=True)
 class GroupSGDParameters(Parameters):
@@ -141,12 +146,6 @@ class GroupSGD(OfPlan[GroupSGDParameters]):
         rows = np.full((len(cohort), p.width), -1, np.int64)
         rows[np.repeat(np.arange(len(cohort)), counts)[kept], order[kept]] = places[kept]
         return cohort.astype(np.int64), rows
-
-
-RATES = (0.3, 0.1, 0.03, 0.01)
-LARGEST_ROUNDS = 1024
-CUT = 1e-9  # expected share of users' rounds in which chosen places are cut; privacy is better for it
-_ROUNDING = 1 + 1e-9  # of the sums and quotients between the clip and the noise
 
 
 @dataclass(frozen=True, slots=True)

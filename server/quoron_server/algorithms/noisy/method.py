@@ -47,9 +47,15 @@ from quoron_server.schedule import MaskedRows, RoundRelease, Rounds, clipped_row
 
 # Users join by coins of their own in the last two: against users who are left out, and who are replaced.
 Sampling = Literal["disjoint", "without-replacement", "poisson", "poisson-replaced"]
+
 COINS: tuple[Sampling, ...] = ("poisson", "poisson-replaced")
 SECRET = (Assumption(Kind.SECRET_COHORTS),)  # of users asked by coins of their own
 SECRET_AND_FORGOTTEN = (*SECRET, Assumption(Kind.FORGETFUL_CLIENTS))  # of uniform cohorts of a fixed size
+
+REACH = 2.0**20  # a clip norm stays within this factor of the first one, both ways
+QUANTILES = 0.4, 0.95
+LEAST_FACTOR, MOST_FACTOR = 0.35, 2.0  # of one round, where users are far
+GAIN = 0.15  # of the logarithm in one round, where they are near
 
 
 def assumptions_of(sampling: Sampling, users: int, cohort: int) -> tuple[Assumption, ...]:
@@ -67,12 +73,6 @@ def adjacency_of(sampling: Sampling) -> Adjacency:
 def answer_mu(sampling: Sampling, mu: float) -> float:
     """GDP of a round whose cohort is known: of a user who is replaced by coins, from its row to none and on."""
     return 2 * mu if sampling == "poisson-replaced" else mu
-
-
-REACH = 2.0**20  # a clip norm stays within this factor of the first one, both ways
-QUANTILES = 0.4, 0.95
-LEAST_FACTOR, MOST_FACTOR = 0.35, 2.0  # of one round, where users are far
-GAIN = 0.15  # of the logarithm in one round, where they are near
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,6 +43,9 @@ from quoron_server.parameters import Moves
 from quoron_server.plan import Privacy, RunPlan
 from quoron_server.problem import Problem
 
+LARGEST_ROUNDS = 4096  # of one pass
+LOUDEST_SHARE = 0.2  # noise of the share within a clip norm beyond which it tells nothing of it
+
 
 @dataclass(frozen=True, slots=True)
 class Draws:
@@ -166,10 +169,6 @@ def recounted_mu(p: NoisySGDParameters, dimension: int) -> float:
             sensitivity_recount.rows(p.clip_norm, p.cohort_size, how), p.noise_scale, dimension
         )
     return sensitivity_recount.mu(sensitivity_recount.rows(1.0, p.cohort_size, how), p.noise_scale, dimension + SHARES)
-
-
-LARGEST_ROUNDS = 4096  # of one pass
-LOUDEST_SHARE = 0.2  # noise of the share within a clip norm beyond which it tells nothing of it
 
 
 @dataclass(frozen=True)  # a mix-in

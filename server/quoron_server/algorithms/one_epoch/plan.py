@@ -66,7 +66,15 @@ from quoron_server.problem import Problem
 
 Vector = NDArray[np.float64]
 Integers = NDArray[np.int64]
+
 METHODS = {"accelerated": 0, "plain": 1, "ftrl": 2, "anytime": 3}
+
+THEOREM = "docs/privacy/srgd.md"
+_BESIDE = 80  # bytes of a state for each column, beside what is kept of earlier noise, at most
+LARGEST_ROUNDS = 1024
+LARGEST_CLIP = 6.0  # of the Lipschitz constant: the paper's lemma 10, recursive gradients, smoothness ~ L/R
+
+HALVED = "half the step of z, and every answer is clipped"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -229,12 +237,6 @@ def bounded_risk(
         return inverse_step * radius**2 / (2 * rounds) + float(np.mean(square / (2 * gap) + radius * linear))
     local = float(np.sum((t + 1) * (t + 2) / 2 * square)) / (2 * gap)
     return (inverse_step * radius**2 + local + radius * float(np.sum((t + 1) * linear))) / (rounds * (rounds + 1) / 2)
-
-
-THEOREM = "docs/privacy/srgd.md"
-_BESIDE = 80  # bytes of a state for each column, beside what is kept of earlier noise, at most
-LARGEST_ROUNDS = 1024
-LARGEST_CLIP = 6.0  # of the Lipschitz constant: the paper's lemma 10, recursive gradients, smoothness ~ L/R
 
 
 @dataclass(frozen=True, slots=True)
@@ -526,9 +528,6 @@ def _require(name: str, method: Method, problem: Problem, options: OneEpochOptio
         options.made(options.inverse_step, "inverse_step")
     if options.factorisation not in (None, "blt", "sqrt-toeplitz", "banded", "tree", "independent"):
         raise Infeasible(name, f"factorisation={options.factorisation!r} is unknown", "blt, tree or another known one")
-
-
-HALVED = "half the step of z, and every answer is clipped"
 
 
 def _info(name: str, gradients: Gradients, method: Method, **more: Any) -> AlgorithmInfo:

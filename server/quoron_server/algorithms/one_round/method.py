@@ -33,8 +33,14 @@ from quoron_server.parameters import Parameters
 from quoron_server.problem import Problem
 from quoron_server.schedule import MaskedRows, RoundRelease, Rounds
 
+Matrix = NDArray[np.float64]
+
 MOST_COLUMNS = 128  # whose moment is reported as released: intervals of coefficients are computed from it
 LABEL_WEIGHT = 0.4**0.5  # κ: noise of S and of b, in the units of each, is about the same
+
+SURE = float(ndtri(0.98))  # of a normal law 96 % lie within; the rest of 5 % pays for the two below
+LONG, FAR = 0.005, 3.5  # chance of a longer Gaussian vector; a spectral norm's deviations, missed by 2 exp(-FAR²/2)
+MOST_DOUBT = 0.5  # δ, from which directions cannot be distinguished from noise
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,13 +114,6 @@ class OneRoundLeastSquares(OfPlan[OneRoundParameters]):
     def model(self, state: OneRoundState) -> Vector:
         """Zero, then the solution."""
         return state.model
-
-
-Matrix = NDArray[np.float64]
-
-SURE = float(ndtri(0.98))  # of a normal law 96 % lie within; the rest of 5 % pays for the two below
-LONG, FAR = 0.005, 3.5  # chance of a longer Gaussian vector; a spectral norm's deviations, missed by 2 exp(-FAR²/2)
-MOST_DOUBT = 0.5  # δ, from which directions cannot be distinguished from noise
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -25,6 +25,9 @@ LARGEST_DIMENSION = 300
 LEAST_RESOLUTION = 20.0  # ν = nμ / √d
 HALF, POWER = 60.0, 0.5  # at most (HALF / ν)^POWER of the start's excess risk is left in nine of ten problems
 
+MOST_ROUNDS = 3  # that a budget allows for it to be taken: whitened tracking needs four, and fewer are worth no more
+ONE = "three rounds or fewer are allowed, and it needs one"
+
 
 @dataclass(frozen=True, slots=True)
 class OneRoundOptions:
@@ -107,10 +110,6 @@ def _require(problem: Problem, options: OneRoundOptions) -> None:
     if problem.dimension > LARGEST_DIMENSION:
         condition = f"d={problem.dimension} features make {packed(problem.dimension):,} numbers of a second moment"
         raise Infeasible(NAME, condition, f"d <= {LARGEST_DIMENSION}")
-
-
-MOST_ROUNDS = 3  # that a budget allows for it to be taken: whitened tracking needs four, and fewer are worth no more
-ONE = "three rounds or fewer are allowed, and it needs one"
 
 
 def _rule(_plan: RunPlan, allowed: Allowance) -> Verdict:

@@ -30,6 +30,8 @@ from quoron_server.algorithm import InPhases, Update, Vector
 from quoron_server.algorithms.chains import ChainPhase, ChainRounds, Chains, handed_on
 from quoron_server.algorithms.slots import partition
 
+RELEASED, HALTED, PENDING = 1, 0, -1
+
 
 @dataclass(frozen=True, slots=True)
 class OutlierIterateParameters(ChainRounds):
@@ -37,9 +39,6 @@ class OutlierIterateParameters(ChainRounds):
 
     cohort_size: int  # C: chains side by side, so users asked in a round
     phases: tuple[ChainPhase, ...]
-
-
-RELEASED, HALTED, PENDING = 1, 0, -1
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -49,6 +49,27 @@ from quoron_server.plan import Privacy, RunPlan
 from quoron_server.problem import Problem
 
 Number = float | NDArray[np.float64]  # one, or one for each of many candidates: arrays that broadcast
+Vector = NDArray[np.float64]
+_Size = tuple[int, tuple[int, ...]]  # chains, and how many users of a chain each phase takes
+_Noise = Callable[[Target, int, int], float]  # σ/τ of a release of so many chains that passes at a score
+
+BEND = 0.5  # the share of its size by which curvature changes over a unit of prediction: a third for logistic at norm 3
+
+NAME = "outlier-iterates"
+THEOREM = "docs/privacy/outlier-iterates.md#statement"
+LARGEST_ROUNDS = 256  # up to which numbers a factor √2 apart are tried unless asked for
+LONG_ROUNDS = (512, 1024, 2048, 4096)  # tried beyond: with many users short chains waste them where nothing is curved
+NUMBERS = (1, 2, 3, 4, 6)  # of phases
+SHRINKS = (1.0, 1.5, 2.2, 4.0)  # of the step from one phase to the next
+AVERAGED = (1.0, 0.25)  # shares of a chain's users whose iterates are averaged
+STEPS = 16
+NEAR = 1.02  # times the least predicted risk is as good: fewer rounds win
+STRAY = 0.01  # share of pairs in d dimensions that the usual radius may leave out
+FAILURE = 1e-3  # chance that the guaranteed radius leaves out any pair of a phase
+
+_KINDS: dict[str, Aggregate] = {"weighted": "weighted-mean", "random": "random-inclusion"}
+STRAYING = 0.02  # of honest pairs, that may lie farther apart than τ without the test noticing
+_BEYOND = 2**20  # chains, where none that are counted would do
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +95,6 @@ class Course:
 
 
 Radius = Callable[[Stage, Number], Number]  # τ from a stage and the deviation of items there
-
-BEND = 0.5  # the share of its size by which curvature changes over a unit of prediction: a third for logistic at norm 3
 
 
 def averaging(factor: Number, steps: Number, suffix: Number) -> tuple[Number, Number]:
@@ -194,26 +213,6 @@ def _worst_case(problem: Problem, stages: Sequence[Stage], radius: Radius) -> Co
     items = replace(problem, user_smoothness=None)  # steps are of single items: β is theirs
     last = released_excess(items, stages[-1].noise_multiplier * radii[-1])
     return Course(total + last, total + last + problem.lipschitz * steered, tuple(radii))
-
-
-Vector = NDArray[np.float64]
-
-NAME = "outlier-iterates"
-THEOREM = "docs/privacy/outlier-iterates.md#statement"
-LARGEST_ROUNDS = 256  # up to which numbers a factor √2 apart are tried unless asked for
-LONG_ROUNDS = (512, 1024, 2048, 4096)  # tried beyond: with many users short chains waste them where nothing is curved
-NUMBERS = (1, 2, 3, 4, 6)  # of phases
-SHRINKS = (1.0, 1.5, 2.2, 4.0)  # of the step from one phase to the next
-AVERAGED = (1.0, 0.25)  # shares of a chain's users whose iterates are averaged
-STEPS = 16
-NEAR = 1.02  # times the least predicted risk is as good: fewer rounds win
-STRAY = 0.01  # share of pairs in d dimensions that the usual radius may leave out
-FAILURE = 1e-3  # chance that the guaranteed radius leaves out any pair of a phase
-_Size = tuple[int, tuple[int, ...]]  # chains, and how many users of a chain each phase takes
-_Noise = Callable[[Target, int, int], float]  # σ/τ of a release of so many chains that passes at a score
-_KINDS: dict[str, Aggregate] = {"weighted": "weighted-mean", "random": "random-inclusion"}
-STRAYING = 0.02  # of honest pairs, that may lie farther apart than τ without the test noticing
-_BEYOND = 2**20  # chains, where none that are counted would do
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,6 +42,12 @@ FILTERED, MEDIAN = "filtered-sgd", "median-sgd"
 LARGEST_EPSILON = 60.0  # beyond, what our accountant finds is as good as no guarantee
 Constant = float | Literal["proof"]
 
+FILLED_IN = (
+    "log is the natural logarithm",
+    "B is rounded up, T_s = |D_s|/B down, and phases with T_s = 0 are left out",
+    "σ_s has √m ε below, as Section 3.3.2 and Lemma 38 square it; its line may be read as √(mε)",
+)
+
 
 @dataclass(frozen=True, slots=True)
 class PrintedPhase:
@@ -296,13 +302,6 @@ def _schedule(problem: Problem, size: int, step: float, scale: float, shift: flo
         if rounds >= 1:
             found.append(PrintedPhase(rounds, eta, scale * eta, shift * eta))
     return tuple(found)
-
-
-FILLED_IN = (
-    "log is the natural logarithm",
-    "B is rounded up, T_s = |D_s|/B down, and phases with T_s = 0 are left out",
-    "σ_s has √m ε below, as Section 3.3.2 and Lemma 38 square it; its line may be read as √(mε)",
-)
 
 
 def plan_filter(problem: Problem, privacy: Privacy, options: FilterOpen) -> Chosen:

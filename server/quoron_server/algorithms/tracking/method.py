@@ -63,8 +63,24 @@ from quoron_server.plan import RunPlan
 from quoron_server.problem import Problem
 from quoron_server.schedule import MaskedRows, RoundRelease, Rounds, count_in, gradients
 
+Variant = Literal["recursive", "independent"]
+
 LEAST = 1e-12  # of the largest eigenvalue
 _BOX_STEPS = 400, 20_000  # of accelerated projected gradient, at least and at most
+
+CENTRE_SHARE = 0.7  # χ: how much of H dx the gradient is taken to change
+LAG_SHARE = 0.5  # τ
+MAIN_FACTOR = 3.0  # a main round's largest radius over C_0: its rows are differences weighted by the round
+CROWDED = 0.93  # a mean length over the radius from which most users are beyond it
+SPREAD_GAIN = 0.7  # of what the last round says of s
+MARGIN_GAIN = 0.5  # how fast κ moves, at most, as a logarithm
+MARGINS = 1.0, 6.0  # κ is between them
+SMALLEST = 1e-6  # a radius is at least this share of C_0
+
+PASSES = 4  # of the pilot
+PILOT = 2 * PASSES  # rounds: a length and a second moment in each
+LEAST_BEYOND = 0.01
+LEAST_SHARE = 0.5, 0.25  # of φ₂ that curvature is taken to be: by H / 2 steps are stable whatever predictions are
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -154,16 +170,6 @@ class Metric:
         return x
 
 
-CENTRE_SHARE = 0.7  # χ: how much of H dx the gradient is taken to change
-LAG_SHARE = 0.5  # τ
-MAIN_FACTOR = 3.0  # a main round's largest radius over C_0: its rows are differences weighted by the round
-CROWDED = 0.93  # a mean length over the radius from which most users are beyond it
-SPREAD_GAIN = 0.7  # of what the last round says of s
-MARGIN_GAIN = 0.5  # how fast κ moves, at most, as a logarithm
-MARGINS = 1.0, 6.0  # κ is between them
-SMALLEST = 1e-6  # a radius is at least this share of C_0
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Aim:
     """One round's centre and radii, all public."""
@@ -247,13 +253,6 @@ def prefix_variance(radii: Vector, seed_scale: float, dimension: int) -> float:
     inverse = sqrt_coefficients(rounds)[1]
     left = [float(radii[k:] @ inverse[: rounds - k]) for k in range(rounds)]
     return dimension * seed_scale**2 * float(np.sum(np.square(left)))
-
-
-Variant = Literal["recursive", "independent"]
-PASSES = 4  # of the pilot
-PILOT = 2 * PASSES  # rounds: a length and a second moment in each
-LEAST_BEYOND = 0.01
-LEAST_SHARE = 0.5, 0.25  # of φ₂ that curvature is taken to be: by H / 2 steps are stable whatever predictions are
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,6 +62,28 @@ Whole = int | NDArray[np.int64]
 
 loops = OnFirstUse("quoron_server.algorithms.tracking.plan_loops")
 
+NAME = "tracking-srgd"
+PHASES = "lengths", "second moments", "warm-up", "main"
+THEOREM = "docs/privacy/tracking-srgd.md#t1"
+LARGEST_DIMENSION = 300  # of the features: with p of them a pilot user sends p (p + 1) / 2 numbers
+LARGEST_ROUNDS = 48  # main rounds that are tried
+WARMUPS = (2, 3, 4, 5, 6, 8, 10, 14, 20, 30)
+WARMUP_SHARES = (0.005, 0.01, 0.02, 0.05, 0.1, 0.15)  # of the users, in each warm-up round
+NEAR = 1.1  # of the least predicted risk: fewer rounds are taken then
+RESOLVED = 12.0, 25.0  # Bμ/√d of a warm-up round and of a main round, at least: below, radii do not settle
+FARTHEST = 2.5  # root mean square of predictions at the optimum, at most, of labels that nothing is known of
+UNKNOWN_CURVATURE = 0.4  # share of its bound that a Hessian of unknown spectrum is taken to reach
+EDGE, PILOT_SHARE = 0.1, (0.08, 0.2)  # noise of each second moment of the pilot; users in all of the pilot
+SLOWEST = 0.2  # and in the direction where it reaches least
+NEAR_PREDICTION = 0.6  # of FARTHEST or of a label, where not training is looked at
+ALONG = 0.35  # of the mean: a logistic Hessian along the optimum, where predictions are far from even
+SHORT = 0.5  # a known Hessian over the metric in the slowest direction: the pilot's noise makes steps shorter
+BEYOND = 40.0  # π* times nμ/(√d m), n all main users
+BEYOND_RANGE = 0.03, 0.45
+LENGTHS = 20.0, 60.0  # users of each of the pilot's lengths, over μ: at least and at most, where they are a few
+# Of a unit moment's and a unit gradient's noise, times divisor and μ; zero-out pays for presence.
+_UNITS: Mapping[Adjacency, tuple[float, float]] = {"replace-one": (math.sqrt(2), 2.0), "zero-out": (1.0, 1 / 0.9486832)}
+
 
 class Assumed(NamedTuple):
     """Public facts and pessimistic guesses."""
@@ -109,29 +131,6 @@ def predict(
     facts = *known[:-1], LAG_SHARE, MAIN_FACTOR
     loops.risks(facts, candidates, np.ascontiguousarray(inverse[::-1]), scratch[0], scratch[1], parts)
     return Prediction(*parts.reshape(3, *given[0].shape))
-
-
-NAME = "tracking-srgd"
-PHASES = "lengths", "second moments", "warm-up", "main"
-THEOREM = "docs/privacy/tracking-srgd.md#t1"
-LARGEST_DIMENSION = 300  # of the features: with p of them a pilot user sends p (p + 1) / 2 numbers
-LARGEST_ROUNDS = 48  # main rounds that are tried
-WARMUPS = (2, 3, 4, 5, 6, 8, 10, 14, 20, 30)
-WARMUP_SHARES = (0.005, 0.01, 0.02, 0.05, 0.1, 0.15)  # of the users, in each warm-up round
-NEAR = 1.1  # of the least predicted risk: fewer rounds are taken then
-RESOLVED = 12.0, 25.0  # Bμ/√d of a warm-up round and of a main round, at least: below, radii do not settle
-FARTHEST = 2.5  # root mean square of predictions at the optimum, at most, of labels that nothing is known of
-UNKNOWN_CURVATURE = 0.4  # share of its bound that a Hessian of unknown spectrum is taken to reach
-EDGE, PILOT_SHARE = 0.1, (0.08, 0.2)  # noise of each second moment of the pilot; users in all of the pilot
-SLOWEST = 0.2  # and in the direction where it reaches least
-NEAR_PREDICTION = 0.6  # of FARTHEST or of a label, where not training is looked at
-ALONG = 0.35  # of the mean: a logistic Hessian along the optimum, where predictions are far from even
-SHORT = 0.5  # a known Hessian over the metric in the slowest direction: the pilot's noise makes steps shorter
-BEYOND = 40.0  # π* times nμ/(√d m), n all main users
-BEYOND_RANGE = 0.03, 0.45
-LENGTHS = 20.0, 60.0  # users of each of the pilot's lengths, over μ: at least and at most, where they are a few
-# Of a unit moment's and a unit gradient's noise, times divisor and μ; zero-out pays for presence.
-_UNITS: Mapping[Adjacency, tuple[float, float]] = {"replace-one": (math.sqrt(2), 2.0), "zero-out": (1.0, 1 / 0.9486832)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,6 +39,11 @@ from quoron_server.wording import digest
 Matrix = NDArray[np.float64]
 Integers = NDArray[np.int64]
 Mask = NDArray[np.bool_]
+Steps = NDArray[np.int64]
+Words = NDArray[np.uint64]
+
+LARGEST = 2.0**62  # steps of a median: adversarial sums, made as large as all groups together, fit into no 64 bits
+COORDINATOR, SECOND_SERVER = b"quoron-leader", b"quoron-helper"  # whose noise a key is for, also of one seed for both
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -93,13 +98,6 @@ def rows_of(reduction: Any, spec: RoundSpec, chains: tuple[bytes, ...]) -> RingR
         case ShapedMomentSum():
             return made.ShapedMomentRows(spec, reduction.transform, reduction.radius, chains)
     raise VerificationError(f"Expected a question whose answers two servers may sum, got one with {reduction!r:.99}.")
-
-
-Steps = NDArray[np.int64]
-Words = NDArray[np.uint64]
-
-LARGEST = 2.0**62  # steps of a median: adversarial sums, made as large as all groups together, fit into no 64 bits
-COORDINATOR, SECOND_SERVER = b"quoron-leader", b"quoron-helper"  # whose noise a key is for, also of one seed for both
 
 
 @dataclass(frozen=True, slots=True, eq=False)
