@@ -1,26 +1,14 @@
-"""The law of one release's loss on a lattice, from above and from below: what `pair` composes.
-
-From above, what is in a cell goes to its two ends so that both laws keep their mass. From below, it is gathered at one
-loss, and what the nearest place of the lattice is too large by is kept beside it. Whatever is rounded or cut off is
-added to the larger losses above, and left out below. Statement and proof: docs/privacy/pairs.md#pl1.
-
-The sum of many independent losses, by a tilted Fourier transform: as exact far out in the tail as in the middle.
-
-What is asked is E (1 - e^{ε - sum})_+ , which is δ at ε. Everything that is cut off, rounded or goes around the corner
-of the transform is bounded, added from above and taken off from below. Statement and proof: docs/privacy/pairs.md#pl2.
-
-Pairs of mixtures on the line: where their loss is what, how much mass lies there, and δ of one release at ε.
+"""Laws of privacy loss and their sums: δ at ε of independent stages, certified from above and from below.
 
     >>> least, most = gaussian(0.2367, np.array([1.0]))
     >>> bool(0.99e-6 < least[0] <= most[0] <= 1e-6)
     True
 
-Every number comes with a bound on what rounding did to it. `losses` cuts such pairs into cells, `pair` composes them.
-Statement and proof: docs/privacy/pairs.md.
+A release is a pair of Gaussian mixtures (`Mixtures`) or has finitely many losses (`Atoms`). `above` and `below` put its
+loss on a lattice, `most` and `least` add independent losses up, and `exactly` composes all stages of a pair. What is
+rounded or cut off is bounded, added from above and left out below.
 
-The stages of a pair, composed: each as a law of losses, and δ at ε of all of them, in closed form or on a lattice.
-
-`pair` is what is asked; it brings this when it is. Statement and proof: docs/privacy/pairs.md#pl2.
+Statement and proof: docs/privacy/pairs.md#pl1 and pairs.md#pl2.
 """
 
 import math
@@ -406,7 +394,11 @@ Laws = Sequence[tuple[Losses, int]]
 
 
 def most(parts: Parts, epsilon: float, near: float) -> float:
-    """Return δ at ε of all `parts` together, never below the truth; values far below `near` are not resolved."""
+    """Return δ at ε of all `parts` together, never below the truth; values far below `near` are not resolved.
+
+    That is E (1 - e^{ε - sum})_+, by a Fourier transform of the tilted laws: as exact far out in the tail as in the
+    middle.
+    """
     if any(isinstance(law, Mixtures) and law.too_far for law, _ in parts):
         return 1.0
     rounds = sum(times for _, times in parts)

@@ -1,4 +1,4 @@
-"""Rounds on random cohorts: what T rounds cost together when each asks a fresh random share of the users.
+"""What T rounds on random samples cost together: on random cohorts of users, or a random share of every user's items.
 
     >>> round(wor_epsilon(0.01, 1000, 0.5, 1e-6), 2)
     0.83
@@ -6,24 +6,10 @@
 * `wor_*`: uniform cohorts of fixed size, replace-one. Every round is μ-GDP given its cohort (subsampling#k1).
 * `poisson_*`: every user joins independently, fixed divisor. Add/remove or zero-out: every round is μ-GDP (#k2);
   replace-one: a Gaussian release that one user's contribution moves by μ standard deviations at most (#k3).
+* `epsilon`, `multiplier`, `profile`: every item joins independently and in secret, for all items of one user together.
 
-Statement and proof: docs/privacy/subsampling.md. `composition` has the sum over rounds.
-
-Rounds on a secret random share of every user's items: what T rounds cost all items of one user together.
-
-    >>> round(multiplier(0.01, 50, 100, 1.0, 1e-6, "zero-out"), 2)
-    21.34
-    >>> round(multiplier(0.01, 50, 100, 1.0, 1e-6, "replace-one"), 2)
-    42.25
-
-Each of a user's at most m items joins each round by a coin of its own with chance q. A round releases the sum of what
-the chosen items add, a vector of norm at most 1 each, plus N(0, z² I). With j of the own items chosen the sum moves by
-at most j, and j is Bin(m, q) and secret: a round is at most as telling as
-
-    zero-out     Σ_j Bin(m, q)(j) N(j, z²)  against  N(0, z²),
-    replace-one  Σ_j Bin(m, q)(j) N(j, z²)  against  Σ_j Bin(m, q)(j) N(-j, z²).
-
-Statement and proof: docs/privacy/group-privacy.md#g2.
+`composition` has the sum over rounds. Statement and proof: docs/privacy/subsampling.md; of items:
+docs/privacy/group-privacy.md#g2.
 """
 
 import math
@@ -191,7 +177,13 @@ def epsilon(rate: float, items: int, rounds: int, z: float, delta: float, adjace
 
 @lru_cache(maxsize=256)
 def multiplier(rate: float, items: int, rounds: int, epsilon: float, delta: float, adjacency: Adjacency) -> float:
-    """Return the least z with `epsilon(rate, items, rounds, z, δ) ≤ ε`, to a relative 1e-5, rounded up."""
+    """Return the least z with `epsilon(rate, items, rounds, z, δ) ≤ ε`, to a relative 1e-5, rounded up.
+
+    >>> round(multiplier(0.01, 50, 100, 1.0, 1e-6, "zero-out"), 2)
+    21.34
+    >>> round(multiplier(0.01, 50, 100, 1.0, 1e-6, "replace-one"), 2)
+    42.25
+    """
     _check_items(rate, items, rounds, delta, adjacency)
     positive(epsilon=epsilon)
     mu = gdp.mu_for(epsilon, delta)
@@ -227,6 +219,12 @@ def profile(
     """Return δ at each ε (any sign) of a round, shape (k,): the mixture on the own items against that of `adjacency`.
 
     Without `own_left` the other way round. Replace-one is its own mirror.
+
+    A round releases the sum of vectors of norm at most 1, one for each item chosen, plus N(0, z² I). The number j of
+    chosen own items is Bin(m, q) and secret, so a round is at most as telling as
+
+        zero-out     Σ_j Bin(m, q)(j) N(j, z²)  against  N(0, z²),
+        replace-one  Σ_j Bin(m, q)(j) N(j, z²)  against  Σ_j Bin(m, q)(j) N(-j, z²).
     """
     chances, shifts = _shifts(rate, items)
     other = _other(shifts, adjacency)
