@@ -1,60 +1,14 @@
-"""Marks: a user's rows of one column as eight of them, and where on a scale that nobody declared they lie.
-
-    >>> numbers, kinds = marks(np.array([3.0, 1.0, 2.0, np.nan]), np.array([0, 0, 0, 1]), users=3)
-    >>> numbers[0].tolist()
-    [1.0, 1.0, 1.0, 2.0, 2.0, 3.0, 3.0, 3.0]
-    >>> [KINDS[kind] for kind in kinds[:, 0]]
-    ['number', 'missing', 'missing']
-    >>> [places(np.array(each)).item() - ZERO for each in (-1.0, 0.0, 1e-9, 1.0, 3.9, 4.0, 1e300)]
-    [-21, 0, 6, 21, 21, 22, 52]
-
-A user has the same number of marks whatever it holds: they are its own rows, sorted, at evenly spaced places. So a
-count of marks is a whole number, one user adds at most `MARKS` to a column's, and what it adds depends on nobody else.
-Statement and proofs: docs/privacy/private-bounds.md.
-
-Windows: where nearly all of what was counted lies, read off noisy counts, and the cells of the next, closer look.
-
-    >>> counts = np.zeros((1, PLACES))
-    >>> counts[0, ZERO + 26] = 100.0  # from 1,024 to 4,096
-    >>> first = of_places(counts, np.array([100.0]), error=5.0)
-    >>> first.low.item(), first.high.item(), first.held.item()
-    (1024.0, 4096.0, 100.0)
-    >>> cells(np.array([2007.0, 2016.0, 1e9]), first.low.item(), first.high.item(), 64).tolist()
-    [20, 20, -1]
-
-Everything here is a function of released numbers, or of one user's own.
-
-Declarations that nobody made, estimated within a run's own guarantee: kinds, ranges and names of all columns at once.
+"""Private bounds: kinds, ranges and names of columns that nobody declared, estimated within a run's own guarantee.
 
     >>> plan = EstimatedBounds.calibrate(users=1000, columns=11, names=1, epsilon=2.0, delta=1e-6, share=0.3)
     >>> errors = plan.errors(columns=11, names=1)
     >>> round(errors.places), round(errors.cells), round(plan.threshold(1)), round(plan.rest_epsilon, 2)
     (34, 34, 87, 1.65)
 
-Every user has `MARKS` marks a column (`marks`), whatever it holds. Four releases have Gaussian noise, each chosen in
-view of those before. They are of the kinds of marks and the powers of four at which they lie; cells of what that
-leaves; once more where one or two cells hold nearly all; names with enough marks. One after the other:
+Every user has `MARKS` marks a column (`marks`), whatever it holds, so a count of marks is a whole number and one user
+adds at most `MARKS` to it. The class `EstimatedBounds` releases such counts; `Windows` are read off them.
 
-    >>> from quoron_privacy.counts.private_bounds import marks
-    >>> from quoron_privacy.noise.streams import SeededNoise
-    >>> noise, owners = SeededNoise(1), np.arange(1000)
-    >>> year, ill = 2007.0 + owners % 10, (owners % 3 == 0).astype(float)
-    >>> rows = [marks(each, owners, 1000) for each in (year, ill)]
-    >>> numbers, kinds = (np.stack(each, axis=1) for each in zip(*rows, strict=True))  # (users, columns, MARKS)
-    >>> plan = EstimatedBounds.calibrate(users=1000, columns=2, names=1, epsilon=2.0, delta=1e-6, share=0.1)
-    >>> counts = plan.release_places(plan.place_counts(numbers, kinds), noise.stream("bought", "places"))
-    >>> shapes = plan.shapes(counts)
-    >>> low, high = ranges(released_near(plan, numbers, shapes.windows, noise)[0])
-    >>> shapes.kinds
-    ('number', 'number')
-    >>> bool(1998 < low[0] < 2008 and 2015 < high[0] < 2025)
-    True
-    >>> counts = name_counts(numbers[:, 1].astype(int), ["no", "yes"])  # codes in the order of the names
-    >>> sorted(plan.release_names([counts], noise.stream("names"))[0])
-    ['no', 'yes']
-
-Counts are whole numbers: those of parts of the users add, in any order. Statement, proof, what it needs and why not
-ranks: docs/privacy/private-bounds.md.
+Statement, proof, what it needs and why not ranks: docs/privacy/private-bounds.md.
 """
 
 import math
@@ -109,6 +63,10 @@ def marks(values: Floats, owners: Integers, users: int, kinds: Kinds | None = No
     Without `kinds` a finite value is a number and any other is missing; a row of kind `number` whose value is not
     finite is missing, too. Of a user with r rows mark i is row ⌊(2i + 1) r / 2 MARKS⌋ of them, by kind, then by value.
     A user without rows is missing. A number whose kind says otherwise is kept: a date's, for example.
+
+        >>> numbers, kinds = marks(np.array([3.0, 1.0, 2.0, np.nan]), np.array([0, 0, 0, 1]), users=3)
+        >>> numbers[0].tolist(), [KINDS[kind] for kind in kinds[:, 0]]
+        ([1.0, 1.0, 1.0, 2.0, 2.0, 3.0, 3.0, 3.0], ['number', 'missing', 'missing'])
     """
     values, owners = np.asarray(values, np.float64), np.asarray(owners)
     count(users=users + 1)  # of those who are drawn there may be none, which tells of nobody
@@ -145,7 +103,11 @@ def _sorted(groups: Integers, held: Floats) -> Integers:
 
 
 def places(numbers: Floats) -> Integers:
-    """Return the place of each number on the public scale of powers of four, 0 to PLACES - 1; NaN is at zero."""
+    """Return the place of each number on the public scale of powers of four, 0 to PLACES - 1; NaN is at zero.
+
+    >>> [places(np.array(number)).item() - ZERO for number in (-1.0, 0.0, 1e-9, 1.0, 3.9, 4.0, 1e300)]
+    [-21, 0, 6, 21, 21, 22, 52]
+    """
     with np.errstate(all="ignore"):
         _, exponent = np.frexp(np.abs(numbers))
     power = (exponent.astype(np.int64) - 1) // 2  # 4^power <= |number| < 4^(power + 1)
@@ -187,6 +149,12 @@ def of_places(counts: Floats, masses: Floats, error: float) -> Windows:
     """Return the neighbouring places worth most (`_worth`) of noisy counts (K, PLACES), of `masses` (K,) in all.
 
     Places are of one sign, with or without zero, or as far on both sides of it; then zero is counted, too.
+
+        >>> counts = np.zeros((1, PLACES))
+        >>> counts[0, ZERO + 26] = 100.0  # from 1,024 to 4,096
+        >>> first = of_places(counts, np.array([100.0]), error=5.0)
+        >>> first.low.item(), first.high.item(), first.held.item()
+        (1024.0, 4096.0, 100.0)
     """
     zero = counts[:, ZERO]
     sides = np.stack([counts[:, ZERO + 1 :], counts[:, :ZERO][:, ::-1]])  # (2, K, magnitudes): above, below
@@ -250,7 +218,11 @@ def ranges(found: Windows) -> tuple[Floats, Floats]:
 
 
 def cells(numbers: Floats, low: float, high: float, many: int) -> Integers:
-    """Return the cell of each number among `many` of equal width from low to high; -1 outside and for NaN."""
+    """Return the cell of each number among `many` of equal width from low to high; -1 outside and for NaN.
+
+    >>> cells(np.array([2007.0, 2016.0, 1e9]), 1024.0, 4096.0, 64).tolist()
+    [20, 20, -1]
+    """
     with np.errstate(invalid="ignore"):
         inside = (numbers >= low) & (numbers <= high)
     place = np.floor((np.where(inside, numbers, low) - low) / (high - low) * many).astype(np.int64)
@@ -318,6 +290,31 @@ class EstimatedBounds:
     | a name that a single user holds               | shown with a chance of at most `tail`, over all its names  |
     | a slot that holds nobody (zero-out)           | leave it out of the counts                                 |
     | fewer columns than planned                    | less noise for each                                        |
+
+    The releases have Gaussian noise, each chosen in view of those before:
+
+    * kinds of marks, and the powers of four at which they lie;
+    * cells of what that leaves, once more where one or two cells hold nearly all;
+    * names with enough marks.
+
+    Counts are whole numbers: those of parts of the users add, in any order.
+
+        >>> from quoron_privacy.noise.streams import SeededNoise
+        >>> noise, owners = SeededNoise(1), np.arange(1000)
+        >>> year, ill = 2007.0 + owners % 10, (owners % 3 == 0).astype(float)
+        >>> rows = [marks(column, owners, 1000) for column in (year, ill)]
+        >>> numbers, kinds = (np.stack(part, axis=1) for part in zip(*rows, strict=True))  # (users, columns, MARKS)
+        >>> plan = EstimatedBounds.calibrate(users=1000, columns=2, names=1, epsilon=2.0, delta=1e-6, share=0.1)
+        >>> counts = plan.release_places(plan.place_counts(numbers, kinds), noise.stream("bought", "places"))
+        >>> shapes = plan.shapes(counts)
+        >>> low, high = ranges(released_near(plan, numbers, shapes.windows, noise)[0])
+        >>> shapes.kinds
+        ('number', 'number')
+        >>> bool(1998 < low[0] < 2008 and 2015 < high[0] < 2025)
+        True
+        >>> counts = name_counts(numbers[:, 1].astype(int), ["no", "yes"])  # codes in the order of the names
+        >>> sorted(plan.release_names([counts], noise.stream("names"))[0])
+        ['no', 'yes']
     """
 
     users: int  # m, who is looked at, and the divisor

@@ -1,4 +1,4 @@
-"""Every user spreads one weight over cells, and how much each cell has is released: counts, shares, means, quantiles.
+"""Weighted histograms: every user spreads one weight over cells, for counts, shares, means and quantiles of groups.
 
     >>> from quoron_privacy.noise.streams import SeededNoise
     >>> wards = Spread.for_mu(users=1000, groups=2, cells=1, mu=0.2)
@@ -9,22 +9,10 @@
     >>> wards.release(held, SeededNoise(1).stream("wards")).round(1).tolist()
     [[507.4], [520.8]]
 
-A user with r items that count gives each of them 1/r; where up to K items are to count, 1/max(r, K), in units of K. All
-of it is whole numbers of steps, so that sums are exact and a user has one weight at most, however many items it holds.
-What is released is C times the weights of each group: C is the identity, or the root of the matrix of ones, which makes
-all running sums of a group's cells nearly as exact as its cells are.
+`Spread` releases the weights of cells; `count_of`, `mean_of` and `quantile_of` turn them into an `Estimate`, a function
+of released and public numbers.
 
-Statement, proof and symbols: docs/privacy/statistics.md#st1.
-
-From released weights of cells to values, each with its standard error and an interval for noise and sampling.
-
-    >>> count_of(480.0, users=1000, scale=5.0)
-    Estimate(value=480.0, error=16.57105910918189, low=447.65996937742443, high=512.4931009619977)
-
-Every interval is for those whom the users are a sample of. What is released is Gaussian around what the users hold;
-what they hold is normal around that in the limit of many users, with a variance that is bounded (counts, quantiles) or
-released (means). Everything here is a function of released and public numbers. Statement and proofs:
-docs/privacy/statistics.md#st2.
+Statements, proofs and symbols: docs/privacy/statistics.md#st1 and statistics.md#st2.
 """
 
 import math
@@ -65,6 +53,11 @@ class Spread:
     | a user with a million items         | weighs as much as any other, or as `most` items   |
     | an item outside the cells           | adds nothing                                      |
     | a user without an item that counts  | adds nothing, like one who is not there           |
+
+    A user with r items that count gives each of them 1/r; where up to K items are to count, 1/max(r, K), in units of K.
+    Weights are whole numbers of steps, so sums are exact and a user has one weight at most. The release is C times the
+    weights of each group: C is the identity, or the root of the matrix of ones, which makes all running sums of a
+    group's cells nearly as exact as its cells are.
     """
 
     users: int  # n, at most: sets the steps of a weight, and nothing of the noise
@@ -217,7 +210,12 @@ def _longest_column(cells: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A released value and where what it stands for lies, with 95 %: noise and sampling of users."""
+    """A released value and where what it stands for lies, with 95 %: noise and sampling of users.
+
+    The interval is for the population that the users are a sample of. The release is Gaussian around what the users
+    hold; that is normal around the population in the limit of many users, with a variance that is bounded (counts,
+    quantiles) or released (means).
+    """
 
     value: float
     error: float  # standard error
@@ -232,7 +230,11 @@ class Estimate:
 
 
 def count_of(weight: float, *, users: int, scale: float) -> Estimate:
-    """Of a cell's noisy weight: how many of so many users (of a weight of one each) it has."""
+    """Of a cell's noisy weight: how many of so many users (of a weight of one each) it has.
+
+    >>> count_of(480.0, users=1000, scale=5.0)
+    Estimate(value=480.0, error=16.57105910918189, low=447.65996937742443, high=512.4931009619977)
+    """
     value, z = min(max(weight, 0.0), float(users)), SURE**2
     half, square = (2 * value + z) / 2, 1 + z / users
     root = math.sqrt(max(0.0, half**2 - square * (value**2 - z * scale**2)))
