@@ -1,15 +1,7 @@
-"""The loops of `clipping`: norms that neither overflow nor fall short, and exact sums of clipped rows.
+"""Compiled loops of `clipping`, `free_presence`, `norm_counts`, `moment` and `two_servers.rows`: norms and exact sums.
 
-What they sum and why it is exact: docs/privacy/noise.md#n6.
-
-The loops of `free_presence`: moments and vectors in the metric that was released, their sizes and exact sums.
-
-The loops of `norm_counts`: exact sums of clipped vectors, with what their norms say (free-presence#p3).
-
-The loop of `moment`: sums of the second moments of triangular factors, exact in integers (private-mean#m1).
-
-The loop of `rows` that no mechanism of one server has: clipped vectors whose shares are whole steps of a unit of
-their own (free-presence#p3, docs/privacy/two-servers.md#rows).
+Norms neither overflow nor fall short; clipped rows are added as whole steps, exact in any order. Proofs:
+docs/privacy/noise.md#n6, free-presence.md#p3, private-mean.md#m1 and two-servers.md#rows.
 """
 
 from collections.abc import Callable

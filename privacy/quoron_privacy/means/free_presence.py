@@ -1,4 +1,4 @@
-"""Means of rows that say, for nothing, how many users answered: a length, a second moment.
+"""Means of rows that count the users who answered at no extra cost: of lengths, second moments, contrasts and columns.
 
     >>> from quoron_privacy.noise.streams import SeededNoise
     >>> length = LogLength.for_mu(users=1000, mu=0.05)
@@ -6,37 +6,12 @@
     >>> length.release(logs, np.ones(1000, bool), 1.0, SeededNoise(1).stream("length")).presence > 0.9
     True
 
-An asked user answers or counts as the zero row, and the divisor n is public: the users of a round, as planned. A
-mechanism's rows are laid out so that two users who answer are as far apart as a user and nobody. So a coordinate that
-says "here" costs no privacy, and the mean of it is the noisy share of users who answered.
+An absent user counts as the zero row, and the divisor n is public. Rows are laid out so that two users who answer are
+as far apart as a user and nobody: a coordinate that says "here" costs no privacy, and its mean is the noisy share of
+users who answered. With zero-out the same coordinates are weighted to a norm of 1, which halves the noise. Rows are
+whole numbers of a grid, rounded in the direction that only brings them nearer.
 
-| mechanism    | row of a user who answers, replace-one                   | two rows are apart |
-| ------------ | -------------------------------------------------------- | ------------------ |
-| `LogLength`  | (ℓ, √¾), ℓ the logarithm of a length scaled into [-½, ½] | 1                  |
-| `MomentMean` | (A / B into the unit Frobenius ball, 1), A a moment      | √2                 |
-
-`norm_counts` does the same for clipped vectors. With zero-out the same coordinates are weighted to a norm of 1, which
-halves the noise. All rows are whole numbers of a grid, rounded in the direction that only brings them nearer.
-Statements and proofs: docs/privacy/free-presence.md#p1 and free-presence#p2.
-
-Gradients of several predictions by their contrasts, of which there is one fewer, and sums of these.
-
-A loss that only differences of its predictions change, such as softmax, has gradients whose parts sum to zero over the
-K predictions. With orthonormal contrasts Q, (K, K - 1), whose columns sum to zero, Qᵀ keeps the length of every such
-gradient and drops a K-th of the coordinates, so of the noise (docs/privacy/whitened-tracking.md#w2).
-
-    >>> Contrasts(1, 3).of(np.array([[0.5, 1.0, -1.5]])).round(3).tolist()
-    [[-0.354, 1.837]]
-
-Where each column lies and how wide it is: a mean over users of a few bounded numbers a column.
-
-A user's moment tells the mean of its items and their root mean square about any place, column by column. Looked at in a
-window about c of half width w, with μ the mean, r the root mean square about c:
-
-    m = clip((μ - c) / w, ±1)    s = min(r / w, 1)    q = s²    z = 1[all items are at -1], 1[at 0], 1[at 1]
-
-|m| <= s <= 1, so the squares of what two users differ by in these, 3/2 of those of s and q and half of those of z, are
-never more than 5 together, where those of m alone may be 4. Statement and proof: docs/privacy/free-presence.md#p6.
+Statements and proofs: docs/privacy/free-presence.md#p1, #p2 and #p6. `norm_counts` does the same for clipped vectors.
 """
 
 from collections.abc import Callable, Iterator
@@ -394,7 +369,15 @@ _require_layout()  # once, where it is imported
 
 @dataclass(frozen=True, slots=True)
 class Contrasts:
-    """Between models of K parts of p numbers, one part after the other, and points of q parts; q = 1 where K is 1."""
+    """Between models of K parts of p numbers, one part after the other, and points of q parts; q = 1 where K is 1.
+
+    A loss that only differences of its predictions change, such as softmax, has gradients whose parts sum to zero over
+    the K predictions. With orthonormal contrasts Q, (K, K - 1), whose columns sum to zero, Qᵀ keeps the length of every
+    such gradient and drops a K-th of the coordinates, so of the noise (docs/privacy/whitened-tracking.md#w2).
+
+        >>> Contrasts(1, 3).of(np.array([[0.5, 1.0, -1.5]])).round(3).tolist()
+        [[-0.354, 1.837]]
+    """
 
     features: int  # p
     outputs: int  # K
@@ -471,6 +454,14 @@ class ColumnMean:
     | ------------------------------------------------------------------ | ------------------------------ |
     | outside its window                                                 | as at its end                  |
     | non-finite factor, no item beside a constant feature, absent user | the zero row; the divisor stays |
+
+    A user's moment gives the mean μ of its items and their root mean square r about c, column by column. In a window
+    about c of half width w:
+
+        m = clip((μ - c) / w, ±1)    s = min(r / w, 1)    q = s²    z = 1[all items are at -1], 1[at 0], 1[at 1]
+
+    |m| <= s <= 1, so the squares of what two users differ by in these, 3/2 of those of s and q and half of those of z,
+    are never more than 5 together, where those of m alone may be 4.
     """
 
     columns: int  # k

@@ -1,4 +1,4 @@
-"""What the learnt mean concludes from what it has released: typical length, shares of μ², radii, the mean itself.
+"""What the learnt mean concludes from its own releases: typical length, shares of μ², radii, an interval of one column.
 
     >>> counts = np.zeros(BINS)
     >>> counts[5:7] = 0.6, 0.4
@@ -6,19 +6,7 @@
     >>> round(length, 4), planned(length, 2.0, users=10_000, dimension=10, mu=0.2)[1].steps
     (0.0263, 4)
 
-What the learnt mean of one column concludes from what it has released: a scale, bins of place, an interval.
-
-    >>> from statistics import NormalDist
-    >>> scale = 0.026
-    >>> edges = bins_around(scale, 1.0, 5_000.0)
-    >>> shares = np.diff(np.array([NormalDist(0.0, 1.5 * scale).cdf(edge) for edge in edges]))
-    >>> found = interval_of(shares, np.full(len(shares), 0.001), edges, scale, 0.0004)
-    >>> 2.5 < found.high / scale < 5.5, abs(found.outside) < 0.01 * scale
-    (True, True)
-
 Functions of releases and of public numbers alone: nothing here can cost privacy, and what it gets wrong costs accuracy.
-In one dimension a clip needs no middle: users are clipped to [low, high], whose noise is that of its width. What users
-outside add is known from their released shares, as far as those stand out of their noise.
 How the rules were found: docs/privacy/private-mean.md, "What is made of the releases" and "One column".
 """
 
@@ -425,7 +413,11 @@ def combined(
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """What users are clipped to, and what is known of those outside."""
+    """What users are clipped to, and what is known of those outside.
+
+    In one dimension a clip needs no middle: users are clipped to [low, high], whose noise is that of its width. What
+    users outside add is known from their released shares, as far as those stand out of their noise.
+    """
 
     low: float
     high: float
@@ -511,6 +503,14 @@ def interval_of(shares: Vector, deviations: Vector, edges: Vector, scale: float,
     """Return the least of noise, of what users outside add to it, and of those whom nothing shows.
 
     `unit` is the noise of the mean for a width of one. All pairs of edges are tried.
+
+        >>> from statistics import NormalDist
+        >>> scale = 0.026
+        >>> edges = bins_around(scale, 1.0, 5_000.0)
+        >>> shares = np.diff(np.array([NormalDist(0.0, 1.5 * scale).cdf(edge) for edge in edges]))
+        >>> found = interval_of(shares, np.full(len(shares), 0.001), edges, scale, 0.0004)
+        >>> 2.5 < found.high / scale < 5.5, abs(found.outside) < 0.01 * scale
+        (True, True)
     """
     low, high = edges[:-1], edges[1:]
     least, deviation = _least(deviations, edges, scale), float(deviations.max())

@@ -1,4 +1,4 @@
-"""Means of clipped vectors that say, for nothing, how far users reach and how many answered.
+"""Means of clipped vectors that count, at no extra cost, users within the radius and users who answered.
 
     >>> from quoron_privacy.noise.streams import SeededNoise
     >>> mean = NormCountMean.for_mu(dimension=2, users=1000, mu=0.5)
@@ -7,20 +7,10 @@
     >>> bool(abs(released.presence - 1) < 0.05 and abs(released.mean[0] - 0.1) < 0.05)
     True
 
-A row is (c, √2 (1 - a), 1[a ≤ ⅔], 1), c = v / C scaled into the unit ball and a = ‖c‖. Two users' rows are as far apart
-as a user's and nobody's, so the last three coordinates cost nothing beside the mean of c. One release is
-`NormCountMean`, those of many rounds are `prefix_norm_counts`; both read `NormCountSum`. With zero-out the same
-coordinates are weighted to a norm of 1, which halves the noise. In `soft` rows h = min(1, √((1 - a)(1 + 3a))) stands
-for 1[a ≤ ⅔]: as cheap, and it falls to nothing where rows are clipped and not before. Statement and proof:
-docs/privacy/free-presence.md#p3 and free-presence.md#ac1.
+`NormCountMean` is one release, `PrefixNormCounts` those of many rounds with correlated noise; both read `NormCountSum`.
+Two users' rows are as far apart as a user's and nobody's, so the counts cost nothing beside the mean.
 
-The means of `norm_counts` over many rounds: those of vectors with noise that is correlated over the rounds.
-
-    >>> made = PrefixNormCounts.for_mu(dimension=3, users=50, mu=1.0, rounds=40, participations=4, separation=10)
-    >>> round(made.scale, 3), round(made.typical, 3)  # seed noise of the means, noise of a share
-    (0.124, 0.08)
-
-Statement and proof: docs/privacy/free-presence.md#p4, and #p5 where users come back.
+Statement and proof: docs/privacy/free-presence.md#p3 and #ac1; over many rounds #p4, and #p5 where users come back.
 """
 
 from dataclasses import dataclass
@@ -165,6 +155,9 @@ class NormCountMean:
     | ----------------------------------- | ------------------------------------------------ |
     | ‖v‖ above C                         | scaled down to it, a = 1                         |
     | v not finite, absent user           | the zero row, presence too; the divisor stays    |
+
+    With zero-out the coordinates are weighted to a norm of 1, which halves the noise. In `soft` rows 1[a ≤ ⅔] becomes
+    h = min(1, √((1 - a)(1 + 3a))): as cheap, and it falls to nothing where rows are clipped and not before.
     """
 
     dimension: int  # d
@@ -305,6 +298,10 @@ class PrefixNormCounts:
     | v not finite, absent user           | the zero row, presence too; the divisor stays    |
     | a release after the last round      | RunError: the column norm counts the rounds      |
     | more than k rounds of a user        | ConfigError: T > k b                             |
+
+        >>> made = PrefixNormCounts.for_mu(dimension=3, users=50, mu=1.0, rounds=40, participations=4, separation=10)
+        >>> round(made.scale, 3), round(made.typical, 3)  # seed noise of the means, noise of a share
+        (0.124, 0.08)
     """
 
     dimension: int  # d

@@ -1,52 +1,13 @@
-"""Private ranges: for each rotated coordinate a bin near the middle of what users hold, by the exponential mechanism.
+"""Private ranges of rotated coordinates, and the means that are clipped around them: truncated and winsorised.
 
-    cost(bin) = max(users below, users above);     P(bin) ∝ e^(-ε cost / 2)
-
-Replacing a user moves every cost by at most one, so a choice is ε-bounded-range. Weights are integers made so that this
-holds for them and not only for what they stand for, and the draw is exact.
-
-    >>> round(bounded_range_mu(1.0), 4)
-    0.6239
     >>> crude_mean_users(dimension=10, bins=64, mu=0.2367, failure=1e-3)
     871
 
-A mechanism is η-bounded-range when the log-likelihood ratio of two neighbouring datasets varies by at most η over its
-outputs. That is η-DP, η²/8-zCDP, and as hard to tell apart as N(0, 1) and N(μ, 1) with μ = 2 Φ⁻¹(1 / (1 + e^(-η/2))).
-The last converts exactly and is closed under sampling, so a round of many choices and one Gaussian is one number μ,
-and a run of rounds on random cohorts is `subsampling.wor_epsilon` of it.
+A `PrivateRange` chooses for each rotated coordinate a bin near the middle of the users. `TruncatedMean` clips to a ball
+around such a point, `WinsorisedMean` clamps every rotated coordinate to a box.
 
-Source: Bassily & Sun (2023), Algorithm 6, after Feldman & Steinke (2017). Proofs: docs/privacy/private-mean.md.
-
-The truncated mean: where users lie near one point, clip around that point and not around zero.
-
-    centre = crude mean, released privately;     release = centre + (1/n) Σ clip_C(x - centre) + N(0, σ² I)
-
-The noise follows the spread τ of the users and not the bound L on what one may send. The crude mean is a private range
-of every rotated coordinate, or a first Gaussian mean clipped at L, which is cheaper unless τ is very small against L.
-
-Source: Bassily & Sun (2023), Algorithm 1, with the noise added once and the clip around the crude mean. Statement,
-proof and constants: docs/privacy/private-mean.md.
-
-The winsorised mean: each rotated coordinate clamped around a bin that was chosen privately, then the noisy mean.
-
-    y_u = H D x_u;   a_j = a private choice of coordinate j;   z_j = a_j + (1/n) Σ_u clamp(y_uj - a_j, ±h) + N(0, σ²)
-    release = the first d coordinates of D H z
-
-A box in place of the ball of `truncated_mean`: where coordinates are near-Gaussian, h of three of their deviations
-leaves nearly nobody out, and √d₂ h is far below a radius that holds whole rows with a union bound.
-
-A user who is absent, or sends something not finite, is counted in *no* bin and adds zero to the residuals. Then leaving
-a user out lowers every cost by at most one, which is half as wide a bounded range, and moves the mean by h √d₂ / n.
-
-    >>> crude = PrivateRange(epsilon=0.01, bins=40, half_width=1.0)
-    >>> mean = WinsorisedMean.for_mu(users=10_000, crude=crude, half_width=0.1, mu=0.5, dimension=10)
-    >>> round(mean.noise.scale, 7)
-    0.0001602
-    >>> round(mean.mu(10), 3)
-    0.5
-
-Source: Levy, Sun, Amin, Kale, Kulesza, Mohri & Suresh (2021), as Bassily & Sun (2023), Appendix B, has it, with the
-Gaussian for the Laplace noise and half-widths of our own. Statement and proof: docs/privacy/winsorised-erm.md.
+Source: Bassily & Sun (2023), Algorithms 1 and 6, after Feldman & Steinke (2017); Levy et al. (2021). Proofs:
+docs/privacy/private-mean.md and docs/privacy/winsorised-erm.md.
 """
 
 import math
@@ -99,6 +60,11 @@ class PrivateRange:
     | absent or non-finite row          | counts as the zero vector: the number of users is fixed |
     | coordinate outside the range      | counts for the bin at that end                          |
     | several bins of equal cost        | equally likely                                          |
+
+        cost(bin) = max(users below, users above);     P(bin) ∝ e^(-ε cost / 2)
+
+    Replacing a user moves every cost by at most one. Weights are integers made so that the guarantee holds for them and
+    not only for what they stand for, and the draw is exact.
     """
 
     epsilon: float  # ε₁, of each coordinate
@@ -174,7 +140,16 @@ def _weight(cost: int, epsilon: float) -> tuple[int, int]:
 
 
 def bounded_range_mu(epsilon: float) -> float:
-    """Return the smallest μ for which every `epsilon`-bounded-range choice is μ-GDP, rounded up (private-mean#m1)."""
+    """Return the smallest μ for which every `epsilon`-bounded-range choice is μ-GDP, rounded up (private-mean#m1).
+
+    A mechanism is η-bounded-range when the log-likelihood ratio of two neighbouring datasets varies by at most η over
+    its outputs. That is η-DP, η²/8-zCDP, and as hard to distinguish as N(0, 1) and N(μ, 1), where
+    μ = 2 Φ⁻¹(1 / (1 + e^(-η/2))). The last converts exactly and is closed under sampling, so a round of many choices
+    and one Gaussian is one number μ.
+
+        >>> round(bounded_range_mu(1.0), 4)
+        0.6239
+    """
     positive(epsilon=epsilon)
     return gdp.pure_mu(epsilon / 2)
 
@@ -230,6 +205,12 @@ class TruncatedMean:
     | absent or non-finite row    | adds nothing; the divisor stays `users`                         |
     | row farther than `radius`   | moved towards the centre                                        |
     | crude is None               | clipped around zero, one release                                |
+
+        centre = crude mean, released privately;     release = centre + (1/n) Σ clip_C(x - centre) + N(0, σ² I)
+
+    The noise follows the spread τ of the users and not the bound L on a row. The crude mean is a private range of every
+    rotated coordinate, or a first Gaussian mean clipped at L, which is cheaper unless τ is very small against L. Unlike
+    Bassily & Sun (2023), Algorithm 1, noise is added once and the clip is around the crude mean.
     """
 
     users: int  # n, the divisor
@@ -336,6 +317,21 @@ class WinsorisedMean:
     | -------------------------- | ------------------------------------------------------------------ |
     | absent or non-finite row   | in no bin, residual zero; the divisor stays `users`                 |
     | coordinate beyond a_j ± h  | clamped to it                                                      |
+
+        y_u = H D x_u;  a_j = a private choice of coordinate j;  z_j = a_j + (1/n) Σ_u clamp(y_uj - a_j, ±h) + N(0, σ²)
+        release = the first d coordinates of D H z
+
+    Where coordinates are near-Gaussian, h of three of their deviations leaves nearly nobody out, and √d₂ h is far below
+    a radius that holds whole rows with a union bound. Absent users are in *no* bin, so leaving a user out lowers every
+    cost by at most one, which is half as wide a bounded range, and moves the mean by h √d₂ / n.
+
+        >>> crude = PrivateRange(epsilon=0.01, bins=40, half_width=1.0)
+        >>> mean = WinsorisedMean.for_mu(users=10_000, crude=crude, half_width=0.1, mu=0.5, dimension=10)
+        >>> round(mean.noise.scale, 7), round(mean.mu(10), 3)
+        (0.0001602, 0.5)
+
+    Source: Levy, Sun, Amin, Kale, Kulesza, Mohri & Suresh (2021), as Bassily & Sun (2023), Appendix B, has it, with the
+    Gaussian for the Laplace noise and half-widths of our own.
     """
 
     users: int  # n, the divisor

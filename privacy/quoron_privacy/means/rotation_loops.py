@@ -1,9 +1,7 @@
-"""The loops of `rotation`: an orthonormal fast Walsh-Hadamard transform of rows.
+"""Compiled loops of `rotation` and `private_range`: a fast Walsh-Hadamard transform, counts and clamped sums.
 
 Three index bits at a time are done in registers, the lowest ones by exchanging the lanes of one register; long rows are
 split until a block fits the first cache. Rows go one after the other: the bits do not depend on how many there are.
-
-The loops of `private_range`, and of `winsorised_mean`, which clamps around what it chooses.
 """
 
 from typing import Any
