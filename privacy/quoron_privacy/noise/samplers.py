@@ -1,11 +1,7 @@
-"""How the samplers of `noise.streams` sample: proposals of a Gaussian, digits of a Laplace variable, coins, choices.
+"""Exact samplers of `noise.streams`, as functions of uniform words: Gaussian, Laplace, coins, choices and subsets.
 
-Each is a function of uniform words, which `draw(n)` gives. What is sampled is said there, and proved in
+`draw(n)` gives n words. A Gaussian is a flat proposal on each of 255 bins and rejection (noise#n1). Proofs:
 docs/privacy/noise.md.
-
-Proposals of one standard normal variable on the grid, and what decides those that three words do not.
-
-Source: noise#n1, a flat proposal on each of 255 bins and rejection; docs/privacy/noise.md.
 """
 
 from bisect import bisect_right

@@ -1,29 +1,15 @@
-"""Independent streams of uniform words, and samplers that are exact on an integer grid.
-
-A stream is a function of (key, labels), and every start of a run has a label of its own (`noise.ahead.StartedNoise`):
-what one start draws comes again in no other, but in simulations, whose bits follow from the seed. Samplers return whole
-steps of a grid, never a rounded float: a release is then a post-processing of the exact continuous mechanism.
-Statements, proofs and error budget: docs/privacy/noise.md.
-
-Where a run's random words come from: a seed, for simulations and tests, or a secret key.
+"""Sources of a run's random words, their independent streams, and samplers that are exact on an integer grid.
 
     >>> noise = SeededNoise(7)
     >>> first, again = noise.stream("release", 3), noise.stream("release", 3)
     >>> bool((first.gaussian_steps(5) == again.gaussian_steps(5)).all())
     True
 
-Both differ in their words only: samplers are `noise.streams`', so a simulation tests the code that a deployment runs.
+A stream is a function of (key, labels). `SeededNoise` (simulations and tests) and `SecureNoise` differ in their words
+only, so a simulation tests the samplers that a deployment runs. Samplers return whole steps of a grid, never a rounded
+float: a release is then a post-processing of the exact continuous mechanism.
 
-Noise of one start of a run, drawn ahead: coming rounds' samples are made on other cores while users compute.
-
-    >>> from quoron_privacy.noise.streams import SeededNoise
-    >>> with NoiseAhead(SeededNoise(7), threads=2) as noise:
-    ...     noise.expect(("release", 3), 5)
-    ...     early = noise.stream("release", 3).gaussian_steps(5)
-    >>> bool((early == SeededNoise(7).stream("release", 3).gaussian_steps(5)).all())
-    True
-
-A stream is a function of its labels, so what is drawn ahead is what would have been drawn: the same bits, once.
+Statements, proofs and error budget: docs/privacy/noise.md.
 """
 
 import operator
@@ -318,7 +304,17 @@ def of_the_run(noise: NoiseSource) -> NoiseSource:
 
 
 class NoiseAhead(OtherStreams, AbstractContextManager["NoiseAhead"]):
-    """A source like `source`, with threads of its own for what is expected. A context manager, which ends them."""
+    """A source like `source`, with threads of its own for what is expected. A context manager, which ends them.
+
+    Coming rounds' samples are drawn on other cores while users compute. A stream is a function of its labels, so they
+    are bit-identical to those drawn when they are needed.
+
+        >>> with NoiseAhead(SeededNoise(7), threads=2) as noise:
+        ...     noise.expect(("release", 3), 5)
+        ...     early = noise.stream("release", 3).gaussian_steps(5)
+        >>> bool((early == SeededNoise(7).stream("release", 3).gaussian_steps(5)).all())
+        True
+    """
 
     def __init__(self, source: NoiseSource, *, threads: int) -> None:
         count(threads=threads)
