@@ -7,27 +7,11 @@
     (0.221, 0.956)
 
 Round t adds its contribution g_t and noise N_t, the noise chosen so that C N is independent Gaussian noise for a
-factorisation A = B C of prefix sums; the released sums then carry noise B Z. Source: Denisov, McMahan, Rush, Smith &
-Thakurta (2022). Proof, with everything in integers: docs/privacy/prefix-noise.md.
+factorisation A = B C of prefix sums (`factorise`); the released sums then carry noise B Z. A verification asks `mu`,
+which plays a user's rounds through the sampler, and not what a factorisation says of itself.
 
-What every strategy, a way to write prefix sums as B C, says of itself, and `factorise`, which finds one by its name.
-
-A is the lower triangular matrix of ones, C is lower triangular with ones on its diagonal and non-negative elsewhere.
-A factorisation streams C: `predict` gives Σ_{j < t} C[t, j] N_j from a memory of the noise N so far, `remember` adds
-N_t to it. Symbols and error bounds: docs/privacy/prefix-noise.md.
-
->>> for name in FACTORISATIONS:
-...     print(f"{name:13} {factorise(name, 128).max_error:.2f}")
-blt           2.61
-sqrt-toeplitz 2.61
-banded        3.17
-tree          7.48
-independent   11.31
-
-What correlated noise is worth as GDP by what it does: a user's rounds are played through the sampler itself.
-
-Who finds noise takes the column norm that a factorisation says of itself; who verifies a plan asks this. Statement:
-docs/privacy/prefix-noise.md#c2, prefix-noise#c3.
+Source: Denisov, McMahan, Rush, Smith & Thakurta (2022). Proof, with everything in integers:
+docs/privacy/prefix-noise.md.
 """
 
 import math
@@ -61,7 +45,11 @@ _PLAYED = 1 << 14  # users' first rounds up to which all are played where no one
 
 @dataclass(frozen=True, slots=True)
 class Factorisation:
-    """The numbers and the two streaming functions of one factorisation over a fixed number of rounds."""
+    """The numbers and the two streaming functions of one factorisation over a fixed number of rounds.
+
+    A is the lower triangular matrix of ones, C is lower triangular with ones on its diagonal and non-negative
+    elsewhere. From a memory of the noise N so far, `predict` gives Σ_{j < t} C[t, j] N_j; `remember` adds N_t to it.
+    """
 
     column_norm: float  # max_t ‖C[:, t]‖₂: how far one unit contribution moves C x
     row_norms: Floats  # ‖B[t, :]‖₂, shape (rounds,): noise of the t-th prefix sum per unit of seed noise
@@ -101,6 +89,14 @@ def factorise(
 
     `separation` is after how many rounds users may come back, and `participations` how often they take part; None: they
     do not come back, and as often as they may.
+
+        >>> for name in FACTORISATIONS:
+        ...     print(f"{name:13} {factorise(name, 128).max_error:.2f}")
+        blt           2.61
+        sqrt-toeplitz 2.61
+        banded        3.17
+        tree          7.48
+        independent   11.31
     """
     if name not in FACTORISATIONS:
         raise ConfigError(f"Expected factorisation in {sorted(FACTORISATIONS)}, got factorisation={name!r}.")

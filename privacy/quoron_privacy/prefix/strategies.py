@@ -1,20 +1,6 @@
-"""Strategies, ways to write prefix sums as B C, which `noise.factorise` finds by name, each with its source.
+"""Strategies to write prefix sums as B C, which `noise.factorise` finds by name: for one participation and for several.
 
-Symbols and error bounds: docs/privacy/prefix-noise.md.
-
-Users who come back: how far they reach, and `blt` and `banded`, each with a number fitted to how often and how soon.
-
-    >>> from quoron_privacy.prefix.noise import factorise
-    >>> for k, b in ((2, 50), (10, 10), (100, 1)):
-    ...     made = factorise("banded", 100, b)
-    ...     print(f"{made.coefficients[1]:.3f}", made.slots, f"{loudness(made, k, b):.2f}")
-    0.492 49 3.33
-    0.609 9 9.32
-    0.000 0 71.06
-
-What is minimised is κ(k, b) times the root mean square over rounds of ‖B[t, :]‖: the noise of a prefix sum per unit of
-Δ/μ, whose squares are what the bound of docs/privacy/srgd.md#u5 adds up. It depends on T, k and b alone.
-Statements and numbers: docs/privacy/prefix-noise.md#c3.
+Symbols and error bounds: docs/privacy/prefix-noise.md; for users who come back docs/privacy/prefix-noise.md#c3.
 """
 
 from collections.abc import Callable
@@ -266,7 +252,18 @@ def together(column: Floats, participations: int, separation: int) -> Floats:
 
 
 def loudness(made: Factorisation, participations: int, separation: int) -> float:
-    """Root mean square over rounds of the standard deviation of a prefix sum, per unit of sensitivity / μ."""
+    """Return κ(k, b) times the root mean square over rounds of ‖B[t, :]‖: noise of a prefix sum per unit of Δ/μ.
+
+        >>> from quoron_privacy.prefix.noise import factorise
+        >>> for k, b in ((2, 50), (10, 10), (100, 1)):
+        ...     made = factorise("banded", 100, b)
+        ...     print(f"{made.coefficients[1]:.3f}", made.slots, f"{loudness(made, k, b):.2f}")
+        0.492 49 3.33
+        0.609 9 9.32
+        0.000 0 71.06
+
+    Its squares are what the bound of docs/privacy/srgd.md#u5 adds up, so the fitted strategies minimise it.
+    """
     return reach(made, participations, separation) * float(np.sqrt(np.mean(made.row_norms**2)))
 
 
