@@ -3,39 +3,13 @@
     >>> mean = weighted_mean(1000, 950, kappa=1)
     >>> round(1000 * mean.sensitivity, 2)
     3.6
-    >>> mean, at = weighted_mean(8, 7, kappa=1), {"radius": 1.0, "reference": np.zeros(1)}
-    >>> answers = np.array([[0.0], [0.25], [0.5], [0.5], [0.5], [0.5], [0.75], [1e6]])
-    >>> seen = mean.observe(answers, np.ones(8, dtype=np.bool_), **at)
-    >>> seen.score, seen.weights.tolist(), mean.aggregate(answers, seen.weights, **at).round(3).tolist()
-    (50, [2, 2, 2, 2, 2, 2, 2, 0], [0.429])
 
-C answers y_j, a public length τ. The count h_j is of the answers within κτ of y_j, itself included. Its weight climbs
-from 0 at h_j = A to 1 at h_j = B, and the mean of all answers under these weights is released with noise. The *score*
-S = #{(i, j) : |y_i − y_j| <= τ} lies in [C, C²] and moves by at most 2(C − 1) with one user. Everything here holds for
-two neighbouring cohorts that both score at least C·k, and the bound falls with the larger of their scores
-(`shifts_at`); the tests of `lottery`, `laplace_test` and `above_threshold` see to it that nothing is released
-otherwise. No probability of failure enters.
+`neighbour_counts` counts the answers near each answer, which gives it a weight: used as it is in `weighted_mean`
+(outlier-mean#o1), as the chance of a coin in `random_inclusion` (outlier-mean#o2), the printed algorithm's form. The
+tests of `lottery`, `laplace_test` and `above_threshold` see to it that nothing is released of a cohort of low score.
 
-* `weighted_mean`: the weights are used as they are (outlier-mean#o1; κ = 2 by a core of close answers, κ = 1 by
-  averaging).
-* `random_inclusion`: each answer joins by a coin with its weight as chance (outlier-mean#o2), the printed algorithm's
-  form.
-
-Source: Lowy, Liu & Asi (2024), Algorithms 1 and 2, with constants and a ramp of our own.
-Statement, proof and symbols: docs/privacy/outlier-mean.md.
-
-How many answers lie within r of each answer: h_j = #{i : ‖y_i - y_j‖ <= r}, itself included, exact for every pair.
-
-    >>> import numpy as np
-    >>> points = np.array([[0.0], [1.0], [2.5], [np.nan]])
-    >>> counts = neighbour_counts(points, np.ones(4, dtype=np.bool_), (1.0, 2.0))
-    >>> counts.tolist(), score(counts[0])
-    ([[2, 2, 1, 1], [2, 3, 2, 1]], 6)
-
-One rule decides every pair: a and b are neighbours iff `loops.squared_distance(a, b)`, a float64 sum in a fixed order,
-is at most r · r as a float. The rule is symmetric, holds for each answer with itself and reads two rows only. So
-replacing an answer moves every other count by at most one and the score Σ_j h_j by at most 2(C - 1), in floating point
-as on paper. Most pairs are never computed, and the counts are those of the rule. Proof: docs/privacy/outlier-mean.md.
+Source: Lowy, Liu & Asi (2024), Algorithms 1 and 2, with constants and a ramp of our own. Statement, proof and symbols:
+docs/privacy/outlier-mean.md.
 """
 
 import math
@@ -108,6 +82,16 @@ def neighbour_counts(
 
     Raises:
         ConfigError: wrong shapes or a radius out of range; never because of a value in `points`.
+
+    One rule decides every pair: a and b are neighbours iff `loops.squared_distance(a, b)`, a float64 sum in a fixed
+    order, is at most r · r as a float. The rule is symmetric, holds for each answer with itself and reads two rows
+    only. So replacing an answer moves every other count by at most one and the score Σ_j h_j by at most 2(C - 1), in
+    floating point as on paper.
+
+        >>> points = np.array([[0.0], [1.0], [2.5], [np.nan]])
+        >>> counts = neighbour_counts(points, np.ones(4, dtype=np.bool_), (1.0, 2.0))
+        >>> counts.tolist(), score(counts[0])
+        ([[2, 2, 1, 1], [2, 3, 2, 1]], 6)
     """
     rows, present = _checked(points, answered, radii)
     counts: Integers = loops.counts(rows, present, radii, threads)
@@ -167,6 +151,15 @@ class OutlierMean:
 
     Weights and scores are integers, answers are rounded to a grid, so sums are exact and the same in every order.
     Everything is released relative to a public reference, which the caller adds after the noise.
+
+    Of C answers y_j the count h_j is of the answers within κτ of y_j, itself included. The weight of y_j climbs from 0
+    at h_j = A to 1 at h_j = B. The score is S = #{(i, j) : |y_i − y_j| <= τ}, in [C, C²].
+
+        >>> mean, at = weighted_mean(8, 7, kappa=1), {"radius": 1.0, "reference": np.zeros(1)}
+        >>> answers = np.array([[0.0], [0.25], [0.5], [0.5], [0.5], [0.5], [0.75], [1e6]])
+        >>> seen = mean.observe(answers, np.ones(8, dtype=np.bool_), **at)
+        >>> seen.score, seen.weights.tolist(), mean.aggregate(answers, seen.weights, **at).round(3).tolist()
+        (50, [2, 2, 2, 2, 2, 2, 2, 0], [0.429])
     """
 
     kind: Kind

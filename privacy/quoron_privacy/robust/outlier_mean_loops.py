@@ -1,21 +1,8 @@
-"""The loops of `outlier_mean`: a weighted sum of answers about one of them, in whole steps; all heights of a ramp.
+"""Compiled loops of `outlier_mean`: neighbour counts, weighted sums of answers in whole steps, heights of a ramp.
 
-Neighbour counts of wide answers: ‖a - b‖² from blocks of the exact Gram matrix, in doubt from the rule itself.
-
-For answers of up to some ten thousand numbers `neighbour_counts` decides most pairs by bounds and the rest in single
-precision. A network's rows are millions long: its buffers would not fit, and its error would leave all pairs in doubt.
-Here inner products of rows about a centre are summed in double precision over slices of columns. Every pair whose
-squared distance is farther from r² than the products' certified error is decided, every other one by the one rule,
-`squared_distance`. So the counts are those of the rule, whatever the order in which a library multiplies. There is no
-random projection: a user could hide any shift in its kernel.
-
-Memory beyond the answers: three blocks. Proof: docs/privacy/outlier-mean.md, "Wide answers".
-
-The loops of `neighbour_counts`: the rule, what decides most pairs without it, and single-precision products.
-
-Distances to one centre decide whole blocks by the triangle inequality; what is left goes through matrix products, and
-pairs within their certified error of the radius through the rule itself. So the counts are those of the rule whatever
-the products' precision, blocking and threads. Proof: docs/privacy/outlier-mean.md.
+Distances to one centre decide whole blocks of pairs by the triangle inequality, matrix products most of the others, and
+the rule, `squared_distance`, what lies within their certified error of the radius. So the counts are those of the rule
+whatever the products' precision, blocking and threads. Proof: docs/privacy/outlier-mean.md.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -65,6 +52,11 @@ def counts_by_gram(rows: Matrix, centre: NDArray[np.float64], radii: Sequence[fl
     """Return counts for each radius, (len(radii), C), of finite rows (C, d): how many are within it, itself included.
 
     `rule` gives the squared distance of two rows, and decides by `rule(a, b) <= r * r` wherever products cannot.
+
+    For answers of more than some ten thousand numbers: single-precision buffers would not fit, and their error would
+    leave all pairs in doubt. Inner products of rows about a centre are summed in double precision over slices of
+    columns. There is no random projection: a user could hide any shift in its kernel. Memory beyond the answers: three
+    blocks. Proof: docs/privacy/outlier-mean.md, "Wide answers".
     """
     size, dimension = rows.shape
     limits = np.array([radius * radius for radius in radii])

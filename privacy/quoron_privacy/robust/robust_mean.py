@@ -8,21 +8,10 @@
     >>> bool(np.abs(released - 3.0).max() < 0.1), mean.release(100 * rows, answered, SeededNoise(1))
     (True, None)
 
-All users are one cohort: the lottery test, the weighted mean without outliers, noise once. Honest users within `spread`
-of one point lie within τ = 2 · spread of one another, so each has them all within τ, and κ = 1 removes from there on.
+All users are one cohort: the lottery test, the weighted mean without outliers, noise once. `release` finds such a
+release, here and in algorithms, that passes its test although some answers are lost.
+
 Source: docs/privacy/outlier-mean.md#o1 and outlier-mean#o3. Statement: docs/privacy/private-mean.md#m5.
-
-One release of an outlier mean that passes its test although some answers are lost: calibrated, lowered, certified.
-
-    >>> target = Target(1.0, 1e-6, "lottery", "weighted", kappa=1)
-    >>> full, lowered = release(target, 1000, 1000**2), release(target, 1000, 990**2)
-    >>> full.mean.core, lowered.mean.core, lowered.test.chance(990**2) >= 0.999
-    (844, 816, True)
-
-A calibration at full concentration passes with its chance at S = C² only. A lottery for S = C² - s·C has all of its
-rungs lower by s·C; a Laplace test its core and threshold by s. Either passes with the same chance there, the
-aggregate's bound grows, and the noise with it. What is certified in the end is that release itself, by
-docs/privacy/outlier-mean.md.
 """
 
 import math
@@ -109,7 +98,17 @@ def least_noise(target: Target, cohort_size: int, score: int) -> float:
 
 
 def release(target: Target, cohort_size: int, score: int, *, name: str = "outlier mean") -> OneRelease:
-    """Return the release, certified. Raises Infeasible, in the name of `name`, where there is none."""
+    """Return the release, certified. Raises Infeasible, in the name of `name`, where there is none.
+
+        >>> target = Target(1.0, 1e-6, "lottery", "weighted", kappa=1)
+        >>> full, lowered = release(target, 1000, 1000**2), release(target, 1000, 990**2)
+        >>> full.mean.core, lowered.mean.core, lowered.test.chance(990**2) >= 0.999
+        (844, 816, True)
+
+    A calibration at full concentration passes with its chance at S = C² only. A lottery for S = C² - s·C has all of its
+    rungs lower by s·C; a Laplace test its core and threshold by s. Either passes with the same chance there; the
+    aggregate's bound grows, and the noise with it.
+    """
     budget, form, missed = (target.epsilon, target.delta), (target.kappa, target.kind), _missed(cohort_size, score)
     if target.test == "lottery":
         with suppress(Infeasible):
@@ -206,6 +205,9 @@ class RobustMean:
     | absent or non-finite row                  | an outlier                                             |
     | row far from most others                  | weight 0: it moves nothing but the chance of a release |
     | fewer than the declared share agree       | nothing is released, the less likely the fewer         |
+
+    Honest users within `spread` of one point lie within τ = 2 · spread of one another, so each has them all within τ,
+    and κ = 1 removes from there on.
     """
 
     radius: float  # τ: users within it of one another agree

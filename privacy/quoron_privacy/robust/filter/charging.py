@@ -1,19 +1,11 @@
-"""What an adaptive series of fixed-threshold tests costs when only the hits are counted.
+"""What a phase of the outlier filter costs: an adaptive series of tests of which only hits count, and one release.
 
-A test is a decision whose two outcomes are each within e^±e0 of one another between neighbouring datasets. The series
-stops at the `hits`-th hit; afterwards, unless it stopped, one μ-GDP release is made.
+A test's two outcomes are each within e^±e0 of one another between neighbouring datasets. The series stops at the
+`hits`-th hit; unless it stopped, one μ-GDP release is made. Calibration asks `looked_up`: the exact value of an
+adversary's game (`game_values`), averaged over the hidden cutoff by the first account. Verification asks `recounted`:
+value iteration from above (`recounted_values`), the law that is drawn and the second account. They share nothing.
 
-* `game_values` is exact: the value of the game in which an adversary picks every test (outlier-filter#f3).
-* `recounted_values` bounds the same by value iteration from above and the second account: what `verify` asks.
-
-Source: docs/privacy/outlier-filter.md#f3.
-
-What a phase of the outlier filter costs at each μ of its release: the game, averaged over the hidden cutoff.
-
-`looked_up` is what `calibrate` searches with, by tables of the game and the first account. `recounted` is what `verify`
-asks: the same by `recounted_values` and by the law that is drawn; it shares neither with it.
-
-Source: docs/privacy/outlier-filter.md#f1.
+Source: docs/privacy/outlier-filter.md#f1 and outlier-filter.md#f3.
 """
 
 import math

@@ -1,52 +1,13 @@
-"""Concentration scores: how close a user's answer lies to everyone else's, κ_i = Σ_j exp(-τ‖q_i - q_j‖), own term 1.
+"""Concentration scores κ_i = Σ_j exp(-τ‖q_i - q_j‖), own term 1, their certified bounds, and the users who pass a test.
 
-    >>> import numpy as np
     >>> scores(np.array([[0.0, 0.0], [0.0, 0.0], [1e9, 0.0]]), tau=1.0)
     array([2., 2., 1.])
 
-The norm is ℓ2, or ℓ∞ for boxes (docs/privacy/linf-filter.md#lf4): all else is the same.
+`lower_bounds` and `upper_bounds` take O(k·d + k·log k), without pairs; `decide` asks exact scores only of users whom
+they leave undecided. The norm is ℓ2, or ℓ∞ for boxes (docs/privacy/linf-filter.md#lf4).
 
-Every term is computed from its two rows alone, in double precision from direct differences, and rounded to a multiple
-of 2⁻³⁴. Sums of such terms are exact, so a score depends neither on the order of users nor on the number of threads,
-and replacing one user moves every other *computed* score by at most one, without any rounding slack. The expansion
-‖a‖² + ‖b‖² - 2⟨a, b⟩ is never used: it lets one user's magnitude change all scores at once.
-
-Source: Ghazi, Kumar, Liu & Manurangsi, "Nearly linear-time user-level DP-SCO", Algorithm 2. Sensitivities, error bound
-and symbols: docs/privacy/concentration-score.md.
-
-Certified lower and upper bounds of all concentration scores in O(k·d + k·log k), without looking at pairs.
-
-    >>> import numpy as np
-    >>> rows = np.array([[0.0], [0.1], [0.2], [50.0]])
-    >>> view = observe(rows)
-    >>> bool((lower_bounds(rows, view, tau=1.0) <= upper_bounds(view, tau=1.0)).all())
-    True
-
-Three inequalities, for distances r to any centre and any sets J of users:
-
-* Jensen, ℓ2 only:  κ_i >= Σ_J |J| exp(-τ √(‖q_i - mean_J‖² + var_J)), J running over disjoint shells, or with one J
-  alone, the crowd: that needs no order of users, and is enough for nearly everybody in an ordinary cohort;
-* triangle:         κ_i >= exp(-τ r_i) Σ_J exp(-τ r_j);
-* reverse triangle: κ_i <= Σ_j exp(-τ |r_i - r_j|), for all i at once by sorting and two linear recursions.
-
-All of them include the margin for rounding, theirs and that of `concentration.scores`: they hold for the *computed*
-score. Users beyond REACH/τ from the centre never enter a mean, so nothing overflows.
-
-Source: docs/privacy/concentration-score.md, where each bound and its margin is proved.
-
-Which users of a cohort count: those whose noisy concentration score exceeds a threshold, and the mean of the rest.
-
-    >>> import numpy as np
-    >>> answers = np.array([[0.0], [0.1], [np.nan], [1e9]])
-    >>> decide(answers, np.array([True, True, True, True]), tau=1.0, thresholds=np.full(4, 3), step=0.5).kept
-    array([ True,  True, False, False])
-
-User i is kept iff grid(κ_i) > threshold_i, where grid(κ) is κ in units of `step`, rounded to the nearest integer, and
-the thresholds F - ν_i were drawn beforehand, in the same units: comparisons are between integers. Certified bounds
-decide most users and exact scores the others, so decisions are those of all pairs, always.
-
-Source: Ghazi, Kumar, Liu & Manurangsi, Algorithm 2. Proof that the decisions are the same function of data and noise:
-docs/privacy/concentration-score.md.
+Source: Ghazi, Kumar, Liu & Manurangsi, "Nearly linear-time user-level DP-SCO", Algorithm 2. Sensitivities, bounds and
+their margins, proofs: docs/privacy/concentration-score.md.
 """
 
 import math
@@ -115,6 +76,11 @@ def scores(gradients: ArrayLike, tau: float, *, norm: Norm = "l2", threads: int 
 
     Raises:
         ConfigError: see `checked_rows`.
+
+    Every term is computed from its two rows alone, in double precision from direct differences, and rounded to a
+    multiple of 2⁻³⁴. Sums of such terms are exact, so a score depends neither on the order of users nor on the number
+    of threads, and replacing one user moves every other *computed* score by at most one, without any rounding slack.
+    The expansion ‖a‖² + ‖b‖² - 2⟨a, b⟩ is never used: it lets one user's magnitude change all scores at once.
     """
     rows = checked_rows(gradients, tau)
     each, work = norm == "linf", rows.size * len(rows) / 2
@@ -207,7 +173,20 @@ def _seen_from(centre: Vector, blocks: Vector, users: int, norm: Norm) -> View:
 
 
 def lower_bounds(gradients: Matrix, view: View, tau: float) -> Vector:
-    """For every user a number no larger than its computed score, and at least 1; shape (k,)."""
+    """For every user a number no larger than its computed score, and at least 1; shape (k,).
+
+    For distances r to any centre and any disjoint sets J of users, with the margin for rounding of both sides:
+
+    * Jensen, ℓ2 only:  κ_i >= Σ_J |J| exp(-τ √(‖q_i - mean_J‖² + var_J));
+    * triangle:         κ_i >= exp(-τ r_i) Σ_J exp(-τ r_j).
+
+    Users beyond REACH/τ from the centre never enter a mean, so nothing overflows.
+
+        >>> rows = np.array([[0.0], [0.1], [0.2], [50.0]])
+        >>> view = observe(rows)
+        >>> bool((lower_bounds(rows, view, tau=1.0) <= upper_bounds(view, tau=1.0)).all())
+        True
+    """
     inside = _within_reach(view, tau)
     if inside == 0:
         return np.ones(len(gradients))
@@ -270,7 +249,11 @@ def _jensen(gradients: Matrix, view: View, tau: float, inside: int, scale: float
 
 
 def upper_bounds(view: View, tau: float) -> Vector:
-    """For every user a number no smaller than its computed score; shape (k,)."""
+    """For every user a number no smaller than its computed score; shape (k,).
+
+    κ_i <= Σ_j exp(-τ |r_i - r_j|), for all i at once by sorting and two linear recursions; with the margin for
+    rounding.
+    """
     users, dimension = len(view.radii), len(view.centre)
     with np.errstate(over="ignore"):
         reach = np.minimum(tau * view.radii[view.order], REACH)  # 1-Lipschitz, so the inequality survives
@@ -329,6 +312,13 @@ def decide(
 
     Raises:
         ConfigError: wrong shapes, or `tau` or `step` out of range; never because of a value in `gradients`.
+
+    User i is kept iff grid(κ_i) > threshold_i; the thresholds F - ν_i were drawn beforehand, in the same units, so that
+    comparisons are between integers.
+
+        >>> answers = np.array([[0.0], [0.1], [np.nan], [1e9]])
+        >>> decide(answers, np.array([True, True, True, True]), tau=1.0, thresholds=np.full(4, 3), step=0.5).kept
+        array([ True,  True, False, False])
     """
     rows, present = _present(gradients, answered, tau, thresholds, step)
     limits = thresholds[present]

@@ -1,9 +1,4 @@
-"""The loops of `concentration`: every entry from its two rows alone, and sums of them in any order.
-
-The loops of `score_bounds`, on all threads: each piece of the users has sums of its own.
-
-The loop of `decisions`: the sum of the kept rows, whose bits no number of threads changes.
-"""
+"""Compiled loops of `concentration`: scores, bounds and sums of kept rows, bit-identical for any number of threads."""
 
 import math
 from collections.abc import Callable

@@ -1,8 +1,6 @@
-"""The loop of `outlier_filter.calibrate`. It proposes; `outlier_filter.verify` decides.
+"""Compiled loops of the outlier filter's calibration: a search over its parameters, and the fixed points of the game.
 
-Nothing here bears on privacy: a wrong proposal is refused or merely noisy.
-
-The loop of `charging`: the fixed points of the game, level by level.
+The search only proposes: `outlier_filter.verify` refuses a wrong proposal, so nothing in it bears on privacy.
 """
 
 import math

@@ -1,20 +1,12 @@
-"""Threshold tests with Laplace noise, decided in integers: is score + noise above the threshold?
+"""Threshold tests with Laplace noise, decided in integers, and the hidden cutoff after which a phase halts.
 
     >>> from quoron_privacy.noise.streams import SeededNoise
     >>> test = LaplaceThreshold(scale=2.0, threshold=10.0)
     >>> test.decide(np.array([90.0, -70.0]), SeededNoise(1).stream("filter", 0)).tolist()
     [True, False]
 
-Source: Dwork & Roth (2014), section 3.6, on a grid. Statement and proof: docs/privacy/noise.md#n5.
-
-The hidden cutoff: after how many filtered users a phase halts, drawn once a phase from a two-sided geometric law.
-
-    >>> from quoron_privacy.noise.streams import SeededNoise
-    >>> 1 <= HiddenCutoff(centre=5, decay=0.5).draw(SeededNoise(1).stream("cutoff", 0)) <= 9
-    True
-
-It hides whether one user was counted: shifted by one, the law changes by a factor of at most e^decay, except for its
-end points. Statement and proof: docs/privacy/outlier-filter.md; the draw: docs/privacy/noise.md#n7.
+Source: Dwork & Roth (2014), section 3.6, on a grid. Statements and proofs: docs/privacy/noise.md#n5 and noise.md#n7; of
+the cutoff docs/privacy/outlier-filter.md.
 """
 
 import math
@@ -90,7 +82,15 @@ class LaplaceThreshold:
 
 @dataclass(frozen=True)
 class HiddenCutoff:
-    """P(k) ∝ exp(-decay |k - centre|) on {1, ..., 2 centre - 1}, up to total variation centre · 2⁻⁹⁵."""
+    """P(k) ∝ exp(-decay |k - centre|) on {1, ..., 2 centre - 1}, up to total variation centre · 2⁻⁹⁵.
+
+    It hides whether one user was counted: shifted by one, the law changes by a factor of at most e^decay, except for
+    its end points.
+
+        >>> from quoron_privacy.noise.streams import SeededNoise
+        >>> 1 <= HiddenCutoff(centre=5, decay=0.5).draw(SeededNoise(1).stream("cutoff", 0)) <= 9
+        True
+    """
 
     centre: int  # the middle of the range; the papers' c
     decay: float  # the law's own ε for a shift by one; the papers' ε_c
