@@ -1,34 +1,15 @@
-"""The noise of one server, what a specification guarantees against one, and how long rows may be for it.
+"""Noise of one server of two: its guarantee against one server, how long rows may be, and the chain that labels it.
 
     >>> unit = unit_for(1.0, "clipped", "replace-one")
     >>> spec = MechanismSpec((RoundSpec((Block("sum", 9, unit, "clipped"),)),) * 4, participations=4)
     >>> round(server_mu(spec), 6)  # a user of all four rounds
     2.0
 
-Everything is in whole steps, 2³⁰ of which are a standard deviation of the noise of one server. Against an observer who
-knows neither server's noise, both count: √½ of that μ. Statement and proof: docs/privacy/two-servers.md#ts3.
+Everything is in whole steps, 2³⁰ of which are a standard deviation of the noise of one server. `ServerNoise` is
+labelled by the chain of lists (`next_chain`), so that no noise serves two histories. Against an observer who knows
+neither server's noise, both count: √½ of that μ.
 
-The noise is whole steps for every coordinate, a function of the server's key and of all lists so far:
-
-    >>> from quoron_privacy.two_servers.specification import Block, RoundSpec
-    >>> spec = MechanismSpec((RoundSpec((Block("sum", 4, 1 << 28, "clipped"),)),))
-    >>> noise = ServerNoise(b"k" * 32, "run", bytes(32), spec)
-    >>> bool((noise.of(0, [bytes(32)]) == noise.of(0, [bytes(32)])).all())
-    True
-
-Coordinator and second server have one each, with own keys. Labels are (key, run, plan, round, group, chain): no
-nonce, so equal lists give equal bits after a crash, and other lists independent noise. Correlated blocks subtract what
-earlier noise already puts into their row (prefix-noise#c2), of the same chains. docs/privacy/two-servers.md.
-
-The chain of lists: what noise is labelled by, so that no noise serves two histories.
-
-    >>> one = next_chain(FIRST, 0, [Entry(bytes(32), b"question", b"sealed")])
-    >>> one != next_chain(FIRST, 0, [Entry(bytes(32), b"question", b"other")])
-    True
-
-The coordinator's chain is of the rows that *it has added*; the second server's of the lists that it was sent, from
-which, with its keys, follows whose seals did not open. A list holds fingerprints and fresh ciphertexts, so nothing of
-anybody's data. Equal lists give equal chains; docs/privacy/two-servers.md#the-chain says why all lists must be in.
+Statement and proof: docs/privacy/two-servers.md#ts3; why all lists must be in: two-servers.md#the-chain.
 """
 
 from collections.abc import Iterable, Sequence
@@ -195,6 +176,14 @@ def next_chain(before: bytes, round_: int, entries: Iterable[Entry | tuple[bytes
     """Return the chain after the entries of all groups that entered a round's sums, 32 bytes; there may be none.
 
     ConfigError unless entries ascend by fingerprint, each once: so a user is in one group of a round at most.
+
+    The coordinator's chain is of the rows that *it has added*; the second server's of the lists that it was sent, from
+    which, with its keys, follows whose seals did not open. A list holds fingerprints and fresh ciphertexts, so nothing
+    of anybody's data.
+
+        >>> one = next_chain(FIRST, 0, [Entry(bytes(32), b"question", b"sealed")])
+        >>> one != next_chain(FIRST, 0, [Entry(bytes(32), b"question", b"other")])
+        True
     """
     if len(before) != 32:
         raise ConfigError(f"Expected a chain of 32 bytes, got {len(before)}.")
@@ -218,7 +207,18 @@ def simulated_chain(before: Sequence[bytes], round_: int) -> bytes:
 
 @dataclass(eq=False)
 class ServerNoise:
-    """See above; what earlier rounds left is kept beside it, and made again for other chains."""
+    """Whole steps for every coordinate, a function of the server's key and of all lists so far.
+
+    Coordinator and second server have one each, with own keys. Labels are (key, run, plan, round, group, chain): no
+    nonce, so equal lists give equal bits after a crash, and other lists independent noise. Correlated blocks subtract
+    what earlier noise already puts into their row (prefix-noise#c2), of the same chains; it is remembered for one
+    history, and computed again for another.
+
+        >>> spec = MechanismSpec((RoundSpec((Block("sum", 4, 1 << 28, "clipped"),)),))
+        >>> noise = ServerNoise(b"k" * 32, "run", bytes(32), spec)
+        >>> bool((noise.of(0, [bytes(32)]) == noise.of(0, [bytes(32)])).all())
+        True
+    """
 
     key: bytes = field(repr=False)
     run: str

@@ -1,4 +1,4 @@
-"""Integer rows of users, by what a round asks, and their exact sums in ℤ/2⁶⁴.
+"""Integer rows of users, by what a round asks, and their exact sums and masks in ℤ/2⁶⁴.
 
     >>> spec = RoundSpec((Block("gradient", 2, 1 << 28, "clipped"),))
     >>> reduction = ClippedRows(spec, norm=1.0)
@@ -8,18 +8,10 @@
 
 A row is what one user masks: weights, the root of two of a moment's entries and all else stand *in* it, so that nothing
 but a sum of whole steps is left to do. Everything is cut towards zero; a row that is not finite, or not there, is the
-zero row. What two rows of a kind are apart, and proofs: docs/privacy/two-servers.md#rows.
+zero row. Words are np.uint64, which wraps around: no float and no signed sum is near. On the wire numbers are
+little-endian.
 
-Arithmetic in ℤ/2⁶⁴: masks, sums that wrap around, and what an admissible row is, decided in whole numbers.
-
-    >>> seed = bytes(range(32))
-    >>> row = np.array([3, -4], np.int64)
-    >>> masked = added(row, mask(seed, 2))
-    >>> signed(masked - mask(seed, 2)).tolist()
-    [3, -4]
-
-np.uint64 throughout: it wraps around, which is the ring; no float and no signed sum is near. On the wire numbers are
-little-endian. Statement and proof: docs/privacy/two-servers.md.
+What two rows of a kind are apart, and proofs: docs/privacy/two-servers.md#rows.
 """
 
 from collections.abc import Callable
@@ -92,7 +84,12 @@ def less(total: Words | Integers, *terms: Words | Integers) -> Words:
 
 
 def mask(seed: bytes, k: int) -> Words:
-    """Return the first k words of ChaCha20 under a seed of 32 bytes for one mask: uniform in the ring, (k,)."""
+    """Return the first k words of ChaCha20 under a seed of 32 bytes for one mask: uniform in the ring, (k,).
+
+    >>> masked = added(np.array([3, -4], np.int64), mask(bytes(range(32)), 2))
+    >>> signed(masked - mask(bytes(range(32)), 2)).tolist()
+    [3, -4]
+    """
     return np.frombuffer(_stream(seed, 0, 8 * k), "<u8").astype(np.uint64, copy=False)
 
 

@@ -1,29 +1,15 @@
-"""The specification of a plan for two servers: what rows each round admits, in whole steps of one noise.
+"""The specification of a plan for two servers: what rows each round admits, in whole steps of one server's noise.
 
     >>> moment = RoundSpec((Block("moment", 6, 1 << 28, "moment"),))
     >>> spec = MechanismSpec((moment,))
     >>> MechanismSpec.read(spec.as_json()) == spec, len(spec.digest())
     (True, 32)
 
-Every coordinate of every round gets ⌊2³⁰ Z⌋ from each server, so a step is 2⁻³⁰ of a standard deviation, and how much
-noise a plan wants is said by how *long* its rows are: U steps. No scale, radius, iterate or state is in a spec; both
-servers and every client derive it from the plan alone. What rows of a kind are, and how far apart two of them can be:
-docs/privacy/two-servers.md#rows.
+Every coordinate of every round gets ⌊2³⁰ Z⌋ from each server, so how much noise a plan wants is said by how *long* its
+rows are: U steps. No scale, radius, iterate or state is in a spec; both servers and every client derive it from the
+plan alone (`spec_of`).
 
-From the mechanisms of a plan to its specification: one unit of a row in whole steps of one server's noise.
-
-A plan of two servers is one of a single server that has as much noise as both. So half of the variance is each one's,
-and a step is 2⁻³⁰ √½ of a deviation of what is released. Statement and proof: docs/privacy/two-servers.md.
-
-Public groups of users with a sum each, and the coordinatewise median of their means: one vandal moves no model.
-
-    >>> [round(noise_factor(groups), 2) for groups in (1, 3, 5)]
-    [1.0, 2.01, 2.68]
-    >>> median(np.array([[1.0, 5.0], [2.0, 4.0], [1e9, -1e9]])).tolist()
-    [2.0, 4.0]
-
-A user is in one group, so a release of every group costs what one release does. Statement and proof:
-docs/privacy/two-servers.md#ts6.
+What rows of a kind are, and how far apart two of them can be: docs/privacy/two-servers.md#rows.
 """
 
 import json
@@ -231,7 +217,14 @@ def _read(made: Mapping[str, Any]) -> RoundSpec:
 
 
 def median(means: Matrix) -> Vector:
-    """Return the coordinatewise median of released means (groups, d): of an even number the mean of the middle two."""
+    """Return the coordinatewise median of released means (groups, d): of an even number the mean of the middle two.
+
+    A user is in one group, so a release of every group costs what one release does, and one adversarial group moves no
+    model (docs/privacy/two-servers.md#ts6).
+
+        >>> median(np.array([[1.0, 5.0], [2.0, 4.0], [1e9, -1e9]])).tolist()
+        [2.0, 4.0]
+    """
     if means.ndim != 2 or not len(means) or not np.isfinite(means).all():
         raise ConfigError(f"Expected finite means, one row a group, got shape {means.shape}.")
     made: Vector = np.median(means, axis=0)
@@ -243,6 +236,9 @@ def noise_factor(groups: int) -> float:
     """Noise of the median of so many means of equal groups, over that of one mean of all; odd numbers of groups.
 
     √(∫ x² f(x) dx) · groups, f the density of the middle one of so many standard normal variables.
+
+        >>> [round(noise_factor(groups), 2) for groups in (1, 3, 5)]
+        [1.0, 2.01, 2.68]
     """
     count(groups=groups)
     if groups % 2 == 0:
@@ -278,6 +274,9 @@ def spec_of(
 
     >>> spec_of([(2, (("row", "clipped", 3, 0.25),))], "replace-one", participations=2).rounds[1].blocks[0].unit
     379625062
+
+    A plan of two servers is one of a single server that has as much noise as both. So half of the variance is each
+    one's, and a step is 2⁻³⁰ √½ of a deviation of the release.
     """
     made = [
         each
