@@ -13,7 +13,6 @@ docs/privacy/group-privacy.md#g2.
 """
 
 import math
-from collections.abc import Callable
 from functools import lru_cache, partial
 
 import numpy as np
@@ -26,7 +25,6 @@ from quoron_privacy.errors import ConfigError, count, non_negative, positive, pr
 from quoron_privacy.release import Adjacency
 
 Vector = NDArray[np.float64]
-_Delta = Callable[[float], float]
 
 _LOST = 1e-22  # chance of more chosen items than are resolved: those count as all m
 _ROUNDING = 4e-15  # of the tails that a profile is the difference of
