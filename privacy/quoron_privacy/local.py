@@ -6,9 +6,8 @@
 Every constant is exact: the printed 4 ln(t/γ)/ε² reports a coordinate are too few by a factor of about sixteen, and the
 printed budget of a user who sends both reports is 1.5 ε.
 
-The coordinator goes from noisy bits to a crude mean, and from noisy vectors to a mean. Users are dealt to the rotated
-coordinates in public, the same number to each; every group's counts name a bin. All of that handles reports that are
-private already, so nothing in it can harm a guarantee, and an adversarial report counts for as much as one honest one.
+Reports are private before the coordinator turns noisy bits into a crude mean and noisy vectors into a mean, so nothing
+here can harm a guarantee, and an adversarial report counts for as much as one honest one.
 
 Source: Bassily & Sun (2023), Algorithms 2 and 3. Statements and proofs: docs/privacy/local-model.md.
 """
