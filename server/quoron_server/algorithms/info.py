@@ -1,8 +1,6 @@
-"""What the registry says about one algorithm. What a plan says is asked of its own `Parameters`.
+"""What the registry says of an algorithm, and how sure its predicted excess risk is; of a plan ask its `Parameters`.
 
-Predicted excess risk from public facts only: it ranks plans and never sets noise; and how sure it is.
-
-A `Factor` makes a bound of what a planner predicts; `averaged_sgd` is the model that most of them share.
+A prediction is from public facts only: it ranks plans and never sets noise. A `Factor` makes a bound of it.
 """
 
 import math

@@ -1,22 +1,11 @@
-"""The papers that algorithms come from, each once: for `quoron show algorithms`, CITATION.cff and references.bib.
+"""The papers that algorithms come from, once each, and rows of their tables that nobody can run, with the reason.
 
     >>> origin = repaired(GHAZI_2026.at("Algorithms 1 and 2"))
     >>> print(origin)
     repaired: Ghazi, Kumar, Liu & Manurangsi (2026), Algorithms 1 and 2
 
-Fields are those of the published versions, as their own pages, public indices or the bibliographies of the four papers
-print them. What could not be checked is left out.
-
-Rows of the papers' tables that nobody can run, listed with the reason: outside the registry, and never planned.
-
-    >>> count = subsets(100_000, deletions(1.0, 1e-6))
-    >>> round(count, 1)  # decimal digits
-    62.9
-
-Ghazi et al. (2023) look for a stable set of users: a subset of which, after up to κ deletions, the empirical minimiser
-moves little under all further deletions of order κ; it is then released with noise. For general convex losses we know
-of no way to find one but to minimise over every subset, and a count says what that is. It is a count for *this search*,
-not a proof that there is no other.
+For `quoron show algorithms`, CITATION.cff and references.bib. Fields are those of the published versions, as their own
+pages, public indices or the bibliographies of the four papers print them. What could not be checked is left out.
 """
 
 import math
@@ -336,7 +325,16 @@ def deletions(epsilon: float, delta: float) -> int:
 
 
 def subsets(users: int, deleted: int) -> float:
-    """log10 of the number of ways to delete `deleted` of `users`; 0 where there are not as many."""
+    """log10 of the number of ways to delete `deleted` of `users`; 0 where there are not as many.
+
+    Ghazi et al. (2023) look for a stable set of users: a subset of which, after up to κ deletions, the empirical
+    minimiser moves little under all further deletions of order κ; it is then released with noise. For general convex
+    losses we know no search but to minimise over every subset. This counts *that search*; it does not prove that there
+    is no other.
+
+        >>> round(subsets(100_000, deletions(1.0, 1e-6)), 1)  # decimal digits
+        62.9
+    """
     if deleted >= users:
         return 0.0
     ways = math.lgamma(users + 1) - math.lgamma(deleted + 1) - math.lgamma(users - deleted + 1)

@@ -1,17 +1,11 @@
-"""What is done with every algorithm alike: planning with a minimum cohort, the check of a whole promise, what it is
-worth in μ.
+"""What is done with every algorithm alike: plans with a minimum cohort, checks of the guarantee, its worth in μ.
 
     info = ALGORITHMS["tracking-srgd"]
     plan = info.plan(problem, Privacy(2.0, 1e-6))
     algorithm = info.make(plan)          # verifies the plan first
 
-No algorithm knows of this module, nor of the minimum cohort and the data quality check that it puts around one.
-
-Before its first round a guarantee may pay for a data quality check, and for bounds that nobody declared. Each is paid
-out of any algorithm whose guarantee is a μ, which is chosen for what is left. What is estimated, and with which noise,
-is fixed before any value is looked at, as is the part of μ that is left. Which columns, which algorithm and which
-numbers come after may depend on what was released: every part's μ is fixed beforehand, and so they compose.
-Statements and proofs: docs/privacy/data-quality.md, docs/privacy/private-bounds.md#b1.
+No algorithm knows of this module, nor of the minimum cohort, the data quality check and the private bounds that it puts
+around one.
 """
 
 import math
@@ -59,7 +53,13 @@ ABOVE_ZERO = "step_size", "inverse_step", "rate"  # options that more than one p
 
 
 def with_estimates(own: RunPlan, paid: "EstimatedBounds", epsilon: float, delta: float) -> RunPlan:
-    """The whole plan of (ε, δ) whose rest, made for what the estimates leave, is `own`."""
+    """The whole plan of (ε, δ) whose rest, made for what the estimates leave, is `own`.
+
+    A guarantee may pay for a data quality check, and for bounds that nobody declared, before the first round. What is
+    estimated, with which noise, and the part of μ that is left are fixed before any value is read. Columns, algorithm
+    and numbers may then depend on what was released: the μ of every part is fixed beforehand, so they compose.
+    Statements and proofs: docs/privacy/data-quality.md, docs/privacy/private-bounds.md#b1.
+    """
     return replace(own, guarantee=replace(own.guarantee, epsilon=epsilon, delta=delta, estimates=paid))
 
 

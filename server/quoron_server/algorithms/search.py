@@ -1,16 +1,11 @@
-"""One search for all planners: candidates, the least predicted risk of them, and what works out exactly.
-
-    tried = (Candidate(risk, price, option values) ...)        with their risks, by estimates or by exact noise
-    best(tried)                                                of about the least risk, the cheapest
-    exactly(ranked(tried), calibrate)                          the first whose theorem has parameters for it
-
-All of it is about public numbers: a plan is as private as its calibration says, whichever candidate is taken.
+"""What planners share: a search for the least predicted risk, the slack of samplers, and checks of options and plans.
 
     >>> tried = [Candidate(1.00, (64,), "many"), Candidate(1.04, (16,), "few"), Candidate(1.30, (4,), "fewest")]
     >>> best(tried).of, [candidate.of for candidate in ranked(tried)]
     ('few', ['few', 'many', 'few', 'fewest'])
 
-What every planner leaves to its samplers, and what every `verify` asks of a plan, said once.
+Among candidates of about the least risk `best` takes the cheapest, and `exactly` the first whose theorem has parameters
+for it. All of it is about public numbers: a plan is as private as its calibration says, whichever candidate is taken.
 """
 
 import math

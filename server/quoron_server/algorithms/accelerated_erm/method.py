@@ -14,16 +14,6 @@ releases depends on data. Everything sent out is a function of releases: trust m
 
 Source: Lowy, Liu & Asi (2024), Algorithms 2 and 3, section 4 and remark 3.6; where this differs from the paper, and
 why, and the proof: docs/privacy/accelerated-erm.md.
-
-Options and public numbers of `accelerated-erm`.
-
-One released gradient: a private test of the cohort, the mean without outliers, Gaussian noise.
-
-    q_u = what the cohort answers;    r = a public reference, the last released gradient
-    S   = #{(u, v) : ‖q_u - q_v‖ <= τ};   a private test of S decides whether anything is released
-    g   = r + (mean of q_u - r, outliers weighing nothing) + N(0, σ² I)
-
-or, without a test, g = r + (1/K) Σ clip_C(q_u - r) + N(0, σ² I).
 """
 
 import math

@@ -1,15 +1,12 @@
-"""Plans of `accelerated-erm`: the best candidates calibrated exactly, and the independent re-check.
+"""Plans of `accelerated-erm`: candidates by predicted excess risk, exact calibration, the independent re-check.
 
-Every phase may spend all of (ε, δ), because phases share no user (docs/privacy/accelerated-erm.md#e1).
+On a quadratic of one curvature everything is linear: the error of the model is the start's, the noise of every step and
+the sampling error of every phase, times the responses of `acsa`. Where the curvature is unknown, the stage bound of
+AC-SA, the stability of regularised minimisers and the distance between phases are added up: an upper bound, usually far
+above what is measured. Predictions rank plans and never set noise. Phases share no user, so each may spend all of (ε,
+δ).
 
-Candidates of `accelerated-erm` and their predicted excess risk; ranks plans and never sets noise.
-
-On a quadratic of one curvature everything is linear: the error of the model is the start's, each step's noise and each
-phase's sampling error, times the responses of `acsa` (`_isotropic`). Where the curvature is unknown, the stage bound of
-AC-SA, the stability of regularised minimisers and the distance between phases are added up (`_bounded`;
-docs/privacy/accelerated-erm.md#e2): an upper bound, usually far above what is measured.
-
-`accelerated-erm` in the registry.
+Source: docs/privacy/accelerated-erm.md#e1 and accelerated-erm.md#e2.
 """
 
 import math

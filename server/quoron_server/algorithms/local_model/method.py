@@ -5,15 +5,12 @@
     ĝ_t = mean of the reports c_t + clip_{C_t}(∇F_u(y_t) - c_t) + N(0, (C_t σ)² I), noise by each client
     x_{t+1} = Proj(x_t - η_t ĝ_t);   a_{t+1} = x_{t+1}/γ_t + (1 - 1/γ_t) a_t;              model a_T
 
-With the last ĝ as the centre some smaller interactions may come before: they find it at x_0, and make no step.
-
-Every user answers one question of the run (with `reports = "split"` two, at parts of the budget), so the report is that
+With the last ĝ as the centre some smaller interactions may come before: they find it at x_0, and make no step. Every
+user answers one question of the run (with `reports = "split"` two, at parts of the budget), so the report is that
 user's whole part in it. All randomness of the server is public: it comes from the plan's seed, and never from `noise`.
 
 Source: Bassily & Sun (2023), Algorithm 5, with the step from x_t and the projection that the printed line leaves out.
 Statement and proof: docs/privacy/local-model.md.
-
-Public numbers of `local-model`.
 """
 
 import math

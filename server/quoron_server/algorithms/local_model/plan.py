@@ -1,15 +1,11 @@
 """Plans of `local-model`: estimator, steps and step size by predicted risk, group sizes by local-model#r3, a re-check.
 
-Every user sends one report at the full (ε, δ), or two at parts of it, so a plan has one thing to prove: each report.
-docs/privacy/local-model.md#r5.
+On a quadratic of one curvature the steps, those of `acsa` without strong convexity and with Ls = β, are linear. So the
+error of the model is a sum of responses: to the start point and to the error of every gradient estimate. Where the
+curvature is unknown the proved bound ranks plans instead (local-model#r6). Predictions never set noise: a plan proves
+that every report is (ε, δ)-private, or two at parts of it.
 
-Predicted excess risk of accelerated steps with fresh users, from public facts; it ranks plans and never sets noise.
-
-On a quadratic of one curvature the steps are linear, so the error of the model is a sum of responses: to the start
-point and to the error of every gradient estimate. The steps are those of `acsa` without strong convexity, Ls = β.
-Where the curvature is unknown the proved bound ranks plans instead: docs/privacy/local-model.md#r6.
-
-`local-model` in the registry.
+Source: docs/privacy/local-model.md#r5.
 """
 
 import math

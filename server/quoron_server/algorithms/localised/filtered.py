@@ -1,17 +1,13 @@
-"""Localised SGD with a noisy-threshold outlier filter: Ghazi, Kumar, Liu & Manurangsi, Algorithms 1 and 2, repaired.
+"""Localised SGD with a noisy-threshold outlier filter, planned: Ghazi, Kumar, Liu & Manurangsi, Algorithms 1 and 2.
 
 In every round user i of the cohort is kept when κ_i + Lap(λ) > F, κ_i its concentration score; the step uses the mean
 of the kept. A phase halts, and releases nothing new, when the users filtered in it reach a hidden random cutoff.
 Otherwise a public average of its iterates is released with Gaussian noise whose scale rests on the concentration of
 user averages (1/√m), not on the worst gradient. Gradients are not clipped: contraction needs true gradients of convex
-smooth losses.
+smooth losses. The numbers that a plan chooses bear on utility alone.
 
-Changed from print, with docs/privacy/outlier-filter.md#f1: integer cutoff apart from λ, halting that does not
-show when, projected releases, explicit constants. As printed: `printed.ghazi.Filter`.
-
-Choosing the numbers of filtered SGD: the distance between ordinary users, cohort size, phases, steps.
-
-Everything here bears on utility alone; the guarantee is what the filter's `verify` certifies for the result.
+Repaired with docs/privacy/outlier-filter.md#f1: integer cutoff apart from λ, halting that does not show when, projected
+releases, explicit constants. As printed: `printed.ghazi.Filter`.
 """
 
 import math

@@ -1,15 +1,7 @@
-"""Choosing phases, steps and cohort sizes for localised SGD by predicted excess risk.
+"""Plans of localised SGD: phases, steps and cohort sizes by predicted risk, and what rules without outliers share.
 
 The papers' factor 4 and log n phases are for the proof of a rate; privacy holds for every public choice, so the plan
 takes the one with the least predicted risk (docs/privacy/outlier-filter.md).
-
-What the rules that leave outliers out have in common: how far apart users are taken to lie, and in which norm.
-
-The two norms that localised SGD may measure users' answers in, and what a theorem needs of problem and plan in each.
-
-ℓ2: any closed convex domain, convex β-smooth losses. ℓ∞: a box, and losses whose Hessians are diagonally dominant, with
-row sums of at most β∞. Every step of the theorems uses the triangle inequality, a bound on how far users' gradients
-move, and steps projections that bring no two points farther apart; all hold in both: docs/privacy/linf-filter.md#lf4.
 """
 
 import math
@@ -258,7 +250,13 @@ def require_contraction(plan: RunPlan) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """A norm, and a problem's public numbers in it."""
+    """A norm, and a problem's public numbers in it.
+
+    ℓ2: any closed convex domain, convex β-smooth losses. ℓ∞: a box, and losses whose Hessians are diagonally dominant,
+    with row sums of at most β∞. Every step of the theorems uses the triangle inequality, a bound on how far users'
+    gradients move, and steps and projections that bring no two points farther apart; all hold in both
+    (docs/privacy/linf-filter.md#lf4).
+    """
 
     norm: Norm
     beta: float  # of every user's average gradient, as a map of this norm into itself

@@ -5,15 +5,13 @@
     g_t       c_t + (1/B) Σ_{u in cohort t} clip_{C_t}(∇F_u(x_t) - c_t) + N(0, (C_t σ)² I)
     x_{t+1}   Proj(x_t - η g_t);                         model: mean of the last `suffix` iterates
 
-Cohorts are drawn by the secret noise, afresh in every round: B users without replacement, or each user by a coin.
-Every round, given its cohort and all earlier releases, is μ-GDP: the range by its choices, the rest by its Gaussian.
-Losses whose slope jumps are replaced by their Moreau envelope on request, or where centres need a smooth loss.
+Cohorts are drawn by the secret noise, afresh in every round: B users without replacement, or each user by a coin. Every
+round, given its cohort and all earlier releases, is μ-GDP: the range by its choices, the rest by its Gaussian. Losses
+whose slope jumps are replaced by their Moreau envelope on request, or where centres need a smooth loss.
 
 Source: `mean-sgd` is Bassily & Sun (2023), Algorithm 4 with the mean of Algorithm 1, noise once around the centre that
-was released; the centre of `recentred-sgd` is ours. As printed: `printed.bassily_sun`.
-Statement and proof: docs/privacy/mean-sgd.md.
-
-Public numbers of `mean-sgd` and `recentred-sgd`.
+was released; the centre of `recentred-sgd` is ours. As printed: `printed.bassily_sun`. Statement and proof:
+docs/privacy/mean-sgd.md.
 """
 
 from dataclasses import dataclass, replace

@@ -1,10 +1,4 @@
-"""Plans of `group-dp-sgd` and `group-dp-sgd-zero-out`: DP-SGD on items, calibrated for all items of one user at once.
-
-The noise is that of the exact mixture of Gaussians (group-privacy#g2), not of m times an item's ε. The mean's noise is
-about C √T / (n μ) whatever the rate: that of descent on full batches of users, with a clip on items in place of
-averages.
-
-Item-level DP-SGD whose noise protects all items of a user: group privacy by secret coins on items.
+"""Item-level DP-SGD whose noise protects all items of a user, and its plans: group privacy by secret coins on items.
 
     in round t every place 1 .. m of every user is chosen by a secret coin of its own with chance q
     s_u = Σ_{chosen places of u that have an item} clip_C(∇f(x_t; z))        computed by the client
@@ -12,7 +6,9 @@ Item-level DP-SGD whose noise protects all items of a user: group privacy by sec
     model = uniform average of the last `suffix` iterates
 
 Only users with a chosen place are asked, and each is sent its own places alone. A place without an item adds zero, the
-divisor is fixed. Everything sent out is private: trust model `central-broadcast`.
+divisor is fixed. Everything sent out is private: trust model `central-broadcast`. The noise is that of the exact
+mixture of Gaussians, not of m times an item's ε; the mean's noise is about C √T / (n μ) whatever the rate.
+
 Proof: docs/privacy/group-privacy.md#g2.
 """
 

@@ -3,26 +3,10 @@
     g_t = (1/B) Σ_{u in cohort t} clip_C(∇F_u(x_t)) + N(0, σ² I);   x_{t+1} = Proj(x_t - η g_t)
     model = uniform average of the last `suffix` iterates
 
-Another optimiser may take the step. With an adaptive clip the norm C_t follows the users, privately: rows enter in
-units of it, and noisy shares that say how far they reach set the next one (docs/privacy/free-presence.md#ac1).
-
-    g_t = C_t ((1/B) Σ clip_1(∇F_u(x_t)/C_t) + N(0, σ² I));   C_{t+1} from noisy shares of the same rows
-
-The state machine of every baseline in this family; what differs is how cohorts are drawn and what that costs:
-disjoint (one pass), a fresh uniform subset each round, or Poisson. An absent user contributes exactly zero and the
-divisor stays B. Everything sent out is private: trust model `central-broadcast`.
-
-How cohorts are drawn, and what a promise of runs on such cohorts rests on.
-
-How a clip norm follows the users: by the noisy shares that a mean of clipped rows tells for nothing.
-
-    >>> import numpy as np
-    >>> clip = AdaptiveClip(0.5, "replace-one")
-    >>> released = MeanAndCounts(np.zeros(1), 0.9, 1.0, 1.0, 0)  # rows a tenth as long as the clip norm
-    >>> clip.following(1.0, released, 0.05, Presence(), 1.0)[0]
-    0.35
-
-Statement and proof: docs/privacy/free-presence.md#ac1.
+The state machine of every baseline in this family; what differs is how cohorts are drawn and what that costs: disjoint
+(one pass), a fresh uniform subset each round, or Poisson. Another optimiser may take the step, and the clip norm may
+follow the users (`AdaptiveClip`). An absent user contributes exactly zero and the divisor stays B. Everything sent out
+is private: trust model `central-broadcast`.
 """
 
 from dataclasses import dataclass, field, replace
@@ -81,6 +65,17 @@ class AdaptiveClip:
 
     A row v with a = min(1, ‖v‖ / C) has the soft share h = min(1, √((1 - a)(1 + 3a))): 1 up to a = ⅔, and 0 where v is
     clipped. C moves to where the mean of h over the users who answer is `quantile`.
+
+        g_t = C_t ((1/B) Σ clip_1(∇F_u(x_t)/C_t) + N(0, σ² I));   C_{t+1} from noisy shares of the same rows
+
+    Rows enter in units of the norm C_t, and the shares come with their mean at no extra cost.
+
+        >>> clip = AdaptiveClip(0.5, "replace-one")
+        >>> released = MeanAndCounts(np.zeros(1), 0.9, 1.0, 1.0, 0)  # rows a tenth as long as the clip norm
+        >>> clip.following(1.0, released, 0.05, Presence(), 1.0)[0]
+        0.35
+
+    Statement and proof: docs/privacy/free-presence.md#ac1.
     """
 
     quantile: float  # γ

@@ -1,14 +1,7 @@
-"""What the planners of noisy SGD share: clip, smoothing, and the noise for a promise.
+"""What plans of noisy SGD share: clip, smoothing, the noise for a guarantee and its cost, by how cohorts are drawn.
 
-What rounds of Gaussian sums on drawn cohorts cost, by how these are drawn: for planners.
-
-Statements and proofs: docs/privacy/subsampling.md.
-
-What T Gaussian rounds are worth whose cohorts are everybody, or drawn in secret: for those who verify.
-
-By the scales of a run and the second account; nothing here is asked by who finds noise.
-
-What a run of noisy SGD costs by its scales, and the re-check of one round: for those who verify.
+Those who verify count by the scales of a run and the second account; nothing that found the noise is asked. Statements
+and proofs: docs/privacy/subsampling.md.
 """
 
 import math

@@ -1,46 +1,16 @@
-"""What the algorithms of one epoch share: their public numbers, whom a round asks, and the clipped mean of the answers.
+"""Algorithms of one epoch: accelerated SRGD and its relatives, and DP-FTRL, on the clipped means of disjoint cohorts.
 
-A public order of the users is cut into disjoint cohorts. The users of cohort t are asked for their gradient at x_t, or
-for its weighted difference from the one at x_{t-1}. The server clips each answer to norm C; the divisor is B for any
-number of answers. Proof of what the released sums promise: docs/privacy/srgd.md#s1.
-
-Accelerated SRGD: Nesterov's steps along private sums of recursive gradients; each user is asked once.
-
-With weights η_t = t + 1 (η_{-1} = 0), momentum τ_t = 2/(t + 2), x_0 = z_0 = 0 and fixed disjoint cohorts of B users:
+A public order of the users is cut into disjoint cohorts of B. The users of cohort t are asked for their gradient at
+x_t, or for its weighted difference from the one at x_{t-1}; the server clips each answer to norm C. With weights η_t =
+t + 1 (η_{-1} = 0), momentum τ_t = 2/(t + 2), x_0 = z_0 = 0 and noise N that is correlated over rounds:
 
     Δ_t      = (1/B) Σ_{u in cohort t} clip_C(η_t ∇F_u(x_t) - η_{t-1} ∇F_u(x_{t-1}))
-    Ŝ_t      = Δ_0 + ... + Δ_t + N_0 + ... + N_t, with noise N that is correlated over rounds
-    z_{t+1}  = Proj(z_t - Ŝ_t/(2β))
-    y_{t+1}  = Proj(x_t - Ŝ_t/(β η_t))
-    x_{t+1}  = (1 - τ_{t+1}) y_{t+1} + τ_{t+1} z_{t+1};                              model: y_T
+    Ŝ_t      = Δ_0 + ... + Δ_t + N_0 + ... + N_t
 
-Ŝ_t is the paper's η_t ∇_t with the noise of b_t: the cohorts' differences add up to about η_t ∇F(x_t), so that its
-noise grows like log t where the gradient it stands for grows like t.
+Ŝ_t stands for η_t ∇F(x_t): its noise grows like log t where the gradient grows like t.
 
-Source: Choquette-Choo, Ganesh & Thakurta, Algorithm 1, with three repairs. Answers are clipped, since no bound on their
-length holds for every dataset. The z-step is halved, as the potential of the proof needs. Noise comes from a Toeplitz
-factorisation (`blt`), quieter than the binary tree. As printed: printed.choquette_choo. Every difference, and why:
-docs/papers/choquette_choo.md. Privacy: docs/privacy/srgd.md#s1. Utility: docs/privacy/srgd.md#u2.
-
-Three relatives of accelerated SRGD: without acceleration, on fresh gradients, and online to batch.
-
-With η_t = t + 1, τ_t = 2/(t + 2), x_0 = z_0 = 0 and the recursive sums Ŝ_t of `accelerated_srgd`:
-
-    srgd             x_{t+1} = Proj(x_t - Ŝ_t/(β η_t));                     model: mean of the last iterates
-    online-to-batch  z_{t+1} = Proj(z_t - Ŝ_t/(2β)),  x_{t+1} = (1 - τ_{t+1}) x_t + τ_{t+1} z_{t+1};    model: x_T
-    accelerated-sgd  the steps of accelerated SRGD along Ŝ_t = η_t ((1/B) Σ_u clip_C(∇F_u(x_t)) + Gaussian noise)
-
-Source: Choquette-Choo, Ganesh & Thakurta, section 4.3 (srgd) and 5.5 (accelerated-sgd); Zhang, Tran & Cutkosky (2022)
-for online to batch. Proof: docs/privacy/srgd.md#s1.
-
-DP-FTRL: follow the regularised leader on noised prefix sums; one epoch, or several in the same order.
-
-    Δ_t(u) = ∇F_u(x_t),  clipped to C;   Ŝ_t = noised sum of the cohorts' means
-    x_{t+1} = Proj(-Ŝ_t/β); with another optimiser or an adaptive clip steps along Ŝ_t - Ŝ_{t-1}
-    model: mean of the last iterates
-
-Source: Kairouz et al. (2021); Choquette-Choo et al. (2023), Algorithm 1, for several epochs. Proof:
-docs/privacy/srgd.md#s1, docs/privacy/prefix-noise.md#c3; of an adaptive clip: docs/privacy/free-presence.md.
+Source: Choquette-Choo, Ganesh & Thakurta, Algorithm 1; every difference, and why: docs/papers/choquette_choo.md. As
+printed: printed.choquette_choo. Privacy: docs/privacy/srgd.md#s1. Utility: docs/privacy/srgd.md#u2.
 """
 
 from dataclasses import dataclass, field, fields, replace
@@ -251,7 +221,17 @@ class OneEpoch:
 
 
 class AcceleratedSRGD(OneEpoch):
-    """Algorithm object for a plan with OneEpochParameters."""
+    """Algorithm object for a plan with OneEpochParameters.
+
+    Nesterov's steps along private sums of recursive gradients:
+
+        z_{t+1}  = Proj(z_t - Ŝ_t/(2β))
+        y_{t+1}  = Proj(x_t - Ŝ_t/(β η_t))
+        x_{t+1}  = (1 - τ_{t+1}) y_{t+1} + τ_{t+1} z_{t+1};                              model: y_T
+
+    Three repairs. Answers are clipped, since no bound on their length holds for every dataset. The z-step is halved, as
+    the potential of the proof needs. Noise comes from a Toeplitz factorisation (`blt`), quieter than the binary tree.
+    """
 
     def request(self, state: Iterates, noise: NoiseSource) -> Question | None:
         """Each user's η_t ∇F_u(x_t) - η_{t-1} ∇F_u(x_{t-1})."""
@@ -278,7 +258,11 @@ def nesterov(algorithm: OneEpoch, state: Iterates, gradient_sum: Vector) -> tupl
 
 
 class SRGD(OneEpoch):
-    """Algorithm object for a plan of method `plain`."""
+    """Algorithm object for a plan of method `plain`.
+
+    x_{t+1} = Proj(x_t - Ŝ_t/(β η_t)); model: mean of the last iterates. Source: Choquette-Choo, Ganesh & Thakurta,
+    section 4.3.
+    """
 
     def update(self, state: Iterates, answers: Answers | Sums, noise: NoiseSource) -> Update[Iterates]:
         """Release Ŝ_t, and step along it."""
@@ -288,7 +272,11 @@ class SRGD(OneEpoch):
 
 
 class OnlineToBatch(OneEpoch):
-    """Algorithm object for a plan of method `anytime`."""
+    """Algorithm object for a plan of method `anytime`.
+
+    z_{t+1} = Proj(z_t - Ŝ_t/(2β)), x_{t+1} = (1 - τ_{t+1}) x_t + τ_{t+1} z_{t+1}; model: x_T. Source: Zhang, Tran &
+    Cutkosky (2022).
+    """
 
     def update(self, state: Iterates, answers: Answers | Sums, noise: NoiseSource) -> Update[Iterates]:
         """Release Ŝ_t, and average the online learner's next point into x."""
@@ -299,7 +287,11 @@ class OnlineToBatch(OneEpoch):
 
 
 class AcceleratedSGD(OneEpoch):
-    """Algorithm object for a plan of method `accelerated` on `independent` gradients."""
+    """Algorithm object for a plan of method `accelerated` on `independent` gradients.
+
+    The steps of accelerated SRGD along Ŝ_t = η_t ((1/B) Σ_u clip_C(∇F_u(x_t)) + Gaussian noise). Source:
+    Choquette-Choo, Ganesh & Thakurta, section 5.5.
+    """
 
     def update(self, state: Iterates, answers: Answers | Sums, noise: NoiseSource) -> Update[Iterates]:
         """Release the mean, and step twice along it."""
@@ -325,7 +317,17 @@ class FTRLState(Iterates):
 
 
 class DPFTRL(OneEpoch):
-    """Algorithm object for a plan of method `ftrl`."""
+    """Algorithm object for a plan of method `ftrl`.
+
+    Follow the regularised leader on noised prefix sums; one epoch, or several in the same order.
+
+        Δ_t(u) = ∇F_u(x_t),  clipped to C;   Ŝ_t = noised sum of the cohorts' means
+        x_{t+1} = Proj(-Ŝ_t/β); with another optimiser or an adaptive clip steps along Ŝ_t - Ŝ_{t-1}
+        model: mean of the last iterates
+
+    Source: Kairouz et al. (2021); Choquette-Choo et al. (2023), Algorithm 1, for several epochs. Proof:
+    docs/privacy/prefix-noise.md#c3; of an adaptive clip: docs/privacy/free-presence.md.
+    """
 
     def __init__(self, plan: RunPlan) -> None:
         super().__init__(plan)

@@ -1,14 +1,9 @@
-"""Choosing rounds, step and clip for the one-epoch family, and the re-check of its guarantee.
+"""Plans of the one-epoch family: rounds, step and clip by predicted excess risk, and the re-check of the guarantee.
 
-Predicted excess risk of the one-epoch family, from public facts; it ranks plans and never sets noise.
-
-On a quadratic with one curvature h all these methods are linear, so the error of the model is a sum of responses: to
-the start point, to each cohort's sampling noise, and to each draw of privacy noise. A `Response` holds how far the
-model moves for a unit added to Ŝ_t in round t alone. A sampling error of round s stays in every later sum; correlated
-noise enters by the rows of its factor. Where the curvature is unknown the proved bounds rank plans instead
-(docs/privacy/srgd.md#u2): upper bounds, often far above what is measured.
-
-The registry entries of the one-epoch family: five ways to spend one answer a user in few rounds.
+On a quadratic with one curvature h all these methods are linear, so the error of the model is a sum of responses
+(`Response`): to the start point, to sampling noise and to privacy noise. The sampling error of a round stays in every
+later sum; correlated noise enters by the rows of its factor. Where the curvature is unknown the proved bounds rank
+plans instead (docs/privacy/srgd.md#u2): upper bounds, often far above what is measured. Predictions never set noise.
 """
 
 import math

@@ -1,20 +1,13 @@
-"""Least squares in one round: everybody's second moment of features and label, once, with noise.
+"""Least squares in one round: everybody's second moment of features and label with noise, and confidence intervals.
 
     M      the mean over users of z zᵀ averaged over their items, z = (a / R, κ y / Y), plus symmetric noise
     model  (s₀ / φ₂) (S₊ + (r + λ) I)⁻¹ b / R,  S the moment of the features and b that with the label, in M
 
-Moments and correlations are one positive semidefinite matrix, clipped as one. r, the noise's spectral norm, is public.
-For a logistic loss it is one Newton step from zero.
+Moments and correlations are one positive semidefinite matrix, clipped as one. The spectral norm r of the noise is
+public. For a logistic loss it is one Newton step from zero.
 
-After Wang (2018), AdaSSP, at the level of users. Statement and proof: docs/privacy/one-round-least-squares.md.
-
-Where the coefficients of least squares lie, by the moment that one round released: noise and sampling of users.
-
-The population's θ solves (S + λ) θ = b. Of the moment M that is released, b̃ - (S̃ + λ) θ is noise of a known law, linear
-in that of M, and a mean over users of a (y - aᵀθ). Its variance along v is at most max (vᵀa)² times the mean square of
-the residuals, which follows from M, too. Everything here is a function of released and public numbers.
-
-Statement and proof: docs/privacy/one-round-least-squares.md#ui1.
+After Wang (2018), AdaSSP, at the level of users. Statement and proof: docs/privacy/one-round-least-squares.md; of the
+coefficients' intervals one-round-least-squares.md#ui1.
 """
 
 import math
@@ -118,7 +111,12 @@ class OneRoundLeastSquares(OfPlan[OneRoundParameters]):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Solved:
-    """The least squares of a released moment, without the ridge that its noise asks for, and how far off they are."""
+    """The least squares of a released moment, without the ridge that its noise asks for, and how far off they are.
+
+    The population's θ solves (S + λ) θ = b. Of the moment M that is released, b̃ - (S̃ + λ) θ is noise of a known law,
+    linear in that of M, and a mean over users of a (y - aᵀθ). Its variance along v is at most max (vᵀa)² times the mean
+    square of the residuals, which follows from M, too. Everything here is a function of released and public numbers.
+    """
 
     point: Vector  # θ̃, (d,)
     inverse: Matrix  # (S̃ + λ)⁻¹, (d, d)

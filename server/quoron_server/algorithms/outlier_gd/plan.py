@@ -1,8 +1,6 @@
 """Plans of `outlier-gd`: rounds, step, radius and test together by predicted risk, the noise by exact accounting.
 
 Noise and its re-check are those of `accelerated-erm` with one phase that asks everybody (docs/privacy/outlier-gd.md).
-
-`outlier-gd` in the registry.
 """
 
 import math

@@ -14,8 +14,6 @@ iterates without noise (trust model `central-release`), unless every chain is on
 
 Changed from print, with proofs in docs/privacy/outlier-iterates.md: lottery and weighted mean in place of Laplace test
 and random inclusion (both of which remain as options), our ramp, exact calibration, projected releases, free sizes.
-
-Public numbers of `outlier-iterates`.
 """
 
 from dataclasses import dataclass, replace

@@ -1,24 +1,14 @@
-"""Choosing the numbers of `outlier-iterates`: chains, phases, steps, radii; and the release of every phase.
-
-Sizes, steps and radii bear on utility alone. The guarantee is what `outlier_iterates.verify` certifies for the result.
-
-Predicted course of chains of local SGD: how far chains end apart, and the excess risk of their noisy means.
-
-    >>> bias, variance = averaging(1.0, 4, np.array([1, 4]))  # without curvature any average keeps the start
-    >>> bias.tolist(), variance.tolist()  # the last iterate has four units of noise, the mean (1 + 4 + 9 + 16) / 16
-    ([1.0, 1.0], [4.0, 1.875])
+"""Plans of `outlier-iterates`: chains, phases, steps and radii by a predicted course, every release, a re-check.
 
 A phase runs C chains of N users with m items each from one start: T = N m steps of size η on single items, of which the
-iterates of the last `averaged` users are averaged. Two models, as in `prediction`:
+iterates of the last `averaged` users are averaged. There are two models of it, for utility alone; what is private is
+what `verify` certifies:
 
 * isotropic curvature known: bias and variance of a chain's average are exact for a quadratic; C chains average out.
   What no average removes: a chain that wanders feels the curvature change, and settles off the optimum (`_bend`).
 * unknown: ‖x_0 - x*‖²/(2ηT) + ηL²/2 a phase, the distance after the first being the noise's.
 
-How far two chains lie apart follows docs/privacy/outlier-iterates.md#o7. Utility only: nothing here bears on
-privacy.
-
-`outlier-iterates` in the registry.
+How far two chains lie apart: docs/privacy/outlier-iterates.md#o7.
 """
 
 import math
@@ -101,6 +91,10 @@ def averaging(factor: Number, steps: Number, suffix: Number) -> tuple[Number, Nu
     """Bias Σ_t w_t a^t and variance Σ_s (Σ_{t≥s} w_t a^(t-s))² of the mean of the last `suffix` of x_1 .. x_T.
 
     A step is x ↦ a x + noise of unit variance, 0 <= a <= 1. Closed forms of `prediction`'s sums: T may be millions.
+
+        >>> bias, variance = averaging(1.0, 4, np.array([1, 4]))  # without curvature any average keeps the start
+        >>> bias.tolist(), variance.tolist()  # the last iterate has four units of noise, the mean (1 + 4 + 9 + 16) / 16
+        ([1.0, 1.0], [4.0, 1.875])
     """
     gap, before = 1 - np.asarray(factor, np.float64), steps - suffix
     slow = gap * steps < 1e-4  # too little contraction for the closed forms' differences, and for anybody to notice

@@ -6,38 +6,14 @@
               x_{t+1} = Proj(x_t - (H + λ)⁻¹(ĝ_t + λ x_t))
     main      Δ_u = j ∇F_u(x_j) - (j-1) ∇F_u(x_{j-1})
               Ŝ_j = Ŝ_{j-1} + c_j + C_j (mean of clip_1((Δ_u - c_j)/C_j) + w_j);   ĝ_j = Ŝ_j / j;   the same step
-    shares    each mean tells for nothing how far users were from c_t, and how many answered: that sets the next radius
+    shares    every mean comes with how far users were from c_t, and how many answered: that sets the next radius
 
 w_j is noise correlated over the main rounds, so that the sums carry a logarithm of the rounds and not their root.
-Centres and radii (`schedule`) are functions of released values, each user has one round, and so the whole
-transcript is μ-GDP. Variant `independent` keeps warm-up rounds to the end and returns their average.
+Centres and radii (`aim`) are functions of released values, each user has one round, and so the whole transcript is
+μ-GDP. Variant `independent` keeps warm-up rounds to the end and returns their average.
 
-Ours; after Bassily & Sun (2023), centred means, and Choquette-Choo, Ganesh & Thakurta, recursive gradients.
-Statement and proof: docs/privacy/tracking-srgd.md.
-
-The metric of a private curvature model: steps, lengths and projections in it. Everything here is public.
-
-    >>> metric = Metric.of(np.diag([2.0, 0.5]), np.zeros(2), curvature=0.25, ridge=0.0)
-    >>> metric.eigenvalues.round(3).tolist()  # features of variance 1/4 and 4, times 0.25
-    [0.062, 1.0]
-    >>> metric.step(np.array([1.0, 0.0])).round(3).tolist()
-    [16.0, 0.0]
-
-A pilot releases L such that LᵀSL is about the identity, S the second moment of the features. With H = φ₂ (LLᵀ)⁻¹ one
-step x - (H + λ I)⁻¹ g needs no step size: every direction contracts at once (docs/privacy/tracking-srgd.md#t3). With
-several outputs the model has a part for each, and the metric is H in every part (docs/privacy/losses.md#l1).
-Gradients are as long as their dual norm √(gᵀ H⁻¹ g), in which noise is as large as the data in every direction.
-
-Where the users of a round of `tracking-srgd` are expected: centre and radius, from released values and constants.
-
-    warm-up                c = g + χ H dx      C = min(C_0, κ √(s² (1 + 1/B) + e) + lag)
-    main round j >= 1      c = g + j χ H dx    the same with 3 C_0, from j = 2 with s² + ¼ j² p dxᵀ H dx / m
-    after a round          s² from the mean length of rows less e, κ from the share of them beyond ⅔ C
-
-Here dx is the step just made, H the private curvature model, g the last gradient estimate and e about its variance.
-The private spread of users' averages is s; κ is how far they reach, lag = τ ‖dx‖_H (times j) how wrong χ may be, p the
-number of features. Lengths of gradients are those of the dual norm √(gᵀ H⁻¹ g). Nothing here sees un-noised data, so
-nothing here can cost privacy (docs/privacy/tracking-srgd.md#t1); the values only decide the utility.
+Ours; after Bassily & Sun (2023), centred means, and Choquette-Choo, Ganesh & Thakurta, recursive gradients. Statement
+and proof: docs/privacy/tracking-srgd.md.
 """
 
 import math
@@ -85,7 +61,19 @@ LEAST_SHARE = 0.5, 0.25  # of φ₂ that curvature is taken to be: by H / 2 step
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Metric:
-    """H = Q diag(eigenvalues) Qᵀ in each part of d numbers of a model, and a public regulariser (λ/2) ‖x‖² besides."""
+    """H = Q diag(eigenvalues) Qᵀ in each part of d numbers of a model, and a public regulariser (λ/2) ‖x‖² besides.
+
+    A pilot releases L such that LᵀSL is about the identity, S the second moment of the features. With H = φ₂ (LLᵀ)⁻¹
+    one step x - (H + λ I)⁻¹ g needs no step size: every direction contracts at once (docs/privacy/tracking-srgd.md#t3;
+    with several outputs docs/privacy/losses.md#l1). Gradients are as long as their dual norm √(gᵀ H⁻¹ g), in which
+    noise is as large as the data in every direction. Everything here is public.
+
+        >>> metric = Metric.of(np.diag([2.0, 0.5]), np.zeros(2), curvature=0.25, ridge=0.0)
+        >>> metric.eigenvalues.round(3).tolist()  # features of variance 1/4 and 4, times 0.25
+        [0.062, 1.0]
+        >>> metric.step(np.array([1.0, 0.0])).round(3).tolist()
+        [16.0, 0.0]
+    """
 
     eigenvalues: Vector  # (d,), of H, ascending and positive
     basis: Vector  # Q, (d, d), eigenvectors as columns
@@ -172,7 +160,17 @@ class Metric:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Aim:
-    """One round's centre and radii, all public."""
+    """One round's centre and radii, all public.
+
+        warm-up                c = g + χ H dx      C = min(C_0, κ √(s² (1 + 1/B) + e) + lag)
+        main round j >= 1      c = g + j χ H dx    the same with 3 C_0, from j = 2 with s² + ¼ j² p dxᵀ H dx / m
+        after a round          s² from the mean length of rows less e, κ from the share of them beyond ⅔ C
+
+    Here dx is the step just made, H the private curvature model, g the last gradient estimate and e about its variance.
+    The private spread of users' averages is s; κ is how far they reach, lag = τ ‖dx‖_H (times j) how wrong χ may be, p
+    the number of features. Lengths of gradients are those of the dual norm. All of it is a function of released values
+    and constants: it decides the utility, and cannot cost privacy (docs/privacy/tracking-srgd.md#t1).
+    """
 
     centre: Vector  # c, (d,), without ridge
     radius: float  # C: rows are clipped to it, and noise is scaled by it

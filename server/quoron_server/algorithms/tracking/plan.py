@@ -1,17 +1,12 @@
 """Plans of `tracking-srgd`: sizes of pilot, warm-up and main cohorts by predicted risk, their noise, and the re-check.
 
-Every user is in exactly one cohort, so every cohort may spend all of μ: the pilot on its second moment, a round on its
-gradient, which tells how far users were for nothing. docs/privacy/tracking-srgd.md#t1.
+On a quadratic whose curvature is about h in every direction, and a metric of about `metric`, every step multiplies the
+distance to the optimum by ρ = 1 - (h + λ)/(metric + λ). The error of the model is then a sum of exact linear responses:
+to the start point, to sampling noise, and to privacy noise, which in a main round is scaled by that round's radius. The
+radius follows the schedule of the run, with predicted steps for the real ones. An isotropic curvature is an assumption:
+the prediction ranks plans, is no bound and sets no noise.
 
-Predicted excess risk of `tracking-srgd`, from public facts; it ranks plans and never sets noise.
-
-On a quadratic whose curvature is about h in every direction, and a metric of about `metric` in every direction, each
-step multiplies the distance to the optimum by ρ = 1 - (h + λ)/(metric + λ). The error of the model is then a sum of
-exact linear responses: to the start point, to each cohort's sampling noise, and to each draw of privacy noise, which
-in a main round is scaled by that round's radius. The radius follows the schedule of the run, with the lengths of the
-predicted steps in place of the real ones. An isotropic curvature is an assumption; the result is no bound.
-
-`tracking-srgd` in the registry.
+Every user is in exactly one cohort, so every cohort may spend all of μ: docs/privacy/tracking-srgd.md#t1.
 """
 
 import math

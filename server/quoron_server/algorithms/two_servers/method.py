@@ -5,9 +5,7 @@
     release    of (Σ z_u + N_B + N_A) mod 2⁶⁴ alone: nothing of a sum is a number before N_A is in
 
 N_A is labelled by (key, run, round, chain of lists) and by no start: the same lists have the same noise after a crash,
-other lists are a second release with noise of their own. docs/privacy/two-servers.md.
-
-Which integer rows a question of the plan of one server asks for, where two servers sum them.
+other lists are a second release with noise of their own. Source: docs/privacy/two-servers.md.
 """
 
 from collections.abc import Sequence

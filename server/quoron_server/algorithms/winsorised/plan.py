@@ -2,8 +2,6 @@
 
 A round is μ_r-GDP with μ_r² = d₂ μ_BR² + (2h√d₂/(nσ))², a phase √K μ_r; phases share no user, and each may spend
 everything (docs/privacy/winsorised-erm.md#we1).
-
-`winsorised-erm` in the registry.
 """
 
 import math
