@@ -7,9 +7,7 @@ A process that opens a database as its own (`sole`) is the only one: SQLite by a
 by an advisory lock of the one connection that does all the writing. When that connection breaks, the next use makes a
 new one, takes the lock again and checks that nobody else has owned the database in between.
 
-What it promises is what every `store` does, which has the rules; `pip install 'quoron[federation]'` brings SQLAlchemy.
-
-How a connection to SQLite or PostgreSQL is made so that what it acknowledges is durable. For `database` only.
+What a `Store` promises holds here, too; `pip install 'quoron[federation]'` brings SQLAlchemy.
 """
 
 import re

@@ -1,19 +1,15 @@
 """The write-ahead ledger of one run: what was spent, what was released, and the state to resume from.
 
-Order of writes in every round, each one durable before the next step starts (a simulation's: `relax`):
-
     spend(question)      before the question leaves: these users have now participated
     commit(state, ...)   the new state with every release and its noise, before anyone sees it; spends the next question
 
-Every row has a digest of what it says, checked whenever it is read: what a disk or an editor has changed is refused.
-After a crash at any point, `resume_point` gives the last committed state. The round after it is asked again only as the
-identical question (same digest): the same participation of the same users. Where secret coins choose whom a round asks
-(`Question.drawn`) it is what every user is asked that is the same; the coins are new, and so is all noise.
+Both are durable before the next step starts (a simulation's: `relax`). After a crash at any point, `resume_point` gives
+the last committed state, and the round after it is asked again only as the identical question (same digest): the same
+participation of the same users. Where secret coins choose whom a round asks (`Question.drawn`) what every user is asked
+is the same; the coins are new, and so is all noise. Every row has a digest of what it says, checked whenever it is
+read.
 
-A ledger is a file of its own (a run folder) or a run's part of a `Database`; one process at a time holds it. What a
-power loss can and cannot take: docs/durability.md.
-
-Whether a question is the one that was asked before: a ledger keeps a digest of it, and erases that at the end.
+What a power loss can and cannot take: docs/durability.md.
 """
 
 import hashlib
@@ -104,7 +100,10 @@ _SEALED = {  # what each seal is of
 
 
 def digest(question: Question) -> str:
-    """A fingerprint of everything the clients are sent, and of who they are unless secret coins say so."""
+    """A fingerprint of everything the clients are sent, and of who they are unless secret coins say so.
+
+    A ledger keeps it to recognise a question that was asked before, and erases it at the end.
+    """
     hashed = hashlib.blake2b(digest_size=16)
     for part in _parts(question.lasting):
         hashed.update(len(part).to_bytes(8, "little") + part)

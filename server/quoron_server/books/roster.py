@@ -1,27 +1,12 @@
-"""Who the users are, and which of them a run may draw its members from.
+"""The roster: who the users are, which of them a run may draw its members from, and whose keys were replaced or erased.
 
     roster = Roster(database, away_after=7 * DAY)
     user = roster.enrol(fingerprint, "clinics", name="ada", software="quoron 0.3")
     roster.retire([user]); roster.away(user); roster.back(user)
     chosen = draw(seed, roster.active("clinics"), 20)    # by public randomness: an auditor can repeat it
 
-A user is *retired* when its operator says so, when its key was revoked and when another has its seat; *away* when its
-operator says so, or when it was not seen for `away_after` seconds; otherwise *active*. To be seen is to be connected:
-nothing that a client computes, answers or declines moves any of it, so who is drawn is no function of anybody's data
-(docs/privacy/silos.md#ro1). What is kept of when somebody was seen is a time on a grid of `away_after` / 24: who had to
-come back in the middle of a round does not show.
-
 A *silo* is one client of several people, each a user: their numbers follow each other from the one by which the silo is
-known. It is one row here, and what is said of it is said of all of them.
-
-The tables of a roster: users, keys that were theirs, draws, and who was forgotten; and whose keys are used up.
-
-A user's seat goes to another key, or to another user: the roster and the chain in one transaction, or neither.
-
-    seats = Seats(roster, population)
-    seats.rotate(statement, of=3)  # signed by the old key: the same user, with the same budget
-    seats.replace(3, 7)  # another user, with a budget of its own
-    seats.forget("3", sure=True)  # it has left: nothing says who it was
+known. It is one row here, and what is said of it is said of all of them. Keys and users are replaced by `Seats`.
 """
 
 import hashlib
@@ -209,7 +194,14 @@ class Forgotten:
 
 
 class Roster:
-    """The users of one database. Every method is one transaction and may be repeated; what it says is durable."""
+    """The users of one database. Every method is one transaction and may be repeated; what it says is durable.
+
+    A user is *retired* when its operator says so, when its key was revoked and when another has its seat; *away* when
+    its operator says so, or when it was not seen for `away_after` seconds; otherwise *active*. To be seen is to be
+    connected: nothing that a client computes, answers or declines moves any of it, so who is drawn is no function of
+    anybody's data (docs/privacy/silos.md#ro1). When somebody was seen is kept as a time on a grid of `away_after` / 24:
+    who had to come back in the middle of a round does not show.
+    """
 
     def __init__(
         self, database: Database, *, away_after: float = AWAY_AFTER, clock: Callable[[], float] = time.time
@@ -536,7 +528,15 @@ class Rotated:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Seats:
-    """Whose seat is whose. Every method may be repeated, and then changes nothing."""
+    """Whose seat is whose. Every method may be repeated, and then changes nothing.
+
+    The roster and the audit log change in one transaction, or neither.
+
+        seats = Seats(roster, population)
+        seats.rotate(statement, of=3)  # signed by the old key: the same user, with the same budget
+        seats.replace(3, 7)  # another user, with a budget of its own
+        seats.forget("3", sure=True)  # it has left: nothing says who it was
+    """
 
     roster: Roster
     population: PopulationLedger

@@ -5,17 +5,9 @@
 
 A `Store` needs the standard library alone: a run folder's ledger and one's own lifetime ledger are such files. A
 coordinator's `database.Database` is one, too, or has PostgreSQL in its place. A ledger's SQL is written once, for both:
-columns of `Table`, values as `?`.
+columns of `Table`, values as `?`. Rows that are chained (`row_hash`) cannot be changed, removed or moved unseen.
 
 What survives a kill, a broken connection and a power loss, and why: docs/durability.md.
-
-A chain of rows: each with the hash of the one before, so that none is changed, removed or moved unseen.
-
-    >>> row = {"sequence": 0, "time": "", "kind": "end", "payload": {"run": "summer", "state": "complete"}}
-    >>> verify_rows([row | {"hash": row_hash(START, row)}]) == row_hash(START, row)
-    True
-
-`acts` reads who did what, with which version of the code: what operators do is signed, and what is spent.
 """
 
 import errno
@@ -120,7 +112,12 @@ def hash_of(previous: str, row: Row, payload: str) -> str:
 
 
 def verify_rows(rows: Sequence[Row], expected_head: str | None = None) -> str:
-    """The head of a chain of rows; LedgerError names the first row that does not belong where it is."""
+    """The head of a chain of rows; LedgerError names the first row that does not belong where it is.
+
+    >>> row = {"sequence": 0, "time": "", "kind": "end", "payload": {"run": "summer", "state": "complete"}}
+    >>> verify_rows([row | {"hash": row_hash(START, row)}]) == row_hash(START, row)
+    True
+    """
     head, heads = START, {START}
     for sequence, row in enumerate(rows):
         if row["sequence"] != sequence:
