@@ -1,4 +1,4 @@
-"""Messages to nodes over Flower's Grid, and their replies: pushed, pulled and matched here, without a Strategy.
+"""Messages to nodes over Flower's Grid, replies and handshakes: pushed, pulled and matched here, without a Strategy.
 
     for index, reply in heard(grid, letters, group="spring/3", seconds=60): ...
     replies = exchange(grid, [Letter(node, "hello", record)], group="spring/3", seconds=60)
@@ -6,22 +6,6 @@
 A reply belongs to the message that it names, if it comes from the node that was sent it. An error that a node's own
 Flower made is passed on as such; one of the SuperLink's is no reply, nor is a late message, and nothing that another
 node sends ends the wait. While the SuperLink is away the clock stands.
-
-Replies pulled one by one, each on a thread of its own, where a node can hold up or break its pull.
-
-Flower's Grid over HTTP claims all replies that it is asked for, then reads one after the other. It waits minutes, even
-hours, for parts that a node has announced and does not send, and what it cannot read is an exception. Either would cost
-the other nodes of the same call their answers.
-
-Handshakes: which nodes understand us, and why others do not, before any question about data.
-
-    hellos = Hellos(grid, "private")
-    for node, values in hellos.say([5, 9], seconds=120).items(): ...
-
-Each node is sent 16 random bytes, and sends them back with its version and its place. A mod of a ClientApp sees every
-message, handshakes too: one that expects other records, or changes those of a reply, breaks both. Our clients look at
-no data for a handshake, so its failures are reported by name, and may end a run before its first question. Failures of
-questions do neither: that an answer is missing may be a function of the data.
 """
 
 import logging
@@ -95,7 +79,12 @@ class Pulled(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Pulls:
-    """At most one thread a node, whose pull goes on until Flower gives up; none of them keeps a process from ending."""
+    """At most one thread a node, whose pull goes on until Flower gives up; none of them keeps a process from ending.
+
+    Flower's Grid over HTTP claims all replies that it is asked for, then reads one after the other. It waits minutes,
+    even hours, for parts that a node has announced and does not send, and what it cannot read is an exception. Either
+    would cost the other nodes of the same call their answers.
+    """
 
     _busy: set[int] = field(default_factory=set)
     _done: queue.SimpleQueue[Pulled] = field(default_factory=queue.SimpleQueue)
@@ -325,7 +314,17 @@ class NobodyUnderstands(RunError):
 
 @dataclass(slots=True, eq=False)
 class Hellos:
-    """The nodes' answers to handshakes."""
+    """The nodes' answers to handshakes.
+
+        hellos = Hellos(grid, "private")
+        for node, values in hellos.say([5, 9], seconds=120).items(): ...
+
+    Every node is sent 16 random bytes, and sends them back with its version and its place, before any question about
+    data. A mod of a ClientApp sees every message, handshakes too: one that expects other records, or changes those of a
+    reply, breaks both. Our clients read no data for a handshake, so its failures are reported by name, and may end a
+    run before its first question. Failures of questions do neither: that an answer is missing may be a function of the
+    data.
+    """
 
     grid: Grid
     action: str = HELLO

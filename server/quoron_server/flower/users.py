@@ -1,6 +1,7 @@
 """A federation's users: one node, one user, by the node's key; or a silo, a user for each of its persons.
 
     fleet = Users(grid, announcement, members, registry.user, silos=registry.roster.silos())
+    fleet = Shards.found(grid, run="spring", seconds=600)  # a simulated population, spread over nodes
 
 A SuperNode signs the time of each of its requests with its private key, and the SuperLink answers only to the node that
 has the public one; node number and key are what a Grid lists. With `--enable-supernode-auth` it takes only keys that
@@ -8,12 +9,6 @@ the operator has registered, each once and for ever: one key, one node, one user
 is the same user. Without, a node makes itself a new key at every start, and one person may be as many users as it
 likes; so the ServerApp asks for authentication outside simulations. A node that is registered with another SuperLink,
 and has another number there, is the same user as long as it has the key.
-
-A simulated population spread over nodes: user u lives on the node of partition u mod N.
-
-    fleet = Shards.found(grid, run="spring", seconds=600)
-
-For made-up data only: a node here answers for many users, and says itself which partition of how many it is.
 """
 
 import hashlib
@@ -57,7 +52,10 @@ NOBODY = np.zeros(0, np.int64)  # rows of a message that asks for none
 
 @dataclass(frozen=True, slots=True)
 class Shards:
-    """The node of each partition."""
+    """The node of each partition of a simulated population: user u lives on the node of partition u mod N.
+
+    For made-up data only: a node here answers for many users, and says itself which partition of how many it is.
+    """
 
     run: str
     nodes: tuple[int, ...]
