@@ -1,4 +1,4 @@
-"""A private certificate authority for trials: one folder, one coordinator, a certificate for every client.
+"""A private certificate authority for trials: a folder, a coordinator, a certificate for every client, revoked keys.
 
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp())
@@ -8,23 +8,8 @@
 
 Each NAME has a folder NAME, for its holder: certificate.pem, key.pem and authority.pem, and revoked.json of a
 coordinator. Keys are P-256 and readable by their owner alone. A client's certificate cannot pose as a coordinator, nor
-the other way round. Renewal keeps the key, and with it the user that the key stands for.
-
-authority.pem may hold several authorities, of which the first signs, with authority.key: a holder of the file trusts
-them all.
-
-Clients whose certificates are no longer good, by the fingerprint of their key: a renewal does not bring them back.
-
-    >>> import tempfile
-    >>> file = Path(tempfile.mkdtemp()) / "revoked.json"
-    >>> revoke_all(file, {})
-    >>> revoked = Revocations(file)
-    >>> revoke_all(file, {64 * "a": "client-7"})
-    >>> 64 * "a" in revoked, 64 * "b" in revoked
-    (True, False)
-
-The file is a JSON object, fingerprint to name, and is read again when it changes. While it has changed and cannot be
-read, the server does not know which clients are revoked, and refuses every client.
+the other way round. Renewal keeps the key, and with it the user that the key stands for. A file authority.pem may hold
+several authorities, of which the first signs, with authority.key: a holder of the file trusts them all.
 """
 
 import datetime as dt
@@ -89,7 +74,19 @@ def read_revoked(file: Path) -> dict[str, str]:
 
 
 class Revocations:
-    """The list in a file as it is now. Only what was read counts as seen; what could not be is read again."""
+    """The list in a file as it is now. Only what was read counts as seen; what could not be is read again.
+
+    It is a JSON object, fingerprint of a key to name, so a renewal does not bring a client back. While it has changed
+    and cannot be read, the server does not know which clients are revoked, and refuses every client.
+
+        >>> import tempfile
+        >>> file = Path(tempfile.mkdtemp()) / "revoked.json"
+        >>> revoke_all(file, {})
+        >>> revoked = Revocations(file)
+        >>> revoke_all(file, {64 * "a": "client-7"})
+        >>> 64 * "a" in revoked, 64 * "b" in revoked
+        (True, False)
+    """
 
     def __init__(self, file: Path) -> None:
         """Raises ConfigError if it is no list yet."""

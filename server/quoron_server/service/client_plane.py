@@ -1,32 +1,6 @@
-"""The client plane over gRPC: enrolment, and one long conversation with each client.
+"""The client plane over gRPC: enrolment, one long conversation with each client, and limits of calls and connections.
 
 Messages are read as bytes and parsed here, so that whatever bytes a client sends meet one code path.
-
-How often one client may do what takes the database: a few times at once, and then once a second.
-
->>> limit = RateLimit(burst=2, seconds=1.0)
->>> [limit.wait("ada", now) for now in (10.0, 10.0, 10.25, 11.0)]
-[0.0, 0.0, 0.75, 0.0]
->>> limit.wait("ben", 10.25)
-0.0
-
-Which connections to a port may stay: those that have brought a call with a credential, and a few without a call yet.
-
-    doorkeeper = ConnectionLimiter(most=2000)
-    doorkeeper.admit(context.peer(), identity)      # at every call with a good certificate, or a good token
-    await doorkeeper.watch(port)                    # for ever
-
-gRPC limits connections by their number alone. An attacker who opens as many, with half a handshake or less on each,
-would keep all clients out, and each of them takes 70 KiB. So the coordinator looks at its own sockets, several times a
-second: when connections that have brought no client's call take half of all places, or seven eighths together with the
-others, the oldest of them are ended. So a client that shakes hands in an ordinary time gets through, as do many that
-come back at once.
-
-One client has a few connections, of which its oldest make way: two at a look, and all at once where half of the places
-are taken. A client that is cut off comes back at once, and a handshake costs more processor time than what is sent on
-a connection that is left alone for a while.
-
-A socket is ended by shutdown(2), as if its other end had closed it: it stays gRPC's, which cleans up after it.
 """
 
 import asyncio
@@ -84,7 +58,12 @@ Context = Any  # grpc.aio.ServicerContext[bytes, bytes]
 
 @dataclass(slots=True)
 class RateLimit:
-    """A bucket for each name, which holds `burst` and gains one in so many `seconds`."""
+    """A bucket for each name, which holds `burst` and gains one in so many `seconds`.
+
+    >>> limit = RateLimit(burst=2, seconds=1.0)
+    >>> [limit.wait("ada", now) for now in (10.0, 10.0, 10.25, 11.0)], limit.wait("ben", 10.25)
+    ([0.0, 0.0, 0.75, 0.0], 0.0)
+    """
 
     burst: int = 10
     seconds: float = 1.0
@@ -103,7 +82,25 @@ class RateLimit:
 
 
 class ConnectionLimiter:
-    """Remembers who has called from where, in one event loop."""
+    """Which connections to a port may stay: those that brought a call with a credential, and a few without a call.
+
+        limiter = ConnectionLimiter(most=2000)
+        limiter.admit(context.peer(), identity)      # at every call with a good certificate, or a good token
+        await limiter.watch(port)                    # for ever
+
+    gRPC limits connections by their number alone. An attacker who opens as many, with half a handshake or less on each,
+    would keep all clients out, and each of them takes 70 KiB. So the coordinator reads its own sockets, several times a
+    second: when connections that have brought no client's call take half of all places, or seven eighths together with
+    the others, the oldest of them are ended. So a client that shakes hands in an ordinary time gets through, as do many
+    that come back at once.
+
+    One client has a few connections, of which its oldest make room: two at a time, and all at once where half of the
+    places are taken. A client that is cut off comes back at once, and a handshake costs more processor time than what
+    is sent on a connection that is left alone for a while.
+
+    A socket is ended by shutdown(2), as if its other end had closed it: it stays gRPC's, which cleans up after it. All
+    of it is used in one event loop.
+    """
 
     def __init__(self, most: int, *, each: int = MOST_EACH) -> None:
         """For a port that takes `most` connections."""

@@ -1,8 +1,6 @@
 """The control plane over gRPC: one table of commands (`Commands`), a run's events, and its model. A token is needed.
 
-Auditors may read; operators may call every command, those that change something too.
-
-A stream ends soon after its token was removed.
+Auditors may read; operators may call every command. A stream ends soon after its token was removed.
 """
 
 import asyncio

@@ -7,12 +7,9 @@
 A round's list and sum are durable before the list leaves. The second server answers one list a round: what it has
 answered is what the round is, also after a kill on either side. Between its reply and the round's commit nothing of the
 sum is a number; after the commit the books hold neither it nor an answer. A second server that is away is waited for;
-one that answers something else than it was asked pauses the run, by name. Source: docs/privacy/two-servers.md.
+one that answers something else than it was asked pauses the run, by name.
 
-What the coordinator keeps of a round of two servers until it is committed: its list's chain, and its masked sum.
-
-Durable before the list leaves, so that the second server's reply finds it after a kill. After the round's commit only
-the chain is left: no sum, and not how many were in it. Answers are in no book.
+Source: docs/privacy/two-servers.md.
 """
 
 import logging
@@ -101,7 +98,11 @@ class Held:
 
 
 class MaskedSums:
-    """In the coordinator's database. Every method is one transaction and may be repeated."""
+    """What the coordinator's database keeps of a round until it is committed: its list's chain, and its masked sum.
+
+    After the commit only the chain is left: no sum, and not how many were in it. Every method is one transaction and
+    may be repeated.
+    """
 
     def __init__(self, database: Database) -> None:
         self._database = database

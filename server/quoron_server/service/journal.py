@@ -1,11 +1,9 @@
-"""What a coordinator's log says of its runs, users and operators: a sentence for people, and the same in fields.
+"""What a coordinator says of its runs, users and operators: a log for people and programs, and public events of a run.
 
     journal.cancelled("summer", by="ada")    # "run summer was cancelled by ada", event "cancelled", run, by
 
-Everything noted is planned or public: nothing of who answered, when, or what, nor of how many. What is noted here is
-said in docs/operate.md#logs.
-
-Public events of one run: everything from the first, then as they happen, to any number of watchers.
+Everything noted is planned or public: nothing of who answered, when, or what, nor of how many. The entries:
+docs/operate.md#logs.
 """
 
 import asyncio
@@ -113,7 +111,10 @@ def _note(event: str, words: str, *, level: int = logging.INFO, **fields: Any) -
 
 
 class Feed:
-    """Append from the event loop, watch from any task of it."""
+    """Public events of one run: everything from the first, then as they happen, to any number of watchers.
+
+    Append from the event loop, watch from any task of it.
+    """
 
     def __init__(self, events: Iterable[Mapping[str, Any]] = ()) -> None:
         self._events: list[Mapping[str, Any]] = []

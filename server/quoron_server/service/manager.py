@@ -1,11 +1,9 @@
-"""Runs, one thread each: begun when enough users are active, resumed when the coordinator comes back.
+"""Runs, one thread each: begun when enough users are active, resumed when the coordinator comes back, and counted.
 
-A run is entered after its plan was made and verified and the population's budget asked; `quoron_server.federation`
-says what is written from then on, in which order. While the database is away a run pauses, then goes on from what the
-ledger holds. A run that this coordinator may not go on with (another version's or configuration's, a simulation where
-none is allowed, one of Flower's) is left as it is, for one that may, or for `cancel`.
-
-What a coordinator counts for those who watch over it, since it started: nothing that follows from anybody's data.
+A run is entered after its plan was made and verified and the population's budget asked; `quoron_server.federation` says
+what is written from then on, in which order. While the database is away a run pauses, then goes on from what the ledger
+holds. A run that this coordinator may not go on with (another version's or configuration's, a simulation where none is
+allowed, one of Flower's) is left as it is, for one that may, or for `cancel`.
 """
 
 import asyncio
@@ -74,7 +72,7 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class Counts:
-    """Each begins at zero with the process."""
+    """What happened since the process began, for monitoring: nothing that follows from anybody's data."""
 
     refused: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(WHY, 0)))
     calls: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(CALLS, 0)))

@@ -8,13 +8,6 @@
 Nothing follows from an answer, from who gave one or when, or from how many there were. The text is the same for any
 answers (docs/operate.md#metrics), except those of a length or type that no data lead to. The progress of a run changes
 when its event stream reports it. Sizes are rounded.
-
-A port of plain HTTP to monitor a coordinator or a second server: /metrics, /healthz, /alarms.yml with rules.
-
-    server = await listen("127.0.0.1:9464", metrics, serving=lambda: True)
-
-It is off unless asked for, and on loopback unless another address is given. Its content is public, so it asks for no
-token; it reads one short request a connection, in a few seconds, of a few connections at a time.
 """
 
 import asyncio
@@ -346,7 +339,13 @@ def place(address: str) -> tuple[str, int]:
 
 
 async def listen(address: str, metrics: ServerMetrics[Any], *, serving: Callable[[], bool]) -> asyncio.Server:
-    """A server there; ConfigError if that is no address, or none of this machine's that is free."""
+    """Serve /metrics, /healthz and /alarms.yml by plain HTTP; ConfigError for an address that cannot be used.
+
+        server = await listen("127.0.0.1:9464", metrics, serving=lambda: True)
+
+    It is off unless asked for, and on loopback unless another address is given. Its content is public, so it asks for
+    no token; it reads one short request a connection, in a few seconds, of a few connections at a time.
+    """
     host, port = place(address)
     here = 0
 

@@ -1,13 +1,4 @@
-"""Runs that a coordinator carries out, how far each is, and who tells of their rounds.
-
-What a run waits for: users to enrol, members who agree before anybody is asked, and answers.
-
-    gathering = Gathering(specification, session)
-    await gathering.wait(begins)     # until enough members have agreed; BelowMinCohort when their time is over
-
-All of it is a function of connections, terms and owners' limits, never of an answer:
-docs/privacy/public-participation.md.
-"""
+"""Runs that a coordinator carries out: what they wait for, how far they are, and who reports their rounds."""
 
 import asyncio
 import math
@@ -34,7 +25,14 @@ from quoron_server.specification import RunSpecification, willing_needed
 
 @dataclass(slots=True, eq=False)
 class Gathering:
-    """The members of a run until enough of them are connected and have agreed; nothing is charged before."""
+    """The members of a run until enough of them are connected and have agreed; nothing is charged before.
+
+        gathering = Gathering(specification, session)
+        await gathering.wait(begins)     # until enough members have agreed; BelowMinCohort when their time is over
+
+    All of it is a function of connections, terms and owners' limits, never of an answer:
+    docs/privacy/public-participation.md.
+    """
 
     wanted: RunSpecification
     session: RunSession

@@ -4,21 +4,6 @@
 | --------------- | -------------- | ---------- | ------------------------------ |
 | loopback        | TLS            | plaintext  | plaintext                      |
 | everything else | TLS            | refused    | plaintext                      |
-
-What the coordinator shows of itself, and whose word on clients it takes: by its files as they are now.
-
-    trust = Trust(certificate, key, authority, of="coordinator")
-    trust.credentials(clients=True)     # for a port: every handshake is by the files as they are then
-    trust.now().authorities             # of all that the authority's file holds: an old one and its successor
-
-A certificate that is renewed, or an authority that is added or taken away, holds for the next handshake, without a
-restart. Files that do not belong together, such as a certificate whose key has not been written yet, change nothing:
-what was good before goes on, the log says so once, and they are read again at every look.
-
-The time by which certificates are valid: this machine's, unless it was put back while this process runs.
-
-A clock that was put back makes good certificates ones that begin in the future, and would shut out every client. A
-monotonic clock tells that it was; who was let in before stays, and runs wait until the clock is right.
 """
 
 import datetime as dt
@@ -92,7 +77,16 @@ class Held:
 
 
 class Trust:
-    """The newest good state of three files. Threads may share it."""
+    """The newest good state of three files. Threads may share it.
+
+        trust = Trust(certificate, key, authority, of="coordinator")
+        trust.credentials(clients=True)     # for a port: every handshake is by the files as they are then
+        trust.now().authorities             # of all that the authority's file holds: an old one and its successor
+
+    A certificate that is renewed, or an authority that is added or taken away, holds for the next handshake, without a
+    restart. Files that do not belong together, such as a certificate whose key has not been written yet, change
+    nothing: what was good before goes on, the log says so once, and they are read again at the next use.
+    """
 
     def __init__(self, certificate: Path, key: Path, authority: Path, *, of: str) -> None:
         """Raises IdentityError for files that are not good now; `of` is the server whose they are."""
@@ -168,7 +162,11 @@ def _wall() -> float:
 
 
 def put_back() -> float:
-    """Seconds by which this machine's clock was put back since this process began; 0 for a few minutes."""
+    """Seconds by which this machine's clock was put back since this process began; 0 for a few minutes.
+
+    A clock that was put back makes good certificates ones that begin in the future, and would shut out every client. A
+    monotonic clock shows that it was; who was let in before stays, and runs wait until the clock is right.
+    """
     behind = _BEGAN - (_wall() - time.monotonic())
     return behind if behind > _SLACK else 0.0
 

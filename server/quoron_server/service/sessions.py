@@ -1,4 +1,4 @@
-"""Who is in, what is open, who has answered: the protocol's state, without a transport. Lives in one event loop.
+"""The protocol's state without a transport: who is connected, what is asked, who has answered. In one event loop.
 
     session = sessions.open(run, announcement, members)  # members: user of each slot
     answers = await sessions.ask(session, question, shape=(d,), seconds=30)
@@ -7,11 +7,6 @@ A client says hello, hears of its runs, consents, and is then asked what is open
 open question again. A client is known by the number of its user; a silo, which answers for several, by that of its
 first one, and its absence is that of all of them. A verdict depends on who was asked what, and on who has answered;
 never on what an answer holds.
-
-Who is asked in a round, client by client: one question to each, for all of its persons who are in the cohort.
-
-asked = Cohort.of(question, members, silos)     # silos: persons of each, by the number of its first
-asked.rows[7]                                   # rows of the cohort that the client of user 7 answers
 """
 
 import asyncio
@@ -74,7 +69,11 @@ def read_masked(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Cohort:
-    """The clients who are asked, by their first users' numbers, each with its rows in the order of its persons."""
+    """The clients who are asked, by their first users' numbers, each with its rows in the order of its persons.
+
+    asked = Cohort.of(question, members, silos)     # silos: persons of each, by the number of its first
+    asked.rows[7]                                   # rows of the cohort that the client of user 7 answers
+    """
 
     question: Question
     rows: dict[int, Rows]
