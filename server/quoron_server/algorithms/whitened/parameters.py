@@ -202,8 +202,10 @@ class Law:
         found: Matrix = shares / shares.sum(axis=1, keepdims=True)
         return found
 
-    def variety(self, levels: Vector, rest: float) -> float:
-        """p̄ (1 - p̄) of the mean chance p̄ at predictions N(level, rest), a label that is rare having little."""
+    def variety(self, x: Vector) -> float:
+        """p̄ (1 - p̄) of the mean chance p̄ at x, (q d,); a label that is rare has little."""
+        levels = x.reshape(self.parts, -1)[:, -1] * self.intercept
+        rest = float(x @ x - levels @ levels)
         if self.outputs == 1:
             chance = mean_chance(float(levels[0]), rest)
             return chance * (1 - chance)
