@@ -100,6 +100,7 @@ HIDDEN, SMALL = 0.25, 0.36  # share of directions that may be copies of others; 
 NOISE, FAINT = 1.5, 0.4  # or one of which noise is so many times as large, and it at most that of the largest
 COMMON = 0.1  # share of the rarer of two labels, from which a forecast without a declared rate holds
 TAILED = 4.0  # times a bound for squares, where users' lengths have a flat tail
+LEAST_RARITY = 1e-6  # to be divided by
 NOISY = 2.0  # times what always saying the label rate leaves: a model of noise leaves less
 QUANTILES = 512  # of predictions, by which means over them are taken
 
@@ -152,8 +153,8 @@ class Seen(NamedTuple):
     def sure(self, law: Law, point: Vector, gradient: Vector, error: float) -> "Seen":
         """With what a logistic model at that point is sure of, and whether the gradient there wants it surer."""
         noise = 0.5 * math.sqrt(error) * float(np.linalg.norm(point))
-        rarity, rising = law.variety(point) / (COMMON * (1 - COMMON)), max(0.0, -float(point @ gradient) - noise)
-        return self._replace(learnt=learnt(law, point), rising=rising, rarity=min(rarity, 1.0))
+        rarity, rising = law.rarity(point) / (4 * COMMON * (1 - COMMON)), max(0.0, -float(point @ gradient) - noise)
+        return self._replace(learnt=learnt(law, point), rising=rising, rarity=min(max(rarity, LEAST_RARITY), 1.0))
 
     def growth(self, problem: Problem) -> float:
         """Return what growing predictions may gain: about all of `rising` where labels can be predicted exactly."""

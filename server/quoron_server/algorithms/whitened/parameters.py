@@ -202,6 +202,13 @@ class Law:
         found: Matrix = shares / shares.sum(axis=1, keepdims=True)
         return found
 
+    def rarity(self, x: Vector) -> float:
+        """4p̄ (1 - p̄) of the mean chance p̄ at x, (q d,), which for two classes `variety` takes too near to 0 or 1."""
+        if self.outputs > 1:
+            return 4 * self.variety(x)
+        chance = self._even(x)[0]
+        return 4 * chance * (1 - chance)
+
     def variety(self, x: Vector) -> float:
         """p̄ (1 - p̄) of the mean chance p̄ at x, (q d,); a label that is rare has little."""
         levels = x.reshape(self.parts, -1)[:, -1] * self.intercept
