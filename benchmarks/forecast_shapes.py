@@ -5,6 +5,8 @@ fixed     what forecasts are fixed on: six kinds of columns; how users differ, h
 others    what they are only tested on: shapes by name, of other kinds of columns and users
 edges     the kinds of the first group at the ends of what is planned: few users and many, few columns and many, up to
           1,000 rows a user, 26 classes, ε = 0.1 to 15
+rare      labels of which half to thirty per cent are positive, of every kind of columns and of three strengths
+tails     amounts with a long tail, of every kind of columns
 
 All have a constant column. A label is of two classes, of three to six, or a number.
 """
@@ -36,6 +38,8 @@ EDGES = (  # n, d, m, ε and K
     *((5_000, 200, 2, 15.0, 1), (20_000, 100, 3, 8.0, 1), (20_000, 3, 3, 4.0, 26), (5_000, 3, 3, 15.0, 26)),
 )
 
+RATES = (0.005, 0.01, 0.02, 0.05, 0.1, 0.3)  # of positive labels
+
 Matrix = NDArray[np.float32]
 Random = np.random.Generator
 
@@ -58,6 +62,7 @@ class Cell:
     epsilon: float = 0.0
     seed: int = 0
     classes: int = 0  # of a softmax loss; three or six unless told
+    skew: float = 0.0  # of numbers, of which then exponentials are labels
 
 
 def _factors(draw: Random, rows: int, d: int) -> Matrix:
@@ -139,8 +144,14 @@ def cells(which: str, each: int) -> Iterator[Cell]:
     if which == "edges":
         yield from _edges()
         return
-    draw = np.random.default_rng(7 if which == "others" else 5)
-    if which == "others":
+    draw = np.random.default_rng({"others": 7, "rare": 9, "tails": 11}.get(which, 5))
+    if which == "rare":
+        drawn = [(kind, rate, strength) for _ in range(each) for kind in KINDS for rate in RATES for strength in (1, 3)]
+        shapes = [_rare(draw, *some) for some in drawn]
+    elif which == "tails":
+        skewed = [(kind, skew) for _ in range(each) for kind in KINDS for skew in (0.5, 1.0)]
+        shapes = [Cell(kind, kind, "least_squares", skew=skew) for kind, skew in skewed]
+    elif which == "others":
         shapes = [shape for shape in OTHERS for _ in range(each)]
     else:
         losses = ("logistic", "logistic", "least_squares", "softmax")
@@ -171,6 +182,13 @@ def _drawn(draw: Random, kind: str, loss: str) -> Cell:
     strength, level = math.exp(draw.uniform(math.log(0.3), math.log(4))), -2 * abs(draw.normal())
     flipped, wide = draw.choice([0.0, 0.0, 0.25]), math.exp(max(0.0, draw.uniform(-math.log(20), math.log(20))))
     return Cell(f"{kind}, {loss}", kind, loss, users_are, strength, level, float(flipped), wide)
+
+
+def _rare(draw: Random, kind: str, rate: float, strength: float) -> Cell:
+    """About so many positive labels."""
+    level = math.log(rate / (1 - rate)) * math.sqrt(1 + (strength / 1.7) ** 2)
+    users_are = str(draw.choice(["even", "unequal", "personal"]))
+    return Cell(f"{kind}, {100 * rate:g} % positive", kind, users_are=users_are, strength=strength, level=level)
 
 
 def _classes(cell: Cell, seed: int) -> int:
@@ -215,6 +233,8 @@ def table(cell: Cell) -> TablePopulation:
     else:
         noise = draw.standard_t(3, len(owners)) if cell.flipped else draw.standard_normal(len(owners))
         frame["y"] = scores[:, 0] + min(1 / cell.strength, 2.0) * noise
+        if cell.skew:
+            frame["y"] = np.exp(cell.skew * frame["y"])
         meant = read_label("y", range=(-6.0, 8.0))
         loss = Huber(threshold=0.15) if cell.loss == "huber" else LeastSquares()
     ends = middle + cell.wide * (low - middle), middle + cell.wide * (high - middle)

@@ -113,6 +113,7 @@ def _type(field: FieldInfo) -> str:
         ("bool | int | str", "text, integer or true or false"),
         ("Union[typing.Annotated[tuple", "integer or list"),
         ("typing.Literal['none']", "number > 0 and < 1, or `none`"),
+        ("], tuple[", "number > 0 and < 1, or a list of two"),
         ("tuple", "list"),
         ("str | float", "text or number"),
         ("bool", "true or false"),

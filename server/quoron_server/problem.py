@@ -57,13 +57,15 @@ class Beliefs:
     label_bound: float | None = None  # of a regression: |y| is at most this, and so no prediction need be longer
     intercept: bool = False  # whether the last feature is the same number for every item
     start_loss: float | None = None  # an item's loss at 0 is at most so much above the least that it can be
-    label_rate: float | None = None  # declared share of positive labels, of two classes
+    label_rate: float | tuple[float, float] | None = None  # of two classes: share of positive labels, or least and most
     label_unit: float | None = None  # of squares: what one unit of a prediction is in the label's own units
 
     def __post_init__(self) -> None:
         curvatures = ("typical_curvature", "least_curvature")
-        if self.label_rate is not None and not 0 < self.label_rate < 1:
-            raise ConfigError(f"Expected label_rate in (0, 1), got label_rate={self.label_rate}.")
+        rate = 0.5 if self.label_rate is None else self.label_rate
+        ends = rate if isinstance(rate, tuple) else (rate,)
+        if not 0 < ends[0] <= ends[-1] < 1:
+            raise ConfigError(f"Expected label_rate in (0, 1), the least first, got label_rate={self.label_rate}.")
         names = (
             "gradient_deviation",
             "heterogeneity",
@@ -78,6 +80,14 @@ class Beliefs:
             raise ConfigError(f"Expected hostile_share in [0, 0.5), got hostile_share={self.hostile_share}.")
         if self.curvature == "isotropic" and self.typical_curvature is None:
             raise ConfigError("Expected typical_curvature with curvature='isotropic', got none.")
+
+    @property
+    def label_rates(self) -> tuple[float, float] | None:
+        """Of the declared label rates the one farthest from ½, and the one nearest to it."""
+        if self.label_rate is None:
+            return None
+        low, high = self.label_rate if isinstance(self.label_rate, tuple) else (self.label_rate, self.label_rate)
+        return low if low + high < 1 else high, min(max(0.5, low), high)
 
     @property
     def isotropic(self) -> float | None:

@@ -159,6 +159,7 @@ def _tag(section: type[BaseModel]) -> object:
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Fraction = Annotated[float, Field(ge=0, lt=1)]
+Share = Annotated[float, Field(gt=0, lt=1)]
 Count = Annotated[int, Field(ge=1)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 
@@ -482,10 +483,10 @@ class ProblemSection(Section):
         description="declared share of users that may send anything, which makes some methods clip more and so learn "
         "less (docs/results.md); default: of synthetic users the share of outliers, else 0",
     )
-    label_rate: Annotated[float, Field(gt=0, lt=1)] | None = Field(
+    label_rate: Share | tuple[Share, Share] | None = Field(
         default=None,
-        description="of two classes, the share of positive labels where it is publicly known: it steers forecasts and "
-        "what they are read beside, never noise",
+        description="of two classes, the share of positive labels where it is publicly known, or the least and the "
+        "largest that it may be: it steers forecasts and what they are read beside, never noise",
     )
 
     participation: Annotated[float, Field(ge=1 / 32, le=1)] | None = Field(
@@ -506,7 +507,7 @@ class ProblemSection(Section):
 class MinCohortSection(Section):
     """A minimum cohort (docs/federation.md)."""
 
-    share: Annotated[float, Field(gt=0, lt=1)] | Literal["none"] | None = Field(
+    share: Share | Literal["none"] | None = Field(
         default=None,
         description="share of those asked who must answer, by a noisy count; 'none' declares that nobody checks. "
         "Default: none, but 0.5 with `quoron submit`",
@@ -543,7 +544,7 @@ class PrivacySection(Section):
     epsilon: Positive = Field(
         default=1.0, description="ε; of simulations 1 without. Where noise is secret there is no default: give one"
     )
-    delta: Annotated[float, Field(gt=0, lt=1)] = Field(default=1e-6, description="δ")
+    delta: Share = Field(default=1e-6, description="δ")
     allow_large_delta: bool = Field(default=False, description="accept a δ above 1/n of a table's or a federation's n")
     adjacency: Literal["replace-one", "zero-out"] = Field(
         default="replace-one",

@@ -320,3 +320,18 @@ def test_a_look_is_charged_within_the_promise_and_its_mu_composed(people, ledger
         number, entry = own.releases()[0]
     assert (number, entry.mechanism) == (-2, "data-quality")
     assert trained.plan["guarantee"]["data_quality"]["share"] == 0.05
+
+
+@pytest.mark.parametrize("declared", [[], ["problem.label_rate=[0.01, 0.04]"]])
+def test_a_released_share_below_one_in_ten_sets_a_forecast_aside_that_knew_of_no_rate(declared, tmp_path):
+    """Both by public numbers: of 4,000 users 80 have the label, and noise in the share is of 0.5 %."""
+    rng = np.random.default_rng(0)
+    rows = pd.DataFrame(rng.uniform(0, 1, (4000, 2)), columns=["a", "b"]).assign(
+        who=range(4000), ill=np.arange(4000) < 80
+    )
+    columns = {"numeric": {"a": (0, 1), "b": (0, 1)}}
+    result = quoron.train(
+        rows, out=tmp_path / "run", user="who", label="ill", columns=columns, epsilon=4.0, delta=1e-5, settings=declared
+    )
+    said = any("the plan's forecast is for 10 % or more" in each for each in result.summary.doubts)
+    assert said == result.summary.overtaken == (not declared)

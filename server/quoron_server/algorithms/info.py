@@ -82,12 +82,12 @@ def require_better(name: str, risk: float | None, problem: Problem, *, also: str
 
 
 def constant_risk(problem: Problem) -> float | None:
-    """The most that there is to learn beside always saying the declared label rate p: H(p), of a logistic loss.
+    """The most that there is to learn beside always saying the label rate p: H(p), of a logistic loss and declared p.
 
     The best model costs at least 0 and the best constant H(p). None without a rate, or without a constant to say it by.
     """
-    known = problem.beliefs
-    return entropy(known.label_rate) if known.label_rate is not None and known.sigmoid and known.intercept else None
+    known, rates = problem.beliefs, problem.beliefs.label_rates
+    return entropy(rates[1]) if rates is not None and known.sigmoid and known.intercept else None
 
 
 def entropy(rate: float) -> float:

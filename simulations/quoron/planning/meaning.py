@@ -140,8 +140,8 @@ def meaning(problem: Problem, risk: float | None) -> Meaning | None:
         # ½ E⟨a, x - x*⟩² <= F(x) - F*, as F is a square and x* its minimum
         return replace(found, apart=unit * math.sqrt(2 * risk), apart_at_start=unit * math.sqrt(2 * start))
     if known.sigmoid:
-        rate = known.label_rate
-        area = None if rate is None else min(AREA * math.sqrt(risk / (4 * rate * (1 - rate))), 0.5)
+        rates = known.label_rates
+        area = None if rates is None else min(AREA * math.sqrt(risk / (4 * rates[0] * (1 - rates[0]))), 0.5)
         return replace(found, chance=math.exp(-risk), accuracy=min(ACCURACY * math.sqrt(risk), 0.5), area=area)
     return found
 

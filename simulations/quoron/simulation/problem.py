@@ -164,7 +164,7 @@ def problem(config: Config, population: Known) -> Problem:
     )
 
 
-def _label_rate(config: Config, loss: Loss) -> float | None:
+def _label_rate(config: Config, loss: Loss) -> float | tuple[float, float] | None:
     """Of the labels as rows count: where classes have weights of their own nobody says it."""
     population = config.population
     weighed = isinstance(population, configs.TableSection) and population.columns.class_weight is not None

@@ -29,6 +29,7 @@ from quoron_privacy.accounts.lifetime import Account
 from quoron_privacy.counts.data_quality import Shares
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_server.algorithms.one_round.method import MOST_COLUMNS, OneRoundParameters, Solved
+from quoron_server.algorithms.whitened.method import COMMON
 from quoron_server.plan import RunPlan
 from quoron_server.problem import Problem
 from quoron_server.wording import sentence
@@ -242,7 +243,7 @@ def _summary(
     known = frozenset[str]() if scene.estimates is None else scene.estimates.columns
     quality = None if looked is None or seen is None else read(looked, seen, scene.held.encoding, known)
     problem, last = _with_rate(plan.problem, model), _last(events)
-    left, overtaken = last.get("left"), tuple(_beyond_forecast(plan, last))
+    left, overtaken = last.get("left"), tuple(_beyond_forecast(plan, last, problem))
     found = *_no_better(last), *overtaken
     doubts = (
         *(found or (() if measured else unsure(plan, left))),  # users who were held out say more than a bound
@@ -333,8 +334,14 @@ def _no_better(last: Mapping[str, Any]) -> Iterator[str]:
     )
 
 
-def _beyond_forecast(plan: RunPlan, last: Mapping[str, Any]) -> Iterator[str]:
-    """Why the forecast does not hold: columns' variation is noise, or the clip radius never came down to the users."""
+def _beyond_forecast(plan: RunPlan, last: Mapping[str, Any], known: Problem) -> Iterator[str]:
+    """Why the forecast does not hold: the label is rare, columns are lost in noise, or the clip radius stayed large."""
+    rate = None if plan.problem.beliefs.label_rates or not known.beliefs.label_rates else known.beliefs.label_rates[0]
+    if plan.algorithm == "whitened-tracking" and rate is not None and min(rate, 1 - rate) < COMMON:
+        yield (
+            f"about {100 * min(rate, 1 - rate):.2g} % of the labels are of the rarer class: without problem.label_rate "
+            f"the plan's forecast is for {100 * COMMON:g} % or more, and does not hold. Go by what the run released."
+        )
     if not last.get("heard", True):
         yield (
             "how columns vary could not be told from noise: beyond a constant the model is mostly noise itself, the "

@@ -98,6 +98,10 @@ LOST = 0.5  # of the most: where noise may leave so much it may be why little wa
 RISING = 4.0  # times what longer predictions would gain, where all is learnt; by the square of the share that is
 HIDDEN, SMALL = 0.25, 0.36  # share of directions that may be copies of others; of the mean eigenvalue: a hidden one
 NOISE, FAINT = 1.5, 0.4  # or one of which noise is so many times as large, and it at most that of the largest
+COMMON = 0.1  # share of the rarer of two labels, from which a forecast without a declared rate holds
+TAILED = 4.0  # times a bound for squares, where users' lengths have a flat tail
+LEAST_RARITY = 1e-6  # to be divided by
+NOISY = 2.0  # times what always saying the label rate leaves: a model of noise leaves less
 QUANTILES = 512  # of predictions, by which means over them are taken
 
 
@@ -113,17 +117,18 @@ class Powers(NamedTuple):
     items: float
     noise: float = 0.0  # released: of what the noise in the gradient is worth
     radius: float = 0.0  # C that the last release left
-    rarity: float = 0.0  # of 4p(1 - p), p a known label rate
+    rarity: float = 0.0  # of 4p(1 - p), p a declared label rate; released: of `Seen.rarity`
     alone: float = 0.0  # added where users have one row each: few of them hold a rare column
 
     def of(self, problem: Problem, resolution: float, seen: "Seen | None" = None) -> float:
         """The bound, whatever there is to learn."""
-        rate = problem.beliefs.label_rate or 0.5
+        rate = (problem.beliefs.label_rates or (0.5,))[0]
         parts = Contrasts(problem.features, problem.outputs).dimension
         public = (parts, resolution, problem.items_per_user)
         unit = loss_scale(problem)
         released = (1.0, 1.0) if seen is None else (seen.noise / unit, seen.radius / unit**0.5)
-        facts = (*public, *released, 4 * rate * (1 - rate), math.e if problem.items_per_user == 1 else 1.0)
+        rarity = 4 * rate * (1 - rate) if seen is None else seen.rarity
+        facts = (*public, *released, rarity, math.e if problem.items_per_user == 1 else 1.0)
         powers = zip(self[1:], facts, strict=True)
         logarithm = self.constant + sum(power * math.log(fact) for power, fact in powers if power)
         return unit * math.exp(min(logarithm, 100.0))
@@ -137,6 +142,8 @@ class Seen(NamedTuple):
     learnt: float = 0.0  # less doubt of labels than at the start, where predictions are right about it
     rising: float = 0.0  # what longer predictions gain by the last gradient, less half a deviation of its noise
     hidden: float = 0.0  # share of directions in which columns vary too little to be seen
+    rarity: float = 1.0  # 4p(1 - p) over that of a rate of COMMON, p the mean chance of the model; at most 1
+    tail: float = math.inf  # α of a tail r^-α of users' lengths
 
     @classmethod
     def of(cls, error: float, bends: Vector, radius: float) -> "Seen":
@@ -146,7 +153,8 @@ class Seen(NamedTuple):
     def sure(self, law: Law, point: Vector, gradient: Vector, error: float) -> "Seen":
         """With what a logistic model at that point is sure of, and whether the gradient there wants it surer."""
         noise = 0.5 * math.sqrt(error) * float(np.linalg.norm(point))
-        return self._replace(learnt=learnt(law, point), rising=max(0.0, -float(point @ gradient) - noise))
+        rarity, rising = law.rarity(point) / (4 * COMMON * (1 - COMMON)), max(0.0, -float(point @ gradient) - noise)
+        return self._replace(learnt=learnt(law, point), rising=rising, rarity=min(max(rarity, LEAST_RARITY), 1.0))
 
     def growth(self, problem: Problem) -> float:
         """Return what growing predictions may gain: about all of `rising` where labels can be predicted exactly."""
@@ -194,11 +202,11 @@ def _quantiles() -> Vector:
 
 
 BEFORE = {
-    "logistic": Powers(1.05, 0.7, -1.37, -0.2, rarity=-0.86, alone=1.3),
+    "logistic": Powers(1.05, 0.7, -1.37, -0.2, rarity=-1.2, alone=1.3),
     "squares": Powers(1.1, 0.2, -1.63, -0.268),
 }
 AFTER = {
-    "logistic": Powers(2.7, 0.15, 0.0, -0.5, noise=0.95, radius=-1.0, alone=0.69),
+    "logistic": Powers(2.7, 0.15, 0.0, -0.5, noise=0.95, radius=-1.0, rarity=-0.5, alone=0.69),
     "squares": Powers(3.4, -0.3, 0.0, -0.15, noise=1.0),
 }
 
@@ -209,7 +217,7 @@ def before(problem: Problem, rounds: int, resolution: float) -> float | None:
         return None
     most, constant = start_risk(problem), constant_risk(problem)
     unreached = 0.0 if rounds >= FORECAST_FROM else 0.5 ** (rounds - 1) * most  # measured from four rounds on
-    told = min(BEFORE[_kind(problem)].of(problem, resolution), most if constant is None else constant)
+    told = min(BEFORE[_kind(problem)].of(problem, resolution), most if constant is None else NOISY * constant)
     return min(max(told + unreached, _way(problem, rounds)), most)
 
 
@@ -228,6 +236,8 @@ def after(problem: Problem, rounds: int, seen: Seen) -> float | None:
             seen.learnt * most
         )  # noise leaves no more than there is, and most of that is learnt
         found = most if found > LOST * most else found * top / (found + top) if top > 0 else 0.0
+    elif seen.tail < STEEP:  # those far away are clipped, most at one side where amounts have a long tail
+        found *= TAILED
     found += seen.growth(problem) + max(0.0, seen.hidden - HIDDEN) * most
     return min(max(found, _way(problem, rounds)), most)
 
@@ -624,8 +634,7 @@ class WhitenedTracking(OfPlan[WhitenedParameters]):
         spread = own if first else state.spread ** (1 - SPREAD_GAIN) * own**SPREAD_GAIN
         target = state.target
         if p.sigmoid and p.intercept:  # few users have the rare label, and theirs are the long gradients: clip fewer
-            levels = following.reshape(self._contrasts.parts, -1)[:, -1]
-            target = self._target(self._law.variety(levels, float(following @ following - levels @ levels)))
+            target = self._target(self._law.variety(following))
         factor, least = state.factor, LEAST_RADIUS * p.start_slope
         aimed = self._common * max((max(tail, 0.0) / STEEP) ** 2, LEAST_TARGET)  # who is far beyond costs most
         near = math.sqrt(spread) / (NEAR[0] * state.start_length)  # where most are right, the few others matter
@@ -678,7 +687,8 @@ class WhitenedTracking(OfPlan[WhitenedParameters]):
     def seen(self, state: WhitenedState) -> Seen:
         """What a run has released, before its vote, about how far its model is off."""
         p, bends = self.parameters, np.outer(self._law.at(state.point)[0], 1 + DOUBT * state.doubt)
-        seen = Seen.of(state.error, bends, state.radius)._replace(hidden=hidden(state.doubt, constant=p.intercept))
+        lost = hidden(state.doubt, constant=p.intercept)
+        seen = Seen.of(state.error, bends, state.radius)._replace(hidden=lost, tail=state.tail)
         pull = p.ridge * state.point.reshape(self._contrasts.parts, -1) @ state.transform.T @ state.transform
         gradient, error = state.centre, state.error
         if state.alike:  # users who were clipped had lengths between C and G₀
@@ -701,8 +711,7 @@ class WhitenedTracking(OfPlan[WhitenedParameters]):
         usual = p.outputs > 2 and self.plan.problem.items_per_user == 1 and not p.robust
         if not usual or math.sqrt(state.spread) >= near * state.start_length:
             return False
-        levels = following.reshape(p.law.parts, -1)[:, -1] * p.intercept
-        return 4 * self._law.variety(levels, float(following @ following - levels @ levels)) > EVEN
+        return 4 * self._law.variety(following) > EVEN
 
     @property
     def bound(self) -> float:

@@ -202,8 +202,17 @@ class Law:
         found: Matrix = shares / shares.sum(axis=1, keepdims=True)
         return found
 
-    def variety(self, levels: Vector, rest: float) -> float:
-        """p̄ (1 - p̄) of the mean chance p̄ at predictions N(level, rest), a label that is rare having little."""
+    def rarity(self, x: Vector) -> float:
+        """4p̄ (1 - p̄) of the mean chance p̄ at x, (q d,), which for two classes `variety` takes too near to 0 or 1."""
+        if self.outputs > 1:
+            return 4 * self.variety(x)
+        chance = self._even(x)[0]
+        return 4 * chance * (1 - chance)
+
+    def variety(self, x: Vector) -> float:
+        """p̄ (1 - p̄) of the mean chance p̄ at x, (q d,); a label that is rare has little."""
+        levels = x.reshape(self.parts, -1)[:, -1] * self.intercept
+        rest = float(x @ x - levels @ levels)
         if self.outputs == 1:
             chance = mean_chance(float(levels[0]), rest)
             return chance * (1 - chance)

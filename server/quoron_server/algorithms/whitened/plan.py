@@ -20,7 +20,7 @@ from quoron_privacy.release import Adjacency, packed
 from quoron_server.algorithms import search
 from quoron_server.algorithms.info import AlgorithmInfo, Choosing, Chosen, Factor, NoBlackBoxes, Promises
 from quoron_server.algorithms.references import BASSILY_SUN_2023, DWORK_2014, ours
-from quoron_server.algorithms.whitened.method import LEAST_RESOLUTION, before, made
+from quoron_server.algorithms.whitened.method import COMMON, LEAST_RESOLUTION, before, made
 from quoron_server.algorithms.whitened.parameters import COLUMNS, PARTS, STAGES, WhitenedParameters, drawn
 from quoron_server.parameters import Moves
 from quoron_server.plan import Allowance, Privacy, RunPlan, Verdict
@@ -50,7 +50,12 @@ SURE_CLASSES = (
 )
 SEEN = 2.0  # over ν: the share of its range over which one column varies that looks see; of most columns it is less
 ODD = "One odd table in {} left more than predicted, up to {} times: columns "  # benchmarks/unseen_shapes.py
+LONG = "Where the label has a long tail one in four did, up to 7 times."
 OWN = "The run tells its own bound."
+RATE = (
+    f"The predicted risk is for labels of which the rarer class has {100 * COMMON:g} % or more: where it has less, "
+    "declare problem.label_rate."
+)
 FEW_ITEMS = 3  # a user, up to which columns are rare for users as well as for rows
 SMOOTHING = 0.25  # λ of a hinge's envelope, in units of the margin
 
@@ -158,10 +163,10 @@ def remarks(plan: RunPlan) -> tuple[str, ...]:
         return (SURE_CLASSES, *_ready(plan))
     share = 100 * min(SEEN / plan.parameters_of(WhitenedParameters).resolution, 1.0)
     if not plan.problem.beliefs.sigmoid:
-        return (f"{ODD.format('twenty', 2)}within {share:.2g} % of their ranges. {OWN}", *_ready(plan))
+        return (f"{ODD.format('twenty', 2)}within {share:.2g} % of their ranges. {LONG} {OWN}", *_ready(plan))
     rare = "mostly 0 or " if plan.problem.items_per_user <= FEW_ITEMS else ""
     odd = f"{ODD.format('five', 110)}{rare}within {share:.2g} % of their ranges, labels beyond doubt. {OWN}"
-    return (odd, *_ready(plan))
+    return (odd, *([RATE] if plan.problem.beliefs.label_rate is None else []), *_ready(plan))
 
 
 def _ready(plan: RunPlan) -> tuple[str, ...]:
