@@ -22,6 +22,9 @@ Answers of black boxes: a question put to a function of which nothing is known b
 >>> task = AverageGradient(np.array([[1.0, 2.0], [0.0, 1.0]]), (1.0, -0.5))
 >>> combined(task, lambda point: 2 * point).tolist()
 [2.0, 3.0]
+
+A field's annotation is how `wire.read` checks it when a question arrives: the axes of an array by letters, those of one
+letter equally long, and the range of a whole number. What annotations cannot say, `Task.check` does.
 """
 
 from abc import ABC, abstractmethod
@@ -29,21 +32,22 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from math import prod
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from quoron_client.protocol.domains import Bounds, Domain
-from quoron_privacy.errors import WireError
+from quoron_client.protocol.smoothing import Smoothing
+from quoron_privacy.errors import WireError, probability
 from quoron_privacy.release import Reduction, Sums
 
-if TYPE_CHECKING:
-    from quoron_client.protocol.smoothing import Smoothing
-
-
-Matrix = NDArray[np.float64]
-Vector = NDArray[np.float64]
+Floats = NDArray[np.float64]
+Matrix = Annotated[Floats, "p d"]
+Vector = Annotated[Floats, "d"]
+MAX_FEATURES = 11_584  # whose second moment is one array of a message
+MAX_POINTS = 16  # at which losses are asked for
+MAX_BINS = 1 << 16
 
 
 class Status(IntEnum):
@@ -109,6 +113,9 @@ class Task(ABC):
         """Return the task with the directions of its smoothing drawn from `seed`, where it has any."""
         del seed
         return self
+
+    def check(self) -> None:  # noqa: B027  # most have nothing to add
+        """Raise WireError or ConfigError for fields that no question has, although each is as its annotation says."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -204,12 +211,17 @@ class AverageGradient(Task):
     stand-in.
     """
 
-    points: Matrix  # (p, d), p = 1 or 2
-    weights: tuple[float, ...]  # (p,)
+    points: Matrix  # p = 1 or 2
+    weights: Annotated[tuple[float, ...], "p"]
     user_smoothness: float | None = None
-    centre: Vector | None = None  # (d,); None is zero
-    reference_items: int | None = None
-    smoothing: "Smoothing | None" = None
+    centre: Vector | None = None  # None is zero
+    reference_items: Annotated[int, range(1, 1 << 63)] | None = None
+    smoothing: Smoothing | None = None
+
+    def check(self) -> None:
+        """See Task."""
+        if len(self.points) > 2:
+            raise WireError(f"Expected one or two points, got {len(self.points)}.")
 
     @property
     def model_size(self) -> int:
@@ -248,10 +260,10 @@ class LocalSGD(Task):
     """
 
     own: ClassVar[str] = "starts"
-    starts: Matrix  # (k, d), one per asked user
+    starts: Annotated[Floats, "k d", "start"]  # one per asked user
     step_size: float  # η
     domain: Domain
-    smoothing: "Smoothing | None" = None
+    smoothing: Smoothing | None = None
 
     @property
     def model_size(self) -> int:
@@ -289,7 +301,8 @@ class SecondMoment(Task):
     no more than the moment. With `label_scale` the label, times it, is one more feature, the last.
     """
 
-    dimension: int  # d, of the features, the label among them if it is one: that of the model, with one prediction
+    # d, of the features, the label among them if it is one: that of the model, with one prediction
+    dimension: Annotated[int, range(1, MAX_FEATURES + 1)]
     label_scale: float | None = None
 
     @property
@@ -326,11 +339,19 @@ class PlacedGradient(Task):
     """
 
     own: ClassVar[str] = "places"
-    points: Matrix  # (1, d)
-    places: NDArray[np.int64]  # (k, w), one row per asked user
+    points: Annotated[Floats, "1 d", "point"]
+    places: Annotated[NDArray[np.int64], "k w"]  # one row per asked user
     divisor: float
     clip: float | None = None
-    expected: int = 1  # items of an asked user, as announced in public
+    expected: Annotated[int, range(1 << 63)] = 1  # items of an asked user, as announced in public
+
+    def check(self) -> None:
+        """See Task."""
+        if self.places.min() < -1:
+            raise WireError(f"Expected places from 0, or -1 for none, got {self.places.min()}.")
+        named = np.sort(self.places, axis=1)  # by us: numpy's own search for what is there twice takes thirty times
+        if np.any((named[:, 1:] == named[:, :-1]) & (named[:, 1:] >= 0)):
+            raise WireError("Expected each place once, got one twice.")
 
     @property
     def model_size(self) -> int:
@@ -367,9 +388,9 @@ class MomentAndGradient(Task):
     ((p (p + 1) / 2) + d,) numbers for p features and a model of d, whatever the number of items.
     """
 
-    dimension: int  # p, of the features
-    point: Vector  # (d,)
-    centre: Vector | None = None  # (d,); None is zero
+    dimension: Annotated[int, range(1, MAX_FEATURES + 1)]  # p, of the features
+    point: Vector
+    centre: Vector | None = None  # None is zero
 
     @property
     def model_size(self) -> int:
@@ -408,7 +429,12 @@ class MomentAndGradient(Task):
 class AverageLoss(Task):
     """F_u(points[k]) for each of p points, ridge included, F_u the average of user u's items: an answer of (p,)."""
 
-    points: Matrix  # (p, d)
+    points: Matrix
+
+    def check(self) -> None:
+        """See Task."""
+        if len(self.points) > MAX_POINTS:
+            raise WireError(f"Expected at most {MAX_POINTS} points, got {len(self.points)}.")
 
     @property
     def model_size(self) -> int:
@@ -464,10 +490,19 @@ class RangeReport(LocalReport):
     """
 
     own: ClassVar[str] = "coordinates"
-    bins: int  # of equal width on [-half_width, half_width]
+    bins: Annotated[int, range(2, MAX_BINS + 1)]  # of equal width on [-half_width, half_width]
     half_width: float
-    signs: Vector  # (d,), of the public rotation
-    coordinates: NDArray[np.int64]  # (k,), below the padded dimension
+    signs: Annotated[Floats, "d", np.int64]  # of the public rotation
+    coordinates: Annotated[NDArray[np.int64], "k"]  # below the padded dimension
+
+    def check(self) -> None:
+        """See Task."""
+        if not np.all(np.abs(self.signs) == 1):
+            raise WireError(f"Expected signs that are -1 or 1, got {self.signs[np.abs(self.signs) != 1][0]:g}.")
+        padded = 1 << (len(self.signs) - 1).bit_length()
+        if self.coordinates.min() < 0 or self.coordinates.max() >= padded:
+            wrong = self.coordinates.min() if self.coordinates.min() < 0 else self.coordinates.max()
+            raise WireError(f"Expected coordinates in [0, {padded:,}), got {wrong:,}.")
 
     def answer_shape(self, dimension: int) -> tuple[int, ...]:
         """Bits, one a bin."""
@@ -499,7 +534,11 @@ class VectorReport(LocalReport):
 
     delta: float
     radius: float  # C
-    centre: Vector  # (d,), public
+    centre: Vector  # public
+
+    def check(self) -> None:
+        """See Task."""
+        probability(delta=self.delta)
 
     def answer_shape(self, dimension: int) -> tuple[int, ...]:
         """Return a vector."""

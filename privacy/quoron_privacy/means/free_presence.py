@@ -42,7 +42,7 @@ never more than 5 together, where those of m alone may be 4. Statement and proof
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from math import sqrt
-from typing import NamedTuple, Protocol
+from typing import Annotated, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,7 +54,8 @@ from quoron_privacy.means.norm_counts import WEIGHTS, NormCountSum, checked
 from quoron_privacy.noise.streams import RandomStream
 from quoron_privacy.release import Adjacency, MaskedBlock, NoisySums, Release, Sums, packed, sum_bits
 
-Matrix = NDArray[np.float64]
+Matrix = Annotated[NDArray[np.float64], "p d"]
+Square = Annotated[NDArray[np.float64], "d d"]
 Vector = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 Integers = NDArray[np.int64]
@@ -248,7 +249,7 @@ class LengthSum:
     """Σ ⌊ℓ 2ᵇ⌉ over factors, ℓ of the length of LᵀUᵀUL, and in the first of `cells` how many have one above 0."""
 
     users: int  # n, the divisor
-    transform: Matrix  # L, (d, d)
+    transform: Square  # L
     top: float
 
     def of(self, factors: "Rows", answered: Mask) -> Sums:
@@ -261,7 +262,7 @@ class VectorLengthSum:
     """The same over vectors, ℓ of the length of Lᵀ g, Lᵀ of each of its parts."""
 
     users: int  # n, the divisor
-    transform: Matrix  # L, (p, d)
+    transform: Matrix  # L
     top: float
 
     def of(self, values: Matrix, answered: Mask) -> Sums:
@@ -277,7 +278,7 @@ class ShapedMomentSum:
     """
 
     users: int  # n, the divisor
-    transform: Matrix  # L, (d, d)
+    transform: Square  # L
     radius: float  # B
 
     def of(self, factors: "Rows", answered: Mask) -> Sums:
