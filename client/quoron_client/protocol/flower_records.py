@@ -20,7 +20,6 @@ A node of a federation holds one user, or is a silo of as many as it has declare
 
 from collections.abc import Iterator, Sequence
 from importlib.metadata import version
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -123,12 +122,9 @@ def answers_from_record(content: RecordDict, users: int, shape: tuple[int, ...])
         sent = values_pb2.Array.FromString(bytes_of(values, "values"))
     except (WireError, DecodeError):
         return None
-    if sent.dtype != "float64" or tuple(sent.shape) != (users, *shape) or statuses.shape != (users,):
+    found = wire.floats_from_wire(sent, (users, *shape))
+    if found is None or statuses.shape != (users,) or (statuses > Status.REJECTED).any():
         return None
-    data = sent.data  # every look at it is a copy
-    if len(data) != 8 * users * prod(shape) or (statuses > Status.REJECTED).any():
-        return None
-    found = np.frombuffer(data, "<f8").astype(np.float64, copy=False).reshape(users, *shape)
     return Answers.checked(found, statuses.copy(), largest=np.finfo(np.float64).max)
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quoron_client.protocol.questions import Answers, Status
-from quoron_client.protocol.wire import array_from_wire, array_to_wire, read, write
+from quoron_client.protocol.wire import array_to_wire, floats_from_wire, read, write
 from quoron_privacy.errors import WireError
 from quoron_privacy.means import silo_sums
 from quoron_privacy.means.clipping import ChangeSum, ClippedSum
@@ -72,23 +72,19 @@ def rows_from_wire(message: federation.Answer, shape: tuple[int, ...], asked: in
     | a row with a number that is not finite, another status   | REJECTED, and nobody else is   |
     | another type, another number of rows, columns or statuses | REJECTED, all of the silo's    |
     """
-    whole, sent = int(message.status), message.values
+    whole = int(message.status)
     if whole in (Status.MISSING, Status.REJECTED):
         return _nothing(shape, asked, Status(whole))
     statuses = np.frombuffer(message.statuses, np.uint8)
-    numbers = prod(shape)
-    if whole == Status.ANSWERED and len(statuses) == asked and sent.dtype == "float64":
-        data = sent.data  # every look at it is a copy
-        if tuple(sent.shape) == (asked, *shape) and len(data) == 8 * asked * numbers:
-            rows = np.frombuffer(data, "<f8").astype(np.float64).reshape(asked, numbers)
-            with np.errstate(invalid="ignore", over="ignore"):
-                usable = np.isfinite(rows).all(axis=1)
-            known = statuses <= Status.REJECTED
-            status = np.where(known, statuses, Status.REJECTED).astype(np.uint8)
-            status[(status == Status.ANSWERED) & ~usable] = Status.REJECTED
-            rows[status != Status.ANSWERED] = 0.0
-            return Answers(rows.reshape(asked, *shape), status)
-    return _nothing(shape, asked, Status.REJECTED)
+    sent = floats_from_wire(message.values, (asked, *shape))
+    if whole != Status.ANSWERED or len(statuses) != asked or sent is None:
+        return _nothing(shape, asked, Status.REJECTED)
+    rows = sent.reshape(asked, prod(shape)).copy()
+    usable = np.isfinite(rows).all(axis=1)
+    status = np.where(statuses <= Status.REJECTED, statuses, Status.REJECTED).astype(np.uint8)
+    status[(status == Status.ANSWERED) & ~usable] = Status.REJECTED
+    rows[status != Status.ANSWERED] = 0.0
+    return Answers(rows.reshape(asked, *shape), status)
 
 
 def reduction_to_wire(reduction: Reduction | None) -> federation.Reduction | None:
@@ -121,13 +117,9 @@ def reduction_from_wire(message: federation.Reduction) -> Reduction:
 
 def sums_to_wire(run: str, round: int, digest: bytes, sums: Sums) -> federation.Answer:
     """Return the sums of a silo's asked persons."""
-    said = federation.Sums(
-        total=array_to_wire(sums.total.astype(np.int64)),
-        cells=array_to_wire(sums.cells.astype(np.int64)),
-        clipped=sums.clipped,
-        answered=sums.answered,
-    )
-    return federation.Answer(run=run, round=round, digest=digest, sums=said)
+    answer = federation.Answer(run=run, round=round, digest=digest)
+    write(sums, answer.sums)
+    return answer
 
 
 def sums_from_wire(message: federation.Answer, length: int, asked: int, reduction: Reduction) -> Sums | None:
@@ -137,15 +129,10 @@ def sums_from_wire(message: federation.Answer, length: int, asked: int, reductio
     """
     if not message.HasField("sums") or int(message.status) != Status.ANSWERED:
         return None
-    sent = message.sums
     try:
-        total = array_from_wire(sent.total, dtype="int64", max_numbers=length)
-        cells = array_from_wire(sent.cells, dtype="int64", max_numbers=4)
+        sums = read(Sums, message.sums)
     except WireError:
         return None
-    if total.shape != (length,) or cells.shape != (4,) or sent.answered > asked or sent.clipped > sent.answered:
-        return None
-    sums = Sums(total, cells, int(sent.clipped), int(sent.answered))
     return None if silo_sums.objection(sums, reduction, persons=asked, length=length) else sums
 
 

@@ -324,16 +324,13 @@ def answer_from_wire(message: federation.Answer, shape: tuple[int, ...]) -> tupl
     | another type, shape or length, or a number not finite | REJECTED      |
     | a status of another protocol                         | REJECTED       |
     """
-    status, sent = int(message.status), message.values
+    status = int(message.status)
     if status in (Status.MISSING, Status.REJECTED):
         return np.zeros(shape), Status(status)
-    if status == Status.ANSWERED and sent.dtype == "float64" and tuple(sent.shape) == shape:
-        data = sent.data  # every look at it is a copy
-        if len(data) == 8 * prod(shape):
-            found = np.frombuffer(data, "<f8").astype(np.float64, copy=False)
-            if np.count_nonzero(np.isfinite(found)) == len(found):  # several times as fast as `all`
-                return found.reshape(shape), Status.ANSWERED
-    return np.zeros(shape), Status.REJECTED
+    found = floats_from_wire(message.values, shape) if status == Status.ANSWERED else None
+    if found is None or np.count_nonzero(np.isfinite(found)) < found.size:  # several times as fast as `all`
+        return np.zeros(shape), Status.REJECTED
+    return found, Status.ANSWERED
 
 
 def fits(message: federation.Answer, shape: tuple[int, ...]) -> bool:
@@ -341,10 +338,19 @@ def fits(message: federation.Answer, shape: tuple[int, ...]) -> bool:
 
     A client that works sends no other, whatever its data are; what the numbers are is not looked at.
     """
-    status, sent = int(message.status), message.values
+    status = int(message.status)
     if status != Status.ANSWERED:
         return status in (Status.MISSING, Status.REJECTED)
-    return sent.dtype == "float64" and tuple(sent.shape) == shape and len(sent.data) == 8 * prod(shape)
+    return floats_from_wire(message.values, shape) is not None
+
+
+def floats_from_wire(message: values.Array, shape: tuple[int, ...]) -> NDArray[np.float64] | None:
+    """Return float64 numbers of that shape, finite or not, to be read; None for anything else."""
+    if message.dtype != "float64" or tuple(message.shape) != shape:
+        return None
+    data = message.data  # every access is a copy
+    fits = len(data) == 8 * prod(shape)
+    return np.frombuffer(data, "<f8").astype(np.float64, copy=False).reshape(shape) if fits else None
 
 
 def array_to_wire(array: NDArray[Any]) -> values.Array:
