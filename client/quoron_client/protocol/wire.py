@@ -245,9 +245,11 @@ class Body(NamedTuple):
         return cls(data, end.digest, None if fits_one_message(len(data) + BESIDE) else end)
 
 
-def question_to_wire(question: Question, slot: int, *, run: str, user: int, seconds: int) -> federation.Question:
-    """Return the part of cohort row `slot`, who is `user`, of a question whose round closes in `seconds`."""
-    body = Body.of(question.task.part(slice(slot, slot + 1)))
+def question_to_wire(
+    question: Question, slots: int | NDArray[np.int64], *, run: str, user: int, seconds: int
+) -> federation.Question:
+    """Return the part of some cohort rows, the first of them `user`, of a question whose round closes in `seconds`."""
+    body = Body.of(question.task.part(np.atleast_1d(slots)))
     message = question_head(body, run=run, round=question.round, user=user, seconds=seconds)
     message.MergeFromString(body.data)
     return message
