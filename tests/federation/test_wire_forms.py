@@ -317,5 +317,19 @@ def test_a_choice_of_a_later_protocol_is_refused_and_not_left_out(field):
         found(message)
 
 
+def numbers_in(message):
+    """Of all arrays within."""
+    inner = [value for field, value in message.ListFields() if field.message_type is not None]
+    if message.DESCRIPTOR.name == "Array":
+        return len(message.data) // 8
+    return sum(map(numbers_in, inner)) + (message.DESCRIPTOR.name == "RangeReport")  # and one coordinate
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_numbers_down_are_those_of_the_arrays_that_one_user_is_sent(name):
+    assert TASKS[name].numbers_down == TASKS[name].part(slice(0, 1)).numbers_down == numbers_in(kind_of(written(name)))
+    assert TASKS[name].part(slice(0)).numbers_down == TASKS[name].numbers_down
+
+
 def test_the_second_moment_of_the_most_features_is_one_array():
     assert packed(MAX_FEATURES) <= wire.MAX_NUMBERS < packed(MAX_FEATURES + 1)

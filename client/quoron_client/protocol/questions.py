@@ -29,7 +29,7 @@ letter equally long, and the range of a whole number. What annotations cannot sa
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from enum import IntEnum
 from math import prod
 from typing import Annotated, Any, ClassVar, Self
@@ -87,9 +87,13 @@ class Task(ABC):
     def answer_shape(self, dimension: int) -> tuple[int, ...]:
         """Of one user's answer."""
 
-    @abstractmethod
-    def numbers_down(self, dimension: int) -> int:
-        """Return how many numbers the question to one user has."""
+    @property
+    def numbers_down(self) -> int:
+        """Numbers in the arrays of the question to one user."""
+        held = {each.name: getattr(self, each.name) for each in fields(self)}  # type: ignore[arg-type]
+        arrays = {name: value.shape for name, value in held.items() if isinstance(value, np.ndarray)}
+        own: int = sum(prod(shape[1:] if name == self.own else shape) for name, shape in arrays.items())
+        return own + sum(value.numbers_down for value in held.values() if isinstance(value, Task))
 
     @abstractmethod
     def honest(self, bounds: Bounds) -> float:
@@ -102,17 +106,16 @@ class Task(ABC):
 
     def part(self, slots: slice | NDArray[np.int64]) -> Self:
         """Return the task of some slots of the cohort."""
-        return self if self.own is None else self.with_own(getattr(self, self.own)[slots])
-
-    def with_own(self, rows: NDArray[Any]) -> Self:
-        """Return the same task with these rows of what each user has of its own."""
-        changes: dict[str, Any] = {str(self.own): rows}
-        return replace(self, **changes)  # type: ignore[type-var]  # every task is a dataclass
+        return self if self.own is None else self._with(self.own, getattr(self, self.own)[slots])
 
     def directed(self, seed: int) -> Self:
         """Return the task with the directions of its smoothing drawn from `seed`, where it has any."""
-        del seed
-        return self
+        smoothing: Smoothing | None = getattr(self, "smoothing", None)
+        return self if smoothing is None else self._with("smoothing", smoothing.redrawn(seed))
+
+    def _with(self, name: str, value: Any) -> Self:
+        changes: dict[str, Any] = {name: value}
+        return replace(self, **changes)  # type: ignore[type-var]  # every task is a dataclass
 
     def check(self) -> None:  # noqa: B027  # most have nothing to add
         """Raise WireError or ConfigError for fields that no question has, although each is as its annotation says."""
@@ -149,7 +152,7 @@ class Question:
 
     def payload(self, dimension: int) -> tuple[int, int]:
         """(bytes down, bytes up) of the round's float64 numbers, as planned."""
-        down, up = self.task.numbers_down(dimension), prod(self.task.answer_shape(dimension))
+        down, up = self.task.numbers_down, prod(self.task.answer_shape(dimension))
         return 8 * self.messages * down, 8 * self.messages * up
 
 
@@ -237,18 +240,10 @@ class AverageGradient(Task):
         """Of one user's answer."""
         return (dimension,)
 
-    def numbers_down(self, dimension: int) -> int:
-        """Return how many numbers the question to one user has."""
-        return (len(self.weights) + (self.centre is not None)) * dimension
-
     def honest(self, bounds: Bounds) -> float:
         """Return the weighted bound of the gradients, and the centre."""
         centre = 0.0 if self.centre is None else float(np.linalg.norm(self.centre))
         return bounds.lipschitz * float(np.abs(self.weights).sum()) + centre
-
-    def directed(self, seed: int) -> Self:
-        """See Task."""
-        return self if self.smoothing is None else replace(self, smoothing=self.smoothing.redrawn(seed))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -279,17 +274,9 @@ class LocalSGD(Task):
         """Final iterate and mean iterate."""
         return (2, dimension)
 
-    def numbers_down(self, dimension: int) -> int:
-        """Return the size of the start iterate."""
-        return dimension
-
     def honest(self, bounds: Bounds) -> float:
         """Return the domain's radius: an iterate lies in it."""
         return bounds.radius
-
-    def directed(self, seed: int) -> Self:
-        """See Task."""
-        return self if self.smoothing is None else replace(self, smoothing=self.smoothing.redrawn(seed))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -319,11 +306,6 @@ class SecondMoment(Task):
         """Of one user's answer."""
         del dimension
         return (self.dimension * (self.dimension + 1) // 2,)
-
-    def numbers_down(self, dimension: int) -> int:
-        """Return 0."""
-        del dimension
-        return 0
 
     def honest(self, bounds: Bounds) -> float:
         """Return the bound of a feature norm."""
@@ -372,10 +354,6 @@ class PlacedGradient(Task):
         """Of one user's answer."""
         return (dimension,)
 
-    def numbers_down(self, dimension: int) -> int:
-        """Return the size of the point and the places."""
-        return dimension + int(self.places.shape[1])
-
     def honest(self, bounds: Bounds) -> float:
         """Return a bound on that many gradients."""
         return bounds.lipschitz * float(self.places.shape[1]) / self.divisor
@@ -416,10 +394,6 @@ class MomentAndGradient(Task):
         """Of one user's answer."""
         return (self.moment.answer_shape(dimension)[0] + len(self.point),)
 
-    def numbers_down(self, dimension: int) -> int:
-        """Return the size of the gradient's question."""
-        return self.gradient.numbers_down(dimension)
-
     def honest(self, bounds: Bounds) -> float:
         """Return the larger of both."""
         return max(self.moment.honest(bounds), self.gradient.honest(bounds))
@@ -450,10 +424,6 @@ class AverageLoss(Task):
         """Of one user's answer."""
         del dimension
         return (len(self.points),)
-
-    def numbers_down(self, dimension: int) -> int:
-        """Return the size of the points."""
-        return len(self.points) * dimension
 
     def honest(self, bounds: Bounds) -> float:
         """Return a bound: a loss rises by at most the Lipschitz bound times the radius above a few units of slope."""
@@ -509,10 +479,6 @@ class RangeReport(LocalReport):
         del dimension
         return (self.bins,)
 
-    def numbers_down(self, dimension: int) -> int:
-        """Return the size of the gradient's question, the signs and one coordinate."""
-        return self.gradient.numbers_down(dimension) + dimension + 1
-
     def honest(self, bounds: Bounds) -> float:
         """Return 1, as answers are bits."""
         del bounds
@@ -543,10 +509,6 @@ class VectorReport(LocalReport):
     def answer_shape(self, dimension: int) -> tuple[int, ...]:
         """Return a vector."""
         return (dimension,)
-
-    def numbers_down(self, dimension: int) -> int:
-        """Return the size of the gradient's question and the centre."""
-        return self.gradient.numbers_down(dimension) + dimension
 
     def honest(self, bounds: Bounds) -> float:
         """Return the centre, and noise, which is below 10⁴ radii."""
