@@ -7,7 +7,7 @@ make them are beside their mechanisms.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Annotated, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,10 +41,10 @@ class Release:
 class Sums:
     """Sums over users, exact in integers. Those of disjoint parts of a cohort add, in any order, to those of all."""
 
-    total: Integers  # on the reduction's grid, (d,)
-    cells: Integers  # what the norms of users' rows say, (4,)
-    clipped: int  # rows that were shortened
-    answered: int  # rows counted
+    total: Annotated[Integers, "d"]  # on the reduction's grid
+    cells: Annotated[Integers, "c"]  # what the norms of users' rows say, c = 4
+    clipped: Annotated[int, range(1 << 31)]  # rows that were shortened
+    answered: Annotated[int, range(1 << 31)]  # rows counted
 
     def __add__(self, other: "Sums") -> "Sums":
         return Sums(

@@ -178,7 +178,7 @@ class Honest:
         if hasattr(smoothing, "seed"):  # a client draws its own directions; the simulation's are those of the seed
             task = replace(task, smoothing=replace(smoothing, seed=SEED))
         answers = self.engine.ask(Question(number, np.array([user]), task))
-        sizes = task.numbers_down(DIMENSION), answers.values[0].size
+        sizes = task.numbers_down, answers.values[0].size
         self.longest = max(self.longest[0], sizes[0]), max(self.longest[1], sizes[1])
         return wire.answer_to_wire(name, number, digest, answers.values[0], Status(int(answers.status[0])))
 

@@ -249,7 +249,7 @@ ATTACKS: dict[str, Attack] = {
     "infinite": Attack(odd(data=np.full(D, -inf).tobytes()), says="finite numbers"),
     "too short": Attack(odd(data=bytes(8 * D - 1)), says="bytes in an array"),
     "enormous": Attack(odd(shape=[2**63, 2**63]), says="another shape"),
-    "empty": Attack(odd(shape=[0, D], data=b""), says="numbers along 2 axes"),
+    "empty": Attack(odd(shape=[0, D], data=b""), says=r"points of shape \(p, d\)"),
     "objects": Attack(odd(dtype="object"), says="array of float64"),
     "a weight that is none": Attack(odd(weights=(nan,)), says="No answer in round"),
     "a weight too many": Attack(odd(weights=(1.0, 1.0)), says="No answer in round"),

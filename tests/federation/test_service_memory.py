@@ -261,7 +261,7 @@ def test_what_does_not_fit_into_memory_is_made_in_batches_of_one_size_in_the_sec
 ) -> None:
     """Sizes follow from the question's shape, who is in which batch from the order alone, never from who is here."""
     task = TASKS[name]
-    ready = 4 * (8 * task.numbers_down(task.model_size) + 1)
+    ready = 4 * (8 * task.numbers_down + 1)
     orders = set()
     for _ in range(4):
         seen = asked_while_made(task, monkeypatch, range(12), ready)

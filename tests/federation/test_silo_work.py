@@ -216,7 +216,7 @@ def test_what_is_of_its_own_is_not_asked_twice(file: Path) -> None:
         worker = SiloWorker.of(config, record)
         worker.consider(announced(), FIRST)
         first = rows(worker.reply(question(STARTS.part(TWO), TWO)), STARTS, 2)
-        moved = STARTS.with_own(STARTS.starts + 0.01)
+        moved = replace(STARTS, starts=STARTS.starts + 0.01)
         moved.starts[2] = STARTS.starts[4]
         mixed = replace(STARTS, starts=np.stack([STARTS.starts[1], moved.starts[3]]))
         again = rows(worker.reply(question(mixed, [1, 3])), STARTS, 2)

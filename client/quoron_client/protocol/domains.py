@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron_privacy.errors import ConfigError
+from quoron_privacy.errors import positive
 
 _NEAR = 0.99  # of the size: a model this large would have gone on
 _FREE = 1e9  # predictions of an item, beyond which no arithmetic of theirs says anything
@@ -34,7 +34,7 @@ class L2Ball:
     radius: float
 
     def __post_init__(self) -> None:
-        _positive("radius", self.radius)
+        positive(radius=self.radius)
 
     def project(self, points: Vector) -> Vector:
         """Return the nearest points of the ball; `points` has shape (..., d), float64, and is left unchanged."""
@@ -55,7 +55,7 @@ class Box:
     half_width: float
 
     def __post_init__(self) -> None:
-        _positive("half_width", self.half_width)
+        positive(half_width=self.half_width)
 
     def project(self, points: Vector) -> Vector:
         """Return the nearest points of the box; `points` has shape (..., d), float64, and is left unchanged."""
@@ -76,11 +76,6 @@ class Bounds:
     lipschitz: float  # of every item's gradient norm
     radius: float  # of the domain: the largest norm of an iterate
     feature_norm: float
-
-
-def _positive(name: str, value: float) -> None:
-    if not (np.isfinite(value) and value > 0):
-        raise ConfigError(f"Expected {name} > 0 and finite, got {name}={value}.")
 
 
 def free_ball(feature_norm: float) -> L2Ball:

@@ -9,7 +9,7 @@
 | its reply          | agreed, or declined                                                             |
 | `query.<task>`     | version, announcement, user, question: to a node; a silo's has its persons      |
 | its reply          | answer, or declined                                                             |
-| `query.<task>`     | version, question, users; starts or coordinates where each has its own          |
+| `query.<task>`     | version, question, users whom it is for                                         |
 | its reply          | values (k, *shape), status (k,): of the users of a simulation                   |
 | `query.ended`      | version, run, how                                                               |
 | a plug-in's action | a nonce alone: a hello; announcement, user, and question; run, how: as above     |
@@ -20,8 +20,6 @@ A node of a federation holds one user, or is a silo of as many as it has declare
 
 from collections.abc import Iterator, Sequence
 from importlib.metadata import version
-from math import prod
-from typing import Any
 
 import numpy as np
 from flwr.app import ConfigRecord, RecordDict
@@ -33,7 +31,6 @@ from quoron_client.protocol.questions import (
     Answers,
     Question,
     Status,
-    Task,
 )
 from quoron_privacy.errors import WireError
 from quoron_protos.v1 import federation_pb2 as pb
@@ -71,40 +68,27 @@ def question_values(
     question: Question, parts: Sequence[NDArray[np.int64]], *, run: str, seconds: int
 ) -> Iterator[Values]:
     """Yield the part of a question for each of `parts`, rows (k,) of its cohort; a user is its number in the cohort."""
-    task = question.task
 
-    def encoded(row: int) -> bytes:
-        user = int(question.cohort[row])
-        return bytes(wire.question_to_wire(question, row, run=run, user=user, seconds=seconds).SerializeToString())
+    def encoded(rows: NDArray[np.int64]) -> bytes:
+        user = int(question.cohort[rows[0]])
+        return bytes(wire.question_to_wire(question, rows, run=run, user=user, seconds=seconds).SerializeToString())
 
     # Large models: what all are asked alike is encoded once.
-    shared = None if task.own or not parts else encoded(int(parts[0][0]))
+    shared = None if question.task.own or not parts else encoded(parts[0])
     for rows in parts:
-        asked = shared or encoded(int(rows[0]))
-        values: Values = {"question": asked, "users": _sent(question.cohort[rows])}
-        if len(rows) > 1 and task.own:
-            values[task.own] = _sent(getattr(task, task.own)[rows])
-        yield values
+        yield {"question": shared or encoded(rows), "users": _sent(question.cohort[rows])}
 
 
 def question_from_values(values: Values) -> Question:
     """Return the part that `question_values` made: its users as the cohort. Raises WireError for anything else."""
     message = pb.Question.FromString(bytes_of(values, "question"))
     _, number, _, task = wire.question_from_wire(message)
-    users = _received(values, "users", "int64")
+    sent = values_pb2.Array.FromString(bytes_of(values, "users"))
+    users = wire.array_from_wire(sent, dtype="int64", max_numbers=wire.MAX_NUMBERS)
     if users.ndim != 1 or not len(users):
         raise WireError("Expected the numbers of the users who are asked, got none.")
-    return Question(number, users, _own_parts(task, values, len(users)))
-
-
-def _own_parts(task: Task, values: Values, users: int) -> Task:
-    if users == 1 or task.own is None:
-        return task
-    mine = getattr(task, task.own)  # of the first user
-    rows = _received(values, task.own, mine.dtype.name)
-    if rows.shape != (users, *mine.shape[1:]):
-        raise WireError(f"Expected {task.own} of each of {users} users, got shape {rows.shape}.")
-    return task.with_own(rows)
+    wire.check_own(task, len(users))
+    return Question(number, users, task)
 
 
 def answers_record(answers: Answers) -> RecordDict:
@@ -123,22 +107,14 @@ def answers_from_record(content: RecordDict, users: int, shape: tuple[int, ...])
         sent = values_pb2.Array.FromString(bytes_of(values, "values"))
     except (WireError, DecodeError):
         return None
-    if sent.dtype != "float64" or tuple(sent.shape) != (users, *shape) or statuses.shape != (users,):
+    found = wire.floats_from_wire(sent, (users, *shape))
+    if found is None or statuses.shape != (users,) or (statuses > Status.REJECTED).any():
         return None
-    data = sent.data  # every look at it is a copy
-    if len(data) != 8 * users * prod(shape) or (statuses > Status.REJECTED).any():
-        return None
-    found = np.frombuffer(data, "<f8").astype(np.float64, copy=False).reshape(users, *shape)
     return Answers.checked(found, statuses.copy(), largest=np.finfo(np.float64).max)
 
 
 def _sent(array: NDArray[np.float64] | NDArray[np.int64]) -> bytes:
     return bytes(wire.array_to_wire(array).SerializeToString())
-
-
-def _received(values: Values, key: str, dtype: str) -> NDArray[Any]:
-    message = values_pb2.Array.FromString(bytes_of(values, key))
-    return wire.array_from_wire(message, dtype=dtype, max_numbers=wire.MAX_NUMBERS)
 
 
 def bytes_of(values: Values, key: str) -> bytes:

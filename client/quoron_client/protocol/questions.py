@@ -22,28 +22,32 @@ Answers of black boxes: a question put to a function of which nothing is known b
 >>> task = AverageGradient(np.array([[1.0, 2.0], [0.0, 1.0]]), (1.0, -0.5))
 >>> combined(task, lambda point: 2 * point).tolist()
 [2.0, 3.0]
+
+A field's annotation is how `wire.read` checks it when a question arrives: the axes of an array by letters, those of one
+letter equally long, and the range of a whole number. What annotations cannot say, `Task.check` does.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from enum import IntEnum
 from math import prod
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from quoron_client.protocol.domains import Bounds, Domain
-from quoron_privacy.errors import WireError
+from quoron_client.protocol.smoothing import Smoothing
+from quoron_privacy.errors import WireError, probability
 from quoron_privacy.release import Reduction, Sums
 
-if TYPE_CHECKING:
-    from quoron_client.protocol.smoothing import Smoothing
-
-
-Matrix = NDArray[np.float64]
-Vector = NDArray[np.float64]
+Floats = NDArray[np.float64]
+Matrix = Annotated[Floats, "p d"]
+Vector = Annotated[Floats, "d"]
+MAX_FEATURES = 11_584  # whose second moment is one array of a message
+MAX_POINTS = 16  # at which losses are asked for
+MAX_BINS = 1 << 16
 
 
 class Status(IntEnum):
@@ -83,9 +87,13 @@ class Task(ABC):
     def answer_shape(self, dimension: int) -> tuple[int, ...]:
         """Of one user's answer."""
 
-    @abstractmethod
-    def numbers_down(self, dimension: int) -> int:
-        """Return how many numbers the question to one user has."""
+    @property
+    def numbers_down(self) -> int:
+        """Numbers in the arrays of the question to one user."""
+        held = {each.name: getattr(self, each.name) for each in fields(self)}  # type: ignore[arg-type]
+        arrays = {name: value.shape for name, value in held.items() if isinstance(value, np.ndarray)}
+        own: int = sum(prod(shape[1:] if name == self.own else shape) for name, shape in arrays.items())
+        return own + sum(value.numbers_down for value in held.values() if isinstance(value, Task))
 
     @abstractmethod
     def honest(self, bounds: Bounds) -> float:
@@ -98,17 +106,19 @@ class Task(ABC):
 
     def part(self, slots: slice | NDArray[np.int64]) -> Self:
         """Return the task of some slots of the cohort."""
-        return self if self.own is None else self.with_own(getattr(self, self.own)[slots])
-
-    def with_own(self, rows: NDArray[Any]) -> Self:
-        """Return the same task with these rows of what each user has of its own."""
-        changes: dict[str, Any] = {str(self.own): rows}
-        return replace(self, **changes)  # type: ignore[type-var]  # every task is a dataclass
+        return self if self.own is None else self._with(self.own, getattr(self, self.own)[slots])
 
     def directed(self, seed: int) -> Self:
         """Return the task with the directions of its smoothing drawn from `seed`, where it has any."""
-        del seed
-        return self
+        smoothing: Smoothing | None = getattr(self, "smoothing", None)
+        return self if smoothing is None else self._with("smoothing", smoothing.redrawn(seed))
+
+    def _with(self, name: str, value: Any) -> Self:
+        changes: dict[str, Any] = {name: value}
+        return replace(self, **changes)  # type: ignore[type-var]  # every task is a dataclass
+
+    def check(self) -> None:  # noqa: B027  # most have nothing to add
+        """Raise WireError or ConfigError for fields that no question has, although each is as its annotation says."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -142,7 +152,7 @@ class Question:
 
     def payload(self, dimension: int) -> tuple[int, int]:
         """(bytes down, bytes up) of the round's float64 numbers, as planned."""
-        down, up = self.task.numbers_down(dimension), prod(self.task.answer_shape(dimension))
+        down, up = self.task.numbers_down, prod(self.task.answer_shape(dimension))
         return 8 * self.messages * down, 8 * self.messages * up
 
 
@@ -204,12 +214,17 @@ class AverageGradient(Task):
     stand-in.
     """
 
-    points: Matrix  # (p, d), p = 1 or 2
-    weights: tuple[float, ...]  # (p,)
+    points: Matrix  # p = 1 or 2
+    weights: Annotated[tuple[float, ...], "p"]
     user_smoothness: float | None = None
-    centre: Vector | None = None  # (d,); None is zero
-    reference_items: int | None = None
-    smoothing: "Smoothing | None" = None
+    centre: Vector | None = None  # None is zero
+    reference_items: Annotated[int, range(1, 1 << 63)] | None = None
+    smoothing: Smoothing | None = None
+
+    def check(self) -> None:
+        """See Task."""
+        if len(self.points) > 2:
+            raise WireError(f"Expected one or two points, got {len(self.points)}.")
 
     @property
     def model_size(self) -> int:
@@ -225,18 +240,10 @@ class AverageGradient(Task):
         """Of one user's answer."""
         return (dimension,)
 
-    def numbers_down(self, dimension: int) -> int:
-        """Return how many numbers the question to one user has."""
-        return (len(self.weights) + (self.centre is not None)) * dimension
-
     def honest(self, bounds: Bounds) -> float:
         """Return the weighted bound of the gradients, and the centre."""
         centre = 0.0 if self.centre is None else float(np.linalg.norm(self.centre))
         return bounds.lipschitz * float(np.abs(self.weights).sum()) + centre
-
-    def directed(self, seed: int) -> Self:
-        """See Task."""
-        return self if self.smoothing is None else replace(self, smoothing=self.smoothing.redrawn(seed))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -248,10 +255,10 @@ class LocalSGD(Task):
     """
 
     own: ClassVar[str] = "starts"
-    starts: Matrix  # (k, d), one per asked user
+    starts: Annotated[Floats, "k d", "start"]  # one per asked user
     step_size: float  # η
     domain: Domain
-    smoothing: "Smoothing | None" = None
+    smoothing: Smoothing | None = None
 
     @property
     def model_size(self) -> int:
@@ -267,17 +274,9 @@ class LocalSGD(Task):
         """Final iterate and mean iterate."""
         return (2, dimension)
 
-    def numbers_down(self, dimension: int) -> int:
-        """Return the size of the start iterate."""
-        return dimension
-
     def honest(self, bounds: Bounds) -> float:
         """Return the domain's radius: an iterate lies in it."""
         return bounds.radius
-
-    def directed(self, seed: int) -> Self:
-        """See Task."""
-        return self if self.smoothing is None else replace(self, smoothing=self.smoothing.redrawn(seed))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -289,7 +288,8 @@ class SecondMoment(Task):
     no more than the moment. With `label_scale` the label, times it, is one more feature, the last.
     """
 
-    dimension: int  # d, of the features, the label among them if it is one: that of the model, with one prediction
+    # d, of the features, the label among them if it is one: that of the model, with one prediction
+    dimension: Annotated[int, range(1, MAX_FEATURES + 1)]
     label_scale: float | None = None
 
     @property
@@ -307,11 +307,6 @@ class SecondMoment(Task):
         del dimension
         return (self.dimension * (self.dimension + 1) // 2,)
 
-    def numbers_down(self, dimension: int) -> int:
-        """Return 0."""
-        del dimension
-        return 0
-
     def honest(self, bounds: Bounds) -> float:
         """Return the bound of a feature norm."""
         return bounds.feature_norm
@@ -326,11 +321,19 @@ class PlacedGradient(Task):
     """
 
     own: ClassVar[str] = "places"
-    points: Matrix  # (1, d)
-    places: NDArray[np.int64]  # (k, w), one row per asked user
+    points: Annotated[Floats, "1 d", "point"]
+    places: Annotated[NDArray[np.int64], "k w"]  # one row per asked user
     divisor: float
     clip: float | None = None
-    expected: int = 1  # items of an asked user, as announced in public
+    expected: Annotated[int, range(1 << 63)] = 1  # items of an asked user, as announced in public
+
+    def check(self) -> None:
+        """See Task."""
+        if self.places.min() < -1:
+            raise WireError(f"Expected places from 0, or -1 for none, got {self.places.min()}.")
+        named = np.sort(self.places, axis=1)  # by us: numpy's own search for what is there twice takes thirty times
+        if np.any((named[:, 1:] == named[:, :-1]) & (named[:, 1:] >= 0)):
+            raise WireError("Expected each place once, got one twice.")
 
     @property
     def model_size(self) -> int:
@@ -351,10 +354,6 @@ class PlacedGradient(Task):
         """Of one user's answer."""
         return (dimension,)
 
-    def numbers_down(self, dimension: int) -> int:
-        """Return the size of the point and the places."""
-        return dimension + int(self.places.shape[1])
-
     def honest(self, bounds: Bounds) -> float:
         """Return a bound on that many gradients."""
         return bounds.lipschitz * float(self.places.shape[1]) / self.divisor
@@ -367,9 +366,9 @@ class MomentAndGradient(Task):
     ((p (p + 1) / 2) + d,) numbers for p features and a model of d, whatever the number of items.
     """
 
-    dimension: int  # p, of the features
-    point: Vector  # (d,)
-    centre: Vector | None = None  # (d,); None is zero
+    dimension: Annotated[int, range(1, MAX_FEATURES + 1)]  # p, of the features
+    point: Vector
+    centre: Vector | None = None  # None is zero
 
     @property
     def model_size(self) -> int:
@@ -395,10 +394,6 @@ class MomentAndGradient(Task):
         """Of one user's answer."""
         return (self.moment.answer_shape(dimension)[0] + len(self.point),)
 
-    def numbers_down(self, dimension: int) -> int:
-        """Return the size of the gradient's question."""
-        return self.gradient.numbers_down(dimension)
-
     def honest(self, bounds: Bounds) -> float:
         """Return the larger of both."""
         return max(self.moment.honest(bounds), self.gradient.honest(bounds))
@@ -408,7 +403,12 @@ class MomentAndGradient(Task):
 class AverageLoss(Task):
     """F_u(points[k]) for each of p points, ridge included, F_u the average of user u's items: an answer of (p,)."""
 
-    points: Matrix  # (p, d)
+    points: Matrix
+
+    def check(self) -> None:
+        """See Task."""
+        if len(self.points) > MAX_POINTS:
+            raise WireError(f"Expected at most {MAX_POINTS} points, got {len(self.points)}.")
 
     @property
     def model_size(self) -> int:
@@ -424,10 +424,6 @@ class AverageLoss(Task):
         """Of one user's answer."""
         del dimension
         return (len(self.points),)
-
-    def numbers_down(self, dimension: int) -> int:
-        """Return the size of the points."""
-        return len(self.points) * dimension
 
     def honest(self, bounds: Bounds) -> float:
         """Return a bound: a loss rises by at most the Lipschitz bound times the radius above a few units of slope."""
@@ -464,19 +460,24 @@ class RangeReport(LocalReport):
     """
 
     own: ClassVar[str] = "coordinates"
-    bins: int  # of equal width on [-half_width, half_width]
+    bins: Annotated[int, range(2, MAX_BINS + 1)]  # of equal width on [-half_width, half_width]
     half_width: float
-    signs: Vector  # (d,), of the public rotation
-    coordinates: NDArray[np.int64]  # (k,), below the padded dimension
+    signs: Annotated[Floats, "d", np.int64]  # of the public rotation
+    coordinates: Annotated[NDArray[np.int64], "k"]  # below the padded dimension
+
+    def check(self) -> None:
+        """See Task."""
+        if not np.all(np.abs(self.signs) == 1):
+            raise WireError(f"Expected signs that are -1 or 1, got {self.signs[np.abs(self.signs) != 1][0]:g}.")
+        padded = 1 << (len(self.signs) - 1).bit_length()
+        if self.coordinates.min() < 0 or self.coordinates.max() >= padded:
+            wrong = self.coordinates.min() if self.coordinates.min() < 0 else self.coordinates.max()
+            raise WireError(f"Expected coordinates in [0, {padded:,}), got {wrong:,}.")
 
     def answer_shape(self, dimension: int) -> tuple[int, ...]:
         """Bits, one a bin."""
         del dimension
         return (self.bins,)
-
-    def numbers_down(self, dimension: int) -> int:
-        """Return the size of the gradient's question, the signs and one coordinate."""
-        return self.gradient.numbers_down(dimension) + dimension + 1
 
     def honest(self, bounds: Bounds) -> float:
         """Return 1, as answers are bits."""
@@ -499,15 +500,15 @@ class VectorReport(LocalReport):
 
     delta: float
     radius: float  # C
-    centre: Vector  # (d,), public
+    centre: Vector  # public
+
+    def check(self) -> None:
+        """See Task."""
+        probability(delta=self.delta)
 
     def answer_shape(self, dimension: int) -> tuple[int, ...]:
         """Return a vector."""
         return (dimension,)
-
-    def numbers_down(self, dimension: int) -> int:
-        """Return the size of the gradient's question and the centre."""
-        return self.gradient.numbers_down(dimension) + dimension
 
     def honest(self, bounds: Bounds) -> float:
         """Return the centre, and noise, which is below 10⁴ radii."""

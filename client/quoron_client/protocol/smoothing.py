@@ -18,9 +18,9 @@ the shift only.
 """
 
 from dataclasses import dataclass
-from math import exp, isfinite, lgamma, log, pi
+from math import exp, lgamma, log, pi
 
-from quoron_privacy.errors import ConfigError
+from quoron_privacy.errors import ConfigError, positive
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +39,10 @@ class Convolution:
     """
 
     radius: float  # r, in units of the model
-    seed: int
+    seed: int = 0  # not in a question: whoever answers it draws its own
 
     def __post_init__(self) -> None:
-        _positive("radius", self.radius)
+        positive(radius=self.radius)
         if not 0 <= self.seed < 2**64:
             raise ConfigError(f"Expected seed in [0, 2^64), got seed={self.seed}.")
 
@@ -79,7 +79,7 @@ class Moreau:
     parameter: float  # λ, in units of model² per loss
 
     def __post_init__(self) -> None:
-        _positive("parameter", self.parameter)
+        positive(parameter=self.parameter)
 
     @property
     def reach(self) -> float:
@@ -113,8 +113,3 @@ def moreau(parameter: float) -> Moreau | None:
 def ball_ratio(dimension: int) -> float:
     """c_d: volume of the unit ball in d - 1 dimensions over that in d; the density of u_1 at zero."""
     return exp(lgamma(dimension / 2 + 1) - lgamma(dimension / 2 + 0.5) - 0.5 * log(pi))
-
-
-def _positive(name: str, value: float) -> None:
-    if not (isfinite(value) and value > 0):
-        raise ConfigError(f"Expected {name} > 0 and finite, got {name}={value}.")

@@ -30,20 +30,23 @@ What fits into one message is one, as ever.
 """
 
 from collections.abc import Callable, Iterator
+from copy import deepcopy
+from dataclasses import fields, is_dataclass
+from functools import cache, partial
 from hashlib import blake2b
-from math import isfinite, prod
-from typing import Any, Generic, NamedTuple, TypeVar
+from math import inf, isfinite, prod
+from types import NoneType, UnionType
+from typing import Annotated, Any, Generic, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
-from quoron_client.protocol.domains import Box, Domain, L2Ball
+from quoron_client.protocol.domains import Box, L2Ball
 from quoron_client.protocol.questions import (
     AverageGradient,
     AverageLoss,
     LocalSGD,
-    Matrix,
     MomentAndGradient,
     PlacedGradient,
     Question,
@@ -51,10 +54,9 @@ from quoron_client.protocol.questions import (
     SecondMoment,
     Status,
     Task,
-    Vector,
     VectorReport,
 )
-from quoron_client.protocol.smoothing import Convolution, Moreau, Smoothing
+from quoron_client.protocol.smoothing import Convolution, Moreau
 from quoron_privacy.errors import QuoronError, WireError
 from quoron_protos.v1 import federation_pb2 as federation
 from quoron_protos.v1 import values_pb2 as values
@@ -64,7 +66,14 @@ MOST = (256 << 10) - BESIDE  # bytes of one message, and of what a part holds: s
 _DIGEST = 32  # bytes
 
 Long = federation.Question | federation.Answer | federation.MaskedAnswer
+_HEADS: dict[type, tuple[str, ...]] = {  # what stays where the end follows
+    federation.Question: ("run", "round", "digest", "seconds", "follows"),
+    federation.Answer: ("run", "round", "digest", "status", "follows"),
+    federation.MaskedAnswer: ("run", "round", "digest", "sealed", "follows"),
+}
 Message = TypeVar("Message", federation.ServerMessage, federation.ClientMessage)
+T = TypeVar("T")
+Sizes = dict[str, int]  # of axes, by their letters
 
 
 def fits_one_message(length: int) -> bool:
@@ -88,21 +97,14 @@ def said(answer: federation.Answer | federation.MaskedAnswer) -> Iterator[federa
     if fits_one_message(answer.ByteSize()):
         yield _told(answer)
         return
-    if isinstance(answer, federation.MaskedAnswer):
-        masked = federation.MaskedAnswer(run=answer.run, round=answer.round, digest=answer.digest, sealed=answer.sealed)
-        yield from _parted(masked, federation.MaskedAnswer(values=answer.values).SerializeToString())
-        return
-    head = federation.Answer(run=answer.run, round=answer.round, digest=answer.digest, status=answer.status)
-    rest = federation.Answer(values=answer.values if answer.HasField("values") else None, statuses=answer.statuses)
-    if answer.HasField("sums"):
-        rest.sums.CopyFrom(answer.sums)
-    yield from _parted(head, rest.SerializeToString())
-
-
-def _parted(head: federation.Answer | federation.MaskedAnswer, end: bytes) -> Iterator[federation.ClientMessage]:
-    head.follows.length = len(end)
+    head, end = type(answer)(), deepcopy(answer)
+    for name in _HEADS[type(answer)][:-1]:
+        setattr(head, name, getattr(answer, name))
+        end.ClearField(name)
+    data = end.SerializeToString()
+    head.follows.length = len(data)
     yield _told(head)
-    for part in parts(end):
+    for part in parts(data):
         yield federation.ClientMessage(part=part)
 
 
@@ -151,13 +153,7 @@ class Arriving(Generic[Message]):
 
     def _begin(self, head: Long, allowed: int | None) -> None:
         announced = head.follows
-        if isinstance(head, federation.Question):
-            end = head.WhichOneof("task") or head.persons or head.HasField("sums") or head.HasField("row")
-        elif isinstance(head, federation.MaskedAnswer):
-            end = bool(head.values)
-        else:
-            end = head.HasField("values") or head.statuses or head.HasField("sums")
-        if end:
+        if any(field.name not in _HEADS[type(head)] for field, _ in head.ListFields()):
             raise WireError("Expected a message whose end follows it to be without it, got both.")
         named = _DIGEST if isinstance(head, federation.Question) else 0
         if len(announced.digest) != named or not announced.length > MOST - BESIDE or not announced.length:
@@ -195,7 +191,7 @@ class Arriving(Generic[Message]):
             raise WireError("Expected the end of a message, got bytes that are none.") from None
         del end
         head.ClearField("follows")
-        if whole.run or whole.round or whole.digest or whole.HasField("follows"):
+        if any(field.name in _HEADS[type(head)] for field, _ in whole.ListFields()):
             raise WireError("Expected the end of a message, got another beginning.")
         whole.MergeFromString(head.SerializeToString())
         return whole
@@ -210,8 +206,6 @@ MAX_NUMBERS = MAX_MESSAGE // 8 - 1024  # of one array, so that what surrounds it
 DIGEST_SIZE = 16  # bytes
 MOST_RUNS = 64  # that a coordinator carries out at the same time
 MAX_NAME = 200  # characters of a run's name
-MAX_BINS = 1 << 16
-MAX_POINTS = 16  # at which losses are asked for
 KEEPALIVE_SECONDS = 30  # between a client's pings; a server must allow them this often, also without data
 # A peer that does not answer a ping is gone. gRPC waits a minute by default; a slow link needs some seconds.
 KEEPALIVE = (
@@ -244,16 +238,18 @@ class Body(NamedTuple):
     ) -> "Body":
         """Of a task that is the part of one user; or of the `persons` of a silo, that answers with `sums` perhaps. With
         two servers one user's answer becomes a `row`."""
-        kind, encode, _ = _CODECS[type(task)]
-        asked = federation.Question(**{kind: encode(task)}, persons=persons, sums=sums, row=row)
+        asked = federation.Question(persons=persons, sums=sums, row=row)
+        write(task, getattr(asked, task_name(task)))
         data = asked.SerializeToString(deterministic=True)
         end = follows(data)
         return cls(data, end.digest, None if fits_one_message(len(data) + BESIDE) else end)
 
 
-def question_to_wire(question: Question, slot: int, *, run: str, user: int, seconds: int) -> federation.Question:
-    """Return the part of cohort row `slot`, who is `user`, of a question whose round closes in `seconds`."""
-    body = Body.of(question.task.part(slice(slot, slot + 1)))
+def question_to_wire(
+    question: Question, slots: int | NDArray[np.int64], *, run: str, user: int, seconds: int
+) -> federation.Question:
+    """Return the part of some cohort rows, the first of them `user`, of a question whose round closes in `seconds`."""
+    body = Body.of(question.task.part(np.atleast_1d(slots)))
     message = question_head(body, run=run, round=question.round, user=user, seconds=seconds)
     message.MergeFromString(body.data)
     return message
@@ -269,14 +265,14 @@ def body_digest(message: federation.Question) -> bytes:
     """Of what a question asks, as its `Body` has it: 32 bytes."""
     asked = federation.Question()
     asked.CopyFrom(message)
-    for name in ("run", "round", "digest", "seconds", "follows"):
+    for name in _HEADS[federation.Question]:
         asked.ClearField(name)
     return follows(asked.SerializeToString(deterministic=True)).digest
 
 
 def task_name(task: Task) -> str:
     """Return a task's name on the wire."""
-    return _CODECS[type(task)][0]
+    return _NAMES[type(task)]
 
 
 def question_digest(run: str, round: int, user: int, body: bytes) -> bytes:
@@ -304,13 +300,7 @@ def question_from_wire(message: federation.Question) -> tuple[str, int, bytes, T
     kind = message.WhichOneof("task")
     if kind is None:
         raise WireError("Expected a question with a task that this client knows, got another. Update the client.")
-    try:
-        task = TASKS[kind](getattr(message, kind))
-    except WireError:
-        raise
-    except QuoronError as error:  # constructors of domains and smoothings check their numbers
-        raise WireError(str(error)) from None
-    return run, round_number, digest, task
+    return run, round_number, digest, read(TASKS[kind], getattr(message, kind))
 
 
 def check_own(task: Task, asked: int) -> None:
@@ -336,16 +326,13 @@ def answer_from_wire(message: federation.Answer, shape: tuple[int, ...]) -> tupl
     | another type, shape or length, or a number not finite | REJECTED      |
     | a status of another protocol                         | REJECTED       |
     """
-    status, sent = int(message.status), message.values
+    status = int(message.status)
     if status in (Status.MISSING, Status.REJECTED):
         return np.zeros(shape), Status(status)
-    if status == Status.ANSWERED and sent.dtype == "float64" and tuple(sent.shape) == shape:
-        data = sent.data  # every look at it is a copy
-        if len(data) == 8 * prod(shape):
-            found = np.frombuffer(data, "<f8").astype(np.float64, copy=False)
-            if np.count_nonzero(np.isfinite(found)) == len(found):  # several times as fast as `all`
-                return found.reshape(shape), Status.ANSWERED
-    return np.zeros(shape), Status.REJECTED
+    found = floats_from_wire(message.values, shape) if status == Status.ANSWERED else None
+    if found is None or np.count_nonzero(np.isfinite(found)) < found.size:  # several times as fast as `all`
+        return np.zeros(shape), Status.REJECTED
+    return found, Status.ANSWERED
 
 
 def fits(message: federation.Answer, shape: tuple[int, ...]) -> bool:
@@ -353,16 +340,31 @@ def fits(message: federation.Answer, shape: tuple[int, ...]) -> bool:
 
     A client that works sends no other, whatever its data are; what the numbers are is not looked at.
     """
-    status, sent = int(message.status), message.values
+    status = int(message.status)
     if status != Status.ANSWERED:
         return status in (Status.MISSING, Status.REJECTED)
-    return sent.dtype == "float64" and tuple(sent.shape) == shape and len(sent.data) == 8 * prod(shape)
+    return floats_from_wire(message.values, shape) is not None
+
+
+def floats_from_wire(message: values.Array, shape: tuple[int, ...]) -> NDArray[np.float64] | None:
+    """Return float64 numbers of that shape, finite or not, to be read; None for anything else."""
+    if message.dtype != "float64" or tuple(message.shape) != shape:
+        return None
+    data = message.data  # every access is a copy
+    fits = len(data) == 8 * prod(shape)
+    return np.frombuffer(data, "<f8").astype(np.float64, copy=False).reshape(shape) if fits else None
 
 
 def array_to_wire(array: NDArray[Any]) -> values.Array:
     """Raw little-endian bytes in C order."""
-    little = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
-    return values.Array(dtype=array.dtype.name, shape=array.shape, data=little.tobytes())
+    message = values.Array()
+    _fill(message, array, array.dtype.name)
+    return message
+
+
+def _fill(message: values.Array, array: NDArray[Any], dtype: str) -> None:
+    message.dtype, message.data = dtype, np.ascontiguousarray(array, np.dtype(dtype).newbyteorder("<")).tobytes()
+    message.shape.extend(array.shape)
 
 
 def array_from_wire(message: values.Array, *, dtype: str, max_numbers: int) -> NDArray[Any]:
@@ -372,261 +374,183 @@ def array_from_wire(message: values.Array, *, dtype: str, max_numbers: int) -> N
         raise WireError(f"Expected an array of {dtype}, got one of {message.dtype[:20]!r}.")
     shape = tuple(message.shape)
     # Each axis first: a product of enormous numbers would be slow, and with a zero axis among them small.
-    if len(shape) > _AXES or any(size > max_numbers for size in shape) or prod(shape) > max_numbers:
+    if len(shape) > _AXES or max(shape, default=0) > max_numbers or prod(shape) > max_numbers:
         raise WireError(f"Expected an array of at most {_AXES} axes and {max_numbers:,} numbers, got another shape.")
     data = message.data  # every look at it is a copy
     if len(data) != 8 * prod(shape):
         raise WireError(f"Expected {8 * prod(shape):,} bytes in an array of shape {shape}, got {len(data):,}.")
     kind = np.dtype(dtype)
     found = np.frombuffer(data, kind.newbyteorder("<")).astype(kind).reshape(shape)
-    if not np.isfinite(found).all():
+    if np.count_nonzero(np.isfinite(found)) < found.size:  # several times as fast as `all`
         raise WireError("Expected an array of finite numbers, got others among them.")
     return found
 
 
-def _gradient_to_wire(task: AverageGradient) -> federation.AverageGradient:
-    message = federation.AverageGradient(
-        points=array_to_wire(task.points), weights=task.weights, smoothing=_smoothing_to_wire(task.smoothing)
-    )
-    if task.user_smoothness is not None:
-        message.user_smoothness = task.user_smoothness
-    if task.centre is not None:
-        message.centre.CopyFrom(array_to_wire(task.centre))
-    if task.reference_items is not None:
-        message.reference_items = task.reference_items
-    return message
+class Field(NamedTuple):
+    """A field of a dataclass that is written and read, as its annotation says."""
+
+    name: str
+    sent: str  # the message's field
+    optional: bool
+    axes: tuple[str, ...]
+    dtype: str  # of an array, as sent
+    reader: Callable[[Any, str, Sizes], Any]  # of the message, by the name of its field
 
 
-def _gradient_from_wire(message: federation.AverageGradient) -> AverageGradient:
-    points, weights = _floats(message.points, axes=2), tuple(message.weights)
-    if len(points) not in (1, 2) or len(weights) != len(points):
-        raise WireError(f"Expected one or two points, each with its weight, got {len(points)} and {len(weights)}.")
-    if not all(map(isfinite, weights)):
-        raise WireError("Expected finite weights, got others among them.")
-    reference = message.reference_items if message.HasField("reference_items") else None
-    if reference is not None and not 1 <= reference < 2**63:
-        raise WireError(f"Expected reference_items in [1, 2^63), got {reference}.")
-    smoothness = message.user_smoothness if message.HasField("user_smoothness") else None
-    return AverageGradient(
-        points,
-        weights,
-        user_smoothness=None if smoothness is None else _positive("user_smoothness", smoothness),
-        centre=_vector(message.centre, points.shape[1]) if message.HasField("centre") else None,
-        reference_items=reference,
-        smoothing=_smoothing_from_wire(message.smoothing),
-    )
+@cache
+def fields_of(kind: Any) -> tuple[Field, ...]:
+    """Return the fields of a dataclass, see `read`."""
+    annotations = get_type_hints(kind, include_extras=True)
+    return tuple(_field(each.name, annotations[each.name]) for each in fields(kind))
 
 
-def _placed_to_wire(task: PlacedGradient) -> federation.PlacedGradient:
-    message = federation.PlacedGradient(
-        point=array_to_wire(task.points[0]),
-        places=_own_to_wire(task.places),
-        divisor=task.divisor,
-        expected=task.expected,
-    )
-    if task.clip is not None:
-        message.clip = task.clip
-    return message
+def _field(name: str, annotation: Any) -> Field:
+    options = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
+    kinds = [option for option in options if option is not NoneType]
+    kind, *rules = get_args(kinds[0]) if get_origin(kinds[0]) is Annotated else kinds[:1]
+    words = [rule for rule in rules if isinstance(rule, str)]
+    axes, sent, dtype = tuple(words[0].split()) if words else (), words[1] if len(words) > 1 else name, ""
+    reader: Callable[[Any, str, Sizes], Any]
+    if len(kinds) > 1:
+        reader = _choice
+    elif get_origin(kind) is np.ndarray:
+        own = get_args(get_args(kind)[1])[0]
+        dtype = next((rule for rule in rules if isinstance(rule, type)), own).__name__
+        reader = partial(_array, axes, own, dtype)
+    elif axes:
+        reader = partial(_numbers, axes)
+    elif kind in (float, int):
+        reader = _positive if kind is float else partial(_whole, rules[0] if rules else range(1, 1 << 31))
+    else:
+        reader = _flag if kind is bool else partial(_nested, kind)
+    return Field(name, sent, len(kinds) < len(options), axes, dtype, reader)
 
 
-def _placed_from_wire(message: federation.PlacedGradient) -> PlacedGradient:
-    places = np.atleast_2d(array_from_wire(message.places, dtype="int64", max_numbers=MAX_NUMBERS))
-    if places.ndim != 2 or places.size == 0 or places.min() < -1:
-        raise WireError(f"Expected a list of places from 0, or -1 for none, got another of shape {places.shape}.")
-    named = np.sort(places, axis=1)  # sorted by us: numpy's own look for what is there twice takes thirty times as long
-    if np.any((named[:, 1:] == named[:, :-1]) & (named[:, 1:] >= 0)):
-        raise WireError("Expected each place once, got one twice.")
-    return PlacedGradient(
-        _floats(message.point, axes=1)[None, :],
-        places,
-        _positive("divisor", message.divisor),
-        _positive("clip", message.clip) if message.HasField("clip") else None,
-        int(message.expected),
-    )
+def write(value: Any, message: Any) -> None:
+    """Write a dataclass into a message of its kind: each field that is not None into that of its name, see `read`."""
+    message.SetInParent()
+    kind: Any = type(value)
+    for name, sent, _, axes, dtype, _ in fields_of(kind):
+        held = getattr(value, name)
+        if held is None:
+            continue
+        if axes and axes[0] in _ALONE and len(held) == 1:
+            held = held[0]
+        if isinstance(held, np.ndarray):
+            _fill(getattr(message, sent), held, dtype)
+        elif isinstance(held, tuple):
+            getattr(message, sent).extend(held)
+        elif type(held) in _TAGS:
+            setattr(getattr(message, sent), _TAGS[type(held)], getattr(held, fields(held)[0].name))
+        elif is_dataclass(held):
+            write(held, getattr(message, sent))
+        else:
+            setattr(message, sent[:-1] if axes else sent, held)
 
 
-def _second_moment_to_wire(task: SecondMoment) -> federation.SecondMoment:
-    message = federation.SecondMoment(dimension=task.dimension)
-    if task.label_scale is not None:
-        message.label_scale = task.label_scale
-    return message
+def read(kind: type[T], message: Any) -> T:
+    """Return the dataclass that a message is. WireError names a field that is not as its annotation says.
+
+    | annotation                     | what the field may be                                                     |
+    | ------------------------------ | ------------------------------------------------------------------------- |
+    | `float`                        | finite, above 0                                                           |
+    | `int`, `Annotated[int, range]` | in [1, 2^31), in the range                                                |
+    | `Annotated[NDArray, "p d"]`    | finite, not empty; axes of one letter have one length in the whole message |
+    | ... `"k d"`, `"1 d"`           | without its first axis if that has length 1                               |
+    | ... `"k"`                      | if it has length 1, one number, of the singular's name                    |
+    | ... `"p d", "x"`               | of the name x in the message                                              |
+    | ... `"d", np.int64`            | an array of whole numbers in the message                                  |
+    | a dataclass; a union of them   | fields of its own; one number, of the name of one of them                 |
+    | `... | None`                   | absent                                                                    |
+    """
+    try:
+        made: T = _read(kind, message, {"1": 1})
+        return made
+    except WireError:
+        raise
+    except QuoronError as error:  # constructors check their numbers, too
+        raise WireError(str(error)) from None
 
 
-def _second_moment_from_wire(message: federation.SecondMoment) -> SecondMoment:
-    if not message.HasField("label_scale"):
-        return SecondMoment(_features(message.dimension))
-    return SecondMoment(_features(message.dimension), _positive("label_scale", message.label_scale))
+def _read(kind: Any, message: Any, sizes: Sizes) -> Any:
+    found = {
+        name: None if optional and not message.HasField(sent) else reader(message, sent, sizes)
+        for name, sent, optional, _, _, reader in fields_of(kind)
+    }
+    made = kind(**found)
+    if isinstance(made, Task):
+        made.check()
+    return made
 
 
-def _moment_and_gradient_to_wire(task: MomentAndGradient) -> federation.MomentAndGradient:
-    message = federation.MomentAndGradient(dimension=task.dimension, point=array_to_wire(task.point))
-    if task.centre is not None:
-        message.centre.CopyFrom(array_to_wire(task.centre))
-    return message
+def _nested(kind: type, message: Any, sent: str, sizes: Sizes) -> Any:
+    return _read(kind, getattr(message, sent), sizes)
 
 
-def _moment_and_gradient_from_wire(message: federation.MomentAndGradient) -> MomentAndGradient:
-    point = _floats(message.point, axes=1)
-    centre = _vector(message.centre, len(point)) if message.HasField("centre") else None
-    return MomentAndGradient(_features(message.dimension), point, centre)
+def _choice(message: Any, sent: str, _: Sizes) -> Any:
+    chosen = getattr(message, sent)
+    tag = chosen.WhichOneof("kind")
+    if tag is None:
+        raise WireError(f"Expected a {sent} that this client knows, got another. Update the client.")
+    return _OF_TAGS[tag](getattr(chosen, tag))
 
 
-def _average_loss_to_wire(task: AverageLoss) -> federation.AverageLoss:
-    return federation.AverageLoss(points=array_to_wire(task.points))
+def _array(axes: tuple[str, ...], kind: type, dtype: str, message: Any, sent: str, sizes: Sizes) -> NDArray[Any]:
+    if len(axes) == 1 and axes[0] in _ALONE and not message.HasField(sent):
+        return np.array([getattr(message, sent[:-1])], kind)
+    found = array_from_wire(getattr(message, sent), dtype=dtype, max_numbers=MAX_NUMBERS)
+    if axes[0] in _ALONE and found.ndim == len(axes) - 1:
+        found = found[None]
+    _check_shape(sent, found.shape, axes, sizes)
+    return found if kind.__name__ == dtype else found.astype(kind)
 
 
-def _average_loss_from_wire(message: federation.AverageLoss) -> AverageLoss:
-    points = _floats(message.points, axes=2)
-    if len(points) > MAX_POINTS:
-        raise WireError(f"Expected at most {MAX_POINTS} points, got {len(points)}.")
-    return AverageLoss(points)
-
-
-def _local_sgd_to_wire(task: LocalSGD) -> federation.LocalSGD:
-    return federation.LocalSGD(
-        start=_own_to_wire(task.starts),
-        step_size=task.step_size,
-        domain=_domain_to_wire(task.domain),
-        smoothing=_smoothing_to_wire(task.smoothing),
-    )
-
-
-def _local_sgd_from_wire(message: federation.LocalSGD) -> LocalSGD:
-    return LocalSGD(
-        _floats(message.start, axes=2 if len(message.start.shape) == 2 else 1).reshape(-1, message.start.shape[-1]),
-        _positive("step_size", message.step_size),
-        _domain_from_wire(message.domain),
-        _smoothing_from_wire(message.smoothing),
-    )
-
-
-def _range_report_to_wire(task: RangeReport) -> federation.RangeReport:
-    return federation.RangeReport(
-        gradient=_gradient_to_wire(task.gradient),
-        epsilon=task.epsilon,
-        bins=task.bins,
-        half_width=task.half_width,
-        signs=array_to_wire(task.signs.astype(np.int64)),
-        coordinate=int(task.coordinates[0]) if len(task.coordinates) == 1 else 0,
-        coordinates=None if len(task.coordinates) == 1 else array_to_wire(task.coordinates),
-    )
-
-
-def _range_report_from_wire(message: federation.RangeReport) -> RangeReport:
-    gradient = _gradient_from_wire(message.gradient)
-    dimension = gradient.points.shape[1]
-    signs = array_from_wire(message.signs, dtype="int64", max_numbers=MAX_NUMBERS)
-    if signs.shape != (dimension,) or not np.all(np.abs(signs) == 1):
-        raise WireError(f"Expected {dimension} signs, each -1 or 1, got others.")
-    coordinates = np.array([message.coordinate], np.int64)
-    if message.HasField("coordinates"):
-        coordinates = array_from_wire(message.coordinates, dtype="int64", max_numbers=MAX_NUMBERS)
-    if coordinates.ndim != 1 or not np.all((coordinates >= 0) & (coordinates < 1 << (dimension - 1).bit_length())):
-        raise WireError(f"Expected a coordinate of the rotated gradient, got {coordinates[:1].tolist()}.")
-    if not 2 <= message.bins <= MAX_BINS:
-        raise WireError(f"Expected bins in [2, {MAX_BINS}], got {message.bins}.")
-    return RangeReport(
-        gradient,
-        _positive("epsilon", message.epsilon),
-        message.bins,
-        _positive("half_width", message.half_width),
-        signs.astype(np.float64),
-        coordinates,
-    )
-
-
-def _vector_report_to_wire(task: VectorReport) -> federation.VectorReport:
-    return federation.VectorReport(
-        gradient=_gradient_to_wire(task.gradient),
-        epsilon=task.epsilon,
-        delta=task.delta,
-        radius=task.radius,
-        centre=array_to_wire(task.centre),
-    )
-
-
-def _vector_report_from_wire(message: federation.VectorReport) -> VectorReport:
-    gradient = _gradient_from_wire(message.gradient)
-    delta = _positive("delta", message.delta)
-    if delta >= 1:
-        raise WireError(f"Expected delta in (0, 1), got delta={delta}.")
-    return VectorReport(
-        gradient,
-        _positive("epsilon", message.epsilon),
-        delta,
-        _positive("radius", message.radius),
-        _vector(message.centre, gradient.points.shape[1]),
-    )
-
-
-def _domain_to_wire(domain: Domain) -> federation.Domain:
-    if isinstance(domain, L2Ball):
-        return federation.Domain(ball_radius=domain.radius)
-    return federation.Domain(box_half_width=domain.half_width)
-
-
-def _domain_from_wire(message: federation.Domain) -> Domain:
-    kind = message.WhichOneof("kind")
-    if kind is None:
-        raise WireError("Expected a ball or a box as the domain, got neither.")
-    return L2Ball(message.ball_radius) if kind == "ball_radius" else Box(message.box_half_width)
-
-
-def _smoothing_to_wire(smoothing: Smoothing | None) -> federation.Smoothing | None:
-    if smoothing is None:
-        return None
-    if isinstance(smoothing, Moreau):
-        return federation.Smoothing(moreau=smoothing.parameter)
-    return federation.Smoothing(convolution_radius=smoothing.radius)
-
-
-def _smoothing_from_wire(message: federation.Smoothing) -> Smoothing | None:
-    kind = message.WhichOneof("kind")
-    if kind is None:
-        return None
-    return Moreau(message.moreau) if kind == "moreau" else Convolution(message.convolution_radius, seed=0)
-
-
-def _own_to_wire(rows: NDArray[Any]) -> values.Array:
-    """What each of the asked has of its own: of one alone without the axis of those who are asked."""
-    return array_to_wire(rows[0] if len(rows) == 1 else rows)
-
-
-def _floats(message: values.Array, *, axes: int) -> Matrix:
-    found: Matrix = array_from_wire(message, dtype="float64", max_numbers=MAX_NUMBERS)
-    if found.ndim != axes or found.size == 0:
-        raise WireError(f"Expected numbers along {axes} axes, got shape {found.shape}.")
+def _numbers(axes: tuple[str, ...], message: Any, sent: str, sizes: Sizes) -> tuple[float, ...]:
+    found = tuple(getattr(message, sent))
+    _check_shape(sent, (len(found),), axes, sizes)
+    if not all(map(isfinite, found)):
+        raise WireError(f"Expected finite {sent}, got others among them.")
     return found
 
 
-def _vector(message: values.Array, dimension: int) -> Vector:
-    found = _floats(message, axes=1)
-    if found.shape != (dimension,):
-        raise WireError(f"Expected {dimension} numbers, got shape {found.shape}.")
-    return found
+def _check_shape(name: str, shape: tuple[int, ...], axes: tuple[str, ...], sizes: Sizes) -> None:
+    fits = len(shape) == len(axes) and 0 not in shape
+    for axis, size in zip(axes, shape, strict=fits):
+        fits = fits and sizes.setdefault(axis, size) == size
+    if not fits:
+        wanted = ", ".join(f"{axis}={sizes[axis]}" if axis in sizes else axis for axis in axes)
+        raise WireError(f"Expected {name} of shape ({wanted}), got {shape}.")
 
 
-def _features(dimension: int) -> int:
-    if not (0 < dimension <= MAX_NUMBERS and dimension * (dimension + 1) // 2 <= MAX_NUMBERS):
-        raise WireError(f"Expected a dimension whose second moment fits into a message, got {dimension}.")
-    return dimension
-
-
-def _positive(name: str, number: float) -> float:
-    if not (isfinite(number) and number > 0):
-        raise WireError(f"Expected {name} > 0 and finite, got {name}={number}.")
+def _positive(message: Any, sent: str, _: Sizes) -> float:
+    number: float = getattr(message, sent)
+    if not 0 < number < inf:
+        raise WireError(f"Expected {sent} > 0 and finite, got {sent}={number}.")
     return number
 
 
-_Codec = tuple[str, Callable[[Any], Any], Callable[[Any], Task]]
-_CODECS: dict[type[Task], _Codec] = {  # of a task, its name on the wire and both directions, for one user
-    AverageGradient: ("average_gradient", _gradient_to_wire, _gradient_from_wire),
-    PlacedGradient: ("placed_gradient", _placed_to_wire, _placed_from_wire),
-    SecondMoment: ("second_moment", _second_moment_to_wire, _second_moment_from_wire),
-    MomentAndGradient: ("moment_and_gradient", _moment_and_gradient_to_wire, _moment_and_gradient_from_wire),
-    AverageLoss: ("average_loss", _average_loss_to_wire, _average_loss_from_wire),
-    LocalSGD: ("local_sgd", _local_sgd_to_wire, _local_sgd_from_wire),
-    RangeReport: ("range_report", _range_report_to_wire, _range_report_from_wire),
-    VectorReport: ("vector_report", _vector_report_to_wire, _vector_report_from_wire),
+def _whole(within: range, message: Any, sent: str, _: Sizes) -> int:
+    number: int = getattr(message, sent)
+    if number not in within:
+        raise WireError(f"Expected {sent} in [{within.start:,}, {within.stop - 1:,}], got {number:,}.")
+    return number
+
+
+def _flag(message: Any, sent: str, _: Sizes) -> bool:
+    return bool(getattr(message, sent))
+
+
+_ALONE = "k", "1"  # axes that are not sent where they have length 1: of the asked users; of the only point
+_TAGS = {L2Ball: "ball_radius", Box: "box_half_width", Convolution: "convolution_radius", Moreau: "moreau"}
+_OF_TAGS: dict[str, Callable[[float], Any]] = {tag: kind for kind, tag in _TAGS.items()}
+TASKS: dict[str, type[Task]] = {  # by their names on the wire
+    "average_gradient": AverageGradient,
+    "placed_gradient": PlacedGradient,
+    "second_moment": SecondMoment,
+    "moment_and_gradient": MomentAndGradient,
+    "average_loss": AverageLoss,
+    "local_sgd": LocalSGD,
+    "range_report": RangeReport,
+    "vector_report": VectorReport,
 }
-TASKS = {name: decode for name, _, decode in _CODECS.values()}  # by their names
+_NAMES = {kind: name for name, kind in TASKS.items()}

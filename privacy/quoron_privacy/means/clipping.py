@@ -13,6 +13,7 @@ Residuals around a centre: docs/privacy/second-moment.md#sm3.
 
 from dataclasses import dataclass
 from math import isinf
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +24,7 @@ from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_privacy.release import Sums, sum_bits
 
 Matrix = NDArray[np.float64]
-Vector = NDArray[np.float64]
+Vector = Annotated[NDArray[np.float64], "d"]  # of a field: its axes, as messages are checked
 Mask = NDArray[np.bool_]
 
 loops = OnFirstUse("quoron_privacy.means.clipping_loops")
@@ -40,7 +41,7 @@ class ClippedSum:
 
     norm: float  # C
     divisor: int  # of the mean
-    centre: Vector | None = None  # c, (d,); None is zero
+    centre: Vector | None = None  # c; None is zero
 
     def __post_init__(self) -> None:
         check_norm(self.norm)

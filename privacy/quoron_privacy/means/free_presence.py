@@ -17,7 +17,7 @@ Statements and proofs: docs/privacy/free-presence.md#p1, #p2 and #p6. `norm_coun
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from math import sqrt
-from typing import NamedTuple, Protocol
+from typing import Annotated, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +29,8 @@ from quoron_privacy.means.norm_counts import WEIGHTS, NormCountSum, checked
 from quoron_privacy.noise.streams import RandomStream
 from quoron_privacy.release import Adjacency, MaskedBlock, NoisySums, Release, Sums, packed, sum_bits
 
-Matrix = NDArray[np.float64]
+Matrix = Annotated[NDArray[np.float64], "p d"]
+Square = Annotated[NDArray[np.float64], "d d"]
 Vector = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 Integers = NDArray[np.int64]
@@ -227,7 +228,7 @@ class LengthSum:
     """Σ ⌊ℓ 2ᵇ⌉ over factors, ℓ of the length of LᵀUᵀUL, and in the first of `cells` how many have one above 0."""
 
     users: int  # n, the divisor
-    transform: Matrix  # L, (d, d)
+    transform: Square  # L
     top: float
 
     def of(self, factors: "Rows", answered: Mask) -> Sums:
@@ -240,7 +241,7 @@ class VectorLengthSum:
     """The same over vectors, ℓ of the length of Lᵀ g, Lᵀ of each of its parts."""
 
     users: int  # n, the divisor
-    transform: Matrix  # L, (p, d)
+    transform: Matrix  # L
     top: float
 
     def of(self, values: Matrix, answered: Mask) -> Sums:
@@ -256,7 +257,7 @@ class ShapedMomentSum:
     """
 
     users: int  # n, the divisor
-    transform: Matrix  # L, (d, d)
+    transform: Square  # L
     radius: float  # B
 
     def of(self, factors: "Rows", answered: Mask) -> Sums:

@@ -16,7 +16,7 @@ Statement and proof: docs/privacy/free-presence.md#p3 and #ac1; over many rounds
 from dataclasses import dataclass
 from functools import lru_cache
 from math import inf, sqrt
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,8 +29,8 @@ from quoron_privacy.noise.streams import NoiseSource, RandomStream
 from quoron_privacy.prefix.noise import DEFAULT, PrefixNoise, PrefixState, factorise
 from quoron_privacy.release import Adjacency, MaskedBlock, NoisySums, Release, Sums, sum_bits
 
-Matrix = NDArray[np.float64]
-Vector = NDArray[np.float64]
+Matrix = Annotated[NDArray[np.float64], "p d"]
+Vector = Annotated[NDArray[np.float64], "q"]
 Mask = NDArray[np.bool_]
 
 loops = OnFirstUse("quoron_privacy.means.clipping_loops")
@@ -105,8 +105,8 @@ class NormCountSum:
 
     radius: float  # C
     users: int  # n, the divisor
-    transform: Matrix | None = None  # L, (p, d), of each part of a longer vector; None for none
-    centre: Vector | None = None  # c₀, (d,), or as long as all parts together; None for zero
+    transform: Matrix | None = None  # L, of each part of a longer vector; None for none
+    centre: Vector | None = None  # c₀, q = d, or as long as all parts together; None for zero
 
     def __post_init__(self) -> None:
         positive(radius=self.radius)

@@ -160,7 +160,7 @@ class Cohort:
     def _size(self, clients: Sequence[int]) -> int:
         """Bytes of the longest question to one of them, as good as all of it; public, and never none."""
         task = self.question.task
-        one = 8 * task.numbers_down(task.model_size) + 1
+        one = 8 * task.numbers_down + 1
         most = max((len(self.rows[client]) for client in clients), default=1)
         return one * (1 if self.shared else most) + max(map(len, self.persons.values()), default=0)
 
