@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 import quoron
-from quoron_privacy.errors import UsageError
+from quoron_privacy.errors import DataError, UsageError
 
 COLUMNS: dict[str, Any] = {"numeric": {"x": [0, 1], "z": [0, 1]}, "categorical": {"ward": ["A", "B"]}}
 BENT = COLUMNS | {"curves": 3, "pairs": 2}
@@ -101,3 +101,34 @@ def test_columns_whose_ranges_are_estimated_bend_too(people: pd.DataFrame, tmp_p
         ledger=tmp_path / "ledger.sqlite", out=tmp_path / "run",
     )  # fmt: skip
     assert any("*" in name for name in run.model.encoding.names)
+
+
+@pytest.mark.parametrize(
+    "label", ["ill", {"column": "kind", "classes": ["a", "b", "c"]}, {"column": "height", "range": [0, 1]}]
+)
+@pytest.mark.parametrize("missing", ["midpoint", "drop"])
+def test_users_may_be_absent_and_cells_missing(people: pd.DataFrame, label: Any, missing: str, tmp_path: Path) -> None:
+    """Under zero-out half of the slots hold nobody; a tenth of the numbers are no number, one user's all."""
+    own = people.assign(kind=np.select([people.x < 0.33, people.x < 0.67], ["a", "b"], "c"))
+    own.loc[(own.index % 10 == 3) | (own.who == 7), "x"] = np.nan
+    own = own[["who", "x", "z", "ward", label if isinstance(label, str) else label["column"]]]
+    run = quoron.train(
+        own, user="who", label=label, epsilon=8.0, adjacency="zero-out", items_per_user=2, progress=False,
+        columns=BENT | {"missing": missing}, ledger=tmp_path / "ledger.sqlite", out=tmp_path / "run",
+        settings=["privacy.delta=1e-5", "population.users=4000"],
+    )  # fmt: skip
+    rows = pd.DataFrame({"x": [0.2, np.nan], "z": [0.3, 0.3], "ward": ["A", "nowhere"]})
+    if missing == "drop":
+        with pytest.raises(DataError, match="got 1 rows without, the first is row 1"):
+            run.model.predict(rows)
+    else:
+        middle = run.model.predict(rows.fillna({"x": 0.5}))
+        np.testing.assert_array_equal(run.model.predict(rows), middle)
+    guess = run.model.predict(people.assign(x=people.x.fillna(0.5)))
+    truth = own[own.columns[-1]]
+    wrong = (
+        np.abs(guess - truth).mean() / np.abs(truth - truth.mean()).mean()
+        if guess.dtype.kind == "f"
+        else np.mean(guess != truth) * 2
+    )
+    assert wrong < 0.8
