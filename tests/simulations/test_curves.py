@@ -8,7 +8,9 @@ import pandas as pd
 import pytest
 
 import quoron
-from quoron_privacy.errors import DataError, UsageError
+from quoron.config import parse
+from quoron.simulation.problem import bent as choose_degrees
+from quoron_privacy.errors import ConfigError, DataError, UsageError
 
 COLUMNS: dict[str, Any] = {"numeric": {"x": [0, 1], "z": [0, 1]}, "categorical": {"ward": ["A", "B"]}}
 BENT = COLUMNS | {"curves": 3, "pairs": 2}
@@ -132,3 +134,62 @@ def test_users_may_be_absent_and_cells_missing(people: pd.DataFrame, label: Any,
         else np.mean(guess != truth) * 2
     )
     assert wrong < 0.8
+
+
+TABLE = """
+[population]
+kind = "table"
+path = "none.csv"
+user = "who"
+label = "ill"
+items_per_user = 2
+model = "curves"
+"""
+
+
+@pytest.mark.parametrize(
+    ("users", "settings", "degrees"),
+    [
+        (2_000, (), (4, 2)),  # 0.83 n / 5 = 332 numbers at most, and there are 70
+        (400, (), (4, 0)),  # 66, and 25
+        (120, (), (2, 0)),  # 20, and 13
+        (10, (), (2, 0)),
+        (2_000, ("problem.label_rate=0.03",), (4, 0)),  # 39
+        (1_200, ("population.label.classes=['a', 'b', 'c']",), (4, 0)),  # 199, and 210
+        (2_000, ("population.model=linear",), (1, 0)),
+        (10**6, ("population.columns.numeric={ 'x[0:300]' = [0, 1] }",), (4, 0)),  # not 45,150 products
+    ],
+)
+def test_degrees_are_chosen_by_public_numbers(users: int, settings: tuple[str, ...], degrees: tuple[int, int]) -> None:
+    numeric = ["population.columns.numeric={ 'x[0:6]' = [0, 1] }"] * (not any("numeric" in each for each in settings))
+    config = parse(TABLE, settings=[*numeric, "privacy.epsilon=4", "privacy.delta=1e-6", *settings])
+    found: Any = choose_degrees(config, users).population
+    assert (found.columns.curves, found.columns.pairs, found.model) == (*degrees, None)
+
+
+def test_curves_in_one_word_are_those_of_the_rule_wherever_it_is_said(people: pd.DataFrame, tmp_path: Path) -> None:
+    own, ledger = people.drop(columns="height"), {"ledger": tmp_path / "ledger.sqlite", "progress": False}
+    own.to_csv(tmp_path / "own.csv", index=False)
+    simulated = quoron.simulate(own, label="ill", columns=COLUMNS, model="curves", out=tmp_path / "simulated", **QUICK)
+    assert float(np.mean(simulated.model.predict(own) == own.ill)) > 0.85
+    declared = QUICK | ledger | {"label": "ill", "model": "curves"}
+    runs = [
+        quoron.train(source, columns=columns, out=tmp_path / f"{place}", **declared)
+        for place, (source, columns) in enumerate([(own, COLUMNS), (tmp_path / "own.csv", COLUMNS), (own, None)])
+    ]
+    degrees = [(run.model.encoding.curves, run.model.encoding.pairs) for run in (simulated, *runs)]
+    assert degrees == [(4, 2)] * 4
+    many = {"adjacency": "zero-out", "settings": ["population.users=100_000"], "epsilon": 0.02, "dry_run": True}
+    planned = quoron.train(own, columns=COLUMNS, **declared | many)
+    assert planned.plan.problem.dimension == runs[0].model.encoding.dimension  # of 2,000 it would be 7
+
+
+def test_curves_and_a_model_beside_them_are_two_values_of_one_thing(people: pd.DataFrame) -> None:
+    for columns, said in (
+        ({"curves": 3}, r"population\.model or columns\.curves"),
+        ({"pairs": 1}, "Leave one out"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            quoron.simulate(people, label="ill", columns=COLUMNS | columns, model="curves", **QUICK)
+    with pytest.raises(ConfigError, match="how many there are is private"):
+        quoron.simulate(people, label="ill", columns={"categorical": ["ward"]}, model="curves", **QUICK)
