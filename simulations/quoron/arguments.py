@@ -39,6 +39,7 @@ KEYS = {  # of the configuration
     "algorithm": ("algorithm", "name"),
     "options": ("algorithm", "options"),
     "items_per_user": ("population", "items_per_user"),
+    "model": ("population", "model"),
     "out": ("run", "out"),
     "evaluate": ("run", "evaluate"),
     "data_quality": ("train", "data_quality"),
@@ -51,6 +52,7 @@ class PlanArguments(TypedDict, total=False):
     """The arguments of every function that plans a run."""
 
     columns: Columns | Mapping[str, Any] | None
+    model: str | None
     epsilon: float | None
     delta: float | None
     adjacency: Adjacency | None  # a user's data replaced, or only left out (weaker)

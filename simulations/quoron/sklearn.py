@@ -96,6 +96,8 @@ class _PrivateLinear(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn 
     fit_intercept: bool = True  # whether there is a constant
     radius: float | None = None  # of the ball that scaled coefficients live in (domain.radius); None: by the method
     missing: str = "midpoint"  # what a number that is missing is taken to be, of its bounds; "drop": rows are left out
+    curves: int = 1  # polynomials of every feature up to this degree; beyond 1 there is no coef_
+    pairs: int = 0  # products of two features whose degrees multiply to this at most; beyond 0 there is no coef_
     algorithm: str = "auto"  # a name from `quoron show algorithms`
     rounds: int | None = None  # exactly so many batch gradient steps; None: as many as the plan finds best
     max_rounds: int | None = None  # of these at most so many; not with rounds
@@ -133,7 +135,6 @@ class _PrivateLinear(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn 
         label = self._label(labels, taken)
         weights = self._weights(sample_weight, len(features), taken)
         table, section = arrays.table_of(features, names, label, users, bounds, weights)
-        section["columns"] |= {"intercept": bool(self.fit_intercept), "missing": self.missing}
         if taken:
             said = "; ".join(map(assumption_text, taken))
             message = f"Not declared, and so not private: {said}. Give them to the constructor."
@@ -221,19 +222,18 @@ class _PrivateLinear(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn 
         return [f"x{i}" for i in range(self.n_features_in_)] if found is None else [str(name) for name in found]
 
     def _config(self, section: dict[str, Any]) -> configs.Config:
-        tree, usual = self._tree(section), type(self)()._tree(section)
-        given = {
-            name: {key: value for key, value in table.items() if usual[name].get(key) != value}
-            for name, table in tree.items()
-        }
+        tree = self._tree(section)
+        given = _other(tree, type(self)()._tree(section))
         one_value(("constructor", given), *layers_of(self.settings))
         return configs.from_tree(overlay(tree, self.settings))
 
     def _tree(self, section: dict[str, Any]) -> dict[str, dict[str, Any]]:
         """The sections of a configuration that the constructor's arguments stand for."""
         by_row = self.unit == "row"
+        columns = section["columns"] | {"intercept": bool(self.fit_intercept), "missing": self.missing}
+        columns |= {"curves": self.curves, "pairs": self.pairs}
         asked: dict[str, dict[str, Any]] = {
-            "population": section | {"items_per_user": 1 if by_row else self.items_per_user},
+            "population": section | {"columns": columns, "items_per_user": 1 if by_row else self.items_per_user},
             "loss": self._loss(section),
             "domain": {"radius": self.radius},
             "privacy": {"epsilon": self.epsilon, "delta": self.delta},
@@ -257,6 +257,8 @@ class _PrivateLinear(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn 
         """The label's column, and in `taken` what was taken from the data."""
 
     def _publish(self, model: Model) -> None:
+        for name in ("coef_", "intercept_"):  # of an earlier fit, and of a model of curves there are none
+            vars(self).pop(name, None)
         if model.encoding.has_slopes:
             self.coef_, self.intercept_ = model.coef_, model.intercept_
 
@@ -282,6 +284,15 @@ class _PrivateLinear(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn 
         return tags
 
 
+def _other(given: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[str, Any]:
+    """What is not as usual."""
+    return {
+        key: _other(value, usual[key]) if isinstance(value, Mapping) and key in usual else value
+        for key, value in given.items()
+        if usual.get(key) != value
+    }
+
+
 @dataclass(kw_only=True, eq=False, repr=False)
 class _PrivateClassifier(ClassifierMixin, _PrivateLinear):  # type: ignore[misc]  # scikit-learn has no types
     """Classes, declared or found."""
@@ -302,9 +313,9 @@ class _PrivateClassifier(ClassifierMixin, _PrivateLinear):  # type: ignore[misc]
         return replace(label, columns=weights)
 
     def _publish(self, model: Model) -> None:
+        super()._publish(model)
         if model.encoding.has_slopes:
-            self.coef_ = np.atleast_2d(model.coef_)
-            self.intercept_ = np.atleast_1d(model.intercept_)
+            self.coef_, self.intercept_ = np.atleast_2d(model.coef_), np.atleast_1d(model.intercept_)
 
     def decision_function(self, X: Any) -> Vector:
         """Scores, (N,) and positive for the second class, or (N, K). Features beyond their bounds count as these."""

@@ -102,6 +102,8 @@ def test_degrees_that_mean_nothing_are_refused(wrong: dict[str, int]) -> None:
 
 
 def test_more_features_than_anybody_can_pay_for_are_refused_before_they_are_listed() -> None:
-    many = tuple(Numeric(f"x{place}", 0, 1) for place in range(400))
-    with pytest.raises(ConfigError, match="Expected at most 5,000 features of curves=4 and pairs=2, got more"):
-        _ = Encoding(many, curves=4, pairs=2).dimension
+    numbers = tuple(Numeric(f"x{place}", 0, 1) for place in range(400))
+    words = tuple(Categorical(name, range(4_999)) for name in ("code", "other"))  # 25 million products
+    for many in (numbers, words, (*words, *numbers)):
+        with pytest.raises(ConfigError, match="Expected at most 5,000 features of curves=4 and pairs=2, got more"):
+            _ = Encoding(many, curves=4, pairs=2).dimension

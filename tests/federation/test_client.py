@@ -131,7 +131,7 @@ class TestConsent:
                 {"accept_trust_models": ("none",)},
                 "exceed the lifetime",
             ),
-            ({"dimension": D + 1}, {}, "columns that become 4 features, as announced, got 3"),
+            ({"dimension": D + 1}, {}, "columns that become 3 features, not 4 as announced"),
             (
                 {"adjacency": "zero-out", "epsilon": 1.5},
                 {},

@@ -8,7 +8,9 @@ import pandas as pd
 import pytest
 
 import quoron
-from quoron_privacy.errors import UsageError
+from quoron.config import parse
+from quoron.simulation.problem import bent as choose_degrees
+from quoron_privacy.errors import ConfigError, DataError, UsageError
 
 COLUMNS: dict[str, Any] = {"numeric": {"x": [0, 1], "z": [0, 1]}, "categorical": {"ward": ["A", "B"]}}
 BENT = COLUMNS | {"curves": 3, "pairs": 2}
@@ -101,3 +103,93 @@ def test_columns_whose_ranges_are_estimated_bend_too(people: pd.DataFrame, tmp_p
         ledger=tmp_path / "ledger.sqlite", out=tmp_path / "run",
     )  # fmt: skip
     assert any("*" in name for name in run.model.encoding.names)
+
+
+@pytest.mark.parametrize(
+    "label", ["ill", {"column": "kind", "classes": ["a", "b", "c"]}, {"column": "height", "range": [0, 1]}]
+)
+@pytest.mark.parametrize("missing", ["midpoint", "drop"])
+def test_users_may_be_absent_and_cells_missing(people: pd.DataFrame, label: Any, missing: str, tmp_path: Path) -> None:
+    """Under zero-out half of the slots hold nobody; a tenth of the numbers are no number, one user's all."""
+    own = people.assign(kind=np.select([people.x < 0.33, people.x < 0.67], ["a", "b"], "c"))
+    own.loc[(own.index % 10 == 3) | (own.who == 7), "x"] = np.nan
+    own = own[["who", "x", "z", "ward", label if isinstance(label, str) else label["column"]]]
+    run = quoron.train(
+        own, user="who", label=label, epsilon=8.0, adjacency="zero-out", items_per_user=2, progress=False,
+        columns=BENT | {"missing": missing}, ledger=tmp_path / "ledger.sqlite", out=tmp_path / "run",
+        settings=["privacy.delta=1e-5", "population.users=4000"],
+    )  # fmt: skip
+    rows = pd.DataFrame({"x": [0.2, np.nan], "z": [0.3, 0.3], "ward": ["A", "nowhere"]})
+    if missing == "drop":
+        with pytest.raises(DataError, match="got 1 rows without, the first is row 1"):
+            run.model.predict(rows)
+    else:
+        middle = run.model.predict(rows.fillna({"x": 0.5}))
+        np.testing.assert_array_equal(run.model.predict(rows), middle)
+    guess = run.model.predict(people.assign(x=people.x.fillna(0.5)))
+    truth = own[own.columns[-1]]
+    wrong = (
+        np.abs(guess - truth).mean() / np.abs(truth - truth.mean()).mean()
+        if guess.dtype.kind == "f"
+        else np.mean(guess != truth) * 2
+    )
+    assert wrong < 0.8
+
+
+TABLE = """
+[population]
+kind = "table"
+path = "none.csv"
+user = "who"
+label = "ill"
+items_per_user = 2
+model = "curves"
+"""
+
+
+@pytest.mark.parametrize(
+    ("users", "settings", "degrees"),
+    [
+        (2_000, (), (4, 2)),  # 0.83 n / 5 = 332 numbers at most, and there are 70
+        (400, (), (4, 0)),  # 66, and 25
+        (120, (), (2, 0)),  # 20, and 13
+        (10, (), (2, 0)),
+        (2_000, ("problem.label_rate=0.03",), (4, 0)),  # 39
+        (1_200, ("population.label.classes=['a', 'b', 'c']",), (4, 0)),  # 199, and 210
+        (2_000, ("population.model=linear",), (1, 0)),
+        (10**6, ("population.columns.numeric={ 'x[0:300]' = [0, 1] }",), (4, 0)),  # not 45,150 products
+    ],
+)
+def test_degrees_are_chosen_by_public_numbers(users: int, settings: tuple[str, ...], degrees: tuple[int, int]) -> None:
+    numeric = ["population.columns.numeric={ 'x[0:6]' = [0, 1] }"] * (not any("numeric" in each for each in settings))
+    config = parse(TABLE, settings=[*numeric, "privacy.epsilon=4", "privacy.delta=1e-6", *settings])
+    found: Any = choose_degrees(config, users).population
+    assert (found.columns.curves, found.columns.pairs, found.model) == (*degrees, None)
+
+
+def test_curves_in_one_word_are_those_of_the_rule_wherever_it_is_said(people: pd.DataFrame, tmp_path: Path) -> None:
+    own, ledger = people.drop(columns="height"), {"ledger": tmp_path / "ledger.sqlite", "progress": False}
+    own.to_csv(tmp_path / "own.csv", index=False)
+    simulated = quoron.simulate(own, label="ill", columns=COLUMNS, model="curves", out=tmp_path / "simulated", **QUICK)
+    assert float(np.mean(simulated.model.predict(own) == own.ill)) > 0.85
+    declared = QUICK | ledger | {"label": "ill", "model": "curves"}
+    runs = [
+        quoron.train(source, columns=columns, out=tmp_path / f"{place}", **declared)
+        for place, (source, columns) in enumerate([(own, COLUMNS), (tmp_path / "own.csv", COLUMNS), (own, None)])
+    ]
+    degrees = [(run.model.encoding.curves, run.model.encoding.pairs) for run in (simulated, *runs)]
+    assert degrees == [(4, 2)] * 4
+    many = {"adjacency": "zero-out", "settings": ["population.users=100_000"], "epsilon": 0.02, "dry_run": True}
+    planned = quoron.train(own, columns=COLUMNS, **declared | many)
+    assert planned.plan.problem.dimension == runs[0].model.encoding.dimension  # of 2,000 it would be 7
+
+
+def test_curves_and_a_model_beside_them_are_two_values_of_one_thing(people: pd.DataFrame) -> None:
+    for columns, said in (
+        ({"curves": 3}, r"population\.model or columns\.curves"),
+        ({"pairs": 1}, "Leave one out"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            quoron.simulate(people, label="ill", columns=COLUMNS | columns, model="curves", **QUICK)
+    with pytest.raises(ConfigError, match="how many there are is private"):
+        quoron.simulate(people, label="ill", columns={"categorical": ["ward"]}, model="curves", **QUICK)

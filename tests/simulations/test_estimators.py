@@ -28,7 +28,7 @@ from quoron.sklearn import (
 )
 from quoron.training import arrays, lifetime
 from quoron.training.arrays import labels_in_range, owners, table_of
-from quoron_privacy.errors import BudgetExceeded, DataError, Infeasible
+from quoron_privacy.errors import BudgetExceeded, ConfigError, DataError, Infeasible
 from quoron_server.books.lifetime_ledger import Charge
 from quoron_server.wording import sentence
 
@@ -108,6 +108,30 @@ def test_what_is_taken_from_the_data_is_warned_of_by_name_and_assumed_public(led
         regression = PrivateRidge(**DECLARED).fit(X, X.age, USERS)
     assert "the range of the label" in sentence(regression.guarantee_)
     assert regression.model_.encoding.label.high == X.age.max()
+
+
+@SEEDED
+def test_models_bend_by_an_argument_and_have_no_coefficients_then() -> None:
+    parted, middle = (X.age - 50).abs() > 25, {"random_state": 1, "algorithm": "auto", "rounds": None}
+    bent = classifier(curves=3, pairs=2, **middle).fit(X, parted.astype(int), USERS)
+    assert bent.score(X, parted) > 0.85 > 0.7 > classifier(**middle).fit(X, parted.astype(int), USERS).score(X, parted)
+    assert (bent.model_.encoding.curves, bent.model_.encoding.pairs) == (3, 2)
+    assert clone(bent).get_params()["curves"] == 3
+    assert not hasattr(bent, "coef_")
+    assert hasattr(bent.set_params(curves=1, pairs=0).fit(X, Y, USERS), "coef_")
+    assert not hasattr(bent.set_params(curves=2).fit(X, Y, USERS), "coef_"), "coefficients of an earlier fit"
+    height = PrivateRidge(**DECLARED | middle, label_range=(0, 2500), curves=2).fit(X, (X.age - 50) ** 2, USERS)
+    assert height.score(X, (X.age - 50) ** 2) > 0.6
+
+
+@SEEDED
+def test_a_setting_of_another_value_than_the_constructor_s_is_refused() -> None:
+    for given, setting in (({"curves": 4}, "curves=3"), ({"fit_intercept": False}, "intercept=true")):
+        with pytest.raises(ConfigError, match=r"Expected one value of population\.columns\."):
+            classifier(random_state=1, settings=[f"population.columns.{setting}"], **given).fit(X, Y, USERS)
+    kept = classifier(random_state=1, curves=2, settings=["population.columns.intercept=false"]).fit(X, Y, USERS)
+    assert kept.model_.encoding.curves == 2
+    assert not kept.model_.encoding.intercept
 
 
 def test_a_seed_is_warned_of_by_name_promises_nothing_and_charges_nothing(ledger, temporary):

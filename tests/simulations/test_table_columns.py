@@ -39,7 +39,14 @@ COMMANDS = ("train", "simulate", "compare", "plan")
 
 
 def test_every_word_is_a_key_of_the_configuration_and_every_key_of_a_table_a_word() -> None:
-    shared = {*Simulated.model_fields, "kind", "path", "users", "test_fraction"}  # of simulations, or the source itself
+    shared = {
+        *Simulated.model_fields,
+        "kind",
+        "path",
+        "users",
+        "model",
+        "test_fraction",
+    }  # of simulations, or the source itself
     assert {"user", "label", "columns"} == set(TableSection.model_fields) - shared
     assert set(LabelSection.model_fields) == set(Label.__annotations__)
     assert set(ColumnsSection.model_fields) == set(quoron.Columns.__annotations__)

@@ -14,9 +14,10 @@ it is a public function of one row and of the declaration: what a user's row can
 Source of the polynomials: the recurrence (k + 1) P_{k+1} = (2k + 1) v P_k - k P_{k-1} of Bonnet.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import accumulate, combinations, product
+from itertools import combinations, islice
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ from quoron_privacy.errors import ConfigError
 
 MAX_TERMS = 5000  # a second moment of more is of no use to anybody
 MAX_DEGREE = 8
+Place = tuple[int, int, int, int]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,21 +44,15 @@ class Terms:
     @lru_cache(maxsize=16)
     def of(cls, features: tuple[Feature, ...], *, curves: int, pairs: int) -> "Terms":
         """Return the terms of features with numbers up to degree `curves`; ConfigError for more than MAX_TERMS."""
-        firsts = list(accumulate((each.width for each in features), initial=0))
-        factors = [_factors(each, first, curves) for each, first in zip(features, firsts, strict=False)]
-        made: list[tuple[tuple[int, ...], str, tuple[int, ...]]]
-        made = [((a[0], a[1], -1, 0), a[2], (one,)) for one, group in enumerate(factors) for a in group]
-        most = sum(curves if each.is_number else 1 for each in features)
-        for one, other in combinations(range(len(features)), 2):
-            if not pairs or not _multiply(features[one], features[other]):
-                continue
-            both = [(a, b) for a, b in product(factors[one], factors[other]) if a[1] * b[1] <= pairs]
-            made += [((a[0], a[1], b[0], b[1]), f"{a[2]}*{b[2]}", (one, other)) for a, b in both]
-            most += len({(a[1], b[1]) for a, b in both})  # of the values of a category a row has one
-            _check_many(len(made), curves, pairs)
-        _check_many(len(made), curves, pairs)
+        made = list(islice(_made(features, curves, pairs), MAX_TERMS + 1))  # there may be billions
+        if len(made) > MAX_TERMS:
+            raise ConfigError(
+                f"Expected at most {MAX_TERMS:,} features of curves={curves} and pairs={pairs}, got more. Lower them, "
+                "or leave columns out."
+            )
         places, names, owners = zip(*made, strict=True) if made else ((), (), ())
-        return cls(np.array(places, np.int64).reshape(-1, 4), tuple(names), tuple(owners), most)
+        most = len({(of, place[1], place[3]) for place, _, of in made})  # of the values of a category a row has one
+        return cls(np.array(places, np.int64).reshape(-1, 4), names, owners, most)
 
     def values(self, base: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the terms (N, m) of base columns (N, p): the reference of `fused.expand`."""
@@ -67,12 +63,17 @@ class Terms:
         return found
 
 
-def _check_many(many: int, curves: int, pairs: int) -> None:
-    if many > MAX_TERMS:
-        raise ConfigError(
-            f"Expected at most {MAX_TERMS:,} features of curves={curves} and pairs={pairs}, got more. Lower them, or "
-            "leave columns out."
-        )
+def _made(features: tuple[Feature, ...], curves: int, pairs: int) -> Iterator[tuple[Place, str, tuple[int, ...]]]:
+    """Yield place, name and owners of every term."""
+    factors, first = [], 0
+    for one, feature in enumerate(features):
+        factors.append(_factors(feature, first, curves))
+        yield from (((a[0], a[1], -1, 0), a[2], (one,)) for a in factors[-1])
+        first += feature.width
+    for one, other in combinations(range(len(features)), 2) if pairs else ():
+        if _multiply(features[one], features[other]):
+            both = ((a, b) for a in factors[one] for b in factors[other] if a[1] * b[1] <= pairs)
+            yield from (((a[0], a[1], b[0], b[1]), f"{a[2]}*{b[2]}", (one, other)) for a, b in both)
 
 
 def _factors(feature: Feature, first: int, curves: int) -> list[tuple[int, int, str]]:

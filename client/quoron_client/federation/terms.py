@@ -90,11 +90,14 @@ class Terms(Promised):
             self.make_domain()
             self.columns.check_public()
             self.columns.check_loss(self.make_loss())
+            made = self.columns.dimension
         except QuoronError as error:
             raise ValueError(str(error)) from None
         loss = self.make_loss()
         if self.dimension % loss.outputs:
             raise ValueError(f"to have a dimension that is a multiple of the {loss.outputs} classes of its loss")
+        if made != self.features:
+            raise ValueError(f"columns that become {made} features, not {self.features} as announced")
         return self
 
     def make_loss(self) -> Loss:

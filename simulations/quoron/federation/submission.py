@@ -55,7 +55,7 @@ def specify(
     ConfigError for a configuration that leaves something public unsaid, and what planning raises.
     """
     loss = loss_of(config)
-    columns = _encoding(config, loss)
+    columns = _encoding(config, loss, users)
     waiting = WAITING if waiting is None else waiting
     if not 0 < waiting <= LONGEST_WAITING:  # nan would wait for ever
         raise ConfigError(f"Expected waiting above 0 and at most {LONGEST_WAITING:,.0f} seconds, got {waiting}.")
@@ -126,7 +126,7 @@ def specification_of(
 def declared(config: Config, users: int) -> Problem:
     """The problem of a federation of so many users, from the configuration alone. ConfigError as `specify`."""
     loss = loss_of(config)
-    columns, items = _encoding(config, loss), config.population.items_per_user
+    columns, items = _encoding(config, loss, users), config.population.items_per_user
     if (silos := config.population.silos) is not None and not isinstance(silos.sizes, int):
         Silos.declared(silos.sizes, users)  # nobody is held out here
     if items is None:
@@ -169,9 +169,9 @@ def promised(plan: RunPlan) -> str:
     return text if plan.guarantee.min_cohort is not None else f"{text}\n{NO_MIN_COHORT}"
 
 
-def _encoding(config: Config, loss: Loss) -> Encoding:
+def _encoding(config: Config, loss: Loss, users: int) -> Encoding:
     try:
-        table = with_columns(config, Path.cwd()).population
+        table = with_columns(config, Path.cwd(), users=users).population
     except DataError as error:
         raise ConfigError(
             "Expected columns by name or as a span such as 'x[0:100000]' for a federation, got a pattern without a "

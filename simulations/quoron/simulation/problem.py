@@ -1,6 +1,7 @@
 """From a configuration to the things a run needs: population, public problem, engine, and how to measure a model."""
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -42,6 +43,7 @@ from quoron_client.losses import (
     make_loss,
 )
 from quoron_client.protocol.domains import Box, Domain, L2Ball, free_ball
+from quoron_privacy.accounts.gdp import mu_for
 from quoron_privacy.errors import ConfigError
 from quoron_server.algorithms.slots import partition
 from quoron_server.plan import RunPlan
@@ -261,9 +263,38 @@ def _users_of(
     return encoded_table(given, encoding, **rules)
 
 
+BENT = ((4, 2), (4, 0), (2, 0))  # curves and pairs, what tells most first
+USERS_A_NUMBER = 5.0  # n μ for each number of a model that bends: with fewer its noise outweighs most curves
+
+
+def bent(config: Config, users: int) -> Config:
+    """Return the configuration with curves and pairs in place of `population.model`, by public numbers alone.
+
+    Of `BENT` they are the first whose model has at most n μ / 5 numbers, else the last. Where the rate r of the labels
+    is declared, n is n 4 r (1 - r): noise hides a rare label first.
+    """
+    table, rate = config.population, config.problem.label_rate
+    if not isinstance(table, configs.TableSection) or (asked := table.model) is None:
+        return config
+    loss, spread = loss_of(config), 1.0 if rate is None else 4 * rate * (1 - rate)
+    most = users * spread * mu_for(config.privacy.epsilon, config.privacy.delta) / USERS_A_NUMBER
+    for curves, pairs in BENT if asked == "curves" else ((1, 0),):
+        columns = table.columns.model_copy(update={"curves": curves, "pairs": pairs})
+        found = table.model_copy(update={"columns": columns, "model": None})
+        with suppress(ConfigError):  # more than any model may have
+            if encoding_of(found, loss).dimension * loss.outputs <= most:
+                break
+    return config.model_copy(update={"population": found})
+
+
 def encoding_of(table: configs.TableSection, loss: Loss) -> Encoding:
     """How the rows of a configured table become items: numeric columns first, each kind in the order given."""
     columns = table.columns
+    if table.model is not None:
+        raise ConfigError(
+            f"Expected the values of every category with population.model={table.model!r}, got none of one: "
+            "how many there are is private. List them."
+        )
     if columns.estimate:
         raise ConfigError(
             f"Expected the range or the values of every column that is a feature, got none of "

@@ -32,7 +32,7 @@ from quoron.data.users import Declared, PublicKnowledge
 from quoron.evaluation.scores import trained_users
 from quoron.paths import dataset, table_file
 from quoron.planning.plans import Plan, Prepared, privacy_of
-from quoron.simulation.problem import encoding_of, loss_of, make_domain
+from quoron.simulation.problem import bent, encoding_of, loss_of, make_domain
 from quoron.simulation.problem import problem as problem_of
 from quoron.simulation.wildcards import KINDS as FEATURES
 from quoron.simulation.wildcards import WILD, left_out, meant, roles, unread, with_columns
@@ -662,6 +662,7 @@ def configured(config: Config, asked: Wanted, found: Found) -> Config:
 
 def _public(config: Config, users: int) -> tuple[Problem, Encoding]:
     """The problem and the encoding of a declared table of so many users, with no value looked at."""
+    config = bent(config, users)
     assert isinstance(config.population, TableSection)
     loss = loss_of(config)
     encoding = encoding_of(config.population, loss)
