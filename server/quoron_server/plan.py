@@ -371,7 +371,7 @@ class Budget:
 
     >>> Budget(rounds=10).check(rounds=11, gradient_evaluations=0)
     Traceback (most recent call last):
-    quoron_privacy.errors.BudgetExceeded: Expected rounds <= 10 (budget.rounds), got 11. Raise the budget or run shorter.
+    quoron_privacy.errors.BudgetExceeded: Expected rounds <= 10 (budget.rounds), got 11. ...
     """
 
     rounds: int | None = None  # adaptive interactions: exactly so many are planned for

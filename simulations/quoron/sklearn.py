@@ -258,7 +258,7 @@ class _PrivateLinear(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn 
 
     def _publish(self, model: Model) -> None:
         for name in ("coef_", "intercept_"):  # of an earlier fit, and of a model of curves there are none
-            vars(self).pop(name, None)
+            self.__dict__.pop(name, None)
         if model.encoding.has_slopes:
             self.coef_, self.intercept_ = model.coef_, model.intercept_
 

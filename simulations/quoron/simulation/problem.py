@@ -276,7 +276,8 @@ def bent(config: Config, users: int) -> Config:
     table, rate = config.population, config.problem.label_rate
     if not isinstance(table, configs.TableSection) or (asked := table.model) is None:
         return config
-    loss, spread = loss_of(config), 1.0 if rate is None else 4 * rate * (1 - rate)
+    rates = (0.5,) if rate is None else rate if isinstance(rate, tuple) else (rate,)
+    loss, spread = loss_of(config), min(4 * each * (1 - each) for each in rates)
     most = users * spread * mu_for(config.privacy.epsilon, config.privacy.delta) / USERS_A_NUMBER
     for curves, pairs in BENT if asked == "curves" else ((1, 0),):
         columns = table.columns.model_copy(update={"curves": curves, "pairs": pairs})
