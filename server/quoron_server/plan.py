@@ -1,16 +1,9 @@
-"""A plan: everything public about a run, fixed before any data is touched.
+"""A plan: everything public about a run, its guarantee and its cost, fixed before any data is touched.
 
-Sampling, noise, thresholds and accounting all come from this one object, so they cannot disagree. A plan is made by
-`Algorithm.plan(problem, privacy, options)`, re-checked by `verify`, and printed and stored in the words of `wording`.
+    plan = ALGORITHMS["tracking-srgd"].plan(problem, privacy, options)
 
-A budget in rounds, item gradients, answers and bytes, refused before it is exceeded; and how large δ may be.
-
->>> Budget(rounds=10).check(rounds=10, gradient_evaluations=0)
->>> Budget(rounds=10).check(rounds=11, gradient_evaluations=0)
-Traceback (most recent call last):
-quoron_privacy.errors.BudgetExceeded: Expected rounds <= 10 (budget.rounds), got 11. Raise the budget or run shorter.
-
-What a run may ask of users, and what a method's own rule says of a plan under that.
+Sampling, noise, thresholds and accounting all come from this one object, so they cannot disagree. It is re-checked by
+`verify`, and printed and stored in the words of `wording`.
 """
 
 import math
@@ -374,7 +367,12 @@ def _decisions(min_cohort: "MinCohort", plan: RunPlan, made: tuple[PlannedReleas
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Upper limits; None means no limit."""
+    """Upper limits; None means no limit.
+
+    >>> Budget(rounds=10).check(rounds=11, gradient_evaluations=0)
+    Traceback (most recent call last):
+    quoron_privacy.errors.BudgetExceeded: Expected rounds <= 10 (budget.rounds), got 11. Raise the budget ...
+    """
 
     rounds: int | None = None  # adaptive interactions: exactly so many are planned for
     max_rounds: int | None = None  # and of these at most so many

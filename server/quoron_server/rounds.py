@@ -1,4 +1,4 @@
-"""The round loop: ask, update, commit, tell; the same for every algorithm and every engine.
+"""The round loop, the same for every algorithm and every engine: ask, update, commit, report, by a public schedule.
 
     model = run(algorithm, engine, ledger, noise, budget=Budget(), observers=[...], simulation=True)
 
@@ -7,17 +7,7 @@ transaction commits a round and spends the next. A run continues from whatever t
 a complete one only returns the model. Noise and secret cohorts are each start's own (`StartedNoise`): what a kill
 leaves uncommitted was seen by nobody and comes no more. Only a simulation goes on to the bits that it would have had.
 
-When a round ends and the next one opens, at times that tell nobody who answered or who was asked.
-
-A round takes answers for its whole `seconds`, also when everybody has answered long before. Then the coordinator has
-PAUSE of that time for its own work, and only when it is over does anything leave: the next question, the round's event.
-Work that takes longer shows, but rounded up to whole pauses.
-
-    due = due_at(opened, seconds)
-    opens = opening(due, now, seconds)
-
-With early ends, which an operator has to accept, a round ends once all users were heard of. An observer of that time
-learns whether a user was absent. See docs/comparing.md#when-rounds-end.
+When rounds end: docs/comparing.md#when-rounds-end.
 """
 
 import math
@@ -61,7 +51,14 @@ def due_at(opened: float, seconds: float) -> float:
 
 
 def opening(due: float, now: float, seconds: float) -> float:
-    """When the next round opens, from `now` on: at `due`, or whole pauses after it. -inf as `due`: at once."""
+    """When the next round opens, from `now` on: at `due`, or whole pauses after it. -inf as `due`: at once.
+
+    A round takes answers for its whole `seconds`, also when everybody has answered long before. Then the coordinator
+    has PAUSE of that time for its own work, and only when it is over does anything leave: the next question, the
+    round's event. Work that takes longer shows, but rounded up to whole pauses, so times say nothing of who answered.
+    With early ends, which an operator has to accept, a round ends once all users were heard of: an observer of that
+    time learns whether a user was absent.
+    """
     if math.isinf(due):
         return now
     late = max(0, math.ceil((now - due) / (PAUSE * seconds)))

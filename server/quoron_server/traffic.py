@@ -1,4 +1,4 @@
-"""How many bytes a round moves, as encoded and as on the wire: from the question alone, so public.
+"""How many bytes a round moves, encoded and on the wire, and room for its answers: public, from the question alone.
 
     >>> round_bytes(encoded=1_000, messages=10, extra=0)
     1380
@@ -6,16 +6,8 @@
 On the wire is what TCP carries, in both directions, once a run has begun and nothing is lost. A message is encoded by
 protobuf, in parts where it is long, with gRPC's prefix (5 bytes), in frames of HTTP/2 (9 bytes for each 16 KiB) and
 records of TLS 1.3 (22 bytes for each 16 KiB). Flow control goes with what is said next: two frames of 13 bytes for a
-question, two for an answer. Headers of TCP and IP are not in it, nor what a connection costs once (`once`)
-and while nothing happens (`idle`). docs/rounds.md has how that was measured.
-
-Room for the answers of a round: in memory, or where they are too long for it in a file without a name.
-
-    values = room_for(users, (d,), spill_folder("sqlite:////srv/coordinator.sqlite"))
-
-Only second moments are that long: d (d + 1) / 2 numbers of every user, once a run. The file is its owner's alone, has
-no name to be opened by, lies where the coordinator's books do unless QUORON_SCRATCH says otherwise, and is gone with
-the round, or with the process. Room on disk is taken before anybody is asked.
+question, two for an answer. Headers of TCP and IP are not in it, nor what a connection costs once (`once`) and while
+nothing happens (`idle`). How that was measured: docs/rounds.md.
 """
 
 import os
@@ -54,7 +46,14 @@ def fits(rows: int, shape: tuple[int, ...]) -> bool:
 
 
 def room_for(rows: int, shape: tuple[int, ...], folder: Path) -> NDArray[np.float64]:
-    """Zeros of shape (rows, *shape). RunError where there is no room on disk."""
+    """Zeros of shape (rows, *shape). RunError where there is no room on disk.
+
+    In memory, or where they are too long for it in a file without a name: second moments alone are that long. The file
+    is its owner's alone, lies in `spill_folder`, and is gone with the round, or with the process. Room on disk is taken
+    before anybody is asked.
+
+        values = room_for(users, (d,), spill_folder("sqlite:////srv/coordinator.sqlite"))
+    """
     size = 8 * rows * prod(shape)
     if fits(rows, shape):
         return np.zeros((rows, *shape))
