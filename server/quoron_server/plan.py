@@ -171,7 +171,7 @@ class Cost:
             rounds=len(schedule.cohorts),
             messages=sum(schedule.cohorts),
             gradient_evaluations=schedule.total(lambda task: task.planned_gradients(problem.items_per_user)),
-            bytes_down=8 * schedule.total(lambda task: task.numbers_down),
+            bytes_down=8 * schedule.total(lambda task: task.numbers_down(task.model_size)),
             bytes_up=8 * schedule.total(numbers_up),
         )
 
@@ -371,7 +371,7 @@ class Budget:
 
     >>> Budget(rounds=10).check(rounds=11, gradient_evaluations=0)
     Traceback (most recent call last):
-    quoron_privacy.errors.BudgetExceeded: Expected rounds <= 10 (budget.rounds), got 11. ...
+    quoron_privacy.errors.BudgetExceeded: Expected rounds <= 10 (budget.rounds), got 11. Raise the budget ...
     """
 
     rounds: int | None = None  # adaptive interactions: exactly so many are planned for

@@ -5,10 +5,8 @@
     [[0.6, 0.8], [0.0, 0.0], [0.6, 0.0]]
 
 The mean adds integers: every clipped row is cut towards zero to a fixed grid, so the sum is exact, the same in every
-order, and one row changes it by no more than its own norm. Statement and proof: docs/privacy/noise.md#n6.
-Residuals around a centre: docs/privacy/second-moment.md#sm3.
-
-`ClippedSum` says what a mechanism reads of a cohort: sums (`release.Sums`).
+order, and one row changes it by no more than its own norm. Statement and proof: docs/privacy/noise.md#n6; residuals
+around a centre: docs/privacy/second-moment.md#sm3.
 """
 
 from dataclasses import dataclass

@@ -1,19 +1,13 @@
-"""Means held near coordinatewise medians, and one noisy test of concentration a phase (Ghazi et al., Algorithms 7, 8).
-
-    >>> rows = np.array([[0.0, 1.0], [0.1, 1.1], [0.2, 1.2], [50.0, 1.3]])
-    >>> debiased_mean(rows, trim=1, radius=0.5)
-    array([0.65, 1.15])
-
-A cohort's estimate is its mean, each coordinate held within a radius of the median. The estimate moves by no more than
-the answers do, so steps of SGD on a box bring no two iterates farther apart. While most answers lie together, one user
-moves it by a distance of concentration and not by the worst gradient. Whether they lie together is tested once a phase:
-it releases iff the least score of its rounds plus Laplace noise clears a threshold.
+"""Means near coordinatewise medians, and one noisy test of concentration a phase (Ghazi et al., Algorithms 7, 8).
 
     >>> parameters = calibrate(2.0, 1e-6, cohort_size=1000, eta_beta=1e-4, clip=3.0)
     >>> verify(parameters, 2.0, 1e-6) <= 1e-6
     True
 
-The shift of a phase has no 1/B, unlike a plain mean's: see `noise_factor` before use.
+The estimate (`debiased_mean`) moves by no more than the answers do, so steps of SGD on a box bring no two iterates
+farther apart. While most answers lie together, one user moves it by a distance of concentration and not by the worst
+gradient; the test, once a phase, releases iff the least score of its rounds plus Laplace noise clears a threshold. The
+shift of a phase has no 1/B, unlike a plain mean's: see `noise_factor` before use.
 
 Source: Ghazi, Kumar, Liu & Manurangsi, Appendix D, whose test has noise for half its sensitivity. Repaired statement,
 proof and symbols: docs/privacy/median-sgd.md.
@@ -72,6 +66,10 @@ def debiased_mean(rows: Matrix, trim: int, radius: float) -> Vector:
 
     Formal guarantee: it has property (ii) of `trimmed_mean` (the paper's Lemma 31), and properties (i) for a radius
     larger by `radius`, and (iii) where the radius is scaled as the rows are.
+
+        >>> rows = np.array([[0.0, 1.0], [0.1, 1.1], [0.2, 1.2], [50.0, 1.3]])
+        >>> debiased_mean(rows, trim=1, radius=0.5)
+        array([0.65, 1.15])
     """
     robust = trimmed_mean(rows, trim)
     return np.clip(_mean(rows), robust - radius, robust + radius)

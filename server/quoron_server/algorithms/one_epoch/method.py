@@ -1,8 +1,8 @@
 """Algorithms of one epoch: accelerated SRGD and its relatives, and DP-FTRL, on the clipped means of disjoint cohorts.
 
 A public order of the users is cut into disjoint cohorts of B. The users of cohort t are asked for their gradient at
-x_t, or for its weighted difference from the one at x_{t-1}; the server clips each answer to norm C. With weights η_t =
-t + 1 (η_{-1} = 0), momentum τ_t = 2/(t + 2), x_0 = z_0 = 0 and noise N that is correlated over rounds:
+x_t, or for its weighted difference from the one at x_{t-1}; the server clips every answer to norm C. Let η_t = t + 1
+(η_{-1} = 0), τ_t = 2/(t + 2) the momentum, x_0 = z_0 = 0 and N noise that is correlated over rounds:
 
     Δ_t      = (1/B) Σ_{u in cohort t} clip_C(η_t ∇F_u(x_t) - η_{t-1} ∇F_u(x_{t-1}))
     Ŝ_t      = Δ_0 + ... + Δ_t + N_0 + ... + N_t
