@@ -359,10 +359,8 @@ def _beyond_forecast(plan: RunPlan, last: Mapping[str, Any], known: Problem) -> 
 
 def _of_columns(events: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """What the run released of how columns vary and of how sure predictions could be."""
-    found, last = (
-        [each["public"]["unevenness"] for each in events if "unevenness" in each.get("public", {})],
-        _last(events),
-    )
+    found = [each["public"]["unevenness"] for each in events if "unevenness" in each.get("public", {})]
+    last = _last(events)
     if found and found[-1] > UNEVEN:
         yield (
             f"the pilot could not make the columns even: directions still differed by a factor of {found[-1]:.1f} in "

@@ -145,11 +145,6 @@ class Seen(NamedTuple):
     rarity: float = 1.0  # 4p(1 - p) over that of a rate of COMMON, p the mean chance of the model; at most 1
     tail: float = math.inf  # α of a tail r^-α of users' lengths
 
-    @classmethod
-    def of(cls, error: float, bends: Vector, radius: float) -> "Seen":
-        """From P⁺, the curvatures that a step goes by, and C."""
-        return cls(0.5 * error * float(np.sum(1 / bends)), radius)
-
     def sure(self, law: Law, point: Vector, gradient: Vector, error: float) -> "Seen":
         """With what a logistic model at that point is sure of, and whether the gradient there wants it surer."""
         noise = 0.5 * math.sqrt(error) * float(np.linalg.norm(point))
@@ -232,9 +227,7 @@ def after(problem: Problem, rounds: int, seen: Seen) -> float | None:
         return None
     most, found = start_risk(problem), AFTER[_kind(problem)].of(problem, 1.0, seen)
     if problem.beliefs.sigmoid:
-        top = LEARNT_AT_MOST * math.sqrt(
-            seen.learnt * most
-        )  # noise leaves no more than there is, and most of that is learnt
+        top = LEARNT_AT_MOST * math.sqrt(seen.learnt * most)  # noise leaves no more than there is: most is learnt
         found = most if found > LOST * most else found * top / (found + top) if top > 0 else 0.0
     elif seen.tail < STEEP:  # those far away are clipped, most at one side where amounts have a long tail
         found *= TAILED
@@ -687,8 +680,8 @@ class WhitenedTracking(OfPlan[WhitenedParameters]):
     def seen(self, state: WhitenedState) -> Seen:
         """What a run has released, before its vote, about how far its model is off."""
         p, bends = self.parameters, np.outer(self._law.at(state.point)[0], 1 + DOUBT * state.doubt)
-        lost = hidden(state.doubt, constant=p.intercept)
-        seen = Seen.of(state.error, bends, state.radius)._replace(hidden=lost, tail=state.tail)
+        lost, noise = hidden(state.doubt, constant=p.intercept), 0.5 * state.error * float(np.sum(1 / bends))
+        seen = Seen(noise, state.radius, hidden=lost, tail=state.tail)
         pull = p.ridge * state.point.reshape(self._contrasts.parts, -1) @ state.transform.T @ state.transform
         gradient, error = state.centre, state.error
         if state.alike:  # users who were clipped had lengths between C and G₀

@@ -30,9 +30,7 @@ NAME = "whitened-tracking"
 THEOREM = "docs/privacy/whitened-tracking.md#w1"
 MOST_CLASSES = 1_000  # whose curvatures are a matrix
 LARGEST_DIMENSION = 1_000  # everybody sends d (d + 1) / 2 numbers
-LEAST_PARTICIPATION = (
-    0.25  # with which `auto` takes it: a share of users who answer is never taken for less than a fifth
-)
+LEAST_PARTICIPATION = 0.25  # with which `auto` takes it: no share of users who answer is taken for less than a fifth
 ROUNDS = 13  # twelve gradients and a vote
 ROUNDS_FROM, ROUNDS_TO = 4, 64
 FEWER_ROUNDS = tuple(range(ROUNDS, ROUNDS_FROM - 1, -1))  # that `auto` takes where a budget allows no more
@@ -70,9 +68,7 @@ class WhitenedOptions:
     # Clip more, in fear of adversarial users: where there are none it leaves up to 240 times as much. None: where more
     # than one in fifty are declared, below which it has not been worth that.
     robust: bool | None = None
-    parts: bool = (
-        False  # whether the first message is asked in thirteen questions: two servers and sums of silos need it
-    )
+    parts: bool = False  # whether the first message is thirteen questions: two servers and sums of silos need it
 
 
 def plan(problem: Problem, privacy: Privacy, options: WhitenedOptions) -> Chosen:
