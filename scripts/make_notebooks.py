@@ -3,7 +3,7 @@
     scripts/make_notebooks.py [NAME ...]             # carry them out and write them
     scripts/make_notebooks.py --check [NAME ...]     # carry them out; exit status 1 if one fails or is not as its page
 
-Without names it is all but the one that needs torch. Numbers of runs with secret noise differ from time to time.
+Without names it is all but those that need torch. Numbers of runs with secret noise differ from time to time.
 """
 
 import os
@@ -18,7 +18,7 @@ from nbclient.exceptions import CellExecutionError
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 PAGES = Path(__file__).parent.parent / "docs" / "tutorials"
-MODELS = "network"  # needs torch: `scripts/test-models` carries it out
+MODELS = ("network", "peers")  # need torch: `scripts/test-models` carries them out
 BLOCK = re.compile(r"^```(python|sh)\n(.*?)^```\n", re.DOTALL | re.MULTILINE)
 KERNEL = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}
 
@@ -77,7 +77,7 @@ def main() -> int:
     check = "--check" in sys.argv
     names = [name for name in sys.argv[1:] if name != "--check"]
     wrong = []
-    for name in names or sorted(page.stem for page in PAGES.glob("*.md") if page.stem != MODELS):
+    for name in names or sorted(page.stem for page in PAGES.glob("*.md") if page.stem not in MODELS):
         page, written = PAGES / f"{name}.md", PAGES / f"{name}.ipynb"
         made = notebook(page)
         try:

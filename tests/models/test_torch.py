@@ -722,6 +722,7 @@ def test_nothing_but_data_users_loss_and_epsilon_has_to_be_given(tmp_path: Path)
         out=tmp_path / "run",
     )
     assert made.plan.algorithm == "dp-sgd-wor"
-    assert made.plan.parameters.adaptive is not None
+    assert made.plan.parameters.adaptive is None
+    assert made.plan.parameters.clip_norm == 0.001
     assert made.guarantee.delta == 1e-6
     assert (made.model(x).argmax(1) == labels).float().mean() > 0.9

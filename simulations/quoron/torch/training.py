@@ -126,7 +126,7 @@ def train(
     Args:
         items_per_user: 32 unless given; public: a user with more items takes part with so many, drawn in each round.
         radius: the model stays within this ℓ2 distance of the module's weights, which are public; None: anywhere.
-        clip_norm: rows are shortened to this norm, on which the guarantee rests. None: it follows the users, privately.
+        clip_norm: rows are shortened to it: the guarantee rests on it. None: 0.001 by the rule, else it follows users.
         delta: 1e-6 unless given.
         local: a row is what `LocalSGD` makes of the model; None: the average gradient.
         chunk: users computed at once, 64 unless given; bounds memory on the device.

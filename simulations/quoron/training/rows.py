@@ -310,9 +310,9 @@ FARTHEST = 1e6  # a radius that bounds nothing
 def completed(training: "ModuleTraining", users: int, dimension: int) -> "ModuleTraining":
     """Return the arguments with defaults for missing ones, by a public rule of n, d, ε and δ (docs/results.md).
 
-    It is `dp-sgd-wor` with a clip norm that follows the users: rounds of everybody up to 2,000 users, beyond that of
-    2,000 or a tenth. There are 40, 80 or 120 rounds, the more the less noise there is beside a row of typical length.
-    Steps of Adam add up to 1.2 for each number, and the model is the mean of the last quarter.
+    It is `dp-sgd-wor` in rounds of everybody up to 2,000 users, beyond that of 2,000 or a tenth: 40, 80 or 120, the
+    more the less noise there is beside a row. Rows have one small norm (Bu et al. 2023, "Automatic clipping"), as Adam
+    ignores lengths; its steps add up to 1.2 for each number, and the model is the mean of the last quarter.
     """
     given: dict[str, Any] = {name: value for name, value in training.items() if value is not None}
     own = dict(given.get("options") or {})
@@ -323,11 +323,11 @@ def completed(training: "ModuleTraining", users: int, dimension: int) -> "Module
         rounds = own.get("rounds") or next(rounds for most, rounds in ROUNDS if room < most)
         rule: dict[str, Any] = {"rounds": rounds, "rate": min(1.0, max(COHORT / max(users, 1), LEAST_RATE))}
         if own.get("optimiser", "adam") == "adam":
-            steps = (
-                (rounds + 1) / 2 if own.get("schedule") in ("linear", "cosine") else rounds
-            )  # the sum of all factors
+            falls = own.get("schedule") in ("linear", "cosine")
+            steps = (rounds + 1) / 2 if falls else rounds  # the sum of all factors
             rule |= {"optimiser": "adam", "second_momentum": 0.99, "step_size": TRAVEL / steps}
             rule |= {"suffix": max(1, rounds // 4)}
+            filled["clip_norm"] = 0.001  # shorter than most rows
         filled |= {"algorithm": "dp-sgd-wor", "options": rule | own}
         given.pop("options", None)
         _log.info("chosen by the numbers of users and weights and epsilon: dp-sgd-wor, %s", filled["options"])
