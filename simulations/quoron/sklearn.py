@@ -258,7 +258,7 @@ class _PrivateLinear(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn 
 
     def _publish(self, model: Model) -> None:
         for name in ("coef_", "intercept_"):  # of an earlier fit, and of a model of curves there are none
-            vars(self).pop(name, None)
+            self.__dict__.pop(name, None)
         if model.encoding.has_slopes:
             self.coef_, self.intercept_ = model.coef_, model.intercept_
 
@@ -319,13 +319,11 @@ class _PrivateClassifier(ClassifierMixin, _PrivateLinear):  # type: ignore[misc]
 
     def decision_function(self, X: Any) -> Vector:
         """Scores, (N,) and positive for the second class, or (N, K). Features beyond their bounds count as these."""
-        rows = self._rows(X)
-        return self.model_.decision_function(rows)
+        return self.model_.decision_function(self._rows(X))
 
     def predict(self, X: Any) -> NDArray[Any]:
         """The class of each row, (N,)."""
-        scores = self.decision_function(X)
-        return np.asarray(self.classes_[self._places(scores)])
+        return np.asarray(self.classes_[self._places(self.decision_function(X))])
 
     def _places(self, scores: Vector) -> NDArray[np.int64]:
         return self.model_.places(scores)
@@ -355,8 +353,7 @@ class _PrivateRegressor(RegressorMixin, _PrivateLinear):  # type: ignore[misc]  
 
     def predict(self, X: Any) -> Vector:
         """The number of each row, (N,), in the label's units. Features beyond their bounds count as these."""
-        rows = self._rows(X)
-        return np.asarray(self.model_.predict(rows), np.float64)
+        return np.asarray(self.model_.predict(self._rows(X)), np.float64)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -394,8 +391,7 @@ class PrivateLogisticRegression(_PrivateClassifier):
 
     def predict_proba(self, X: Any) -> Vector:
         """Probabilities of the classes, (N, K)."""
-        rows = self._rows(X)
-        return self.model_.predict_proba(rows)
+        return self.model_.predict_proba(self._rows(X))
 
     def predict_log_proba(self, X: Any) -> Vector:
         """Logarithms of the probabilities, (N, K)."""

@@ -276,6 +276,8 @@ def bent(config: Config, users: int) -> Config:
     table, rate = config.population, config.problem.label_rate
     if not isinstance(table, configs.TableSection) or (asked := table.model) is None:
         return config
+    if (table.columns.curves, table.columns.pairs) != (1, 0):
+        raise ConfigError(f"Expected population.model={asked!r} or columns.curves and pairs, got both. Leave one out.")
     loss, spread = loss_of(config), 1.0 if rate is None else 4 * rate * (1 - rate)
     most = users * spread * mu_for(config.privacy.epsilon, config.privacy.delta) / USERS_A_NUMBER
     for curves, pairs in BENT if asked == "curves" else ((1, 0),):

@@ -65,22 +65,13 @@ def _bent(config: Config, base: Path, frame: Any, users: int | None) -> Config:
         return config
     from quoron.simulation.problem import bent  # it brings losses
 
-    if users is None:
-        replaced = config.privacy.adjacency == "replace-one"
-        users = _users(table, base, frame) if replaced else table.users or 1
-    return bent(config, users)
+    if users is None and config.privacy.adjacency == "replace-one":
+        from quoron_client.data import tables
+        from quoron_client.data.users import group
 
-
-def _users(table: TableSection, base: Path, frame: Any) -> int:
-    from quoron_client.data import tables
-    from quoron_client.data.users import Numbering
-
-    source = (dataset(table.path, base) or table_file(table.path, base)) if frame is None else frame
-    numbering = Numbering(table.user)
-    for batch in tables.opened(source, table.dialect).batches((table.user,)):
-        numbering.add(batch)
-    numbering.numbers()
-    return numbering.ranks(without_rows=True)[0]
+        source = (dataset(table.path, base) or table_file(table.path, base)) if frame is None else frame
+        users = group(tables.read(source, [table.user], dialect=table.dialect), table.user, without_rows=True)[0]
+    return bent(config, users or table.users or 1)
 
 
 def _spanned(given: str, names: tuple[str, ...]) -> list[str]:
