@@ -390,8 +390,7 @@ class TableSection(Simulated):
     )
     model: Literal["linear", "curves"] | None = Field(
         default=None,
-        description="linear, or curves: columns.curves and columns.pairs, as many as a public rule finds worth their "
-        "noise (docs/train.md#models-that-bend); default: as these two say",
+        description="linear, or curves: columns.curves and pairs by a public rule (docs/train.md#models-that-bend)",
     )
     test_fraction: Fraction = Field(default=0.2, description="share of users held out to measure the model")
 

@@ -223,8 +223,7 @@ class _PrivateLinear(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn 
 
     def _config(self, section: dict[str, Any]) -> configs.Config:
         tree = self._tree(section)
-        given = _other(tree, type(self)()._tree(section))
-        one_value(("constructor", given), *layers_of(self.settings))
+        one_value(("constructor", _other(tree, type(self)()._tree(section))), *layers_of(self.settings))
         return configs.from_tree(overlay(tree, self.settings))
 
     def _tree(self, section: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -319,11 +318,13 @@ class _PrivateClassifier(ClassifierMixin, _PrivateLinear):  # type: ignore[misc]
 
     def decision_function(self, X: Any) -> Vector:
         """Scores, (N,) and positive for the second class, or (N, K). Features beyond their bounds count as these."""
-        return self.model_.decision_function(self._rows(X))
+        rows = self._rows(X)
+        return self.model_.decision_function(rows)
 
     def predict(self, X: Any) -> NDArray[Any]:
         """The class of each row, (N,)."""
-        return np.asarray(self.classes_[self._places(self.decision_function(X))])
+        scores = self.decision_function(X)
+        return np.asarray(self.classes_[self._places(scores)])
 
     def _places(self, scores: Vector) -> NDArray[np.int64]:
         return self.model_.places(scores)
@@ -353,7 +354,8 @@ class _PrivateRegressor(RegressorMixin, _PrivateLinear):  # type: ignore[misc]  
 
     def predict(self, X: Any) -> Vector:
         """The number of each row, (N,), in the label's units. Features beyond their bounds count as these."""
-        return np.asarray(self.model_.predict(self._rows(X)), np.float64)
+        rows = self._rows(X)
+        return np.asarray(self.model_.predict(rows), np.float64)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -391,7 +393,8 @@ class PrivateLogisticRegression(_PrivateClassifier):
 
     def predict_proba(self, X: Any) -> Vector:
         """Probabilities of the classes, (N, K)."""
-        return self.model_.predict_proba(self._rows(X))
+        rows = self._rows(X)
+        return self.model_.predict_proba(rows)
 
     def predict_log_proba(self, X: Any) -> Vector:
         """Logarithms of the probabilities, (N, K)."""
