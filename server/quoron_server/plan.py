@@ -171,7 +171,7 @@ class Cost:
             rounds=len(schedule.cohorts),
             messages=sum(schedule.cohorts),
             gradient_evaluations=schedule.total(lambda task: task.planned_gradients(problem.items_per_user)),
-            bytes_down=8 * schedule.total(lambda task: task.numbers_down(task.model_size)),
+            bytes_down=8 * schedule.total(lambda task: task.numbers_down),
             bytes_up=8 * schedule.total(numbers_up),
         )
 

@@ -391,20 +391,9 @@ class TableSection(Simulated):
     )
     model: Literal["linear", "curves"] | None = Field(
         default=None,
-        description="linear, or curves: `columns.curves` and `columns.pairs`, as many as a public rule finds worth "
-        "their noise (docs/train.md#models-that-bend); default: as these two say",
+        description="linear, or curves: columns.curves and pairs by a public rule (docs/train.md#models-that-bend)",
     )
     test_fraction: Fraction = Field(default=0.2, description="share of users held out to measure the model")
-
-    @model_validator(mode="after")
-    def _bent_once(self) -> Self:
-        given = self.columns.curves, self.columns.pairs
-        if self.model is not None and given != (1, 0):
-            raise ConfigError(
-                f"Expected population.model or columns.curves and pairs, got model={self.model!r} and curves and pairs "
-                f"of {given[0]} and {given[1]}. Leave one out."
-            )
-        return self
 
     @property
     def dialect(self) -> Dialect:

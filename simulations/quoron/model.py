@@ -248,8 +248,7 @@ class Model(Printed):
 
         DataError for a missing column, and for rows that cannot be used, with their number and the first of them.
         """
-        rows = self._encoded(table)
-        scores = rows @ self._blocks.T
+        scores = self._encoded(table) @ self._blocks.T
         return scores[:, 0] if len(self._blocks) == 1 else scores
 
     def predict_proba(self, table: Any) -> Vector:
@@ -313,7 +312,7 @@ class Model(Printed):
         two, (first, second), whose means over either column are zero. UsageError for models of several scores, and
         where rows were normalized.
         """
-        if self._scores > 1 or self.encoding.normalize:
+        if self.loss.outputs > 1 or self.encoding.normalize:
             raise UsageError("Expected a model of one score whose rows were not normalized, got another.")
         features, terms = self.encoding.features, self.encoding.terms
         found: dict[tuple[str, ...], Vector] = {}
@@ -321,7 +320,7 @@ class Model(Printed):
         weights = self._blocks[0] * self.encoding.scale * (1.0 if self._range is None else self._range.unit)
         grids: list[Vector] = []
         for place, feature in enumerate(features):
-            grid = np.zeros((points if feature.is_number else feature.width, firsts[-1]))
+            grid = np.zeros((points if feature.is_number else feature.width, firsts[-1]), np.float32)
             own = np.linspace(-1, 1, points)[:, None] if feature.is_number else np.eye(feature.width)
             grid[:, firsts[place] : firsts[place + 1]] = own
             grids.append(grid)
@@ -329,7 +328,9 @@ class Model(Printed):
         for one, other in dict.fromkeys(map(tuple, owners.tolist())):
             chosen = np.flatnonzero((owners == (one, other)).all(axis=1))
             rows = grids[one] if other < 0 else (grids[one][:, None] + grids[other][None]).reshape(-1, firsts[-1])
-            effect = terms.values(rows)[:, chosen] @ weights[chosen]
+            made = np.empty((len(rows), len(chosen)), np.float32)
+            fused.expand(rows, terms.places[chosen], 1.0, made)
+            effect = made @ weights[chosen]
             if other < 0:
                 found[(features[one].title,)] = effect
                 continue
@@ -491,23 +492,15 @@ class Model(Printed):
     def least(self, blocks: Vector) -> Vector:
         """The least score (k,) of any row that there can be by weights (k, p) of encoded rows."""
         place, least = 0, np.zeros(len(blocks))
-        if self.encoding.bends:  # every feature lies between -1 and 1
-            most, scale = (
-                blocks.shape[1] - self.encoding.intercept,
-                1.0 if self.encoding.normalize else self.encoding.scale,
-            )
-            return np.asarray(scale * (blocks[:, most:].sum(axis=1) - np.abs(blocks[:, :most]).sum(axis=1)))
         scaled = blocks * (1.0 if self.encoding.normalize else self.encoding.scale)
-        for feature in self.encoding.features:
+        if self.encoding.bends:  # every feature lies between -1 and 1
+            place = blocks.shape[1] - self.encoding.intercept
+            least -= np.abs(scaled[:, :place]).sum(axis=1)
+        for feature in () if self.encoding.bends else self.encoding.features:
             block = scaled[:, place : place + feature.width]
             place += feature.width
             least += -np.abs(block).sum(axis=1) if feature.is_number else np.minimum(block.min(axis=1), 0.0)
         return np.asarray(least + scaled[:, place:].sum(axis=1))
-
-    @property
-    def _scores(self) -> int:
-        """Scores of a row: one, or one a class."""
-        return self.loss.outputs
 
     @property
     def _numbers(self) -> tuple[Vector | float, ...]:
@@ -516,7 +509,7 @@ class Model(Printed):
 
     @property
     def _blocks(self) -> Vector:
-        return self.weights.reshape(self._scores, -1)
+        return self.weights.reshape(self.loss.outputs, -1)
 
     @property
     def _range(self) -> Range | None:
@@ -561,7 +554,7 @@ class Model(Printed):
         coef = np.concatenate(coefficients, axis=1) if coefficients else np.zeros((len(weights), 0))
         if self._range is not None:
             coef, shift = coef * self._range.unit, shift * self._range.unit + self._range.middle
-        return (coef, shift) if self._scores > 1 else (coef[0], float(shift[0]))
+        return (coef, shift) if self.loss.outputs > 1 else (coef[0], float(shift[0]))
 
 
 def _promised(fields: Mapping[str, Any]) -> Promise:

@@ -223,8 +223,7 @@ class _PrivateLinear(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn 
 
     def _config(self, section: dict[str, Any]) -> configs.Config:
         tree = self._tree(section)
-        given = _other(tree, type(self)()._tree(section))
-        one_value(("constructor", given), *layers_of(self.settings))
+        one_value(("constructor", _other(tree, type(self)()._tree(section))), *layers_of(self.settings))
         return configs.from_tree(overlay(tree, self.settings))
 
     def _tree(self, section: dict[str, Any]) -> dict[str, dict[str, Any]]:

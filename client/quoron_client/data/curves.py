@@ -18,7 +18,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import combinations, islice
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,14 +52,6 @@ class Terms:
         places, names, owners = zip(*made, strict=True) if made else ((), (), ())
         most = len({(of, place[1], place[3]) for place, _, of in made})  # of the values of a category a row has one
         return cls(np.array(places, np.int64).reshape(-1, 4), names, owners, most)
-
-    def values(self, base: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the terms (N, m) of base columns (N, p): the reference of `fused.expand`."""
-        degrees = max(1, int(self.places[:, 1::2].max(initial=1)))
-        powers: Any = np.polynomial.legendre.legvander(np.clip(base, -1.0, 1.0), degrees)  # (N, p, degrees + 1)
-        one, degree, other, second = self.places.T
-        found: NDArray[np.float64] = powers[:, one, degree] * np.where(other >= 0, powers[:, other, second], 1.0)
-        return found
 
 
 def _made(features: tuple[Feature, ...], curves: int, pairs: int) -> Iterator[tuple[Place, str, tuple[int, ...]]]:

@@ -450,6 +450,11 @@ class Numeric(Kind):
         return tuple(f"{self.column} in [{a}, {b})" for a, b in pairwise(borders))
 
     @property
+    def title(self) -> str:
+        """The column, and whether it is in intervals: a number may stand beside its own."""
+        return f"{self.column} in intervals" if self.edges else self.column
+
+    @property
     def width(self) -> int:
         """How many columns it becomes."""
         return 1 + len(self.edges)

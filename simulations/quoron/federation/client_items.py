@@ -22,9 +22,8 @@ from quoron.data.table import trained
 from quoron.federation.folder import ITEMS, ORDER, RUN, SOURCE, Folder
 from quoron.paths import dataset, table_file
 from quoron.run_folder import FRAME
-from quoron.simulation.problem import LABEL, encoding_of, loss_of, setup
+from quoron.simulation.problem import LABEL, encoding_of, loss_of, setup, with_columns
 from quoron.simulation.sources import resolve
-from quoron.simulation.wildcards import with_columns
 from quoron_client.data import fused, tables
 from quoron_client.data.items import ItemBatch
 from quoron_client.data.users import group

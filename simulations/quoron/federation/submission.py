@@ -12,8 +12,7 @@ from quoron.data.users import Declared, PublicKnowledge
 from quoron.planning.choosing import risk_sentence
 from quoron.planning.meaning import meaning
 from quoron.planning.plans import Plan, choose, privacy_of, silos_of
-from quoron.simulation.problem import encoding_of, loss_of, make_domain, problem
-from quoron.simulation.wildcards import with_columns
+from quoron.simulation.problem import encoding_of, loss_of, make_domain, problem, with_columns
 from quoron_client.data.encoding import Encoding
 from quoron_client.losses import Loss
 from quoron_client.protocol import wire

@@ -16,7 +16,7 @@ from quoron.data.users import Declared, Known
 from quoron.engine.inline import InlineEngine
 from quoron.paths import dataset, table_file
 from quoron.run_folder import FRAME
-from quoron.simulation.wildcards import with_columns
+from quoron.simulation import wildcards
 from quoron_client.data.encoding import (
     AnyLabel,
     Balanced,
@@ -263,8 +263,26 @@ def _users_of(
     return encoded_table(given, encoding, **rules)
 
 
+def with_columns(config: Config, base: Path, frame: Any = None, *, users: int | None = None) -> Config:
+    """Return the same with columns in place of patterns, and with degrees in place of `population.model`.
+
+    The number of `users`, where nobody says it, is that of the table; under zero-out the declared one. Degrees wait for
+    columns that are estimated. Paths and errors are those of `wildcards.with_columns`.
+    """
+    config = wildcards.with_columns(config, base, frame)
+    table = config.population
+    if not isinstance(table, configs.TableSection) or table.model is None or configs.is_wanted(config):
+        return config
+    if users is None and config.privacy.adjacency == "replace-one":
+        from quoron_client.data import tables
+        from quoron_client.data.users import group
+
+        source = (dataset(table.path, base) or table_file(table.path, base)) if frame is None else frame
+        users = group(tables.read(source, [table.user], dialect=table.dialect), table.user, without_rows=True)[0]
+    return bent(config, users or table.users or 1)
+
+
 BENT = ((4, 2), (4, 0), (2, 0))  # curves and pairs, what tells most first
-USERS_A_NUMBER = 5.0  # n μ for each number of a model that bends: with fewer its noise outweighs most curves
 
 
 def bent(config: Config, users: int) -> Config:
@@ -276,9 +294,13 @@ def bent(config: Config, users: int) -> Config:
     table, rate = config.population, config.problem.label_rate
     if not isinstance(table, configs.TableSection) or (asked := table.model) is None:
         return config
-    rates = (0.5,) if rate is None else rate if isinstance(rate, tuple) else (rate,)
+    if (table.columns.curves, table.columns.pairs) != (1, 0):
+        raise ConfigError(f"Expected population.model={asked!r} or columns.curves and pairs, got both. Leave one out.")
+    rates = rate if isinstance(rate, tuple) else (0.5 if rate is None else rate,)
     loss, spread = loss_of(config), min(4 * each * (1 - each) for each in rates)
-    most = users * spread * mu_for(config.privacy.epsilon, config.privacy.delta) / USERS_A_NUMBER
+    most = (
+        users * spread * mu_for(config.privacy.epsilon, config.privacy.delta) / 5
+    )  # with more, noise outweighs curves
     for curves, pairs in BENT if asked == "curves" else ((1, 0),):
         columns = table.columns.model_copy(update={"curves": curves, "pairs": pairs})
         found = table.model_copy(update={"columns": columns, "model": None})

@@ -22,8 +22,7 @@ from quoron.planning.plans import Plan, Prepared, choose, silos_of
 from quoron.reports.summary import Summary, from_json
 from quoron.results import Axes, Run, axes
 from quoron.run_folder import MODEL, RunFolder, flat
-from quoron.simulation.problem import Setup, columns_of, problem_for_real, setup
-from quoron.simulation.wildcards import with_columns
+from quoron.simulation.problem import Setup, columns_of, problem_for_real, setup, with_columns
 from quoron_privacy.errors import ConfigError
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_server.algorithms import ALGORITHMS

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from quoron import toml_text
-from quoron.config import ALL, Config, TableSection, estimated_columns, is_wanted
+from quoron.config import ALL, Config, TableSection, estimated_columns
 from quoron.paths import PACKAGED, dataset, table_file
 from quoron_client.data.features import MAX_COLUMNS, is_span, named, spanned
 from quoron_client.data.formats import Dialect
@@ -26,11 +26,8 @@ KINDS = ("numeric", "categorical", "hashed", "dates")  # of the table's section,
 NAMED, NAME = 3, 24  # columns that are named of those that nobody spoke of, and letters of each
 
 
-def with_columns(config: Config, base: Path, frame: Any = None, *, users: int | None = None) -> Config:
-    """The same configuration with columns in place of patterns, and degrees in place of `population.model`.
-
-    A relative path is relative to `base`. The number of `users`, where nobody says it, is that of the table, and under
-    zero-out the declared one. Degrees wait for columns that are estimated.
+def with_columns(config: Config, base: Path, frame: Any = None) -> Config:
+    """The same configuration with columns in place of patterns; a relative path is relative to `base`.
 
     Raises ConfigError as `resolved`, and for Parquet with a dialect of text; DataError for a table without a
     header that can be read. One that has neither patterns nor columns to exclude is left as it is, so what a run
@@ -47,7 +44,7 @@ def with_columns(config: Config, base: Path, frame: Any = None, *, users: int | 
     entries = {kind: getattr(table.columns, kind) for kind in KINDS}
     declared = [name for some in entries.values() for name in some]
     if not table.columns.exclude and not any(WILD in name for name in declared):
-        return _bent(config, base, frame, users)
+        return config
     header = _header(table, base, frame)
     found = iter(resolved(declared, header, roles=roles(table), without=table.columns.exclude))
     changes: dict[str, Any] = {
@@ -55,32 +52,7 @@ def with_columns(config: Config, base: Path, frame: Any = None, *, users: int | 
         for kind, some in entries.items()
     }
     columns = table.columns.model_copy(update=changes)
-    config = config.model_copy(update={"population": table.model_copy(update={"columns": columns})})
-    return _bent(config, base, frame, users)
-
-
-def _bent(config: Config, base: Path, frame: Any, users: int | None) -> Config:
-    table = config.population
-    if not isinstance(table, TableSection) or table.model is None or is_wanted(config):
-        return config
-    from quoron.simulation.problem import bent  # it brings losses
-
-    if users is None:
-        replaced = config.privacy.adjacency == "replace-one"
-        users = _users(table, base, frame) if replaced else table.users or 1
-    return bent(config, users)
-
-
-def _users(table: TableSection, base: Path, frame: Any) -> int:
-    from quoron_client.data import tables
-    from quoron_client.data.users import Numbering
-
-    source = (dataset(table.path, base) or table_file(table.path, base)) if frame is None else frame
-    numbering = Numbering(table.user)
-    for batch in tables.opened(source, table.dialect).batches((table.user,)):
-        numbering.add(batch)
-    numbering.numbers()
-    return numbering.ranks(without_rows=True)[0]
+    return config.model_copy(update={"population": table.model_copy(update={"columns": columns})})
 
 
 def _spanned(given: str, names: tuple[str, ...]) -> list[str]:

@@ -35,7 +35,7 @@ from quoron.model import Model
 from quoron.planning.plans import Plan, Prepared, S
 from quoron.run_folder import MODEL, RECORD, RunFolder
 from quoron.simulation.problem import problem as problem_of
-from quoron.simulation.wildcards import with_columns
+from quoron.simulation.problem import with_columns
 from quoron.training import data_quality, lifetime, result
 from quoron.training.memory import ONCE, make_sure_of_answers, memory_for
 from quoron.training.result import DoubtfulModel, TrainedTable

@@ -28,9 +28,8 @@ from quoron.planning.plans import Plan, Prepared, choose
 from quoron.results import Printed, in_units
 from quoron.run_folder import CHOICE, MODEL, SEARCH, RunFolder
 from quoron.simulation.cells import Cell, Request, shown
-from quoron.simulation.problem import encoding_of, loss_of, make_domain
+from quoron.simulation.problem import encoding_of, loss_of, make_domain, with_columns
 from quoron.simulation.problem import problem as problem_of
-from quoron.simulation.wildcards import with_columns
 from quoron.training import data_quality, lifetime, result
 from quoron.training.evaluated import batches
 from quoron.training.memory import ONCE, memory_for
