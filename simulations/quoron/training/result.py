@@ -29,7 +29,7 @@ from quoron_privacy.accounts.lifetime import Account
 from quoron_privacy.counts.data_quality import Shares
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_server.algorithms.one_round.method import MOST_COLUMNS, OneRoundParameters, Solved
-from quoron_server.algorithms.whitened.method import COMMON
+from quoron_server.algorithms.whitened.method import COMMON, TAILED
 from quoron_server.plan import RunPlan
 from quoron_server.problem import Problem
 from quoron_server.wording import sentence
@@ -37,7 +37,7 @@ from quoron_server.wording import sentence
 pages = OnFirstUse("quoron.reports.pages")
 SHOWN = 3  # facts that were estimated, in a summary; the page has all
 UNEVEN = 4.0  # eigenvalues of a last pass apart, from which tracking-srgd's forecasts were seen to fail
-OUTGROWN = 3.0  # times a plan's bound: if a run shows more, the plan's bound is not reported
+OUTGROWN = 3.0  # times a plan's bound, TAILED apart: if a run shows more, the plan's bound is not reported
 CLEARLY = 3.0  # deviations of a vote's noise: of a model that helps nobody nothing is said in one run of 700
 RARE = 0.25  # share of labels below which a class is seldom likelier than all others together: data-quality.md#h4
 DILUTED = 0.5  # what a row counts on average by its class, below which noise is twice what it was beside it
@@ -384,7 +384,8 @@ def _of_columns(events: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 def _outgrown(plan: RunPlan, last: Mapping[str, Any]) -> bool:
     """Whether a run ended without the model, or tells a bound of more than OUTGROWN times the plan's."""
     left, planned = last.get("left"), plan.predicted_excess_risk
-    larger = left is not None and planned is not None and left > OUTGROWN * planned
+    most = OUTGROWN * (TAILED if last.get("tailed") and not plan.problem.beliefs.sigmoid else 1.0)
+    larger = left is not None and planned is not None and left > most * planned
     return larger or not last.get("accepted", True)
 
 

@@ -160,6 +160,11 @@ class Seen(NamedTuple):
         """Whether more directions are hidden than those of columns that others make up."""
         return self.hidden > HIDDEN
 
+    @property
+    def tailed(self) -> bool:
+        """Whether users' lengths have a tail that is flat."""
+        return self.tail < STEEP
+
 
 def hidden(doubt: Vector, *, constant: bool) -> float:
     """Share of directions with far smaller eigenvalues than others once whitened; `doubt` is the noise over each.
@@ -229,7 +234,7 @@ def after(problem: Problem, rounds: int, seen: Seen) -> float | None:
     if problem.beliefs.sigmoid:
         top = LEARNT_AT_MOST * math.sqrt(seen.learnt * most)  # noise leaves no more than there is: most is learnt
         found = most if found > LOST * most else found * top / (found + top) if top > 0 else 0.0
-    elif seen.tail < STEEP:  # those far away are clipped, most at one side where amounts have a long tail
+    elif seen.tailed:  # those far away are clipped, most at one side where amounts have a long tail
         found *= TAILED
     found += seen.growth(problem) + max(0.0, seen.hidden - HIDDEN) * most
     return min(max(found, _way(problem, rounds)), most)
@@ -675,7 +680,8 @@ class WhitenedTracking(OfPlan[WhitenedParameters]):
         seen, heard = self.seen(state), state.heard >= HEARD
         left = after(self.plan.problem, self.parameters.rounds, seen) if heard and accepted else None
         grows = left is not None and 2 * seen.growth(self.plan.problem) > left
-        return {"left": left, "heard": heard, "unseen": seen.unseen, "grows": grows}
+        named = {"unseen": seen.unseen, "grows": grows, "tailed": seen.tailed}
+        return {"left": left, "heard": heard} | named
 
     def seen(self, state: WhitenedState) -> Seen:
         """What a run has released, before its vote, about how far its model is off."""
