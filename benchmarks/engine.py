@@ -1,4 +1,4 @@
-"""Where a round's time goes: the kernel, the engine around it, durable books, and the loop; of users kept in memory.
+"""Where a round's time goes: the kernel, the engine around it, the store, and the loop; of users kept in memory.
 
     python benchmarks/engine.py [--users 10000] [--cohort 1000] [--items 20] [--features 100] [--rounds 100]
     python benchmarks/engine.py --table --rounds 60                 # of a table in memory: the whole beside its rounds
@@ -23,7 +23,7 @@ import quoron
 from quoron.engine import inline
 from quoron_client.compute.gradients import gradient_sums
 from quoron_server import rounds
-from quoron_server.books.ledger import Ledger
+from quoron_server.storage.ledger import Ledger
 
 Times = dict[str, list[float]]
 
@@ -63,7 +63,7 @@ def main() -> None:
     parser.add_argument("--table", action="store_true", help="of a table, not of made-up users")
     given = parser.parse_args()
     # one entry at first, for what is written before any round
-    times: Times = {name: [0.0] for name in ("kernel", "asking", "books", "evaluation", "whole")}
+    times: Times = {name: [0.0] for name in ("kernel", "asking", "store", "evaluation", "whole")}
     began = 0.0
 
     def opened(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -81,7 +81,7 @@ def main() -> None:
     inline.gradient_sums = timed(times, "kernel", gradient_sums)  # type: ignore[attr-defined]
     inline.InlineEngine.ask = timed(times, "asking", inline.InlineEngine.ask)  # type: ignore[method-assign]
     rounds._diagnose = timed(times, "evaluation", rounds._diagnose)
-    Ledger.commit = timed(times, "books", Ledger.commit)  # type: ignore[method-assign]
+    Ledger.commit = timed(times, "store", Ledger.commit)  # type: ignore[method-assign]
     rounds._expect = opened(rounds._expect)  # the first that happens in a round, once it is spent
     settings = [f"algorithm.options={{rounds={given.rounds}, rate={given.cohort / given.users}}}"]
     if given.table:
@@ -105,9 +105,9 @@ def main() -> None:
             times |= {name: [0.0] for name in times}
     kept = {name: values[3:-1] for name, values in times.items()}  # the first make users and compile
     kept["engine around the kernel"] = [a - b for a, b in zip(kept["asking"], kept["kernel"], strict=True)]
-    parts = zip(kept["whole"], kept["asking"], kept["books"], kept["evaluation"], strict=True)
-    kept["loop around the engine"] = [whole - asking - books - each for whole, asking, books, each in parts]
-    kept["all but books and evaluation"] = [
+    parts = zip(kept["whole"], kept["asking"], kept["store"], kept["evaluation"], strict=True)
+    kept["loop around the engine"] = [whole - asking - store - each for whole, asking, store, each in parts]
+    kept["all but store and evaluation"] = [
         a + b for a, b in zip(kept["asking"], kept["loop around the engine"], strict=True)
     ]
     print(f"{given.users:,} users in memory, {given.cohort:,} a round, {given.items} items x {given.features} features")
@@ -115,12 +115,12 @@ def main() -> None:
         "kernel",
         "engine around the kernel",
         "loop around the engine",
-        "all but books and evaluation",
-        "books",
+        "all but store and evaluation",
+        "store",
         "evaluation",
     ):
         print(f"{name:30s}{1e3 * statistics.median(kept[name]):9.2f} ms{1e3 * min(kept[name]):9.2f} at least")
-    whole, kernel = (min(kept[name]) for name in ("all but books and evaluation", "kernel"))
+    whole, kernel = (min(kept[name]) for name in ("all but store and evaluation", "kernel"))
     print(f"a round is {whole / kernel:.2f} times its kernel; {given.cohort / whole:,.0f} users/s")
 
 

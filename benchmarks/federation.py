@@ -39,11 +39,11 @@ from quoron_privacy.noise.streams import SeededNoise
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_protos.v1 import federation_pb2_grpc
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.books.ledger import Ledger
 from quoron_server.problem import Problem
 from quoron_server.rounds import run
 from quoron_server.service import certificates, tokens
 from quoron_server.specification import RunSpecification, make_plan
+from quoron_server.storage.ledger import Ledger
 
 TARGET_RATE, TARGET_SHARE, TARGET_MEMORY = 2000, 0.6, 500
 

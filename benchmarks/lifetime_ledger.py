@@ -19,9 +19,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from quoron.training import lifetime
-from quoron_server.books import lifetime_ledger
-from quoron_server.books.lifetime_ledger import PopulationLedger
-from quoron_server.books.store import Store
+from quoron_server.storage import lifetime_ledger
+from quoron_server.storage.lifetime_ledger import PopulationLedger
+from quoron_server.storage.store import Store
 
 REPEATS = 100
 READINGS = 9  # of the whole chain

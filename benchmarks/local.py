@@ -3,7 +3,7 @@
     python benchmarks/local.py [--clients 200] [--rounds 20] [--dimension 1000] [--processes N]
 
 The command is `quoron simulate --engine service`, in this process. Every client is asked in every round. An answer's
-time is the coordinator's processor time from the end of the first round to that of the last, with its books, and with
+time is the coordinator's processor time from the end of the first round to that of the last, with its store, and with
 the looks at the excess risk that only a simulation has (a tenth of it). Memory is what all processes take together,
 shared pages once (Pss), looked at after every round. The load of the machine stands beside: others may be at work.
 """

@@ -111,10 +111,10 @@ def quoron(job: Job, *, ledger: bool) -> None:
     from quoron_client.protocol.domains import L2Ball
     from quoron_privacy.noise.streams import SecureNoise
     from quoron_server.algorithms import ALGORITHMS
-    from quoron_server.books.ledger import Ledger
     from quoron_server.plan import Privacy
     from quoron_server.problem import Problem
     from quoron_server.rounds import run, without_ledger
+    from quoron_server.storage.ledger import Ledger
 
     features, labels = job.data()
     rows = features.reshape(-1, job.features)
@@ -135,8 +135,8 @@ def quoron(job: Job, *, ledger: bool) -> None:
         path, key = Path(folder) / "ledger.sqlite", noise.export_key()
         if not ledger:
             without_ledger(algorithm, Turns(), noise)
-        with Ledger.create(path, plan="{}", config_digest="", noise_key=key) as books:
-            run(algorithm, Turns(), books, noise, trust_clients=True)
+        with Ledger.create(path, plan="{}", config_digest="", noise_key=key) as store:
+            run(algorithm, Turns(), store, noise, trust_clients=True)
 
 
 def by_hand(job: Job, clipped_sum: Callable[[Any, Any], Any]) -> None:

@@ -22,13 +22,13 @@ from federation import specification, vector
 from quoron_client.protocol import wire
 from quoron_client.protocol.questions import Status
 from quoron_protos.v1 import federation_pb2 as pb
-from quoron_server.books.database import Database
-from quoron_server.books.registry import Registry
-from quoron_server.books.roster import USERS
 from quoron_server.service import ServeConfig, Transport, tokens
 from quoron_server.service.manager import Manager
 from quoron_server.service.sessions import Sessions
 from quoron_server.specification import RunSpecification
+from quoron_server.storage.database import Database
+from quoron_server.storage.registry import Registry
+from quoron_server.storage.roster import USERS
 
 DIMENSION = 10
 
@@ -60,7 +60,7 @@ class Instant:
 
 
 def filled(folder: Path, users: int) -> str:
-    """Books with so many users, as if they had enrolled."""
+    """A store with so many users, as if they had enrolled."""
     url = f"sqlite:///{folder}/coordinator.sqlite"
     with Database(url) as database:
         Registry(database)

@@ -32,10 +32,10 @@ from quoron_client.protocol.questions import Answers, Question
 from quoron_privacy.noise.streams import SeededNoise
 from quoron_privacy.release import Sums
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.books.ledger import Ledger
 from quoron_server.rounds import run
 from quoron_server.service import Coordinator, ServeConfig, Transport
 from quoron_server.specification import RunSpecification, make_plan
+from quoron_server.storage.ledger import Ledger
 
 TARGET = 2.0
 

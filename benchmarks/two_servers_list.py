@@ -2,7 +2,7 @@
 
     python benchmarks/two_servers_list.py [--users 100000] [--dimension 1000] [--threads 1]
 
-In one process and without TLS: what `Helped.sum` does, with books and keys on disk. Sealing the list, which is the
+In one process and without TLS: what `Helped.sum` does, with store and keys on disk. Sealing the list, which is the
 clients' work, comes before and is not counted.
 """
 
@@ -20,11 +20,11 @@ from federation import specification
 from quoron_privacy.two_servers import seals
 from quoron_privacy.two_servers.noise import FIRST, Entry
 from quoron_protos.v1 import helper_pb2 as pb
-from quoron_server.books.database import Database
-from quoron_server.second_server.books import RunBooks
 from quoron_server.second_server.keys import Keys
 from quoron_server.second_server.runs import Helped
+from quoron_server.second_server.store import HelpedRunStore
 from quoron_server.specification import planned
+from quoron_server.storage.database import Database
 from quoron_server.wording import digest
 
 LEADER = "a" * 64
@@ -55,7 +55,7 @@ def main():
     plan = planned(wanted.as_text())[1]
     asked = pb.OpenRun(run=wanted.run, specification=wanted.as_text(), plan_digest=bytes.fromhex(digest(plan)))
     with tempfile.TemporaryDirectory() as place, Database(f"sqlite:///{place}/helper.sqlite") as database:
-        given = RunBooks(database), Keys(Path(place) / "keys"), Ed25519PrivateKey.generate()
+        given = HelpedRunStore(database), Keys(Path(place) / "keys"), Ed25519PrivateKey.generate()
         helped = Helped(*given, allow_simulation=True, threads=options.threads)
         consent = helped.open(asked, LEADER)
         entries = sorted(sealed(consent, user) for user in range(options.users))

@@ -80,7 +80,7 @@ def architecture() -> str:
         frame(10, 196, 420, 158, "quoron_server", "the coordinator"),
         box(24, 230, 112, 50, ["algorithms", "plan, method"]),
         box(160, 230, 116, 50, ["runs, rounds", "the round loop"]),
-        box(300, 230, 116, 50, ["books", "ledger, roster"], "store"),
+        box(300, 230, 116, 50, ["storage", "ledger, roster"], "store"),
         box(24, 292, 112, 50, ["flower", "ServerApp"]),
         box(160, 292, 116, 50, ["service", "gRPC, operators"]),
         box(300, 292, 116, 50, ["helper", "second server"]),

@@ -40,7 +40,7 @@ PUBLIC = (
     "quoron_server.plan",
     "quoron_server.problem",
     "quoron_server.rounds",
-    "quoron_server.books.*",
+    "quoron_server.storage.*",
     "quoron_server.service.*",
     "quoron_server.flower.apps",
     "quoron_client",

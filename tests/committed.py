@@ -1,11 +1,11 @@
-"""What a run's books have committed: whatever a kill left, every later start has to keep to the bit."""
+"""What a run's store has committed: whatever a kill left, every later start has to keep to the bit."""
 
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
 from quoron_privacy.release import Release
-from quoron_server.books.ledger import Ledger
+from quoron_server.storage.ledger import Ledger
 
 
 @dataclass(frozen=True)

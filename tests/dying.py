@@ -24,20 +24,20 @@ def _stage(given: tuple[Any, ...], stage: int) -> int:
 
 
 PLACES = {
-    "charge": "quoron_server.books.lifetime_ledger:PopulationLedger.charge",
-    "release": "quoron_server.books.lifetime_ledger:PopulationLedger.release",
-    "end": "quoron_server.books.lifetime_ledger:PopulationLedger.end",
-    "add_run": "quoron_server.books.registry:Registry.add_run",
-    "fix_members": "quoron_server.books.registry:Registry.fix_members",
-    "set_state": "quoron_server.books.registry:Registry.set_state",
-    "settle": "quoron_server.federation:Books.settle",
-    "begin": "quoron_server.books.ledger:Ledger.begin",
-    "quality": "quoron_server.books.ledger:Ledger.commit",  # of that stage
-    "bounds": "quoron_server.books.ledger:Ledger.commit",
-    "plan": "quoron_server.books.ledger:Ledger.commit",
-    "spend": "quoron_server.books.ledger:Ledger.spend",
-    "commit": "quoron_server.books.ledger:Ledger.commit",
-    "finish": "quoron_server.books.ledger:Ledger.finish",
+    "charge": "quoron_server.storage.lifetime_ledger:PopulationLedger.charge",
+    "release": "quoron_server.storage.lifetime_ledger:PopulationLedger.release",
+    "end": "quoron_server.storage.lifetime_ledger:PopulationLedger.end",
+    "add_run": "quoron_server.storage.registry:Registry.add_run",
+    "fix_members": "quoron_server.storage.registry:Registry.fix_members",
+    "set_state": "quoron_server.storage.registry:Registry.set_state",
+    "settle": "quoron_server.federation:RunStore.settle",
+    "begin": "quoron_server.storage.ledger:Ledger.begin",
+    "quality": "quoron_server.storage.ledger:Ledger.commit",  # of that stage
+    "bounds": "quoron_server.storage.ledger:Ledger.commit",
+    "plan": "quoron_server.storage.ledger:Ledger.commit",
+    "spend": "quoron_server.storage.ledger:Ledger.spend",
+    "commit": "quoron_server.storage.ledger:Ledger.commit",
+    "finish": "quoron_server.storage.ledger:Ledger.finish",
     "ask": "quoron.engine.inline:InlineEngine.ask",
     "_ask": "quoron_server.service.sessions:Sessions._ask",
     "answer": "quoron_server.service.sessions:Sessions.answer",
@@ -53,8 +53,8 @@ PLACES = {
     "farewell": "quoron_client.federation.record_file:write",
     "erase": "quoron_client.durable:erase",
     "revoke_key": "quoron_server.service.certificates:revoke_key",
-    "forget": "quoron_server.books.roster:Roster.forget",
-    "fold": "quoron_server.books.roster:Roster.fold",
+    "forget": "quoron_server.storage.roster:Roster.forget",
+    "fold": "quoron_server.storage.roster:Roster.fold",
 }
 ROUNDS: dict[str, Callable[[tuple[Any, ...]], int]] = {  # of a call that belongs to one
     "quality": lambda given: _stage(given, PREFACE),

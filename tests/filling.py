@@ -4,7 +4,7 @@
     echo '{"charge": [1024, 512]}' | python tests/filling.py
 
 From a moment on no file may grow beyond so many bytes (FIRST, FIRST + STEP, ... until there is room for all; or those).
-SQLite's pages are of 512 bytes instead of 4,096, so that every byte of books that hold the same is soon tried. What is
+SQLite's pages are of 512 bytes instead of 4,096, so that every byte of such a store is soon tried. What is
 pure, the plan, is made once; words of the system come again in each life. Each is followed by a second start with room,
 and what both left is looked at; the findings are printed as JSON, a line a life.
 """
@@ -32,9 +32,9 @@ from quoron.training import lifetime, result, run
 from quoron.training.start import Identity
 from quoron.training.table import Curated
 from quoron_privacy.errors import RunError
-from quoron_server.books import store
-from quoron_server.books.ledger import Ledger
-from quoron_server.books.lifetime_ledger import PopulationLedger
+from quoron_server.storage import store
+from quoron_server.storage.ledger import Ledger
+from quoron_server.storage.lifetime_ledger import PopulationLedger
 
 MOMENTS: dict[str, tuple[Any, str] | None] = {  # the call before which the disk fills; each writes what others do not
     "start": None,
@@ -58,7 +58,7 @@ def fill(room: int | None) -> None:
 
 @dataclass
 class Watched:
-    """Calls of the books: those that they acknowledged, and the moment from which the disk is full."""
+    """Calls of the store: those that it acknowledged, and the moment from which the disk is full."""
 
     moment: str = "start"
     room: int | None = None  # None: there is room, whatever the moment

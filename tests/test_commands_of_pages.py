@@ -28,7 +28,7 @@ LEFT_OUT = {
     "export QUORON_COORDINATOR=federation.example.org": "for containers on other machines",
     "pip install '.[ray]'": "installs, from the checkout: scripts/test-flower",
     "quoron login sqlite:////path/to/private-run": "of a run of the reader's own",
-    "quoron --profile books ledger charge flower-spring": "the same: tests/flower/test_flower_privacy.py",
+    "quoron --profile store ledger charge flower-spring": "the same: tests/flower/test_flower_privacy.py",
     "flwr run ": "needs Ray or a federation of Flower's: scripts/test-flower",
     "python examples/flower/loopback.py ": "tests/flower/test_federation_example.py carries it out",
     "quoron submit flower-trial/run.toml ": "the same test: its port is told when it starts",

@@ -34,13 +34,13 @@ FULL = textwrap.dedent(
     """
 )
 
-# Books that acknowledge a charge which the disk had no room for.
+# A store that acknowledges a charge which the disk had no room for.
 FORGETTING = textwrap.dedent(
     """
     import contextlib, sys
     import filling
     from quoron_privacy.errors import LedgerError
-    from quoron_server.books.lifetime_ledger import PopulationLedger
+    from quoron_server.storage.lifetime_ledger import PopulationLedger
 
     charge = PopulationLedger.charge
 
@@ -81,7 +81,7 @@ def test_a_disk_that_is_full_loses_nothing_and_leaves_nothing_that_the_next_star
 
 
 @pytest.mark.programs
-def test_books_that_forget_a_charge_on_a_full_disk_are_found() -> None:
+def test_a_store_that_forgets_a_charge_on_a_full_disk_is_found() -> None:
     found = lives(997, "charge", program=("-c", FORGETTING))["charge"]
     assert [what for _, what in wrong(found)] == ["acknowledged and gone: ['charge']"] * 3
 

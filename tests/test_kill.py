@@ -11,7 +11,7 @@ import pytest
 import dying
 from dying import Moment
 from quoron.cli.app import invoke
-from quoron_server.books.ledger import Ledger
+from quoron_server.storage.ledger import Ledger
 
 SETTINGS = [
     "population.users=4000",

@@ -17,10 +17,10 @@ from committed import Committed, committed
 from dying import Moment
 from quoron.cli.app import invoke
 from quoron.training import lifetime
-from quoron_server.books.ledger import Ledger
+from quoron_server.storage.ledger import Ledger
 
 ROUNDS, USERS = 5, 300
-# Each user once; all of them in every round, behind a threshold whose noise the books keep; cohorts by secret coins.
+# Each user once; all of them in every round, behind a threshold whose noise the store keeps; cohorts by secret coins.
 ALGORITHMS = {
     "one-pass-dp-sgd": {"rounds": ROUNDS},
     "outlier-gd": {"rounds": ROUNDS, "test": "above-threshold"},

@@ -24,7 +24,7 @@ extras = (
     "quoron.__main__", "quoron.cli.admin", "quoron_client.federation", "quoron_client.flower",
     "quoron_client.protocol.flower_records", "quoron_server.federation", "quoron_server.flower",
     "quoron_server.second_server", "quoron_server.service",
-    *(f"quoron_server.books.{each}" for each in ("backup", "connections", "database", "re", "ro", "seats")),
+    *(f"quoron_server.storage.{each}" for each in ("backup", "connections", "database", "re", "ro", "seats")),
 )
 for package in ("quoron_privacy", "quoron_client", "quoron_server", "quoron"):
     root = importlib.import_module(package)

@@ -99,7 +99,7 @@ class TestSite:
         wanted += [f"quoron_server.{name}" for name in PUBLIC]
         for name in (
             "quoron_privacy",
-            "quoron_server.books",
+            "quoron_server.storage",
             "quoron_server.service",
             "quoron_client.protocol",
             "quoron_client.compute",

@@ -33,7 +33,7 @@ def loaded(code: str) -> set[str]:
 # What libraries take where it happens to be there, and what a plain install of theirs brings for that.
 AT_HAND = {"PyYAML", "cffi", "coverage", "charset-normalizer", "cloudpickle", "colorama", "pycparser"}
 NUMBERS = {"llvmlite", "numba", "numpy", "scipy"}
-BOOKS = {"cryptography", "platformdirs", "protobuf"}
+STORE = {"cryptography", "platformdirs", "protobuf"}
 SETTINGS = {"annotated-types", "pydantic", "pydantic-core", "typing-extensions", "typing-inspection"}
 FRAMES = {"pandas", "pyarrow", "python-dateutil", "six"}  # of who has one
 MADE_UP = """
@@ -58,9 +58,9 @@ quoron.train(
 """
 DOORS = {  # the distributions that each brings, by name: no database, no gRPC, no Flower, no web framework
     "import": ("import quoron", set()),
-    "mean": (MADE_UP + MEAN, NUMBERS | BOOKS),
-    "train_rows": (MADE_UP + ROWS, NUMBERS | BOOKS | SETTINGS | {"pyarrow"}),
-    "train": (MADE_UP + TRAIN, NUMBERS | BOOKS | SETTINGS | FRAMES | {"rich"}),
+    "mean": (MADE_UP + MEAN, NUMBERS | STORE),
+    "train_rows": (MADE_UP + ROWS, NUMBERS | STORE | SETTINGS | {"pyarrow"}),
+    "train": (MADE_UP + TRAIN, NUMBERS | STORE | SETTINGS | FRAMES | {"rich"}),
 }
 
 

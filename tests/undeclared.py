@@ -8,8 +8,8 @@ import pandas as pd
 
 import quoron
 from quoron.training import lifetime
-from quoron_server.books.ledger import Ledger
 from quoron_server.plan import ESTIMATES
+from quoron_server.storage.ledger import Ledger
 
 USERS = 1500
 QUICK: dict[str, Any] = {"epsilon": 4.0, "algorithm": "one-pass-dp-sgd", "settings": ["algorithm.options.rounds=3"]}

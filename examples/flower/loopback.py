@@ -2,7 +2,7 @@
 
     python examples/flower/loopback.py --users 5 --folder trial
 
-TLS with a private authority, SuperNodes known by their keys, the SuperLink's state and our books in files, and the
+TLS with a private authority, SuperNodes known by their keys, the SuperLink's state and our database in files, and the
 ServerApp in a process of its own (`--isolation process`), so that any part can be killed and started again. The data
 are made up. It runs until Ctrl-C, SIGTERM or the end of its terminal; with the same folder the users are the same, and
 a run that was interrupted goes on when it is submitted again.
@@ -66,7 +66,7 @@ class Loopback:
     """The processes of a federation in a folder. A context manager: all are gone at its end, or with this process.
 
     `users` holds each user's node config, beside the key, the record and the place that every node has; `server` is the
-    environment of the ServerApp, beside where the books and the results are.
+    environment of the ServerApp, beside where the database and the results are.
     """
 
     def __init__(self, folder: Path, users: Sequence[Mapping[str, str | int | float]], **server: str) -> None:

@@ -1,4 +1,4 @@
-"""What the coordinator does: algorithms and their plans, the round loop, budgets, books, a service.
+"""What the coordinator does: algorithms and their plans, the round loop, budgets, storage, a service.
 
 >>> from quoron_server import ALGORITHMS
 >>> ALGORITHMS["tracking-srgd"].trust_model

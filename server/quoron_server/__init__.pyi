@@ -2,7 +2,6 @@ from .algorithm import Algorithm as Algorithm
 from .algorithm import Update as Update
 from .algorithms import ALGORITHMS as ALGORITHMS
 from .algorithms.info import AlgorithmInfo as AlgorithmInfo
-from .books.ledger import Ledger as Ledger
 from .parameters import Assumption as Assumption
 from .parameters import GaussianPromise as GaussianPromise
 from .parameters import Parameters as Parameters
@@ -18,3 +17,4 @@ from .rounds import Observer as Observer
 from .rounds import RoundEvent as RoundEvent
 from .rounds import run as run
 from .schedule import PlannedRelease as PlannedRelease
+from .storage.ledger import Ledger as Ledger

@@ -1,13 +1,13 @@
-"""The books of a federation's runs: all that one database holds of them, in order.
+"""The store of a federation's runs: all that one database holds of them, in order.
 
-    books = Books(database)
-    books.settle()                                  # at every start
-    books.check(specification, plan)                # before a run is taken on
-    members = books.begin(specification, plan)      # before its first question, and again after every restart
-    model = books.carry_out(specification, plan, engine)
-    books.end(run, "complete")
+    store = RunStore(database)
+    store.settle()                                  # at every start
+    store.check(specification, plan)                # before a run is taken on
+    members = store.begin(specification, plan)      # before its first question, and again after every restart
+    model = store.carry_out(specification, plan, engine)
+    store.end(run, "complete")
 
-Whatever brings questions to users keeps the same books: our own service, or a server of another framework. What is
+Whatever brings questions to users keeps the same store: our own service, or a server of another framework. What is
 written, and in which order:
 
     begin       members, charge of the population's ledger, the run's own ledger with a fresh noise key
@@ -25,21 +25,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quoron_privacy.errors import LedgerError, LedgerUnavailable, RunError
-from quoron_server.books.database import Database
-from quoron_server.books.ledger import Ledger
-from quoron_server.books.lifetime_ledger import PopulationLedger, known_of
-from quoron_server.books.registry import OPEN, Front, Registry, State
-from quoron_server.books.roster import AWAY_AFTER
 from quoron_server.plan import RunPlan
 from quoron_server.rounds import Engine, Evaluate, Observer
 from quoron_server.runs import Run, Vector, end
+from quoron_server.storage.database import Database
+from quoron_server.storage.ledger import Ledger
+from quoron_server.storage.lifetime_ledger import PopulationLedger, known_of
+from quoron_server.storage.registry import OPEN, Front, Registry, State
+from quoron_server.storage.roster import AWAY_AFTER
 from quoron_server.wording import digest
 
 _log = logging.getLogger("quoron")
 
 
 class Described(Protocol):
-    """What the books must know of a run beside its plan."""
+    """What the store must know of a run beside its plan."""
 
     @property
     def run(self) -> str:
@@ -61,7 +61,7 @@ class Described(Protocol):
         """All that makes it this run and no other: the same run has the same text."""
 
 
-class Books:
+class RunStore:
     """The durable side of every run of one database. Methods block; every one may be repeated.
 
     All raise LedgerUnavailable while the database is away, and LedgerError when it is another's by now.

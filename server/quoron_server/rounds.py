@@ -31,7 +31,7 @@ from quoron_server.plan import Budget, RunPlan
 from quoron_server.traffic import Sizes
 
 if TYPE_CHECKING:  # a plan is made, and an engine written, without a database
-    from quoron_server.books.ledger import Ledger
+    from quoron_server.storage.ledger import Ledger
 
 Vector = NDArray[np.float64]
 Evaluate = Callable[[Vector], Mapping[str, float]]

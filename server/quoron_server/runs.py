@@ -1,4 +1,4 @@
-"""A run, wherever its books are: check, charge, begin, carry out, end. The one way in which anything here is run.
+"""A run, wherever its store is: check, charge, begin, carry out, end. The one way in which anything here is run.
 
     run = Run(name="visits-3f2a", plan=plan, digest=digest, account=account)
     run.check()                                  # nothing is written
@@ -29,12 +29,12 @@ from quoron_privacy.noise.streams import NoiseSource, SecureNoise, SeededNoise
 from quoron_server import rounds
 from quoron_server.algorithm import Algorithm
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.books.ledger import Ledger
-from quoron_server.books.lifetime_ledger import PopulationLedger
-from quoron_server.books.store import Store
 from quoron_server.plan import EVERYONE, Budget, RunPlan
 from quoron_server.rounds import Engine, Evaluate, Last, Observer
 from quoron_server.serial import dumps
+from quoron_server.storage.ledger import Ledger
+from quoron_server.storage.lifetime_ledger import PopulationLedger
+from quoron_server.storage.store import Store
 from quoron_server.wording import plan_json, sentence
 
 if TYPE_CHECKING:
@@ -180,7 +180,7 @@ def charge_of(plan: RunPlan) -> dict[str, Any]:
     return {
         "epsilon": promise.epsilon,
         "delta": promise.delta,
-        # Rounded up, so that the last bits of a library's functions are in no book.
+        # Rounded up, so that no stored number depends on the last bits of a library's functions.
         "mu": None if gaussian is None else float(_EIGHT_DIGITS.create_decimal(Decimal(gaussian.mu))),
         "variation": 0.0 if charged is None else charged.variation,
         "adjacency": promise.adjacency,

@@ -26,7 +26,7 @@ from quoron_server.algorithm import names_of
 
 HELD = 1 << 28  # bytes of answers that are held in memory
 SCRATCH = "QUORON_SCRATCH"
-BOOKS = "sqlite:///"  # what stands before the file of books that are one
+SQLITE = "sqlite:///"  # what stands before the file of a database that is one
 
 GRPC, HTTP2, TLS, FRAME = 5, 9, 22, 1 << 14
 WINDOWS = 2 * (HTTP2 + 4)  # what was read of a stream and of its connection is allowed again
@@ -73,11 +73,11 @@ def room_for(rows: int, shape: tuple[int, ...], folder: Path) -> NDArray[np.floa
 
 
 def spill_folder(database: str | None = None) -> Path:
-    """Where such files lie: QUORON_SCRATCH, else beside books in a file, else where large temporary files do."""
+    """Where such files lie: QUORON_SCRATCH, else beside a database in a file, else where large temporary files do."""
     if given := os.environ.get(SCRATCH):
         return Path(given)
-    if database is not None and database.startswith(BOOKS):
-        return Path(database.removeprefix(BOOKS)).resolve().parent
+    if database is not None and database.startswith(SQLITE):
+        return Path(database.removeprefix(SQLITE)).resolve().parent
     return Path("/var/tmp") if os.access("/var/tmp", os.W_OK) else Path(tempfile.gettempdir())
 
 

@@ -30,7 +30,7 @@ def _rest() -> None:
 
 
 def _rests_after(commits: int) -> None:
-    from quoron_server.books.ledger import Ledger
+    from quoron_server.storage.ledger import Ledger
 
     original, left = Ledger.commit, [commits]
 

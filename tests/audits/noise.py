@@ -1,4 +1,4 @@
-"""Audits of noise itself: a clipped mean's, correlated noise, of books that are put back, and tests with noise."""
+"""Audits of noise itself: a clipped mean's, correlated noise, of a store that is put back, and tests with noise."""
 
 from dataclasses import replace
 from hashlib import blake2b
@@ -144,7 +144,7 @@ def prefix_audits():
 
 
 def restored_audits():
-    """Two committed releases of one round, as books that are put back make them: √2 μ and no more.
+    """Two committed releases of one round, as a store that is put back makes them: √2 μ and no more.
 
     A victim answers one clip up or one clip down in the first copy. In the second it answers again, or is kept away
     while a colluder, who was silent before, sends what the victim would have answered if it was up.
@@ -181,7 +181,7 @@ def restored_audits():
         return StartedNoise(start.source, "always")
 
     yield Audit(
-        "books that are put back",
+        "a store that is put back",
         gdp.epsilon_for(np.sqrt(2) * one.effective_mu(1), delta),
         events(world, ends=(1.0, -1.0), delta=delta, draws=2000),
         {

@@ -52,7 +52,7 @@ class ByTheRealisedNumber(WithMinCohort):
 
 
 class BeforeItIsCommitted(WithMinCohort):
-    """Tells its decision before the books hold the release: a start that is killed decides again, by other noise."""
+    """Tells its decision before the store holds the release: a start that is killed decides again, by other noise."""
 
     def update(self, state, answers, noise):
         starts = [super(BeforeItIsCommitted, self).update(state, answers, Start(noise.seed, k)) for k in range(30)]

@@ -68,7 +68,7 @@ def entries(users, seeds):
 
 @dataclass
 class Helper:
-    """What the helper keeps, and how it answers. Copies of it are books that were put back."""
+    """What the helper keeps, and how it answers. Copies of it are stores that were put back."""
 
     noise: ServerNoise
     chains: list = field(default_factory=list)
@@ -125,7 +125,7 @@ def chain_of(users):
 
 
 def two_lists_of_one_round(noise=ServerNoise):
-    """Books of the helper put back: a second release, never a difference without noise."""
+    """The helper's store put back: a second release, never a difference without noise."""
     made = helper(noise)
     again = made.put_back()
     return own_row(MASKED, [*USERS], made.reply([*USERS], SEEDS), [0, 1, 2], again.reply([0, 1, 2], SEEDS))
@@ -143,7 +143,7 @@ def lists_put_back_a_round_ago(forgets=False):
 
 
 def a_round_of_two_groups(own_list_alone=False):
-    """Books put back; the own user was in group 1 of round 0 the first time, so it is left out of round 1."""
+    """A store put back; the own user was in group 1 of round 0 the first time, so it is left out of round 1."""
     replies, noise, others = [], ServerNoise(KEY, "run", PLAN, spec(factorisation=None)), entries([0, 1], SEEDS)
     for before, taken in (([*others, *entries([OWN], SEEDS)], [0, 1]), (others, [0, 1, OWN])):
         chains = [next_chain(FIRST, 0, others if own_list_alone else sorted(before))]
@@ -238,9 +238,9 @@ def other_bits(again_noise=ServerNoise):
 def attack_audits():
     attacks = {
         "another list of an answered round": (two_lists_of_one_round, {"noise": NoList}),
-        "equal later lists after books put back": (lists_put_back_a_round_ago, {"forgets": True}),
+        "equal later lists after a store put back": (lists_put_back_a_round_ago, {"forgets": True}),
         "lists of all groups": (a_round_of_two_groups, {"own_list_alone": True}),
-        "books of the coordinator put back": (coordinator_put_back, {"listed_as_sent": True}),
+        "store of the coordinator put back": (coordinator_put_back, {"listed_as_sent": True}),
     }
     for name, (attack, twin) in attacks.items():
         yield Audit(name, 0.0, attacked, {"as it is": case(attack=attack)}, {"labelled": case(attack=attack, **twin)})

@@ -29,10 +29,10 @@ from quoron_privacy.release import Adjacency
 from quoron_server.algorithm import Algorithm
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.two_servers.method import BothServers, WithServers
-from quoron_server.books.ledger import Ledger
 from quoron_server.plan import Budget, Privacy, RunPlan
 from quoron_server.problem import Problem
 from quoron_server.rounds import run
+from quoron_server.storage.ledger import Ledger
 
 PRIVACY = Privacy(epsilon=8.0, delta=1e-3)  # generous, so that the filters are feasible with few users
 PROBLEM = problem_of(

@@ -21,8 +21,8 @@ from quoron_privacy.noise.streams import SeededNoise, StartedNoise
 from quoron_privacy.release import Release
 from quoron_server import serial
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.books.ledger import Ledger, digest
 from quoron_server.plan import Budget, RunPlan
+from quoron_server.storage.ledger import Ledger, digest
 from quoron_server.wording import plan_json, sentence
 
 DISJOINT = [name for name, info in ALGORITHMS.items() if not info.choosing.many_passes]

@@ -20,10 +20,10 @@ from quoron_privacy.errors import LedgerError, UsageError, VerificationError
 from quoron_privacy.noise.streams import SeededNoise
 from quoron_privacy.release import Release
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.books.ledger import Ledger
 from quoron_server.plan import PREFACE, Privacy, RunPlan
 from quoron_server.rounds import run
 from quoron_server.runs import charge_of
+from quoron_server.storage.ledger import Ledger
 from quoron_server.wording import sentence
 
 SHARE, SIZES = 0.05, {"columns": 4, "labels": 2}

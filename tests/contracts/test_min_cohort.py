@@ -20,12 +20,12 @@ from quoron_server.algorithm import Update
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.min_cohort import MET, NOT_MET, UNDECIDED, WithMinCohort
 from quoron_server.algorithms.whitened.parameters import COLUMNS, PARTS, STAGES
-from quoron_server.books.ledger import Ledger
 from quoron_server.parameters import Assumption, Kind
 from quoron_server.plan import Privacy, RunPlan
 from quoron_server.rounds import run
 from quoron_server.runs import charge_of
 from quoron_server.schedule import Schedule
+from quoron_server.storage.ledger import Ledger
 from quoron_server.wording import sentence
 
 MIN_COHORT = Privacy(epsilon=8.0, delta=1e-3, min_cohort=0.5, min_cohort_epsilon=1.7)
@@ -170,15 +170,15 @@ def test_a_crash_on_the_way_to_the_end_resumes_to_the_same_end(name: str, at: in
 
 
 class Withholding(WithMinCohort):
-    """Decides by a release that the books never see: they hold the end of the run, and nothing that it was made of."""
+    """Decides by a release that the store never sees: it holds the end of the run, and nothing that it was made of."""
 
     def update(self, state: Any, answers: Any, noise: Any) -> Update[Any]:
         update = super().update(state, answers, noise)
         return replace(update, releases=()) if update.state.ended else update
 
 
-def undecided_in_books(made: WithMinCohort, folder: Path) -> list[int]:
-    """Rounds that the books say a decision of, without anything that was released in them; after two with answers."""
+def undecided_in_store(made: WithMinCohort, folder: Path) -> list[int]:
+    """Rounds that the store says a decision of, without anything that was released in them; after two with answers."""
     folder.mkdir()
     (folder / "ledger.sqlite").write_bytes(empty_ledger())
     with Ledger.open(folder / "ledger.sqlite") as ledger:
@@ -189,14 +189,14 @@ def undecided_in_books(made: WithMinCohort, folder: Path) -> list[int]:
 
 
 @pytest.mark.parametrize("name", ["tracking-srgd", "whitened-tracking"])
-def test_the_books_hold_what_each_decision_was_made_from(name: str, tmp_path: Path) -> None:
+def test_the_store_holds_what_each_decision_was_made_from(name: str, tmp_path: Path) -> None:
     plan = planned(name)
     made = ALGORITHMS[name].make(plan)
     assert isinstance(made, WithMinCohort)
-    assert undecided_in_books(made, tmp_path / "sound") == []
+    assert undecided_in_store(made, tmp_path / "sound") == []
     assert plan.guarantee.min_cohort is not None
     twin = Withholding(plan, plan.guarantee.min_cohort, made.inner)
-    assert undecided_in_books(twin, tmp_path / "twin") == [2]
+    assert undecided_in_store(twin, tmp_path / "twin") == [2]
 
 
 @every_variant

@@ -20,9 +20,9 @@ from quoron_privacy.counts.private_bounds import EstimatedBounds
 from quoron_privacy.errors import LedgerError, VerificationError
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.registered import with_estimates
-from quoron_server.books.ledger import Ledger
 from quoron_server.plan import ESTIMATES, PLANNED, PREFACE, Privacy, RunPlan
 from quoron_server.runs import charge_of
+from quoron_server.storage.ledger import Ledger
 from quoron_server.wording import plan_json, sentence
 
 SHARE, LOOK = 0.2, 0.05

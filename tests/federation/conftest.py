@@ -9,9 +9,9 @@ import pytest
 
 from federation.crowd import carried_out
 from federation.tls import USERS
-from quoron_server.books.database import Database
-from quoron_server.books.registry import Registry
 from quoron_server.service import certificates
+from quoron_server.storage.database import Database
+from quoron_server.storage.registry import Registry
 
 
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:

@@ -23,14 +23,14 @@ from federation.two_servers import helper
 from quoron_privacy.errors import LedgerUnavailable, QuoronError, RunError
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_protos.v1 import federation_pb2_grpc
-from quoron_server import runs as books
-from quoron_server.books.database import Database
-from quoron_server.books.ledger import Ledger
-from quoron_server.books.lifetime_ledger import PopulationLedger
+from quoron_server import runs as run_module
 from quoron_server.second_server.keys import Keys
 from quoron_server.service import Transport, certificates, metrics, program, security
 from quoron_server.service.certificates import Revocations
 from quoron_server.service.sessions import Sessions
+from quoron_server.storage.database import Database
+from quoron_server.storage.ledger import Ledger
+from quoron_server.storage.lifetime_ledger import PopulationLedger
 from quoron_server.wording import plan_json
 from server.helper_scene import Leader, real
 
@@ -277,7 +277,7 @@ async def run_failed(at: Scene) -> None:
     def failing(*_: object, **__: object) -> None:
         raise RunError("Expected another answer.")
 
-    at.patch.setattr(books.rounds, "run", failing)
+    at.patch.setattr(run_module.rounds, "run", failing)
     await at.submit("second")
     feed = await at.running.manager.feed("second")
     await until(lambda: any(event["kind"] == "ended" for event in feed._events))
@@ -292,7 +292,7 @@ async def run_failed(at: Scene) -> None:
 async def run_paused(at: Scene) -> None:
     await at.begun()
     await at.leave()
-    at.patch.setattr(books, "plan_json", lambda plan: plan_json(plan) | {"novelty": 1})
+    at.patch.setattr(run_module, "plan_json", lambda plan: plan_json(plan) | {"novelty": 1})
     await at.serve()
     await at.join()
     await until(lambda: at.running.manager.records.paused)

@@ -210,7 +210,7 @@ def disks(operations: Sequence[Operation], *, seed: int) -> Iterator[Left]:
 
 
 def _store(folder: str) -> None:
-    """A coordinator's books, from the first enrolment to the end of a run."""
+    """A coordinator's store, from the first enrolment to the end of a run."""
     from federation import store_scenario
     from quoron_client.durable import Tally
 

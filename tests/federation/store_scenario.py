@@ -20,12 +20,12 @@ from sqlalchemy.engine.default import DefaultDialect
 from quoron_client.protocol import identity
 from quoron_client.protocol.questions import AverageGradient, Question
 from quoron_privacy.release import Release
-from quoron_server.books.database import Database
-from quoron_server.books.ledger import Ledger
-from quoron_server.books.lifetime_ledger import PopulationLedger
-from quoron_server.books.registry import OPEN, Registry
-from quoron_server.books.roster import Seats
-from quoron_server.federation import Books
+from quoron_server.federation import RunStore
+from quoron_server.storage.database import Database
+from quoron_server.storage.ledger import Ledger
+from quoron_server.storage.lifetime_ledger import PopulationLedger
+from quoron_server.storage.registry import OPEN, Registry
+from quoron_server.storage.roster import Seats
 
 ROUNDS = 2
 WRITES = ("INSERT", "UPDATE", "DELETE", "CREATE")
@@ -48,10 +48,10 @@ STATEMENT = _statement()
 def carry_out(url: str) -> None:
     """Everything a coordinator writes, skipping nothing by memory: what is done is known from the database only."""
     with Database(url) as database:
-        books = Books(database)
-        registry = books.registry
-        population = books.population = PopulationLedger(database, clock=lambda: "then")
-        books.settle()
+        store = RunStore(database)
+        registry = store.registry
+        population = store.population = PopulationLedger(database, clock=lambda: "then")
+        store.settle()
         old, new = identity.check(STATEMENT)
         for name in (old if registry.user(new) is None else new, "ben"):
             registry.enrol(name)
@@ -84,7 +84,7 @@ def carry_out(url: str) -> None:
                 ledger.commit(round_, f"state {round_}".encode(), (release,), {"round": round_}, *following)
             ledger.finish(np.ones(2))
         if registry.run("run").state in OPEN:
-            books.end("run", "complete")
+            store.end("run", "complete")
 
 
 def stored(url: str) -> dict[str, list[str]]:

@@ -15,37 +15,37 @@ from federation.crowd import Honest, complete, coordinator, crowd, specification
 from quoron.federation.control import Address, Control
 from quoron_client.protocol.questions import AverageGradient, Question
 from quoron_privacy.errors import ConfigError, LedgerError, QuoronError
-from quoron_server.books import backup
-from quoron_server.books.backup import accept, back_up, read, restore
-from quoron_server.books.database import Database
-from quoron_server.books.ledger import Ledger
-from quoron_server.books.lifetime_ledger import PopulationLedger
-from quoron_server.books.registry import Registry
-from quoron_server.books.store import verify_rows
-from quoron_server.federation import Books
+from quoron_server.federation import RunStore
 from quoron_server.service import tokens
 from quoron_server.specification import planned
+from quoron_server.storage import backup
+from quoron_server.storage.backup import accept, back_up, read, restore
+from quoron_server.storage.database import Database
+from quoron_server.storage.ledger import Ledger
+from quoron_server.storage.lifetime_ledger import PopulationLedger
+from quoron_server.storage.registry import Registry
+from quoron_server.storage.store import verify_rows
 
 
 def filled(url: str, limit: float = 9.0) -> None:
-    """Books with a complete run, one that runs and one that waits."""
+    """A store with a complete run, one that runs and one that waits."""
     with Database(url) as database:
-        books = Books(database)
+        store = RunStore(database)
         for name in ("ada", "ben"):
-            books.registry.enrol(name)
-        books.population.limit("everyone", epsilon=limit, delta=1e-3)
+            store.registry.enrol(name)
+        store.population.limit("everyone", epsilon=limit, delta=1e-3)
         for run in ("done", "open"):
-            books.registry.add_run(run, "{}")
-            books.registry.fix_members(run, 2)
-            books.population.charge(run, "everyone", epsilon=1.0, delta=1e-6, mu=0.2, variation=1e-12)
+            store.registry.add_run(run, "{}")
+            store.registry.fix_members(run, 2)
+            store.population.charge(run, "everyone", epsilon=1.0, delta=1e-6, mu=0.2, variation=1e-12)
             ledger = Ledger.begin(database, run, plan="p", config_digest="c", noise_key=b"the secret key")
-            books.registry.set_state(run, "running")
+            store.registry.set_state(run, "running")
             ledger.commit(-1, b"the secret state", (), {})
             if run == "done":
                 ledger.finish(np.ones(2))
-                books.end(run, "complete")
-        books.registry.add_run("later", "{}")
-        books.registry.note_agreed("open", [0, 1], epsilon=1.0, delta=1e-6)
+                store.end(run, "complete")
+        store.registry.add_run("later", "{}")
+        store.registry.note_agreed("open", [0, 1], epsilon=1.0, delta=1e-6)
 
 
 def backed_up(url: str, out: Path) -> str:
@@ -78,11 +78,11 @@ def test_a_backup_that_has_changed_is_refused(tmp_path: Path) -> None:
         changed = bytearray(content)
         changed[at] ^= 4
         (tmp_path / "c").write_bytes(changed)
-        with pytest.raises(LedgerError, match="Expected a whole backup"):
+        with pytest.raises(LedgerError, match="Expected a whole database backup"):
             restore(tmp_path / "c", other(tmp_path))
     for cut in (0, 1, len(content) // 2, len(content) - 2):
         (tmp_path / "c").write_bytes(content[:cut])
-        with pytest.raises(LedgerError, match="Expected a whole backup"):
+        with pytest.raises(LedgerError, match="Expected a whole database backup"):
             restore(tmp_path / "c", other(tmp_path))
 
 
@@ -91,7 +91,7 @@ def test_nothing_is_written_over(tmp_path: Path) -> None:
     backed_up(other(tmp_path, "books"), tmp_path / "b")
     with pytest.raises(LedgerError, match="found one"):
         backed_up(other(tmp_path, "books"), tmp_path / "b")
-    with pytest.raises(LedgerError, match="found some, or their count"):
+    with pytest.raises(LedgerError, match="found one, or its count"):
         restore(tmp_path / "b", other(tmp_path, "books"))
 
 
@@ -133,25 +133,25 @@ async def test_a_running_coordinator_copies_its_file_beside_it_for_operators_onl
             assert Registry(database).users_count() == 1
 
 
-def whole_run(books: Books, number: int) -> None:
+def whole_run(store: RunStore, number: int) -> None:
     """From its submission to its first round: each line of it is a transaction of its own."""
     run = f"run {number}"
-    books.registry.add_run(run, "{}")
-    books.registry.fix_members(run, 2)
-    books.population.charge(run, "everyone", epsilon=1.0, delta=1e-6)
-    ledger = Ledger.begin(books.database, run, plan="p", config_digest="c", noise_key=b"k")
-    books.registry.set_state(run, "running")
+    store.registry.add_run(run, "{}")
+    store.registry.fix_members(run, 2)
+    store.population.charge(run, "everyone", epsilon=1.0, delta=1e-6)
+    ledger = Ledger.begin(store.database, run, plan="p", config_digest="c", noise_key=b"k")
+    store.registry.set_state(run, "running")
     ledger.commit(-1, b"state", (), {})
     ledger.spend(Question(0, np.arange(2), AverageGradient(np.zeros((1, 2)), (1.0,))), users=2, gradient_evaluations=4)
     ledger.commit(0, b"state", (), {"round": 0})
 
 
-def begun(url: str) -> Books:
-    books = Books(Database(url))
+def begun(url: str) -> RunStore:
+    store = RunStore(Database(url))
     for name in ("ada", "ben"):
-        books.registry.enrol(name)
-    whole_run(books, 0)
-    return books
+        store.registry.enrol(name)
+    whole_run(store, 0)
+    return store
 
 
 def charged(rows: list[dict]) -> list[str]:
@@ -200,15 +200,15 @@ def test_runs_that_begin_between_any_two_of_its_statements_tear_nothing(
     postgres: str, tmp_path: Path, isolated: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Beside a coordinator that owns the database. The broken twin reads each table as it is by then."""
-    books, numbers = begun(postgres), iter(range(1, 999))
-    with books.database, Database(postgres, create=False, sole=False) as beside:
+    store, numbers = begun(postgres), iter(range(1, 999))
+    with store.database, Database(postgres, create=False, sole=False) as beside:
         if not isolated:
             monkeypatch.setattr(backup, "_ONE_INSTANT", "SELECT 1")
-        with at_each_statement(beside, lambda: whole_run(books, next(numbers))):
+        with at_each_statement(beside, lambda: whole_run(store, next(numbers))):
             back_up(beside, tmp_path / "b")
         assert next(numbers) > 9
         assert bool(torn(tmp_path / "b")) is not isolated
-        rows = books.population.rows()
+        rows = store.population.rows()
     if isolated:
         held = charged(read(tmp_path / "b").rows["population"])
         assert held == [row["payload"]["run"] for row in rows][: len(held)]
@@ -251,7 +251,7 @@ def test_every_row_comes_back_from_either_database_into_either(database_url: str
     backed_up(place, tmp_path / "c")  # and from there on
     assert restore(tmp_path / "c", other(tmp_path, "third")).ended == ()
     assert rows(other(tmp_path, "third")) == rows(place)
-    with pytest.raises(LedgerError, match="Restore beside them"):
+    with pytest.raises(LedgerError, match="Restore to another"):
         restore(tmp_path / "b", place)
 
 
@@ -276,18 +276,18 @@ def in_its_place(url: str, tmp_path: Path) -> str:
 def test_what_was_open_has_ended_and_its_charge_stays(how, url: str, tmp_path: Path) -> None:
     """No secret, no question and no release of it is left, nor is its name; the charge stands in full."""
     with Database(how(url, tmp_path), create=False) as database:
-        books = Books(database)
-        before = books.population.account("everyone")
+        store = RunStore(database)
+        before = store.population.account("everyone")
         for _ in "ab":  # at every start
-            books.settle()
+            store.settle()
             for run in ("open", "later"):
-                row = books.registry.run(run)
+                row = store.registry.run(run)
                 assert (row.state, row.error) == ("cancelled", backup.ENDED)
-                assert not books.registry.add_run(run, "{}")
-                assert books.cancel(run) == "cancelled"
+                assert not store.registry.add_run(run, "{}")
+                assert store.cancel(run) == "cancelled"
             assert Ledger.unreleased(database) == set()
-        assert [each.run for each in books.population.charges("everyone")] == ["done", "open"]
-        assert books.population.account("everyone") == before
+        assert [each.run for each in store.population.charges("everyone")] == ["done", "open"]
+        assert store.population.account("everyone") == before
         ledger = Ledger.within(database, "open")
         asked = Question(0, np.arange(2), AverageGradient(np.zeros((1, 2)), (1.0,)))
         for release in (
@@ -298,8 +298,8 @@ def test_what_was_open_has_ended_and_its_charge_stays(how, url: str, tmp_path: P
         ):
             with pytest.raises(LedgerError, match="has ended"):
                 release()
-        assert books.registry.run("done").state == "complete"
-        assert books.registry.add_run("new", "{}")
+        assert store.registry.run("done").state == "complete"
+        assert store.registry.add_run("new", "{}")
 
 
 def test_a_run_whose_model_was_released_before_its_state_was_written_is_complete(tmp_path: Path) -> None:
@@ -309,9 +309,9 @@ def test_a_run_whose_model_was_released_before_its_state_was_written_is_complete
     backed_up(other(tmp_path, "books"), tmp_path / "b")
     assert restore(tmp_path / "b", other(tmp_path)).ended == ("later",)
     with Database(other(tmp_path), create=False) as database:
-        books = Books(database)
-        books.settle()
-        assert books.registry.run("open").state == "complete"
+        store = RunStore(database)
+        store.settle()
+        assert store.registry.run("open").state == "complete"
         np.testing.assert_array_equal(Ledger.within(database, "open").model, np.ones(2))
 
 
@@ -332,12 +332,12 @@ async def test_a_coordinator_of_a_restored_database_asks_nobody_of_a_run_that_ha
     first, second = (specification("one-pass-dp-sgd", name) for name in ("trial", "second"))
     users, url = first.problem.users, other(tmp_path, "books")
     with Database(url) as database:
-        books = Books(database)
+        store = RunStore(database)
         for number in range(users):
-            books.registry.enrol(f"name:client-{number}")
+            store.registry.enrol(f"name:client-{number}")
         for each in (first, second):
-            books.registry.add_run(each.run, each.as_text())
-        books.begin(*planned(first.as_text()))
+            store.registry.add_run(each.run, each.as_text())
+        store.begin(*planned(first.as_text()))
     backed_up(url, tmp_path / "b")
     restore(tmp_path / "b", other(tmp_path, "restored"))
     third = specification("one-pass-dp-sgd", "third")

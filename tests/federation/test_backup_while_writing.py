@@ -8,33 +8,33 @@ from pathlib import Path
 import numpy as np
 
 from quoron_client.protocol.questions import AverageGradient, Question
-from quoron_server.books.backup import back_up, read, restore
-from quoron_server.books.database import Database
-from quoron_server.books.ledger import Ledger
-from quoron_server.books.registry import Registry
-from quoron_server.books.store import verify_rows
-from quoron_server.federation import Books
+from quoron_server.federation import RunStore
+from quoron_server.storage.backup import back_up, read, restore
+from quoron_server.storage.database import Database
+from quoron_server.storage.ledger import Ledger
+from quoron_server.storage.registry import Registry
+from quoron_server.storage.store import verify_rows
 
 
-def whole_run(books: Books, number: int) -> None:
+def whole_run(store: RunStore, number: int) -> None:
     """From its submission to its first round: each line of it is a transaction of its own."""
     run = f"run {number}"
-    books.registry.add_run(run, "{}")
-    books.registry.fix_members(run, 2)
-    books.population.charge(run, "everyone", epsilon=1.0, delta=1e-6)
-    ledger = Ledger.begin(books.database, run, plan="p", config_digest="c", noise_key=b"k")
-    books.registry.set_state(run, "running")
+    store.registry.add_run(run, "{}")
+    store.registry.fix_members(run, 2)
+    store.population.charge(run, "everyone", epsilon=1.0, delta=1e-6)
+    ledger = Ledger.begin(store.database, run, plan="p", config_digest="c", noise_key=b"k")
+    store.registry.set_state(run, "running")
     ledger.commit(-1, b"state", (), {})
     ledger.spend(Question(0, np.arange(2), AverageGradient(np.zeros((1, 2)), (1.0,))), users=2, gradient_evaluations=4)
     ledger.commit(0, b"state", (), {"round": 0})
 
 
-def begun(url: str) -> Books:
-    books = Books(Database(url))
+def begun(url: str) -> RunStore:
+    store = RunStore(Database(url))
     for name in ("ada", "ben"):
-        books.registry.enrol(name)
-    whole_run(books, 0)
-    return books
+        store.registry.enrol(name)
+    whole_run(store, 0)
+    return store
 
 
 def charged(rows: list[dict]) -> list[str]:
@@ -59,18 +59,18 @@ def torn(path: Path) -> list[str]:
 
 def test_every_charge_of_before_it_began_is_in_it_and_a_prefix_of_all(database_url: str, tmp_path: Path) -> None:
     """A thread that charges as fast as it can; of PostgreSQL the backup has a connection of its own."""
-    books, written, stop = begun(database_url), ["run 0"], threading.Event()
+    store, written, stop = begun(database_url), ["run 0"], threading.Event()
 
     def write() -> None:
         for number in range(1, 2000):
             if stop.is_set():
                 return
-            whole_run(books, number)
+            whole_run(store, number)
             written.append(f"run {number}")
 
     writer = threading.Thread(target=write)
-    with books.database:
-        beside = books.database if books.database.path else Database(database_url, create=False, sole=False)
+    with store.database:
+        beside = store.database if store.database.path else Database(database_url, create=False, sole=False)
         writer.start()
         try:
             before = []

@@ -11,7 +11,7 @@ import pytest
 
 from federation.dying import DYING
 from quoron_client.durable import Tally
-from quoron_client.federation.record import Agreement, BooksClaim, Record
+from quoron_client.federation.record import Agreement, Record, StoreClaim
 from quoron_privacy.errors import LedgerError
 
 Q, OTHER = b"q" * 16, b"o" * 16
@@ -270,9 +270,9 @@ class TestWhatACoordinatorSays:
             record.witness(self.KNOWN)
 
     @pytest.mark.parametrize(("known", "spent"), [("rs", 1.75), ("r", 1.25), ("", 0.25)])
-    def test_of_books_without_a_run_that_was_never_answered_gives_it_back(self, tmp_path, known, spent):
+    def test_of_a_store_without_a_run_that_was_never_answered_gives_it_back(self, tmp_path, known, spent):
         """It has not begun: a coordinator writes who agreed before it asks. A later announcement charges it again."""
-        claim = BooksClaim(("0" * 16,), 0, "0" * 64, "", frozenset())
+        claim = StoreClaim(("0" * 16,), 0, "0" * 64, "", frozenset())
         said = [(run, 1.0, 1e-6) for run in known]
         with opened(tmp_path, epsilon=2.0) as record:
             record.saw("here", claim, 0)
@@ -283,7 +283,7 @@ class TestWhatACoordinatorSays:
             assert record.spent[0] == 1.75
         with opened(tmp_path, epsilon=2.0) as record:
             record.witness(said)
-            assert record.spent[0] == 1.75  # of whose books is not known yet
+            assert record.spent[0] == 1.75  # of whose store is not known yet
             record.saw("here", claim, 0)
             record.witness(said)
             assert record.spent[0] == spent

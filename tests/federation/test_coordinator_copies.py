@@ -1,6 +1,6 @@
 """Copies of any of a coordinator's files, from any instant of its life: the limits of then, or a refusal by name.
 
-Older books whose files agree with each other cannot tell that they are older. A client that has seen them can, and so
+An older store whose files agree with each other cannot tell that it is older. A client that has seen it can, and so
 can whoever kept a head of the lifetime ledger. What neither can tell is on the page: docs/durability.md.
 """
 
@@ -18,16 +18,16 @@ import pytest
 import postgres_server
 import warden
 from quoron_client.durable import Tally
-from quoron_client.federation.record import BooksClaim, Seen, objection
+from quoron_client.federation.record import Seen, StoreClaim, objection
 from quoron_client.protocol.charges import run_mark
 from quoron_client.protocol.questions import AverageGradient, Question
 from quoron_privacy.errors import LedgerError
 from quoron_privacy.release import Release
-from quoron_server.books.backup import accept
-from quoron_server.books.database import Database
-from quoron_server.books.ledger import Ledger
-from quoron_server.books.registry import OPEN
-from quoron_server.federation import Books
+from quoron_server.federation import RunStore
+from quoron_server.storage.backup import accept
+from quoron_server.storage.database import Database
+from quoron_server.storage.ledger import Ledger
+from quoron_server.storage.registry import OPEN
 
 Files = dict[str, bytes]
 NAMES = ("books.sqlite", "books.sqlite-wal", "books.sqlite-acknowledged")
@@ -47,28 +47,28 @@ class Life:
     counted: str
 
 
-def one_run(books: Books, number: int) -> None:
+def one_run(store: RunStore, number: int) -> None:
     """Another user, a run of some rounds, and one of its ends; every fourth stays open."""
-    books.settle()
+    store.settle()
     run, members = f"run {number}", number + 2
-    books.registry.enrol(f"user {members}")
-    books.registry.add_run(run, "{}")
-    books.registry.fix_members(run, members)
-    books.population.charge(run, "everyone", epsilon=0.5 + number / 100, delta=1e-6)
-    ledger = Ledger.begin(books.database, run, plan="p" * 2000, config_digest="c", noise_key=b"k" * 32)
-    books.database.checkpoint()
-    books.registry.set_state(run, "running")
+    store.registry.enrol(f"user {members}")
+    store.registry.add_run(run, "{}")
+    store.registry.fix_members(run, members)
+    store.population.charge(run, "everyone", epsilon=0.5 + number / 100, delta=1e-6)
+    ledger = Ledger.begin(store.database, run, plan="p" * 2000, config_digest="c", noise_key=b"k" * 32)
+    store.database.checkpoint()
+    store.registry.set_state(run, "running")
     ledger.commit(-1, b"state" * 500, (), {})
     for round_ in range(3):
         question = Question(round_, np.arange(members), AverageGradient(np.full((1, 2), float(round_)), (1.0,)))
         ledger.spend(question, users=members, gradient_evaluations=2 * members)
-        books.registry.note_agreed(run, range(round_ + 1), epsilon=0.5, delta=1e-6)
+        store.registry.note_agreed(run, range(round_ + 1), epsilon=0.5, delta=1e-6)
         ledger.commit(round_, bytes([round_]) * 2500, (Release("gaussian", {"scale": 1.0}),), {"round": round_})
     if number % 4 == 3:
         return
     if number % 4 == 0:
         ledger.finish(np.ones(2))
-    books.end(run, "failed" if number % 4 == 1 else "complete" if number % 4 == 0 else "cancelled")
+    store.end(run, "failed" if number % 4 == 1 else "complete" if number % 4 == 0 else "cancelled")
 
 
 @cache
@@ -92,16 +92,16 @@ def lived(runs: int) -> Life:
             patch.setattr(Tally, "write", written)
             for number in range(runs):
                 with Database(f"sqlite:///{place}/books.sqlite") as database:
-                    books = Books(database)
+                    store = RunStore(database)
                     if number == 0:
                         for user in range(2):
-                            books.registry.enrol(f"user {user}")
-                        books.population.limit("everyone", epsilon=30.0, delta=1e-3)
-                    one_run(books, number)
+                            store.registry.enrol(f"user {user}")
+                        store.population.limit("everyone", epsilon=30.0, delta=1e-3)
+                    one_run(store, number)
                     killed = look()
-                    rows, head, _ = books.population.standing(0)
-                    word, charges = database.incarnation, books.population.charges("everyone")
-                    counted = books.population.account("everyone").words()
+                    rows, head, _ = store.population.standing(0)
+                    word, charges = database.incarnation, store.population.charges("everyone")
+                    counted = store.population.account("everyone").words()
         closed = look()
     names = tuple(charge.run for charge in charges)
     return Life(instants[:-2], closed, killed, Seen(word, word, rows, head), names, counted)
@@ -124,30 +124,30 @@ def put(place: Path, older: Files, last: Files, way: tuple[str, ...]) -> Path:
     return place / NAMES[0]
 
 
-def said(database: Database, life: Life) -> tuple[Books, BooksClaim]:
+def said(database: Database, life: Life) -> tuple[RunStore, StoreClaim]:
     """What a coordinator reads at its start and for each run, and what it then tells a client that has seen the end."""
-    books = Books(database)
-    books.settle()
-    for row in books.registry.runs():
+    store = RunStore(database)
+    store.settle()
+    for row in store.registry.runs():
         if Ledger.begun(database, row.run):
             ledger = Ledger.within(database, row.run)
             _ = ledger.resume_point(), ledger.events(), ledger.releases(), ledger.spent(), ledger.finished
-    rows, head, then = books.population.standing(life.seen.rows)
-    charged = frozenset(run_mark(charge.run) for charge in books.population.charges("everyone"))
-    return books, BooksClaim(database.incarnations, rows, head, then, charged)
+    rows, head, then = store.population.standing(life.seen.rows)
+    charged = frozenset(run_mark(charge.run) for charge in store.population.charges("everyone"))
+    return store, StoreClaim(database.incarnations, rows, head, then, charged)
 
 
 def started(path: Path, life: Life) -> str:
     """How a start on these files goes: refused by name, as the original, or older and refused by every witness."""
     try:
         with Database(f"sqlite:///{path}") as database:
-            books, found = said(database, life)
+            store, found = said(database, life)
             if found.then == life.seen.head:
-                assert books.population.account("everyone").words() == life.counted
+                assert store.population.account("everyone").words() == life.counted
                 return "kept"
             assert objection(life.seen, found, life.seen.rows) is not None
             with pytest.raises(LedgerError, match="no row has the hash"):
-                books.population.verify(life.seen.head)
+                store.population.verify(life.seen.head)
             return "seen"
     except LedgerError:
         return "refused"
@@ -158,15 +158,15 @@ def taken(path: Path, life: Life) -> str:
     try:
         accept(path)
         with Database(f"sqlite:///{path}", create=False) as database:
-            books, found = said(database, life)
-            assert not any(row.state in OPEN for row in books.registry.runs())
+            store, found = said(database, life)
+            assert not any(row.state in OPEN for row in store.registry.runs())
             lacking = found.lacks(life.charged)
             assert bool(lacking) == (
-                {charge.run for charge in books.population.charges("everyone")} != set(life.charged)
+                {charge.run for charge in store.population.charges("everyone")} != set(life.charged)
             )
             if found.incarnations[0] != life.seen.root or lacking:
                 return "seen"
-            assert books.population.account("everyone").words() == life.counted
+            assert store.population.account("everyone").words() == life.counted
             return "kept"
     except LedgerError:
         return "refused"
@@ -194,7 +194,7 @@ def test_any_files_of_any_instant_keep_the_limits_or_are_refused_by_name_where_a
     assert min(found.values()) > 0
 
 
-def test_all_files_of_an_instant_are_older_books_that_only_witnesses_refuse(place: Path) -> None:
+def test_all_files_of_an_instant_are_an_older_store_that_only_witnesses_refuse(place: Path) -> None:
     life = lived(4)
     how = [started(put(place, older, life.closed, ("older",) * 3), life) for older in life.instants[::9]]
     assert "refused" not in how[1:]

@@ -126,7 +126,7 @@ async def ended_and_again(fake: FakeCoordinator, run: str) -> None:
 
 
 async def an_older_one(fake: FakeCoordinator, run: str) -> None:
-    """Books that are put back know of no answer, nor of who agreed: they ask on, with other questions too."""
+    """A store that is put back knows of no answer, nor of who agreed: it asks on, with other questions too."""
     assert await announce(fake, run)
     first = (await fake.ask(asked(run=run))).SerializeToString()
     await anew(fake)

@@ -23,13 +23,13 @@ from quoron_client.federation import leaving, run_client
 from quoron_client.federation.record import Agreement, Record
 from quoron_privacy.errors import ConfigError, IdentityError, LedgerError
 from quoron_protos.v1 import federation_pb2 as pb
-from quoron_server.books import backup
-from quoron_server.books.backup import back_up
-from quoron_server.books.database import Database
-from quoron_server.books.lifetime_ledger import verify_rows
-from quoron_server.books.roster import ForgottenKey, Seats
-from quoron_server.federation import Books
+from quoron_server.federation import RunStore
 from quoron_server.service import certificates, users
+from quoron_server.storage import backup
+from quoron_server.storage.backup import back_up
+from quoron_server.storage.database import Database
+from quoron_server.storage.lifetime_ledger import verify_rows
+from quoron_server.storage.roster import ForgottenKey, Seats
 
 SECRET = b"a function of somebody's data" * 40
 
@@ -67,7 +67,7 @@ class TestAClientThatLeaves:
         assert (receipt.farewell.runs, receipt.farewell.answers) == (2, 2)
         with pytest.raises(LedgerError, match=r"has left on 20\d\d-\d\d-\d\d, for good.*has spent ε = 1.75 before"):
             open_(record)
-        for words in ({"anew": True}, {"other_books": True}):
+        for words in ({"anew": True}, {"other_database": True}):
             with pytest.raises(LedgerError, match="has left"):
                 open_(record, **words)
         again = leaving.leave(record, certificate=home / "mine/certificate.pem", key=home / "mine/key.pem")
@@ -138,29 +138,29 @@ class TestAClientThatLeaves:
 
 
 @pytest.fixture
-def books(tmp_path: Path) -> Iterator[Books]:
+def store(tmp_path: Path) -> Iterator[RunStore]:
     with Database(f"sqlite:///{tmp_path}/books.sqlite") as database:
-        yield Books(database)
+        yield RunStore(database)
 
 
 class TestAUserWhoIsForgotten:
     """Is a number with its seats; its keys are nobody's ever after."""
 
-    def seats(self, books: Books) -> Seats:
-        return Seats(books.registry.roster, books.population)
+    def seats(self, store: RunStore) -> Seats:
+        return Seats(store.registry.roster, store.population)
 
-    def test_has_no_name_no_key_and_no_agreements_in_the_books_and_its_seat_stays(
-        self, books: Books, tmp_path: Path
+    def test_has_no_name_no_key_and_no_agreements_in_the_store_and_its_seat_stays(
+        self, store: RunStore, tmp_path: Path
     ) -> None:
-        registry, ada, ben = books.registry, "a" * 64, "b" * 64
+        registry, ada, ben = store.registry, "a" * 64, "b" * 64
         registry.enrol(ada, name="Ada Lovelace", software="quoron 0.3.14159")
         registry.enrol(ben, name="Ben")
         registry.add_run("summer", "{}")
         registry.fix_members("summer", 2)
         registry.note_agreed("summer", [0, 1], epsilon=0.5, delta=1e-7)
-        assert self.seats(books).forget("Ada Lovelace", sure=False)["user"] == 0
+        assert self.seats(store).forget("Ada Lovelace", sure=False)["user"] == 0
         assert registry.user(ada) == 0
-        done = self.seats(books).forget("Ada Lovelace", sure=True)
+        done = self.seats(store).forget("Ada Lovelace", sure=True)
         assert (done["user"], done["keys"], done["agreements"]) == (0, 1, 1)
         stays = b"".join(path.read_bytes() for path in tmp_path.glob("books.sqlite*"))
         for erased in (ada.encode(), b"Ada Lovelace", b"3.14159"):
@@ -177,39 +177,39 @@ class TestAUserWhoIsForgotten:
             registry.enrol(ada, name="Ada again")
         with pytest.raises(ConfigError, match="seat is its own"):
             registry.roster.back(0)
-        assert self.seats(books).forget("0", sure=True) == done
+        assert self.seats(store).forget("0", sure=True) == done
         assert registry.enrol("c" * 64) == 2, "its number is nobody else's"
-        rows = [row for row in json.loads(books.population.export())["rows"] if row["kind"] == "seat"]
+        rows = [row for row in json.loads(store.population.export())["rows"] if row["kind"] == "seat"]
         assert [row["payload"] for row in rows] == [{"what": "forgotten", "user": 0}]
 
-    def test_loses_the_certificates_of_keys_that_it_had_before_too(self, books: Books, tmp_path: Path) -> None:
+    def test_loses_the_certificates_of_keys_that_it_had_before_too(self, store: RunStore, tmp_path: Path) -> None:
         folder = tmp_path / "trial"
         certificates.make_authority(folder, days=30)
         issued = [certificates.load_certificate(certificates.issue(folder, each, days=30)) for each in ("ada", "ada-2")]
         old, new = map(certificates.fingerprint, issued)
-        books.registry.enrol(old, name="ada")
-        books.registry.roster.rotate(old, new, "signed by both")
+        store.registry.enrol(old, name="ada")
+        store.registry.roster.rotate(old, new, "signed by both")
         receipt = forgetting.forget(
-            lambda word, sure: self.seats(books).forget(word, sure=sure), "ada", certificates=folder
+            lambda word, sure: self.seats(store).forget(word, sure=sure), "ada", certificates=folder
         )
         assert sorted(receipt.files) == ["ada-2/certificate.pem", "ada-2/key.pem", "ada/certificate.pem", "ada/key.pem"]
         assert set(certificates.read_revoked(folder / "revoked.json")) == {old, new}
 
     def test_comes_back_with_a_backup_of_before_which_the_ledgers_head_tells(
-        self, books: Books, tmp_path: Path
+        self, store: RunStore, tmp_path: Path
     ) -> None:
-        books.registry.enrol("a" * 64, name="Ada")
-        back_up(books.database, tmp_path / "before.backup")
-        self.seats(books).forget("Ada", sure=True)
-        back_up(books.database, tmp_path / "after.backup")
-        head = verify_rows(books.population.rows())
+        store.registry.enrol("a" * 64, name="Ada")
+        back_up(store.database, tmp_path / "before.backup")
+        self.seats(store).forget("Ada", sure=True)
+        back_up(store.database, tmp_path / "after.backup")
+        head = verify_rows(store.population.rows())
         with pytest.raises(LedgerError):
             backup.restore(tmp_path / "before.backup", f"sqlite:///{tmp_path}/refused.sqlite", head=head)
         for when, name in (("after", ""), ("before", "Ada")):
             url = f"sqlite:///{tmp_path}/{when}.sqlite"
             backup.restore(tmp_path / f"{when}.backup", url, head=head if when == "after" else None)
             with Database(url) as database:
-                restored = Books(database)
+                restored = RunStore(database)
                 assert restored.registry.roster.find("0").name == name
                 if when == "after":
                     with pytest.raises(ForgottenKey):
@@ -254,14 +254,14 @@ class TestAUserWhoIsForgotten:
 
     @pytest.mark.parametrize("step", ["books", "erased"])
     def test_by_an_operator_who_is_interrupted_ends_the_same(
-        self, books: Books, tmp_path: Path, step: str, monkeypatch: pytest.MonkeyPatch
+        self, store: RunStore, tmp_path: Path, step: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         folder = tmp_path / "trial"
         certificates.make_authority(folder, days=30)
         for name in ("ada", "ben"):
             loaded = certificates.load_certificate(certificates.issue(folder, name, days=30))
-            books.registry.enrol(certificates.fingerprint(loaded), name=name)
-        seats = self.seats(books)
+            store.registry.enrol(certificates.fingerprint(loaded), name=name)
+        seats = self.seats(store)
 
         def ask(word: str, sure: bool) -> dict[str, object]:
             return seats.forget(word, sure=sure)
@@ -271,7 +271,7 @@ class TestAUserWhoIsForgotten:
 
         with monkeypatch.context() as dying:
             if step == "books":
-                dying.setattr(books.registry.roster.__class__, "forget", dies)
+                dying.setattr(store.registry.roster.__class__, "forget", dies)
             else:
                 dying.setattr(certificates, "erase_forgotten", dies)
             with pytest.raises(KeyboardInterrupt):
@@ -294,30 +294,30 @@ class TestAUserWhoIsForgotten:
         self, database_url: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         with Database(database_url) as database:
-            books = Books(database)
-            books.registry.enrol("a" * 64, name="Ada")
+            store = RunStore(database)
+            store.registry.enrol("a" * 64, name="Ada")
             with monkeypatch.context() as dying:
-                dying.setattr(books.population, "seat", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
+                dying.setattr(store.population, "seat", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
                 with pytest.raises(KeyboardInterrupt):
-                    self.seats(books).forget("Ada", sure=True)
-            assert books.registry.roster.find("Ada").state == "active"
+                    self.seats(store).forget("Ada", sure=True)
+            assert store.registry.roster.find("Ada").state == "active"
             for word in ("Ada", "0"):
-                assert self.seats(books).forget(word, sure=True)["keys"] == 1
+                assert self.seats(store).forget(word, sure=True)["keys"] == 1
             with pytest.raises(ForgottenKey):
-                books.registry.enrol("a" * 64)
+                store.registry.enrol("a" * 64)
 
-    def test_loses_the_keys_that_it_had_before_too(self, books: Books) -> None:
+    def test_loses_the_keys_that_it_had_before_too(self, store: RunStore) -> None:
         old, new = "a" * 64, "b" * 64
-        books.registry.enrol(old, name="Ada")
-        books.registry.roster.rotate(old, new, "signed by both")
-        assert self.seats(books).forget(new, sure=True)["keys"] == 2
-        assert books.registry.roster.rotations() == []
+        store.registry.enrol(old, name="Ada")
+        store.registry.roster.rotate(old, new, "signed by both")
+        assert self.seats(store).forget(new, sure=True)["keys"] == 2
+        assert store.registry.roster.rotations() == []
         for key in (old, new):
             with pytest.raises(ForgottenKey):
-                books.registry.enrol(key)
-        books.registry.enrol("c" * 64)
+                store.registry.enrol(key)
+        store.registry.enrol("c" * 64)
         with pytest.raises(ForgottenKey):
-            books.registry.roster.rotate("c" * 64, old, "signed by both")
+            store.registry.roster.rotate("c" * 64, old, "signed by both")
 
 
 LEAVING = [("leave", "before", 1), ("farewell", "after", 1), ("leave", "after", 1)]
@@ -359,12 +359,12 @@ def test_forgetting_that_is_killed_and_said_again_ends_the_same(
     url = f"sqlite:///{tmp_path}/books.sqlite"
     with Database(url) as database:
         key = certificates.fingerprint(certificates.load_certificate(home / "mine/certificate.pem"))
-        Books(database).registry.enrol(key, name="mine")
+        RunStore(database).registry.enrol(key, name="mine")
     forget, words = [*reaching(database=url), "admin", "users", "forget"], ["--certs", str(home), "--yes"]
     words += ["--receipt", str(tmp_path / "receipt.json")]
     killed(Moment(at, when, left=number), [*forget, "mine", *words])
     with Database(url) as database:
-        known = Books(database).registry.user(key) is not None
+        known = RunStore(database).registry.user(key) is not None
     assert invoke([*forget, "mine" if known else "0", *words]) == 0
     told = json.loads((tmp_path / "receipt.json").read_text())
     assert (told["user"], told["erased"]["keys"]) == (0, 1)
@@ -372,7 +372,7 @@ def test_forgetting_that_is_killed_and_said_again_ends_the_same(
     assert certificates.read_revoked(home / "revoked.json") == {key: "forgotten"}
     with Database(url) as database:
         with pytest.raises(ForgottenKey):
-            Books(database).registry.enrol(key)
-        rows = json.loads(Books(database).population.export())["rows"]
+            RunStore(database).registry.enrol(key)
+        rows = json.loads(RunStore(database).population.export())["rows"]
     assert [row["payload"] for row in rows] == [{"what": "forgotten", "user": 0}]
     assert key.encode() not in b"".join(path.read_bytes() for path in tmp_path.glob("books.sqlite*"))

@@ -15,9 +15,9 @@ from quoron.cli.app import invoke
 from quoron.federation import profiles
 from quoron.federation.profiles import Profile
 from quoron_privacy.errors import ConfigError, IdentityError
-from quoron_server.books.database import Database
-from quoron_server.books.lifetime_ledger import PopulationLedger
 from quoron_server.service import tokens
+from quoron_server.storage.database import Database
+from quoron_server.storage.lifetime_ledger import PopulationLedger
 
 Captured = pytest.CaptureFixture[str]
 
@@ -38,7 +38,7 @@ def token(folder: Path, role: str = "operator") -> Path:
     return folder / "ada.token"
 
 
-def books(path: Path) -> str:
+def store(path: Path) -> str:
     url = f"sqlite:///{path}"
     with Database(url) as database:
         PopulationLedger(database).charge("spring", "everyone", epsilon=0.5, delta=1e-6)
@@ -129,7 +129,7 @@ class TestLogin:
         assert "Did you mean 'other'?" in capsys.readouterr().err
 
     def test_keeps_a_database_that_opens_by_its_absolute_path(self, tmp_path: Path, capsys: Captured) -> None:
-        books(tmp_path / "c.sqlite")
+        store(tmp_path / "c.sqlite")
         assert invoke(["login", "sqlite:///c.sqlite", "--profile", "books"]) == 0
         assert profiles.named("books").database == f"sqlite:///{tmp_path}/c.sqlite"
         for words, said in (
@@ -181,10 +181,10 @@ class TestWhereACommandGoes:
         monkeypatch.setenv("QUORON_DATABASE", "sqlite:///x")
         assert profiles.reached(None).coordinator == "c:3", "a command that needs a coordinator looks for no database"
         with pytest.raises(ConfigError, match=r"QUORON_CONTROL_ADDRESS=c:3 and QUORON_DATABASE"):
-            profiles.reached(None, books=True)
+            profiles.reached(None, store=True)
         monkeypatch.delenv("QUORON_CONTROL_ADDRESS")
         with pytest.raises(ConfigError, match=r"--profile trial .* QUORON_DATABASE"):
-            profiles.reached("trial", books=True)
+            profiles.reached("trial", store=True)
         monkeypatch.setenv("QUORON_TOKEN", "y")
         with pytest.raises(ConfigError, match=r"QUORON_TOKEN and .* of the profile 'trial'"):
             profiles.reached("trial").token()
@@ -215,7 +215,7 @@ class TestWhereACommandGoes:
         assert kept.read_bytes() == text.encode("latin-1")
 
     def test_is_a_database_for_a_command_that_takes_one_alone(self, tmp_path: Path, capsys: Captured) -> None:
-        own = reaching(database=books(tmp_path / "c.sqlite"))
+        own = reaching(database=store(tmp_path / "c.sqlite"))
         assert invoke([*own, "runs"]) == 2
         assert "Expected a coordinator, got the database of the profile" in " ".join(capsys.readouterr().err.split())
         assert invoke([*own, "cancel", "none"]) == 2
@@ -228,8 +228,8 @@ class TestWhichLedgerIsShown:
     def test_is_said_first_and_is_ones_own_unless_another_is_named(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
     ) -> None:
-        books(tmp_path / "own.sqlite")
-        url = books(tmp_path / "c.sqlite")
+        store(tmp_path / "own.sqlite")
+        url = store(tmp_path / "c.sqlite")
         profiles.keep("default", Profile(database=url))
         assert invoke(["ledger", "show"]) == 0
         own, _, header, _, row, *_ = capsys.readouterr().out.splitlines()
@@ -252,7 +252,7 @@ class TestWhichLedgerIsShown:
     def test_a_charge_needs_a_name_and_one_that_is_only_tried_needs_none_and_changes_nothing(
         self, tmp_path: Path, capsys: Captured
     ) -> None:
-        own = reaching(database=books(tmp_path / "c.sqlite"))
+        own = reaching(database=store(tmp_path / "c.sqlite"))
         assert invoke([*own, "ledger", "charge", "--epsilon", "1"]) == 2
         assert "Expected a NAME" in capsys.readouterr().err
         assert invoke([*own, "ledger", "charge", "--dry-run", "--epsilon", "1", "--spent"]) == 2

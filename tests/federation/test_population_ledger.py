@@ -19,11 +19,11 @@ from quoron_privacy.errors import (
     LedgerUnavailable,
     RunError,
 )
-from quoron_server.books import lifetime_ledger
-from quoron_server.books.database import Database
-from quoron_server.books.lifetime_ledger import PopulationLedger
-from quoron_server.books.store import row_hash, verify_export, verify_rows
 from quoron_server.service import tokens
+from quoron_server.storage import lifetime_ledger
+from quoron_server.storage.database import Database
+from quoron_server.storage.lifetime_ledger import PopulationLedger
+from quoron_server.storage.store import row_hash, verify_export, verify_rows
 
 PROMISE = {"epsilon": 0.5, "delta": 1e-6}
 

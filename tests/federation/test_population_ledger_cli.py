@@ -10,8 +10,8 @@ from quoron_privacy.errors import (
     BudgetExceeded,
     ConfigError,
 )
-from quoron_server.books.database import Database
-from quoron_server.books.lifetime_ledger import PopulationLedger
+from quoron_server.storage.database import Database
+from quoron_server.storage.lifetime_ledger import PopulationLedger
 
 
 def invoke(*arguments: str) -> None:

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from federation import power, store_scenario
 from quoron_client.federation.record import Agreement, Record
 from quoron_privacy.errors import LedgerError
-from quoron_server.books.database import Database
+from quoron_server.storage.database import Database
 
 pytestmark = [
     pytest.mark.slow,
@@ -34,7 +34,7 @@ def laid_out(operations: list[power.Operation], folder: Path) -> Iterator[tuple[
 
 
 def lost(left: power.Left, place: Path, whole: dict[str, list[str]]) -> str | None:
-    """What is wrong with a coordinator's books after a power loss: None if they are carried on to the same end."""
+    """What is wrong with a coordinator's store after a power loss: None if it is carried on to the same end."""
     url, found = f"sqlite:///{place}/store.sqlite", int((left.acknowledged.split() or [b"0"])[-1])
     try:
         with Database(url) as database:
@@ -47,7 +47,7 @@ def lost(left: power.Left, place: Path, whole: dict[str, list[str]]) -> str | No
     return None if store_scenario.stored(url) == whole else "another end"
 
 
-def test_the_books_of_a_coordinator_are_carried_on_from_any_power_loss(tmp_path: Path) -> None:
+def test_the_store_of_a_coordinator_is_carried_on_from_any_power_loss(tmp_path: Path) -> None:
     operations = recorded("store", tmp_path)
     whole = store_scenario.stored(f"sqlite:///{tmp_path}/store/store.sqlite")
     wrong, cases = [], 0
@@ -61,7 +61,7 @@ def test_the_books_of_a_coordinator_are_carried_on_from_any_power_loss(tmp_path:
 
 
 def test_the_sweep_finds_a_journal_that_is_never_synced(tmp_path: Path) -> None:
-    """And the books notice it: what was acknowledged and is gone is refused by name."""
+    """And the store notices it: what was acknowledged and is gone is refused by name."""
     operations = recorded("store", tmp_path)
     whole = store_scenario.stored(f"sqlite:///{tmp_path}/store/store.sqlite")
     careless = [each for each in operations if (each.kind, each.name) != ("sync", "store.sqlite-wal")]

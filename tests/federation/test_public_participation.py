@@ -29,15 +29,15 @@ from quoron_client.protocol.questions import Status
 from quoron_client.protocol.wire import answer_to_wire
 from quoron_privacy.errors import ConfigError, WireError
 from quoron_protos.v1 import federation_pb2 as federation
-from quoron_server.books.database import Database
-from quoron_server.books.lifetime_ledger import PopulationLedger
-from quoron_server.books.registry import Registry
 from quoron_server.service.engine import RunStopped
 from quoron_server.service.running import Gathering
 from quoron_server.service.sessions import Sessions
 from quoron_server.specification import (
     RunSpecification,
 )
+from quoron_server.storage.database import Database
+from quoron_server.storage.lifetime_ledger import PopulationLedger
+from quoron_server.storage.registry import Registry
 
 NAME, ROUNDS = "recentred-sgd", 2
 SECONDS = 4.0  # by a clock that a test puts forward

@@ -31,16 +31,16 @@ from quoron_client.protocol import identity
 from quoron_client.protocol.questions import Status
 from quoron_privacy.errors import ConfigError
 from quoron_protos.v1 import federation_pb2 as pb
-from quoron_server.books import roster as module
-from quoron_server.books.backup import back_up, read, restore
-from quoron_server.books.database import Database
-from quoron_server.books.drawing import by_client, draw, homes, packed, seed_of
-from quoron_server.books.lifetime_ledger import PopulationLedger
-from quoron_server.books.registry import Registry
-from quoron_server.books.roster import DAY, NAMES, STANDING, Roster, RotatedKey
 from quoron_server.service import Coordinator, certificates, tokens
 from quoron_server.service.certificates import Revocations
 from quoron_server.service.sessions import Sessions
+from quoron_server.storage import roster as module
+from quoron_server.storage.backup import back_up, read, restore
+from quoron_server.storage.database import Database
+from quoron_server.storage.drawing import by_client, draw, homes, packed, seed_of
+from quoron_server.storage.lifetime_ledger import PopulationLedger
+from quoron_server.storage.registry import Registry
+from quoron_server.storage.roster import DAY, NAMES, STANDING, Roster, RotatedKey
 
 one_kind = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)  # of database: what SQL says is not asked
 

@@ -115,7 +115,7 @@ OTHER_WAYS = {  # into an alarm: a metric before and after
     "a revoked client that comes back": ("QuoronClientRevoked", 'quoron_calls_refused_total{why="revoked"}', 0, 1),
     "a clock that was put back": ("QuoronClockJumped", "quoron_clock_seconds", 0, -3600),
     "nothing, with a run of which half are here": (None, 'quoron_run_members_connected{run="y"}', 100, 50),
-    "nothing, with books that were restored": (None, 'quoron_runs_ended{how="cancelled"}', 3, 2),
+    "nothing, with a store that was restored": (None, 'quoron_runs_ended{how="cancelled"}', 3, 2),
     "nothing, with a slow round": (None, 'quoron_run_idle_seconds{run="x"}', 60, 110),
 }
 STANDING = {  # what is well beside it

@@ -37,11 +37,11 @@ from quoron_privacy.errors import BudgetExceeded, ConfigError, LedgerError, Ledg
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_protos.v1 import federation_pb2_grpc
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.books.database import Database
-from quoron_server.books.ledger import Ledger
-from quoron_server.books.lifetime_ledger import PopulationLedger
 from quoron_server.service import Coordinator, certificates, control_plane, tokens
 from quoron_server.specification import make_plan
+from quoron_server.storage.database import Database
+from quoron_server.storage.ledger import Ledger
+from quoron_server.storage.lifetime_ledger import PopulationLedger
 
 NAME, USERS, WEEK = "one-pass-dp-sgd", 20, dt.timedelta(days=7)
 

@@ -38,19 +38,19 @@ from quoron_privacy.noise.streams import SeededNoise
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_protos.v1 import federation_pb2_grpc
 from quoron_server import rounds, serial
-from quoron_server import runs as books
-from quoron_server.books import database as databases
-from quoron_server.books import ledger as ledgers
-from quoron_server.books import store
-from quoron_server.books.database import Database
-from quoron_server.books.ledger import Ledger
-from quoron_server.books.lifetime_ledger import PopulationLedger
-from quoron_server.books.registry import Registry
-from quoron_server.federation import Books
+from quoron_server import runs as run_module
+from quoron_server.federation import RunStore
 from quoron_server.service import Coordinator, program, records, tokens
 from quoron_server.service import manager as managers
 from quoron_server.service.sessions import Sessions
 from quoron_server.specification import make_plan
+from quoron_server.storage import database as databases
+from quoron_server.storage import ledger as ledgers
+from quoron_server.storage import store
+from quoron_server.storage.database import Database
+from quoron_server.storage.ledger import Ledger
+from quoron_server.storage.lifetime_ledger import PopulationLedger
+from quoron_server.storage.registry import Registry
 from quoron_server.wording import plan_json
 
 NAME, USERS = "one-pass-dp-sgd", 20
@@ -127,8 +127,8 @@ def another_state(patch: pytest.MonkeyPatch) -> None:
 
 
 def another_charge(patch: pytest.MonkeyPatch) -> None:
-    original = books.charge_of
-    patch.setattr(books, "charge_of", lambda *given: original(*given) | {"epsilon": 14.0})
+    original = run_module.charge_of
+    patch.setattr(run_module, "charge_of", lambda *given: original(*given) | {"epsilon": 14.0})
 
 
 def refused(*arguments: object) -> None:
@@ -136,7 +136,7 @@ def refused(*arguments: object) -> None:
 
 
 OTHERS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
-    "another plan": lambda patch: patch.setattr(books, "plan_json", lambda plan: plan_json(plan) | {"novelty": 1}),
+    "another plan": lambda patch: patch.setattr(run_module, "plan_json", lambda plan: plan_json(plan) | {"novelty": 1}),
     "no plan": lambda patch: patch.setattr(records, "make_plan", refused),
     "no specification": lambda patch: patch.setattr(managers.RunSpecification, "parse", refused),
     "no simulation": lambda _: None,
@@ -316,7 +316,7 @@ async def test_a_coordinator_whose_database_is_taken_over_ends_and_leaves_the_ru
 
     async with coordinator(tmp_path) as running, contextlib.AsyncExitStack() as stack:
         await everybody(running, stack)
-        for owner, name in ((Ledger, "commit"), (Books, "end")):
+        for owner, name in ((Ledger, "commit"), (RunStore, "end")):
             monkeypatch.setattr(owner, name, refused)
         await running.manager.submit(specification(NAME).as_text())
         with pytest.raises(LedgerError, match=taken):
@@ -350,7 +350,7 @@ def test_whoever_asks_over_the_network_hears_nothing_of_where_the_database_is_or
 
     async def scene() -> list[tuple[grpc.StatusCode, str]]:
         async with coordinator(tmp_path) as running, grpc.aio.insecure_channel(running.control) as channel:
-            with running.manager._books.database.writing() as connection:
+            with running.manager._store.database.writing() as connection:
                 connection.execute(sa.text("ALTER TABLE runs RENAME TO elsewhere"))
                 connection.execute(sa.text("ALTER TABLE users RENAME TO people"))
             stub, metadata = federation_pb2_grpc.ControlPlaneStub(channel), (("authorization", f"Bearer {token}"),)
@@ -373,7 +373,7 @@ def test_whoever_asks_over_the_network_hears_nothing_of_where_the_database_is_or
     assert "no such table: runs" in our_logs.text
 
 
-def test_a_full_disk_is_told_as_a_pause_until_a_write_succeeds_though_the_books_can_be_read(
+def test_a_full_disk_is_told_as_a_pause_until_a_write_succeeds_though_the_store_can_be_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By `runs`, `watch`, /healthz, health and metrics; the run then goes on by itself, to the same bits."""
@@ -432,21 +432,21 @@ async def becomes(status: str, where: str) -> None:
         found = "NOT_SERVING"
 
 
-def test_a_run_that_nobody_carries_out_is_cancelled_in_its_books_unless_a_process_has_them_open(
+def test_a_run_that_nobody_carries_out_is_cancelled_in_its_store_unless_a_process_has_it_open(
     database_url: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(databases, "OWNED", "50ms")  # for a process that owns the books
+    monkeypatch.setattr(databases, "OWNED", "50ms")  # for a process that owns the store
     monkeypatch.setattr(store, "SETTINGS", ("busy_timeout=50", *store.SETTINGS))
     wanted, own = specification("one-pass-dp-sgd"), reaching(database=database_url)
     with Database(database_url) as database:
-        books = Books(database)
+        run_store = RunStore(database)
         for user in range(wanted.problem.users):
-            books.registry.enrol(f"supernode:{user}")
-        books.registry.add_run("trial", wanted.as_text(), "flower")
-        books.begin(wanted, make_plan(wanted))
+            run_store.registry.enrol(f"supernode:{user}")
+        run_store.registry.add_run("trial", wanted.as_text(), "flower")
+        run_store.begin(wanted, make_plan(wanted))
         assert invoke([*own, "cancel", "trial"]) == 1
         assert "`quoron login HOST:PORT`" in capsys.readouterr().err
-        assert books.registry.run("trial").state == "running"
+        assert run_store.registry.run("trial").state == "running"
     for _ in range(2):
         assert invoke([*own, "cancel", "trial"]) == 0
         assert capsys.readouterr().out == "trial: cancelled\n"
@@ -457,6 +457,6 @@ def test_a_run_that_nobody_carries_out_is_cancelled_in_its_books_unless_a_proces
         assert [row["kind"] for row in PopulationLedger(database).rows()] == ["charge", "cancel", "end"]
 
 
-def test_cancelling_in_books_that_are_not_there_makes_none(tmp_path: Path) -> None:
+def test_cancelling_in_a_store_that_is_not_there_makes_none(tmp_path: Path) -> None:
     assert invoke([*reaching(database=f"sqlite:///{tmp_path}/none.sqlite"), "cancel", "trial"]) == 1
     assert not list(tmp_path.iterdir())

@@ -38,9 +38,9 @@ from quoron.federation.control import Address, Control
 from quoron.federation.submission import specify
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_protos.v1 import federation_pb2_grpc
-from quoron_server.books.database import Database
-from quoron_server.books.ledger import Ledger
 from quoron_server.service import tokens
+from quoron_server.storage.database import Database
+from quoron_server.storage.ledger import Ledger
 
 USERS = 20
 CONFIG = f"""
@@ -351,8 +351,8 @@ def test_a_run_of_two_operators_goes_on_through_the_deaths_of_either(tmp_path: P
     quoron("admin", "certs", theirs, "--clients", 1)  # coordinator is its own, client-1 what the other shows it
     signing = ("--signing-key", theirs / "signing.key")
     assert len(quoron("second-server", "key", theirs / "second.pem", *signing).split()[-1]) == 64
-    books = ["--database", f"sqlite:///{theirs}/second.sqlite"]
-    kept = [*books, "--keys", theirs / "keys", *signing]
+    store = ["--database", f"sqlite:///{theirs}/second.sqlite"]
+    kept = [*store, "--keys", theirs / "keys", *signing]
 
     def second(listen: str) -> Program:
         whom = ["--certs", theirs / "coordinator", "--coordinator", theirs / "client-1/certificate.pem"]
@@ -380,6 +380,6 @@ def test_a_run_of_two_operators_goes_on_through_the_deaths_of_either(tmp_path: P
         lines = [json.loads(line) for line in quoron(*operator, "watch", "both", "--json").splitlines()]
         assert lines[-1]["how"] == "complete"
         started[-1].stop()
-        told = quoron("second-server", "runs", *books)
+        told = quoron("second-server", "runs", *store)
         assert "both  closed" in told
         assert "keys destroyed" in told

@@ -40,11 +40,11 @@ from quoron.engine.processors import free_port
 from quoron_privacy.errors import LedgerUnavailable
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_protos.v1 import federation_pb2_grpc
-from quoron_server.books.database import Database
-from quoron_server.books.ledger import Ledger
-from quoron_server.books.lifetime_ledger import PopulationLedger
 from quoron_server.service import tokens
 from quoron_server.specification import RunSpecification
+from quoron_server.storage.database import Database
+from quoron_server.storage.ledger import Ledger
+from quoron_server.storage.lifetime_ledger import PopulationLedger
 
 TESTS = Path(__file__).parent.parent
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(TESTS), "OPENBLAS_NUM_THREADS": "1"}
@@ -145,7 +145,7 @@ async def submitted(scene: Scene, text: str) -> None:
 
 
 REAL = 2  # of the clients are programs of their own
-# Each user once; all of them in every round, behind a threshold whose noise the books keep; cohorts by secret coins.
+# Each user once; all of them in every round, behind a threshold whose noise the store keeps; cohorts by secret coins.
 RUNS: dict[str, tuple[int, dict[str, object]]] = {
     "one-pass-dp-sgd": (36, {"rounds": 12}),
     "outlier-gd": (200, {"rounds": 12, "test": "above-threshold"}),
@@ -175,7 +175,7 @@ def wanted(algorithm: str) -> RunSpecification:
 
 
 def stored(url: str) -> Committed | None:
-    """What the books of a coordinator that is gone hold; None while its server does not know that it is."""
+    """What the store of a coordinator that is gone holds; None while its server does not know that it is."""
     try:
         with Database(url) as database:
             return Committed.of(Ledger.within(database, "trial")) if Ledger.begun(database, "trial") else Committed()
@@ -241,13 +241,13 @@ def test_kills_in_a_row_leave_what_was_committed_and_one_release_a_round_for_one
     scene = Scene(tmp_path, database_url)
     carried_out(killed_in_a_row(scene, run, honest, moments), within=900.0)
     with Database(database_url) as database:
-        books = Committed.of(Ledger.within(database, "trial"))
+        store = Committed.of(Ledger.within(database, "trial"))
         population = PopulationLedger(database)
         population.verify()
         assert [row["kind"] for row in population.rows()] == ["submit", "charge", "release", "end"]
-    assert [number for number, _, _ in books.rounds] == list(range(run.options["rounds"]))
-    assert books.model is not None
-    assert np.isfinite(np.frombuffer(books.model)).all()
+    assert [number for number, _, _ in store.rounds] == list(range(run.options["rounds"]))
+    assert store.model is not None
+    assert np.isfinite(np.frombuffer(store.model)).all()
     asked = {(user, number, digest) for user, _, number, digest in honest.asked}
     for user in range(REAL):
         asked |= scene.answered(user)

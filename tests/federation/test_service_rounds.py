@@ -37,14 +37,14 @@ from quoron_privacy.errors import ConfigError
 from quoron_privacy.noise.streams import SeededNoise
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.books.database import Database
-from quoron_server.books.ledger import Ledger
-from quoron_server.books.registry import Registry
 from quoron_server.rounds import PAUSE, run
 from quoron_server.service import Coordinator
 from quoron_server.service.engine import GrpcEngine
 from quoron_server.service.sessions import RunSession, Sessions
 from quoron_server.specification import RunSpecification, make_plan, require_deployable
+from quoron_server.storage.database import Database
+from quoron_server.storage.ledger import Ledger
+from quoron_server.storage.registry import Registry
 
 SIX, FIVE, SHORT = 6, 5, 3.0
 WORK = 0.01  # seconds that the coordinator computes after a round

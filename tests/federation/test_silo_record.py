@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from federation.dying import DYING
-from quoron_client.federation.record import Agreement, BooksClaim, Record
+from quoron_client.federation.record import Agreement, Record, StoreClaim
 from quoron_privacy.errors import LedgerError
 
 Q, OTHER = b"q" * 16, b"o" * 16
@@ -114,7 +114,7 @@ class TestAPersonsLimit:
         for process in range(2):
             with opened(tmp_path) as record:
                 record.register(["anna"])
-                record.saw("a:1", BooksClaim(("0" * 16,), 0, "0" * 64, "", frozenset()), 0)
+                record.saw("a:1", StoreClaim(("0" * 16,), 0, "0" * 64, "", frozenset()), 0)
                 record.witness([])
                 assert record.agree(agreement()) is None
                 if process:

@@ -33,9 +33,9 @@ from quoron_privacy.noise.streams import SeededNoise
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.whitened.parameters import PARTS
-from quoron_server.books.ledger import Ledger
 from quoron_server.rounds import run
 from quoron_server.specification import RunSpecification, make_plan
+from quoron_server.storage.ledger import Ledger
 
 SIZES, LIAR = (7, 12, 1), 7  # the silo of users 7 to 18
 THEIRS = range(7, 19)

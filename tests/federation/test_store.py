@@ -8,11 +8,11 @@ import sqlalchemy as sa
 
 from quoron_client.protocol.questions import AverageGradient, Question
 from quoron_privacy.errors import ConfigError, LedgerError, LedgerUnavailable
-from quoron_server.books import database as databases
-from quoron_server.books import registry as module
-from quoron_server.books.database import Database
-from quoron_server.books.ledger import Ledger, digest
-from quoron_server.books.registry import Registry
+from quoron_server.storage import database as databases
+from quoron_server.storage import registry as module
+from quoron_server.storage.database import Database
+from quoron_server.storage.ledger import Ledger, digest
+from quoron_server.storage.registry import Registry
 
 
 @pytest.fixture

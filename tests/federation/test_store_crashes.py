@@ -13,10 +13,10 @@ import sqlalchemy as sa
 
 from federation import store_scenario as scenario
 from quoron_privacy.errors import LedgerError, LedgerUnavailable
-from quoron_server.books.database import Database
-from quoron_server.books.ledger import Ledger
-from quoron_server.books.lifetime_ledger import PopulationLedger
-from quoron_server.books.registry import Registry
+from quoron_server.storage.database import Database
+from quoron_server.storage.ledger import Ledger
+from quoron_server.storage.lifetime_ledger import PopulationLedger
+from quoron_server.storage.registry import Registry
 
 TESTS = Path(__file__).parent.parent
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(TESTS), "OPENBLAS_NUM_THREADS": "1"}
@@ -208,5 +208,5 @@ def test_a_database_that_is_gone_is_not_begun_anew_without_a_word(tmp_path: Path
     with Database(f"sqlite:///{path}") as database:
         Registry(database).enrol("ada")
     path.unlink()
-    with pytest.raises(LedgerError, match=r"got 0: .*go on with other books"):
+    with pytest.raises(LedgerError, match=r"got 0: .*go on with another database"):
         Database(f"sqlite:///{path}")

@@ -7,8 +7,8 @@ import sqlalchemy as sa
 from quoron_client.protocol.questions import AverageGradient, Question
 from quoron_privacy.errors import LedgerError
 from quoron_privacy.release import Release
-from quoron_server.books.database import Database
-from quoron_server.books.ledger import Ledger
+from quoron_server.storage.database import Database
+from quoron_server.storage.ledger import Ledger
 
 
 @pytest.fixture

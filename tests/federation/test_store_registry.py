@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from quoron_privacy.errors import ConfigError, LedgerError
-from quoron_server.books.database import Database
-from quoron_server.books.registry import Registry
+from quoron_server.storage.database import Database
+from quoron_server.storage.registry import Registry
 
 
 @pytest.fixture

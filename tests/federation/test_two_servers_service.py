@@ -37,7 +37,6 @@ from quoron_protos.v1 import federation_pb2 as pb
 from quoron_protos.v1 import helper_pb2
 from quoron_protos.v1.helper_pb2_grpc import HelperStub
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.books.database import Database
 from quoron_server.plan import RunPlan
 from quoron_server.second_server import service
 from quoron_server.second_server.keys import public_pem
@@ -47,6 +46,7 @@ from quoron_server.service import ServeConfig, Transport, certificates, helping
 from quoron_server.service.helping import Helping, ServerAway
 from quoron_server.service.sessions import Sessions
 from quoron_server.specification import RunSpecification, describe, make_plan, require_deployable
+from quoron_server.storage.database import Database
 from quoron_server.wording import digest
 from server.helper_scene import SIGNING, Leader, key_of, opened, plan_of, real
 
@@ -181,8 +181,8 @@ def test_a_connection_that_died_without_a_word_is_left_for_a_new_one(
 ) -> None:
     """As a firewall drops one that was idle for a long round: its machine would try for a quarter of an hour."""
     monkeypatch.setattr(helping, "PATIENCE", 30.0)
-    with helper(tmp_path) as second, Wires(second.listen) as wires, Database(f"sqlite:///{tmp_path}/c.sqlite") as books:
-        at = Helping(replace(link(tmp_path, second), address=wires.address), books)
+    with helper(tmp_path) as second, Wires(second.listen) as wires, Database(f"sqlite:///{tmp_path}/c.sqlite") as store:
+        at = Helping(replace(link(tmp_path, second), address=wires.address), store)
         asked = wanted()
         at.open(asked, make_plan(asked))
         assert at.recall("trial", 0) is None

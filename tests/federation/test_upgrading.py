@@ -21,7 +21,7 @@ from operators import reaching
 from quoron_client.protocol import wire
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_protos.v1.federation_pb2_grpc import ClientPlaneStub
-from quoron_server.books.store import FORMAT, software
+from quoron_server.storage.store import FORMAT, software
 
 PAGE = " ".join((ROOT / "docs" / "upgrading.md").read_text(encoding="utf-8").split())
 SCRIPT = ROOT / "examples" / "federation" / "backup.sh"

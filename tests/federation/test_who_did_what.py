@@ -16,11 +16,11 @@ from quoron.cli.app import invoke
 from quoron.federation.control import Address, Control
 from quoron_client.federation.log_limit import JsonLines
 from quoron_privacy.errors import LedgerError
-from quoron_server.books import store
-from quoron_server.books.database import Database
-from quoron_server.federation import Books
+from quoron_server.federation import RunStore
 from quoron_server.service import tokens
 from quoron_server.specification import make_plan
+from quoron_server.storage import store
+from quoron_server.storage.database import Database
 from quoron_server.wording import digest
 
 NAME, USERS = "one-pass-dp-sgd", 20
@@ -97,31 +97,31 @@ class TestTheChain:
     def test_names_who_asks_before_the_run_is_taken_on_and_once(self, tmp_path: Path) -> None:
         wanted, plan = specification(NAME), make_plan(specification(NAME))
         with Database(f"sqlite:///{tmp_path}/c.sqlite") as database:
-            books = Books(database)
-            books.population.submit("trial", "everyone", plan=digest(plan), by="ada")  # and then the process died
-            assert books.registry.run("trial") is None
-            assert books.submit(wanted, plan, "service", by="ada")
-            assert not books.submit(wanted, plan, "service", by="ben")
-            assert [row["kind"] for row in books.population.rows()] == ["submit"]
-            assert [books.cancel("trial", by="ben"), books.cancel("trial", by="ada")] == ["cancelled"] * 2
-            assert [row["payload"].get("by") for row in books.population.rows()] == ["ada", "ben"]
+            run_store = RunStore(database)
+            run_store.population.submit("trial", "everyone", plan=digest(plan), by="ada")  # and then the process died
+            assert run_store.registry.run("trial") is None
+            assert run_store.submit(wanted, plan, "service", by="ada")
+            assert not run_store.submit(wanted, plan, "service", by="ben")
+            assert [row["kind"] for row in run_store.population.rows()] == ["submit"]
+            assert [run_store.cancel("trial", by="ben"), run_store.cancel("trial", by="ada")] == ["cancelled"] * 2
+            assert [row["payload"].get("by") for row in run_store.population.rows()] == ["ada", "ben"]
 
     def test_that_is_broken_keeps_nobody_from_erasing_a_cancelled_run_s_secrets(self, tmp_path: Path) -> None:
         wanted, plan = specification(NAME), make_plan(specification(NAME))
         url = f"sqlite:///{tmp_path}/c.sqlite"
         with Database(url) as database:
-            books = Books(database)
+            run_store = RunStore(database)
             for user in range(USERS):
-                books.registry.enrol(f"{user}")
-            books.submit(wanted, plan, "service", by="ada")
-            books.begin(wanted, plan)
+                run_store.registry.enrol(f"{user}")
+            run_store.submit(wanted, plan, "service", by="ada")
+            run_store.begin(wanted, plan)
             with database.writing() as connection:
                 connection.exec_driver_sql("UPDATE population SET time = 'never' WHERE sequence = 0")
         with Database(url) as database:
-            books = Books(database)
+            run_store = RunStore(database)
             with pytest.raises(LedgerError, match="row 0"):
-                books.cancel("trial", by="ben")
-            assert books.registry.run("trial").state == "cancelled"
+                run_store.cancel("trial", by="ben")
+            assert run_store.registry.run("trial").state == "cancelled"
 
 
 def test_the_log_says_the_same_as_fields_of_json_in_a_line_each(

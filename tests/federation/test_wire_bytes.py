@@ -25,10 +25,10 @@ from quoron_client.protocol import wire
 from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.questions import Status
 from quoron_protos.v1 import federation_pb2 as pb
-from quoron_server.books.ledger import Ledger
 from quoron_server.problem import Problem
 from quoron_server.service import Coordinator
 from quoron_server.specification import RunSpecification
+from quoron_server.storage.ledger import Ledger
 from quoron_server.traffic import CONNECTING, HTTP2, PING, WINDOWS, idle, once
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="counters of Linux")
@@ -83,7 +83,7 @@ def of_dimension(dimension: int, rounds: int = 10) -> RunSpecification:
 
 @dataclass
 class Counted:
-    """What the kernel counted until everybody was welcome, and from then on; what the books say; what was announced."""
+    """What the kernel counted until everybody was welcome, and from then; what the store says; what was announced."""
 
     greeted: np.ndarray
     moved: np.ndarray

@@ -23,7 +23,7 @@ from flower.plugged import people, plugged, trained
 from quoron.federation.flower_app import server_app
 from quoron_client.flower.app import app as one_user
 from quoron_protos.v1 import federation_pb2 as pb
-from quoron_server.books.ledger import Ledger
+from quoron_server.storage.ledger import Ledger
 
 FIRST = 100  # number of user 0's node
 

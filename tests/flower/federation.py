@@ -20,9 +20,9 @@ from quoron.federation import flower_commands as submission
 from quoron_client.protocol.questions import Answers, Question, Status
 from quoron_privacy.noise.streams import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.books.ledger import Ledger
 from quoron_server.rounds import run
 from quoron_server.specification import RunSpecification, make_plan
+from quoron_server.storage.ledger import Ledger
 
 PATIENCE = 900.0  # seconds, on a machine that does much else
 # What is feasible with so few users, and how.
@@ -143,7 +143,7 @@ def questions(running: Any, number: int, run: str) -> list[tuple[int, bytes]]:
 
 
 def rounds_answered(running: Any, run: str) -> int:
-    """How many rounds of a run somebody has answered; the books are closed to others while it goes on."""
+    """How many rounds of a run somebody has answered; the store is closed to others while it goes on."""
     return len(
         {round_number for user in range(len(running.users)) for round_number, _ in questions(running, user, run)}
     )

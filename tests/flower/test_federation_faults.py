@@ -47,7 +47,7 @@ def federated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 @pytest.fixture
 def running(federated: Any, tmp_path: Path) -> Any:
-    """The federation with empty books and without a SuperNode."""
+    """The federation with an empty store and without a SuperNode."""
     for number in list(federated.nodes):
         federated.nodes.pop(number).end()
     federated.superexec.end()
@@ -60,7 +60,7 @@ def running(federated: Any, tmp_path: Path) -> Any:
 
 
 @pytest.fixture
-def books(tmp_path: Path) -> Path:
+def store(tmp_path: Path) -> Path:
     return tmp_path / "books.sqlite"
 
 
@@ -85,7 +85,7 @@ def asked_once(running: Any, run: str) -> int:
 
 
 def test_only_one_user_a_key_of_this_version_takes_part_and_nothing_begins_without_them(
-    running: Any, books: Path, tmp_path: Path
+    running: Any, store: Path, tmp_path: Path
 ) -> None:
     """One node is there in two processes, one has another version; then the last one comes."""
     with pytest.raises(RunError, match="already in use"):
@@ -105,7 +105,7 @@ def test_only_one_user_a_key_of_this_version_takes_part_and_nothing_begins_witho
     assert rounds_answered(running, "few") == 0
     start(running, 2)
     model_of(running, run, number)
-    assert members(books, "few") == [0, 1]
+    assert members(store, "few") == [0, 1]
     assert questions(running, 1, "few") == []
     assert len(questions(running, 0, "few")) == len(questions(running, 2, "few")) == 3
 

@@ -1,8 +1,8 @@
 """Twenty kills in a row of the ServerApp of one run, with secret noise and with a simulation's.
 
-After each of them the books are whole and what was committed stands to the bit; a round that is asked again is the same
+After each of them the store is whole and what was committed stands to the bit; a round that is asked again is the same
 question; noise of a round that was not committed is drawn anew, but in a simulation, which comes to the bits of a run
-that nobody killed; the run is charged once, by the operator's books and by every client.
+that nobody killed; the run is charged once, by the operator's store and by every client.
 """
 
 import contextlib
@@ -28,17 +28,17 @@ from flower import alone
 from flower.alone import Scene
 from flower.federation import command, expected, federation, model_of, questions, small, submit, until
 from flower.plugged import people, plugged, trained
-from quoron.flower.training import BOOKS
+from quoron.flower.training import DATABASE_FILE
 from quoron.run_folder import RunFolder
 from quoron_client.federation import Record
-from quoron_server.books.database import Database
-from quoron_server.books.ledger import Ledger
-from quoron_server.books.lifetime_ledger import PopulationLedger
 from quoron_server.specification import RunSpecification
+from quoron_server.storage.database import Database
+from quoron_server.storage.ledger import Ledger
+from quoron_server.storage.lifetime_ledger import PopulationLedger
 
 TESTS = Path(__file__).parent.parent
 EPSILON, ROUNDS = 15.0, 6
-# Each user once; all of them in every round, behind a threshold whose noise the books keep; cohorts by secret coins.
+# Each user once; all of them in every round, behind a threshold whose noise the store keeps; cohorts by secret coins.
 RUNS: dict[str, tuple[int, dict[str, Any]]] = {
     "one-pass-dp-sgd": (12, {"rounds": ROUNDS}),
     "outlier-gd": (200, {"rounds": ROUNDS, "test": "above-threshold"}),
@@ -59,8 +59,8 @@ PLUGGED += (Moment("end", "before"),)
 FEW = (5, 8, 11, 14)  # of these moments, for whoever has seconds
 
 
-def books(url: str) -> Committed:
-    """What the books hold, whose chain of charges is whole, and which hold no more than one charge."""
+def store(url: str) -> Committed:
+    """What the store holds, whose chain of charges is whole, and which holds no more than one charge."""
     with Database(url) as database:
         population = PopulationLedger(database)
         population.verify()
@@ -76,12 +76,12 @@ def killed_in_a_row(folder: Path, url: str, lives: Sequence[Moment], environment
         words = dying.words(moment, "flower.alone", folder)
         life = subprocess.run(words, env=environment, capture_output=True, timeout=600)
         assert life.returncode == -signal.SIGKILL, (moment, life.stdout.decode(), life.stderr.decode())
-        now = books(url)
+        now = store(url)
         assert now.goes_on_from(before), moment
         before = now
     last = [sys.executable, "-m", "flower.alone", str(folder)]
     subprocess.run(last, cwd=TESTS, env=environment, check=True, capture_output=True, timeout=600)
-    after = books(url)
+    after = store(url)
     assert after.goes_on_from(before)
     assert [number for number, _, _ in after.rounds] == list(range(ROUNDS))
     assert np.isfinite(np.frombuffer(after.model)).all()
@@ -140,7 +140,7 @@ def test_kills_in_a_row_of_a_federation_s_serverapp_leave_one_release_a_round_fo
     environment |= {"QUORON_SUPERNODE_AUTH": "1"} if secret else {"QUORON_ALLOW_SIMULATION": "1"}
     killed_in_a_row(tmp_path, url, lives, environment)
     model = RunFolder(tmp_path / "results" / "trial").model()
-    assert books(url).model == model.tobytes()
+    assert store(url).model == model.tobytes()
     require_fresh_noise(tmp_path, secret=secret, lives=len(lives))
     require_same_questions(tmp_path)
     asked = {(number, user) for number, user, _ in alone.noted(tmp_path, "asked")}
@@ -171,7 +171,7 @@ def test_kills_in_a_row_of_a_serverapp_of_one_s_own_leave_one_release_a_round_fo
     if secret and algorithm in COINS:
         training |= {"early_ends": False, "seconds": 0.5}
     alone.write(tmp_path, Scene("", training, 12, 0.0))
-    url = f"sqlite:///{tmp_path}/books/{BOOKS}"
+    url = f"sqlite:///{tmp_path}/books/{DATABASE_FILE}"
     (tmp_path / "books").mkdir(mode=0o700)
     with Database(url) as database:
         PopulationLedger(database).limit("everyone", epsilon=12.0, delta=1e-2)
@@ -182,7 +182,7 @@ def test_kills_in_a_row_of_a_serverapp_of_one_s_own_leave_one_release_a_round_fo
     if not secret:
         monkeypatch.setenv("QUORON_ALLOW_SIMULATION", "1")
         whole = trained(plugged(people(12)), tmp_path / "whole", **training)
-        assert books(url).model == whole.model.tobytes()
+        assert store(url).model == whole.model.tobytes()
 
 
 # A ServerApp of Flower's own takes what the test has left for it, and dies then.
@@ -214,7 +214,7 @@ REAL += (Moment("commit", "before", 2), *ENDED, Moment("write_json", "after"))
 def test_twenty_kills_of_flower_s_own_serverapp_process_leave_one_release_a_round_for_one_charge(
     secret: bool, tmp_path: Path
 ) -> None:
-    """Over TLS, with SuperNodes that live; a start that finds the books held is refused by name, and comes again."""
+    """Over TLS, with SuperNodes that live; a start that finds the store held is refused by name, and comes again."""
     run = small("one-pass-dp-sgd", "trial", USERS, options={"rounds": 3})
     if secret:
         run = run.model_copy(update={"simulation": False, "simulation_seed": None})
@@ -237,7 +237,7 @@ def test_twenty_kills_of_flower_s_own_serverapp_process_leave_one_release_a_roun
                 log = running.connection().log(number)
                 taken = "Another process holds this run or database" not in log
             assert moment is None or "Traceback" not in log, f"{moment} {log[-4000:]}"
-            now = books(url)
+            now = store(url)
             assert now.goes_on_from(before), moment
             before = now
         model = model_of(running, run, number)

@@ -15,13 +15,13 @@ from quoron_client.protocol.questions import Answers, Question
 from quoron_client.protocol.wire import TASKS
 from quoron_privacy.noise.streams import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.books.ledger import Ledger
 from quoron_server.flower import exchange
 from quoron_server.flower.engine import FlowerEngine
 from quoron_server.flower.users import Shards
 from quoron_server.rounds import Engine, run
 from quoron_server.specification import RunSpecification
 from quoron_server.specification import make_plan as plan_of
+from quoron_server.storage.ledger import Ledger
 
 NODES = 20
 # Between them every kind of question.

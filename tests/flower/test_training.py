@@ -21,23 +21,23 @@ import quoron
 from flower.grids import SECRET, FakeGrid, FakeTime, error_reply, with_values
 from flower.plugged import CLIP, DIMENSION, SMALL, USERS, Killed, people, plugged, questions, trained, words
 from postgres_server import quick_folder
-from quoron.flower.training import BOOKS
+from quoron.flower.training import DATABASE_FILE
 from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.flower_records import record
 from quoron_client.protocol.wire import MAX_WHOLE
 from quoron_privacy.errors import BelowMinCohort, BudgetExceeded, ConfigError, LedgerError, RunError
 from quoron_privacy.noise.streams import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.books.database import Database
-from quoron_server.books.ledger import Ledger
-from quoron_server.books.lifetime_ledger import PopulationLedger
-from quoron_server.books.registry import Registry
 from quoron_server.flower.apps import ASSUMED, Training
 from quoron_server.flower.black_boxes import Attendance
 from quoron_server.flower.exchange import NobodyUnderstands
 from quoron_server.parameters import Kind
 from quoron_server.plan import Privacy, RunPlan
 from quoron_server.problem import Problem
+from quoron_server.storage.database import Database
+from quoron_server.storage.ledger import Ledger
+from quoron_server.storage.lifetime_ledger import PopulationLedger
+from quoron_server.storage.registry import Registry
 from quoron_server.wording import SEEDED, TEXTS, assumption_text, sentence
 
 FIT = tuple(SMALL)
@@ -72,7 +72,7 @@ def test_a_key_is_no_user_unless_the_operator_says_that_it_is_verified(
     assert not grid.asked
 
 
-def test_books_are_kept_only_where_nobody_else_can_write(tmp_path: Path) -> None:
+def test_the_store_is_kept_only_where_nobody_else_can_write(tmp_path: Path) -> None:
     folder = tmp_path / "open"
     for mode in (0o777, 0o770, 0o702):
         folder.mkdir(exist_ok=True)
@@ -84,7 +84,7 @@ def test_books_are_kept_only_where_nobody_else_can_write(tmp_path: Path) -> None
     trained(plugged(people()), folder)
 
 
-def test_books_are_not_kept_in_a_folder_of_another_account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_store_is_not_kept_in_a_folder_of_another_account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.geteuid", lambda: tmp_path.stat().st_uid + 1)
     with pytest.raises(ConfigError, match="a folder of this account"):
         trained(plugged(people()), tmp_path)
@@ -172,7 +172,7 @@ def test_the_noise_is_that_of_the_plan_and_of_the_ledger(tmp_path: Path) -> None
     )
     sigma = found.plan.parameters.noise_scale
     assert abs(np.sqrt(np.mean(found.model**2)) / sigma - 1) < 0.08
-    with Database(f"sqlite:///{tmp_path}/{BOOKS}") as database:
+    with Database(f"sqlite:///{tmp_path}/{DATABASE_FILE}") as database:
         releases = Ledger.within(database, "private").releases()
         (charge,) = (row["payload"] for row in PopulationLedger(database).rows() if row["kind"] == "charge")
         assert not Ledger.unreleased(database)
@@ -214,7 +214,7 @@ def test_no_text_of_an_exception_leaves(tmp_path: Path, caplog: pytest.LogCaptur
 
 
 def test_runs_in_one_folder_add_up_to_its_limit(tmp_path: Path) -> None:
-    with Database(f"sqlite:///{tmp_path}/{BOOKS}") as database:
+    with Database(f"sqlite:///{tmp_path}/{DATABASE_FILE}") as database:
         PopulationLedger(database).limit("everyone", epsilon=12.0, delta=1e-2)
     trained(plugged(people()), tmp_path)
     grid = plugged(people())
@@ -236,7 +236,7 @@ def test_a_run_that_nobody_answers_ends_without_a_min_cohort_for_good(tmp_path: 
     nobody = dict.fromkeys(range(MANY), silent)
     with pytest.raises(BelowMinCohort, match="Round 1 of at most 2"):
         trained(plugged(nobody), tmp_path, **MIN_COHORT)
-    with Database(f"sqlite:///{tmp_path / BOOKS}") as database:
+    with Database(f"sqlite:///{tmp_path / DATABASE_FILE}") as database:
         assert Registry(database).run("private").state == "below-min-cohort"
         assert Ledger.unreleased(database) == set()
         assert Ledger.within(database, "private").spent()["rounds"] == 1

@@ -17,9 +17,9 @@ from flower import federation
 from flower.grids import FakeGrid, spread
 from quoron.engine.processors import free_port
 from quoron.federation.flower_commands import FlowerConnection, Process, environment, program
-from quoron.flower.training import BOOKS
-from quoron_server.books.database import Database
-from quoron_server.books.ledger import Ledger
+from quoron.flower.training import DATABASE_FILE
+from quoron_server.storage.database import Database
+from quoron_server.storage.ledger import Ledger
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "flower" / "plug-in"
 CONFIG = tomllib.loads((EXAMPLE / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["flwr"]["app"]["config"]
@@ -46,7 +46,7 @@ def in_process(folder: Path, **changed: Any) -> None:
 
 
 def model(folder: Path) -> np.ndarray:
-    with Database(f"sqlite:///{folder}/{BOOKS}") as database:
+    with Database(f"sqlite:///{folder}/{DATABASE_FILE}") as database:
         return Ledger.within(database, "private").model
 
 

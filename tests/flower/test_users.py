@@ -41,17 +41,17 @@ from quoron_client.protocol.questions import Status
 from quoron_client.protocol.wire import answer_to_wire
 from quoron_privacy.errors import ConfigError, OtherVersion, QuoronError, RunError
 from quoron_protos.v1 import federation_pb2 as pb
-from quoron_server.books.database import Database
-from quoron_server.books.ledger import Ledger
-from quoron_server.books.lifetime_ledger import PopulationLedger
-from quoron_server.books.registry import Registry
-from quoron_server.federation import Books
+from quoron_server.federation import RunStore
 from quoron_server.flower import apps as plain
 from quoron_server.flower import exchange, serving
 from quoron_server.flower.serving import serve
 from quoron_server.flower.users import Users, identity
 from quoron_server.plan import Privacy
 from quoron_server.specification import RunSpecification
+from quoron_server.storage.database import Database
+from quoron_server.storage.ledger import Ledger
+from quoron_server.storage.lifetime_ledger import PopulationLedger
+from quoron_server.storage.registry import Registry
 
 USERS = 5
 
@@ -414,12 +414,12 @@ class Nobody:
 
 def test_a_run_of_the_coordinator_is_not_trained_on_by_a_serverapp_of_ones_own(tmp_path: Path) -> None:
     with Database(f"sqlite:///{tmp_path}/books.sqlite") as database:
-        books = Books(database)
-        books.registry.add_run("trial", TRAINING.as_text())
+        store = RunStore(database)
+        store.registry.add_run("trial", TRAINING.as_text())
         start = np.zeros(PROBLEM.dimension)
         with pytest.raises(OtherVersion, match="`quoron serve`"):
-            plain.train(Nobody(), TRAINING, TRAINING.plan(), books, start, action="private", seconds=1.0, waiting=0.0)
-        assert books.registry.run("trial").state == "waiting"
+            plain.train(Nobody(), TRAINING, TRAINING.plan(), store, start, action="private", seconds=1.0, waiting=0.0)
+        assert store.registry.run("trial").state == "waiting"
 
 
 SUBMITTED = small("dp-sgd-wor", "trial", USERS)
@@ -498,7 +498,7 @@ def test_a_start_ends_what_was_ended_but_not_to_its_last_line(
     fails = dies_at == "Ledger.abandon"
     with monkeypatch.context() as dies:
         if fails:
-            dies.setattr(serving.Books, "carry_out", _raises(RunError("no room")))
+            dies.setattr(serving.RunStore, "carry_out", _raises(RunError("no room")))
         place = "quoron_server.federation.Ledger.abandon" if fails else "quoron_server.runs.PopulationLedger.release"
         dies.setattr(place, _raises(Killed()))
         with pytest.raises(Killed):
@@ -528,7 +528,7 @@ def test_members_hear_of_the_end_of_a_run_again_at_every_start_that_meets_it(
     expects = suppress(RunError) if how == "failed" else nullcontext()
     with monkeypatch.context() as fails, expects:
         if how == "failed":
-            fails.setattr(serving.Books, "carry_out", _raises(RunError("no room")))
+            fails.setattr(serving.RunStore, "carry_out", _raises(RunError("no room")))
         grid = people(tmp_path)
         serve_app(tmp_path, grid=grid)
     assert farewells(grid) == [how] * USERS

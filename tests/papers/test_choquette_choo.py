@@ -32,10 +32,10 @@ from quoron_server.algorithms.one_epoch import method
 from quoron_server.algorithms.one_epoch import plan as planning
 from quoron_server.algorithms.printed import choquette_choo
 from quoron_server.algorithms.printed.choquette_choo import longest_answer
-from quoron_server.books.ledger import Ledger
 from quoron_server.plan import Budget, Privacy
 from quoron_server.problem import Beliefs, Problem
 from quoron_server.rounds import run
+from quoron_server.storage.ledger import Ledger
 from quoron_server.wording import sentence
 
 INFO = ALGORITHMS["accelerated-srgd"]
@@ -319,7 +319,7 @@ class TestAccountant:
 
 
 class TestRuns:
-    """Audits, bits and books of whole runs."""
+    """Audits, bits and stores of whole runs."""
 
     ROUNDS, EPSILON, DELTA = 8, 4.0, 1e-2
     FEWER = 1 / 15  # of the printed noise, which is made for answers 12 long: here they are 1 long

@@ -33,10 +33,10 @@ from quoron_privacy.robust.filter.outlier_filter import verify as verify_filter
 from quoron_privacy.robust.filter.thresholds import LaplaceThreshold
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.printed import ghazi
-from quoron_server.books.ledger import Ledger
 from quoron_server.plan import Budget, Privacy, RunPlan
 from quoron_server.problem import Problem
 from quoron_server.rounds import run
+from quoron_server.storage.ledger import Ledger
 from test_proof_pages import WORD, cited, members, names
 
 Vector = NDArray[np.float64]

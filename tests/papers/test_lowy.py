@@ -47,10 +47,10 @@ from quoron_server.algorithms import ALGORITHMS, acsa
 from quoron_server.algorithms.printed.lowy_erm import PrintedERM, drawn, draws_near, included
 from quoron_server.algorithms.printed.lowy_iterates import PrintedIterates
 from quoron_server.algorithms.slots import partition
-from quoron_server.books.ledger import Ledger
 from quoron_server.flower import exchange
 from quoron_server.plan import Privacy, RunPlan
 from quoron_server.rounds import run
+from quoron_server.storage.ledger import Ledger
 
 ITERATES, ERM = ALGORITHMS["outlier-iterates"], ALGORITHMS["accelerated-erm"]
 RADIUS = 2.0  # of the domain: the paper's R is twice that

@@ -253,7 +253,7 @@ class TestSheets:
         with pytest.raises(ConfigError, match="mu"):
             unit_for(1e-12, kind, length=3)
 
-    def test_several_rounds_and_books_put_back_compose(self):
+    def test_several_rounds_and_a_store_put_back_compose(self):
         unit = unit_for(1.0, "clipped")
         assert server_mu(one_block(unit=unit, rounds=8, participations=4)) == pytest.approx(2.0, rel=1e-8)
         assert server_mu(one_block(unit=unit, rounds=8), restored=3) == pytest.approx(2.0, rel=1e-8)

@@ -17,13 +17,13 @@ from federation.two_servers import wanted
 from quoron_privacy.two_servers import rows, seals
 from quoron_privacy.two_servers.noise import FIRST, Entry, next_chain
 from quoron_protos.v1 import helper_pb2 as pb
-from quoron_server.books.database import Database
 from quoron_server.plan import RunPlan
 from quoron_server.second_server import runs
-from quoron_server.second_server.books import RunBooks
 from quoron_server.second_server.keys import Keys
 from quoron_server.second_server.runs import Helped
+from quoron_server.second_server.store import HelpedRunStore
 from quoron_server.specification import RunSpecification
+from quoron_server.storage.database import Database
 from quoron_server.wording import digest
 
 LEADER = "a" * 64
@@ -47,9 +47,9 @@ class Clock:
 
 @contextlib.contextmanager
 def opened(place: Path, **changes: Any) -> Iterator[Helped]:
-    """A helper on the books and keys of a folder, as they are there."""
+    """A helper on the store and keys of a folder, as they are there."""
     with Database(f"sqlite:///{place}/helper.sqlite", as_it_is=changes.pop("as_it_is", False)) as database:
-        made = Helped(RunBooks(database), Keys(place / "keys"), SIGNING, threads=1, **changes)
+        made = Helped(HelpedRunStore(database), Keys(place / "keys"), SIGNING, threads=1, **changes)
         with patch.object(runs, "planned", PLANNED):
             yield made
         made.close_threads()

@@ -24,9 +24,9 @@ from quoron_privacy.two_servers.noise import FIRST, next_chain
 from quoron_protos.v1 import helper_pb2 as pb
 from quoron_server.algorithms.two_servers.method import SECOND_SERVER, noise_of
 from quoron_server.second_server import keys, runs
-from quoron_server.second_server.books import RunBooks
 from quoron_server.second_server.runs import Refused, UnknownRun
 from quoron_server.second_server.service import CoordinatorCalls
+from quoron_server.second_server.store import HelpedRunStore
 from server.helper_scene import (
     LEADER,
     PLANNED,
@@ -212,7 +212,7 @@ class TestConsent:
             asked.specification = run.as_text()
             with pytest.raises((QuoronError, ConfigError, VerificationError), match=said):
                 helped.open(asked, LEADER)
-            assert helped.books.runs() == []
+            assert helped.store.runs() == []
 
     def test_lists_of_other_runs_are_answered_while_a_plan_is_made(self, tmp_path: Path) -> None:
         with opened(tmp_path) as helped:
@@ -265,15 +265,15 @@ class TestKeysEnd:
         with opened(tmp_path) as helped, pytest.raises(Refused, match="keys are destroyed"):
             helped.open(request(leader.run), LEADER)
 
-    def test_no_key_is_ever_in_the_books_and_their_folder_says_that_it_is_for_no_backup(self, tmp_path: Path) -> None:
+    def test_no_key_is_ever_in_the_store_and_its_folder_says_that_it_is_for_no_backup(self, tmp_path: Path) -> None:
         with opened(tmp_path) as helped:
             leader = Leader(real(), helped)
             leader.ask(0, [leader.masked(0, 0)[0]])
             made = helped.keys.read("trial")
             assert made is not None
-        books = b"".join(path.read_bytes() for path in tmp_path.glob("helper.sqlite*"))
-        assert made.noise_key not in books
-        assert made.run_key[:32] not in books
+        store = b"".join(path.read_bytes() for path in tmp_path.glob("helper.sqlite*"))
+        assert made.noise_key not in store
+        assert made.run_key[:32] not in store
         tag = (tmp_path / "keys" / "CACHEDIR.TAG").read_bytes()
         assert tag.startswith(b"Signature: 8a477f597d28d172789f06886806bc55"), "as backup programs know it"
 
@@ -309,9 +309,9 @@ class TestKeysEnd:
 def test_a_reply_that_may_have_been_written_is_read_before_another_is_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kept = RunBooks.answer
+    kept = HelpedRunStore.answer
 
-    def breaks(self: RunBooks, *given: Any) -> None:
+    def breaks(self: HelpedRunStore, *given: Any) -> None:
         kept(self, *given)
         raise LedgerUnavailable("the connection broke in the last step")
 
@@ -319,7 +319,7 @@ def test_a_reply_that_may_have_been_written_is_read_before_another_is_made(
         leader = Leader(real(), helped)
         entries = sorted(leader.masked(user, 0)[0] for user in range(3))
         with monkeypatch.context() as patched:
-            patched.setattr(RunBooks, "answer", breaks)
+            patched.setattr(HelpedRunStore, "answer", breaks)
             with pytest.raises(LedgerUnavailable):
                 leader.ask(0, entries)
         again = leader.ask(0, entries)

@@ -12,10 +12,10 @@ import grpc
 import pytest
 
 from quoron_protos.v1 import helper_pb2 as pb
-from quoron_server.books.database import Database
 from quoron_server.second_server import keys, service
 from quoron_server.second_server.runs import Helped
 from quoron_server.second_server.service import CoordinatorCalls
+from quoron_server.storage.database import Database
 from server.helper_scene import LEADER, Leader, opened, plan_of, real, request
 
 
@@ -66,7 +66,7 @@ def scenario(place: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch) -> tuple[
             assert helped.recall("trial", round_, LEADER).values == made[-1].values
         again(lambda: helped.close("trial", leader.consent.plan_digest, LEADER))
         assert helped.keys.read("trial") is None
-        assert [each.state for each in helped.books.runs()] == ["closed"]
+        assert [each.state for each in helped.store.runs()] == ["closed"]
         return made, helped
 
 

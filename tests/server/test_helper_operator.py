@@ -11,12 +11,12 @@ from gen_faults import BY_NAME
 
 from quoron.cli.app import invoke
 from quoron_privacy.errors import ConfigError
-from quoron_server.books.database import Database
 from quoron_server.second_server.keys import Keys
 from quoron_server.second_server.metrics import SecondServerMetrics
 from quoron_server.second_server.runs import Helped, Refused
 from quoron_server.service.folder_lock import locked
 from quoron_server.service.metrics import ALARMS, address_of, listen
+from quoron_server.storage.database import Database
 from server.helper_scene import LEADER, Leader, opened, real
 
 
@@ -24,8 +24,8 @@ def test_a_run_is_closed_for_good_and_only_where_its_keys_are(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def said(*words: str, keys: str = "keys", code: int = 0) -> str:
-        books = ["--database", f"sqlite:///{tmp_path}/helper.sqlite", "--keys", str(tmp_path / keys)]
-        assert invoke(["second-server", "runs", *words, *books]) == code
+        store = ["--database", f"sqlite:///{tmp_path}/helper.sqlite", "--keys", str(tmp_path / keys)]
+        assert invoke(["second-server", "runs", *words, *store]) == code
         told = capsys.readouterr()
         return told.out if code == 0 else " ".join(told.err.split())
 
@@ -87,8 +87,8 @@ class TestMetrics:
             with opened(place) as helped:
                 leader = Leader(real(), helped)
                 leader.ask(0, [leader.masked(user, 0)[0] for user in range(users)])
-                expires = helped.books.runs()[0].expires - 1_800_000_000
-                made = self.scraped(helped, helped.books._database)
+                expires = helped.store.runs()[0].expires - 1_800_000_000
+                made = self.scraped(helped, helped.store._database)
                 assert 'quoron_second_server_run_rounds_answered{run="trial"} 1\n' in made
                 assert 'quoron_second_server_runs{state="open"} 1\n' in made
                 assert f'quoron_second_server_run_keys_seconds_left{{run="trial"}} {expires}\n' in made
@@ -97,15 +97,15 @@ class TestMetrics:
 
     def test_it_serves_the_coordinators_alarms_and_the_metrics_of_its_own_faults(self, tmp_path: Path) -> None:
         with opened(tmp_path) as helped:
-            made = self.scraped(helped, helped.books._database)
-            assert self.scraped(helped, helped.books._database, "alarms.yml") == ALARMS.read_text(encoding="utf-8")
+            made = self.scraped(helped, helped.store._database)
+            assert self.scraped(helped, helped.store._database, "alarms.yml") == ALARMS.read_text(encoding="utf-8")
         own = ("database-away", "disk-full", "clock-jumped", "certificate-ends", "wrong-key", "keys-stay")
         for name in set.union(*(BY_NAME[fault].metrics for fault in own)):
             assert f"\n{name}" in made, name
 
     def test_health_is_that_keys_end_in_time(self, tmp_path: Path) -> None:
         with opened(tmp_path) as helped:
-            assert self.scraped(helped, helped.books._database, "healthz") == "serving\n"
+            assert self.scraped(helped, helped.store._database, "healthz") == "serving\n"
             with pytest.raises(urllib.error.HTTPError, match="503") as found:
-                self.scraped(helped, helped.books._database, "healthz", on_time=False)
+                self.scraped(helped, helped.store._database, "healthz", on_time=False)
             found.value.close()

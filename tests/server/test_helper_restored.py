@@ -10,11 +10,11 @@ import pytest
 from quoron.cli.app import invoke
 from quoron_privacy.errors import LedgerError, LedgerUnavailable
 from quoron_privacy.two_servers.noise import FIRST
-from quoron_server.books.database import Database
 from quoron_server.second_server.keys import Keys
 from quoron_server.second_server.runs import Refused
 from quoron_server.service import helping
 from quoron_server.service.helping import Helping, ServerDisagrees
+from quoron_server.storage.database import Database
 from server.helper_scene import LEADER, Leader, opened, plan_of, real, request
 
 
@@ -32,7 +32,7 @@ def put_back(place: Path, kept: Path) -> None:
 
 @pytest.fixture
 def leader(tmp_path: Path) -> Leader:
-    """A run of two lists, of whose books before either there is a copy in "kept"."""
+    """A run of two lists, of whose store before either there is a copy in "kept"."""
     with opened(tmp_path) as helped:
         made = Leader(real(), helped)
     copied(tmp_path, tmp_path / "kept")
@@ -65,17 +65,17 @@ def test_a_run_ends_whoever_asks_first_and_however_the_database_is_put_back_afte
 def test_a_database_that_is_taken_for_all_that_there_is_ends_its_runs(
     leader: Leader, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    books = ["second-server", "runs", "--database", f"sqlite:///{tmp_path}/helper.sqlite"]
+    store = ["second-server", "runs", "--database", f"sqlite:///{tmp_path}/helper.sqlite"]
     (tmp_path / "helper.sqlite-acknowledged").unlink()
     with pytest.raises(LedgerError, match="the file was copied"), opened(tmp_path):
         pass
-    assert invoke([*books, "--restored"]) == 0
+    assert invoke([*store, "--restored"]) == 0
     assert "Ended: trial." in capsys.readouterr().out
     with opened(tmp_path) as leader.helped:
         assert leader.helped.keys.read("trial") is None
         with pytest.raises(Refused, match=r"which is restored: its keys are destroyed. The second server's database"):
             leader.ask(2, [])
-    assert invoke(books) == 0
+    assert invoke(store) == 0
     assert capsys.readouterr().out.startswith("trial  restored")
 
 
@@ -93,7 +93,7 @@ def test_a_reply_without_end_is_left_before_it_fills_the_coordinators_memory(
 def test_a_reply_whose_number_was_not_noted_is_noted_before_it_is_sent(
     leader: Leader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A full disk, or a kill, between the books and the keys' folder: else a backup of before it passed for new."""
+    """A full disk, or a kill, between the store and the keys' folder: else a backup of before it passed for new."""
 
     def full(*_: object) -> None:
         raise LedgerUnavailable("no space left on device")

@@ -9,9 +9,9 @@ from quoron_privacy.errors import BudgetExceeded, ConfigError, LedgerError, RunE
 from quoron_privacy.noise.streams import SecureNoise, SeededNoise, StartedNoise
 from quoron_server import rounds
 from quoron_server.algorithms.slots import partition
-from quoron_server.books.ledger import Ledger, digest
 from quoron_server.plan import Budget
 from quoron_server.rounds import run
+from quoron_server.storage.ledger import Ledger, digest
 
 NAME = "one-pass-dp-sgd"
 
@@ -207,13 +207,13 @@ class Watching(Quadratic):
 
 
 def second_broadcast(path, engine):
-    """What everybody is sent after round 0, by books with one key."""
-    with Ledger.create(path, plan="{}", config_digest="", noise_key=b"k" * 32) as books:
-        run(make(NAME), engine, books, SecureNoise(b"k" * 32))
+    """What everybody is sent after round 0, by a store with one key."""
+    with Ledger.create(path, plan="{}", config_digest="", noise_key=b"k" * 32) as store:
+        run(make(NAME), engine, store, SecureNoise(b"k" * 32))
     return engine.points[1]
 
 
-def learnt_from_restored_books(tmp_path):
+def learnt_from_a_restored_store(tmp_path):
     """(difference of two broadcasts, what one user's clipped answer puts into them)."""
     p, full = make(NAME).parameters, Watching()
     whole = second_broadcast(tmp_path / "whole.sqlite", full)
@@ -245,16 +245,16 @@ class Guessing(Watching):
 
 
 def releases_of_a_guess(tmp_path, by):
-    """What round 0 released, then what it released of books put back to its start: the guess is right, or off by so."""
+    """What round 0 released, then what it released of a store put back to its start: the guess is right, or off."""
     honest = Guessing()
     answer = -0.2 * honest.centres[partition(seed=make(NAME).plan.seed, users=make(NAME).plan.problem.users)[0]]
     first = second_broadcast(tmp_path / f"first-{by}.sqlite", honest)
     return first, second_broadcast(tmp_path / f"second-{by}.sqlite", Guessing(answer + by))
 
 
-def test_books_restored_in_mid_run_and_one_absence_show_no_answer(tmp_path):
+def test_a_store_restored_in_mid_run_and_one_absence_show_no_answer(tmp_path):
     """Nor does the same answer show itself: what was not committed is not drawn again, nor what was."""
-    difference, answer = learnt_from_restored_books(tmp_path)
+    difference, answer = learnt_from_a_restored_store(tmp_path)
     assert not np.allclose(difference, answer, rtol=1e-3)
     (tmp_path / "same").mkdir()
     same = [second_broadcast(tmp_path / "same" / f"{n}.sqlite", Watching()) for n in range(2)]
@@ -262,7 +262,7 @@ def test_books_restored_in_mid_run_and_one_absence_show_no_answer(tmp_path):
 
 
 @pytest.mark.parametrize("by", [0.0, 0.125])
-def test_no_release_of_restored_books_tells_a_colluder_that_its_guess_was_right(by, tmp_path):
+def test_no_release_of_a_restored_store_tells_a_colluder_that_its_guess_was_right(by, tmp_path):
     """The sums are equal where the guess is right: noise that followed from them would be, too, and so the releases."""
     first, second = releases_of_a_guess(tmp_path, by)
     assert not np.any(first == second)
@@ -270,12 +270,12 @@ def test_no_release_of_restored_books_tells_a_colluder_that_its_guess_was_right(
 
 def test_a_secret_of_the_start_that_were_always_the_same_would_show_an_answer_and_a_right_guess(tmp_path, monkeypatch):
     monkeypatch.setattr(StartedNoise, "fresh", classmethod(lambda cls, source: cls(source, "fixed")))
-    np.testing.assert_allclose(*learnt_from_restored_books(tmp_path), rtol=1e-6)
+    np.testing.assert_allclose(*learnt_from_a_restored_store(tmp_path), rtol=1e-6)
     np.testing.assert_array_equal(*releases_of_a_guess(tmp_path, 0.0))
     assert not np.array_equal(*releases_of_a_guess(tmp_path, 0.125))
 
 
-def test_every_start_draws_a_secret_of_its_own_that_is_in_no_book(tmp_path, monkeypatch):
+def test_every_start_draws_a_secret_of_its_own_that_is_in_no_store(tmp_path, monkeypatch):
     nonces, fresh = [], StartedNoise.fresh
 
     def noted(source):
@@ -290,10 +290,10 @@ def test_every_start_draws_a_secret_of_its_own_that_is_in_no_book(tmp_path, monk
                 raise KeyboardInterrupt
             return super().ask(question)
 
-    books = tmp_path / "books.sqlite"
+    store = tmp_path / "books.sqlite"
     with pytest.raises(KeyboardInterrupt):
-        second_broadcast(books, Dying())
-    with pytest.raises(KeyboardInterrupt), Ledger.open(books) as ledger:
+        second_broadcast(store, Dying())
+    with pytest.raises(KeyboardInterrupt), Ledger.open(store) as ledger:
         run(make(NAME), Dying(), ledger, SecureNoise(b"k" * 32))
     written = b"".join(path.read_bytes() for path in tmp_path.iterdir())
     assert b"k" * 32 in written  # the key is there: it was looked for in the right place
@@ -324,16 +324,16 @@ def interrupted(name, path, stops):
     """
     engine, prefixes = Stopped(*stops), []
     for start in range(len(stops) + 1):
-        books = Ledger.open(path) if start else Ledger.create(path, plan="{}", config_digest="", noise_key=b"k" * 32)
-        with books:
+        store = Ledger.open(path) if start else Ledger.create(path, plan="{}", config_digest="", noise_key=b"k" * 32)
+        with store:
             try:
-                run(make(name), engine, books, SecureNoise(b"k" * 32))
+                run(make(name), engine, store, SecureNoise(b"k" * 32))
             except KeyboardInterrupt:
-                prefixes.append([event for event in books.events() if event["round"] < stops[0]])
-                prefixes[-1].append(books.resume_point())
+                prefixes.append([event for event in store.events() if event["round"] < stops[0]])
+                prefixes[-1].append(store.resume_point())
             else:
-                totals = books.spent()
-                assert [event["round"] for event in books.events()] == list(range(make(name).plan.cost.rounds))
+                totals = store.spent()
+                assert [event["round"] for event in store.events()] == list(range(make(name).plan.cost.rounds))
     asked: dict[int, list[str]] = {}
     for question in engine.questions:
         asked.setdefault(question.round, []).append(digest(replace(question, drawn=False)))
@@ -360,6 +360,6 @@ def test_noise_drawn_ahead_is_the_noise_of_the_start(name, ahead, tmp_path, monk
     state = algorithm.init()
     while (question := algorithm.request(state, source)) is not None:
         state = algorithm.update(state, engine.ask(question), source).state
-    with Ledger.create(tmp_path / "books.sqlite", plan="{}", config_digest="", noise_key=b"11") as books:
-        model = run(make(name), Quadratic(), books, SeededNoise(11), simulation=True)
+    with Ledger.create(tmp_path / "books.sqlite", plan="{}", config_digest="", noise_key=b"11") as store:
+        model = run(make(name), Quadratic(), store, SeededNoise(11), simulation=True)
     np.testing.assert_array_equal(model, algorithm.model(state))

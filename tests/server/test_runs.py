@@ -15,10 +15,10 @@ from quoron_privacy.errors import BudgetExceeded, OtherVersion
 from quoron_privacy.noise.streams import SeededNoise
 from quoron_server import runs, serial
 from quoron_server.algorithm import names_of
-from quoron_server.books.database import Database
-from quoron_server.books.ledger import Ledger
-from quoron_server.books.lifetime_ledger import PopulationLedger
 from quoron_server.runs import Run, charge_of
+from quoron_server.storage.database import Database
+from quoron_server.storage.ledger import Ledger
+from quoron_server.storage.lifetime_ledger import PopulationLedger
 
 ROOT = Path(__file__).parent.parent.parent
 PLAN = make_plan("one-pass-dp-sgd")

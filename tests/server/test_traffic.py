@@ -23,7 +23,7 @@ from quoron_client.protocol.questions import (
 from quoron_client.protocol.smoothing import Convolution
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_server import traffic as traffic_module
-from quoron_server.books.ledger import Ledger
+from quoron_server.storage.ledger import Ledger
 from quoron_server.traffic import FRAME, WINDOWS, encoded, round_bytes, traffic
 
 USERS, RUN, SECONDS = 5, "a-run", 60

@@ -20,13 +20,12 @@ from quoron_privacy.errors import LedgerUnavailable
 from quoron_privacy.noise.streams import SecureNoise
 from quoron_privacy.two_servers.noise import Entry, next_chain
 from quoron_protos.v1 import helper_pb2 as pb
-from quoron_server.books.database import Database
 from quoron_server.plan import RunPlan
 from quoron_server.runs import Run
 from quoron_server.second_server import runs
-from quoron_server.second_server.books import RunBooks
 from quoron_server.second_server.keys import Keys
 from quoron_server.second_server.runs import Helped, UnknownRun
+from quoron_server.second_server.store import HelpedRunStore
 from quoron_server.service import helping
 from quoron_server.service.helping import (
     SUMS,
@@ -40,6 +39,7 @@ from quoron_server.service.helping import (
 )
 from quoron_server.service.sessions import Sealed
 from quoron_server.specification import RunSpecification
+from quoron_server.storage.database import Database
 from server.helper_scene import LEADER, PLANNED, SIGNING, Leader, key_of, opened, plan_of, real, request
 
 USERS, KILLS = 20, 20
@@ -171,7 +171,7 @@ class Linked(Helping):
 
 @dataclass
 class Second:
-    """A helper that comes back from its books after every kill."""
+    """A helper that comes back from its store after every kill."""
 
     place: Path
     moments: Moments | None = None
@@ -185,7 +185,7 @@ class Second:
                 self.moments.database = self.database
         try:
             if self.helped is None:
-                self.helped = Helped(RunBooks(self.database), Keys(self.place / "keys"), SIGNING, threads=1)
+                self.helped = Helped(HelpedRunStore(self.database), Keys(self.place / "keys"), SIGNING, threads=1)
             return work(self.helped)
         except Killed:
             self.end()
@@ -266,12 +266,12 @@ def test_twenty_kills_at_its_writes_change_no_bit_and_no_list(
     assert moments.kills == KILLS
     np.testing.assert_array_equal(model, undisturbed)
     with Database(f"sqlite:///{place}/helper.sqlite") as database:
-        lists = RunBooks(database).lists("trial")
+        lists = HelpedRunStore(database).lists("trial")
     assert [each.round for each in lists] == list(range(6))
     assert [each.chain for each in lists] == [row["chain"] for row in sorted(rows, key=lambda row: row["round"])]
 
 
-def test_after_a_rounds_commit_the_books_hold_neither_its_sum_nor_an_answer(begun: Any, tmp_path: Path) -> None:
+def test_after_a_rounds_commit_the_store_holds_neither_its_sum_nor_an_answer(begun: Any, tmp_path: Path) -> None:
     """Twin 25."""
     place = copied(begun, tmp_path / "all")
     _, rows = carried_out(place, begun)
@@ -343,7 +343,7 @@ def test_a_list_that_the_helper_has_answered_is_what_the_round_is_whoever_is_her
 
 
 def test_who_is_left_out_is_in_no_sum_and_labels_the_coordinators_noise(begun: Any, tmp_path: Path) -> None:
-    """Twin 12's sibling: a helper that leaves a user out once, and not after the coordinator's books were put back,
+    """Twin 12's sibling: a helper that leaves a user out once, and not after the coordinator's store was put back,
     would get the difference of two sums under one noise."""
     _, specification, plan, _, clients = begun
     first = int(_first_question(run_of(specification, plan)).cohort[0])

@@ -30,8 +30,8 @@ from quoron_client.data.encoding import (
 from quoron_client.losses import make_loss
 from quoron_privacy.counts.data_quality import DataQuality
 from quoron_privacy.errors import ConfigError, QuoronError, UsageError
-from quoron_server.books.ledger import Ledger
 from quoron_server.plan import PREFACE
+from quoron_server.storage.ledger import Ledger
 
 pytestmark = pytest.mark.usefixtures("ledger")
 

@@ -9,8 +9,8 @@ import pytest
 
 from quoron.releases.bounds import find_bounds
 from quoron_privacy.errors import BudgetExceeded
-from quoron_server.books.database import Database
-from quoron_server.books.lifetime_ledger import PopulationLedger
+from quoron_server.storage.database import Database
+from quoron_server.storage.lifetime_ledger import PopulationLedger
 
 pytestmark = pytest.mark.usefixtures("own_ledger")
 USERS = 3000

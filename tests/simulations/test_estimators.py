@@ -29,7 +29,7 @@ from quoron.sklearn import (
 from quoron.training import arrays, lifetime
 from quoron.training.arrays import labels_in_range, owners, table_of
 from quoron_privacy.errors import BudgetExceeded, ConfigError, DataError, Infeasible
-from quoron_server.books.lifetime_ledger import Charge
+from quoron_server.storage.lifetime_ledger import Charge
 from quoron_server.wording import sentence
 
 QUICK: dict[str, Any] = {"epsilon": 8.0, "delta": 1e-5, "algorithm": "dp-sgd-wor", "rounds": 3}

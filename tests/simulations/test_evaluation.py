@@ -30,8 +30,8 @@ from quoron_privacy.counts.held_out import HeldOut
 from quoron_privacy.errors import BudgetExceeded, ConfigError, DataError, Infeasible, RunError
 from quoron_privacy.noise.streams import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.books.ledger import Ledger
 from quoron_server.plan import EVALUATED
+from quoron_server.storage.ledger import Ledger
 from quoron_server.wording import ReleaseGuarantee
 
 USERS = 2000
@@ -49,8 +49,8 @@ def train(people: Any, out: Path, **more: Any) -> Any:
 
 
 def charges(ledger: Path) -> list[float]:
-    with lifetime.opened(ledger) as books:
-        return [each.epsilon for each in books.charges("everyone")]
+    with lifetime.opened(ledger) as store:
+        return [each.epsilon for each in store.charges("everyone")]
 
 
 def test_a_run_says_how_good_its_model_is_for_one_charge_and_everywhere(people, ledger, tmp_path, capsys):
@@ -168,10 +168,10 @@ def test_a_model_is_measured_alone_for_a_charge_of_its_own(people, ledger, tmp_p
     for each in (accuracy, per_item):
         assert abs(each.value - right) < 6 * (each.high - each.low) / 3.9
     assert [each for each in found.remarks if "they flatter" in each]
-    with lifetime.opened(ledger) as books:
-        (charge,) = books.charges("others")
+    with lifetime.opened(ledger) as store:
+        (charge,) = store.charges("others")
         assert (charge.epsilon, charge.delta, charge.adjacency) == (2.0, 1e-6, "replace-one")
-        books.limit("others", epsilon=2.5, delta=1e-5)
+        store.limit("others", epsilon=2.5, delta=1e-5)
     with pytest.raises(BudgetExceeded):
         quoron.evaluate(model, people, user="who", epsilon=2.0, **keep)
     people.to_csv(tmp_path / "people.csv", index=False)

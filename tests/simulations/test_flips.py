@@ -15,7 +15,7 @@ import pytest
 import quoron
 from quoron.training import lifetime
 from quoron_privacy.errors import QuoronError
-from quoron_server.books.ledger import Ledger
+from quoron_server.storage.ledger import Ledger
 from row_files import described, in_buckets, little, rows
 
 USERS = 120

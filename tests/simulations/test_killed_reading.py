@@ -18,7 +18,7 @@ from dying import Moment
 from patients import patients
 from quoron.cli.app import invoke
 from quoron.training import lifetime
-from quoron_server.books.ledger import Ledger
+from quoron_server.storage.ledger import Ledger
 
 USERS, ROUNDS = 1000, 3
 TABLE = """

@@ -22,10 +22,10 @@ from operators import reaching
 from quoron.config import parse
 from quoron.engine.processors import free_port
 from quoron.federation.folder import Folder
-from quoron_server.books.backup import accept
-from quoron_server.books.database import Database
-from quoron_server.books.ledger import Ledger
-from quoron_server.books.lifetime_ledger import PopulationLedger
+from quoron_server.storage.backup import accept
+from quoron_server.storage.database import Database
+from quoron_server.storage.ledger import Ledger
+from quoron_server.storage.lifetime_ledger import PopulationLedger
 from simulations.test_local import TABLE
 
 programs = pytest.mark.programs
@@ -224,7 +224,7 @@ def test_a_federation_that_is_kept_carries_out_a_run_for_real(tmp_path: Path) ->
         assert "complete" in said(tmp_path, *operator, "watch", "trial")
         assert "stopped" in said(tmp_path, "local", "stop", *where)
         assert not place.runs
-        with Database(place.books) as database:
+        with Database(place.store) as database:
             assert [row["kind"] for row in PopulationLedger(database).rows()] == ["submit", "charge", "release", "end"]
         said(tmp_path, *start, *where, "--workers", 2)
         assert (place.client(6) / "key.pem").read_bytes() == keys
@@ -303,10 +303,10 @@ def test_every_kind_of_question_has_the_bits_of_the_inline_engine(name: str, tmp
 
 
 @pytest.mark.parametrize("kills", [pytest.param(4, marks=programs), pytest.param(40, marks=pytest.mark.slow)])
-def test_clients_and_coordinator_that_are_killed_in_a_row_leave_whole_books_and_the_same_bits(
+def test_clients_and_coordinator_that_are_killed_in_a_row_leave_a_whole_store_and_the_same_bits(
     kills: int, tmp_path: Path
 ) -> None:
-    """Books that hold together, one charge, every round committed once; what was committed is what comes of it."""
+    """A store that holds together, one charge, every round committed once; what was committed is what comes of it."""
     text = MADE_UP.replace("rounds = 3", f"rounds = {3 * kills}").replace("users = 12", "users = 8")
     draw = random.Random(kills)
     with command(tmp_path, *ordered(tmp_path, text, "service:workers=4,slow=100%:300ms")) as simulation:

@@ -28,8 +28,8 @@ from quoron_privacy.accounts import gdp
 from quoron_privacy.counts import data_quality
 from quoron_privacy.counts.data_quality import DataQuality, Shares
 from quoron_privacy.noise.streams import SecureNoise
-from quoron_server.books.ledger import Ledger
 from quoron_server.plan import PREFACE
+from quoron_server.storage.ledger import Ledger
 
 USERS = 1000
 COLUMNS: dict[str, Any] = {"user": "who", "label": "ill", "columns": {"numeric": {"age": (0, 100), "dose": (0, 5)}}}
@@ -229,7 +229,7 @@ def test_of_many_users_some_are_drawn_in_secret_and_nobody_else_is_looked_at(
 
 
 def test_a_look_has_noise_of_its_start_and_the_runs_key_says_nothing_of_it(people, ledger, tmp_path, monkeypatch):
-    """Books that are restored release another copy: noise of the key's would be the same in both."""
+    """A store that is restored releases another copy: noise of the key's would be the same in both."""
     fresh, keys = SecureNoise.fresh, []
 
     def noting(cls: Any = None) -> SecureNoise:

@@ -27,9 +27,9 @@ from quoron_client.protocol.wire import answer_from_wire, question_to_wire
 from quoron_privacy.noise.streams import SeededNoise
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.books.ledger import Ledger
 from quoron_server.rounds import run
 from quoron_server.specification import RunSpecification, describe, make_plan
+from quoron_server.storage.ledger import Ledger
 
 USERS, ITEMS = 3000, 4
 MANY = {"local-model": 8_000}  # users that it needs

@@ -8,7 +8,7 @@ import pytest
 from quoron.releases.mean import PrivateMean, mean
 from quoron.training.lifetime import opened
 from quoron_privacy.errors import BudgetExceeded, NothingReleased
-from quoron_server.books.lifetime_ledger import PopulationLedger
+from quoron_server.storage.lifetime_ledger import PopulationLedger
 
 USERS = np.random.default_rng(0).normal([3.0, -1.0, 0.0, 0.5, 2.0], 0.05, size=(20_000, 5))
 TRUTH = USERS.mean(axis=0)

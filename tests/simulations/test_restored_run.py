@@ -12,7 +12,7 @@ from quoron.cli.app import invoke
 from quoron.training import lifetime
 from quoron_privacy.accounts.lifetime import Charge
 from quoron_privacy.errors import LedgerError
-from quoron_server.books.ledger import Ledger
+from quoron_server.storage.ledger import Ledger
 
 
 @pytest.fixture

@@ -201,7 +201,7 @@ class TestMemory:
         run.carry_out(prepared, claim(summed, "trial"))
         assert charges(prepared) == 1
 
-    def test_for_the_state_in_the_books_is_made_sure_of_before_the_charge(
+    def test_for_the_state_in_the_store_is_made_sure_of_before_the_charge(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         config = charged_in(tmp_path, written(tmp_path, 2000, 5))
@@ -250,7 +250,7 @@ privacy = {{ epsilon = 1.0, delta = 1e-6 }}
 
 
 def charged_in(folder: Path, path: Path | str) -> configs.Config:
-    """A run on a table, charged to books of its own."""
+    """A run on a table, charged to a store of its own."""
     config = configs.parse(
         CONFIG.format(path=path) + 'algorithm = { name = "one-pass-dp-sgd", options = { rounds = 3 } }'
     )

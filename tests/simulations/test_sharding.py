@@ -38,8 +38,8 @@ from quoron_privacy.noise.streams import SecureNoise, StartedNoise
 from quoron_privacy.release import Sums
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.slots import partition
-from quoron_server.books.ledger import Ledger
 from quoron_server.rounds import Engine
+from quoron_server.storage.ledger import Ledger
 from row_files import RULES, described, in_buckets, rows
 
 pytestmark = pytest.mark.usefixtures("planned_once")
@@ -290,7 +290,7 @@ KILLER = textwrap.dedent(
     import os, signal, sys
     from pathlib import Path
     from quoron.engine.processes import Worker
-    from quoron_server.books.ledger import Ledger
+    from quoron_server.storage.ledger import Ledger
     from quoron.__main__ import main
 
     born, begin = [], Worker.__init__

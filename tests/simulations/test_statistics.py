@@ -26,8 +26,8 @@ from quoron_privacy.accounts import gdp
 from quoron_privacy.errors import BudgetExceeded, DataError, Infeasible, NothingReleased
 from quoron_privacy.means import private_range
 from quoron_privacy.noise.streams import SecureNoise
-from quoron_server.books.database import Database
-from quoron_server.books.lifetime_ledger import PopulationLedger
+from quoron_server.storage.database import Database
+from quoron_server.storage.lifetime_ledger import PopulationLedger
 
 pytestmark = pytest.mark.usefixtures("own_ledger")
 USERS = 3000

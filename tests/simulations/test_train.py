@@ -31,9 +31,9 @@ from quoron_client.data.items import ItemBatch
 from quoron_client.protocol.questions import AverageGradient, Question
 from quoron_privacy.errors import BudgetExceeded, ConfigError, DataError, LedgerError, RunError
 from quoron_privacy.noise.streams import SecureNoise, SeededNoise, StartedNoise
-from quoron_server.books import lifetime_ledger
-from quoron_server.books.database import Database
-from quoron_server.books.ledger import Ledger
+from quoron_server.storage import lifetime_ledger
+from quoron_server.storage.database import Database
+from quoron_server.storage.ledger import Ledger
 
 COLUMNS: dict[str, Any] = {"user": "who", "label": "ill", "columns": {"numeric": {"age": (0, 100), "dose": (0, 5)}}}
 QUICK = {"epsilon": 8.0, "delta": 1e-5, "algorithm": "dp-sgd-wor", "settings": ["algorithm.options.rounds=3"]}

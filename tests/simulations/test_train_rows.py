@@ -27,9 +27,9 @@ from quoron_privacy.means.clipping import ClippedSum
 from quoron_privacy.noise.streams import SecureNoise, SeededNoise
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.optimisers import Scheduled
-from quoron_server.books.ledger import Ledger
 from quoron_server.parameters import Kind
 from quoron_server.plan import Privacy
+from quoron_server.storage.ledger import Ledger
 from quoron_server.wording import SEEDED, TEXTS, sentence
 
 USERS = 6

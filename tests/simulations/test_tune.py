@@ -32,8 +32,8 @@ from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.errors import Infeasible, NothingReleased, OtherVersion
 from quoron_privacy.noise.streams import NoiseSource, SecureNoise, SeededNoise
 from quoron_privacy.selection.trials import Trials
-from quoron_server.books.ledger import Ledger
-from quoron_server.books.lifetime_ledger import PopulationLedger
+from quoron_server.storage.ledger import Ledger
+from quoron_server.storage.lifetime_ledger import PopulationLedger
 
 USERS = 1500
 FEW = {"n_trials": 4.0}

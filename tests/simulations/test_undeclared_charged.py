@@ -24,9 +24,9 @@ from quoron_client.data.users import Numbering
 from quoron_privacy.counts.held_out import HeldOut
 from quoron_privacy.counts.private_bounds import EstimatedBounds
 from quoron_privacy.errors import ConfigError, DataError, NothingReleased, OtherVersion, RunError
-from quoron_server.books.ledger import Ledger
-from quoron_server.books.lifetime_ledger import PopulationLedger
 from quoron_server.plan import ESTIMATES, PLANNED, PREFACE
+from quoron_server.storage.ledger import Ledger
+from quoron_server.storage.lifetime_ledger import PopulationLedger
 from undeclared import TABLE, charges, crowd, estimates, train
 
 

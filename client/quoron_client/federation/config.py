@@ -101,7 +101,7 @@ class ClientConfig(Owner):
     insecure_anywhere: bool = False
     client_name: str | None = None
     second_server_key: Path | None = None  # long-lived and public, of two servers' second, from its own operator
-    other_books: bool = False  # the coordinator's are older than, or others than, those seen, and that is all there is
+    other_database: bool = False  # the coordinator's is older than the one seen, or another, and all there is
     retry_seconds: float = field(default=0.5)  # before the first attempt to connect again; doubles up to a minute
 
     def __post_init__(self) -> None:

@@ -7,7 +7,7 @@ What is done, in this order, and done again to the same end where it was interru
 
 | what                                                            | how                                              |
 | --------------------------------------------------------------- | ------------------------------------------------ |
-| every run, answer and coordinator's books in the record          | erased, in the transaction that says "has left"  |
+| every run, answer and coordinator's store in the record          | erased, in the transaction that says "has left"  |
 | the key, if it is given                                         | overwritten and removed: nobody is this user     |
 | the certificate, if it is given                                 | removed                                          |
 
@@ -61,7 +61,7 @@ class Receipt:
                 f"This user has left, at {left.time}. Nothing is answered with {self.record} any more.",
                 "",
                 "Erased:",
-                f"  {left.runs} runs, {left.answers} answers and {left.books} coordinators' books in the record",
+                f"  {left.runs} runs, {left.answers} answers and {left.books} coordinators' stores in the record",
                 *(f"  {file}" for file in self.files),
                 "",
                 "Stays:",
@@ -80,7 +80,7 @@ def would_erase(record: Path, *, certificate: Path | None = None, key: Path | No
     """Return what `leave` would erase, as lines. ConfigError without a record, IdentityError for an unreadable file."""
     _check(record, certificate, key)
     files = [str(path) for path in (key, certificate) if path is not None]
-    return [f"all that {record} has kept of runs, answers and coordinators' books", *files]
+    return [f"all that {record} has kept of runs, answers and coordinators' stores", *files]
 
 
 def leave(record: Path, *, certificate: Path | None = None, key: Path | None = None) -> Receipt:

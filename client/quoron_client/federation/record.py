@@ -32,7 +32,7 @@ answer, as if away (docs/privacy/lifetime.md#ol1).
 How the file survives crashes, and is distinguished from an older copy of itself, is in `record_file`. A record that
 lacks a run which a coordinator says this key has agreed to is refused by name. An owner without another record declares
 so (`anew`): runs that coordinators report are then entered as spent, by everybody. In turn the record keeps what it has
-seen of each coordinator's books, and refuses older ones by name.
+seen of each coordinator's store, and refuses an older one by name.
 
 Answers may be functions of the owner's data, so the file is its owner's alone, and answers are erased when the run has
 ended. Without the file these protections are lost: keep it with the data. For an owner who leaves (`leave`) everything
@@ -43,18 +43,18 @@ The runs in a client's record: what was agreed to, and what a silo's account sho
 
 All of it belongs to a transaction of `Record`, whose tables these are.
 
-Which books a coordinator says that it keeps, and whether they are older than what this client has seen of them.
+Which store a coordinator says that it keeps, and whether it is older than what this client has seen of it.
 
     >>> word, head = "0" * 16, "a" * 64
-    >>> claim = BooksClaim((word,), rows=7, head=head, then=head, charged=frozenset())
+    >>> claim = StoreClaim((word,), rows=7, head=head, then=head, charged=frozenset())
     >>> print(objection(Seen(word, word, 7, head), claim, 7))
     None
     >>> print(objection(Seen(word, word, 8, head), claim, 8))
     7 rows of the lifetime ledger, where this client saw 8
 
-Books have a random word from their beginning, and one more each time they are restored: the last is their incarnation.
-Within one, rows of the lifetime ledger are only ever added, and each row's hash depends on all before it. Books that
-were restored, and say so, may have fewer: they must know every run that this client has been charged for.
+A store has a random word from its beginning, and one more each time it is restored: the last is its incarnation.
+Within one, rows of the lifetime ledger are only ever added, and each row's hash depends on all before it. A store that
+was restored, and says so, may have fewer: it must know every run that this client has been charged for.
 
 A coordinator that lies can keep this client away, and lower nothing: its own record decides what it answers.
 """
@@ -108,13 +108,13 @@ class Charge:
     answered: Mask
 
 
-def enter(database: sqlite3.Connection, agreement: Agreement, *, books: str | None, people: int) -> None:
+def enter(database: sqlite3.Connection, agreement: Agreement, *, store: str | None, people: int) -> None:
     """Somebody is charged for an agreement, which may be new, among so many people that there are."""
     a, time = agreement, f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S}+00:00"
     database.execute(
         "INSERT INTO runs (run, terms, epsilon, delta, participations, books, agreed, people, promise, charged) "
         "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, 1) ON CONFLICT DO UPDATE SET charged = 1, people = excluded.people",
-        (a.run, a.terms, a.epsilon, a.delta, a.participations, books, time, people, a.promise),
+        (a.run, a.terms, a.epsilon, a.delta, a.participations, store, time, people, a.promise),
     )
 
 
@@ -152,10 +152,10 @@ def end(database: sqlite3.Connection, run: str, *, begun: bool) -> None:
     record_file.close(database, run, release=release)
 
 
-def release(database: sqlite3.Connection, begun: set[str], *, books: str | None, before: int) -> None:
-    """Nobody is charged for runs of these books, up to this number, that were not answered and have not begun."""
+def release(database: sqlite3.Connection, begun: set[str], *, store: str | None, before: int) -> None:
+    """Nobody is charged for runs of this store, up to this number, that were not answered and have not begun."""
     query = "SELECT run FROM runs WHERE charged AND NOT ended AND NOT everybody AND books = ? AND rowid <= ?"
-    for (run,) in database.execute(query, (books, before)).fetchall():
+    for (run,) in database.execute(query, (store, before)).fetchall():
         share = Share.of(database, run)
         if run not in begun and not share.given:
             Share(np.zeros_like(share.charged), share.answered, share.counts, 0).write(database, run)
@@ -180,8 +180,8 @@ _WORD, _HASH = re.compile("[0-9a-f]{16}"), re.compile("[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True)
-class BooksClaim:
-    """What a coordinator says of its books."""
+class StoreClaim:
+    """What a coordinator says of its store."""
 
     incarnations: tuple[str, ...]  # from the first
     rows: int  # of the lifetime ledger
@@ -190,7 +190,7 @@ class BooksClaim:
     charged: frozenset[int] | None  # marks of runs charged to this client's group; None if not all were reported
 
     @classmethod
-    def read(cls, message: federation.Books) -> "BooksClaim":
+    def read(cls, message: federation.Books) -> "StoreClaim":
         """As it came. WireError for what cannot be."""
         words, charged = tuple(message.incarnations), message.charged
         if (
@@ -201,19 +201,19 @@ class BooksClaim:
             or (message.then and _HASH.fullmatch(message.then) is None)
             or len(charged) > MOST_TOLD
         ):
-            raise WireError("Expected to hear which books these are, got something else.")
+            raise WireError("Expected to hear which database this is, got something else.")
         return cls(
             words, message.rows, message.head, message.then, None if len(charged) == MOST_TOLD else frozenset(charged)
         )
 
     def lacks(self, runs: Iterable[str]) -> list[str]:
-        """Return those of `runs` that are not charged in these books, as far as is known."""
+        """Return those of `runs` that are not charged in this store, as far as is known."""
         return [] if self.charged is None else [run for run in runs if run_mark(run) not in self.charged]
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What a client has seen of a coordinator's books."""
+    """What a client has seen of a coordinator's store."""
 
     root: str  # the word with which they began
     incarnation: str
@@ -221,13 +221,13 @@ class Seen:
     head: str
 
 
-def objection(seen: Seen, claim: BooksClaim, named: int) -> str | None:
-    """In which way books are older than, or others than, those that were seen; None if they are neither.
+def objection(seen: Seen, claim: StoreClaim, named: int) -> str | None:
+    """In which way a store is older than the one that was seen, or another; None if it is neither.
 
     `named` is the number of rows of which the hash was asked.
     """
     if claim.incarnations[0] != seen.root:
-        return f"others, which began as {claim.incarnations[0]}"
+        return f"another, which began as {claim.incarnations[0]}"
     if seen.incarnation not in claim.incarnations:
         return f"incarnation {claim.incarnations[-1]}, which comes from before that or beside it"
     if seen.incarnation != claim.incarnations[-1]:
@@ -244,7 +244,7 @@ def rows_seen(database: sqlite3.Connection, place: str) -> int:
     return int(database.execute("SELECT max(rows) FROM books WHERE place = ?", (place,)).fetchone()[0] or 0)
 
 
-def keep(database: sqlite3.Connection, place: str, claim: BooksClaim, named: int, *, other: bool) -> None:
+def keep(database: sqlite3.Connection, place: str, claim: StoreClaim, named: int, *, other: bool) -> None:
     """Write what is said into a client's record, in a transaction of `Record`; LedgerError as `Record.saw`."""
     root = claim.incarnations[0]
     query = "SELECT root, incarnation, rows, head FROM books WHERE root = ? OR place = ? ORDER BY root = ? DESC"
@@ -262,10 +262,10 @@ def keep(database: sqlite3.Connection, place: str, claim: BooksClaim, named: int
         )
     if seen is not None and wrong is not None and not other:
         raise LedgerError(
-            f"Expected the books of coordinator {place} that this client has seen, incarnation "
-            f"{seen.incarnation} of {seen.rows} rows, or newer ones, got {wrong}. The coordinator's books are "
-            "older than what this client saw, or others: its operator puts back the newer ones. If there is "
-            "nothing else, say --accept-other-database: what they have forgotten then counts here alone."
+            f"Expected the database of coordinator {place} that this client has seen, incarnation "
+            f"{seen.incarnation} of {seen.rows} rows, or a newer one, got {wrong}. The coordinator's database is "
+            "older than what this client saw, or another: its operator puts back the newer one. If there is "
+            "nothing else, say --accept-other-database: what it has forgotten then counts here alone."
         )
     if wrong is not None:
         database.execute("DELETE FROM books WHERE place = ?", (place,))
@@ -293,12 +293,12 @@ class Record(AbstractContextManager["Record"]):
     """Open with `Record.open`, close with `close` or by leaving its context."""
 
     def __init__(
-        self, file: RecordFile, epsilon: float, delta: float, *, anew: bool, other_books: bool, settled: bool
+        self, file: RecordFile, epsilon: float, delta: float, *, anew: bool, other_database: bool, settled: bool
     ) -> None:
         self._file, self._database = file, file.database
         self._limits = epsilon, delta
-        self._anew, self._other_books, self._settled = anew, other_books, settled
-        # Of the coordinator's books with which runs are agreed to now, and answered: None where nobody tells.
+        self._anew, self._other_database, self._settled = anew, other_database, settled
+        # Of the coordinator's store with which runs are agreed to now, and answered: None where nobody tells.
         self._root: str | None = None
         self._incarnation: str | None = None
         with file.errors() as database:  # number of the last run that another process agreed to
@@ -313,21 +313,21 @@ class Record(AbstractContextManager["Record"]):
         epsilon: float,
         delta: float,
         anew: bool = False,
-        other_books: bool = False,
+        other_database: bool = False,
         leaving: bool = False,
         settled: bool = False,
     ) -> Self:
         """Return the record in `path`, a new one if there is none, with its owner's lifetime limits, of one person.
 
         `anew` takes it for all that there is, though it is older than its count or than what a coordinator knows;
-        `other_books` takes a coordinator's books for all that there is, though they are older than what was seen. With
+        `other_database` takes a coordinator's store for all that there is, though it is older than what was seen. With
         `settled` nobody is charged, or new: who is, was said when runs were announced, not when somebody is asked.
         LedgerError for a file that is no record, or not whole, or older; and for one of an owner who has left, unless
         it is opened for `leaving`.
         """
         file = RecordFile.connect(path, anew=anew, leaving=leaving)
         try:
-            return cls(file, epsilon, delta, anew=anew, other_books=other_books, settled=settled)
+            return cls(file, epsilon, delta, anew=anew, other_database=other_database, settled=settled)
         except BaseException:
             file.close()
             raise
@@ -391,7 +391,7 @@ class Record(AbstractContextManager["Record"]):
             enter_told(database, lacking)
             if len(known) < MOST_TOLD:
                 begun = {each[0] for each in known} | self._again
-                release(database, begun, books=self._root, before=self._before)
+                release(database, begun, store=self._root, before=self._before)
 
     def _everybody(self) -> Persons:
         """Every person with a number, or the one user."""
@@ -407,14 +407,14 @@ class Record(AbstractContextManager["Record"]):
         with self._file.errors() as database:
             return rows_seen(database, place)
 
-    def saw(self, place: str, claim: BooksClaim, named: int) -> None:
-        """Keep what a coordinator at an address says of its books, after `seen` has `named` rows to it.
+    def saw(self, place: str, claim: StoreClaim, named: int) -> None:
+        """Keep what a coordinator at an address says of its store, after `seen` has `named` rows to it.
 
-        LedgerError for books that are older than, or others than, those that were seen, or that lack a run which is
-        charged here; a record opened for `other_books` takes them, and asks for those runs no more.
+        LedgerError for a store that is older than the one that was seen, or another, or that lacks a run which is
+        charged here; a record opened for `other_database` takes it, and asks for those runs no more.
         """
         with self._file.errors(), self._file.transaction() as database:
-            keep(database, place, claim, named, other=self._other_books)
+            keep(database, place, claim, named, other=self._other_database)
             self._root, self._incarnation = claim.incarnations[0], claim.incarnations[-1]
 
     def leave(self, *, key: str, time: str) -> record_file.Farewell:
@@ -479,7 +479,7 @@ class Record(AbstractContextManager["Record"]):
         new = ~record_file.at(Share.of(database, a.run).charged, those) & record_file.here(database, those)
         new[new] = self._within(record_file.spent(database, those[new], plus=[(a.epsilon, a.delta)], besides=a.run))
         if new.any():
-            enter(database, a, books=self._root, people=people)
+            enter(database, a, store=self._root, people=people)
             record_file.charge(database, a.run, those[new], participations=a.participations)
 
     def promise(self, run: str) -> str | None:
@@ -563,7 +563,7 @@ class Record(AbstractContextManager["Record"]):
         if ended:
             return nobody, "the run has ended"
         if self._is_past(run, round):
-            return nobody, "a later round was answered: the coordinator's books were put back to before it"
+            return nobody, "a later round was answered: the coordinator's database was put back to before it"
         answered = database.execute("SELECT persons FROM answers WHERE run = ? AND round = ?", (run, round)).fetchone()
         if answered is not None and (not further or record_file.are_among(answered[0], asked)):
             return nobody, "the round was already answered, to another question"

@@ -62,7 +62,7 @@ class Farewell:
     key: str  # SHA-256 of the public key, if it is known
     epsilon: float  # spent over all runs, which nothing takes back
     delta: float
-    runs: int  # rows that were erased: runs, what was answered in them, and coordinators' books
+    runs: int  # rows that were erased: runs, what was answered in them, and coordinators' stores
     answers: int
     books: int
 
@@ -83,7 +83,7 @@ def read(database: sqlite3.Connection) -> Farewell | None:
 
 
 def write(database: sqlite3.Connection, key: str, time: str, spent: tuple[float, float]) -> Farewell:
-    """Erase every run, answer and coordinator's books, overwritten by `secure_delete`, and say so."""
+    """Erase every run, answer and coordinator's store, overwritten by `secure_delete`, and say so."""
     counts = [database.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in ("runs", "answers", "books")]
     for table in ("answers", "shares", "runs", "books", "people", "silo"):
         database.execute(f"DELETE FROM {table}")

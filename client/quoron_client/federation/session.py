@@ -29,7 +29,7 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from quoron_client.federation.config import ClientConfig
-from quoron_client.federation.record import BooksClaim, Record
+from quoron_client.federation.record import Record, StoreClaim
 from quoron_client.federation.terms import read_promised
 from quoron_client.protocol import wire
 from quoron_client.protocol.charges import MOST_TOLD, UNASKED
@@ -195,8 +195,8 @@ class _Session:
                 raise WireError(f"Expected a user number below 2^63, got {enrolled.user}.")
             if enrolled.people != several:
                 raise WireError(f"Expected a place for {people:,} people, got one for {max(1, enrolled.people):,}.")
-            agreed, books = _agreed(enrolled), BooksClaim.read(enrolled.books)
-            await asyncio.to_thread(record.saw, place, books, seen)
+            agreed, store = _agreed(enrolled), StoreClaim.read(enrolled.books)
+            await asyncio.to_thread(record.saw, place, store, seen)
             await asyncio.to_thread(record.witness, agreed)
             call, lane = stub.Work(metadata=metadata), _Lane()
             said = asyncio.Lock()  # the parts of an answer go out with nothing between
@@ -418,7 +418,7 @@ def _fatal(error: grpc.aio.AioRpcError, config: ClientConfig, *, welcomed: bool)
         return IdentityError(f"Expected one client with {shown!r} at coordinator {place}, it answers: {said}.")
     if code in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED):
         return IdentityError(f"Expected coordinator {place} to accept {shown!r}, it answers: {said}.")
-    if welcomed:  # it was right once: another version, or books that are restored, may pass by as well
+    if welcomed:  # it was right once: another version, or a store that is restored, may pass by as well
         return None
     if code == grpc.StatusCode.UNIMPLEMENTED:
         return WireError(f"Expected a coordinator of protocol {wire.PROTOCOL} at {place}, it answers: {said}.")

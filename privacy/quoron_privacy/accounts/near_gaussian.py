@@ -30,7 +30,7 @@ SHARES = (0.3, 0.1, 0.03, 0.01, 0.001)  # t, of a run's own δ
 _STEPS = 32  # of the lattice, up to the run's own ε
 _MOST = 5 * _STEPS  # of the lattice
 _FAR = 300.0  # ε beyond which nothing is looked at
-_DIGITS = 4  # of μ, so that the last bits of a library's functions are in no book
+_DIGITS = 4  # of μ, so that no stored number depends on the last bits of a library's functions
 _TRIES = 8  # each of them a last digit more
 
 

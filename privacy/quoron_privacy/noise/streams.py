@@ -275,7 +275,7 @@ class StartedNoise(OtherStreams):
     """A source whose streams depend on a secret of one start of a run, which is kept in memory and nowhere else.
 
     Every start draws independent noise and coins, whatever is answered. So what one drew and did not commit says
-    nothing of what a later one releases, and books that are restored give another run from there, not the noise that
+    nothing of what a later one releases, and a store that is restored gives another run from there, not the noise that
     was shown. A real run that goes on keeps its privacy and what it has committed; a simulation keeps its bits.
     Statements and proofs: docs/privacy/restored-databases.md.
     """

@@ -42,7 +42,7 @@ FIRST = bytes(32)
 def server_mu(spec: MechanismSpec, *, restored: int = 0) -> float:
     """Return μ of what one server, or a party that it shows everything to, learns of a user of the spec's rounds.
 
-    The books of the other server were put back `restored` times. GDP for replace-one or zero-out, as the rows say.
+    The store of the other server was put back `restored` times. GDP for replace-one or zero-out, as the rows say.
     """
     moved = [_independent(each) ** 2 for each in spec.rounds]
     alone = sqrt(_most(moved, spec.participations, spec.separation))

@@ -5,7 +5,7 @@
 A round's answers reach the algorithm once the round has its minimum cohort, by the count of usable answers plus noise.
 Below it the run has ended: nothing is released from that round but that, nobody is asked again, and there is no model.
 Where a round's own release tells how many answered, what it tells decides: the release is part of the same commit, so
-that the books never hold a decision without what it was made from. Where who answers is public, answers are counted as
+that the store never holds a decision without what it was made from. Where who answers is public, answers are counted as
 they are: those that came, whatever is in them.
 
 Statement and proof: docs/privacy/min-cohort.md, public-participation.md; its numbers:

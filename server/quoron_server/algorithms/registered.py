@@ -455,7 +455,7 @@ def _worse(estimates: GaussianPromise, promise: Guarantee) -> GaussianPromise:
     """What keeps both that and an evaluation, of which a user is in one, whatever label is found.
 
     By the most that a verified evaluation can spend: what it does spend hangs, in its last digits, on how many classes
-    and items were estimated, and the books would tell of these (private-bounds#b1).
+    and items were estimated, and the store would tell of these (private-bounds#b1).
     """
     assert promise.held_out is not None
     lack = promise.held_out.pair.lack

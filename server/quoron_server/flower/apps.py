@@ -3,7 +3,7 @@
     promise = {"problem": problem, "privacy": Privacy(2.0, 1e-6), "clip_norm": 1.0}
     training = Training(run="spring", algorithm="dp-ftrl", **promise)
     plan = training.plan()
-    shift = train(grid, training, plan, books, start, action="private", seconds=60, waiting=600)
+    shift = train(grid, training, plan, store, start, action="private", seconds=60, waiting=600)
 
 What a client returns comes out of a black box: see `quoron_server.black_box`.
 """
@@ -26,9 +26,7 @@ from quoron_privacy.errors import ConfigError
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.black_box import Asked
-from quoron_server.books.ledger import Ledger
-from quoron_server.books.registry import EVERYONE
-from quoron_server.federation import Books
+from quoron_server.federation import RunStore
 from quoron_server.flower.black_boxes import Attendance, BlackBoxes, Identities
 from quoron_server.flower.engine import FlowerEngine
 from quoron_server.flower.serving import announce, enrol, farewell, to_the_end, wait_for
@@ -37,6 +35,8 @@ from quoron_server.parameters import Assumption, Kind
 from quoron_server.plan import RunPlan
 from quoron_server.rounds import Engine
 from quoron_server.specification import describe_promise, ending_early, require_open_cohorts
+from quoron_server.storage.ledger import Ledger
+from quoron_server.storage.registry import EVERYONE
 
 ASSUMED: Mapping[Identities, Assumption] = MappingProxyType(
     {"keys": Assumption(Kind.ONE_KEY_ONE_USER), "partitions": Assumption(Kind.ONE_PARTITION_ONE_USER)}
@@ -103,14 +103,14 @@ def train(
     grid: Grid,
     training: Training,
     plan: RunPlan,
-    books: Books,
+    store: RunStore,
     start: NDArray[np.float64],
     *,
     action: str,
     seconds: float,
     waiting: float,
 ) -> NDArray[np.float64]:
-    """How far the released model is from `start`, shape (d,); from wherever the books stand.
+    """How far the released model is from `start`, shape (d,); from wherever the store stands.
 
     It begins once enough users are there, and goes on once all members are or `waiting` seconds are over. Raises
     BudgetExceeded and LedgerError; OtherVersion if the run began otherwise; RunError if too few users come, or the run
@@ -122,7 +122,7 @@ def train(
 
     def fleet(members: NDArray[np.int64], declined: set[int]) -> BlackBoxes:
         announcement = pb.Announcement(run=run, description=described)
-        return BlackBoxes(there, announcement, members, cache(books.registry.user), start, declined)
+        return BlackBoxes(there, announcement, members, cache(store.registry.user), start, declined)
 
     def engine(members: NDArray[np.int64], declined: set[int]) -> Engine:
         nodes = fleet(members, declined)
@@ -137,13 +137,13 @@ def train(
         """Nodes that may keep a record: no partition of a simulation does."""
         return fleet(members, set()).present() if training.identities == "keys" else []
 
-    with farewell(grid, books, run, action, remembering):
-        books.enter(training, plan, "flower-app")
-        complete = Ledger.begun(books.database, run) and Ledger.within(books.database, run).finished
+    with farewell(grid, store, run, action, remembering):
+        store.enter(training, plan, "flower-app")
+        complete = Ledger.begun(store.database, run) and Ledger.within(store.database, run).finished
         if not complete:
-            enrol(books, training.group, 0 if books.registry.seated(run) else plan.problem.users, waiting, there)
+            enrol(store, training.group, 0 if store.registry.seated(run) else plan.problem.users, waiting, there)
         with declined_are_told(run) as declined:
-            return to_the_end(books, training, plan, lambda members: engine(members, declined))
+            return to_the_end(store, training, plan, lambda members: engine(members, declined))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

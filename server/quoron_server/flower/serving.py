@@ -1,4 +1,4 @@
-"""The ServerApp of a federation: one run, with the same books as our own coordinator keeps.
+"""The ServerApp of a federation: one run, with the same store as our own coordinator keeps.
 
     ended = serve(grid, specification, database, waiting=600)
 
@@ -30,11 +30,7 @@ from quoron_privacy.errors import (
 )
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_server import specification as specifications
-from quoron_server.books.database import Database
-from quoron_server.books.drawing import homes
-from quoron_server.books.ledger import Ledger
-from quoron_server.books.registry import EVERYONE, OPEN, State
-from quoron_server.federation import Books, Described
+from quoron_server.federation import Described, RunStore
 from quoron_server.flower.black_boxes import Attendance, BlackBoxes
 from quoron_server.flower.engine import FlowerEngine
 from quoron_server.flower.exchange import Hellos, Letter, NobodyUnderstands, SuperLinkAway, exchange, nodes
@@ -42,9 +38,13 @@ from quoron_server.flower.users import Users, declined_are_told, identity
 from quoron_server.plan import RunPlan
 from quoron_server.rounds import Engine, RoundEvent
 from quoron_server.specification import RunSpecification
+from quoron_server.storage.database import Database
+from quoron_server.storage.drawing import homes
+from quoron_server.storage.ledger import Ledger
+from quoron_server.storage.registry import EVERYONE, OPEN, State
 from quoron_server.wording import NO_MIN_COHORT, sentence
 
-LONGEST_WAIT = 7 * 86400.0  # seconds for users to come, in which the books are closed to other runs
+LONGEST_WAIT = 7 * 86400.0  # seconds for users to come, in which the store is closed to other runs
 _LONGEST_PAUSE = 30.0  # seconds between two tries of a database that is away
 _FAREWELL_SECONDS = 60.0
 _GREETING_SECONDS = 120.0
@@ -74,7 +74,7 @@ def serve(
     allow_simulation: bool = False,
     most_people: int = 1,
 ) -> Ended:
-    """Carry out the run of a specification's text, from wherever the books of `database` stand.
+    """Carry out the run of a specification's text, from wherever the store in `database` stands.
 
     It begins once enough users are active, and goes on once all members are there or `waiting` seconds are over.
     Each node is enrolled in `group`, silos of at most `most_people` persons, and a run that names another group is
@@ -95,63 +95,63 @@ def serve(
     specifications.require_fitting(plan, wire.MAX_WHOLE, most=wire.MAX_WHOLE)
     specifications.require_telling(specification, plan)
     with Database(database) as opened:
-        books = Books(opened)
-        books.settle()
-        with farewell(grid, books, specification.run, ENDED, lambda members: _homes(grid, books, members)):
-            if not books.enter(specification, plan, "flower"):
-                _carry_out(grid, books, specification, plan, waiting, most_people)
+        store = RunStore(opened)
+        store.settle()
+        with farewell(grid, store, specification.run, ENDED, lambda members: _homes(grid, store, members)):
+            if not store.enter(specification, plan, "flower"):
+                _carry_out(grid, store, specification, plan, waiting, most_people)
         ledger = Ledger.within(opened, specification.run)
         releases = [{"round": number} | asdict(release) for number, release in ledger.releases()]
         return Ended(specification, plan, {"spent": ledger.spent(), "releases": releases}, ledger.model)
 
 
 def _carry_out(
-    grid: Grid, books: Books, specification: RunSpecification, plan: RunPlan, waiting: float, most_people: int
+    grid: Grid, store: RunStore, specification: RunSpecification, plan: RunPlan, waiting: float, most_people: int
 ) -> None:
-    seats = 0 if books.registry.seated(specification.run) else specification.problem.users
-    enrol(books, specification.group, seats, waiting, _Newcomers(grid, most_people))
-    silos = books.registry.roster.silos()
-    drawn, _ = retried_while_away(lambda: books.members(specification, plan))
+    seats = 0 if store.registry.seated(specification.run) else specification.problem.users
+    enrol(store, specification.group, seats, waiting, _Newcomers(grid, most_people))
+    silos = store.registry.roster.silos()
+    drawn, _ = retried_while_away(lambda: store.members(specification, plan))
     try:
         specifications.require_silos(specification, plan, homes(drawn, silos))
     except ConfigError as problem:
         said = str(problem)
-        retried_while_away(lambda: books.end(specification.run, "failed", said))
+        retried_while_away(lambda: store.end(specification.run, "failed", said))
         raise
 
     def engine(members: NDArray[np.int64], declined: set[int]) -> FlowerEngine:
         described = json.dumps(specifications.describe(specification, plan))
         announcement = pb.Announcement(run=specification.run, description=described)
-        fleet = Users(grid, announcement, members, cache(books.registry.user), declined, silos=silos)
+        fleet = Users(grid, announcement, members, cache(store.registry.user), declined, silos=silos)
         wait_for(members, lambda _: fleet.here(), waiting)
         seconds, early_ends = specification.seconds, specification.early_ends
         announce(grid, fleet, specification.run, early_ends=early_ends)
         return FlowerEngine(grid, fleet, specification.run, plan.problem, seconds, early_ends)
 
     with declined_are_told(specification.run) as declined:
-        to_the_end(books, specification, plan, lambda members: engine(members, declined))
+        to_the_end(store, specification, plan, lambda members: engine(members, declined))
 
 
 def to_the_end(
-    books: Books, specification: Described, plan: RunPlan, engine: Callable[[NDArray[np.int64]], Engine]
+    store: RunStore, specification: Described, plan: RunPlan, engine: Callable[[NDArray[np.int64]], Engine]
 ) -> NDArray[np.float64]:
-    """Carry a run out, from wherever the books stand, and end it: the model. `engine` asks the members, user by slot.
+    """Carry a run out, from wherever the store stands, and end it: the model. `engine` asks the members, user by slot.
 
     Whatever a later start may mend leaves the run as it is: LedgerUnavailable, OtherVersion, SuperLinkAway,
     NobodyUnderstands.
     """
     try:
-        members = retried_while_away(lambda: books.begin(specification, plan))
+        members = retried_while_away(lambda: store.begin(specification, plan))
         asks = engine(members)
-        model = retried_while_away(lambda: books.carry_out(specification, plan, asks, [LogObserver()]))
+        model = retried_while_away(lambda: store.carry_out(specification, plan, asks, [LogObserver()]))
     except (LedgerUnavailable, OtherVersion, SuperLinkAway, NobodyUnderstands):
         raise
     except QuoronError as problem:
         how: State = "below-min-cohort" if isinstance(problem, BelowMinCohort) else "failed"
         said = str(problem)
-        retried_while_away(lambda: books.end(specification.run, how, said))
+        retried_while_away(lambda: store.end(specification.run, how, said))
         raise
-    retried_while_away(lambda: books.end(specification.run, "complete"))
+    retried_while_away(lambda: store.end(specification.run, "complete"))
     return model
 
 
@@ -177,7 +177,7 @@ class _Waiting:
             self._before, self._due = found, now + _TOLD_AGAIN
 
 
-def enrol(books: Books, group: str, needed: int, waiting: float, greeter: "_Newcomers | Attendance") -> None:
+def enrol(store: RunStore, group: str, needed: int, waiting: float, greeter: "_Newcomers | Attendance") -> None:
     """Enrol the nodes that answer a handshake until enough are active to begin; RunError if there are not in time.
 
     By partition first, so that the users of a simulation have the same numbers every time. NobodyUnderstands, soon, if
@@ -187,10 +187,10 @@ def enrol(books: Books, group: str, needed: int, waiting: float, greeter: "_Newc
     while True:
         last = told.over  # nodes that came during the wait for a silent one are still greeted
         partitions = greeter.greeted(_GREETING_SECONDS)
-        known = {name: books.registry.user(name) for name in partitions}
+        known = {name: store.registry.user(name) for name in partitions}
         fresh = [name for name, user in known.items() if user is None]
-        books.registry.roster.seen(user for user in known.values() if user is not None)
-        found = books.registry.roster.standing(group).active + sum(greeter.people.get(name, 1) for name in fresh)
+        store.registry.roster.seen(user for user in known.values() if user is not None)
+        found = store.registry.roster.standing(group).active + sum(greeter.people.get(name, 1) for name in fresh)
         if found >= needed:
             greeter.hellos.require_somebody(late=True)  # those who were enrolled before may have another app now
             break
@@ -203,7 +203,7 @@ def enrol(books: Books, group: str, needed: int, waiting: float, greeter: "_Newc
             )
         time.sleep(1.0)
     for name in sorted(fresh, key=lambda each: (partitions[each], each)):
-        books.registry.enrol(name, group, people=greeter.people.get(name, 1))
+        store.registry.enrol(name, group, people=greeter.people.get(name, 1))
 
 
 class _Newcomers:
@@ -263,7 +263,7 @@ def announce(grid: Grid, fleet: Users | BlackBoxes, run: str, *, early_ends: boo
 
 @contextmanager
 def farewell(
-    grid: Grid, books: Books, run: str, action: str, homes: Callable[[NDArray[np.int64]], Iterable[int]]
+    grid: Grid, store: RunStore, run: str, action: str, homes: Callable[[NDArray[np.int64]], Iterable[int]]
 ) -> Iterator[None]:
     """Afterwards, if a run has ended, its members may erase the answers that they keep, on the nodes of `homes`.
 
@@ -272,27 +272,27 @@ def farewell(
     try:
         yield
     except QuoronError:
-        _say_farewell(grid, books, run, action, homes)
+        _say_farewell(grid, store, run, action, homes)
         raise
-    _say_farewell(grid, books, run, action, homes)
+    _say_farewell(grid, store, run, action, homes)
 
 
 def _say_farewell(
-    grid: Grid, books: Books, run: str, action: str, homes: Callable[[NDArray[np.int64]], Iterable[int]]
+    grid: Grid, store: RunStore, run: str, action: str, homes: Callable[[NDArray[np.int64]], Iterable[int]]
 ) -> None:
     try:
-        row = books.registry.run(run)
+        row = store.registry.run(run)
         if row is None or row.state in OPEN:
             return
-        letters = [Letter(node, action, {"run": run, "how": row.state}) for node in homes(books.registry.members(run))]
+        letters = [Letter(node, action, {"run": run, "how": row.state}) for node in homes(store.registry.members(run))]
         exchange(grid, letters, group="farewell", seconds=_FAREWELL_SECONDS)
     except QuoronError as error:
         _log.warning("not all members have heard that the run has ended: %s", error)
 
 
-def _homes(grid: Grid, books: Books, members: NDArray[np.int64]) -> Iterable[int]:
-    silos = books.registry.roster.silos()
-    return Users(grid, pb.Announcement(), members, cache(books.registry.user), silos=silos).homes().values()
+def _homes(grid: Grid, store: RunStore, members: NDArray[np.int64]) -> Iterable[int]:
+    silos = store.registry.roster.silos()
+    return Users(grid, pb.Announcement(), members, cache(store.registry.user), silos=silos).homes().values()
 
 
 def retried_while_away(work: Callable[[], T]) -> T:

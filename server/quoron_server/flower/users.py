@@ -38,9 +38,9 @@ from quoron_client.protocol.questions import Answers, Question, Status
 from quoron_client.protocol.wire import task_name
 from quoron_privacy.errors import RunError, WireError
 from quoron_protos.v1 import federation_pb2 as pb
-from quoron_server.books.drawing import by_client, homes
 from quoron_server.flower.engine import Asked, Part
 from quoron_server.flower.exchange import Hellos, Letter, Told, nodes, untold
+from quoron_server.storage.drawing import by_client, homes
 
 _HELLO_SECONDS = 120.0
 _TRIES = 3  # hellos to a node

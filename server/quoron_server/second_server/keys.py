@@ -60,7 +60,7 @@ class Keys:
             replace_whole(tag, _TAG, mode=PUBLIC)
 
     def make(self, run: str, *, noise_key: bytes | None = None) -> Secrets:
-        """New keys of a run, durable, in place of any that are in no books; a simulation has its noise's."""
+        """New keys of a run, durable, in place of any that are in no store; a simulation has its noise's."""
         self.destroy(run)
         made = Secrets(RunKey.fresh().secret, secrets.token_bytes(_NOISE) if noise_key is None else noise_key)
         replace_whole(self._path(run, "keys"), made.run_key + made.noise_key, mode=PRIVATE)
@@ -98,7 +98,7 @@ class Keys:
         except (OSError, ValueError):
             raise LedgerError(
                 f"Expected the number of lists of run {run} that were answered in {self._path(run, 'lists')}, found "
-                "none. Nobody can tell whether the books are newer: close it (second-server runs RUN --close)."
+                "none. Nobody can tell whether the database is newer: close it (second-server runs RUN --close)."
             ) from None
 
     def _path(self, run: str, kind: str) -> Path:

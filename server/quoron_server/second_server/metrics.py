@@ -11,10 +11,10 @@ from contextlib import suppress
 from functools import lru_cache
 
 from quoron_privacy.two_servers.specification import MechanismSpec
-from quoron_server.books.database import Database
-from quoron_server.second_server.books import CLOSED, EXPIRED, OPEN, RESTORED, HelpedRun
 from quoron_server.second_server.runs import Helped
+from quoron_server.second_server.store import CLOSED, EXPIRED, OPEN, RESTORED, HelpedRun
 from quoron_server.service.metrics import Family, ServerMetrics, family
+from quoron_server.storage.database import Database
 
 REFUSED = ("identity", "expired", "refused", "away", "error")  # calls, and why
 Stored = list[tuple[HelpedRun, int]]  # of each run its answered rounds
@@ -30,8 +30,8 @@ class SecondServerMetrics(ServerMetrics[Stored]):
         self.on_time = True  # whether the keys of finished runs could be destroyed when it was last tried
 
     def _read(self) -> Stored:
-        books = self._helped.books
-        return [(run, books.rounds(run.run)) for run in books.runs()]
+        store = self._helped.store
+        return [(run, store.rounds(run.run)) for run in store.runs()]
 
     def _free(self) -> Mapping[str, int]:
         with suppress(OSError):

@@ -1,6 +1,6 @@
 """What the second server does, without a transport: consent to a plan, answer one list a round, and destroy keys.
 
-    helped = Helped(books, keys, signing_key)
+    helped = Helped(store, keys, signing_key)
     consent = helped.open(request, coordinator)
     reply = helped.sum(head, entries, coordinator)     # R = Σ masks - noise: durable before it is returned
 
@@ -39,8 +39,8 @@ from quoron_privacy.two_servers.specification import MechanismSpec
 from quoron_protos.v1 import helper_pb2 as pb
 from quoron_server.algorithms.two_servers.method import SECOND_SERVER, noise_of, noise_of_groups
 from quoron_server.plan import RunPlan
-from quoron_server.second_server.books import CLOSED, EXPIRED, OPEN, RESTORED, AnsweredList, HelpedRun, RunBooks
 from quoron_server.second_server.keys import Keys, Secrets
+from quoron_server.second_server.store import CLOSED, EXPIRED, OPEN, RESTORED, AnsweredList, HelpedRun, HelpedRunStore
 from quoron_server.specification import RunSpecification, planned, require_deployable
 from quoron_server.wording import digest
 
@@ -61,7 +61,7 @@ class UnknownRun(Refused):
 
 @dataclass(slots=True, eq=False)
 class _Working:
-    """An open run in memory: what follows from its books and keys alone."""
+    """An open run in memory: what follows from its store and keys alone."""
 
     spec: MechanismSpec
     secrets: Secrets = field(repr=False)
@@ -86,7 +86,7 @@ class Helped:
 
     def __init__(
         self,
-        books: RunBooks,
+        store: HelpedRunStore,
         keys: Keys,
         signing: Ed25519PrivateKey,
         *,
@@ -95,13 +95,13 @@ class Helped:
         threads: int | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self.books, self.keys, self._signing = books, keys, signing
+        self.store, self.keys, self._signing = store, keys, signing
         self._keep, self._allow_simulation, self._clock = keep, allow_simulation, clock
         self._threads = threads or os.cpu_count() or 1
         self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="opens")
         self._working: dict[str, _Working] = {}
         self._lock = threading.Lock()  # one request at a time: of one round there is one list
-        for run in books.runs():
+        for run in store.runs():
             if run.state != OPEN:
                 keys.destroy(run.run)  # where a kill came between
 
@@ -114,10 +114,10 @@ class Helped:
 
         Raises Refused for what was closed and for another plan, and what `specification.planned` raises.
         """
-        new = None if self.books.run(request.run) is not None else planned(request.specification)  # seconds, perhaps
+        new = None if self.store.run(request.run) is not None else planned(request.specification)  # seconds, perhaps
         with self._lock:
             self._expire()
-            if (known := self.books.run(request.run)) is not None:
+            if (known := self.store.run(request.run)) is not None:
                 self._require(known, coordinator, request.plan_digest)
                 if known.specification != request.specification:
                     raise Refused(f"Expected run {request.run} as it was opened, got another specification.")
@@ -137,7 +137,7 @@ class Helped:
                 consent.SerializeToString(),
                 consent.expires,
             )
-            self.books.add(row)
+            self.store.add(row)
             _log.info("consented to run %s, plan %.12s", request.run, request.plan_digest.hex())
             return consent
 
@@ -190,12 +190,12 @@ class Helped:
             if head.round != answered or head.round >= len(working.spec.rounds):
                 raise Refused(
                     f"Expected the list of round {answered} of run {head.run}, got that of round {head.round}: lists "
-                    "come in order, and every one of them. If it was answered before, older books were put back here."
+                    "come in order, and every one of them. If it was answered before, an older database was put back."
                 )
             if head.previous != before:
                 raise Refused(
                     f"Expected round {head.round} of run {head.run} after the lists that this server has "
-                    "answered, got other ones: the books of one of the two servers were put back."
+                    "answered, got other ones: the database of one of the two servers was put back."
                 )
             if any(each.group >= working.spec.groups for each in entries):
                 raise Refused(f"Expected users in one of {working.spec.groups} groups, got one in another.")
@@ -213,8 +213,8 @@ class Helped:
             reply.signature = signature_of(reply, self._signing)
             fingerprints = b"".join(each.fingerprint for each in entries)
             kept = AnsweredList(head.round, chain, fingerprints, reply.left_out, reply.SerializeToString())
-            self._working.pop(head.run)  # if the write fails, the books say whether it is there
-            self.books.answer(head.run, kept, before)
+            self._working.pop(head.run)  # if the write fails, the store says whether it is there
+            self.store.answer(head.run, kept, before)
             self.keys.note(head.run, head.round + 1)  # if this fails, `_work` does it before a reply
             self._working[head.run] = working
             working.chains.append(chain)
@@ -232,7 +232,7 @@ class Helped:
         with self._lock:
             found = self._known(run, coordinator)
             self._work(found)
-            answered = self.books.answered(run, round_)
+            answered = self.store.answered(run, round_)
             if answered is None:
                 raise UnknownRun(f"Expected an answered round of run {run}, got round {round_}.")
             return _with_list(answered)
@@ -240,7 +240,7 @@ class Helped:
     def close(self, run: str, plan_digest: bytes, coordinator: str) -> bool:
         """The run is over: its keys are destroyed, its name stays. Whether it was open."""
         with self._lock:
-            if (known := self.books.run(run)) is None:
+            if (known := self.store.run(run)) is None:
                 raise UnknownRun(f"Expected a run that this second server has consented to, got {run}.")
             if (known.coordinator, known.plan_digest) != (coordinator, plan_digest):
                 raise Refused(f"Expected the coordinator and the plan that run {run} was opened with, got others.")
@@ -252,7 +252,7 @@ class Helped:
             self._expire()
 
     def _expire(self) -> None:
-        for run in self.books.runs():
+        for run in self.store.runs():
             if run.state == OPEN and run.expires <= self._clock():
                 self._end(run.run, EXPIRED)
 
@@ -260,14 +260,14 @@ class Helped:
         """Keys first: where they cannot be removed, or what follows fails, the run stays open and is ended again."""
         self._working.pop(run, None)
         self.keys.destroy(run)
-        news = self.books.end(run, state)
+        news = self.store.end(run, state)
         if news:
             _log.info("run %s is %s: its keys are destroyed", run, state)
         return news
 
     def _known(self, run: str, coordinator: str, plan_digest: bytes | None = None) -> HelpedRun:
         self._expire()
-        found = self.books.run(run)
+        found = self.store.run(run)
         if found is None:
             raise UnknownRun(f"Expected a run that this second server has consented to, got {run}.")
         self._require(found, coordinator, found.plan_digest if plan_digest is None else plan_digest)
@@ -281,14 +281,14 @@ class Helped:
             raise Refused(f"Expected the coordinator and the plan that run {run.run} was opened with, got others.")
 
     def _work(self, run: HelpedRun) -> _Working:
-        """An open run in memory. Refused where its keys are gone, and where its books are older than they."""
+        """An open run in memory. Refused where its keys are gone, and where its store is older than they."""
         if (found := self._working.get(run.run)) is not None:
             return found
         made = self.keys.read(run.run)
         if made is None:
             raise Refused(f"Expected the keys of run {run.run}, but they are gone: it cannot go on. Begin another.")
         self._require(self._noticed(run), run.coordinator, run.plan_digest)
-        lists = self.books.lists(run.run)
+        lists = self.store.lists(run.run)
         if len(lists) > self.keys.noted(run.run):  # a kill, or a full disk, came between
             self.keys.note(run.run, len(lists))
         rounds: dict[bytes, list[int]] = {}
@@ -307,17 +307,17 @@ class Helped:
 
     def _noticed(self, run: HelpedRun) -> HelpedRun:
         """The run; it ends here if the keys' folder knows of more lists than the database, which was restored then."""
-        if run.state != OPEN or self.books.rounds(run.run) >= self.keys.noted(run.run):
+        if run.state != OPEN or self.store.rounds(run.run) >= self.keys.noted(run.run):
             return run
         self._end(run.run, RESTORED)
-        return self.books.run(run.run) or run
+        return self.store.run(run.run) or run
 
     def _again(self, run: HelpedRun, head: pb.HelperList, entries: Sequence[Entry]) -> pb.Reply:
         """The reply that was given: to another list with whose it is."""
-        answered = self.books.answered(run.run, head.round)
+        answered = self.store.answered(run.run, head.round)
         if answered is None:
             raise Refused(f"Expected an answered round of run {run.run}, got round {head.round}.")
-        earlier = self.books.answered(run.run, head.round - 1)
+        earlier = self.store.answered(run.run, head.round - 1)
         before = FIRST if earlier is None else earlier.chain
         same = head.previous == before and _chain(before, head, entries) == answered.chain
         return pb.Reply.FromString(answered.reply) if same else _with_list(answered)
@@ -372,16 +372,16 @@ def spec_of(plan: RunPlan) -> MechanismSpec:
         ) from None
 
 
-def close(run: str, books: RunBooks, keys: Keys) -> str:
+def close(run: str, store: HelpedRunStore, keys: Keys) -> str:
     """End a run for good, by the second server's own operator; what was done, in words.
 
     LedgerError for a run that was not consented to. Keys first: a run without keys answers nothing.
     """
-    if books.run(run) is None:
+    if store.run(run) is None:
         raise LedgerError(f"Expected a run that was consented to, got {run!r}. `quoron second-server runs` lists them.")
     there = keys.holds(run)
     keys.destroy(run)
-    state = "closed" if books.end(run, CLOSED) else "was not open"
+    state = "closed" if store.end(run, CLOSED) else "was not open"
     return f"{run}: {state}; {'its keys are destroyed' if there else f'no keys of it are in {keys.folder}'}."
 
 

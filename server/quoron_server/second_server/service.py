@@ -27,10 +27,10 @@ from quoron_privacy.errors import ConfigError, LedgerUnavailable, QuoronError
 from quoron_privacy.two_servers.noise import Entry
 from quoron_protos.v1 import helper_pb2 as pb
 from quoron_protos.v1 import helper_pb2_grpc
-from quoron_server.second_server.books import OPEN, RunBooks
 from quoron_server.second_server.keys import Keys, public_fingerprint, signing_key
 from quoron_server.second_server.metrics import SecondServerMetrics
 from quoron_server.second_server.runs import KEEP, Helped, Refused, UnknownRun
+from quoron_server.second_server.store import OPEN, HelpedRunStore
 from quoron_server.service import security
 from quoron_server.service.folder_lock import locked
 from quoron_server.service.program import Port, Program
@@ -102,11 +102,11 @@ class SecondServer(Program):
     async def _services(self) -> AsyncIterator[Sequence[Port]]:
         config, trust = self.config, self._trust
         assert trust is not None
-        keys, books = Keys(config.keys), RunBooks(self._database)
+        keys, store = Keys(config.keys), HelpedRunStore(self._database)
         with locked(config.keys, wait=False):  # or a copy of the database could answer beside this one
             seeded, threads = config.allow_simulation, config.threads
-            self.helped = Helped(books, keys, self.signing, keep=config.keep, allow_simulation=seeded, threads=threads)
-            self.open_runs = sum(run.state == OPEN for run in books.runs())
+            self.helped = Helped(store, keys, self.signing, keep=config.keep, allow_simulation=seeded, threads=threads)
+            self.open_runs = sum(run.state == OPEN for run in store.runs())
             self.metrics = SecondServerMetrics(self.helped, self._database, self.days_left)
             with ThreadPoolExecutor(_CALLS, thread_name_prefix="calls") as pool:
                 calls = CoordinatorCalls(self.helped, trust, config.coordinators, self.metrics.refused, pool)

@@ -24,13 +24,13 @@ from google.protobuf.message import DecodeError
 from quoron_client.protocol import wire
 from quoron_privacy.errors import ConfigError, LedgerError, QuoronError, WireError
 from quoron_protos.v1 import federation_pb2 as pb
-from quoron_server.books.roster import ForgottenKey, OtherGroup, OtherPeople, RotatedKey
 from quoron_server.service import certificates, journal, security, users
 from quoron_server.service.certificates import Revocations
 from quoron_server.service.conversation import Conversation
 from quoron_server.service.engine import RunStopped
 from quoron_server.service.manager import OTHER_PROTOCOL, Manager
 from quoron_server.service.security import Caller, Trust
+from quoron_server.storage.roster import ForgottenKey, OtherGroup, OtherPeople, RotatedKey
 
 Place = tuple[str, int]  # address and port
 
@@ -243,9 +243,9 @@ class ClientPlane:
             people, told = max(1, asked.people), {"name": caller.name, "software": asked.software}
             user = await self._manager.enrol(caller.identity, caller.group, **told, people=people)
             agreed = await self._manager.agreed(user)
-            standing = await self._manager.records.books(caller.group, asked.seen)
-            self._manager.counts.newer_books += asked.seen > standing["rows"]
-            books = pb.Books(**standing)
+            standing = await self._manager.records.store(caller.group, asked.seen)
+            self._manager.counts.newer_store += asked.seen > standing["rows"]
+            store = pb.Books(**standing)
         except RunStopped:
             raise Refused(grpc.StatusCode.UNAVAILABLE, LEAVING) from None
         except ForgottenKey:
@@ -256,7 +256,7 @@ class ClientPlane:
             raise Refused(grpc.StatusCode.FAILED_PRECONDITION, words.get(type(error), str(error))) from None
         charges = [pb.Agreed(run=run, epsilon=epsilon, delta=delta) for run, epsilon, delta in agreed]
         said = people if people > 1 else 0
-        return pb.EnrolReply(user=user, agreed=charges, books=books, people=said).SerializeToString()
+        return pb.EnrolReply(user=user, agreed=charges, books=store, people=said).SerializeToString()
 
     async def work(self, requests: AsyncIterator[bytes], context: Context) -> None:
         """Hello, then announcements, consents, questions and answers until either side leaves."""

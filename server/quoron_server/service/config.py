@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from quoron_client.protocol import wire
 from quoron_client.protocol.charges import MOST_PEOPLE
 from quoron_privacy.errors import ConfigError
-from quoron_server.books.roster import AWAY_AFTER
 from quoron_server.rounds import Evaluate
 from quoron_server.service.security import Transport
+from quoron_server.storage.roster import AWAY_AFTER
 
 if TYPE_CHECKING:
     from quoron_server.service.helping import SecondServerLink

@@ -6,7 +6,7 @@
 
 A round's list and sum are durable before the list leaves. The second server answers one list a round: what it has
 answered is what the round is, also after a kill on either side. Between its reply and the round's commit nothing of the
-sum is a number; after the commit the books hold neither it nor an answer. A second server that is away is waited for;
+sum is a number; after the commit the store holds neither it nor an answer. A second server that is away is waited for;
 one that answers something else than it was asked pauses the run, by name.
 
 Source: docs/privacy/two-servers.md.
@@ -33,16 +33,16 @@ from quoron_privacy.two_servers.noise import FIRST, Entry, next_chain, simulated
 from quoron_privacy.two_servers.rows import RingReduction, RingSums
 from quoron_protos.v1 import helper_pb2
 from quoron_protos.v1.helper_pb2_grpc import HelperStub
-from quoron_server.books.database import Database
-from quoron_server.books.registry import OPEN, Registry
-from quoron_server.books.roster import USERS
-from quoron_server.books.store import software
 from quoron_server.plan import RunPlan
 from quoron_server.rounds import RoundEvent
 from quoron_server.service import certificates
 from quoron_server.service.engine import GrpcEngine
 from quoron_server.service.sessions import Sealed
 from quoron_server.specification import RunSpecification
+from quoron_server.storage.database import Database
+from quoron_server.storage.registry import OPEN, Registry
+from quoron_server.storage.roster import USERS
+from quoron_server.storage.store import software
 from quoron_server.wording import digest
 
 Words = NDArray[np.uint64]
@@ -114,7 +114,7 @@ class MaskedSums:
         found = self._database.all(query)
         if not found:
             raise ServerDisagrees(
-                f"Expected the chain of lists of run {run} up to round {round_} in these books, found none: they were "
+                f"Expected the chain of lists of run {run} up to round {round_} in this database, found none: it was "
                 "put back. Cancel the run."
             )
         return bytes(found[0][0])
@@ -168,7 +168,7 @@ class _Gathered:
 
 
 class Helping:
-    """The second server, and what is kept about it in the coordinator's books. Threads may share it; calls block."""
+    """The second server, and what is kept about it in the coordinator's store. Threads may share it; calls block."""
 
     def __init__(self, link: SecondServerLink, database: Database) -> None:
         """IdentityError for files that will not do."""
@@ -202,7 +202,7 @@ class Helping:
         if consent.run_key != self.open(specification, plan).run_key:
             raise ServerDisagrees(
                 f"Expected the second server to have the key that clients of run {specification.run} seal for, got "
-                "another. It has lost its books or keys, and nothing would open: cancel the run, and begin another."
+                "another. It has lost its database or keys, and nothing would open: cancel the run, and begin another."
             )
 
     def _consent(self, specification: RunSpecification, plan: RunPlan) -> helper_pb2.HelperConsent:
@@ -409,7 +409,7 @@ class HelpedEngine:
         if not set(listed) <= set(asked_for.values()):
             raise ServerDisagrees(
                 f"Expected the second server's reply to a list of those who are asked in round {round_} of run {run}, "
-                "got one with others: anyone who has sent it had another coordinator's books, or it does not follow."
+                "got one with others: anyone who has sent it had another coordinator's database, or it does not follow."
             )
         self._gather_all(question, asked, listed)
         entries = [self._gathered[each].entry for each in listed]

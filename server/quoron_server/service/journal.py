@@ -100,8 +100,8 @@ def user(action: str, by: str, said: str) -> None:
 
 
 def copied(by: str, file: str) -> None:
-    """An operator has had the books copied."""
-    _note("copied", "the books were copied by %s to %s", by=by or _NOBODY, file=file)
+    """An operator has had the database copied."""
+    _note("copied", "the database was copied by %s to %s", by=by or _NOBODY, file=file)
 
 
 def _note(event: str, words: str, *, level: int = logging.INFO, **fields: Any) -> None:

@@ -31,12 +31,7 @@ from quoron_privacy.errors import (
 )
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_server import specification as specifications
-from quoron_server.books.database import Database
-from quoron_server.books.drawing import homes
-from quoron_server.books.registry import OPEN, SERVICE, State
-from quoron_server.books.roster import OtherPeople, TooFewActive
-from quoron_server.books.store import software
-from quoron_server.federation import Books
+from quoron_server.federation import RunStore
 from quoron_server.parameters import Kind
 from quoron_server.plan import RunPlan
 from quoron_server.rounds import Observer
@@ -51,6 +46,11 @@ from quoron_server.service.running import FeedObserver, Running, Standing, stand
 from quoron_server.service.sessions import Sessions
 from quoron_server.service.users import Users
 from quoron_server.specification import OtherPlan, RunSpecification
+from quoron_server.storage.database import Database
+from quoron_server.storage.drawing import homes
+from quoron_server.storage.registry import OPEN, SERVICE, State
+from quoron_server.storage.roster import OtherPeople, TooFewActive
+from quoron_server.storage.store import software
 from quoron_server.wording import digest
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class Counts:
     calls: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(CALLS, 0)))
     misfits: Counter[str] = field(default_factory=Counter)  # messages of software that does not fit, by client
     commits: Seconds = field(default_factory=Seconds)  # of rounds, counted when these are published
-    newer_books: int = 0  # enrolments of clients that have seen more of the lifetime ledger than there is
+    newer_store: int = 0  # enrolments of clients that have seen more of the lifetime ledger than there is
 
     def refuse(self, error: QuoronError) -> None:
         """A run was not taken on; that the database was away is no word on the run."""
@@ -109,10 +109,10 @@ class Manager:
         Runs of two servers need the other one. Without certificates nothing ends, and any clock is as good.
         """
         self.sessions, self._config, plaintext = sessions, config, config.transport.plaintext
-        self._database, self._books = database, Books(database, away_after=config.away_after)
-        self._registry = self._books.registry
-        self.users = Users(self._books, sessions, config.transport.revoked)
-        self.population = self._books.population
+        self._database, self._store = database, RunStore(database, away_after=config.away_after)
+        self._registry = self._store.registry
+        self.users = Users(self._store, sessions, config.transport.revoked)
+        self.population = self._store.population
         self.records = Records(database, float if plaintext else security.put_back)
         self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         link = config.second_server
@@ -135,7 +135,7 @@ class Manager:
             self._gathered = asyncio.get_running_loop().time() + self._config.gather
         async with self._taking:
             try:
-                await self._stored(self._books.settle)
+                await self._stored(self._store.settle)
             except LedgerError as error:  # of a chain that does not hold together: what has ended can still be read
                 _log.error("what was left of runs that have ended is not written: %s", error)
             for row in await self._stored(self._registry.runs):
@@ -230,7 +230,7 @@ class Manager:
         run = await self._planned(text)
         specification, name = run.specification, run.name
         async with self._taking:
-            new = await retried_once(lambda: self._books.submit(specification, run.plan, SERVICE, by=by))
+            new = await retried_once(lambda: self._store.submit(specification, run.plan, SERVICE, by=by))
             if not new and name not in self._waiting and name not in self._active:  # entered, but never acknowledged?
                 row = await retried_once(lambda: self._registry.run(name))
                 new = row is not None and row.state == "waiting"
@@ -259,7 +259,7 @@ class Manager:
             if waiting is not None:
                 waiting.cancelled = True  # from now on it does not begin
             if active is None:
-                how = await self._stored(lambda: self._books.cancel(run, by=by))
+                how = await self._stored(lambda: self._store.cancel(run, by=by))
                 self._waiting.pop(run, None)
                 self._go_on(run)
                 self.sessions.close(run, str(how))  # it may have paused in the middle
@@ -269,7 +269,7 @@ class Manager:
         if active is not None:
             active.cancelled = True
             active.stop()
-            await self._stored(lambda: self._books.note_cancelled(run, by=by))
+            await self._stored(lambda: self._store.note_cancelled(run, by=by))
             if active.task is not None:
                 await asyncio.wait({active.task})  # a caller that stops waiting does not stop the run
         journal.cancelled(run, by)
@@ -370,7 +370,7 @@ class Manager:
             _log.exception("run %s failed", run.name)
             how, error = "failed", f"{type(problem).__name__}: see the coordinator's log"
         try:
-            how = await self._stored(self._books.end, run.name, how, error)
+            how = await self._stored(self._store.end, run.name, how, error)
         except RunStopped:
             return
         except QuoronError as problem:  # the database is no longer ours: nothing may be written, somebody else goes on
@@ -389,7 +389,7 @@ class Manager:
         """One try: begin unless begun, then ask on from where the ledger stands."""
         loop, wanted = asyncio.get_running_loop(), run.specification
         self._require_clock(run)
-        members, begun = await asyncio.to_thread(self._books.members, wanted, run.plan)
+        members, begun = await asyncio.to_thread(self._store.members, wanted, run.plan)
         run.begun = run.begun or begun
         helping = self._helping if run.plan.guarantee.trust_model == "two-servers" else None
         if (session := self.sessions.runs.get(run.name)) is None:
@@ -437,7 +437,7 @@ class Manager:
             observers.insert(0, forgetting)
         try:
             given = wanted, run.plan, engine, observers, self._config.evaluate if wanted.simulation else None
-            await loop.run_in_executor(self._threads, lambda: self._books.carry_out(*given))
+            await loop.run_in_executor(self._threads, lambda: self._store.carry_out(*given))
         except BelowMinCohort:  # is published on the schedule, too
             await until_published(run, session, self._stopping)
             raise
@@ -454,7 +454,7 @@ class Manager:
         self._registry.note_agreed(run.name, sorted(users), epsilon=epsilon, delta=delta)
 
     def _begin(self, run: Running) -> list[dict[str, Any]]:
-        members = self._books.begin(run.specification, run.plan)
+        members = self._store.begin(run.specification, run.plan)
         if run.specification.participation == "public":
             run.names = self._registry.called(members.tolist())
         return self.records.events(run.name)

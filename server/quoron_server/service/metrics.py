@@ -26,12 +26,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, get_args
 
 from quoron_privacy.errors import ConfigError, LedgerError, LedgerUnavailable
-from quoron_server.books.database import Database
-from quoron_server.books.lifetime_ledger import PopulationLedger
-from quoron_server.books.registry import OPEN, Registry, State
-from quoron_server.books.store import software
 from quoron_server.plan import EVERYONE
 from quoron_server.service.certificates import Version, version
+from quoron_server.storage.database import Database
+from quoron_server.storage.lifetime_ledger import PopulationLedger
+from quoron_server.storage.registry import OPEN, Registry, State
+from quoron_server.storage.store import software
 
 if TYPE_CHECKING:  # of the coordinator's own metrics alone
     from quoron_server.service.manager import Manager
@@ -41,7 +41,7 @@ if TYPE_CHECKING:  # of the coordinator's own metrics alone
 DATABASE_TIMEOUT = 3.0  # seconds for the database, before it counts as away
 _CHAIN_LOOK = 30.0  # seconds between two verifications of the whole chain, at least
 _SHARE = 100.0  # and so many times what one takes
-FREE, _SIZE = 64 << 20, 1 << 20  # bytes to which free room is rounded down and books are rounded up
+FREE, _SIZE = 64 << 20, 1 << 20  # bytes to which free room is rounded down and databases are rounded up
 _log = logging.getLogger("quoron")
 Sample = tuple[Mapping[str, str], float]
 S = TypeVar("S")  # what is read from the database
@@ -148,9 +148,9 @@ class ServerMetrics(ABC, Generic[S]):
         stored = await self._stored()
         up = stored is not None and not self._database.failing
         free = [({"place": place}, room // FREE * FREE) for place, room in self._free().items()]
-        if (books := self._database.path) is not None:
+        if (file := self._database.path) is not None:
             with suppress(OSError):
-                free.append(({"place": "database"}, shutil.disk_usage(books.parent).free // FREE * FREE))
+                free.append(({"place": "database"}, shutil.disk_usage(file.parent).free // FREE * FREE))
         days = [({"of": of}, math.floor(left)) for of, left in self._days_left().items()]
         return text(
             [
@@ -219,7 +219,7 @@ class Metrics(ServerMetrics[Stored]):
 
     def _own(self, stored: Stored | None) -> Iterator[Family]:
         yield family("ledger_intact", "Whether the privacy ledger was intact when it was last verified.", self.whole)
-        yield from self._of_books(stored)
+        yield from self._of_store(stored)
         yield from self._of_runs()
         yield from self._of_time()
         yield from self._of_doors()
@@ -255,7 +255,7 @@ class Metrics(ServerMetrics[Stored]):
         users = {name: asdict(self._registry.roster.standing(name)) for name in sorted({*groups, EVERYONE})}
         return Stored(self._registry.states(), users, groups)
 
-    def _of_books(self, stored: Stored | None) -> Iterator[Family]:
+    def _of_store(self, stored: Stored | None) -> Iterator[Family]:
         there = self._place is None or (self._file is not None and _inode(self._place) == self._file)
         yield family("database_in_place", "Whether the database's file is the one that was opened.", there)
         if self._place is not None:
@@ -263,7 +263,7 @@ class Metrics(ServerMetrics[Stored]):
             yield family("database_bytes", "Size of the database's file, rounded up to MiB.", -(-size // _SIZE) * _SIZE)
         counts = self._manager.counts
         told = "Enrolments of clients that have seen more of the privacy ledger than there is, since the start."
-        yield family("newer_database_seen_total", told, counts.newer_books, "counter")
+        yield family("newer_database_seen_total", told, counts.newer_store, "counter")
         refused = [({"why": why}, number) for why, number in counts.refused.items()]
         yield family("submissions_refused_total", "Runs that were not taken on, since the start.", refused, "counter")
         if stored is None:

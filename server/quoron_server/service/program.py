@@ -33,12 +33,12 @@ from grpc_health.v1.health import aio as health
 
 from quoron_client.protocol import wire
 from quoron_privacy.errors import ConfigError
-from quoron_server.books.database import Database
-from quoron_server.books.store import software
 from quoron_server.service import journal
 from quoron_server.service import metrics as metrics_port
 from quoron_server.service.metrics import ServerMetrics
 from quoron_server.service.security import Transport, Trust
+from quoron_server.storage.database import Database
+from quoron_server.storage.store import software
 
 HEALTH = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
 LOOK, PATIENCE = 5.0, 10.0  # seconds between two looks at the database, and for one before it counts as away

@@ -16,20 +16,20 @@ from numpy.typing import NDArray
 from quoron_client.protocol.charges import MOST_TOLD, run_mark
 from quoron_privacy.errors import ConfigError, LedgerError, LedgerUnavailable, QuoronError, RunError
 from quoron_privacy.kernels.on_first_use import OnFirstUse
-from quoron_server.books.database import Database
-from quoron_server.books.ledger import Ledger
-from quoron_server.books.lifetime_ledger import PopulationLedger
-from quoron_server.books.registry import OPEN, Registry, RunRow
 from quoron_server.plan import RunPlan
 from quoron_server.service.journal import Feed, missing_words, named, public
 from quoron_server.service.metrics import Seconds
 from quoron_server.specification import RunSpecification, make_plan
+from quoron_server.storage.database import Database
+from quoron_server.storage.ledger import Ledger
+from quoron_server.storage.lifetime_ledger import PopulationLedger
+from quoron_server.storage.registry import OPEN, Registry, RunRow
 from quoron_server.wording import plan_json
 
 if TYPE_CHECKING:
-    from quoron_server.books import backup
+    from quoron_server.storage import backup
 else:  # when somebody asks
-    backup = OnFirstUse("quoron_server.books.backup")
+    backup = OnFirstUse("quoron_server.storage.backup")
 
 _READERS = 4  # threads for everything that is only read
 T = TypeVar("T")
@@ -111,7 +111,7 @@ class Records:
         return await self._read(lambda: self._spent(row))
 
     async def back_up(self) -> dict[str, Any]:
-        """Copy a SQLite file's books beside it, in one transaction; the copy's name and digest.
+        """Copy a SQLite file's database beside it, in one transaction; the copy's name and digest.
 
         ConfigError for a database server, beside which anybody with the right to may read.
         """
@@ -122,9 +122,9 @@ class Records:
         digest = await self._read(lambda: backup.back_up(self._database, out))
         return {"file": out.name, "sha256": digest}
 
-    async def books(self, group: str, seen: int) -> dict[str, Any]:
+    async def store(self, group: str, seen: int) -> dict[str, Any]:
         """Return which store this is, for a client of a group that has seen so many rows of the lifetime ledger."""
-        return await self._read(lambda: self._books(group, seen))
+        return await self._read(lambda: self._store(group, seen))
 
     async def feed(self, run: str) -> Feed:
         """The public events of a run that has ended, or that nobody carries out now."""
@@ -179,7 +179,7 @@ class Records:
         stored: dict[str, Any] = json.loads(Ledger.within(self._database, run).plan_json)
         return stored
 
-    def _books(self, group: str, seen: int) -> dict[str, Any]:
+    def _store(self, group: str, seen: int) -> dict[str, Any]:
         rows, head, then = self._population.standing(min(seen, 2**31 - 1))
         charged = [run_mark(charge.run) for charge in reversed(self._population.charges(group)[-MOST_TOLD:])]
         state = {"incarnations": self._database.incarnations, "rows": rows, "head": head, "then": then}

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from quoron_client.protocol.questions import Status
 from quoron_privacy.errors import BelowMinCohort
-from quoron_server.books.database import Database
 from quoron_server.plan import RunPlan
 from quoron_server.rounds import PAUSE, RoundEvent, opening
 from quoron_server.service.engine import GrpcEngine, RunStopped
@@ -21,6 +20,7 @@ from quoron_server.service.journal import MOST_SHOWN, Feed, named, public
 from quoron_server.service.metrics import Seconds
 from quoron_server.service.sessions import RunSession, Sessions, look
 from quoron_server.specification import RunSpecification, willing_needed
+from quoron_server.storage.database import Database
 
 
 @dataclass(slots=True, eq=False)

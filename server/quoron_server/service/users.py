@@ -11,12 +11,12 @@ from dataclasses import asdict
 from typing import Any
 
 from quoron_privacy.errors import ConfigError, QuoronError
-from quoron_server.books.roster import Rotated, Seats, User
-from quoron_server.federation import Books
+from quoron_server.federation import RunStore
 from quoron_server.service import journal
 from quoron_server.service.certificates import Revocations
 from quoron_server.service.records import UnknownRun, retried_once
 from quoron_server.service.sessions import Sessions
+from quoron_server.storage.roster import Rotated, Seats, User
 
 LOOK = 3.0  # seconds between two looks at who is revoked and who is here
 MOST_TOLD = 1000  # users at a time
@@ -27,9 +27,9 @@ GONE = "This user has left this federation, and was forgotten. Nothing is asked 
 class Users:
     """The roster of one coordinator. Its methods belong to the event loop; the database is used in threads."""
 
-    def __init__(self, books: Books, sessions: Sessions, revoked: Revocations | None = None) -> None:
-        self._registry, self._roster, self._sessions = books.registry, books.registry.roster, sessions
-        self._seats = Seats(self._roster, books.population)
+    def __init__(self, store: RunStore, sessions: Sessions, revoked: Revocations | None = None) -> None:
+        self._registry, self._roster, self._sessions = store.registry, store.registry.roster, sessions
+        self._seats = Seats(self._roster, store.population)
         self._revoked, self._retired = revoked, frozenset[str]()
         self._seen: tuple[int, set[int]] = (0, set())  # who is known to have been seen in this step
         # At most `_counted + _came` users are active in a group: who was when it was last counted, and who came since.

@@ -52,13 +52,13 @@ _MAGIC = b"SQLite format 3\0"
 def backup(
     out: Annotated[Path | None, typer.Argument(help="Of a database: a file that is not there yet.")] = None,
 ) -> None:
-    """Copy the books in one transaction, also while they are used; print the copy's SHA-256.
+    """Copy the database in one transaction, also while it is used; print the copy's SHA-256.
 
     PostgreSQL's are read beside a running coordinator. A SQLite file belongs to one process at a time: the coordinator
     that has it is asked, and writes the copy beside it; nothing of it leaves that machine.
     """
-    with reached(books=True).books(sole=False) as books:
-        name, digest = books.backup(out)
+    with reached(store=True).store(sole=False) as store:
+        name, digest = store.backup(out)
     print(f"{digest}  {name}")
 
 
@@ -68,7 +68,7 @@ def restore(
         str, typer.Option(envvar="QUORON_DATABASE", help="sqlite:///FILE or postgresql://USER@HOST/NAME.")
     ] = "sqlite:///coordinator.sqlite",
     checkpoint: Annotated[
-        str | None, typer.Option(metavar="HASH", help="Of `ledger verify`: refuse older books.")
+        str | None, typer.Option(metavar="HASH", help="Of `ledger verify`: refuse an older database.")
     ] = None,
     lost: Annotated[
         list[str] | None,
@@ -80,7 +80,7 @@ def restore(
     A SQLite file, of a coordinator or of a run folder, is taken in its place for all that there is; a backup needs an
     empty database.
     """
-    from quoron_server.books import backup
+    from quoron_server.storage import backup
 
     try:
         with source.open("rb") as opened:
@@ -365,8 +365,8 @@ def forget(
     from quoron.federation import forgetting
 
     def ask(who: str, sure: bool) -> dict[str, Any]:
-        with reached(books=True).books() as books:
-            return books.call("forget_user", user=who, sure=sure)
+        with reached(store=True).store() as store:
+            return store.call("forget_user", user=who, sure=sure)
 
     if not yes:
         print(printable(f"This would erase, for good (--yes does it), who this was:\n  {_line(ask(user, False))}"))
@@ -384,7 +384,7 @@ def drawn(
     """Draw the members of a run again, here; exit code 1 if the coordinator's, or those on its chain, are others."""
     import numpy as np
 
-    from quoron_server.books.drawing import Draw, draw, seed_of
+    from quoron_server.storage.drawing import Draw, draw, seed_of
 
     with reached().control() as control:
         told, chain = control.call("drawn", run=run), control.call("ledger")["rows"]

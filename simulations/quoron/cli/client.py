@@ -110,7 +110,7 @@ def client(
         dialect=written,
         record=state,
         new_record=new_state,
-        other_books=accept_other_database,
+        other_database=accept_other_database,
         lifetime_epsilon=epsilon,
         lifetime_delta=delta,
         certificate=own.certificate,

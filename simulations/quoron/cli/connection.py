@@ -72,9 +72,9 @@ def connects(command: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
-def reached(*, books: bool = False) -> profiles.Profile:
+def reached(*, store: bool = False) -> profiles.Profile:
     """Return where a command goes, as `profiles.reached`, by `quoron --profile` or without."""
-    return profiles.reached(of_program("profile") or None, books=books)
+    return profiles.reached(of_program("profile") or None, store=store)
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +205,7 @@ def login(
 
 def _opened(url: str) -> str:
     """Return a database's URL, of a file that is absolute; ConfigError for a password, LedgerError if it is none."""
-    from quoron_server.books.database import Database, parse
+    from quoron_server.storage.database import Database, parse
 
     parsed = parse(url)
     if parsed.password is not None or "password" in parsed.query:

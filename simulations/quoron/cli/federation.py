@@ -215,8 +215,8 @@ def watch(
 @connects
 def cancel(run: Name) -> None:
     """End a run without a model, in a database too that no process has open. What it has spent stays spent."""
-    with reached(books=True).books() as books:
-        print(f"{run}: {books.call('cancel', run=run)['state']}")
+    with reached(store=True).store() as store:
+        print(f"{run}: {store.call('cancel', run=run)['state']}")
 
 
 @connects

@@ -21,16 +21,16 @@ from quoron_privacy.errors import BudgetExceeded, ConfigError, DataError, Ledger
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 
 if TYPE_CHECKING:
-    from quoron.federation import closed_books
+    from quoron.federation import offline_store
     from quoron.federation.control import Control
     from quoron_privacy.accounts import lifetime as accounts
-    from quoron_server.books import lifetime_ledger as ledgers
-    from quoron_server.books import store as chain
+    from quoron_server.storage import lifetime_ledger as ledgers
+    from quoron_server.storage import store as chain
 else:  # when a command is called
-    closed_books = OnFirstUse("quoron.federation.closed_books")
+    offline_store = OnFirstUse("quoron.federation.offline_store")
     accounts = OnFirstUse("quoron_privacy.accounts.lifetime")
-    chain = OnFirstUse("quoron_server.books.store")
-    ledgers = OnFirstUse("quoron_server.books.lifetime_ledger")
+    chain = OnFirstUse("quoron_server.storage.store")
+    ledgers = OnFirstUse("quoron_server.storage.lifetime_ledger")
 
 app = typer.Typer(help="Privacy budgets over all runs: show, limit, charge, verify.", no_args_is_help=True)
 
@@ -141,8 +141,8 @@ def limit(
     A limit below what it would count of the charges so far is refused, unless --exceeded says that this is meant.
     """
     numbers = {"epsilon": epsilon, "delta": delta, "gaussian_share": gaussian_share}
-    with _books(create=create) as books:
-        words = books.call("limit", group=population, exceeded=exceeded, **numbers)["limit"]
+    with _store(create=create) as store:
+        words = store.call("limit", group=population, exceeded=exceeded, **numbers)["limit"]
     typer.echo(f"{population}: {words}")
 
 
@@ -181,8 +181,8 @@ def charge(
     if name is None:
         raise ConfigError("Expected a NAME for the charge, got none. With --dry-run it needs none.")
     promise |= {"mu": gaussian or 0.0, "lost": lost, "spent": spent}
-    with _books(create=create) as books:
-        words = books.call("charge", run=name, group=population, note=note, **promise)["charged"]
+    with _store(create=create) as store:
+        words = store.call("charge", run=name, group=population, note=note, **promise)["charged"]
     typer.echo(f"{population}: {name} charged with {words}")
 
 
@@ -204,14 +204,14 @@ def _verified(exported: Path | None = None, checkpoint: str | None = None) -> "t
         except (OSError, UnicodeDecodeError) as error:
             raise DataError(f"Expected an export of a population ledger at {exported}, cannot read it.") from error
     else:
-        with _books() as books:
-            which, text = books.name, json.dumps(books.call("ledger"))
+        with _store() as store:
+            which, text = store.name, json.dumps(store.call("ledger"))
     last = chain.verify_export(text, checkpoint)
     return which, json.loads(text)["rows"], last
 
 
 @contextmanager
-def _books(*, create: bool | None = None) -> "Iterator[Control | closed_books.StoredBooks]":
+def _store(*, create: bool | None = None) -> "Iterator[Control | offline_store.OfflineStore]":
     """Open one's own ledger; or, where a profile or QUORON_DATABASE names one, a database or a coordinator.
 
     One that is there: a limit in a new one, made by mistake elsewhere, would hold for nobody.
@@ -221,15 +221,15 @@ def _books(*, create: bool | None = None) -> "Iterator[Control | closed_books.St
     with ExitStack() as stack:
         try:
             if of_program("profile") or os.environ.get("QUORON_DATABASE"):
-                books = stack.enter_context(reached(books=True).books(create=bool(create), sole=False))
+                store = stack.enter_context(reached(store=True).store(create=bool(create), sole=False))
             else:
                 opened = lifetime.opened_database(path := lifetime.place(None), create=bool(create))
-                books = closed_books.StoredBooks(stack.enter_context(opened), f"your own, {path}")
+                store = offline_store.OfflineStore(stack.enter_context(opened), f"your own, {path}")
         except LedgerError as error:
             if create is not None and not isinstance(error, LedgerUnavailable):
                 error.add_note("Where there is none yet, --create makes it.")
             raise
-        yield books
+        yield store
 
 
 def _spent(known: "ledgers.Known", population: str) -> "accounts.Spent":

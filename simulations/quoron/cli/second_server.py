@@ -27,14 +27,14 @@ SecondServerKey = Annotated[
     ),
 ]
 OF_THIS_SERVER = "sqlite:///FILE, of this server alone."
-Books = Annotated[str, typer.Option("--database", envvar="QUORON_SECOND_SERVER_DATABASE", help=OF_THIS_SERVER)]
+DatabaseUrl = Annotated[str, typer.Option("--database", envvar="QUORON_SECOND_SERVER_DATABASE", help=OF_THIS_SERVER)]
 RunKeys = Annotated[
     Path, typer.Option("--keys", envvar="QUORON_SECOND_SERVER_KEYS", help="Keys of runs: keep them out of backups.")
 ]
 Signing = Annotated[
     Path, typer.Option(envvar="QUORON_SECOND_SERVER_SIGNING_KEY", help="Its long-lived key, made if missing.")
 ]
-_BOOKS, _KEYS = "sqlite:///second-server.sqlite", Path("second-server-keys")
+_DATABASE, _KEYS = "sqlite:///second-server.sqlite", Path("second-server-keys")
 _SIGNING = Path("second-server-signing.key")
 ADDRESS: dict[str, Callable[[str, str], Any]] = {  # settings of a coordinator, and how they are read
     "second_server": lambda _, text: text,
@@ -66,7 +66,7 @@ def link(settings: dict[str, Any]) -> "SecondServerLink | None":
 @app.command()
 @server_options(
     "QUORON_SECOND_SERVER_",
-    _BOOKS,
+    _DATABASE,
     OF_THIS_SERVER,
     SETTINGS,
     "keep=90d: destroy a run's keys after so long; threads=N. Also QUORON_SECOND_SERVER_KEEP, _THREADS.",
@@ -111,7 +111,7 @@ def runs(
     restored: Annotated[
         bool, typer.Option("--restored", help="Accept a database that was restored from a copy; open runs end.")
     ] = False,
-    database: Books = _BOOKS,
+    database: DatabaseUrl = _DATABASE,
     keys: RunKeys = _KEYS,
 ) -> None:
     """List runs that were consented to: state, plan, and when their keys end. Or end one.
@@ -119,10 +119,10 @@ def runs(
     The second server has to be stopped meanwhile; runs wait for it, and go on. A database that was restored from a
     copy, or lost its count, is refused until --restored accepts it for all that there is.
     """
-    from quoron_server.books.database import Database
     from quoron_server.second_server import runs as helped
-    from quoron_server.second_server.books import RESTORED, RunBooks
     from quoron_server.second_server.keys import Keys
+    from quoron_server.second_server.store import RESTORED, HelpedRunStore
+    from quoron_server.storage.database import Database
 
     if (close and restored) or close is (run is None):
         got = [*([] if run is None else [run]), *(["--close"] if close else []), *(["--restored"] if restored else [])]
@@ -130,12 +130,12 @@ def runs(
     if close and not keys.is_dir():
         raise ConfigError(f"Expected the folder of the second server's keys, got {keys}, where there is none.")
     with Database(database, create=False, as_it_is=restored) as opened:
-        books = RunBooks(opened)
+        store = HelpedRunStore(opened)
         if restored:
-            ended = ", ".join(each.run for each in books.runs() if books.end(each.run, RESTORED)) or "none"
+            ended = ", ".join(each.run for each in store.runs() if store.end(each.run, RESTORED)) or "none"
             print(f"Ended: {ended}. Their keys are destroyed when the second server starts.")
         elif run is not None:
-            print(helped.close(run, books, Keys(keys)))
+            print(helped.close(run, store, Keys(keys)))
         else:
-            for each in books.runs():
+            for each in store.runs():
                 print(each.words())

@@ -27,14 +27,14 @@ from quoron.simulation import run as runs
 from quoron.simulation.problem import Setup, columns_of
 from quoron.simulation.run import SimulatedRun
 from quoron_privacy.errors import BelowMinCohort, ConfigError, LedgerUnavailable, RunError, Unreachable
-from quoron_server.books.database import Database
-from quoron_server.books.ledger import Ledger
 from quoron_server.rounds import Observer, RoundEvent
 from quoron_server.specification import RunSpecification
+from quoron_server.storage.database import Database
+from quoron_server.storage.ledger import Ledger
 
 SECONDS = 600.0  # of a round without a timeout: it ends once all have answered
 ATTENDED = 4.0  # the same where who answers is public: then it ends after half of that
-NAME = "simulation"  # of the run, in the federation's books
+NAME = "simulation"  # of the run, in the federation's store
 FIGURES = "federation.json"  # in the run folder: who took part, and who was killed
 LOOK, AWAY = 0.2, 120.0  # seconds between two tries to reach a coordinator, and of them after which it is gone
 _EVENT = {each.name for each in fields(RoundEvent)}
@@ -89,7 +89,7 @@ def simulate(
         _carry_out(local, prepared, observers, service.timeout)
         figures = {"clients": order.clients, "processes": order.processes, "seconds": time.monotonic() - began}
         folder.write_json(FIGURES, figures | local.stop())
-        with Database(place.books) as database, Ledger.within(database, NAME) as ledger:
+        with Database(place.database_url) as database, Ledger.within(database, NAME) as ledger:
             result = runs.taken_over(prepared, folder, ledger)
     for observer in observers:
         observer.finished(result.model)

@@ -4,7 +4,7 @@ What the operator decides stands in the environment of the ServerApp's process, 
 
 | environment              | meaning                                                                        |
 | ------------------------ | ------------------------------------------------------------------------------ |
-| QUORON_DATABASE         | where the books are kept: sqlite:///FILE or postgresql://USER@HOST/NAME        |
+| QUORON_DATABASE         | where the store is kept: sqlite:///FILE or postgresql://USER@HOST/NAME        |
 | QUORON_RESULTS          | folder for models, plans and ledgers of complete runs                          |
 | QUORON_SUPERNODE_AUTH   | "1": the SuperLink runs with --enable-supernode-auth, so that a key is a user  |
 | QUORON_GROUP            | whose lifetime budget every run here draws on; "everyone" unless told          |
@@ -28,8 +28,8 @@ from quoron.flower.training import allows_simulation, require_users
 from quoron.run_folder import RunFolder
 from quoron_client.durable import make_folder
 from quoron_privacy.errors import ConfigError, QuoronError
-from quoron_server.books.registry import EVERYONE
 from quoron_server.flower.serving import Ended, serve
+from quoron_server.storage.registry import EVERYONE
 from quoron_server.wording import plan_json
 
 _log = logging.getLogger("quoron")

@@ -6,7 +6,7 @@
 | coordinator/       | certificate.pem, key.pem, authority.pem, revoked.json, tokens.json                       |
 | operator/          | authority.pem, token                                                                     |
 | clients/client-N/  | certificate.pem, key.pem, authority.pem; items.parquet; record.sqlite; client.log        |
-| books/             | the coordinator's books                                                                  |
+| books/             | the coordinator's database                                                               |
 | source.toml        | whose items they are, of a federation that is operated                                   |
 | run.toml           | the columns of those items, for `quoron submit`                                          |
 | order.json         | what was asked for                                                                       |
@@ -32,9 +32,9 @@ from typing import Any, Self
 from quoron.engine.processors import free_memory
 from quoron_client.durable import OWN, PRIVATE, make_folder, replace_whole
 from quoron_privacy.errors import ConfigError
-from quoron_server.books.database import Database
-from quoron_server.books.registry import Registry
 from quoron_server.service import certificates, tokens
+from quoron_server.storage.database import Database
+from quoron_server.storage.registry import Registry
 
 EACH, MORE = 18 << 20, 3 << 20  # bytes of a process with a client, beside what all share, and of each client more in it
 BASE = 600 << 20  # bytes of the process that starts it, of the coordinator, and of what clients share
@@ -140,7 +140,7 @@ DAYS = 365
 PASSING, OLD = "quoron-local-", 600.0  # a folder that is to pass begins so; seconds after which it may be swept away
 MARK = ".passing"  # in a folder that is to pass, and in no other
 LOOKS = 1.0  # seconds that a process which wants a folder waits for those that look whether it runs
-ITEMS, SOURCE, RUN, ORDER, RUNNING, BOOKS = (
+ITEMS, SOURCE, RUN, ORDER, RUNNING, DATABASE = (
     "items.parquet",
     "source.toml",
     "run.toml",
@@ -167,9 +167,9 @@ class Folder:
         return self.path / "operator"
 
     @property
-    def books(self) -> str:
+    def database_url(self) -> str:
         """The coordinator's database."""
-        return f"sqlite:///{(self.path / BOOKS).resolve()}"
+        return f"sqlite:///{(self.path / DATABASE).resolve()}"
 
     @property
     def authority(self) -> Path:
@@ -188,7 +188,7 @@ class Folder:
     def make(self, clients: int) -> None:
         """An authority, a key for the coordinator and for each client, a token; whatever is there is kept."""
         make_folder(self.path, mode=OWN)
-        make_folder((self.path / BOOKS).parent, mode=OWN)
+        make_folder((self.path / DATABASE).parent, mode=OWN)
         authority = self.path / "authority"
         certificates.make_authority(authority, days=10 * DAYS)
         self._give("coordinator", self.coordinator, hosts=HOSTS)
@@ -221,7 +221,7 @@ class Folder:
     def enrol(self, clients: int) -> None:
         """Client N is user N - 1: as if they had come in this order."""
         authority = self.path / "authority"
-        with Database(self.books) as database, database.writing():
+        with Database(self.database_url) as database, database.writing():
             registry = Registry(database)
             for number in range(1, clients + 1):
                 certificate = certificates.load_certificate(authority / f"client-{number}" / certificates.CERTIFICATE)

@@ -1,14 +1,14 @@
-"""A user is forgotten by its operator: in the books, in the list of revoked keys, among the certificates; a receipt.
+"""A user is forgotten by its operator: in the database, in the list of revoked keys, among the certificates; a receipt.
 
-    receipt = forget(books, "ada", certificates=Path("trial"))
+    receipt = forget(erase, "ada", certificates=Path("trial"))
     print(receipt.words())
 
 Each step may be repeated: after an interruption call it again, with the user's number once its name is gone:
 
 | step                                                        | from then on                                        |
 | ----------------------------------------------------------- | --------------------------------------------------- |
-| its keys are on the list of revoked ones, under no name     | the coordinator refuses it, whatever the books say  |
-| the books erase who it was, in one transaction              | nothing leads from the number to the person         |
+| its keys are on the list of revoked ones, under no name     | the coordinator refuses it, whatever its store says |
+| the database erases who it was, in one transaction          | nothing leads from the number to the person         |
 | its certificates and keys are erased where they were issued | nobody can pose as it                               |
 """
 
@@ -31,7 +31,7 @@ OUTSIDE = (
     "Backups, exports and logs of before have what they had: they are yours to delete or to let expire. Anyone who "
     "restores a backup of before forgets this user again, by this number."
 )
-Books = Callable[[str, bool], dict[str, Any]]  # of whom it would be, or what was erased
+Erase = Callable[[str, bool], dict[str, Any]]  # of whom it would be, or what was erased
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +64,13 @@ class Receipt:
         return "\n".join([*lines, *(f"  {what}: {why}" for what, why in STAYS.items()), "", OUTSIDE])
 
 
-def forget(books: Books, user: str, *, certificates: Path | None = None) -> Receipt:
-    """Forget a user, by number, name or fingerprint. Raises what the books raise for one whom they do not know, and
+def forget(erase: Erase, user: str, *, certificates: Path | None = None) -> Receipt:
+    """Forget a user, by number, name or fingerprint. Raises what `erase` raises for one whom it does not know, and
     IdentityError or ConfigError for a folder that cannot be used."""
-    known = books(user, False)
+    known = erase(user, False)
     for key in (known["fingerprint"], *known["keys_before"]):
         if certificates is not None and len(key) == 64:  # else it is forgotten, or known by a name alone
             issued.revoke_key(certificates, key)
-    done = books(str(known["user"]), True)
+    done = erase(str(known["user"]), True)
     files = () if certificates is None else tuple(issued.erase_forgotten(certificates))
     return Receipt(done["user"], done["group"], done["time"], done["keys"], done["agreements"], files)

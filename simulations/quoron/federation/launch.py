@@ -202,7 +202,7 @@ def start(
 ) -> dict[str, Any]:
     """Start a coordinator and its clients, which go on; what `status` says then.
 
-    A folder that is there goes on with its keys, items, books and records, with more clients if so many are wanted: of
+    A folder that is there goes on with its keys, items, store and records, with more clients if so many are wanted: of
     the configuration that it was started with, which need not be given again. Of one with population.silos there is a
     client for each. Raises ConfigError for another one, for a folder that runs, where there are fewer users than
     clients, and for other clients than silos.

@@ -18,8 +18,8 @@ from quoron import toml_text
 from quoron_privacy.errors import ConfigError, IdentityError, LedgerUnavailable, RunError, nearest
 
 if TYPE_CHECKING:  # the commands that do not connect start without gRPC
-    from quoron.federation.closed_books import StoredBooks
     from quoron.federation.control import Control
+    from quoron.federation.offline_store import OfflineStore
 
 
 DEFAULT, LOOPBACK = "default", "127.0.0.1:7444"
@@ -70,21 +70,21 @@ class Profile:
         return Control(where)
 
     @contextmanager
-    def books(self, *, create: bool = False, sole: bool = True) -> "Iterator[Control | StoredBooks]":
+    def store(self, *, create: bool = False, sole: bool = True) -> "Iterator[Control | OfflineStore]":
         """Open the database, as its owner if `sole`; or connect to the coordinator."""
         if self.coordinator:
             with self.control() as control:
                 yield control
             return
-        from quoron.federation.closed_books import StoredBooks
-        from quoron_server.books.database import Database
+        from quoron.federation.offline_store import OfflineStore
+        from quoron_server.storage.database import Database
 
         try:
             database = Database(self.database, create=create, sole=sole)
         except LedgerUnavailable as error:
             raise LedgerUnavailable(f"{error} Or ask its coordinator: `quoron login HOST:PORT`.") from None
         with database:
-            yield StoredBooks(database)
+            yield OfflineStore(database)
 
 
 def place() -> Path:
@@ -138,14 +138,14 @@ def keep(name: str, profile: Profile | None) -> None:
         raise RunError(f"Cannot write profiles to {path}: {why}") from None
 
 
-def reached(name: str | None, *, books: bool = False) -> Profile:
+def reached(name: str | None, *, store: bool = False) -> Profile:
     """Return where a command goes: to a profile by name, as the environment says, to "default", or to this machine.
 
-    `books`: a command that also works in a database, which QUORON_DATABASE then names. Raises ConfigError where two
+    `store`: a command that also works in a database, which QUORON_DATABASE then names. Raises ConfigError where two
     places are named.
     """
     said = {key: os.environ[variable] for key, variable in VARIABLES.items() if os.environ.get(variable)}
-    if not books:
+    if not store:
         said.pop("database", None)
     if name is not None and (clash := [VARIABLES[key] for key in said if key != "token"]):
         both = f"--profile {name} (or QUORON_PROFILE) and {' and '.join(clash)}"

@@ -123,7 +123,7 @@ def coordinator(folder: Folder, order: Order, simulation: Simulation | None, sta
         transport,
         order.listen,
         order.control,
-        folder.books,
+        folder.database_url,
         own / "tokens.json",
         allow_simulation=simulated,
         max_users_per_client=max(order.people, default=1),

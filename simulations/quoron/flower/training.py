@@ -37,12 +37,12 @@ from quoron.training.start import Start
 from quoron_client.durable import OWN, make_folder
 from quoron_privacy.counts.min_cohort import spent_on
 from quoron_privacy.errors import ConfigError, LedgerError, positive
-from quoron_server.books.database import Database
-from quoron_server.books.registry import EVERYONE
-from quoron_server.federation import Books
+from quoron_server.federation import RunStore
 from quoron_server.flower.apps import Training, train
 from quoron_server.flower.black_boxes import Identities
 from quoron_server.plan import Privacy, check_delta
+from quoron_server.storage.database import Database
+from quoron_server.storage.registry import EVERYONE
 from quoron_server.wording import sentence
 
 
@@ -70,7 +70,7 @@ def require_secret_noise(environment: Mapping[str, str], simulation_seed: int | 
         )
 
 
-BOOKS = "books.sqlite"
+DATABASE_FILE = "books.sqlite"
 
 
 @entry_point
@@ -94,13 +94,13 @@ def train_privately(
     """Train a model of `dimension` numbers on `users` nodes with (ε, δ)-differential privacy for all items of a user.
 
     Args:
-        out: a folder for the books: members, spent budget, ledger. Secret until the run is complete; yours.
+        out: a folder for the store: members, spent budget, ledger. Secret until the run is complete; yours.
         epsilon, delta, radius, clip_norm, algorithm, options, items_per_user, smoothness, allow_large_delta, seed: as
             of `quoron.train_rows`. A user's answer is shortened to `clip_norm` on the server.
         minimum cohort: a share of those asked; a round in which fewer answer, by a noisy count, ends the run as
             `BelowMinCohort`; for `min_cohort_epsilon` of epsilon, a twentieth unless given, or less. None: nobody
         checks. population: whose privacy budget is charged, "everyone" unless given.
-        run: the name of this run in the books.
+        run: the name of this run in the store.
         start: public start, shape (d,); zero by default. Its values must not depend on protected data.
         seconds: that a round takes answers, also when all have answered before: an observer must not learn who did.
         waiting: seconds that users have to come.
@@ -144,13 +144,13 @@ def train_privately(
     )
     plan = asked.plan()
     _make_ours(folder)
-    with Database(f"sqlite:///{folder.resolve() / BOOKS}") as database:
-        books = Books(database)
-        known = books.registry.run(run) is not None
+    with Database(f"sqlite:///{folder.resolve() / DATABASE_FILE}") as database:
+        store = RunStore(database)
+        known = store.registry.run(run) is not None
         begin = _start(folder, run, Start(origin), known=known, given=start is not None)
         origin, asked = begin.weights, replace(asked, start=begin.digest)
-        books.settle()
-        moved = train(grid, asked, plan, books, origin, action=action, seconds=seconds, waiting=waiting)
+        store.settle()
+        moved = train(grid, asked, plan, store, origin, action=action, seconds=seconds, waiting=waiting)
     model = origin + moved
     return TrainedRows(model, model, sentence(plan.guarantee), folder, plan)
 
@@ -171,7 +171,7 @@ def _start(folder: Path, run: str, asked: Start, *, known: bool, given: bool) ->
 
 
 def _make_ours(folder: Path) -> None:
-    """ConfigError for a folder in which somebody else could put other books, or links in their place."""
+    """ConfigError for a folder in which somebody else could put another database, or a link in its place."""
     make_folder(folder, mode=OWN)
     found = folder.stat()
     if found.st_uid != os.geteuid() or found.st_mode & 0o022:

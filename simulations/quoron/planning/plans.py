@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from dp_accounting import DpEvent
 
     from quoron.planning.questions import Enough
-    from quoron_server.books.ledger import Ledger
     from quoron_server.runs import Account, Run
+    from quoron_server.storage.ledger import Ledger
 
 FIX = (
     "Each client counts as ONE user, whatever its table holds. If these are hospitals or other silos of many persons, "

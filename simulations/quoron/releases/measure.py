@@ -165,7 +165,7 @@ def carry_out(own: Prepared, *, group: str | None, ledger: Any, simulation_seed:
         found = replace(found, remarks=(*found.remarks, OF_THEM))
         return found, {"evaluation": hashlib.sha256(dumps(found.as_json()).encode()).hexdigest()}
 
-    mu = math.ceil(own.held.pair.mu * 1e8) / 1e8  # the last bits of a library's functions are in no book
+    mu = math.ceil(own.held.pair.mu * 1e8) / 1e8  # no stored number hangs on a library's last bits
     planned = Planned(draw, own.verify, mu, own.held.pair.lack)
     found, statement = release_once(
         "evaluation", promise, planned, seed=simulation_seed, population=group, ledger=ledger

@@ -35,7 +35,7 @@ if TYPE_CHECKING:  # planning needs neither
     import pyarrow as pa
 
     from quoron.model import Model
-    from quoron_server.books.ledger import Ledger
+    from quoron_server.storage.ledger import Ledger
 
 
 simulated = OnFirstUse("quoron.reports.pages")

@@ -28,9 +28,9 @@ from quoron_privacy.errors import Infeasible
 from quoron_privacy.noise.streams import NoiseSource, SecureNoise
 from quoron_privacy.release import Release
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.books.ledger import Ledger
 from quoron_server.plan import LEAST_EPSILON, PREFACE, Privacy, RunPlan
 from quoron_server.problem import Problem
+from quoron_server.storage.ledger import Ledger
 
 if TYPE_CHECKING:  # only a folder needs it
     from quoron.data.rows import Rows
@@ -98,8 +98,8 @@ def release(prepared: Prepared[Curated], own: Ledger, among: Users) -> Shares | 
     """What the look at these users (k,) says, released now if it has not been; None where nobody looks.
 
     Where there are more users than are looked at, these are drawn in secret, so that no name and no order decides who
-    they are. They and the noise are of this start alone: nobody has seen what is drawn and not committed, and books
-    that are restored release a copy with noise of its own. Call it once the run is charged.
+    they are. They and the noise are of this start alone: nobody has seen what is drawn and not committed, and a store
+    that is restored releases a copy with noise of its own. Call it once the run is charged.
     """
     quality = prepared.planned.plan.guarantee.data_quality
     if quality is None:

@@ -20,9 +20,9 @@ from platformdirs import user_data_path
 
 from quoron_client.durable import OWN, PRIVATE, make_folder
 from quoron_privacy.errors import LedgerError, LedgerUnavailable
-from quoron_server.books.lifetime_ledger import Known, PopulationLedger
-from quoron_server.books.store import Store
 from quoron_server.runs import Account
+from quoron_server.storage.lifetime_ledger import Known, PopulationLedger
+from quoron_server.storage.store import Store
 
 VARIABLE = "QUORON_LEDGER"
 PATIENCE = 60.0  # seconds that a run waits for others, which hold the file for a few milliseconds each

@@ -59,7 +59,7 @@ def make_sure_of_answers(plan: RunPlan) -> None:
 
     What is made of answers was at most 3.9 times as much, over all methods; most take twice. Of questions with a
     reduction, which all of a plan's have or none, no answers are kept; second moments of too many users are looked at
-    again, a block at a time. What is kept is there before and after a round, and on its way into the books. It depends
+    again, a block at a time. What is kept is there before and after a round, and on its way into the store. It depends
     on the plan and on this machine.
     """
     algorithm = ALGORITHMS[plan.algorithm].make(plan)

@@ -467,7 +467,7 @@ def carry_out(
     summing: Summation | None = None,
     figures: Rows | None = None,
 ) -> TrainedRows[Vector]:
-    """Plan, charge, train from wherever the books stand, keep the model, erase what is secret.
+    """Plan, charge, train from wherever the store stands, keep the model, erase what is secret.
 
     `chunk` is of training, unless that has its own.
     """

@@ -49,11 +49,11 @@ from quoron_privacy.kernels.threads import all_threads, at_once
 from quoron_privacy.noise.streams import SeededNoise, StartedNoise
 from quoron_privacy.release import Release
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.books.ledger import Ledger
 from quoron_server.parameters import Assumption
 from quoron_server.plan import ESTIMATES, EVALUATED, PLANNED, RunPlan
 from quoron_server.rounds import Observer, other_run, without_ledger
 from quoron_server.runs import end
+from quoron_server.storage.ledger import Ledger
 
 if TYPE_CHECKING:
     from quoron.data.rows import Rows  # only a folder needs it
@@ -228,7 +228,7 @@ def _with_estimates(prepared: "Prepared[Undeclared]", folder: RunFolder) -> Prep
     whatever went wrong finds the same. NothingReleased, with all of it charged, where nothing can be trained with what
     was found; so again at every start.
     """
-    with closing(_books(prepared, folder)) as own:
+    with closing(_run_ledger(prepared, folder)) as own:
         ended = own.finished or (own.released(PLANNED) or {}).get("refused")
         if not ended and not own.same_inputs(prepared.scene.people):  # a slot is the same user's to the end
             raise other_run(folder.path, "table")
@@ -258,7 +258,7 @@ def _with_estimates(prepared: "Prepared[Undeclared]", folder: RunFolder) -> Prep
     return run
 
 
-def _books(prepared: "Prepared[Undeclared]", folder: RunFolder) -> Ledger:
+def _run_ledger(prepared: "Prepared[Undeclared]", folder: RunFolder) -> Ledger:
     """Return its open ledger. Until it is planned for the estimates its plan is the forecast. OtherVersion else."""
     if folder.ledger.exists():
         own = Ledger.open(folder.ledger)

@@ -63,13 +63,13 @@ from quoron_privacy.noise.streams import NoiseSource, SecureNoise, SeededNoise
 from quoron_privacy.release import Release
 from quoron_privacy.selection.price import calibrate
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.books.ledger import Ledger
-from quoron_server.books.lifetime_ledger import PopulationLedger
 from quoron_server.parameters import Assumption
 from quoron_server.plan import EVALUATED, LEAST_EPSILON, RunPlan
 from quoron_server.rounds import other_run, without_ledger
 from quoron_server.runs import end
 from quoron_server.serial import dumps
+from quoron_server.storage.ledger import Ledger
+from quoron_server.storage.lifetime_ledger import PopulationLedger
 from quoron_server.wording import sentence
 
 FIXED = ("privacy.", "run.", "train.", "population.user", "population.path", "population.kind", "population.label")

@@ -151,7 +151,7 @@ class TestSeveralEpochs:
         with pytest.raises(VerificationError):
             ALGORITHMS["dp-ftrl"].make(plan)
 
-    def test_the_band_is_as_wide_as_the_memory_and_the_books_allow_or_there_is_none(self, monkeypatch):
+    def test_the_band_is_as_wide_as_the_memory_and_the_store_allow_or_there_is_none(self, monkeypatch):
         """Three columns, 20 cohorts: 19 vectors of 24 bytes."""
         many = {"rounds": 60, "epochs": 3}
         assert self.planned(**many, noise_memory=456).parameters.factorisation == "banded"
@@ -159,7 +159,7 @@ class TestSeveralEpochs:
         monkeypatch.setattr(planning, "MOST_STATE", 456 + 240)
         assert self.planned(**many, noise_memory=2**29).parameters.factorisation == "banded"
         monkeypatch.setattr(planning, "MOST_STATE", 456 + 239)
-        assert self.planned(**many, noise_memory=2**29).parameters.factorisation == "blt"  # which the books take
+        assert self.planned(**many, noise_memory=2**29).parameters.factorisation == "blt"  # which the store takes
         assert self.planned(**many, noise_memory=0, factorisation="banded").parameters.factorisation == "banded"
         assert self.planned(rounds=6, epochs=6, noise_memory=0).parameters.factorisation == "banded"  # it keeps nothing
 

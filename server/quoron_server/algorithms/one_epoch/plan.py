@@ -299,7 +299,7 @@ class _Scene:
         if options.factorisation is not None or epochs == 1 or not isinstance(options, FTRLOptions):
             return options.factorisation or "blt"
         kept = 8 * factorise("banded", rounds, self.batches(rounds)).slots * self.problem.dimension
-        most = MOST_STATE - _BESIDE * self.problem.dimension  # beyond, no books would take the run
+        most = MOST_STATE - _BESIDE * self.problem.dimension  # beyond, no store would take the run
         return "banded" if kept <= min(options.noise_memory, most) else "blt"
 
 

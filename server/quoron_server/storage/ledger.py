@@ -29,8 +29,8 @@ from quoron_client.protocol.questions import Question
 from quoron_privacy.errors import LedgerError, LedgerUnavailable, OtherVersion
 from quoron_privacy.release import Release
 from quoron_server.algorithm import names_of
-from quoron_server.books.store import Execute, Row, Store, Table
 from quoron_server.plan import ESTIMATES, EVALUATED, PLANNED, PREFACE
+from quoron_server.storage.store import Execute, Row, Store, Table
 
 _ALONE = "run"  # the name of the one run in a run folder's file
 _runs = Table(

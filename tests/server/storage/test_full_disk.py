@@ -1,4 +1,4 @@
-"""A disk that fills at any byte while books are made leaves nothing behind that the same call cannot go on from."""
+"""A disk that fills at any byte while a store is made leaves nothing behind that the same call cannot go on from."""
 
 import json
 import subprocess
@@ -13,9 +13,9 @@ SWEEP = textwrap.dedent(
     import json, resource, sys, tempfile
     from pathlib import Path
     from quoron_privacy.errors import LedgerUnavailable
-    from quoron_server.books.database import Database
-    from quoron_server.books.ledger import Ledger
-    from quoron_server.books.registry import Registry
+    from quoron_server.storage.database import Database
+    from quoron_server.storage.ledger import Ledger
+    from quoron_server.storage.registry import Registry
 
     what, moment, sizes = sys.argv[1], sys.argv[2], range(*map(int, sys.argv[3:6]))
     hard, begin, room = resource.getrlimit(resource.RLIMIT_FSIZE)[1], Ledger.begin, None
@@ -90,7 +90,7 @@ def swept(what: str, moment: str, *sizes: int) -> dict[str, object]:
         ("database", "called", (0, 120_000, 7_001)),
     ],
 )
-def test_books_that_could_not_be_made_are_made_by_the_next_call(
+def test_a_store_that_could_not_be_made_is_made_by_the_next_call(
     what: str, moment: str, sizes: tuple[int, int, int]
 ) -> None:
     found = swept(what, moment, *sizes)
@@ -103,6 +103,6 @@ def test_books_that_could_not_be_made_are_made_by_the_next_call(
     ("what", "moment", "most"),
     [("ledger", "called", 120_000), ("ledger", "begun", 60_000), ("database", "called", 120_000)],
 )
-def test_books_are_made_at_the_next_call_wherever_the_disk_was_full(what: str, moment: str, most: int) -> None:
+def test_a_store_is_made_at_the_next_call_wherever_the_disk_was_full(what: str, moment: str, most: int) -> None:
     found = swept(what, moment, 0, most, 97)
     assert found["wrong"] == []

@@ -1,4 +1,4 @@
-"""A coordinator whose books are older than what a client saw of them is refused by name, whoever put them back."""
+"""A coordinator whose store is older than what a client saw of it is refused by name, whoever put it back."""
 
 import asyncio
 import logging
@@ -14,29 +14,29 @@ from federation.conversation import asked, made, running, terms
 from federation.crowd import Honest, carried_out, complete, coordinator, crowd, specification, until
 from federation.test_backup import backed_up, other
 from quoron_client.federation import ClientConfig, Record, run_client, session
-from quoron_client.federation.record import Agreement, BooksClaim, Seen, objection
+from quoron_client.federation.record import Agreement, Seen, StoreClaim, objection
 from quoron_client.protocol.charges import MOST_TOLD, run_mark
 from quoron_client.protocol.questions import Status
 from quoron_privacy.errors import LedgerError
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_protos.v1.federation_pb2_grpc import ClientPlaneStub
-from quoron_server.books.backup import restore
-from quoron_server.books.database import Database
-from quoron_server.books.lifetime_ledger import PopulationLedger
+from quoron_server.storage.backup import restore
+from quoron_server.storage.database import Database
+from quoron_server.storage.lifetime_ledger import PopulationLedger
 
 A, B, C = ("a" * 16, "b" * 16, "c" * 16)
 SEEN = Seen(A, B, 7, "f" * 64)
 
 
-def claim(words: str = A + B, rows: int = 7, then: str = "f" * 64, charged: tuple[str, ...] | None = ()) -> BooksClaim:
+def claim(words: str = A + B, rows: int = 7, then: str = "f" * 64, charged: tuple[str, ...] | None = ()) -> StoreClaim:
     incarnations = tuple(words[at : at + 16] for at in range(0, len(words), 16))
-    return BooksClaim(
+    return StoreClaim(
         incarnations, rows, "f" * 64, then, None if charged is None else frozenset(map(run_mark, charged))
     )
 
 
 @pytest.mark.parametrize(
-    ("books", "words"),
+    ("store", "words"),
     [
         (claim(), None),
         (claim(rows=9), None),
@@ -45,14 +45,14 @@ def claim(words: str = A + B, rows: int = 7, then: str = "f" * 64, charged: tupl
         (claim(rows=9, then="8" * 64), "other rows among the first 7"),
         (claim(A), f"incarnation {A}, which comes from before that or beside it"),
         (claim(A + C), f"incarnation {C}, which comes from before that or beside it"),
-        (claim(C), f"others, which began as {C}"),
-        (claim(C + B), f"others, which began as {C}"),
+        (claim(C), f"another, which began as {C}"),
+        (claim(C + B), f"another, which began as {C}"),
     ],
 )
-def test_books_are_older_unless_they_hold_what_was_seen_or_say_that_they_were_restored(
-    books: BooksClaim, words: str | None
+def test_a_store_is_older_unless_it_holds_what_was_seen_or_says_that_it_was_restored(
+    store: StoreClaim, words: str | None
 ) -> None:
-    said = objection(SEEN, books, 7)
+    said = objection(SEEN, store, 7)
     assert said is None if words is None else words in said
 
 
@@ -65,17 +65,17 @@ def answered(record: Record, run: str) -> None:
     assert record.keep(run, 0, bytes(16), b"answer") == b"answer"
 
 
-def test_an_owner_who_says_so_takes_other_books_once_and_keeps_what_was_spent(tmp_path: Path) -> None:
+def test_an_owner_who_says_so_takes_another_store_once_and_keeps_what_was_spent(tmp_path: Path) -> None:
     with opened(tmp_path) as record:
         record.saw("here:1", claim(A), 0)
         answered(record, "r")
-    for books in (claim(A + B, charged=()), claim(C)):
+    for store in (claim(A + B, charged=()), claim(C)):
         with opened(tmp_path) as record, pytest.raises(LedgerError, match="say --accept-other-database"):
-            record.saw("here:1", books, 7)
-        with opened(tmp_path, other_books=True) as record:
-            record.saw("here:1", books, 7)
+            record.saw("here:1", store, 7)
+        with opened(tmp_path, other_database=True) as record:
+            record.saw("here:1", store, 7)
         with opened(tmp_path) as record:
-            record.saw("here:1", books, 7)
+            record.saw("here:1", store, 7)
             assert record.spent == (1.0, 1e-6)
 
 
@@ -92,7 +92,7 @@ def test_no_earlier_round_is_answered_once_a_later_one_was_also_if_the_database_
         assert record.recall("r", 0, first) is None
         assert record.keep("r", 0, first, b"") is None
         for earlier in (0, 1):
-            assert "books were put back to before it" in str(record.objection("r", earlier))
+            assert "database was put back to before it" in str(record.objection("r", earlier))
         assert record.objection("r", 3) is None
         assert record.keep("s", 0, first, first) == first  # another run's rounds are its own
     with opened(tmp_path) as record:
@@ -206,7 +206,7 @@ async def test_an_older_record_with_its_count_is_refused_by_name(data: Path) -> 
 A, B, C = ("a" * 16, "b" * 16, "c" * 16)
 
 
-def test_restored_books_that_lack_what_was_answered_are_refused_until_the_operator_enters_it(tmp_path: Path) -> None:
+def test_a_restored_store_that_lacks_what_was_answered_is_refused_until_the_operator_enters_it(tmp_path: Path) -> None:
     with opened(tmp_path) as record:
         record.saw("here:1", claim(A, rows=0), 0)
         answered(record, "r")
@@ -222,7 +222,7 @@ def test_restored_books_that_lack_what_was_answered_are_refused_until_the_operat
         record.saw("here:1", claim(A + B + C, rows=1, then="", charged=None), 1)  # too many to be told
 
 
-def test_a_client_sees_through_every_way_of_putting_a_coordinators_books_back(
+def test_a_client_sees_through_every_way_of_putting_a_coordinators_store_back(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All files of before; a new database; a copy that says that it was restored, with and without what is missing."""
@@ -256,7 +256,7 @@ def test_a_client_sees_through_every_way_of_putting_a_coordinators_books_back(
     older = {each: each.read_bytes() for each in place.iterdir()}
     backed_up(url, tmp_path / "older")
     with opened(data.parent) as record:
-        record.saw(address, BooksClaim((word,), 1, head, head, frozenset()), 1)
+        record.saw(address, StoreClaim((word,), 1, head, head, frozenset()), 1)
         answered(record, "r")
     charge("r")
     backed_up(url, tmp_path / "all")
@@ -268,7 +268,7 @@ def test_a_client_sees_through_every_way_of_putting_a_coordinators_books_back(
     with pytest.raises(LedgerError, match="got other rows among the first 2"):
         carried_out(meet())
     begun_with({})
-    with pytest.raises(LedgerError, match="got others, which began as"):
+    with pytest.raises(LedgerError, match="got another, which began as"):
         carried_out(meet())
     begun_with({})
     restore(tmp_path / "older", url)

@@ -1,6 +1,6 @@
-"""A coordinator's books that no process has open, with the commands that need no coordinator.
+"""A coordinator's store that no process has open, with the commands that need no coordinator.
 
-The process that opens them is their owner meanwhile: a coordinator that is started then waits, or is refused.
+The process that opens it is its owner meanwhile: a coordinator that is started then waits, or is refused.
 """
 
 import getpass
@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from quoron_privacy.errors import ConfigError
-from quoron_server.books.lifetime_ledger import PopulationLedger
-from quoron_server.books.store import Store
+from quoron_server.storage.lifetime_ledger import PopulationLedger
+from quoron_server.storage.store import Store
 
 if TYPE_CHECKING:  # one's own ledger needs no SQLAlchemy
-    from quoron_server.federation import Books
+    from quoron_server.federation import RunStore
 
 
-class StoredBooks:
-    """The books of a database; of one's own file only the ledger. ConfigError where a run is not known."""
+class OfflineStore:
+    """The store of a database; of one's own file only the ledger. ConfigError where a run is not known."""
 
     def __init__(self, database: Store, name: str = "") -> None:
         self.name, self._database = name or f"the database {database.name}", database
@@ -29,23 +29,23 @@ class StoredBooks:
         return {each.__name__: each for each in commands}[f"_{command}"](**arguments)
 
     def backup(self, out: Path | None) -> tuple[str, str]:
-        """Copy the books to a file: its name and SHA-256."""
-        from quoron_server.books.backup import back_up
+        """Copy the store to a file: its name and SHA-256."""
+        from quoron_server.storage.backup import back_up
 
         if out is None:
             raise ConfigError("Expected a file to write the backup to, got none.")
-        return str(out), back_up(self._books().database, out)
+        return str(out), back_up(self._store().database, out)
 
     def _cancel(self, *, run: str) -> dict[str, Any]:
-        if (state := self._books().cancel(run, by=_here())) is None:
-            raise ConfigError(f"Expected the name of a run in these books, got {run!r}.")
+        if (state := self._store().cancel(run, by=_here())) is None:
+            raise ConfigError(f"Expected the name of a run in this database, got {run!r}.")
         return {"state": state}
 
     def _forget_user(self, *, user: str, sure: bool) -> dict[str, Any]:
-        from quoron_server.books.roster import Seats
+        from quoron_server.storage.roster import Seats
 
-        books = self._books()
-        return Seats(books.registry.roster, books.population).forget(user, sure=sure)
+        store = self._store()
+        return Seats(store.registry.roster, store.population).forget(user, sure=sure)
 
     def _ledger(self) -> dict[str, Any]:
         return dict(json.loads(PopulationLedger(self._database).export()))
@@ -57,12 +57,12 @@ class StoredBooks:
         promise |= {"statement": note, "mu": mu or None, "elsewhere": True}
         return {"charged": PopulationLedger(self._database).charge(run, group, by=_here(), **promise).words()}
 
-    def _books(self) -> "Books":
-        from quoron_server.books.database import Database
-        from quoron_server.federation import Books
+    def _store(self) -> "RunStore":
+        from quoron_server.federation import RunStore
+        from quoron_server.storage.database import Database
 
         assert isinstance(self._database, Database)  # commands on runs and users never open one's own ledger
-        return Books(self._database)
+        return RunStore(self._database)
 
 
 def _here() -> str:

@@ -14,10 +14,10 @@ from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.questions import AverageGradient, LocalSGD, Question, VectorReport
 from quoron_privacy.errors import LedgerError
 from quoron_privacy.release import Release
-from quoron_server.books import database as databases
-from quoron_server.books.database import Database
-from quoron_server.books.ledger import Ledger, digest
-from quoron_server.books.registry import Registry
+from quoron_server.storage import database as databases
+from quoron_server.storage.database import Database
+from quoron_server.storage.ledger import Ledger, digest
+from quoron_server.storage.registry import Registry
 
 
 def question(round_=0, users=(3, 1), point=0.5, weights=(1.0,), smoothness=None):
@@ -124,9 +124,7 @@ class TestLedger:
 
     def test_a_second_process_is_refused_while_one_holds_the_run(self, ledger):
         ledger.commit(-1, b"start", (), {})
-        code = (
-            "import sys, pathlib; from quoron_server.books.ledger import Ledger; Ledger.open(pathlib.Path(sys.argv[1]))"
-        )
+        code = "import sys, pathlib; from quoron_server import Ledger; Ledger.open(pathlib.Path(sys.argv[1]))"
         done = subprocess.run([sys.executable, "-c", code, ledger.path], capture_output=True, text=True, check=False)
         assert done.returncode != 0
         assert "Another process holds this run" in done.stderr
@@ -160,8 +158,8 @@ class TestLedger:
             import numpy as np
             from quoron_client.protocol.questions import AverageGradient
             from quoron_client.protocol.questions import Question
-            from quoron_server.books import ledger as module
-            from quoron_server.books.store import Store
+            from quoron_server.storage import ledger as module
+            from quoron_server.storage.store import Store
             path, at = Path(sys.argv[1]), sys.argv[2]
             execute = Store._execute
             def die(self, connection, statement, parameters=()):

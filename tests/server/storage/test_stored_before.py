@@ -9,8 +9,8 @@ import pytest
 
 from quoron.training import lifetime
 from quoron_privacy.errors import BudgetExceeded, LedgerError, OtherVersion
-from quoron_server.books.database import Database
-from quoron_server.books.lifetime_ledger import PopulationLedger
+from quoron_server.storage.database import Database
+from quoron_server.storage.lifetime_ledger import PopulationLedger
 
 HASHES = (
     "698c998e5c82c4690a0a468ed53a79d3d055a47aec96c032f0d8de2008207897",

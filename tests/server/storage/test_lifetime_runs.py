@@ -1,4 +1,4 @@
-"""How many real runs a lifetime limit admits, counted through the books, and that what they add up to is within it."""
+"""How many real runs a lifetime limit admits, counted through the store, and that what they add up to is within it."""
 
 import math
 from dataclasses import replace
@@ -16,11 +16,11 @@ from quoron_privacy.errors import BudgetExceeded
 from quoron_privacy.noise.streams import total_variation
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.noisy.method import NoisySGDParameters
-from quoron_server.books.database import Database
-from quoron_server.federation import Books
+from quoron_server.federation import RunStore
 from quoron_server.plan import Privacy, RunPlan
 from quoron_server.runs import charge_of
 from quoron_server.specification import RunSpecification, make_plan
+from quoron_server.storage.database import Database
 
 EPSILON, DELTA = 4.0, 1e-5  # the limit
 USERS = 20
@@ -42,20 +42,20 @@ def exact_delta(mu: float, epsilon: float) -> float:
 def admitted(tmp_path: Path, share: float, plan: RunPlan) -> list[Charge]:
     """The charges of as many runs of `plan` as begin under the limit."""
     with Database(f"sqlite:///{tmp_path}/books.sqlite") as database:
-        books = Books(database)
+        store = RunStore(database)
         for user in range(USERS):
-            books.registry.enrol(f"user-{user}")
-        books.population.limit("everyone", epsilon=EPSILON, delta=DELTA, gaussian_share=share)
+            store.registry.enrol(f"user-{user}")
+        store.population.limit("everyone", epsilon=EPSILON, delta=DELTA, gaussian_share=share)
         for number in range(200):
             run = wanted(number)
-            books.registry.add_run(run.run, run.as_text())
+            store.registry.add_run(run.run, run.as_text())
             try:
-                books.check(run, plan)
-                books.begin(run, plan)
+                store.check(run, plan)
+                store.begin(run, plan)
             except BudgetExceeded:
                 break
-        books.population.verify()
-        return books.population.charges("everyone")
+        store.population.verify()
+        return store.population.charges("everyone")
 
 
 def most_gaussian(mu: float, variation: float, epsilon: float, delta: float) -> int:
@@ -130,7 +130,7 @@ def fitting(share: float, wanted: Charge) -> int:
     return number
 
 
-def test_runs_on_secret_samples_pass_through_the_books_as_what_they_are(tmp_path: Path) -> None:
+def test_runs_on_secret_samples_pass_through_the_store_as_what_they_are(tmp_path: Path) -> None:
     charges = admitted(tmp_path, 1.0, small_plan("dp-sgd-wor"))
     assert 60 <= len(charges) <= 69
     assert {each.mu for each in charges} == {None}

@@ -24,11 +24,11 @@ from numpy.typing import NDArray
 
 from quoron_client.protocol import identity
 from quoron_privacy.errors import ConfigError, LedgerError, count, printable
-from quoron_server.books.database import Database
-from quoron_server.books.drawing import Draw, draw, packed, seed_of, unpacked
-from quoron_server.books.lifetime_ledger import PopulationLedger
-from quoron_server.books.store import now
 from quoron_server.plan import EVERYONE as EVERYONE
+from quoron_server.storage.database import Database
+from quoron_server.storage.drawing import Draw, draw, packed, seed_of, unpacked
+from quoron_server.storage.lifetime_ledger import PopulationLedger
+from quoron_server.storage.store import now
 
 State = Literal["active", "away", "retired"]
 
@@ -558,8 +558,8 @@ class Seats:
         return Rotated(old, (user,) if joined is None else (user, joined))
 
     def forget(self, word: str, *, sure: bool) -> dict[str, Any]:
-        """As `Roster.forget`, of a user by number, name or fingerprint, with a row in the chain by which restored books
-        are seen to be older; what was erased. Unless `sure` nothing is done: of whom it would be."""
+        """As `Roster.forget`, of a user by number, name or fingerprint, with a row in the chain by which an older store
+        is recognised; what was erased. Unless `sure` nothing is done: of whom it would be."""
         user = self.roster.find(word)
         if not sure:
             before = [each["fingerprint"] for each in self.roster.rotations() if each["user"] == user.user]

@@ -206,7 +206,7 @@ _META = Table(
     {
         "format": "INTEGER NOT NULL",
         "owner": "TEXT",  # random word of the last process that owned the database
-        "incarnation": "TEXT",  # random words of these books: one more, the last, each time they are restored
+        "incarnation": "TEXT",  # random words of this store: one more, the last, each time it is restored
         "acknowledged": "INTEGER DEFAULT '0' NOT NULL",  # transactions that wrote; SQLite only
     },
 )
@@ -331,16 +331,16 @@ class Store:
 
     @property
     def incarnations(self) -> tuple[str, ...]:
-        """The random words of these books: that with which they began, and one for each time they were restored."""
+        """The random words of this store: that with which it began, and one for each time it was restored."""
         return tuple(str(self.rows("SELECT incarnation FROM meta")[0]["incarnation"]).split())
 
     @property
     def incarnation(self) -> str:
-        """The last of them, which no other books have."""
+        """The last of them, which no other store has."""
         return self.incarnations[-1]
 
     def renew(self, before: Sequence[str]) -> None:
-        """Restored books are others than those `before`, that they were copied from."""
+        """A restored store is another than those `before`, that it was copied from."""
         self.rows("UPDATE meta SET incarnation = ?", [" ".join([*before, secrets.token_hex(8)])])
 
     def probe(self) -> None:
@@ -425,7 +425,7 @@ class Store:
             raise LedgerError(
                 f"Expected {kept} acknowledged transactions in {self.name}, got {found}: its journal was cut short or "
                 "damaged, or it was restored from a backup, or removed. What is missing may have been shown to "
-                "somebody. Put back what is missing, or go on with other books. If there is nothing else, `quoron "
+                "somebody. Put back what is missing, or go on with another database. If there is nothing else, `quoron "
                 "admin restore` takes it for what it is.",
                 outside=OUTSIDE,
             )
@@ -475,7 +475,7 @@ class Store:
             self._taken(connection)
         if self.path is not None:
             self._check_tally(int(self.rows("SELECT acknowledged FROM meta")[0]["acknowledged"]))
-            self._folded()  # a copy of the file alone is then one of books that need their count, and never of none
+            self._folded()  # a copy of the file alone is then one of a store that needs its count, and never of none
 
     def _formats(self, connection: Any, create: bool) -> list[Any]:
         tables, execute = self._tables(connection), partial(self._execute, connection)

@@ -22,7 +22,7 @@ from typing import Any, Unpack
 
 from quoron_privacy.accounts.lifetime import Account, Charge, Limit, Promise, Spent, compose, gaussian
 from quoron_privacy.errors import BudgetExceeded, ConfigError, LedgerError, OtherVersion
-from quoron_server.books.store import (
+from quoron_server.storage.store import (
     OUTSIDE,
     START,
     Execute,

@@ -19,13 +19,13 @@ import sqlalchemy as sa
 from numpy.typing import NDArray
 
 from quoron_privacy.errors import LedgerError, OtherVersion, count
-from quoron_server.books.database import Database
-from quoron_server.books.drawing import Draw, homes
-from quoron_server.books.roster import AWAY_AFTER, USERS, Roster, following
-from quoron_server.books.roster import SCHEMA as SCHEMA
-from quoron_server.books.roster import OtherGroup as OtherGroup
-from quoron_server.books.store import now
 from quoron_server.plan import EVERYONE as EVERYONE
+from quoron_server.storage.database import Database
+from quoron_server.storage.drawing import Draw, homes
+from quoron_server.storage.roster import AWAY_AFTER, USERS, Roster, following
+from quoron_server.storage.roster import SCHEMA as SCHEMA
+from quoron_server.storage.roster import OtherGroup as OtherGroup
+from quoron_server.storage.store import now
 
 State = Literal["waiting", "running", "complete", "below-min-cohort", "cancelled", "failed"]
 OPEN = ("waiting", "running")  # states of a run that has not ended

@@ -22,7 +22,7 @@ from typing import Any, cast
 import sqlalchemy as sa
 
 from quoron_privacy.errors import ConfigError, LedgerError, LedgerUnavailable
-from quoron_server.books.store import OUTSIDE, PATIENCE, Execute, Row, Store, Table, connect, sqlite_error
+from quoron_server.storage.store import OUTSIDE, PATIENCE, Execute, Row, Store, Table, connect, sqlite_error
 
 LOCK = 0x71756F726F6E  # "quoron": the holder of this advisory lock owns the PostgreSQL database
 OWNED = "3s"  # for the lock of a process that has just been killed

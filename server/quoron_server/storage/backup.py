@@ -31,9 +31,9 @@ import sqlalchemy as sa
 
 from quoron_client.durable import PRIVATE, sync_folder
 from quoron_privacy.errors import ConfigError, LedgerError, LedgerUnavailable
-from quoron_server.books import ledger, lifetime_ledger, registry
-from quoron_server.books.database import Database, as_metadata, parse
-from quoron_server.books.store import FORMAT, now, verify_rows
+from quoron_server.storage import ledger, lifetime_ledger, registry
+from quoron_server.storage.database import Database, as_metadata, parse
+from quoron_server.storage.store import FORMAT, now, verify_rows
 
 _KIND = "quoron backup 1"
 _ONE_INSTANT = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"  # in PostgreSQL
@@ -53,7 +53,7 @@ ENDED = (
 class Copy:
     """What a backup holds."""
 
-    incarnations: tuple[str, ...]  # of the books that it was taken from
+    incarnations: tuple[str, ...]  # of the store that it was taken from
     rows: Rows
 
 
@@ -103,7 +103,7 @@ def _lines(database: Database) -> Iterator[bytes]:
 
 def read(source: Path) -> Copy:
     """A backup; LedgerError unless its digest is right."""
-    damaged = LedgerError(f"Expected a whole backup of quoron's books in {source}, got something else. Take another.")
+    damaged = LedgerError(f"Expected a whole database backup in {source}, got something else. Take another.")
     try:
         content = source.read_bytes()
     except OSError as error:
@@ -170,7 +170,7 @@ def restore(source: Path, url: str, *, head: str | None = None, lost: Sequence[s
             return _fill(database, copy, lost)
     path = Path(parsed.database or "")
     if any(each.exists() for each in (path, path.with_name(path.name + "-acknowledged"))):
-        raise LedgerError(f"Expected no books at {path}, found some, or their count. Restore beside them.")
+        raise LedgerError(f"Expected no database at {path}, found one, or its count. Restore to another.")
     draft = _draft(path)
     try:
         with Database(_sqlite(draft)) as database:
@@ -179,7 +179,7 @@ def restore(source: Path, url: str, *, head: str | None = None, lost: Sequence[s
         os.link(draft, path)
         sync_folder(path.parent)
     except OSError as error:
-        raise LedgerUnavailable(f"Cannot restore books to {path}: {error.strerror}.") from error
+        raise LedgerUnavailable(f"Cannot restore a database to {path}: {error.strerror}.") from error
     finally:
         _clear(draft)
     with Database(url, create=False):  # begins the count
@@ -189,7 +189,7 @@ def restore(source: Path, url: str, *, head: str | None = None, lost: Sequence[s
 def accept(path: Path, *, head: str | None = None, lost: Sequence[str] = ()) -> Restored:
     """Take a SQLite file for all that there is, though it is older than its count or has none; as `restore`."""
     if not path.is_file():
-        raise LedgerError(f"Expected books at {path}, found none.")
+        raise LedgerError(f"Expected a database at {path}, found none.")
     draft = _draft(path)
     try:
         with closing(sqlite3.connect(path)) as raw:  # what is in its journal belongs to it
@@ -207,9 +207,9 @@ def accept(path: Path, *, head: str | None = None, lost: Sequence[str] = ()) -> 
         path.with_name(path.name + "-acknowledged").unlink(missing_ok=True)
         sync_folder(path.parent)
     except sqlite3.Error as error:
-        raise LedgerError(f"Cannot use the books at {path}: {error}.") from None
+        raise LedgerError(f"Cannot use the database at {path}: {error}.") from None
     except OSError as error:
-        raise LedgerUnavailable(f"Cannot restore the books at {path}: {error.strerror}.") from error
+        raise LedgerUnavailable(f"Cannot restore the database at {path}: {error.strerror}.") from error
     finally:
         _clear(draft)
     with Database(_sqlite(path), create=False):  # begins the count
@@ -219,7 +219,7 @@ def accept(path: Path, *, head: str | None = None, lost: Sequence[str] = ()) -> 
 def _fill(database: Database, copy: Copy, lost: Sequence[str]) -> Restored:
     with database.writing() as connection:
         if set(sa.inspect(connection).get_table_names()) & set(TABLES):
-            raise LedgerError(f"Expected an empty database at {database.name}, found books. Restore beside them.")
+            raise LedgerError(f"Expected an empty database at {database.name}, found tables. Restore to another.")
         for schema in SCHEMAS:
             schema.create_all(connection)
         for name, rows in copy.rows.items():
@@ -231,7 +231,7 @@ def _fill(database: Database, copy: Copy, lost: Sequence[str]) -> Restored:
 def _put_back(database: Database, before: Sequence[str], lost: Sequence[str]) -> Restored:
     """A new incarnation, and the end of every open run, in the transaction that restores the database.
 
-    A run whose model is there already is complete. `Books.settle` writes the last lines of the lifetime ledger.
+    A run whose model is there already is complete. `RunStore.settle` writes the last lines of the lifetime ledger.
     """
     database.renew([*before, *(word for word in dict.fromkeys(lost) if word not in before)])
     runs = registry.Registry(database)

@@ -1,4 +1,4 @@
-"""The second server's books: runs that it has consented to, and for each round the one list that it has answered.
+"""The second server's store: runs that it has consented to, and for each round the one list that it has answered.
 
 A reply is durable before it is sent, in one transaction with its list; of a list stay the fingerprints and the chain,
 no seal. When a run ends all of that is erased but its name and its plan's digest, which stay for ever: a run that was
@@ -12,7 +12,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from quoron_privacy.errors import LedgerError
-from quoron_server.books.database import Database
+from quoron_server.storage.database import Database
 
 OPEN, CLOSED, EXPIRED = "open", "closed", "expired"
 RESTORED = "restored"  # ended, as the database was restored from a copy while the run was open
@@ -71,7 +71,7 @@ class AnsweredList:
     reply: bytes
 
 
-class RunBooks:
+class HelpedRunStore:
     """Runs and lists in one database. Every method is one transaction and may be repeated."""
 
     def __init__(self, database: Database) -> None:
