@@ -26,7 +26,7 @@ from quoron_server.algorithm import names_of
 
 HELD = 1 << 28  # bytes of answers that are held in memory
 SCRATCH = "QUORON_SCRATCH"
-SQLITE = "sqlite:///"  # what stands before the file of a database that is one
+SQLITE = "sqlite:///"  # what stands before the path of a database that is a file
 
 GRPC, HTTP2, TLS, FRAME = 5, 9, 22, 1 << 14
 WINDOWS = 2 * (HTTP2 + 4)  # what was read of a stream and of its connection is allowed again

@@ -1,4 +1,4 @@
-"""The ServerApp of a federation: one run, with the same store as our own coordinator keeps.
+"""The ServerApp of a federation: one run, in the same store as our own coordinator's.
 
     ended = serve(grid, specification, database, waiting=600)
 

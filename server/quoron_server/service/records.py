@@ -111,7 +111,7 @@ class Records:
         return await self._read(lambda: self._spent(row))
 
     async def back_up(self) -> dict[str, Any]:
-        """Copy a SQLite file's database beside it, in one transaction; the copy's name and digest.
+        """Copy a SQLite database beside its file, in one transaction; the copy's name and digest.
 
         ConfigError for a database server, beside which anybody with the right to may read.
         """

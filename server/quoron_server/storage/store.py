@@ -340,7 +340,7 @@ class Store:
         return self.incarnations[-1]
 
     def renew(self, before: Sequence[str]) -> None:
-        """A restored store is another than those `before`, that it was copied from."""
+        """Give a restored store one more random word, after those `before` of the store that it was copied from."""
         self.rows("UPDATE meta SET incarnation = ?", [" ".join([*before, secrets.token_hex(8)])])
 
     def probe(self) -> None:
