@@ -197,7 +197,7 @@ MUTANTS: dict[str, tuple[Any, Any, tuple[str, ...]]] = {
         times(1.1),
         ("accelerated-erm", "outlier-iterates", "outlier-iterates/laplace"),
     ),
-    "score_error": (concentration.score_error, times(0.9), (HARD, MEDIAN)),
+    "score_error": (concentration.score_error, times(0.9), (MEDIAN,)),
     "median.rounding": (median.rounding, times(0.9), (MEDIAN,)),
     "release_scale": (geometry.release_scale, times(0.9), (HARD, MEDIAN)),
     "Geometry.length": ((geometry.Geometry, "length"), times(0.9), (HARD, MEDIAN)),
