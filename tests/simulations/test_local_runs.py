@@ -224,7 +224,7 @@ def test_a_federation_that_is_kept_carries_out_a_run_for_real(tmp_path: Path) ->
         assert "complete" in said(tmp_path, *operator, "watch", "trial")
         assert "stopped" in said(tmp_path, "local", "stop", *where)
         assert not place.runs
-        with Database(place.store) as database:
+        with Database(place.database_url) as database:
             assert [row["kind"] for row in PopulationLedger(database).rows()] == ["submit", "charge", "release", "end"]
         said(tmp_path, *start, *where, "--workers", 2)
         assert (place.client(6) / "key.pem").read_bytes() == keys

@@ -202,8 +202,9 @@ def _responses(stages, strengths, smoothnesses, pull, curvatures, point, found, 
     for c in range(len(stages)):
         strength, smoothness, curvature = strengths[c], smoothnesses[c], pull + curvatures[0]
         noise = lasting = 0.0
-        by_x, by_ag = 0.0, 1.0  # derivatives of the output
-        place = stages[c].sum()
+        by_x, by_ag, place = 0.0, 1.0, 0  # derivatives of the output; rounds, without numpy's sum, which loads BLAS
+        for k in range(stages.shape[1]):
+            place += stages[c, k]
         # Backwards, by the chain rule: `here` is how much the output moves by a unit of error in the gradient of step
         # (k, t).
         for k in range(stages.shape[1] - 1, -1, -1):
