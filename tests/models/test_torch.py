@@ -705,8 +705,9 @@ def test_held_out_users_tell_how_good_the_module_is_and_nobody_trains_on_them(tm
     assert not (tmp_path / "no").exists()
 
 
-def test_nothing_but_data_users_loss_and_epsilon_has_to_be_given(tmp_path: Path) -> None:
-    """Two classes a line apart: 500 users, ε = 8, what the rule chooses."""
+@pytest.mark.parametrize("factor", [1.0, 1e-2, 1e8])
+def test_nothing_but_data_users_loss_and_epsilon_has_to_be_given(factor: float, tmp_path: Path) -> None:
+    """Two classes a line apart: 500 users, ε = 8, what the rule chooses, whatever unit the loss has."""
     draw = np.random.default_rng(4)
     x = torch.tensor(draw.normal(size=(1_500, 4)).astype(np.float32))
     labels = (x.sum(dim=1) > 0).long()
@@ -715,7 +716,7 @@ def test_nothing_but_data_users_loss_and_epsilon_has_to_be_given(tmp_path: Path)
         network(),
         (x, labels),
         user=owners,
-        loss=CROSS,
+        loss=lambda given, target: factor * CROSS(given, target),
         epsilon=8.0,
         seed=5,
         allow_large_delta=True,

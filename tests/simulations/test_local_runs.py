@@ -236,7 +236,8 @@ def test_a_federation_that_is_kept_carries_out_a_run_for_real(tmp_path: Path) ->
 @pytest.mark.slow
 def test_silos_of_one_table_carry_out_a_run_and_one_forgets_while_it_is_connected(tmp_path: Path) -> None:
     place, ports = Folder(tmp_path / "f"), [f"127.0.0.1:{free_port()}" for _ in range(2)]
-    made = MADE_UP.replace("delta = 0.05", "delta = 1e-5").replace("users = 12", "users = 12\nsilos = [3, 4, 5]")
+    made = MADE_UP.replace("epsilon = 15.0\ndelta = 0.05", "epsilon = 3.0\ndelta = 1e-5")
+    made = made.replace("users = 12", "users = 12\nsilos = [3, 4, 5]")
     (tmp_path / "run.toml").write_text(
         made.replace("dp-sgd-wor", "dp-sgd-poisson").replace("rounds = 3", "rounds = 2, rate = 1.0")
     )
@@ -247,7 +248,7 @@ def test_silos_of_one_table_carry_out_a_run_and_one_forgets_while_it_is_connecte
         said(tmp_path, "local", "start", tmp_path / "run.toml", "--listen", ports[0], "--control", ports[1], *where)
         assert json.loads(said(tmp_path, "local", "status", *where, "--json"))["users"] == 12
         ask = ["submit", place.path / "run.toml", "--users", 12, "--timeout", 5]
-        ask += ["--set", "privacy.epsilon=3", "--set", "privacy.min_cohort=none"]
+        ask += ["--set", "privacy.min_cohort=none"]
         for run in ("first", "second"):
             said(tmp_path, *operator, *ask, "--run", run)
             assert "complete" in said(tmp_path, *operator, "watch", run)

@@ -296,8 +296,8 @@ class RowsEngine:
         return Answers.checked(values, status, largest=self._largest(question))
 
     def _largest(self, question: Question) -> float:
-        """Of the numbers of an answer that counts."""
-        return FAR * question.task.honest(self.problem.bounds)
+        """Of the numbers of an answer that counts; a small clip norm does not lower it, as rows may be far longer."""
+        return FAR * max(1.0, question.task.honest(self.problem.bounds))
 
 
 ROUNDS = ((3.0, 40), (5.0, 80), (math.inf, 120))  # up to so much room, n μ / (2 √d)
