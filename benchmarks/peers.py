@@ -396,6 +396,8 @@ def main() -> None:
     parser.add_argument("--with", action="append", default=[], dest="elsewhere", metavar="NAME=PYTHON")
     given = parser.parse_args()
     pythons = dict(each.split("=", 1) for each in given.elsewhere)
+    if unknown := pythons.keys() - CONTESTANTS.keys():
+        parser.error(f"Expected a contestant, got {sorted(unknown)[0]!r}; there are {', '.join(CONTESTANTS)}.")
     for name, (_, module) in CONTESTANTS.items():
         if importlib.util.find_spec(module) is not None and (name != "C by hand" or shutil.which("gcc")):
             pythons.setdefault(name, sys.executable)

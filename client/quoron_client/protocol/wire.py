@@ -413,8 +413,9 @@ def _field(name: str, annotation: Any) -> Field:
     reader: Callable[[Any, str, Sizes], Any]
     if len(kinds) > 1:
         reader = _choice
-    elif get_origin(kind) is np.ndarray:
-        own = get_args(get_args(kind)[1])[0]
+    elif get_origin(kind) is _ARRAY:
+        own = get_args(kind)[-1]
+        own = get_args(own)[0] if get_origin(own) is np.dtype else own
         dtype = next((rule for rule in rules if isinstance(rule, type)), own).__name__
         reader = partial(_array, axes, own, dtype)
     elif axes:
@@ -540,6 +541,7 @@ def _flag(message: Any, sent: str, _: Sizes) -> bool:
     return bool(getattr(message, sent))
 
 
+_ARRAY = get_origin(NDArray[np.float64])  # np.ndarray; from NumPy 2.5 on an alias
 _ALONE = "k", "1"  # axes that are not sent where they have length 1: of the asked users; of the only point
 _TAGS = {L2Ball: "ball_radius", Box: "box_half_width", Convolution: "convolution_radius", Moreau: "moreau"}
 _OF_TAGS: dict[str, Callable[[float], Any]] = {tag: kind for kind, tag in _TAGS.items()}
