@@ -334,7 +334,7 @@ def options(command: click.Command) -> list[str]:
 
 
 OF_TABLES = (
-    *("train", "predict", "evaluate", "tune", "stats", "bounds", "example", "admin index", "resume", "show"),
+    *("train", "predict", "evaluate", "tune", "stats", "bounds", "example", "resume", "show"),
     *("plan", "simulate", "compare"),
 )
 MAX_COMMANDS, MAX_OPTIONS, MAX_OF_TABLES = 45, 250, 110

@@ -43,7 +43,7 @@ from quoron.cli.common import (
     shows_progress,
     table_options,
 )
-from quoron.cli.tables import bounds, evaluate, index, stats
+from quoron.cli.tables import bounds, evaluate, stats
 from quoron.cli.train import compare, show, tune
 from quoron.data.columns import DescribedTable
 from quoron_privacy.errors import Infeasible, QuoronError, RunError
@@ -253,7 +253,7 @@ def plan(
     showing.show_plan(planned, as_json=as_json)
 
 
-admin = typer.Typer(cls=Grouped, help="Set up and keep a federation or a large table.", no_args_is_help=True)
+admin = typer.Typer(cls=Grouped, help="Set up and keep a federation.", no_args_is_help=True)
 cli_federation.register(app, admin)
 app.add_typer(admin, name="admin")
 app.add_typer(cli_ledger.app, name="ledger")
@@ -267,7 +267,6 @@ app.command()(compare)
 app.command()(tune)
 app.command()(bounds)
 app.command()(stats)
-admin.command()(index)
 app.command()(show)
 
 

@@ -1,6 +1,5 @@
 """`quoron bounds`, `statistics`, `evaluate`, `index`: what else is asked of a table than a model of it."""
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -159,25 +158,3 @@ def evaluate(
     found = quoron.evaluate(model, rows, user, items_per_user=items_per_user, **given, population=population)
     showing.show(found, as_json=as_json)
     _write(found, report)
-
-
-def index(
-    source: Annotated[str, typer.Argument(metavar="FOLDER|URL", help="Parquet files.")],
-    user: User,
-    force: Annotated[bool, typer.Option("--force", help="Throw away the index that exists, make another.")] = False,
-) -> None:
-    """Check a folder of Parquet files and number its users, once; training on it then reads only what is asked.
-
-    Rows have to be sorted by user over all files, or every user's rows in one file, in any order. Interrupted, the same
-    command goes on; after files or the index itself have changed it begins again. The index is kept in your own cache,
-    where nobody else writes, never beside the data.
-    """
-    from quoron.data import index as indexing
-
-    made = indexing.renewed(source, user, force=force, watcher=_tell)
-    order = "sorted by user" if made.sorted else "every user in one file"
-    print(f"{made.users:,} users, {made.rows:,} rows, {len(made.files.parts):,} files, {order}: {made.folder}")
-
-
-def _tell(done: int, of: int) -> None:
-    print(f"piece {done} of {of}", file=sys.stderr, flush=True)
