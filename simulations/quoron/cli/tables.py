@@ -134,9 +134,6 @@ def evaluate(
         int, typer.Option(help="Above 1: figures per item as well, of so many rows of a user at most.")
     ] = 1,
     users: ZeroOut = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say how wide intervals will be; charge nothing, and look at no value.")
-    ] = False,
     report: Page = None,
     as_json: Json = False,
     population: Population = None,
@@ -144,15 +141,6 @@ def evaluate(
 ) -> None:
     """Say how good a model is for the users of a table, with 95 % intervals, private for every user as a whole."""
     rows = table if is_folder(table) else opened(table, csv)
-    if dry_run:
-        from quoron.releases import measure
-        from quoron_server.plan import Privacy
-
-        asked: dict[str, Any] = {"user": user, "cap": items_per_user, "users": users}
-        asked["privacy"] = Privacy(epsilon, delta, adjacency=_adjacency(users))
-        told = measure.prepare(quoron.load(model), rows, **asked).foretold()
-        print(f"{told}. Nothing is charged, and no value was read.")
-        return
     check_page(report)
     given: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "adjacency": _adjacency(users), "users": users}
     found = quoron.evaluate(model, rows, user, items_per_user=items_per_user, **given, population=population)
