@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from quoron.arguments import entry_point
 from quoron.evaluation.evaluation import Evaluation
 from quoron.results import Printed, axes_of
-from quoron.run_folder import MODEL, ROWS, as_parquet, write
+from quoron.run_folder import MODEL, ROWS, as_parquet, digest, write
 from quoron_client.data import features as spans
 from quoron_client.data import fused, tables
 from quoron_client.data.encoding import ClassWeights, Encoding, Range, in_words, meaning, outcomes, seen
@@ -94,12 +94,6 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _no_constant(name: str) -> None:
     raise ValueError(f"{name} is no JSON")
-
-
-def digest(contents: Mapping[str, Any]) -> str:
-    """Of all that a file says, however it is laid out."""
-    text = json.dumps(contents, sort_keys=True, separators=(",", ":"), allow_nan=False)
-    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def intervals_of(stored: Any) -> Intervals | None:

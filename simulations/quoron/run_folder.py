@@ -181,7 +181,7 @@ class RunFolder:
     def write_json(self, name: str, value: Mapping[str, Any]) -> None:
         """Write a JSON file, complete or not at all; non-finite numbers become null, and its digest comes last."""
         plain = json.loads(dumps(value))
-        self.write_text(name, dumps(plain | {DIGEST: _digest(plain)}) + "\n")
+        self.write_text(name, dumps(plain | {DIGEST: digest(plain)}) + "\n")
 
     def read_json(self, name: str) -> dict[str, Any]:
         """What `write_json` wrote; RunError if there is none, or something else."""
@@ -190,7 +190,7 @@ class RunFolder:
             raise RunError(f"Expected {path}, found none. Complete the run with `quoron resume {self.path}`.")
         try:
             contents = dict(json.loads(path.read_text(encoding="utf-8")))
-            same = contents.pop(DIGEST) == _digest(contents)
+            same = contents.pop(DIGEST) == digest(contents)
         except (OSError, ValueError, TypeError, LookupError, RecursionError):
             same = False
         if not same:
@@ -315,7 +315,8 @@ def _column(values: Sequence[Any]) -> "pa.Array":
     return pa.Array.from_buffers(kind, len(values), [each if each is None else pa.py_buffer(each) for each in buffers])
 
 
-def _digest(contents: Mapping[str, Any]) -> str:
+def digest(contents: Mapping[str, Any]) -> str:
+    """Return SHA-256 of all that a JSON file says, however it is laid out, as hexadecimal digits."""
     text = json.dumps(contents, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()
 
