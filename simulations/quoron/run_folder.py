@@ -15,6 +15,7 @@
 | model.json     | the same with the columns of its table, if it is of one    |
 | summary.json   | what the run reached and what it cost                      |
 | report.html    | all of it for people, one self-contained page              |
+| model-card.md  | of what was trained: the same in Markdown, beside a model that is passed on |
 
 A JSON file has a digest of all that it says as its last key, and the ledger has those of the configuration and of the
 plan. They find what an editor, a copy or a disk has changed. They have no key, so they do not protect the owner of the
@@ -47,6 +48,7 @@ if TYPE_CHECKING:  # only a stored table needs it
     import pyarrow as pa
 
 
+CARD = "model-card.md"
 MODEL = "model.json"  # the released model, with its columns
 FRAME = "population.parquet"  # a DataFrame that is simulated on; one that is trained on is stored nowhere
 RECORD = "run.json"  # written first, by `quoron train` alone

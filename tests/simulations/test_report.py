@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from markdown_it import MarkdownIt
 
 import quoron
 from pages import Page, check_loads_nothing
@@ -105,6 +106,19 @@ def test_names_and_texts_are_escaped_whole_and_isolated(trained: Any) -> None:
     names = "<" * 50, "b"
     drawn = chart("a", [Line(name, [(1, 1), (2, 2)]) for name in names], Axis("x"), Axis("y"))
     assert f"<title>{parts.text(names[0])}</title>" in drawn
+
+
+def test_a_model_card_says_in_markdown_what_the_report_says_and_names_make_nothing_of_it(trained: Any) -> None:
+    card = (trained.directory / "model-card.md").read_text()
+    parsed = MarkdownIt("commonmark").enable("table").parse(card)
+    inner = [part for token in parsed for part in token.children or ()]
+    assert {part.type for part in inner} == {"text"}
+    assert not any(token.type.startswith(("html", "fence", "code")) for token in parsed)
+    said = " ".join(" ".join(part.content for part in inner).split())
+    for told in (trained.statement, "What the model says", "What this means for one person"):
+        assert " ".join(told.split()) in said
+    for name in (*HOSTILE, "users"):
+        assert " ".join(name.split()) in said
 
 
 def points(text: str, title: str) -> list[tuple[float, float]]:

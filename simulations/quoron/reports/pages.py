@@ -14,7 +14,7 @@ from quoron.reports.page import ONLY, Section, Table
 from quoron.reports.sections import Odds
 from quoron.reports.summary import Summary
 from quoron.results import in_units, percent
-from quoron.run_folder import CHOICE, RunFolder
+from quoron.run_folder import CARD, CHOICE, RunFolder
 from quoron_client.durable import replace_whole
 
 if TYPE_CHECKING:  # callers with one have imported it
@@ -99,15 +99,19 @@ SECRET_TRIALS = (
 def write_training(
     folder: RunFolder, summary: "TrainingSummary", model: "Model", rows: Sequence[Mapping[str, Any]]
 ) -> None:
-    """Write report.html; `rows` are those of rounds.parquet."""
+    """Write report.html and the model card; `rows` are those of rounds.parquet."""
     day = f" on {model.promise.made}" if model.promise is not None and model.promise.made is not None else ""
     lead = f"A model made with privacy for everybody in the table{day}, by {summary.algorithm}."
     parts, name = training_sections(folder, summary, model, rows), folder.path.resolve().name
+    folder.write_text(CARD, page.markdown(name, parts, lead=lead))
     folder.write_text("report.html", page.document(name, parts, lead=lead))
 
 
 def write_rows(folder: RunFolder, trained: "TrainedRows[Any]", started: str) -> None:
-    """Write report.html of a model whose rows somebody else computes, which began at public weights or at zero."""
+    """Write report.html and the card of a model whose rows somebody else computes.
+
+    It `started` at public weights or at zero.
+    """
     promise, problem, measured = trained.guarantee, trained.plan.problem, trained.evaluation
     made = [
         ("algorithm", trained.plan.algorithm),
@@ -124,6 +128,7 @@ def write_rows(folder: RunFolder, trained: "TrainedRows[Any]", started: str) -> 
     ]
     lead = f"A model made with privacy for every user, by {trained.plan.algorithm}."
     name = folder.path.resolve().name
+    folder.write_text(CARD, page.markdown(name, parts, lead=lead))
     folder.write_text("report.html", page.document(name, parts, lead=lead, simulated=simulated))
 
 
