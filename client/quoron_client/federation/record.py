@@ -303,6 +303,7 @@ class Record(AbstractContextManager["Record"]):
         self._incarnation: str | None = None
         with file.errors() as database:  # number of the last run that another process agreed to
             (self._before,) = database.execute("SELECT coalesce(max(rowid), 0) FROM runs").fetchone()
+        self._named = False  # whether persons were named here: without it the record answers for one user alone
         self._again = set[str]()  # of those up to it the ones that this process has agreed to, too
 
     @classmethod
@@ -339,6 +340,7 @@ class Record(AbstractContextManager["Record"]):
         Names are kept as salted digests. A new person is charged for the open runs for which its budget suffices.
         Raises LedgerError for the record of one user who has answered.
         """
+        self._named = True
         if self._settled:
             numbers, left = self.known(names)
             return np.where([since is None for since in left], numbers, -1)
@@ -488,7 +490,7 @@ class Record(AbstractContextManager["Record"]):
             return promise(database, run)
 
     def kept(self, run: str, round: int) -> bytes | None:
-        """Return what was kept of a silo's answer in a round, to any question; None if a later round was answered."""
+        """Return what was kept of an answer in a round, to any question; None if a later round was answered."""
         with self._file.errors() as database:
             query = "SELECT answer FROM answers WHERE run = ? AND round = ?"
             found = database.execute(query, (run, round)).fetchone()
@@ -511,13 +513,13 @@ class Record(AbstractContextManager["Record"]):
         self,
         run: str,
         round: int,
-        those: Persons | None = None,
+        those: Persons = ONE_USER,
         *,
         spends: tuple[float, float] = (0.0, 0.0),
         may: May | None = None,
     ) -> str | None:
-        """Return why none of these persons of a silo may give a new answer in this round, or None; by default of the
-        one user. For no persons at all, return why nobody may.
+        """Return why none of these persons may give a new answer in this round, or None; by default of the one user.
+        For no persons at all, return why nobody may.
 
         The answer `spends` (ε, δ) by itself: a local report. `may` says whether the plan has a user in this round who
         was in some others.
@@ -532,28 +534,29 @@ class Record(AbstractContextManager["Record"]):
         those: Persons,
         *,
         spends: tuple[float, float] = (0.0, 0.0),
+        may: May | None = None,
         further: bool = False,
     ) -> Mask:
-        """Which of these persons of a silo may give a new answer in this round, shape (k,); `further` to those who have
+        """Which of these persons may give a new answer in this round, shape (k,); `further` to those who have
         answered in it, and these are others.
 
         The others are as those who are away: nothing may tell why.
         """
         with self._file.errors():
-            return self._judged(run, round, those, spends, further=further)[0]
+            return self._judged(run, round, those, spends, may, further=further)[0]
 
     def _judged(
         self,
         run: str,
         round: int,
-        those: Persons | None,
+        asked: Persons,
         spends: tuple[float, float],
         may_be: May | None = None,
         *,
         further: bool = False,
     ) -> tuple[Mask, str | None]:
         """Which of them may answer, and if none of them may, why not the first."""
-        database, asked = self._database, ONE_USER if those is None else those
+        database = self._database
         nobody = np.zeros(len(asked), bool)
         query = "SELECT epsilon, delta, participations, ended FROM runs WHERE run = ?"
         terms = database.execute(query, (run,)).fetchone()
@@ -571,7 +574,7 @@ class Record(AbstractContextManager["Record"]):
             rounds = database.execute("SELECT round FROM answers WHERE run = ?", (run,)).fetchall()
             if not may_be([each[0] for each in rounds], round):
                 return nobody, "the plan has no user in this round who was in those that were answered"
-        if those is None and record_file.are_registered(database):
+        if not self._named and record_file.are_registered(database):
             return nobody, "the record is that of a silo's persons, not of one user"
         share = Share.of(database, run)
         given = record_file.at(share.counts, asked)
@@ -596,7 +599,7 @@ class Record(AbstractContextManager["Record"]):
         round: int,
         digest: bytes,
         answer: bytes,
-        those: Persons | None = None,
+        those: Persons = ONE_USER,
         *,
         spends: tuple[float, float] = (0.0, 0.0),
         may: May | None = None,
@@ -608,21 +611,20 @@ class Record(AbstractContextManager["Record"]):
         If they are `further` ones, the answer has the rows of those who have answered in this round before, too; it may
         be to this very question, where somebody has come since.
         """
-        asked = ONE_USER if those is None else those
         with self._file.errors(), self._file.transaction() as database:
             if not further and (before := self.recall(run, round, digest)) is not None:
                 return before
-            if not len(asked) or not self._judged(run, round, those, spends, may, further=further)[0].all():
+            if not len(those) or not self._judged(run, round, those, spends, may, further=further)[0].all():
                 return None
             # Last the answer: who sums ε over rounds reads none.
             query = "SELECT persons, epsilon, delta FROM answers WHERE run = ? AND round = ?"
             earlier = database.execute(query, (run, round)).fetchone() if further else None
-            everybody = record_file.mask(asked) if earlier is None else record_file.union(earlier[0], asked)
+            everybody = record_file.mask(those) if earlier is None else record_file.union(earlier[0], those)
             if earlier is not None:  # one row for all of them: of each as much as of the one who spends most
                 spends = max(spends[0], earlier[1]), max(spends[1], earlier[2])
             row = (run, round, digest, *spends, self._incarnation, record_file.packed(everybody), answer)
             database.execute("INSERT OR REPLACE INTO answers VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
-            record_file.count(database, run, asked)
+            record_file.count(database, run, those)
         return answer
 
     def end(self, run: str, *, begun: bool = True) -> bool:
