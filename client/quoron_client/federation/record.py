@@ -39,10 +39,6 @@ ended. Without the file these protections are lost: keep it with the data. For a
 is erased but that it has left and what was spent, and from then on nothing opens the file to answer. For a person who
 leaves a silo (`depart`) that person's answers are erased.
 
-The runs in a client's record: what was agreed to, and what a silo's account shows of it.
-
-All of it belongs to a transaction of `Record`, whose tables these are.
-
 Which store a coordinator says that it keeps, and whether it is older than what this client has seen of it.
 
     >>> word, head = "0" * 16, "a" * 64
@@ -108,73 +104,16 @@ class Charge:
     answered: Mask
 
 
-def enter(database: sqlite3.Connection, agreement: Agreement, *, store: str | None, people: int) -> None:
-    """Somebody is charged for an agreement, which may be new, among so many people that there are."""
-    a, time = agreement, f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S}+00:00"
-    database.execute(
-        "INSERT INTO runs (run, terms, epsilon, delta, participations, books, agreed, people, promise, charged) "
-        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, 1) ON CONFLICT DO UPDATE SET charged = 1, people = excluded.people",
-        (a.run, a.terms, a.epsilon, a.delta, a.participations, store, time, people, a.promise),
-    )
-
-
-def promise(database: sqlite3.Connection, run: str) -> str | None:
-    """Return what was announced of a run that was agreed to; None of any other."""
-    found = database.execute("SELECT coalesce(promise, '') FROM runs WHERE run = ?", (run,)).fetchone()
-    return None if found is None else str(found[0])
-
-
-def enter_told(database: sqlite3.Connection, told: Sequence[tuple[str, float, float]]) -> None:
-    """Everybody is charged for runs that only a coordinator knows: their names, ε and δ. They have ended here."""
-    database.executemany(
-        "INSERT INTO runs (run, terms, epsilon, delta, participations, charged, ended, everybody) "
-        "VALUES (?, x'', ?, ?, 0, 1, 1, 1) ON CONFLICT DO NOTHING",
-        told,
-    )
-
-
-def open_ones(database: sqlite3.Connection) -> list[Agreement]:
-    """Runs that somebody is charged for and that have not ended, from the first."""
-    query = """SELECT run, terms, epsilon, delta, participations, promise FROM runs
-        WHERE charged AND NOT ended ORDER BY rowid"""
-    return [Agreement(*row) for row in database.execute(query).fetchall()]
-
-
-def too_many(database: sqlite3.Connection) -> bool:
-    """Return whether so many runs are open that no other is agreed to."""
-    return int(database.execute("SELECT count(*) FROM runs WHERE NOT ended").fetchone()[0]) >= _MOST_OPEN
-
-
-def end(database: sqlite3.Connection, run: str, *, begun: bool) -> None:
-    """End a run: erase its answers. A person who was charged stays charged, unless the run had not begun."""
-    release = not begun and not Share.of(database, run).given
-    database.execute("UPDATE runs SET ended = 1, charged = charged AND NOT ? WHERE run = ?", (release, run))
-    record_file.close(database, run, release=release)
-
-
-def release(database: sqlite3.Connection, begun: set[str], *, store: str | None, before: int) -> None:
-    """Nobody is charged for runs of this store, up to this number, that were not answered and have not begun."""
-    query = "SELECT run FROM runs WHERE charged AND NOT ended AND NOT everybody AND books = ? AND rowid <= ?"
-    for (run,) in database.execute(query, (store, before)).fetchall():
-        share = Share.of(database, run)
-        if run not in begun and not share.given:
-            Share(np.zeros_like(share.charged), share.answered, share.counts, 0).write(database, run)
-            database.execute("UPDATE runs SET charged = 0 WHERE run = ?", (run,))
-
-
-def charges(database: sqlite3.Connection, those: Persons) -> list[Charge]:
-    """Return all runs that were agreed to, from the first, and which of these persons are charged, and answered."""
-    query = """SELECT run, agreed, coalesce(promise, ''), epsilon, delta, ended,
-        (SELECT count(*) FROM answers WHERE answers.run = runs.run), coalesce(people, 1), everybody
-        FROM runs ORDER BY runs.rowid"""
-    found = []
-    for run, agreed, promise, epsilon, delta, ended, answers, people, everybody in database.execute(query).fetchall():
-        share = Share.of(database, run)
-        of = record_file.at(share.charged, those) | bool(everybody), record_file.at(share.answered, those)
-        found.append(Charge(run, agreed, promise, epsilon, delta, bool(ended), answers, people, *of))
-    return found
-
-
+_ENTER = """INSERT INTO runs (run, terms, epsilon, delta, participations, books, agreed, people, promise, charged)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, 1) ON CONFLICT DO UPDATE SET charged = 1, people = excluded.people"""
+_ENTER_TOLD = """INSERT INTO runs (run, terms, epsilon, delta, participations, charged, ended, everybody)
+    VALUES (?, x'', ?, ?, 0, 1, 1, 1) ON CONFLICT DO NOTHING"""
+_OPEN = """SELECT run, terms, epsilon, delta, participations, promise FROM runs
+    WHERE charged AND NOT ended ORDER BY rowid"""
+_UNBEGUN = "SELECT run FROM runs WHERE charged AND NOT ended AND NOT everybody AND books = ? AND rowid <= ?"
+_CHARGES = """SELECT run, agreed, coalesce(promise, ''), epsilon, delta, ended,
+    (SELECT count(*) FROM answers WHERE answers.run = runs.run), coalesce(people, 1), everybody
+    FROM runs ORDER BY runs.rowid"""
 _MOST_RESTORED = 1000
 _WORD, _HASH = re.compile("[0-9a-f]{16}"), re.compile("[0-9a-f]{64}")
 
@@ -237,11 +176,6 @@ def objection(seen: Seen, claim: StoreClaim, named: int) -> str | None:
     if seen.rows and named == seen.rows and claim.then != seen.head:
         return f"other rows among the first {seen.rows} of the lifetime ledger"
     return None
-
-
-def rows_seen(database: sqlite3.Connection, place: str) -> int:
-    """Return rows of the lifetime ledger that a client's record has seen of the coordinator at this address."""
-    return int(database.execute("SELECT max(rows) FROM books WHERE place = ?", (place,)).fetchone()[0] or 0)
 
 
 def keep(database: sqlite3.Connection, place: str, claim: StoreClaim, named: int, *, other: bool) -> None:
@@ -348,8 +282,8 @@ class Record(AbstractContextManager["Record"]):
             before = len(self._everybody()) if record_file.are_registered(database) else 0
             numbers = record_file.register(database, names, most)
             if (many := len(self._everybody())) > before:
-                for agreement in open_ones(database):
-                    self._charge(agreement, np.arange(before, many), people=many)
+                for terms in database.execute(_OPEN).fetchall():
+                    self._charge(Agreement(*terms), np.arange(before, many), people=many)
             return numbers
 
     def known(self, names: Sequence[str]) -> tuple[Persons, list[str | None]]:
@@ -390,10 +324,14 @@ class Record(AbstractContextManager["Record"]):
                     "copy, or another's. Put back the newer one. If there is none, say --new-state: they are then "
                     "counted as spent."
                 )
-            enter_told(database, lacking)
+            database.executemany(_ENTER_TOLD, lacking)  # everybody is charged, and they have ended here
             if len(known) < MOST_TOLD:
-                begun = {each[0] for each in known} | self._again
-                release(database, begun, store=self._root, before=self._before)
+                begun = {run for run, *_ in known} | self._again
+                for (run,) in database.execute(_UNBEGUN, (self._root, self._before)).fetchall():
+                    share = Share.of(database, run)
+                    if run not in begun and not share.given:
+                        Share(np.zeros_like(share.charged), share.answered, share.counts, 0).write(database, run)
+                        database.execute("UPDATE runs SET charged = 0 WHERE run = ?", (run,))
 
     def _everybody(self) -> Persons:
         """Every person with a number, or the one user."""
@@ -407,7 +345,8 @@ class Record(AbstractContextManager["Record"]):
     def seen(self, place: str) -> int:
         """Return rows of the lifetime ledger that were seen of the coordinator at this address."""
         with self._file.errors() as database:
-            return rows_seen(database, place)
+            found = database.execute("SELECT max(rows) FROM books WHERE place = ?", (place,)).fetchone()
+            return int(found[0] or 0)
 
     def saw(self, place: str, claim: StoreClaim, named: int) -> None:
         """Keep what a coordinator at an address says of its store, after `seen` has `named` rows to it.
@@ -447,7 +386,16 @@ class Record(AbstractContextManager["Record"]):
     def charges(self, those: Persons) -> list[Charge]:
         """Return every run that was agreed to, from the first, and which of these persons are charged for it."""
         with self._file.errors() as database:
-            return charges(database, those)
+            found = []
+            for run, agreed, promise, epsilon, delta, ended, answers, people, everybody in database.execute(
+                _CHARGES
+            ).fetchall():
+                share = Share.of(database, run)
+                charged = record_file.at(share.charged, those) | bool(everybody)
+                answered = record_file.at(share.answered, those)
+                said = run, agreed, promise, epsilon, delta, bool(ended), answers, people
+                found.append(Charge(*said, charged, answered))
+            return found
 
     def agree(self, agreement: Agreement) -> str | None:
         """Agree to a run, durably, and charge everybody whose budget suffices. Return None, or why not: other terms
@@ -463,7 +411,8 @@ class Record(AbstractContextManager["Record"]):
                 return "its terms are not those of its first announcement"
             if found is None and self._settled:
                 return "it was asked about before it was announced"
-            if found is None and too_many(database):
+            (many,) = database.execute("SELECT count(*) FROM runs WHERE NOT ended").fetchone()
+            if found is None and many >= _MOST_OPEN:
                 return "too many runs are open that were agreed to: their coordinators end some first"
             everybody = self._everybody()
             if not (found is not None and found[1]) and not self._settled:
@@ -481,13 +430,17 @@ class Record(AbstractContextManager["Record"]):
         new = ~record_file.at(Share.of(database, a.run).charged, those) & record_file.here(database, those)
         new[new] = self._within(record_file.spent(database, those[new], plus=[(a.epsilon, a.delta)], besides=a.run))
         if new.any():
-            enter(database, a, store=self._root, people=people)
+            time = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S}+00:00"
+            row = (a.run, a.terms, a.epsilon, a.delta, a.participations, self._root, time, people, a.promise)
+            database.execute(_ENTER, row)
             record_file.charge(database, a.run, those[new], participations=a.participations)
 
     def promise(self, run: str) -> str | None:
         """Return what was announced of a run that was agreed to, as `Agreement` has it; None of any other."""
         with self._file.errors() as database:
-            return promise(database, run)
+            query = "SELECT coalesce(promise, '') FROM runs WHERE run = ?"
+            found = database.execute(query, (run,)).fetchone()
+            return None if found is None else str(found[0])
 
     def kept(self, run: str, round: int) -> bytes | None:
         """Return what was kept of an answer in a round, to any question; None if a later round was answered."""
@@ -637,7 +590,9 @@ class Record(AbstractContextManager["Record"]):
             if not database.execute("SELECT 1 FROM runs WHERE run = ? AND ended = 0", (run,)).fetchone():
                 return False
             with self._file.transaction():
-                end(database, run, begun=begun)
+                free = not begun and not Share.of(database, run).given
+                database.execute("UPDATE runs SET ended = 1, charged = charged AND NOT ? WHERE run = ?", (free, run))
+                record_file.close(database, run, release=free)
         self._again.discard(run)
         return True
 
