@@ -14,7 +14,7 @@ from federation.crowd import SEED, Peer, from_items, items
 from quoron.engine.inline import InlineEngine
 from quoron_client.federation import ClientConfig, run_client
 from quoron_client.protocol import silo, wire
-from quoron_client.protocol.questions import Answers, Question, Status
+from quoron_client.protocol.questions import Answers, Question
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_server.service import Coordinator
 
@@ -90,10 +90,8 @@ class HonestSilos:
 
     def __call__(self, user: int, message: pb.Question) -> pb.Answer | None:
         name, found = wire.question_name(message), self.rows(user, message)
-        if self.people[user] == 1:
-            return wire.answer_to_wire(*name, found.values[0], Status(int(found.status[0])))
         if not message.HasField("sums"):
-            return silo.rows_to_wire(*name, found)
+            return wire.rows_to_wire(*name, found)
         return silo.sums_to_wire(*name, silo.reduction_from_wire(message.sums).of(found.values, found.answered))
 
 

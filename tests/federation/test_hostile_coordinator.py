@@ -102,7 +102,7 @@ async def averaging(fake: FakeCoordinator, run: str) -> None:
         assert (await fake.ask(asked(VECTOR, run=run, user=5 + shift))).status == MISSING
         forged = asked(other, run=run)
         forged.digest = asked(VECTOR, run=run).digest
-        assert (await fake.ask(forged)).SerializeToString() in sent
+        assert (await fake.ask(forged)).status == MISSING
 
 
 async def looser(fake: FakeCoordinator, run: str) -> None:
@@ -449,7 +449,7 @@ class TestFloods:
             await fake.ask(asked(run="run-1"))
             return forgotten
 
-        assert converse(data, script) == (MISSING, ANSWERED)
+        assert converse(data, script) == (MISSING, MISSING), "until they are announced again"
         assert spent(data) == pytest.approx(1.0 + 28e-3)
 
 

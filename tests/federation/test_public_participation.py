@@ -292,13 +292,13 @@ def test_one_whose_items_are_fine_answers_at_the_same_time_with_its_answer(data,
 
 
 def test_one_that_is_not_ready_sends_zeros_and_never_what_is_ready_later(data, monkeypatch):
-    going_on, real = threading.Event(), work.Worker._compute
+    going_on, real = threading.Event(), work.Worker._answers
 
     def slow(self, *arguments):
         going_on.wait()
         return real(self, *arguments)
 
-    monkeypatch.setattr(work.Worker, "_compute", slow)
+    monkeypatch.setattr(work.Worker, "_answers", slow)
 
     async def script(fake):
         assert await fake.announce("r", terms(**PUBLIC))

@@ -570,7 +570,7 @@ def test_a_client_hears_no_more_than_was_announced_and_goes_on(
         return await fake.hears("consent")
 
     assert converse(data, script).takes_part
-    assert f"Expected at most 4,192 bytes to follow, got {much:,} announced" in caplog.text
+    assert f"Expected at most 4,193 bytes to follow, got {much:,} announced" in caplog.text
 
 
 async def wide_round(

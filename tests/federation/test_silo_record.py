@@ -77,10 +77,11 @@ class TestNumbers:
             with pytest.raises(LedgerError, match=r"got that of one user, who has answered with it\. Give the silo a"):
                 record.register(["anna"])
 
-    def test_make_a_record_that_answers_for_nobody_else(self, record):
+    def test_make_a_record_that_answers_for_nobody_else(self, tmp_path, record):
         assert record.agree(agreement()) is None
-        assert record.keep("r", 0, Q, b"as one user") is None
-        assert record.objection("r", 0) == "the record is that of a silo's persons, not of one user"
+        with opened(tmp_path) as alone:  # by a client of one user, which names nobody
+            assert alone.keep("r", 0, Q, b"as one user") is None
+            assert alone.objection("r", 0) == "the record is that of a silo's persons, not of one user"
         assert not record.may_answer("r", 0, seats(-1, 3, 10**6)).any()
         assert record.keep("r", 0, Q, b"answer", seats(3)) is None
 
@@ -127,6 +128,7 @@ class TestAPersonsLimit:
         assert record.register(["dora"]).tolist() == [3]
         record.close()
         with opened(tmp_path, epsilon=1.5) as record:
+            record.register(["anna", "ben", "carla", "dora"])
             assert record.agree(agreement("after")) is None
             assert record.may_answer("after", 0, seats(0, 1, 2, 3)).tolist() == [False] * 3 + [True]
             assert record.keep("after", 0, Q, b"rows", seats(2, 3)) is None
@@ -264,6 +266,7 @@ class TestACopyOfASilosRecord:
         record.close()
         files = {each: each.read_bytes() for each in tmp_path.iterdir()}
         with opened(tmp_path) as later:
+            later.register(["anna", "ben", "carla"])
             assert later.keep("r", 0, Q, b"rows", seats(0)) == b"rows"
         for each, content in files.items():  # the record and its count
             each.write_bytes(content)

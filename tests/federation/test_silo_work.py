@@ -17,7 +17,7 @@ from quoron_client.federation import account as accounts
 from quoron_client.federation import run_client
 from quoron_client.federation.own_table import names_in
 from quoron_client.federation.record import Agreement, Record
-from quoron_client.federation.work import SiloWorker, Worker
+from quoron_client.federation.work import Worker
 from quoron_client.protocol import silo, wire
 from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.questions import Answers, LocalSGD, PlacedGradient, Question, Status
@@ -76,7 +76,7 @@ def question(task, persons, number=0, people=PEOPLE, reduction=None) -> pb.Quest
 
 
 def rows(sent: bytes, task, asked: int) -> Answers:
-    return silo.rows_from_wire(pb.Answer.FromString(sent), task.answer_shape(D), asked)
+    return wire.rows_from_wire(pb.Answer.FromString(sent), task.answer_shape(D), asked)
 
 
 def alone(tmp_path: Path, place: int, task, number=0, **terms: object) -> tuple[np.ndarray, Status]:
@@ -110,7 +110,7 @@ TASKS = {
 def test_every_row_is_that_of_a_client_of_its_own(kind: str, file: Path, tmp_path: Path) -> None:
     task, terms = TASKS[kind]
     with opened(config := owner(file)) as record:
-        worker = SiloWorker.of(config, record)
+        worker = Worker.of(config, record)
         assert worker.people == PEOPLE
         assert worker.consider(announced(**terms), FIRST).takes_part
         asked = np.array([0, 1, 3, 4])
@@ -127,7 +127,7 @@ def test_nobody_is_in_two_sums_of_a_round(file: Path) -> None:
     """A coordinator that comes back draws anew: of two sums the difference would be a row."""
     reduction = ClippedSum(0.3, 10)
     with opened(config := owner(file)) as record:
-        worker = SiloWorker.of(config, record)
+        worker = Worker.of(config, record)
         worker.consider(announced(silo_sums=True), FIRST)
 
         def told(persons, number=0, reduction=reduction) -> bytes:
@@ -144,7 +144,7 @@ def test_nobody_is_in_two_sums_of_a_round(file: Path) -> None:
         assert of(told([0, 1, 2])) == ([0, 0, 0], 0)
         assert pb.Answer.FromString(told([3], reduction=None)).status == pb.STATUS_MISSING, "no row beside a sum"
     with opened(config) as record:
-        again = SiloWorker.of(config, record)
+        again = Worker.of(config, record)
         again.consider(announced(silo_sums=True), FIRST)
         assert again.reply(question(GRADIENT, [0, 1], reduction=reduction)) == one, "as the record has it"
 
@@ -171,7 +171,7 @@ def test_contrasts_of_impossible_classes_take_no_time(classes: int) -> None:
 
 def test_sums_are_refused_where_the_run_was_not_announced_with_them(file: Path) -> None:
     with opened(config := owner(file)) as record:
-        worker = SiloWorker.of(config, record)
+        worker = Worker.of(config, record)
         worker.consider(announced(), FIRST)
         sent = worker.reply(question(GRADIENT, np.arange(6), reduction=ClippedSum(0.3, 10)))
         assert pb.Answer.FromString(sent).status == pb.STATUS_MISSING
@@ -182,7 +182,7 @@ def test_sums_are_refused_where_the_run_was_not_announced_with_them(file: Path) 
 def test_sums_that_rows_do_not_have_are_refused_before_anything_is_kept(odd: Reduction, file: Path) -> None:
     """They come from outside: none may end a client."""
     with opened(config := owner(file)) as record:
-        worker = SiloWorker.of(config, record)
+        worker = Worker.of(config, record)
         worker.consider(announced(silo_sums=True), FIRST)
         sent = worker.reply(question(GRADIENT, np.arange(6), reduction=odd))
         assert pb.Answer.FromString(sent).status == pb.STATUS_MISSING
@@ -193,12 +193,12 @@ def test_who_has_answered_says_the_same_again_and_others_may_be_asked_in_the_sam
     """A coordinator that was started again draws another cohort: the client was started again, too."""
     other = replace(GRADIENT, points=-GRADIENT.points)
     with opened(config := owner(file)) as record:
-        worker = SiloWorker.of(config, record)
+        worker = Worker.of(config, record)
         worker.consider(announced(), FIRST)
         first = rows(worker.reply(question(GRADIENT, [0, 1])), GRADIENT, 2)
     file.write_text(table(seed=9).to_csv(index=False))  # what is said once stays
     with opened(config) as record:
-        worker = SiloWorker.of(config, record)
+        worker = Worker.of(config, record)
         worker.consider(announced(), FIRST)
         again = rows(worker.reply(question(GRADIENT, [0, 1])), GRADIENT, 2)
         np.testing.assert_array_equal(again.values, first.values)
@@ -211,7 +211,7 @@ def test_who_has_answered_says_the_same_again_and_others_may_be_asked_in_the_sam
 
 def test_what_is_of_its_own_is_not_asked_twice(file: Path) -> None:
     with opened(config := owner(file)) as record:
-        worker = SiloWorker.of(config, record)
+        worker = Worker.of(config, record)
         worker.consider(announced(), FIRST)
         first = rows(worker.reply(question(STARTS.part(TWO), TWO)), STARTS, 2)
         moved = replace(STARTS, starts=STARTS.starts + 0.01)
@@ -226,7 +226,7 @@ def test_what_is_of_its_own_is_not_asked_twice(file: Path) -> None:
 @pytest.mark.parametrize("asked", [[6], [0, 7]])
 def test_persons_of_others_are_not_answered_for(asked: list[int], file: Path) -> None:
     with opened(config := owner(file)) as record:
-        worker = SiloWorker.of(config, record)
+        worker = Worker.of(config, record)
         worker.consider(announced(), FIRST)
         for people in (8, 100):
             answer = pb.Answer.FromString(worker.reply(question(GRADIENT, asked, people=people)))
@@ -240,7 +240,7 @@ def test_a_silo_of_one_person_sends_the_bytes_of_a_client(file: Path, tmp_path: 
     table(["ben"]).drop(columns="who").to_csv(tmp_path / "ben.csv", index=False)
     own = replace(owner(tmp_path / "ben.csv", record=tmp_path / "ben.sqlite"), user_column=None, people=None)
     with opened(config := owner(file, people=1)) as record, opened(own) as other:
-        several, one = SiloWorker.of(config, record), Worker(own, other)
+        several, one = Worker.of(config, record), Worker(own, other)
         for worker in (several, one):
             assert worker.consider(announced(), FIRST).takes_part
         assert several.reply(asked) == one.reply(asked)
@@ -249,7 +249,7 @@ def test_a_silo_of_one_person_sends_the_bytes_of_a_client(file: Path, tmp_path: 
 def test_where_who_answers_is_told_everybody_has_answered(file: Path) -> None:
     terms = {"participation": "public", "seconds": 60.0}
     with opened(config := owner(file, accept_trust_models=PUBLIC)) as record:
-        worker = SiloWorker.of(config, record)
+        worker = Worker.of(config, record)
         worker.consider(announced(**terms), FIRST)
         late = rows(worker.reply(question(GRADIENT, np.arange(6)), ready=False), GRADIENT, 6)
         assert late.status.tolist() == [Status.ANSWERED] * 6
@@ -265,11 +265,11 @@ def test_what_is_not_ready_in_time_is_zeros_that_nothing_is_computed_for(file: P
     """How long computing takes is a function of the items: it may not show in when zeros leave."""
     terms = {"participation": "public", "seconds": 60.0}
     with opened(config := owner(file, accept_trust_models=PUBLIC)) as record:
-        worker = SiloWorker.of(config, record)
+        worker = Worker.of(config, record)
         worker.consider(announced(**terms), FIRST)
         assert rows(worker.reply(question(GRADIENT, np.arange(6))), GRADIENT, 6).values.any(), "items are there"
         with monkeypatch.context() as patch:
-            patch.setattr(SiloWorker, "_answers", lambda *given: pytest.fail("it was computed"))
+            patch.setattr(Worker, "_answers", lambda *given: pytest.fail("it was computed"))
             late = rows(worker.reply(question(GRADIENT, np.arange(6), 1), ready=False), GRADIENT, 6)
         assert late.status.tolist() == [Status.ANSWERED] * 6
         again = rows(worker.reply(question(GRADIENT, np.arange(6), 1)), GRADIENT, 6)
@@ -285,9 +285,9 @@ def test_a_question_that_nobody_can_answer_ends_no_conversation(kind: str, file:
     def fails(*given: object) -> Answers:
         raise ArithmeticError
 
-    monkeypatch.setattr(SiloWorker, "_answers", fails)
+    monkeypatch.setattr(Worker, "_answers", fails)
     with opened(config := owner(file)) as record:
-        worker = SiloWorker.of(config, record)
+        worker = Worker.of(config, record)
         worker.consider(announced(**terms), FIRST)
         said = rows(worker.reply(question(task, np.arange(6))), task, 6)
     assert said.status.tolist() == [Status.MISSING] * 6
@@ -297,7 +297,7 @@ def test_a_question_that_nobody_can_answer_ends_no_conversation(kind: str, file:
 def test_what_was_ready_meanwhile_is_what_is_said(file: Path, monkeypatch) -> None:
     """Zeros that are late are not said beside an answer that was kept: one answer a round."""
     with opened(config := owner(file, accept_trust_models=PUBLIC)) as record:
-        worker = SiloWorker.of(config, record)
+        worker = Worker.of(config, record)
         worker.consider(announced(participation="public", seconds=60.0), FIRST)
         worker.prepare("r")
         asked, keep, first = question(GRADIENT, np.arange(6)), Record.keep, []

@@ -109,11 +109,13 @@ LOOKED_AT = 1 << 22  # rows that tell whether a file is several people's
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OwnItems:
-    """A user's items within the public bounds, and what the owner should know of them and nobody else."""
+    """A user's items within the public bounds, or those of a silo's persons in the order of their names; and what the
+    owner should know of them and nobody else."""
 
     batch: ItemBatch
     problem: str | None  # why no row can be used; None: some can
     notice: str | None = None  # how many rows were left out
+    names: tuple[str, ...] = ()  # of a silo's persons; the last user of the batch is one more who has none
 
 
 def read_own_table(path: Path, reading: Reading | None = None, dialect: Dialect | None = None) -> pa.Table:
@@ -203,13 +205,6 @@ def _unusable(width: int) -> ItemBatch:
 MOST_NUMBERS_OF_ALL = 1 << 30  # of all persons' items, 4 GiB: each has the same part of it, whatever the others hold
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class OwnPeople(OwnItems):
-    """Items of the persons of a silo, in the order of their names, and last of one more who has none."""
-
-    names: tuple[str, ...] = ()
-
-
 def names_in(path: Path, user: str, dialect: Dialect | None = None) -> list[str]:
     """The persons in a file, in the order of their names, whether their rows can be used or not. DataError for a file
     that cannot be read, has no such column, or rows of nobody."""
@@ -227,7 +222,7 @@ def names_in(path: Path, user: str, dialect: Dialect | None = None) -> list[str]
         raise DataError(f"Data file {str(path)!r}: {error}") from None
 
 
-def own_people(path: Path, terms: Terms, user: str, *, people: int, dialect: Dialect | None = None) -> OwnPeople:
+def own_people(path: Path, terms: Terms, user: str, *, people: int, dialect: Dialect | None = None) -> OwnItems:
     """Return the items of the persons whose rows are in `path`, of a silo of so many.
 
     A person's items are the first of its rows, as many as a number says that is the same for all. Raises DataError for
@@ -240,9 +235,9 @@ def own_people(path: Path, terms: Terms, user: str, *, people: int, dialect: Dia
         batch, names, notice = _gathered(held, rules, user, most)
     except Exception as error:
         nothing = ItemBatch(np.zeros((0, rules.dimension), np.float32), np.zeros(0), np.zeros(2, np.int64))
-        return OwnPeople(nothing, unusable(path, error))
+        return OwnItems(nothing, unusable(path, error))
     told = None if notice is None else f"Data file {str(path)!r}: {notice}"
-    return OwnPeople(bounded(batch, loss), None, told, tuple(names))
+    return OwnItems(bounded(batch, loss), None, told, tuple(names))
 
 
 def _gathered(held: tables.Opened, rules: Encoding, user: str, most: int) -> tuple[ItemBatch, list[str], str | None]:

@@ -39,10 +39,6 @@ ended. Without the file these protections are lost: keep it with the data. For a
 is erased but that it has left and what was spent, and from then on nothing opens the file to answer. For a person who
 leaves a silo (`depart`) that person's answers are erased.
 
-The runs in a client's record: what was agreed to, and what a silo's account shows of it.
-
-All of it belongs to a transaction of `Record`, whose tables these are.
-
 Which store a coordinator says that it keeps, and whether it is older than what this client has seen of it.
 
     >>> word, head = "0" * 16, "a" * 64
@@ -108,73 +104,16 @@ class Charge:
     answered: Mask
 
 
-def enter(database: sqlite3.Connection, agreement: Agreement, *, store: str | None, people: int) -> None:
-    """Somebody is charged for an agreement, which may be new, among so many people that there are."""
-    a, time = agreement, f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S}+00:00"
-    database.execute(
-        "INSERT INTO runs (run, terms, epsilon, delta, participations, books, agreed, people, promise, charged) "
-        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, 1) ON CONFLICT DO UPDATE SET charged = 1, people = excluded.people",
-        (a.run, a.terms, a.epsilon, a.delta, a.participations, store, time, people, a.promise),
-    )
-
-
-def promise(database: sqlite3.Connection, run: str) -> str | None:
-    """Return what was announced of a run that was agreed to; None of any other."""
-    found = database.execute("SELECT coalesce(promise, '') FROM runs WHERE run = ?", (run,)).fetchone()
-    return None if found is None else str(found[0])
-
-
-def enter_told(database: sqlite3.Connection, told: Sequence[tuple[str, float, float]]) -> None:
-    """Everybody is charged for runs that only a coordinator knows: their names, ε and δ. They have ended here."""
-    database.executemany(
-        "INSERT INTO runs (run, terms, epsilon, delta, participations, charged, ended, everybody) "
-        "VALUES (?, x'', ?, ?, 0, 1, 1, 1) ON CONFLICT DO NOTHING",
-        told,
-    )
-
-
-def open_ones(database: sqlite3.Connection) -> list[Agreement]:
-    """Runs that somebody is charged for and that have not ended, from the first."""
-    query = """SELECT run, terms, epsilon, delta, participations, promise FROM runs
-        WHERE charged AND NOT ended ORDER BY rowid"""
-    return [Agreement(*row) for row in database.execute(query).fetchall()]
-
-
-def too_many(database: sqlite3.Connection) -> bool:
-    """Return whether so many runs are open that no other is agreed to."""
-    return int(database.execute("SELECT count(*) FROM runs WHERE NOT ended").fetchone()[0]) >= _MOST_OPEN
-
-
-def end(database: sqlite3.Connection, run: str, *, begun: bool) -> None:
-    """End a run: erase its answers. A person who was charged stays charged, unless the run had not begun."""
-    release = not begun and not Share.of(database, run).given
-    database.execute("UPDATE runs SET ended = 1, charged = charged AND NOT ? WHERE run = ?", (release, run))
-    record_file.close(database, run, release=release)
-
-
-def release(database: sqlite3.Connection, begun: set[str], *, store: str | None, before: int) -> None:
-    """Nobody is charged for runs of this store, up to this number, that were not answered and have not begun."""
-    query = "SELECT run FROM runs WHERE charged AND NOT ended AND NOT everybody AND books = ? AND rowid <= ?"
-    for (run,) in database.execute(query, (store, before)).fetchall():
-        share = Share.of(database, run)
-        if run not in begun and not share.given:
-            Share(np.zeros_like(share.charged), share.answered, share.counts, 0).write(database, run)
-            database.execute("UPDATE runs SET charged = 0 WHERE run = ?", (run,))
-
-
-def charges(database: sqlite3.Connection, those: Persons) -> list[Charge]:
-    """Return all runs that were agreed to, from the first, and which of these persons are charged, and answered."""
-    query = """SELECT run, agreed, coalesce(promise, ''), epsilon, delta, ended,
-        (SELECT count(*) FROM answers WHERE answers.run = runs.run), coalesce(people, 1), everybody
-        FROM runs ORDER BY runs.rowid"""
-    found = []
-    for run, agreed, promise, epsilon, delta, ended, answers, people, everybody in database.execute(query).fetchall():
-        share = Share.of(database, run)
-        of = record_file.at(share.charged, those) | bool(everybody), record_file.at(share.answered, those)
-        found.append(Charge(run, agreed, promise, epsilon, delta, bool(ended), answers, people, *of))
-    return found
-
-
+_ENTER = """INSERT INTO runs (run, terms, epsilon, delta, participations, books, agreed, people, promise, charged)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, 1) ON CONFLICT DO UPDATE SET charged = 1, people = excluded.people"""
+_ENTER_TOLD = """INSERT INTO runs (run, terms, epsilon, delta, participations, charged, ended, everybody)
+    VALUES (?, x'', ?, ?, 0, 1, 1, 1) ON CONFLICT DO NOTHING"""
+_OPEN = """SELECT run, terms, epsilon, delta, participations, promise FROM runs
+    WHERE charged AND NOT ended ORDER BY rowid"""
+_UNBEGUN = "SELECT run FROM runs WHERE charged AND NOT ended AND NOT everybody AND books = ? AND rowid <= ?"
+_CHARGES = """SELECT run, agreed, coalesce(promise, ''), epsilon, delta, ended,
+    (SELECT count(*) FROM answers WHERE answers.run = runs.run), coalesce(people, 1), everybody
+    FROM runs ORDER BY runs.rowid"""
 _MOST_RESTORED = 1000
 _WORD, _HASH = re.compile("[0-9a-f]{16}"), re.compile("[0-9a-f]{64}")
 
@@ -239,11 +178,6 @@ def objection(seen: Seen, claim: StoreClaim, named: int) -> str | None:
     return None
 
 
-def rows_seen(database: sqlite3.Connection, place: str) -> int:
-    """Return rows of the lifetime ledger that a client's record has seen of the coordinator at this address."""
-    return int(database.execute("SELECT max(rows) FROM books WHERE place = ?", (place,)).fetchone()[0] or 0)
-
-
 def keep(database: sqlite3.Connection, place: str, claim: StoreClaim, named: int, *, other: bool) -> None:
     """Write what is said into a client's record, in a transaction of `Record`; LedgerError as `Record.saw`."""
     root = claim.incarnations[0]
@@ -303,6 +237,7 @@ class Record(AbstractContextManager["Record"]):
         self._incarnation: str | None = None
         with file.errors() as database:  # number of the last run that another process agreed to
             (self._before,) = database.execute("SELECT coalesce(max(rowid), 0) FROM runs").fetchone()
+        self._named = False  # whether persons were named here: without it the record answers for one user alone
         self._again = set[str]()  # of those up to it the ones that this process has agreed to, too
 
     @classmethod
@@ -339,6 +274,7 @@ class Record(AbstractContextManager["Record"]):
         Names are kept as salted digests. A new person is charged for the open runs for which its budget suffices.
         Raises LedgerError for the record of one user who has answered.
         """
+        self._named = True
         if self._settled:
             numbers, left = self.known(names)
             return np.where([since is None for since in left], numbers, -1)
@@ -346,8 +282,8 @@ class Record(AbstractContextManager["Record"]):
             before = len(self._everybody()) if record_file.are_registered(database) else 0
             numbers = record_file.register(database, names, most)
             if (many := len(self._everybody())) > before:
-                for agreement in open_ones(database):
-                    self._charge(agreement, np.arange(before, many), people=many)
+                for terms in database.execute(_OPEN).fetchall():
+                    self._charge(Agreement(*terms), np.arange(before, many), people=many)
             return numbers
 
     def known(self, names: Sequence[str]) -> tuple[Persons, list[str | None]]:
@@ -388,10 +324,14 @@ class Record(AbstractContextManager["Record"]):
                     "copy, or another's. Put back the newer one. If there is none, say --new-state: they are then "
                     "counted as spent."
                 )
-            enter_told(database, lacking)
+            database.executemany(_ENTER_TOLD, lacking)  # everybody is charged, and they have ended here
             if len(known) < MOST_TOLD:
-                begun = {each[0] for each in known} | self._again
-                release(database, begun, store=self._root, before=self._before)
+                begun = {run for run, *_ in known} | self._again
+                for (run,) in database.execute(_UNBEGUN, (self._root, self._before)).fetchall():
+                    share = Share.of(database, run)
+                    if run not in begun and not share.given:
+                        Share(np.zeros_like(share.charged), share.answered, share.counts, 0).write(database, run)
+                        database.execute("UPDATE runs SET charged = 0 WHERE run = ?", (run,))
 
     def _everybody(self) -> Persons:
         """Every person with a number, or the one user."""
@@ -405,7 +345,8 @@ class Record(AbstractContextManager["Record"]):
     def seen(self, place: str) -> int:
         """Return rows of the lifetime ledger that were seen of the coordinator at this address."""
         with self._file.errors() as database:
-            return rows_seen(database, place)
+            found = database.execute("SELECT max(rows) FROM books WHERE place = ?", (place,)).fetchone()
+            return int(found[0] or 0)
 
     def saw(self, place: str, claim: StoreClaim, named: int) -> None:
         """Keep what a coordinator at an address says of its store, after `seen` has `named` rows to it.
@@ -445,7 +386,16 @@ class Record(AbstractContextManager["Record"]):
     def charges(self, those: Persons) -> list[Charge]:
         """Return every run that was agreed to, from the first, and which of these persons are charged for it."""
         with self._file.errors() as database:
-            return charges(database, those)
+            found = []
+            for run, agreed, promise, epsilon, delta, ended, answers, people, everybody in database.execute(
+                _CHARGES
+            ).fetchall():
+                share = Share.of(database, run)
+                charged = record_file.at(share.charged, those) | bool(everybody)
+                answered = record_file.at(share.answered, those)
+                said = run, agreed, promise, epsilon, delta, bool(ended), answers, people
+                found.append(Charge(*said, charged, answered))
+            return found
 
     def agree(self, agreement: Agreement) -> str | None:
         """Agree to a run, durably, and charge everybody whose budget suffices. Return None, or why not: other terms
@@ -461,7 +411,8 @@ class Record(AbstractContextManager["Record"]):
                 return "its terms are not those of its first announcement"
             if found is None and self._settled:
                 return "it was asked about before it was announced"
-            if found is None and too_many(database):
+            (many,) = database.execute("SELECT count(*) FROM runs WHERE NOT ended").fetchone()
+            if found is None and many >= _MOST_OPEN:
                 return "too many runs are open that were agreed to: their coordinators end some first"
             everybody = self._everybody()
             if not (found is not None and found[1]) and not self._settled:
@@ -479,16 +430,20 @@ class Record(AbstractContextManager["Record"]):
         new = ~record_file.at(Share.of(database, a.run).charged, those) & record_file.here(database, those)
         new[new] = self._within(record_file.spent(database, those[new], plus=[(a.epsilon, a.delta)], besides=a.run))
         if new.any():
-            enter(database, a, store=self._root, people=people)
+            time = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S}+00:00"
+            row = (a.run, a.terms, a.epsilon, a.delta, a.participations, self._root, time, people, a.promise)
+            database.execute(_ENTER, row)
             record_file.charge(database, a.run, those[new], participations=a.participations)
 
     def promise(self, run: str) -> str | None:
         """Return what was announced of a run that was agreed to, as `Agreement` has it; None of any other."""
         with self._file.errors() as database:
-            return promise(database, run)
+            query = "SELECT coalesce(promise, '') FROM runs WHERE run = ?"
+            found = database.execute(query, (run,)).fetchone()
+            return None if found is None else str(found[0])
 
     def kept(self, run: str, round: int) -> bytes | None:
-        """Return what was kept of a silo's answer in a round, to any question; None if a later round was answered."""
+        """Return what was kept of an answer in a round, to any question; None if a later round was answered."""
         with self._file.errors() as database:
             query = "SELECT answer FROM answers WHERE run = ? AND round = ?"
             found = database.execute(query, (run, round)).fetchone()
@@ -511,13 +466,13 @@ class Record(AbstractContextManager["Record"]):
         self,
         run: str,
         round: int,
-        those: Persons | None = None,
+        those: Persons = ONE_USER,
         *,
         spends: tuple[float, float] = (0.0, 0.0),
         may: May | None = None,
     ) -> str | None:
-        """Return why none of these persons of a silo may give a new answer in this round, or None; by default of the
-        one user. For no persons at all, return why nobody may.
+        """Return why none of these persons may give a new answer in this round, or None; by default of the one user.
+        For no persons at all, return why nobody may.
 
         The answer `spends` (ε, δ) by itself: a local report. `may` says whether the plan has a user in this round who
         was in some others.
@@ -532,28 +487,29 @@ class Record(AbstractContextManager["Record"]):
         those: Persons,
         *,
         spends: tuple[float, float] = (0.0, 0.0),
+        may: May | None = None,
         further: bool = False,
     ) -> Mask:
-        """Which of these persons of a silo may give a new answer in this round, shape (k,); `further` to those who have
+        """Which of these persons may give a new answer in this round, shape (k,); `further` to those who have
         answered in it, and these are others.
 
         The others are as those who are away: nothing may tell why.
         """
         with self._file.errors():
-            return self._judged(run, round, those, spends, further=further)[0]
+            return self._judged(run, round, those, spends, may, further=further)[0]
 
     def _judged(
         self,
         run: str,
         round: int,
-        those: Persons | None,
+        asked: Persons,
         spends: tuple[float, float],
         may_be: May | None = None,
         *,
         further: bool = False,
     ) -> tuple[Mask, str | None]:
         """Which of them may answer, and if none of them may, why not the first."""
-        database, asked = self._database, ONE_USER if those is None else those
+        database = self._database
         nobody = np.zeros(len(asked), bool)
         query = "SELECT epsilon, delta, participations, ended FROM runs WHERE run = ?"
         terms = database.execute(query, (run,)).fetchone()
@@ -571,7 +527,7 @@ class Record(AbstractContextManager["Record"]):
             rounds = database.execute("SELECT round FROM answers WHERE run = ?", (run,)).fetchall()
             if not may_be([each[0] for each in rounds], round):
                 return nobody, "the plan has no user in this round who was in those that were answered"
-        if those is None and record_file.are_registered(database):
+        if not self._named and record_file.are_registered(database):
             return nobody, "the record is that of a silo's persons, not of one user"
         share = Share.of(database, run)
         given = record_file.at(share.counts, asked)
@@ -596,7 +552,7 @@ class Record(AbstractContextManager["Record"]):
         round: int,
         digest: bytes,
         answer: bytes,
-        those: Persons | None = None,
+        those: Persons = ONE_USER,
         *,
         spends: tuple[float, float] = (0.0, 0.0),
         may: May | None = None,
@@ -608,21 +564,20 @@ class Record(AbstractContextManager["Record"]):
         If they are `further` ones, the answer has the rows of those who have answered in this round before, too; it may
         be to this very question, where somebody has come since.
         """
-        asked = ONE_USER if those is None else those
         with self._file.errors(), self._file.transaction() as database:
             if not further and (before := self.recall(run, round, digest)) is not None:
                 return before
-            if not len(asked) or not self._judged(run, round, those, spends, may, further=further)[0].all():
+            if not len(those) or not self._judged(run, round, those, spends, may, further=further)[0].all():
                 return None
             # Last the answer: who sums ε over rounds reads none.
             query = "SELECT persons, epsilon, delta FROM answers WHERE run = ? AND round = ?"
             earlier = database.execute(query, (run, round)).fetchone() if further else None
-            everybody = record_file.mask(asked) if earlier is None else record_file.union(earlier[0], asked)
+            everybody = record_file.mask(those) if earlier is None else record_file.union(earlier[0], those)
             if earlier is not None:  # one row for all of them: of each as much as of the one who spends most
                 spends = max(spends[0], earlier[1]), max(spends[1], earlier[2])
             row = (run, round, digest, *spends, self._incarnation, record_file.packed(everybody), answer)
             database.execute("INSERT OR REPLACE INTO answers VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
-            record_file.count(database, run, asked)
+            record_file.count(database, run, those)
         return answer
 
     def end(self, run: str, *, begun: bool = True) -> bool:
@@ -635,7 +590,9 @@ class Record(AbstractContextManager["Record"]):
             if not database.execute("SELECT 1 FROM runs WHERE run = ? AND ended = 0", (run,)).fetchone():
                 return False
             with self._file.transaction():
-                end(database, run, begun=begun)
+                free = not begun and not Share.of(database, run).given
+                database.execute("UPDATE runs SET ended = 1, charged = charged AND NOT ? WHERE run = ?", (free, run))
+                record_file.close(database, run, release=free)
         self._again.discard(run)
         return True
 

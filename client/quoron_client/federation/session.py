@@ -23,14 +23,15 @@ from collections.abc import Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from importlib.metadata import version
-from typing import Any, Protocol
+from typing import Any
 
 import grpc
 from google.protobuf.message import DecodeError
 
 from quoron_client.federation.config import ClientConfig
-from quoron_client.federation.record import Record, StoreClaim
+from quoron_client.federation.record import StoreClaim
 from quoron_client.federation.terms import read_promised
+from quoron_client.federation.work import Worker
 from quoron_client.protocol import wire
 from quoron_client.protocol.charges import MOST_TOLD, UNASKED
 from quoron_client.protocol.identity import check_identity, endings
@@ -61,38 +62,7 @@ _OPTIONS = (
 )
 
 
-class Answering(Protocol):
-    """What answers in this client's name, for one user or for several: `work.Worker`, where each is explained."""
-
-    record: Record
-    people: int
-
-    def consider(self, message: federation.Announcement, user: int) -> federation.Consent:
-        """Return whether it takes part in a run."""
-
-    def prepare(self, run: str) -> object:
-        """Look at the items, of a run that tells who answers: after the consent."""
-
-    def attends(self, run: str) -> float | None:
-        """Return seconds of its rounds, if it tells who answers and this client takes part; else None."""
-
-    def wanted(self, head: wire.Long) -> int | None:
-        """Return how many bytes may follow the head of a question; None: none of it is wanted."""
-
-    def reply(self, message: federation.Question) -> bytes | None:
-        """Return the answer as bytes; None where the question has no name to answer to."""
-
-    def at_once(self, message: federation.Question) -> bytes | None:
-        """Return the same in a run whose answers leave when they are made."""
-
-    def zero_row(self, message: federation.Question) -> bytes | None:
-        """In place of an answer that is not ready when it has to be sent."""
-
-    def forget(self, run: str, *, begun: bool) -> bool:
-        """It has ended; whether it was known and open."""
-
-
-async def converse(config: ClientConfig, worker: Answering, stop: asyncio.Event) -> None:
+async def converse(config: ClientConfig, worker: Worker, stop: asyncio.Event) -> None:
     """Take part in a coordinator's runs until `stop` is set, with what `worker` answers.
 
     However a conversation ends, another is tried, after longer and longer waits, except where the table above names an
@@ -132,7 +102,7 @@ async def _until(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> None:
 
 
 class _Session:
-    def __init__(self, config: ClientConfig, worker: Answering) -> None:
+    def __init__(self, config: ClientConfig, worker: Worker) -> None:
         self._config, self._worker = config, worker
         self._wait = 0.0
         self._welcomed: float | None = None  # loop time of the last welcome

@@ -1,18 +1,16 @@
-"""What a client answers: to each question one answer, made once, or none at all.
+"""What a client answers, for one user or for all users of a silo: to each question one answer, made once, or none.
+
+    worker = Worker.of(owner, record)     # owner.user_column says whose each row of the file is; None: one user's
 
 Of an error here the coordinator receives a status alone; the owner's log has the rest. In a run with public
 participation it does not receive even that: with a fault of items, or too late, the answer is the zero row.
 
-What a silo answers: a row for each asked person, as a client of that person's own would say it, or their sums.
+A silo's persons are numbered in the record, for ever: in the order of their names at first, and later persons by the
+next free number, up to as many as the silo has declared. A number without a person, or whose person has left, has no
+budget left or is not in the file, counts as away. A client of one user has one person, number 0.
 
-    worker = SiloWorker.of(owner, record)     # owner.user_column says whose each row of the file is
-
-Persons are numbered in the record, for ever: in the order of their names at first, and later persons by the next free
-number, up to as many as the silo has declared. A number without a person, or whose person has left, has no budget left
-or is not in the file, counts as away. With public participation its answer is the zero row.
-
-What a silo has said in one round, as its record keeps it: the row of each person who has answered, made once, or the
-sums that it has sent in place of rows.
+The record keeps what was said in a round: the row of each person who has answered, made once, or the sums or masked
+answers that were sent in place of rows.
 
     kept = KeptRows.of(task, persons, answers)
     again = KeptRows.read(kept.as_bytes())
@@ -31,9 +29,10 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,10 +42,10 @@ from quoron_client.compute.work import answer, local_report
 from quoron_client.data.encoding import Encoding
 from quoron_client.data.items import ItemBatch, Items
 from quoron_client.federation import own_table
-from quoron_client.federation.config import PUBLIC_PARTICIPATION, Owner
-from quoron_client.federation.own_table import MOST_NUMBERS, OwnItems, OwnPeople, own_items
+from quoron_client.federation.config import PUBLIC_PARTICIPATION, TWO_SERVERS, Owner
+from quoron_client.federation.own_table import OwnItems
 from quoron_client.federation.record import Record
-from quoron_client.federation.record_file import Mask, Persons, at, mask, welcomed
+from quoron_client.federation.record_file import ONE_USER, Mask, Persons, at, mask, welcomed
 from quoron_client.federation.terms import Terms, agreement, announced_digest, is_timely, read_terms, refusal
 from quoron_client.protocol import wire
 from quoron_client.protocol.domains import Bounds
@@ -63,7 +62,6 @@ from quoron_client.protocol.questions import (
 from quoron_client.protocol.silo import (
     persons_of,
     reduction_from_wire,
-    rows_to_wire,
     sums_to_wire,
 )
 from quoron_client.protocol.smoothing import Convolution
@@ -79,6 +77,7 @@ from quoron_client.protocol.wire import (
     check_own,
     question_from_wire,
     question_name,
+    rows_to_wire,
 )
 from quoron_client.randomisers import LocalRandomness, SeededRandomness, SystemRandomness
 from quoron_privacy.errors import ConfigError, DataError, IdentityError, WireError
@@ -94,16 +93,16 @@ NO_SECOND_SERVER_KEY = (
     "Expected the second server's key, to take part in a run of two servers, got none. Have it from the second "
     "server's operator (--second-server-key), and connect with a certificate."
 )
-Found = tuple[NDArray[np.float64], Status]  # of one user
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Part:
-    """A user's part in one run: the terms, the items, and the number that the run knows the user by."""
+    """A client's part in one run: the terms, the items of its users, and the number of its first user in the run."""
 
     terms: Terms
     batch: ItemBatch | None  # None: not read yet, of a run of which nothing but values may depend on them
     user: int
+    places: Persons = field(default_factory=lambda: ONE_USER)  # where the items of each person are in the batch
     masking: "Masking | None" = None  # with two servers
 
 
@@ -113,12 +112,49 @@ class Worker:
 
     owner: Owner
     record: Record
+    people: int = 1  # for how many it answers
     parts: dict[str, Part] = field(default_factory=dict)  # from the oldest; as many as memory is meant for
     announced: dict[str, bytes] = field(default_factory=dict)  # digest of the terms that a part was made for
     items: Callable[[Path, Terms], OwnItems] | None = None  # a simulation's, which may be made up
-    people: int = 1  # for how many it answers
     pinned: "Pinned | None" = None  # whose word on plans of two servers is taken
     _lock: threading.Lock = field(default_factory=threading.Lock)  # of the parts
+
+    @classmethod
+    def of(cls, owner: Owner, record: Record) -> Self:
+        """Return a worker, with everybody in a silo's file in the record.
+
+        Raises DataError for a file that cannot be read, looks like several people's where it is to be one user's, or
+        holds more persons than a silo has declared; a client that is enrolled already logs it instead. Raises
+        ConfigError where the file may not be looked at, and the owner does not say whose it is.
+        """
+        timely = [each for each in (PUBLIC_PARTICIPATION, TWO_SERVERS) if each in owner.accept_trust_models]
+        if timely:
+            _check_declared(owner, timely[0])
+            return cls(owner, record, owner.people or 1)
+        known, column, dialect = record.people, owner.user_column, owner.dialect
+        names, people = list[str](), owner.people or known or 1
+        try:
+            if column is None:
+                items = owner.items_per_user
+                own_table.check_one_user(owner.data, one_user=owner.one_user, items_per_user=items, dialect=dialect)
+            else:
+                names = own_table.names_in(owner.data, column, dialect)
+                people = owner.people or known or len(names)
+                _check_people(owner, names, people)
+        except DataError as error:
+            if (column is not None and not known) or not welcomed(owner.record):
+                raise
+            # The coordinator draws members from those who connect: whether this one does may not be a function of data.
+            _LOG.warning("%s This client is enrolled already, so it connects all the same.", error)
+        else:
+            if column is not None:
+                record.register(names, people)
+        return cls(owner, record, people)
+
+    @property
+    def is_silo(self) -> bool:
+        """Whether a column of its file says whose each row is."""
+        return self.owner.user_column is not None
 
     def consider(self, message: federation.Announcement, user: int) -> federation.Consent:
         """Return whether this client takes part in a run. Raises LedgerError only."""
@@ -164,12 +200,16 @@ class Worker:
     @property
     def _most(self) -> int:
         """Numbers in the items of all parts, beyond which the oldest are forgotten."""
-        return MOST_NUMBERS
+        return own_table.MOST_NUMBERS_OF_ALL if self.is_silo else own_table.MOST_NUMBERS
 
     def _read(self, terms: Terms) -> OwnItems:
         """The items of a run, as they are now. Raises DataError, and whatever a library does."""
-        data = self.owner.data
-        return own_items(data, terms, self.owner.dialect) if self.items is None else self.items(data, terms)
+        data, dialect, column = self.owner.data, self.owner.dialect, self.owner.user_column
+        if self.items is not None:
+            return self.items(data, terms)
+        if column is None:
+            return own_table.own_items(data, terms, dialect)
+        return own_table.own_people(data, terms, column, people=self.people, dialect=dialect)
 
     def _with(self, part: Part, items: OwnItems) -> Part:
         """The part with these; the owner's log hears what is wrong with them."""
@@ -177,7 +217,20 @@ class Worker:
             _LOG.error("The items cannot be used in run %r. %s", part.terms.run, items.problem)
         if items.notice is not None:
             _LOG.warning("Rows are left out in run %r. %s", part.terms.run, items.notice)
-        return replace(part, batch=items.batch)
+        return replace(part, batch=items.batch, places=self._places(items) if self.is_silo else ONE_USER)
+
+    def _places(self, items: OwnItems) -> Persons:
+        """Where the items of each person of a silo are: of who is not in the file where those of nobody are, last."""
+        seats = self.record.register(items.names, self.people)
+        seats[seats >= self.people] = -1  # of a file that was larger before the silo said how many it answers for
+        if beyond := int(np.count_nonzero(seats < 0)):
+            _LOG.warning(
+                "Data file %r: %d persons are left out, who have left or are more than the %d this silo answers for.",
+                *(str(self.owner.data), beyond, self.people),
+            )
+        places = np.full(self.people, items.batch.users - 1, np.int64)
+        places[seats[seats >= 0]] = np.flatnonzero(seats >= 0)
+        return places
 
     def _take(self, part: Part, *, known: Part | None = None) -> None:
         """The latest part, in place of the `known` one if there is any: nothing of a run that was forgotten meanwhile.
@@ -194,9 +247,9 @@ class Worker:
                 self.parts.pop(oldest)
                 self.announced.pop(oldest, None)
             sizes = {run: each.batch.features.size for run, each in self.parts.items() if each.batch is not None}
-            numbers = sum(sizes.values())
+            numbers, most = sum(sizes.values()), self._most
             for run in list(sizes)[:-1]:
-                if numbers <= self._most:
+                if numbers <= most:
                     break
                 numbers -= sizes[run]
                 if self.parts[run].terms.timely:
@@ -244,9 +297,12 @@ class Worker:
         part = self.parts.get(head.run)
         if part is None:
             return None
-        shape = part.terms.dimension**2 if part.masking is not None else 0  # of a row, by a matrix
-        most = 8 * MOST_VECTORS * part.terms.dimension + 8 * shape
-        return min(most + BESIDE, MAX_MESSAGE)
+        dimension = part.terms.dimension
+        if part.masking is not None:
+            rows = 8 * dimension**2  # of a row, by a matrix
+        else:  # the public transform that sums are made by
+            rows = 8 * (dimension + 2) ** 2 if part.terms.silo_sums and self.people > 1 else 0
+        return min(self.people * (8 * MOST_VECTORS * dimension + 1) + rows + BESIDE, MAX_MESSAGE)
 
     def reply(self, message: federation.Question, *, ready: bool = True) -> bytes | None:
         """Return the answer to a question, as bytes; None if the question has no name to answer to. Raises LedgerError.
@@ -258,9 +314,6 @@ class Worker:
         except WireError as error:
             _LOG.warning("%s", error)
             return None
-        before = self._recalled(name)
-        if before is not None:
-            return before
         made = self._answer(name, message, ready)
         return self._none(message, made) if isinstance(made, str) else made
 
@@ -278,62 +331,127 @@ class Worker:
             return None if message.HasField("row") else _silence(*question_name(message))
         return None
 
-    def _recalled(self, name: tuple[str, int, bytes]) -> bytes | None:
-        """The answer that was made to this very question before."""
-        return self.record.recall(*name)
-
     def _answer(self, name: tuple[str, int, bytes], message: federation.Question, ready: bool) -> bytes | str:
-        """A new answer, kept in the record, or why there is none."""
-        part = self.parts.get(name[0])
+        """An answer, kept in the record, or why there is none."""
+        part = self.prepare(name[0]) if ready else self.parts.get(name[0])
         if part is None:
             return "the client takes no part"
-        try:
-            task = question_from_wire(message)[3]
-            check_own(task, 1)
-        except WireError as error:
-            return str(error)
-        misfit = misfit_of(part.terms, name[1], task)
-        if misfit is not None:
-            return misfit
-        masking, spends = part.masking, task.spends
+        masking = part.masking
         if message.HasField("row") != (masking is not None):
             return "answers are masked in runs of two servers, and in no others"
         if masking is not None and masking.expires <= time.time():
             return "the second server's consent is over, and its keys are destroyed"
-        may = None if masking is None else masking.may
-        objection = self.record.objection(*name[:2], spends=spends, may=may)
-        if objection is not None:
-            return objection
         try:
+            task = question_from_wire(message)[3]
+            asked = ONE_USER if self.people == 1 else persons_of(message.persons, people=self.people)
+            check_own(task, len(asked))
+            sums = reduction_from_wire(message.sums) if message.HasField("sums") else None
+            misfit = misfit_of(part.terms, name[1], task) or _misfit_sums(part.terms, task, sums)
+            if misfit is not None:
+                return misfit
             rows = None if masking is None else masking.rows(name[1], message)
         except WireError as error:
             return str(error)
-        found = self._compute(part, task, name[1]) if ready else None
-        if masking is None or rows is None:
-            sent = answer_to_wire(*name, *(found or _zeros(part, task))).SerializeToString()
-        else:  # of a vector of zeros the row would not be zero, by a centre and by what it says of norms
-            sent = masking.answer(name, body_digest(message), rows, _usable(found))
-        kept = self.record.keep(*name, sent, spends=spends, may=may)
-        return kept or "another process of this client was faster"
+        mask = None
+        if masking is not None and rows is not None:
+            mask = partial(masking.answer, name, body_digest(message), rows)
+        query = _Query(name, part, task, asked, ready, sums if self.people > 1 else None, mask)
+        if self.is_silo and part.terms.public and not self.record.people:  # who they are is not known yet
+            zeros = Answers(_nobody(part, task, len(asked)).values, np.full(len(asked), Status.ANSWERED, np.uint8))
+            return query.rows_of(zeros) if query.sums is None else query.sums_of(zeros)
+        if mask is not None or query.sums is not None:
+            return self._whole(query)
+        found = self._each(query)
+        return found if isinstance(found, str) else query.rows_of(found)
 
-    def _compute(self, part: Part, task: Task, round_number: int) -> Found | None:
-        """One user's values and status, None where nothing can be said: a local report shows nothing that items do."""
+    def _each(self, query: "_Query") -> Answers | str:
+        """Rows of the asked, made now and kept, or kept before: nobody says two things in one round. Without time to be
+        `ready` nothing is computed, and what was not kept by now is zeros."""
+        record, asked = self.record, query.asked
+        # One user repeats an answer to this very question alone; of a silo's persons others may be asked again.
+        stored = record.kept(*query.name[:2]) if self.is_silo else record.recall(*query.name)
+        further = stored is not None
+        kept = None if stored is None else KeptRows.read(stored)
+        if kept is None and further:
+            return "the round was already answered, in another form"
+        found = _nobody(query.part, query.task, len(asked))
+        new, same = np.ones(len(asked), np.bool_), np.zeros(len(asked), np.bool_)
+        if kept is not None:
+            places, same = kept.places(query.task, asked)
+            found.values[same] = kept.answers.values[places[same]]
+            found.status[same] = kept.answers.status[places[same]]
+            new = places < 0
+        new[new] = record.may_answer(*query.name[:2], asked[new], **query.rules, further=further)
+        rows = np.flatnonzero(new)
+        if len(rows):
+            made = self._made(query, rows)
+            found.values[rows], found.status[rows] = made.values, made.status
+            told = KeptRows.of(query.task.part(rows), asked[rows], made)
+            sent = (told if kept is None else kept.and_also(told)).as_bytes()
+            before = record.keep(*query.name, sent, asked[rows], **query.rules, further=further)
+            if before is None:
+                return "another process of this client was faster"
+            if before is not sent:  # what was kept meanwhile is what is said
+                return self._each(query)
+        elif not same.any() and (why := self._objection(query, further)) is not None:
+            return why
+        return found
+
+    def _whole(self, query: "_Query") -> bytes | str:
+        """What is sent in place of rows, a masked answer or the sums of the asked persons who are in none that was sent
+        in this round; to the same question the same."""
+        stored, record, asked = self.record.kept(*query.name[:2]), self.record, query.asked
+        kept = KeptSums() if stored is None else KeptSums.read(stored)
+        if kept is None:
+            return "the round was already answered, in another form"
+        if (before := kept.said.get(query.name[2])) is not None:
+            return before
+        new, further = ~at(kept.persons, asked), stored is not None
+        new[new] = record.may_answer(*query.name[:2], asked[new], **query.rules, further=further)
+        rows = np.flatnonzero(new)
+        if not len(rows) and (why := self._objection(query, further)) is not None:
+            return why
+        made = self._made(query, rows)
+        whole = query.whole(made)
+        if len(rows):
+            sent = kept.and_also(query.name[2], whole, asked[rows]).as_bytes()
+            before = record.keep(*query.name, sent, asked[rows], **query.rules, further=further)
+            if before is None:
+                return "another process of this client was faster"
+            if before is not sent:  # what was kept meanwhile is what is said
+                return self._whole(query)
+        return whole
+
+    def _objection(self, query: "_Query", further: bool) -> str | None:
+        """Why nobody may answer. Of a silo's persons nothing: that none of those who were asked is there shows as of
+        each of them, in as many bytes."""
+        if self.is_silo and further:
+            return None
+        return self.record.objection(*query.name[:2], query.asked[:0] if self.is_silo else query.asked, **query.rules)
+
+    def _made(self, query: "_Query", rows: NDArray[np.intp]) -> Answers:
+        """Rows of asked persons who may answer: nothing where none can be computed. A local report shows nothing that
+        items do, so in its place a user without items reports."""
+        part, task, asked = query.part, query.task.part(rows), query.asked[rows]
+        if part.batch is None or not query.ready:
+            return _nobody(part, task, len(asked))
+        places, users = part.places[asked], part.user + asked
+        items = part.batch.of(places) if _draws(task) else part.batch.seen(places)
         try:
-            made = self.prepare(part.terms.run) if part.batch is None else part
-            if made is not None and made.batch is not None:
-                values, status = self._found(part, task, made.batch, round_number)
-                return (values, status) if _usable((values, status)) is not None or not part.terms.timely else None
+            found = self._answers(part, task, items, query.name[1], users)
         except Exception:
             # Whatever it is, the coordinator must not learn it: it may be a function of the data.
             _LOG.exception("The answer could not be computed.")
-        if isinstance(task, LocalReport):  # its status may not depend on the items: report as a user without any would
-            with suppress(Exception):  # then the question is at fault, for every user alike
-                return self._found(part, task, _nothing(part.terms.features), round_number)
-        return None
-
-    def _found(self, part: Part, task: Task, batch: ItemBatch, round_number: int) -> Found:
-        found = self._answers(part, task, batch, round_number, np.array([part.user], np.int64))
-        return found.values[0], Status(int(found.status[0]))
+            if not isinstance(task, LocalReport):
+                return _nobody(part, task, len(asked))
+            try:
+                found = self._answers(part, task, _nothing(part.terms.features, len(asked)), query.name[1], users)
+            except Exception:  # then the question is at fault, for every user alike
+                return _nobody(part, task, len(asked))
+        # Who is in the file without a row that can be used is rejected, as by a client of its own.
+        unusable = (found.status == Status.MISSING) & (places < part.batch.users - 1)
+        status = np.where(unusable, Status.REJECTED, found.status).astype(np.uint8)
+        return Answers.checked(found.values, status, largest=_largest(part.terms, task), own=True)
 
     def _answers(self, part: Part, task: Task, items: Items, round_number: int, users: NDArray[np.int64]) -> Answers:
         """Of users by their numbers (k,), whose items these are."""
@@ -355,6 +473,40 @@ class Worker:
         return self.record.end(run, begun=begun)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Query:
+    """A question of an agreed run, as it came, and how its answer is written."""
+
+    name: tuple[str, int, bytes]
+    part: Part
+    task: Task
+    asked: Persons  # (k,)
+    ready: bool  # whether there is time to compute
+    sums: Reduction | None  # to be sent in place of rows by a silo
+    mask: Callable[[NDArray[np.float64] | None], bytes] | None  # makes a masked answer of values
+
+    @property
+    def rules(self) -> dict[str, Any]:
+        """What the record judges by."""
+        return {"spends": self.task.spends, "may": None if self.part.masking is None else self.part.masking.may}
+
+    def rows_of(self, found: Answers) -> bytes:
+        """An answer of rows."""
+        if self.part.terms.timely:  # what is wrong with items may not show
+            found = Answers(found.values, np.full_like(found.status, Status.ANSWERED))
+        return bytes(rows_to_wire(*self.name, found).SerializeToString())
+
+    def sums_of(self, found: Answers) -> bytes:
+        """An answer of sums."""
+        assert self.sums is not None
+        return bytes(sums_to_wire(*self.name, self.sums.of(found.values, found.answered)).SerializeToString())
+
+    def whole(self, found: Answers) -> bytes:
+        """An answer in place of rows. Of a vector of zeros a masked row would not be zero, by a centre and by what it
+        says of norms, so it is the zero row where nothing can be said."""
+        return self.sums_of(found) if self.mask is None else self.mask(found.values[0] if found.answered[0] else None)
+
+
 def misfit_of(terms: Terms, number: int, task: Task) -> str | None:
     """Return why a question is not one of the announced run, or None; by public terms alone, so it costs nothing."""
     if terms.trust_model == "local" and not isinstance(task, LocalReport):
@@ -371,20 +523,9 @@ def misfit_of(terms: Terms, number: int, task: Task) -> str | None:
     return None
 
 
-def _nothing(features: int) -> ItemBatch:
-    """One user without items."""
-    return ItemBatch(np.zeros((0, features), np.float32), np.zeros(0), np.zeros(2, np.int64))
-
-
-def _usable(found: Found | None) -> NDArray[np.float64] | None:
-    """The values of an answer that is one."""
-    return found[0] if found and found[1] == Status.ANSWERED and bool(np.isfinite(found[0]).all()) else None
-
-
-def _zeros(part: Part, task: Task) -> Found:
-    """What is sent where no answer could be computed: where that may not show, an answer like any other."""
-    status = Status.ANSWERED if part.terms.timely else Status.MISSING
-    return np.zeros(task.answer_shape(part.terms.dimension)), status
+def _nothing(features: int, users: int = 1) -> ItemBatch:
+    """Users without items."""
+    return ItemBatch(np.zeros((0, features), np.float32), np.zeros(0), np.zeros(users + 1, np.int64))
 
 
 def _promise(terms: Terms, user: str) -> str:
@@ -450,9 +591,9 @@ class KeptRows:
     @classmethod
     def read(cls, stored: bytes) -> Self | None:
         """Return what `as_bytes` wrote; None of something else."""
-        kind, *kept = _split(stored)
-        if kind != _ROWS:
+        if not stored.startswith(_joined((_ROWS,))):
             return None
+        kept = _split(stored)[1:]
         tasks, persons, shape = (np.frombuffer(each, "<i8").astype(np.int64) for each in kept[:3])
         values = np.frombuffer(kept[4], "<f8").astype(np.float64, copy=False).reshape(shape)
         return cls(tasks.reshape(-1, 2), persons, Answers(values, np.frombuffer(kept[3], np.uint8)))
@@ -460,7 +601,7 @@ class KeptRows:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KeptSums:
-    """Of the persons who are in some sum that was sent in a round, each in one."""
+    """Of the persons who are in some sum or masked answer that was sent in a round, each in one."""
 
     said: Mapping[bytes, bytes] = field(default_factory=dict)  # answers, by the digests of their questions
     persons: Mask = field(default_factory=lambda: np.zeros(0, np.bool_))  # a bit each, up to the last
@@ -477,9 +618,9 @@ class KeptSums:
     @classmethod
     def read(cls, stored: bytes) -> Self | None:
         """Return what `as_bytes` wrote; None of something else."""
-        kind, persons, *said = _split(stored)
-        if kind != _SUMS:
+        if not stored.startswith(_joined((_SUMS,))):
             return None
+        persons, *said = _split(stored)[1:]
         return cls(dict(zip(said[::2], said[1::2], strict=True)), np.frombuffer(persons, np.bool_))
 
 
@@ -512,205 +653,13 @@ def _digests(task: Task) -> NDArray[np.int64]:
     return np.frombuffer(b"".join(of_each), "<i8").astype(np.int64).reshape(-1, 2)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class SiloPart(Part):
-    """A silo's part in one run; `user` is its first person's number."""
-
-    places: Persons = field(kw_only=True)  # where each person's items are in the batch; the last are nobody's
-
-
-@dataclass(slots=True)
-class SiloWorker(Worker):
-    """As `Worker`, for a file of several persons."""
-
-    @classmethod
-    def of(cls, owner: Owner, record: Record) -> Self:
-        """Return a worker, with everybody in the file in the record. Raises DataError for a file that cannot be read or
-        holds more persons than were declared; a silo that is enrolled already logs it instead. Raises ConfigError if
-        participation may be public, as the file may not be read then, and `people` is not declared."""
-        public = PUBLIC_PARTICIPATION in owner.accept_trust_models
-        if public and owner.people is None:
-            raise ConfigError(
-                f"Expected --set users=N with --accept {PUBLIC_PARTICIPATION}, got none: a silo that counted "
-                "the persons in its file before it comes up would tell of the file by when it does."
-            )
-        known = record.people
-        if public:
-            return cls(owner, record, people=owner.people or 1)
-        try:
-            names = own_table.names_in(owner.data, str(owner.user_column), owner.dialect)
-            people = owner.people or known or len(names)
-            _check(owner, names, people)
-        except DataError as error:
-            if not known or not welcomed(owner.record):
-                raise
-            # The coordinator draws members from those who connect: whether this one does may not be a function of data.
-            _LOG.warning("%s This silo is enrolled already, so it connects all the same.", error)
-            return cls(owner, record, people=owner.people or known)
-        record.register(names, people)
-        return cls(owner, record, people=people)
-
-    @property
-    def _most(self) -> int:
-        return own_table.MOST_NUMBERS_OF_ALL
-
-    def _read(self, terms: Terms) -> OwnItems:
-        column, dialect = str(self.owner.user_column), self.owner.dialect
-        return own_table.own_people(self.owner.data, terms, column, people=self.people, dialect=dialect)
-
-    def _with(self, part: Part, items: OwnItems) -> Part:
-        """Items of each person where its number says; of a file that could not be read nobody's."""
-        names = items.names if isinstance(items, OwnPeople) else ()
-        made = Worker._with(self, part, items)
-        seats = self.record.register(names, self.people)
-        seats[seats >= self.people] = -1  # of a file that was larger before the silo said how many it answers for
-        if beyond := int(np.count_nonzero(seats < 0)):
-            _LOG.warning(
-                "Data file %r: %d persons are left out, who have left or are more than the %d this silo answers for.",
-                *(str(self.owner.data), beyond, self.people),
-            )
-        places = np.full(self.people, items.batch.users - 1, np.int64)
-        places[seats[seats >= 0]] = np.flatnonzero(seats >= 0)
-        return SiloPart(made.terms, made.batch, made.user, places=places)
-
-    def wanted(self, head: Long) -> int | None:
-        """See `Worker`: something for each person, and the public transform that sums are made by."""
-        part = self.parts.get(head.run)
-        if part is None:
-            return None
-        dimension = part.terms.dimension
-        sums = 8 * (dimension + 2) ** 2 if part.terms.silo_sums else 0
-        return min(self.people * (8 * MOST_VECTORS * dimension + 1) + sums + BESIDE, MAX_MESSAGE)
-
-    def _answer(self, name: tuple[str, int, bytes], message: federation.Question, ready: bool) -> bytes | str:
-        """A new answer, kept in the record, or why there is none."""
-        part = self.prepare(name[0]) if ready else self.parts.get(name[0])
-        if part is None:
-            return "the client takes no part"
-        try:
-            task = question_from_wire(message)[3]
-            asked = np.zeros(1, np.int64) if self.people == 1 else persons_of(message.persons, people=self.people)
-            check_own(task, len(asked))
-            sums = reduction_from_wire(message.sums) if message.HasField("sums") else None
-        except WireError as error:
-            return str(error)
-        if sums is not None and not part.terms.silo_sums:
-            return "it asks for sums, and the run was not announced as one that does"
-        misfit = misfit_of(part.terms, name[1], task) or _misfit_sums(part, task, sums)
-        if misfit is not None:
-            return misfit
-        if part.terms.public and not self.record.people:  # who they are is not known yet: zeros say nothing of anybody
-            return self._said(name, part, _nobody(part, task, len(asked)), sums)
-        if sums is not None and self.people > 1:
-            return self._summed(name, part, task, asked, sums, ready)
-        found = self._each(name, part, task, asked, ready)
-        return found if isinstance(found, str) else self._said(name, part, found, None)
-
-    def _each(self, name: tuple[str, int, bytes], part: Part, task: Task, asked: Persons, ready: bool) -> Answers | str:
-        """Rows of the asked, made now and kept, or kept before: nobody says two things in one round. Without time to be
-        `ready` nothing is computed, and what was not kept by now is zeros."""
-        stored, record, spends = self.record.kept(*name[:2]), self.record, task.spends
-        kept = None if stored is None else KeptRows.read(stored)
-        if kept is None and stored is not None:
-            return "sums were sent in this round"
-        found = _nobody(part, task, len(asked))
-        new = np.ones(len(asked), np.bool_)
-        if kept is not None:
-            places, same = kept.places(task, asked)
-            found.values[same] = kept.answers.values[places[same]]
-            found.status[same] = kept.answers.status[places[same]]
-            new = places < 0
-        new[new] = record.may_answer(*name[:2], asked[new], spends=spends, further=kept is not None)
-        rows = np.flatnonzero(new)
-        if len(rows):
-            some = task.part(rows)
-            made = self._rows(part, some, name[1], asked[rows]) if ready else _nobody(part, some, len(rows))
-            if len(rows) == len(asked):
-                found = made
-            else:
-                found.values[rows], found.status[rows] = made.values, made.status
-            told = KeptRows.of(some, asked[rows], made)
-            sent = (told if kept is None else kept.and_also(told)).as_bytes()
-            before = record.keep(*name, sent, asked[rows], spends=spends, further=kept is not None)
-            if before is None:
-                return "another process of this client was faster"
-            if before is not sent:  # what was kept meanwhile is what is said
-                return self._each(name, part, task, asked, ready)
-        elif kept is None and (why := record.objection(*name[:2], asked[:0])) is not None:
-            return why  # that none of those who were asked is there shows as of each of them, in as many bytes
-        return found
-
-    def _summed(
-        self, name: tuple[str, int, bytes], part: Part, task: Task, asked: Persons, sums: Reduction, ready: bool
-    ) -> bytes | str:
-        """The sums of the asked persons who are in none that was sent in this round; to the same question the same."""
-        stored, record, spends = self.record.kept(*name[:2]), self.record, task.spends
-        kept = KeptSums() if stored is None else KeptSums.read(stored)
-        if kept is None:
-            return "rows were sent in this round"
-        if (before := kept.said.get(name[2])) is not None:
-            return before
-        new, further = ~at(kept.persons, asked), stored is not None
-        new[new] = record.may_answer(*name[:2], asked[new], spends=spends, further=further)
-        rows = np.flatnonzero(new)
-        some = task.part(rows)
-        made = self._rows(part, some, name[1], asked[rows]) if ready else _nobody(part, some, len(rows))
-        answer = bytes(sums_to_wire(*name, sums.of(made.values, made.answered)).SerializeToString())
-        if len(rows):
-            sent = kept.and_also(name[2], answer, asked[rows]).as_bytes()
-            before = record.keep(*name, sent, asked[rows], spends=spends, further=further)
-            if before is None:
-                return "another process of this client was faster"
-            if before is not sent:  # what was kept meanwhile is what is said
-                return self._summed(name, part, task, asked, sums, ready)
-        elif not further and (why := record.objection(*name[:2], asked[:0])) is not None:
-            return why
-        return answer
-
-    def _recalled(self, name: tuple[str, int, bytes]) -> bytes | None:
-        """Nothing: what was said before is kept person by person."""
-        return None
-
-    def _said(self, name: tuple[str, int, bytes], part: Part, found: Answers, sums: Reduction | None) -> bytes:
-        if part.terms.public:
-            found = Answers(found.values, np.full_like(found.status, Status.ANSWERED))
-        if self.people == 1:
-            said = answer_to_wire(*name, found.values[0], Status(int(found.status[0])))
-        elif sums is None:
-            said = rows_to_wire(*name, found)
-        else:
-            said = sums_to_wire(*name, sums.of(found.values, found.answered))
-        return bytes(said.SerializeToString())
-
-    def _rows(self, part: Part, task: Task, number: int, asked: Persons) -> Answers:
-        """Of persons who may answer, as a client of its own would say it."""
-        if not isinstance(part, SiloPart) or part.batch is None:
-            return _nobody(part, task, len(asked))
-        places = part.places[asked]
-        items = part.batch.of(places) if _draws(task) else part.batch.seen(places)
-        try:
-            found = self._answers(part, task, items, number, part.user + asked)
-        except Exception:
-            # Whatever it is, the coordinator must not learn it: it may be a function of the data.
-            _LOG.exception("The answer could not be computed.")
-            if not isinstance(task, LocalReport):
-                return _nobody(part, task, len(asked))
-            nothing = part.batch.of(np.full(len(asked), part.batch.users - 1))  # as users without any would report
-            try:
-                found = self._answers(part, task, nothing, number, part.user + asked)
-            except Exception:  # then the question is at fault, for every user alike
-                return _nobody(part, task, len(asked))
-        # Who is in the file without a row that can be used is rejected, as by a client of its own.
-        unusable = (found.status == Status.MISSING) & (places < part.batch.users - 1)
-        status = np.where(unusable, Status.REJECTED, found.status).astype(np.uint8)
-        return Answers.checked(found.values, status, largest=_largest(part.terms, task), own=True)
-
-
-def _misfit_sums(part: Part, task: Task, sums: Reduction | None) -> str | None:
+def _misfit_sums(terms: Terms, task: Task, sums: Reduction | None) -> str | None:
     """Why rows of a task's answers have no such sums: by their shape alone, before anything is computed."""
+    if sums is not None and not terms.silo_sums:
+        return "it asks for sums, and the run was not announced as one that does"
     try:
         if sums is not None:
-            sums.of(np.zeros((0, *task.answer_shape(part.terms.dimension))), np.zeros(0, np.bool_))
+            sums.of(np.zeros((0, *task.answer_shape(terms.dimension))), np.zeros(0, np.bool_))
     except ConfigError as error:
         return str(error)
     return None
@@ -722,7 +671,21 @@ def _nobody(part: Part, task: Task, asked: int) -> Answers:
     return Answers(values, np.full(asked, Status.MISSING, np.uint8))
 
 
-def _check(owner: Owner, names: list[str], people: int) -> None:
+def _check_declared(owner: Owner, accepted: str) -> None:
+    """ConfigError unless the owner says whose a file is that may not be looked at before the client comes up."""
+    if owner.user_column is None and not owner.one_user:
+        raise ConfigError(
+            f"Expected --one-user with --accept {accepted}, got none: a client that looks at its file before it comes "
+            "up would tell of that, too. Say it once you know that all rows are one user's (quoron client --check)."
+        )
+    if owner.user_column is not None and owner.people is None:
+        raise ConfigError(
+            f"Expected --set users=N with --accept {accepted}, got none: a silo that counted the persons in its file "
+            "before it comes up would tell of the file by when it does."
+        )
+
+
+def _check_people(owner: Owner, names: list[str], people: int) -> None:
     """DataError for more persons than were declared, and for none."""
     if not names:
         raise DataError(f"Data file {str(owner.data)!r}: Expected the rows of some people, got none.")

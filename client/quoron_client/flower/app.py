@@ -18,7 +18,7 @@ from flwr.app import Context, RecordDict
 from quoron_client.federation.config import Owner
 from quoron_client.federation.own_table import check_one_user
 from quoron_client.federation.record import Record
-from quoron_client.federation.work import SiloWorker, Worker
+from quoron_client.federation.work import Worker
 from quoron_client.flower.serving import make_app, opened, people_of, read_owner
 from quoron_client.protocol.flower_records import Values, bytes_of, record
 from quoron_privacy.errors import DataError, WireError
@@ -71,8 +71,8 @@ def _announcement(values: Values) -> tuple[pb.Announcement, int]:
 
 
 def _worker(owner: Owner, kept: Record) -> Worker:
-    # Never `SiloWorker.of`, which looks at the file first: how many persons are in it decides nothing here.
-    return Worker(owner, kept) if owner.people is None else SiloWorker(owner, kept, people=owner.people)
+    # Never `Worker.of`, which looks at the file first: how many persons are in it decides nothing here.
+    return Worker(owner, kept, owner.people or 1)
 
 
 def _ask(owner: Owner) -> None:

@@ -8,14 +8,13 @@ the order of their numbers: nobody twice, nobody of another silo, and equally ma
 answer has a row and a status for each of them, or sums of their rows on the integer grid of the run's plan.
 """
 
-from math import prod
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron_client.protocol.questions import Answers, Status
-from quoron_client.protocol.wire import array_to_wire, floats_from_wire, read, write
+from quoron_client.protocol.questions import Status
+from quoron_client.protocol.wire import read, write
 from quoron_privacy.errors import WireError
 from quoron_privacy.means import silo_sums
 from quoron_privacy.means.clipping import ChangeSum, ClippedSum
@@ -50,41 +49,6 @@ def persons_of(bits: bytes, *, people: int) -> Persons:
     if not len(found) or found[-1] >= people:
         raise WireError(f"Expected persons below {people:,}, got none or others.")
     return found.astype(np.int64)
-
-
-def rows_to_wire(run: str, round: int, digest: bytes, found: Answers) -> federation.Answer:
-    """Return the rows of a silo's asked persons, zeros where not answered; its length says nothing of them."""
-    sent = found.values.astype(np.float64, copy=False)
-    if not (answered := found.answered).all():
-        sent = np.where(answered.reshape((-1,) + (1,) * (sent.ndim - 1)), sent, 0.0)
-    values = array_to_wire(sent)
-    status = np.ascontiguousarray(found.status, np.uint8).tobytes()
-    return federation.Answer(run=run, round=round, digest=digest, values=values, statuses=status)
-
-
-def rows_from_wire(message: federation.Answer, shape: tuple[int, ...], asked: int) -> Answers:
-    """Return rows (asked, *shape) and a status for each; never raises. Whatever is not usable is zeros.
-
-    | what was sent                                            | status of the person           |
-    | -------------------------------------------------------- | ------------------------------ |
-    | a row of finite float64 numbers, answered                | ANSWERED                       |
-    | missing or rejected, by the silo itself, one or all       | as sent                        |
-    | a row with a number that is not finite, another status   | REJECTED, and nobody else is   |
-    | another type, another number of rows, columns or statuses | REJECTED, all of the silo's    |
-    """
-    whole = int(message.status)
-    if whole in (Status.MISSING, Status.REJECTED):
-        return _nothing(shape, asked, Status(whole))
-    statuses = np.frombuffer(message.statuses, np.uint8)
-    sent = floats_from_wire(message.values, (asked, *shape))
-    if whole != Status.ANSWERED or len(statuses) != asked or sent is None:
-        return _nothing(shape, asked, Status.REJECTED)
-    rows = sent.reshape(asked, prod(shape)).copy()
-    usable = np.isfinite(rows).all(axis=1)
-    status = np.where(statuses <= Status.REJECTED, statuses, Status.REJECTED).astype(np.uint8)
-    status[(status == Status.ANSWERED) & ~usable] = Status.REJECTED
-    rows[status != Status.ANSWERED] = 0.0
-    return Answers(rows.reshape(asked, *shape), status)
 
 
 def reduction_to_wire(reduction: Reduction | None) -> federation.Reduction | None:
@@ -134,10 +98,6 @@ def sums_from_wire(message: federation.Answer, length: int, asked: int, reductio
     except WireError:
         return None
     return None if silo_sums.objection(sums, reduction, persons=asked, length=length) else sums
-
-
-def _nothing(shape: tuple[int, ...], asked: int, status: Status) -> Answers:
-    return Answers(np.zeros((asked, *shape)), np.full(asked, status, np.uint8))
 
 
 _SUMS: dict[str, Any] = {  # by their names in a message

@@ -44,6 +44,7 @@ from numpy.typing import NDArray
 
 from quoron_client.protocol.domains import Box, L2Ball
 from quoron_client.protocol.questions import (
+    Answers,
     AverageGradient,
     AverageLoss,
     LocalSGD,
@@ -316,26 +317,56 @@ def answer_to_wire(run: str, round: int, digest: bytes, values: NDArray[Any], st
     return federation.Answer(run=run, round=round, digest=digest, status=name, values=array_to_wire(sent))
 
 
-def answer_from_wire(message: federation.Answer, shape: tuple[int, ...]) -> tuple[NDArray[np.float64], Status]:
-    """Return values of that shape, to be read, and a status; never raises. Whatever is not a usable answer is zeros.
+def rows_to_wire(run: str, round: int, digest: bytes, found: Answers) -> federation.Answer:
+    """Return the rows of the asked users, zeros where not answered, so that its size says nothing.
 
-    | what was sent                                        | status         |
-    | ---------------------------------------------------- | -------------- |
-    | finite float64 numbers of `shape`, answered          | ANSWERED       |
-    | missing, or rejected by the client itself            | as sent        |
-    | another type, shape or length, or a number not finite | REJECTED      |
-    | a status of another protocol                         | REJECTED       |
+    Of one user it is that user's row and status: as in a question, an axis of length 1 is not sent.
     """
-    status = int(message.status)
-    if status in (Status.MISSING, Status.REJECTED):
-        return np.zeros(shape), Status(status)
-    found = floats_from_wire(message.values, shape) if status == Status.ANSWERED else None
-    if found is None or np.count_nonzero(np.isfinite(found)) < found.size:  # several times as fast as `all`
-        return np.zeros(shape), Status.REJECTED
-    return found, Status.ANSWERED
+    if len(found.status) == 1:
+        return answer_to_wire(run, round, digest, found.values[0], Status(int(found.status[0])))
+    sent = found.values.astype(np.float64, copy=False)
+    if not (answered := found.answered).all():
+        sent = np.where(answered.reshape((-1,) + (1,) * (sent.ndim - 1)), sent, 0.0)
+    status = np.ascontiguousarray(found.status, np.uint8).tobytes()
+    return federation.Answer(run=run, round=round, digest=digest, values=array_to_wire(sent), statuses=status)
 
 
-def fits(message: federation.Answer, shape: tuple[int, ...]) -> bool:
+def rows_from_wire(message: federation.Answer, shape: tuple[int, ...], asked: int) -> Answers:
+    """Return rows (asked, *shape), to be read, and a status for each; never raises. Whatever is not usable is zeros.
+
+    | what was sent                                             | status of the user                |
+    | --------------------------------------------------------- | --------------------------------- |
+    | a row of finite float64 numbers, answered                 | ANSWERED                          |
+    | missing or rejected, by the client itself, one or all     | as sent                           |
+    | a row with a number that is not finite, another status    | REJECTED, and nobody else is      |
+    | another type, another number of rows, columns or statuses | REJECTED, all that the client has |
+    """
+    whole = int(message.status)
+    if whole in (Status.MISSING, Status.REJECTED):
+        return _nothing(shape, asked, Status(whole))
+    found = _floats(message, shape, asked) if whole == Status.ANSWERED else None
+    statuses = np.frombuffer(message.statuses if asked > 1 else b"\0", np.uint8)
+    if found is None or len(statuses) != asked:
+        return _nothing(shape, asked, Status.REJECTED)
+    if np.count_nonzero(np.isfinite(found)) == found.size and not statuses.any():  # several times as fast as `all`
+        return Answers(found, statuses)
+    rows, status = found.reshape(asked, prod(shape)).copy(), np.minimum(statuses, np.uint8(Status.REJECTED))
+    status[(status == Status.ANSWERED) & ~np.isfinite(rows).all(axis=1)] = Status.REJECTED
+    rows[status != Status.ANSWERED] = 0.0
+    return Answers(rows.reshape(asked, *shape), status)
+
+
+def _nothing(shape: tuple[int, ...], asked: int, status: Status) -> Answers:
+    return Answers(np.zeros((asked, *shape)), np.full(asked, status, np.uint8))
+
+
+def answer_from_wire(message: federation.Answer, shape: tuple[int, ...]) -> tuple[NDArray[np.float64], Status]:
+    """Return values and status of one user, as `rows_from_wire`."""
+    found = rows_from_wire(message, shape, 1)
+    return found.values[0], Status(int(found.status[0]))
+
+
+def fits(message: federation.Answer, shape: tuple[int, ...], asked: int) -> bool:
     """Return whether an answer has the type, shape and length that was asked for, and a status of this protocol.
 
     A client that works sends no other, whatever its data are; what the numbers are is not looked at.
@@ -343,7 +374,13 @@ def fits(message: federation.Answer, shape: tuple[int, ...]) -> bool:
     status = int(message.status)
     if status != Status.ANSWERED:
         return status in (Status.MISSING, Status.REJECTED)
-    return floats_from_wire(message.values, shape) is not None
+    return _floats(message, shape, asked) is not None
+
+
+def _floats(message: federation.Answer, shape: tuple[int, ...], asked: int) -> NDArray[np.float64] | None:
+    """The numbers of an answer (asked, *shape), finite or not; None for anything else."""
+    found = floats_from_wire(message.values, (asked, *shape) if asked > 1 else shape)
+    return None if found is None else found.reshape(asked, *shape)
 
 
 def floats_from_wire(message: values.Array, shape: tuple[int, ...]) -> NDArray[np.float64] | None:

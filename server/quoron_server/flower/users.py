@@ -193,7 +193,7 @@ class Users:
     def read(self, reply: RecordDict, part: Part, shape: tuple[int, ...]) -> Answers:
         """The answer to this very question; who declines or refuses is MISSING, anything else REJECTED."""
         note(reply, part, self.agreed, self.declined)
-        return read_answer(reply, part, shape, several=part.asked is not None and part.asked.user in self.silos)
+        return read_answer(reply, part, shape)
 
 
 def asked_of(question: pb.Question, user: int) -> Asked:
@@ -211,9 +211,8 @@ def announced(
         yield Part(NOBODY, told), Letter(homes[user], action, {"announcement": data, "user": user})
 
 
-def read_answer(reply: RecordDict, part: Part, shape: tuple[int, ...], *, several: bool = False) -> Answers:
-    """The answer to the question of a part, of one user or of `several` persons of a silo; who declines or refuses is
-    MISSING, anything else REJECTED."""
+def read_answer(reply: RecordDict, part: Part, shape: tuple[int, ...]) -> Answers:
+    """The rows that answer the question of a part; who declines or refuses is MISSING, anything else REJECTED."""
     asked = len(part.rows)
     if not asked:
         return Answers(np.zeros((0, *shape)), np.zeros(0, np.uint8))
@@ -227,10 +226,7 @@ def read_answer(reply: RecordDict, part: Part, shape: tuple[int, ...], *, severa
         return Answers(nobody, np.full(asked, Status.REJECTED, np.uint8))
     if part.asked is None or (answer.run, answer.round, answer.digest) != part.asked[1:]:
         return Answers(nobody, np.full(asked, Status.REJECTED, np.uint8))
-    if several:
-        return silo.rows_from_wire(answer, shape, asked)
-    found, status = wire.answer_from_wire(answer, shape)
-    return Answers(found[None], np.array([status], np.uint8))
+    return wire.rows_from_wire(answer, shape, asked)
 
 
 def note(reply: RecordDict, part: Part, agreed: set[int], declined: set[int]) -> None:

@@ -133,13 +133,6 @@ class Cohort:
         there = self.made.get(client if client in self.persons or not self.shared else _EVERYBODY)
         return self._body(client) if there is None else there
 
-    def read(self, message: pb.Answer, client: int, shape: tuple[int, ...], length: int) -> Answers | Sums | None:
-        """What a silo has sent: its persons' rows, or sums of so many numbers; None for what cannot be sums of them."""
-        asked, reduction = len(self.rows[client]), self.question.reduction
-        if self.sums is None or reduction is None:
-            return silo.rows_from_wire(message, shape, asked)
-        return silo.sums_from_wire(message, length, asked, reduction)
-
     @property
     def parted(self) -> bool:
         """Whether a question that was made goes in parts."""
@@ -409,20 +402,19 @@ class Sessions:
         if not isinstance(found, tuple):
             return found
         current, asked = found
-        rows = current.cohort.rows[user]
-        if current.cohort.row is not None:
+        cohort, rows = current.cohort, current.cohort.rows[user]
+        if cohort.row is not None:
             pass  # nobody may see an answer of this run
-        elif user not in current.cohort.persons:
-            row = int(rows[0] if current.apart is None else np.searchsorted(current.apart, rows[0]))
-            current.values[row], current.status[row] = wire.answer_from_wire(message, current.shape)
-            if current.status[row] == Status.REJECTED and not wire.fits(message, current.shape):
+        elif cohort.sums is not None and user in cohort.persons and current.question.reduction is not None:
+            sums = silo.sums_from_wire(message, current.length, len(rows), current.question.reduction)
+            if sums is not None:
+                current.sums[user] = sums
+        else:
+            places = rows if current.apart is None else np.searchsorted(current.apart, rows)
+            read = wire.rows_from_wire(message, current.shape, len(rows))
+            current.values[places], current.status[places] = read.values, read.status
+            if not read.answered.any() and not wire.fits(message, current.shape, len(rows)):
                 self._misfit(user, message.run)
-        elif current.cohort.sums is None and not wire.fits(message, (len(rows), *current.shape)):
-            self._misfit(user, message.run)
-        elif isinstance(read := current.cohort.read(message, user, current.shape, current.length), Answers):
-            current.values[rows], current.status[rows] = read.values, read.status
-        elif read is not None:
-            current.sums[user] = read
         current.up += GRPC + size
         self._heard(current, asked)
         return pb.VERDICT_TAKEN

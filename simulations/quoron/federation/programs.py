@@ -197,7 +197,7 @@ async def _client(
             if user is None:
                 await run_client(config, stop=stop)
             else:
-                await take_part(config, stop=stop, worker=partial(SimulatedWorker.of, user))
+                await take_part(config, stop=stop, worker=partial(SimulatedWorker.made_up, user))
         except Exception as error:
             words = str(error) if isinstance(error, QuoronError) else f"{type(error).__name__}: {error}"
             _LOG.error("client %d: %s", number, words, exc_info=not isinstance(error, QuoronError))
@@ -229,7 +229,7 @@ class SimulatedWorker(Worker):
     simulated: User | None = None
 
     @classmethod
-    def of(cls, user: User, owner: ClientConfig, record: Record) -> "SimulatedWorker":
+    def made_up(cls, user: User, owner: ClientConfig, record: Record) -> "SimulatedWorker":
         """Of a user without a table, whose items are made up, or none of whose rows can be used."""
         return cls(owner, record, simulated=user, items=None if owner.data.exists() else user.items)
 
