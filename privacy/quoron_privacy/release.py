@@ -100,12 +100,13 @@ class LoopReduction(Reduction, Protocol):
 def sum_bits(rows: int, divisor: int) -> int:
     """b such that `rows` integers of magnitude at most 2ᵇ sum to less than 2⁶²; depends on the divisor alone.
 
+    At most 51, so that one addition makes integers of floats (`lanes.whole`).
     ConfigError beyond 64 · divisor rows: more than a planned divisor can be wrong by.
     """
     count(divisor=divisor)
     if rows > 64 * divisor:
         raise ConfigError(f"Expected at most 64 * divisor rows, got {rows} with divisor={divisor}.")
-    return min(52, 56 - divisor.bit_length())
+    return min(51, 56 - divisor.bit_length())
 
 
 def packed(dimension: int) -> int:

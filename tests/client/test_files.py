@@ -466,9 +466,10 @@ def diary(days: int = 60, rows: int = 4) -> pd.DataFrame:
     """One person's, several entries a day."""
     many = days * rows
     day = np.repeat(np.arange(days), rows)
+    dates = np.datetime64("2024-01-01") + day.astype("timedelta64[D]")
     return pd.DataFrame({
-        "date": [str(np.datetime64("2024-01-01") + int(each)) for each in day],
-        "compact": [int(str(np.datetime64("2024-01-01") + int(each)).replace("-", "")) for each in day],
+        "date": [str(date) for date in dates],
+        "compact": [int(str(date).replace("-", "")) for date in dates],
         "year": 1950 + day, "at": [f"{each % 24:02}:{each % 60:02}" for each in day],
         "weekday": day % 7, "hours": np.round(DRAW.uniform(4, 9, many), 1), "steps": DRAW.integers(0, 20_000, many),
         "heart": np.round(DRAW.normal(70, 8, many)), "half": 0.5 * day, "food": DRAW.choice(["bread", "soup"], many),

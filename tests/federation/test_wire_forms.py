@@ -1,11 +1,14 @@
 """One writer and one reader for questions and sums: the bytes that they always had, and the limits of every field."""
 
 from hashlib import sha256
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
+from typing_extensions import TypeAliasType
 
 from federation.test_wire import TASKS, same
 from quoron_client.protocol import silo, wire
@@ -37,6 +40,7 @@ from quoron_privacy.means.norm_counts import NormCountSum
 from quoron_privacy.release import packed
 from quoron_protos.v1 import federation_pb2 as federation
 
+Kind = TypeVar("Kind", bound=np.generic)
 SQUARE, WIDE = np.array([[2.0, 0.5], [0.0, 1.0]]), np.array([[2.0, 0.5, -1.0], [0.25, 1.0, 3.0]])
 COUNTS = NormCountSum(1.5, 300, WIDE, np.array([1.0, -2.0, 0.5]))
 SUMS = {
@@ -333,3 +337,13 @@ def test_numbers_down_are_those_of_the_arrays_that_one_user_is_sent(name):
 
 def test_the_second_moment_of_the_most_features_is_one_array():
     assert packed(MAX_FEATURES) <= wire.MAX_NUMBERS < packed(MAX_FEATURES + 1)
+
+
+def test_an_array_is_read_where_numpy_has_an_alias_for_it(monkeypatch):
+    """As from NumPy 2.5 on, where `NDArray` is no longer the class."""
+    alias = TypeAliasType("alias", np.ndarray[Any, np.dtype[Kind]], type_params=(Kind,))
+    expected = wire._field("point", Annotated[NDArray[np.float64], "d"])
+    monkeypatch.setattr(wire, "_ARRAY", alias)
+    found = wire._field("point", Annotated[alias[np.float64], "d"])
+    assert found.dtype == expected.dtype == "float64"
+    assert found.reader.args == expected.reader.args

@@ -106,7 +106,7 @@ class TestNormCountMean:
     def test_whole_numbers_of_the_grid_never_exceed_four_with_a_soft_share(self):
         """As above, h any whole number whose square is at most min(1, (1 - a') (1 + 3 a')): that of `soft_share`."""
         for unit in (16, 27, 64):
-            soft = [soft_share(q, float(unit)) for q in range(unit + 1)]
+            soft = [int(soft_share(q, float(unit))) for q in range(unit + 1)]
             for q, h in enumerate(soft):
                 a = 1 - Fraction(q, unit)
                 assert 0 <= Fraction(h, unit) ** 2 <= min(1, (1 - a) * (1 + 3 * a))

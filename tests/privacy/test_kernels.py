@@ -140,7 +140,8 @@ def test_no_more_than_the_first_few_are_written(count):
 
 
 def test_numbers_are_cut_towards_zero_and_added_exactly():
-    values = np.random.default_rng(2).standard_normal((4, WIDTH)) * 2.0**50
+    values = np.random.default_rng(2).uniform(-1, 1, (4, WIDTH)) * 2.0**51
+    values[:2] = [2.0**51, -(2.0**51), 0.75, -0.75], [2.0**51 - 0.5, 0.5 - 2.0**51, -0.0, 1.0]
     total = np.array([7, 2**61, -(2**61), 1, 0, 9])
     expected = total.tolist()
     for row in values:

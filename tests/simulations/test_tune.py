@@ -212,6 +212,7 @@ class TestAKilledSearch:
             done = quoron.tune(table(), **asked(Path(folder)))
         return done.choice.name, done.choice.score, done.weights.tobytes()
 
+    @pytest.mark.filterwarnings("ignore:unclosed database:ResourceWarning")  # nobody closes what has died
     @pytest.mark.parametrize(("moment", "when"), LIVES)
     def test_comes_to_the_same_end_for_one_charge(
         self, tmp_path: Path, moment: tuple[Any, str, int], when: str

@@ -86,6 +86,7 @@ MOMENTS = [
 ]
 
 
+@pytest.mark.filterwarnings("ignore:unclosed database:ResourceWarning")  # nobody closes what has died
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_run_that_dies_anywhere_is_charged_once_and_tells_one_story(when, people, ledger, tmp_path, monkeypatch):
     """Before the commit nobody has seen what was drawn, and the next draw is another; after it, it stands."""

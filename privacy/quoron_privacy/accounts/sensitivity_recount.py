@@ -78,4 +78,4 @@ def _quotient(length: float, divisor: int) -> float:
 
 def _bits(divisor: int) -> int:
     """Of the integers that are summed."""
-    return min(52, 56 - math.floor(math.log2(divisor)) - 1)
+    return min(51, 56 - math.floor(math.log2(divisor)) - 1)

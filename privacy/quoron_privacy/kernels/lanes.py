@@ -14,11 +14,12 @@ Four and not eight, as processors that have twice as wide registers widen no mor
 Where an answer is certified with digits to spare, sixteen float32 numbers are taken as they are.
 """
 
+from struct import pack
 from typing import Any
 
 import numpy as np
 from llvmlite import ir  # type: ignore[import-untyped]
-from numba import float64, intp, types
+from numba import float64, int64, intp, types
 from numba.core import cgutils
 from numba.extending import intrinsic, models, register_model
 
@@ -187,11 +188,29 @@ def _add_whole(context: Any, array: Any, index: Any, a: Any, b: Any, c: Any, d: 
         place, vector, size = _address(target, builder, signature.args[0], values[0], values[1])
         total = builder.load(place, align=size)
         for value in values[2:]:
-            total = builder.add(total, builder.fptosi(value, vector))
+            total = builder.add(total, _cut(builder, value, vector))
         builder.store(total, place, align=size)
         return target.get_dummy_value()
 
     return types.void(array, intp, *[_LANES] * 4), generate
+
+
+def _whole(context: Any, value: Any) -> Any:
+    return int64(float64), lambda target, builder, signature, values: _cut(builder, values[0], ir.IntType(64))
+
+
+def _cut(builder: Any, value: Any, integer: Any) -> Any:
+    """As integers, towards zero, of magnitude at most 2⁵¹: whole numbers are the last bits of 2⁵² + 2⁵¹ + them.
+
+    Processors without AVX-512 have no instruction for it, and would take four numbers one by one.
+    """
+    kind, middle = value.type, 2.0**52 + 2.0**51
+    four = isinstance(kind, ir.VectorType)
+    name = f"llvm.trunc.v{WIDTH}f64" if four else "llvm.trunc.f64"
+    cut = builder.call(_declared(builder.module, ir.FunctionType(kind, [kind]), name), [value])
+    bits = int.from_bytes(pack(">d", middle), "big")
+    shifted = builder.fadd(cut, ir.Constant(kind, [middle] * WIDTH if four else middle))
+    return builder.sub(builder.bitcast(shifted, integer), ir.Constant(integer, [bits] * WIDTH if four else bits))
 
 
 def _prefetch(context: Any, array: Any, index: Any) -> Any:
@@ -299,9 +318,9 @@ first_lanes: Any = intrinsic(_first_lanes)  # first_lanes(array, index, count): 
 prefetch: Any = intrinsic(_prefetch)  # prefetch(array, index): ask for an element's cache line; past the end is allowed
 keep: Any = intrinsic(_keep)  # keep(array, index, value): write them, rounded where elements are float32
 keep_first: Any = intrinsic(_keep_first)  # keep_first(array, index, count, value): write the first few
-add_whole: Any = intrinsic(
-    _add_whole
-)  # add_whole(integers, index, a, b, c, d): add all four, cut towards zero, exactly
+# add_whole(integers, index, a, b, c, d): add all four, cut towards zero, exactly; of magnitude at most 2⁵¹
+add_whole: Any = intrinsic(_add_whole)
+whole: Any = intrinsic(_whole)  # whole(number): an integer, cut towards zero; of magnitude at most 2⁵¹
 single: Any = intrinsic(_single)  # single(number): the same number, rounded to float32, sixteen times
 singles: Any = intrinsic(
     _singles

@@ -30,6 +30,7 @@ from quoron_privacy.kernels.lanes import (
     sum_of,
     sums_of,
     times,
+    whole,
 )
 from quoron_privacy.kernels.shipped import cfunc, njit
 from quoron_privacy.kernels.threads import in_pieces
@@ -235,7 +236,7 @@ def _sum_clipped(
     every, around, here = carray(rows, number * dimension), carray(centre, dimension), carray(answered, number)
     sums, shares = carray(total, dimension), carray(counts, 5)
     squares, factors, chosen, row = np.empty(_FEW + 3), np.empty(_FEW), np.empty(_FEW, np.int64), np.empty(dimension)
-    unclipped, above, whole = unit / norm, 1 + (dimension + 8) * _ULP, int(unit)
+    unclipped, above = unit / norm, 1 + (dimension + 8) * _ULP
     step = 1.0 / unit  # exact: a power of two, wherever shares are read
     left = near = present = soft = shortened = 0
     # Few rows at a time: they are read for their norms and again, from cache, for their sum.
@@ -250,11 +251,11 @@ def _sum_clipped(
             counted = here[first + i] & usual(squares[i])
             a = root * (factors[i] * step) * (1 + 4 * _ULP)  # above ‖c‖
             # What the clipped row's norm leaves of 1, rounded down: the two together stay within their bound.
-            short = int((max(1.0 - a, 0.0) if counted else 0.0) * unit * (1 - 4 * _ULP))
+            short = np.floor((max(1.0 - a, 0.0) if counted else 0.0) * unit * (1 - 4 * _ULP))
             good += int(counted)
-            left += short
-            near += int(counted & (3 * short >= whole))
-            soft += soft_share(short, unit)
+            left += whole(short)
+            near += int(counted & (3 * short >= unit))
+            soft += whole(soft_share(short, unit))
             shortened += int(counted & (factors[i] < unclipped))
         present += good
         if good < few:
@@ -268,11 +269,11 @@ def _sum_clipped(
                     continue
                 a, cut = add_unusual(flat, i * dimension, dimension, around, norm, unit, row, sums)
                 if a >= 0.0:
-                    short = int(max(1.0 - a, 0.0) * unit * (1 - 4 * _ULP))
-                    left += short
-                    near += int(3 * short >= whole)
+                    short = np.floor(max(1.0 - a, 0.0) * unit * (1 - 4 * _ULP))
+                    left += whole(short)
+                    near += int(3 * short >= unit)
                     present += 1
-                    soft += soft_share(short, unit)
+                    soft += whole(soft_share(short, unit))
                     shortened += int(cut)
         add_cut(flat, dimension, around, chosen, good, factors, sums)
     shares[0] += left
@@ -283,11 +284,11 @@ def _sum_clipped(
 
 
 @njit(cache=True, error_model="numpy")
-def soft_share(short: int, unit: float) -> int:
+def soft_share(short: float, unit: float) -> float:
     """⌊min(1, √(x (4 - 3x))) unit⌋, or less by roundings, for x = short / unit: from 1 at x >= 1/3 to 0 at 0."""
     x = short / unit
-    part = int(np.sqrt(x * (4.0 - 3.0 * x)) * (1 - 4 * _ULP) * unit)
-    return int(unit) if 3 * short >= int(unit) else part
+    part = np.floor(np.sqrt(x * (4.0 - 3.0 * x)) * (1 - 4 * _ULP) * unit)
+    return unit if 3 * short >= unit else float(part)
 
 
 def each_piece(block: NDArray[np.float64], start: int, work: Callable[[NDArray[np.float64], slice], object]) -> None:

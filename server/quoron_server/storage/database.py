@@ -87,6 +87,7 @@ def _sqlite() -> tuple[sa.Dialect, dict[Any, Any]]:
     """
     engine = sa.create_engine("sqlite://")
     engine.connect().close()  # it asks the library for its version
+    engine.dispose()
     return engine.dialect, {}
 
 
