@@ -164,14 +164,14 @@ def main() -> None:
     if given.train:
         train(given.folder, given.algorithm, given.workers)
         return
-    from quoron.data.index import renewed
+    from quoron.data.index import opened
 
     cost = {}
     for users in (given.users // 10, given.users):
         folder = given.folder / str(users)
         write(folder, users)
         began = time.perf_counter()
-        index = renewed(folder, "user")
+        index = opened(folder, "user")
         print(f"{users:,} users, {index.rows:,} rows; index: {time.perf_counter() - began:.1f} s (0 if it was there)")
         took: dict[str, list[dict[str, float]]] = {"pyarrow alone": [], "one process": []}
         took |= {f"{workers} workers": [] for workers in (1, 4)}

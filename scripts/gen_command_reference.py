@@ -17,10 +17,9 @@ HEAD = """# Commands
 
 Generated from `quoron.cli` by `scripts/gen_command_reference.py`; do not edit by hand.
 
-Every command has `--help`, which may leave out what few need, and `--help-all`. Exit codes: 0 done, 1 the run failed,
-2 the request is wrong, 130 interrupted. Two options of every command stand before it, as in
-`quoron --profile NAME runs`. An operator's command uses the profile of `quoron login` that `--profile` (or
-QUORON_PROFILE) names, and `--quiet` shows no progress.
+Every command has `--help`. Exit codes: 0 done, 1 the run failed, 2 the request is wrong, 130 interrupted.
+Two options of every command stand before it, as in `quoron --profile NAME runs`. An operator's command
+uses the profile of `quoron login` that `--profile` (or QUORON_PROFILE) names, and `--quiet` shows no progress.
 `quoron --version` says which quoron this is, and `quoron --install-completion` teaches the shell to complete.
 """
 

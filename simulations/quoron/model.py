@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from quoron.arguments import entry_point
 from quoron.evaluation.evaluation import Evaluation
 from quoron.results import Printed, axes_of
-from quoron.run_folder import MODEL, ROWS, as_parquet, write
+from quoron.run_folder import MODEL, ROWS, as_parquet, digest, write
 from quoron_client.data import features as spans
 from quoron_client.data import fused, tables
 from quoron_client.data.encoding import ClassWeights, Encoding, Range, in_words, meaning, outcomes, seen
@@ -94,12 +94,6 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _no_constant(name: str) -> None:
     raise ValueError(f"{name} is no JSON")
-
-
-def digest(contents: Mapping[str, Any]) -> str:
-    """Of all that a file says, however it is laid out."""
-    text = json.dumps(contents, sort_keys=True, separators=(",", ":"), allow_nan=False)
-    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def intervals_of(stored: Any) -> Intervals | None:
@@ -388,15 +382,6 @@ class Model(Printed):
         text = json.dumps(plain, indent=1, ensure_ascii=False)
         short = re.sub(r"\[\s+([^\[\]{}]*?)\s+\]", _on_one_line, text)
         return (short if json.loads(short) == plain else text) + "\n"  # a name may hold brackets itself
-
-    def as_python(self) -> str:
-        """Return the text of a module with `predict(row)` that needs nothing but Python, see `quoron.plain_python`.
-
-        UsageError for rows divided by their length, dates and hashed columns.
-        """
-        from quoron.plain_python import as_python  # rarely needed
-
-        return as_python(self)
 
     def save(self, path: str | Path) -> None:
         """Write the file, complete or not at all. RunError if it cannot be."""

@@ -15,7 +15,6 @@
 | model.json     | the same with the columns of its table, if it is of one    |
 | summary.json   | what the run reached and what it cost                      |
 | report.html    | all of it for people, one self-contained page              |
-| model-card.md  | of what was trained: the same in Markdown, beside a model that is passed on |
 
 A JSON file has a digest of all that it says as its last key, and the ledger has those of the configuration and of the
 plan. They find what an editor, a copy or a disk has changed. They have no key, so they do not protect the owner of the
@@ -30,7 +29,6 @@ import os
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,7 +39,7 @@ from numpy.typing import NDArray
 
 from quoron import config as configs
 from quoron.config import Config
-from quoron_client.durable import SHARED, make_folder, public, sync_folder
+from quoron_client.durable import PUBLIC, SHARED, clear, make_folder, replace_whole
 from quoron_privacy.errors import ConfigError, DataError, RunError
 from quoron_server.serial import dumps
 
@@ -49,7 +47,6 @@ if TYPE_CHECKING:  # only a stored table needs it
     import pyarrow as pa
 
 
-CARD = "model-card.md"
 MODEL = "model.json"  # the released model, with its columns
 FRAME = "population.parquet"  # a DataFrame that is simulated on; one that is trained on is stored nowhere
 RECORD = "run.json"  # written first, by `quoron train` alone
@@ -184,7 +181,7 @@ class RunFolder:
     def write_json(self, name: str, value: Mapping[str, Any]) -> None:
         """Write a JSON file, complete or not at all; non-finite numbers become null, and its digest comes last."""
         plain = json.loads(dumps(value))
-        self.write_text(name, dumps(plain | {DIGEST: _digest(plain)}) + "\n")
+        self.write_text(name, dumps(plain | {DIGEST: digest(plain)}) + "\n")
 
     def read_json(self, name: str) -> dict[str, Any]:
         """What `write_json` wrote; RunError if there is none, or something else."""
@@ -193,7 +190,7 @@ class RunFolder:
             raise RunError(f"Expected {path}, found none. Complete the run with `quoron resume {self.path}`.")
         try:
             contents = dict(json.loads(path.read_text(encoding="utf-8")))
-            same = contents.pop(DIGEST) == _digest(contents)
+            same = contents.pop(DIGEST) == digest(contents)
         except (OSError, ValueError, TypeError, LookupError, RecursionError):
             same = False
         if not same:
@@ -208,15 +205,10 @@ class RunFolder:
 
     def keep_table(self, table: "pa.Table") -> bytes:
         """Write a simulation's table unless that has begun, and return SHA-256 of its file."""
-        with _whole(self.path / FRAME, kept=not self.ledger.exists()) as handle:
-            _write_parquet(table, handle)
-            handle.flush()
-            with ThreadPoolExecutor(1) as pool:
-                synced = pool.submit(os.fsync, handle.fileno())
-                handle.seek(0)
-                digest = hashlib.file_digest(handle, "sha256").digest()
-                synced.result()
-            return digest
+        data = as_parquet(table)
+        if not self.ledger.exists():
+            write(self.path / FRAME, data)
+        return hashlib.sha256(data).digest()
 
     def write_rounds(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Write rounds.parquet, complete or not at all; a key missing in some rounds is null there."""
@@ -278,33 +270,12 @@ def write(path: Path, data: bytes, *, advice: str = "") -> None:
 
     RunError if it cannot be, with `advice`; by default on how to go on with the run whose folder this is.
     """
-    with _whole(path, advice=advice) as handle:
-        handle.write(data)
-
-
-@contextmanager
-def _whole(path: Path, *, advice: str = "", kept: bool = True) -> Iterator[io.BufferedRandom]:
-    """As `write`, what the block writes; nothing of it stays unless it is to be `kept`."""
-    draft = _draft(path)
     try:
-        with open(draft, "w+b", opener=public) as handle:
-            yield handle
-            handle.flush()
-            os.fsync(handle.fileno())
-        if kept:
-            os.replace(draft, path)
-            sync_folder(path.parent)
-        else:
-            draft.unlink()
+        clear(path.with_name(f".{path.name}."))  # what a write that was killed has left
+        replace_whole(path, data, mode=PUBLIC)
     except OSError as error:
-        draft.unlink(missing_ok=True)
         advice = advice or f"Make room, then continue with `quoron resume {path.parent}`."
         raise RunError(f"Cannot write {path}: {error.strerror}. {advice}") from error
-
-
-def _draft(path: Path) -> Path:
-    """Where a file is prepared; always the same place, so that what a crash leaves is overwritten, not collected."""
-    return path.with_name(f".{path.name}.new")
 
 
 def _is_begun(path: Path) -> bool:
@@ -314,18 +285,14 @@ def _is_begun(path: Path) -> bool:
 
 def as_parquet(table: "pa.Table") -> bytes:
     """A table as the bytes of a Parquet file; equal tables give equal bytes."""
-    buffer = io.BytesIO()
-    _write_parquet(table, buffer)
-    return buffer.getvalue()
-
-
-def _write_parquet(table: "pa.Table", handle: io.BufferedIOBase) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     repeated = [field.name for field in table.schema if not pa.types.is_floating(field.type)]
     # dictionaries of measurements take ten times as long, and no reader uses statistics
-    pq.write_table(table, handle, use_dictionary=repeated, write_statistics=False)
+    buffer = io.BytesIO()
+    pq.write_table(table, buffer, use_dictionary=repeated, write_statistics=False)
+    return buffer.getvalue()
 
 
 def _column(values: Sequence[Any]) -> "pa.Array":
@@ -348,7 +315,8 @@ def _column(values: Sequence[Any]) -> "pa.Array":
     return pa.Array.from_buffers(kind, len(values), [each if each is None else pa.py_buffer(each) for each in buffers])
 
 
-def _digest(contents: Mapping[str, Any]) -> str:
+def digest(contents: Mapping[str, Any]) -> str:
+    """Return SHA-256 of all that a JSON file says, however it is laid out, as hexadecimal digits."""
     text = json.dumps(contents, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()
 

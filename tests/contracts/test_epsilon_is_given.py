@@ -48,7 +48,6 @@ COMMANDS = {
     "stats": ["visits.csv", "mean of age", "--user", "who"],
     "bounds": ["visits.csv", "--user", "who", "--items"],
     "evaluate": ["model.json", "visits.csv", "--user", "who"],
-    "evaluate, dry": ["model.json", "visits.csv", "--user", "who", "--dry-run"],
     "submit": ["visits.toml", "--run", "summer", "--users", "2000"],
     "submit, dry": ["visits.toml", "--run", "summer", "--users", "2000", "--dry-run"],
 }

@@ -1,10 +1,8 @@
 """A silo's client says of each person what a client of that person's own would, once a round, whatever is asked."""
 
 import asyncio
-import csv
 import json
 import sqlite3
-import stat
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -403,36 +401,31 @@ async def test_of_a_real_run_is_by_the_names_of_the_silos_own_table(
     assert (run["persons"], run["persons_charged"]) == (12, 12)
 
 
-class TestTheExport:
-    def test_has_no_name_and_no_digest_unless_asked(self, kept: Path, tmp_path: Path) -> None:
-        words = ["admin", "silo", "show", "--state", str(kept), "--out", str(tmp_path / "out")]
+class TestTheAccountInJson:
+    def test_has_no_name_and_no_digest_unless_asked(
+        self, kept: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        words = ["admin", "silo", "show", "--state", str(kept), "--json"]
         assert invoke(words) == 0
+        told = capsys.readouterr().out
         with closing(sqlite3.connect(kept)) as record:
             digests = [row[0] for row in record.execute("SELECT digest FROM people")]
             (salt,) = record.execute("SELECT salt FROM silo").fetchone()
-        files = {each.name: each.read_bytes() for each in (tmp_path / "out").iterdir()}
-        assert files.keys() == {"account.json", "runs.csv"}
-        for content in files.values():
-            assert not any(name.encode() in content for name in ("Ødegård", "=cmd"))
-            assert not any(each in content or each.hex().encode() in content for each in [*digests, salt])
-        for each in (tmp_path / "out").iterdir():
-            assert stat.S_IMODE(each.stat().st_mode) == 0o600
+        assert json.loads(told).keys() == {"made", "record", "persons", "departures", "spending", "runs"}
+        assert not any(name in told for name in ("Ødegård", "=cmd"))
+        assert not any(each.hex() in told for each in [*digests, salt])
         (tmp_path / "table.csv").write_text(TABLE)
         assert invoke([*words, "--data", str(tmp_path / "table.csv"), "--user", "who"]) == 0
-        with (tmp_path / "out" / "persons.csv").open() as stream:
-            lines = {line["name"]: line for line in csv.DictReader(stream)}
-        assert {name: float(line["epsilon"]) for name, line in lines.items()} == {
+        assert {line["name"]: line["epsilon"] for line in json.loads(capsys.readouterr().out)} == {
             "17.0": 0.0,  # text in a table is its name as it stands
             "8.50": 0.0,
-            "'=cmd|x": 2.0,
+            "=cmd|x": 2.0,
             "Ødegård, Anna": 2.0,
             "zoe": 0.0,
         }
 
-    def test_in_a_folder_that_cannot_be_written_is_a_named_error(self, kept: Path, tmp_path: Path) -> None:
-        (tmp_path / "file").write_text("")
-        assert invoke(["admin", "silo", "show", "--state", str(kept), "--out", str(tmp_path / "file" / "out")]) == 1
-        assert invoke(["admin", "silo", "show", "--state", str(kept), "--out", str(tmp_path), "--user", "who"]) == 2
+    def test_of_nothing_or_of_half_a_table_is_a_named_error(self, kept: Path, tmp_path: Path) -> None:
+        assert invoke(["admin", "silo", "show", "--state", str(kept), "--user", "who"]) == 2
         assert invoke(["admin", "silo", "show", "--state", str(tmp_path / "none")]) == 2
 
 

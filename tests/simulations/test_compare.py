@@ -215,7 +215,7 @@ def test_a_worker_that_is_killed_loses_nothing_that_was_done(tmp_path: Path, mon
         comparisons.carry_out(request, tmp_path, watcher=Killing(), engine=ONE)
     assert not any(Path(f"/proc/{number}").exists() for number in numbers)
     with pytest.raises(RunError, match="Complete it with `quoron resume"):
-        resuming.report(tmp_path)
+        resuming.stored(tmp_path)
     watched = Watched()
     complete = comparisons.carry_out(
         comparisons.stored_request(tmp_path), tmp_path, watcher=watched, engine=Inline(workers=1)

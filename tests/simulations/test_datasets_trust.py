@@ -18,13 +18,12 @@ import pyarrow.parquet as pq
 import pytest
 
 import quoron
-from quoron.cli.app import invoke
 from quoron.data import index
-from quoron.data.index import Index, opened, renewed
+from quoron.data.index import Index, opened
 from quoron.data.population import from_dataset
 from quoron_client.data.files import Files
 from quoron_client.losses import Logistic
-from quoron_privacy.errors import DataError, QuoronError, RunError
+from quoron_privacy.errors import DataError, OtherVersion, QuoronError, RunError
 from row_files import RULES, Stop, Stopping, described, in_buckets, in_order, little, rows
 
 
@@ -94,34 +93,18 @@ class TestWhatTheIndexSays:
         assert found > 30
         assert said(opened(tmp_path / "d", "who")) == expected
 
-    def test_whatever_is_wrong_with_it_the_command_makes_it_again(self, tmp_path):
+    def test_one_that_is_damaged_is_made_again_and_a_damaged_piece_of_it_is_named(self, tmp_path):
         in_buckets(rows(200), tmp_path / "d")
         made = opened(tmp_path / "d", "who")
         expected = said(made)
-        for name in ("index", "piece-000000.ranks", "piece-000001.lengths"):
+        for name in ("piece-000000.ranks", "piece-000001.lengths"):
             (made.folder / name).write_bytes(b"{}")
-            with pytest.raises(DataError, match="Make it again with `quoron admin index`"):
+            with pytest.raises(DataError, match=r"got another\. Delete the folder .* and it is made again"):
                 said(opened(tmp_path / "d", "who"))
-            assert said(renewed(tmp_path / "d", "who")) == expected
-
-    def test_what_was_begun_and_has_changed_is_done_again(self, tmp_path, monkeypatch):
-        in_buckets(rows(200), tmp_path / "d")
-        expected = said(opened(tmp_path / "d", "who"))
-        folder = opened(tmp_path / "d", "who").folder
-        for what in ("names", "codes", "tail", "lengths"):
-            shutil.rmtree(folder)
-            with monkeypatch.context() as dying:
-                dying.setattr("quoron.data.index._number", lambda *given, **climbs: 1 / 0)
-                with pytest.raises(ZeroDivisionError):
-                    opened(tmp_path / "d", "who")
-            path = folder / f"piece-000001.{what}"
-            data = bytearray(path.read_bytes())
-            data[len(data) // 2] ^= 4
-            path.write_bytes(data)
-            try:
-                assert said(opened(tmp_path / "d", "who")) == expected
-            except DataError:
-                assert said(renewed(tmp_path / "d", "who")) == expected
+            shutil.rmtree(made.folder)
+            assert said(opened(tmp_path / "d", "who")) == expected
+        (made.folder / "index").write_bytes(b"{}")
+        assert said(opened(tmp_path / "d", "who")) == expected
 
 
 class TestWhereItLies:
@@ -136,7 +119,7 @@ class TestWhereItLies:
         assert made.folder.stat().st_mode & 0o777 == 0o700
         assert all(path.stat().st_mode & 0o777 == 0o600 for path in made.folder.iterdir())
 
-    @pytest.mark.parametrize("name", ["index", "lock", "begun", "piece-000000.lengths"])
+    @pytest.mark.parametrize("name", ["index", "lock", "piece-000000.lengths"])
     def test_no_link_is_followed_or_written_through(self, name, tmp_path):
         in_order(rows(60), tmp_path / "d")
         made = opened(tmp_path / "d", "who")
@@ -150,12 +133,12 @@ class TestWhereItLies:
             with pytest.raises(RunError, match=r"Cannot use .*lock"):
                 opened(tmp_path / "d", "who")
             return
-        if name != "begun":  # that is read of an index that is not done
-            with pytest.raises(DataError, match="got a symbolic link"):
-                said(opened(tmp_path / "d", "who"))
-        expected = said(renewed(tmp_path / "d", "who", force=True))
+        with pytest.raises(DataError, match="got a symbolic link"):
+            said(opened(tmp_path / "d", "who"))
+        path.unlink()
+        (made.folder / "index").unlink(missing_ok=True)
+        expected = said(opened(tmp_path / "d", "who"))
         assert mine.read_bytes() == kept
-        assert not path.is_symlink()
         assert said(opened(tmp_path / "d", "who")) == expected
 
     @pytest.mark.parametrize("which", ["indices", "quoron", "cache"])
@@ -195,12 +178,12 @@ class TestWhoseRowsTheyAre:
     def test_a_user_column_that_changed_under_the_same_size_and_time_ends_a_run_before_any_release(self, tmp_path):
         path = flat(rows(400), tmp_path / "d")
         config = described(tmp_path, str(path.parent))
-        renewed(path.parent, "who")
+        made = opened(path.parent, "who")
         rewritten(path, as_another)
-        with pytest.raises(DataError, match=r"group \d+ of 'x.parquet' to have the users .*`quoron admin index --f"):
+        with pytest.raises(DataError, match=r"group \d+ of 'x.parquet' to have the users .*Delete .*/indices/"):
             quoron.train(config, out=tmp_path / "run")
         assert not (tmp_path / "run" / "model.json").exists()
-        assert invoke(["admin", "index", str(path.parent), "--user", "who", "--force"]) == 0
+        shutil.rmtree(made.folder)
         shutil.rmtree(tmp_path / "run")
         assert (quoron.train(config, out=tmp_path / "run").directory / "model.json").is_file()
 
@@ -323,23 +306,11 @@ class TestTheIndex:
             opened(tmp_path / "d", "who")
         assert "u000" not in str(error.value)
 
-    def test_files_that_changed_are_named_and_can_be_indexed_again(self, tmp_path):
+    def test_is_made_again_of_files_that_have_changed(self, tmp_path):
         in_order(rows(60), tmp_path / "d")
         opened(tmp_path / "d", "who")
         (tmp_path / "d" / "part-002.parquet").unlink()
-        with pytest.raises(DataError, match=r"'part-002.parquet' is gone since.*quoron admin index"):
-            opened(tmp_path / "d", "who")
-        assert renewed(tmp_path / "d", "who").users < 60
-
-    def test_the_command_says_what_there_is(self, tmp_path, capsys, monkeypatch):
-        monkeypatch.chdir(tmp_path)
-        in_order(rows(60), tmp_path / "d")
-        assert invoke(["admin", "index", "d", "--user", "who"]) == 0
-        found = capsys.readouterr().out
-        assert "60 users" in found
-        assert "sorted by user" in found
-        assert invoke(["admin", "index", "d"]) == 2
-        assert invoke(["admin", "index", "nowhere", "--user", "who"]) == 2
+        assert opened(tmp_path / "d", "who").users < 60
 
 
 class TestBadFiles:
@@ -371,7 +342,7 @@ class TestBadFiles:
         with pytest.raises(DataError, match=r"column 'a' of 'part-001.parquet' to be float, .*got double"):
             self.items(tmp_path / "d")
         pq.write_table(own.drop_columns(["b"]), path)
-        renewed(tmp_path / "d", "who")
+        opened(tmp_path / "d", "who")
         with pytest.raises(DataError, match=r"one column 'b' in 'part-001.parquet', as in 'part-000.parquet', got 0"):
             self.items(tmp_path / "d")
 
@@ -384,7 +355,7 @@ class TestBadFiles:
         opened(tmp_path / "d", "who")
         for path in sorted((tmp_path / "d").glob("zip=s*/*")):
             path.write_bytes(path.read_bytes()[:-200])
-            for read in (self.items, lambda folder: renewed(folder, "who")):
+            for read in (self.items, lambda folder: opened(folder, "who")):
                 with pytest.raises(DataError, match=r"'zip=\.\.\./p.parquet'? ") as error:
                     read(tmp_path / "d")
                 assert "secret" not in str(error.value)
@@ -418,12 +389,11 @@ def test_an_index_of_other_lengths_is_refused(tmp_path):
     lengths = np.frombuffer(path.read_bytes(), "<i4")
     for wrong in (lengths[:-1], lengths + 1, lengths[::-1], lengths[:0]):
         path.write_bytes(wrong.tobytes())
-        with pytest.raises(DataError, match="Make it again with `quoron admin index`"):
+        with pytest.raises(DataError, match=r"got another\. Delete the folder"):
             opened(tmp_path / "d", "who").held()
     path.unlink()
-    with pytest.raises(DataError, match=r"got FileNotFoundError\. Make it again with `quoron admin index`"):
+    with pytest.raises(DataError, match=r"got FileNotFoundError\. Delete the folder"):
         opened(tmp_path / "d", "who").held()
-    np.testing.assert_array_equal(renewed(tmp_path / "d", "who").held(), made.held())
 
 
 def test_a_run_whose_files_change_loses_nothing(tmp_path):
@@ -436,7 +406,7 @@ def test_a_run_whose_files_change_loses_nothing(tmp_path):
     path = tmp_path / "d" / "part-000.parquet"
     stood = path.stat().st_mtime_ns
     os.utime(path, ns=(1, 1))
-    with pytest.raises(DataError, match=r"'part-000.parquet'"):
+    with pytest.raises(OtherVersion, match="Go on with the data"):
         quoron.resume(tmp_path / "run")
     os.utime(path, ns=(stood, stood))
     np.testing.assert_array_equal(quoron.resume(tmp_path / "run").weights, whole.weights)

@@ -23,10 +23,9 @@ from quoron.engine import processes as supervising
 from quoron.engine.choice import Service, from_spec, inline_or_ray
 from quoron.engine.inline import InlineEngine
 from quoron.federation import client_items, engine, launch, programs, supervisor
-from quoron.federation import folder as folders
 from quoron.federation import folder as orders
 from quoron.federation.client_items import give, give_tables, silos_in
-from quoron.federation.folder import ITEMS, MARK, MOST, ORDER, PASSING, RUN, RUNNING, Folder, Order, reached, sweep
+from quoron.federation.folder import ITEMS, MOST, ORDER, RUN, RUNNING, Folder, Order, reached
 from quoron.federation.launch import Local
 from quoron.federation.programs import Faults
 from quoron.federation.submission import declared
@@ -192,54 +191,6 @@ class TestFolder:
             patch.setattr(local, "_say", _interrupted)
             local.keep()
         assert local._kept
-
-
-class TestSweeping:
-    """Folders that were to pass stay when a command and its supervisor are killed together."""
-
-    def old(self, path: Path, *, marked: bool = True) -> Path:
-        path.mkdir(parents=True)
-        (path / "key.pem").write_text("secret")
-        if marked:
-            (path / MARK).touch()
-        with Folder(path).held():
-            pass
-        os.utime(path, (0, 0))
-        return path
-
-    def test_leaves_what_somebody_keeps_under_such_a_name(self, tmp_path: Path) -> None:
-        stopped, bare = self.old(tmp_path / f"{PASSING}mine", marked=False), tmp_path / f"{PASSING}bare"
-        linked = self.old(tmp_path / f"{PASSING}linked", marked=False)
-        (linked / MARK).symlink_to(linked / "key.pem")
-        bare.mkdir()
-        for each in (linked, bare):
-            os.utime(each, (0, 0))
-        sweep(tmp_path)
-        assert all((each / "key.pem").exists() for each in (stopped, linked))
-        assert bare.exists()
-
-    def test_holds_what_it_removes_until_it_is_gone(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        old, seen = self.old(tmp_path / f"{PASSING}one"), []
-        monkeypatch.setattr(folders.shutil, "rmtree", lambda path, **_: seen.append((path, Folder(path).runs)))
-        sweep(tmp_path)
-        assert seen == [(old, True)]
-
-    def test_follows_no_link(self, tmp_path: Path) -> None:
-        elsewhere = self.old(tmp_path / "elsewhere")
-        whole = tmp_path / f"{PASSING}whole"
-        whole.symlink_to(elsewhere, target_is_directory=True)
-        with_link = self.old(tmp_path / f"{PASSING}inside")
-        (with_link / "clients").symlink_to(elsewhere, target_is_directory=True)
-        locked = self.old(tmp_path / f"{PASSING}locked")
-        (locked / ".lock").unlink()
-        (locked / ".lock").symlink_to(elsewhere / ".lock")
-        for each in (with_link, locked):
-            os.utime(each, (0, 0))
-        sweep(tmp_path)
-        assert (elsewhere / "key.pem").exists()
-        assert whole.is_symlink()
-        assert not with_link.exists()
-        assert locked.exists()
 
 
 def test_nobody_is_here_while_the_coordinator_is_away(tmp_path: Path) -> None:

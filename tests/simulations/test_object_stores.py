@@ -13,8 +13,7 @@ import pytest
 from moto.server import ThreadedMotoServer
 
 import quoron
-from quoron.cli.app import invoke
-from quoron.data.index import opened, renewed
+from quoron.data.index import opened
 from quoron.data.population import from_dataset
 from quoron.engine.choice import Inline
 from quoron_client.data.files import Files
@@ -71,9 +70,8 @@ def upload(store: Store, path: Path, name: str) -> None:
         stream.write(path.read_bytes())
 
 
-def test_a_run_on_a_store_has_the_bits_of_the_folder(store, tmp_path, capsys):
-    assert invoke(["admin", "index", store.url(), "--user", "who"]) == 0
-    assert "1,200 users" in capsys.readouterr().out
+def test_a_run_on_a_store_has_the_bits_of_the_folder(store, tmp_path):
+    assert opened(store.url(), "who").users == 1200
     here = quoron.simulate(described(tmp_path, "d"), out=tmp_path / "here")
     config = described(tmp_path, store.url())
     there = quoron.simulate(config, out=tmp_path / "there")
@@ -89,18 +87,16 @@ def test_workers_on_a_store_release_the_model_of_the_folder(store, tmp_path):
     np.testing.assert_array_equal(shared.weights, here.weights)
 
 
-def test_an_object_that_changes_or_disappears_is_named_by_a_run_and_by_the_index(store, tmp_path):
+def test_an_object_that_changes_or_disappears_is_named_by_a_run_and_counts_in_the_next(store, tmp_path):
     crowd = from_dataset(store.url(), RULES, user="who", loss=Logistic(), test_fraction=0.0)
     pq.write_table(pq.read_table(tmp_path / "d" / "bucket-001.parquet").slice(9), tmp_path / "other.parquet")
     upload(store, tmp_path / "other.parquet", "bucket-001.parquet")
     with pytest.raises(DataError, match=r"'bucket-001.parquet' in .* as it was, but it has changed"):
         crowd.items(np.arange(10))
-    with pytest.raises(DataError, match=r"'bucket-001.parquet' has changed since.*quoron admin index"):
-        opened(store.url(), "who")
     store.files.delete_file("clinic/visits/bucket-001.parquet")
     with pytest.raises(DataError, match=r"'bucket-001.parquet' in .*, but it has disappeared"):
         crowd.items(np.arange(10))
-    assert renewed(store.url(), "who").users < 1200
+    assert opened(store.url(), "who").users < 1200
 
 
 def test_credentials_in_a_url_are_refused_and_not_repeated():

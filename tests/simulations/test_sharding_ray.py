@@ -179,12 +179,6 @@ def test_a_comparison_on_a_cluster_has_the_bits_of_one_here(cluster, tmp_path: P
     assert [run["excess_risk"] for run in there.runs] == [run["excess_risk"] for run in here.runs]
 
 
-def test_what_a_killed_process_has_left_is_removed():
-    (left := on_ray.Place.made()).folder.rename(gone := left.folder.with_name(f"{on_ray.PREFIX}{2**22 + 1}-x"))
-    on_ray.Place.made().__exit__()
-    assert not gone.exists(), "of a process that is no more"
-
-
 def test_a_cluster_has_to_be_named():
     with pytest.raises(ConfigError, match="HOST:PORT or auto as the address of a Ray cluster, got None"):
         on_ray.joined(None)

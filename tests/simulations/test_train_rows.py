@@ -361,11 +361,11 @@ def test_a_real_run_goes_on_to_the_same_privacy_and_not_the_same_bits(tmp_path: 
     np.testing.assert_array_equal(*seeded)  # of a simulation the noise comes again
 
 
-def test_a_model_card_lies_beside_the_model(tmp_path: Path) -> None:
+def test_a_report_lies_beside_the_model(tmp_path: Path) -> None:
     made = trained(tmp_path / "run")
-    card = (tmp_path / "run" / "model-card.md").read_text()
-    assert made.statement.split(":")[0] in card
-    assert f"| numbers trained | {DIMENSION:,}, from zero |" in card
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert made.statement.split(":")[0] in page
+    assert f"{DIMENSION:,}, from zero" in page
 
 
 @pytest.mark.parametrize("users", [1, 300, 2_000, 7_000, 10**6])

@@ -19,7 +19,6 @@ import pytest
 import dying
 import quoron
 from dying import Moment
-from quoron.api import resuming
 from quoron.cli.app import invoke
 from quoron.evaluation.scores import products
 from quoron.training import lifetime
@@ -148,7 +147,7 @@ class TestASearchOverATable:
         again = quoron.resume(tmp_path / "run")
         assert np.array_equal(again.weights, tuned.weights)
         assert again.choice.name == tuned.choice.name  # type: ignore[union-attr]
-        assert resuming.report(tmp_path / "run").is_file()
+        assert (tmp_path / "run" / "report.html").is_file()
         assert len(charges(tmp_path)) == 1
 
 

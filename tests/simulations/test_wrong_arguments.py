@@ -16,7 +16,6 @@ import pytest
 import quoron
 from quoron import arguments
 from quoron import config as configs
-from quoron.api import resuming
 from quoron.cli.app import invoke
 from quoron.data.columns import Label
 from quoron.engine.choice import Flower, Inline, Ray, Service, from_spec
@@ -237,7 +236,6 @@ def test_what_takes_no_table_of_a_door_refuses_by_name_too() -> None:
             },
         ),
         quoron.load: ({}, {"path": (3, None, THING, [1], b"x", "nowhere")}),
-        resuming.report: ({}, {"directory": (3, None, THING, [1], b"x", "nowhere")}),
         quoron.resume: (
             {"directory": "nowhere"},
             {"directory": (3, None, b"x", "no"), "engine": (3, None, "x", THING)},

@@ -245,7 +245,7 @@ class Files:
         )
 
 
-_AGAIN = "Put it back as it was, or have the folder indexed again with `quoron admin index` and begin a new run."
+_AGAIN = "Put it back as it was, or begin a new run."
 
 
 def _cut(count: int, most: int) -> Iterator[int]:

@@ -8,8 +8,6 @@ For the silo and its auditors, and nobody else: how many answered may reveal who
 name is in an account; `of_each` needs the names from the silo, as the record has none.
 """
 
-import csv
-import io
 import json
 from collections import Counter
 from collections.abc import Sequence
@@ -80,10 +78,6 @@ class Account:
         """Return all fields as JSON."""
         return asdict(self)
 
-    def runs_csv(self) -> str:
-        """Return a line a run."""
-        return _csv([asdict(each) for each in self.runs], list(Promise.__dataclass_fields__))
-
 
 @dataclass(frozen=True, slots=True)
 class PersonAccount:
@@ -123,15 +117,6 @@ def of_each(record: Record, those: Sequence[str]) -> list[PersonAccount]:
         epsilon, delta = float(sums[index, 0]), float(sums[index, 1])
         found.append(PersonAccount(name, number, epsilon, delta, runs, answered, left[index]))
     return found
-
-
-def persons_csv(found: Sequence[PersonAccount]) -> str:
-    """Return a line a person, by its name."""
-    lines = [
-        asdict(each) | {"runs": " ".join(each.runs), "answered": " ".join(each.answered), "left": each.left or ""}
-        for each in found
-    ]
-    return _csv(lines, list(PersonAccount.__dataclass_fields__))
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,16 +188,3 @@ def _promise(charge: Charge) -> Promise:
         persons_charged=int(charge.charged.sum()),
         persons_answered=int(charge.answered.sum()),
     )
-
-
-def _csv(lines: Sequence[dict[str, Any]], heads: Sequence[str]) -> str:
-    out = io.StringIO()
-    writer = csv.DictWriter(out, heads, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows({key: _plain(value) for key, value in line.items()} for line in lines)
-    return out.getvalue()
-
-
-def _plain(value: Any) -> Any:
-    """A spreadsheet takes text that begins so for a formula; what a coordinator writes is text."""
-    return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")) else value

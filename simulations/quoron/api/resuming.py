@@ -1,4 +1,4 @@
-"""`quoron.resume` and `quoron.report`: whatever a folder holds goes on, or has its page written again."""
+"""`quoron.resume`: whatever a folder holds goes on, or is read."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 from quoron.api import comparing, simulating
 from quoron.arguments import entry_point
 from quoron.engine.choice import Engine, Service, from_spec, inline_or_ray
-from quoron.model import load
 from quoron.reports.summary import Summary, from_json
-from quoron.run_folder import MODEL, RunFolder
+from quoron.run_folder import RunFolder
 from quoron.simulation import comparison as comparisons
 from quoron.simulation import run as runs
 from quoron.simulation.comparison import Comparison
@@ -74,16 +73,3 @@ def stored(directory: str | Path) -> "Summary | TrainedTable | Comparison":
     if folder.is_search:
         return tuning.stored(folder)
     return results.stored(folder) if folder.is_training else from_json(folder.summary())
-
-
-@entry_point
-def report(directory: str | Path) -> Path:
-    """Write report.html of a complete run, or comparison, again, and return its path."""
-    done, folder = stored(directory), RunFolder(Path(directory))
-    if isinstance(done, Comparison):
-        comparisons.write_results(done)
-        return folder.path / "report.html"
-    if not isinstance(done, Summary):
-        return pages.write_training(folder, done.summary, done.model, folder.rounds())
-    model = load(folder.path) if (folder.path / MODEL).is_file() else None
-    return pages.write_simulation(folder, done, model, folder.rounds())

@@ -182,23 +182,17 @@ def show(
         str | None, typer.Option(metavar="COLUMN", help="The column of it that says whose each row is.")
     ] = None,
     csv: Csv = None,
-    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
-    out: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Write it for a data protection officer: JSON and CSV.")
-    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON, all of it.")] = False,
 ) -> None:
     """What each user has spent, by the names in --data or those given; without either, how many have spent what.
 
-    With --out it is a table of runs, and JSON of what was promised, without any name. Where names are given,
-    persons.csv has a line for each, too.
+    With --json it has the runs and what was promised in each, without any name, or a line for each name.
     """
     with _opened(record) as kept:
         names = _names(person, data, user, csv)
         told = accounts.account(kept, record)
         found = None if names is None else accounts.of_each(kept, names)
-    if out is not None:
-        _write(out, told, found)
-    elif as_json:
+    if as_json:
         plain = told.as_json() if found is None else [asdict(each) for each in found]
         print(json.dumps(plain, ensure_ascii=False))
     elif found is None:
@@ -208,25 +202,6 @@ def show(
     else:
         for line in found:
             print(printable(_person_line(line)))
-
-
-def _write(out: Path, told: "accounts.Account", found: "list[accounts.PersonAccount] | None") -> None:
-    files = {
-        "account.json": json.dumps(told.as_json(), ensure_ascii=False, indent=1) + "\n",
-        "runs.csv": told.runs_csv(),
-    }
-    if found is not None:
-        files["persons.csv"] = accounts.persons_csv(found)
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        for name, content in files.items():
-            durable.replace_whole(out / name, content.encode("utf-8", "replace"), mode=durable.PRIVATE)
-    except OSError as error:
-        raise RunError(
-            f"Expected to write the account to {out}, cannot: {error.strerror}. Give another folder."
-        ) from None
-    for name in files:
-        print(out / name)
 
 
 def _person_line(found: "accounts.PersonAccount") -> str:

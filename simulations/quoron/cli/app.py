@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import click
 import typer
 from click.core import ParameterSource
-from typer.core import TyperGroup, TyperOption
+from typer.core import TyperGroup
 
 import quoron
 from quoron.cli import federation as cli_federation
@@ -26,7 +26,6 @@ from quoron.cli import second_server as cli_second_server
 from quoron.cli import train as cli_train
 from quoron.cli.common import (
     INTERRUPTED,
-    RARE,
     Algorithm,
     AnyEngine,
     Epsilon,
@@ -43,7 +42,7 @@ from quoron.cli.common import (
     shows_progress,
     table_options,
 )
-from quoron.cli.tables import bounds, evaluate, index, stats
+from quoron.cli.tables import bounds, evaluate, stats
 from quoron.cli.train import compare, show, tune
 from quoron.data.columns import DescribedTable
 from quoron_privacy.errors import Infeasible, QuoronError, RunError
@@ -78,7 +77,6 @@ class Grouped(TyperGroup):
             for each in _below(command):
                 each.help = each.help and _paragraphs(each.help)
                 vars(each)["parse_args"] = partial(_once, each, each.parse_args)
-                _with_help_in_two(each)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse arguments, as the commands do."""
@@ -89,33 +87,6 @@ def _below(command: click.Command) -> list[click.Command]:
     """A command, and all those of its group, but for a `Grouped` one, which has seen to them."""
     inside = {} if isinstance(command, Grouped) else getattr(command, "commands", {})
     return [command, *(one for inner in inside.values() for one in _below(inner))]
-
-
-def _with_help_in_two(command: click.Command) -> None:
-    """Let `--help` leave out the options that are RARE, and `--help-all` show all."""
-    rare, whole = (
-        [each for each in command.params if getattr(each, "rich_help_panel", None) == RARE],
-        command.format_help,
-    )
-
-    def brief(context: click.Context, formatter: click.HelpFormatter) -> None:
-        command.epilog = f"--help-all shows {len(rare)} more options." if rare else None
-        for each in rare:
-            vars(each)["hidden"] = True
-        whole(context, formatter)
-        for each in rare:
-            vars(each)["hidden"] = False
-
-    def everything(context: click.Context, _: click.Parameter, asked: bool) -> None:
-        if asked:
-            command.epilog = None
-            whole(context, formatter := context.make_formatter())
-            print(formatter.getvalue().rstrip())
-            context.exit()
-
-    kept: dict[str, Any] = {"is_flag": True, "is_eager": True, "expose_value": False, "hidden": True}
-    vars(command)["format_help"] = brief
-    command.params.append(TyperOption(param_decls=["--help-all"], callback=everything, **kept))
 
 
 def _once(command: click.Command, parse: Parse, context: click.Context, args: list[str]) -> list[str]:
@@ -253,7 +224,7 @@ def plan(
     showing.show_plan(planned, as_json=as_json)
 
 
-admin = typer.Typer(cls=Grouped, help="Set up and keep a federation or a large table.", no_args_is_help=True)
+admin = typer.Typer(cls=Grouped, help="Set up and keep a federation.", no_args_is_help=True)
 cli_federation.register(app, admin)
 app.add_typer(admin, name="admin")
 app.add_typer(cli_ledger.app, name="ledger")
@@ -267,7 +238,6 @@ app.command()(compare)
 app.command()(tune)
 app.command()(bounds)
 app.command()(stats)
-admin.command()(index)
 app.command()(show)
 
 

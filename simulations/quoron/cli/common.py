@@ -39,7 +39,7 @@ else:
 
 INTERRUPTED = 130
 LONGEST = 36_500 * 86_400  # seconds; no calendar goes on for ever
-RARE = "More options"  # the panel of those that only --help-all shows
+RARE = "More options"  # the panel of what few need
 CSV = ("separator", "decimal", "encoding", "quoting")
 
 

@@ -86,17 +86,20 @@ def _files(what: str, folder: Path) -> Section:
     return Section(note=[f"{what} {folder}; open {folder / 'report.html'}"])
 
 
-def show_stored(done: "Summary | TrainedTable | Comparison", page: Path, *, as_json: bool, details: bool) -> None:
-    """What a folder holds: ten lines, or with `details` all of them, and the path of its page."""
+def show_stored(done: "Summary | TrainedTable | Comparison", folder: Path, *, as_json: bool, details: bool) -> None:
+    """What a folder holds: ten lines, or with `details` all of them, and the path of its page if it has one."""
+    page = folder / "report.html"
+    where = {"report": str(page)} if page.is_file() else {}
     if as_json:
-        print(dumps(done.as_json() | {"directory": str(page.parent), "report": str(page)}))
+        print(dumps(done.as_json() | {"directory": str(folder)} | where))
         return
     if details:
-        shown = pages.simulation_sections(RunFolder(page.parent), done, None) if isinstance(done, Summary) else None
+        shown = pages.simulation_sections(RunFolder(folder), done, None) if isinstance(done, Summary) else None
         render(console(), shown or sections_of(done, details=True), details=True)
     else:
         print(done)
-    print(page)
+    if where:
+        print(page)
 
 
 def show_search(search: "TableSearch", *, as_json: bool) -> None:

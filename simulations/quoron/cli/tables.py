@@ -1,6 +1,5 @@
 """`quoron bounds`, `statistics`, `evaluate`, `index`: what else is asked of a table than a model of it."""
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -135,9 +134,6 @@ def evaluate(
         int, typer.Option(help="Above 1: figures per item as well, of so many rows of a user at most.")
     ] = 1,
     users: ZeroOut = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say how wide intervals will be; charge nothing, and look at no value.")
-    ] = False,
     report: Page = None,
     as_json: Json = False,
     population: Population = None,
@@ -145,39 +141,8 @@ def evaluate(
 ) -> None:
     """Say how good a model is for the users of a table, with 95 % intervals, private for every user as a whole."""
     rows = table if is_folder(table) else opened(table, csv)
-    if dry_run:
-        from quoron.releases import measure
-        from quoron_server.plan import Privacy
-
-        asked: dict[str, Any] = {"user": user, "cap": items_per_user, "users": users}
-        asked["privacy"] = Privacy(epsilon, delta, adjacency=_adjacency(users))
-        told = measure.prepare(quoron.load(model), rows, **asked).foretold()
-        print(f"{told}. Nothing is charged, and no value was read.")
-        return
     check_page(report)
     given: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "adjacency": _adjacency(users), "users": users}
     found = quoron.evaluate(model, rows, user, items_per_user=items_per_user, **given, population=population)
     showing.show(found, as_json=as_json)
     _write(found, report)
-
-
-def index(
-    source: Annotated[str, typer.Argument(metavar="FOLDER|URL", help="Parquet files.")],
-    user: User,
-    force: Annotated[bool, typer.Option("--force", help="Throw away the index that exists, make another.")] = False,
-) -> None:
-    """Check a folder of Parquet files and number its users, once; training on it then reads only what is asked.
-
-    Rows have to be sorted by user over all files, or every user's rows in one file, in any order. Interrupted, the same
-    command goes on; after files or the index itself have changed it begins again. The index is kept in your own cache,
-    where nobody else writes, never beside the data.
-    """
-    from quoron.data import index as indexing
-
-    made = indexing.renewed(source, user, force=force, watcher=_tell)
-    order = "sorted by user" if made.sorted else "every user in one file"
-    print(f"{made.users:,} users, {made.rows:,} rows, {len(made.files.parts):,} files, {order}: {made.folder}")
-
-
-def _tell(done: int, of: int) -> None:
-    print(f"piece {done} of {of}", file=sys.stderr, flush=True)

@@ -234,7 +234,7 @@ def show(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Show a complete run or comparison, and write its report.html again; or list the presets, or the algorithms.
+    """Show a complete run or comparison; or list the presets, or the algorithms.
 
     An algorithm is theirs (the published steps; sizes, averages and noise are those of the plan), repaired (a published
     step is changed because a proof needs it) or ours. No paper prints the steps of ours; those that are named come
@@ -247,7 +247,7 @@ def show(
     elif Path(thing).is_dir():
         from quoron.api import resuming
 
-        showing.show_stored(resuming.stored(thing), resuming.report(thing), as_json=as_json, details=details)
+        showing.show_stored(resuming.stored(thing), Path(thing), as_json=as_json, details=details)
     else:
         close = nearest(thing, [*LISTS, *run_folders("")], "Runs are listed under runs/.")
         raise ConfigError(f"Expected the folder of a run, presets or algorithms, got {thing!r}. {close}")

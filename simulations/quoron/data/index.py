@@ -1,6 +1,6 @@
 """Who is where: the users of a folder of Parquet files numbered once, in the order of their names, as of a table.
 
-    index = opened("visits/", "patient")          # made by `quoron admin index visits/ --user patient`, or here and now
+    index = opened("visits/", "patient")          # made where there is none of these files as they are
     index.users
     ranks, lengths = index.runs(index.pieces[0])  # rows 0 .. lengths[0] - 1 are of user ranks[0], and so on
 
@@ -9,8 +9,8 @@ bucket of a hash), of every hive partition in one. A user in two files of one pa
 with both files' names: such a folder is two tables, or has been written twice. In which partitions a user has rows is a
 matter of its values, and no error.
 
-The index is made in one pass over the user column, piece by piece of a few million rows, and in memory for one piece;
-what is done of it stays after a kill. It keeps no name. It holds how many rows each user has, so its files are private.
+The index is made in one pass over the user column, piece by piece of a few million rows, and in memory for one piece.
+It keeps no name. It holds how many rows each user has, so its files are private.
 
 A promise to every user stands on it: that no user's rows count as several users'. So nothing of it is believed as it
 lies there:
@@ -19,15 +19,13 @@ lies there:
 | ---------------------------------------------- | ------------------------------------------------------------------- |
 | somebody else wrote it                         | it lies in the user's own cache, never with the data (`_folder`)    |
 | a byte of it has changed                       | BLAKE2b of every file of it, checked whenever one is read           |
-| it is of other files, or of files since changed | names, sizes and times of change, checked when it is opened        |
+| it is of other files, or of files since changed | names, sizes and times of change: then it is made again            |
 | the user column has changed nevertheless       | a digest of it, row group by row group, checked by every reader of  |
 |                                                | rows (`rows`), so before anything that depends on them is released  |
 
 The digests have no key: an attacker who can write in the user's own place could as well change the program.
 
 How an index is made: one pass over the user column, piece by piece, and then the numbers of all users.
-
-What is done of a piece stays after a kill, with digests of what was written: what no longer has its own is done again.
 
 The place of an index: below the owner's own cache, where nobody else writes, and never beside the data.
 
@@ -57,7 +55,7 @@ import mmap
 import os
 import stat
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
@@ -73,7 +71,7 @@ from numpy.typing import NDArray
 from platformdirs import user_cache_path
 
 from quoron_client.data import columns
-from quoron_client.data.files import Files, Piece, without_values
+from quoron_client.data.files import Files, Piece
 from quoron_client.durable import OWN, PRIVATE, make_folder, replace_whole
 from quoron_privacy.errors import DataError, RunError
 
@@ -258,12 +256,11 @@ def _opened(path: Path) -> Iterator[int]:
 
 
 PIECE = 1 << 22  # rows
-VERSION = 5
+VERSION = 6
 DONE = "index"
 SEAL = 64  # digits before what they are the digest of
 _SAMPLES = 4096  # names of a piece that say where to cut
 Ranks = NDArray[np.int64]
-IndexWatcher = Callable[[int, int], None]  # gets the number of pieces done, and of all
 
 
 def sealed(data: bytes) -> bytes:
@@ -278,25 +275,21 @@ def unsealed(kept: bytes) -> bytes:
     return kept[SEAL:]
 
 
-def make(files: Files, user: str, folder: Path, watcher: IndexWatcher | None) -> None:
+def make(files: Files, user: str, folder: Path) -> None:
     """Write the index of files into a folder that only the caller has. DataError for rows without a user, and for a
     user in two files that are not sorted."""
-    _begin(files, folder)
+    for path in [folder / DONE, *folder.glob("piece-*")]:
+        path.unlink(missing_ok=True)
     pieces = _cut(files)
-    tails = []
-    for piece in pieces:
-        tails.append(_pass(files, user, piece, folder))
-        if watcher is not None:
-            watcher(piece.number + 1, len(pieces))
+    tails = [_pass(files, user, piece, folder) for piece in pieces]
     climbs = all(tail.climbs for tail in tails) and all(one.last <= other.first for one, other in pairwise(tails))
-    users, firsts, ranks = _number(files, user, pieces, tails, folder, climbs=climbs)
+    users, firsts, ranks = _number(files, user, pieces, folder, climbs=climbs)
     contents = {
         "version": VERSION,
         "user": user,
         "users": users,
         "sorted": climbs,
         "digest": files.digest,
-        "files": told_of(files),
         "pieces": [asdict(piece) for piece in pieces],
         "runs": [tail.runs for tail in tails],
         "firsts": firsts,
@@ -306,31 +299,13 @@ def make(files: Files, user: str, folder: Path, watcher: IndexWatcher | None) ->
     }
     write(folder / DONE, sealed(json.dumps(contents).encode()))
     for piece in pieces:
-        for what in ("names", "codes", "tail"):
+        for what in ("names", "codes"):
             (folder / name_of(piece.number, what)).unlink(missing_ok=True)
-
-
-def told_of(files: Files) -> list[list[Any]]:
-    """Names, sizes and times of change, to say which has changed."""
-    return [[part.name, part.size, part.modified] for part in files.parts]
 
 
 def name_of(piece: int, what: str) -> str:
     """The file of a piece."""
     return f"piece-{piece:06}.{what}"
-
-
-def _begin(files: Files, folder: Path) -> None:
-    """Throw away what was begun for files as they no longer are."""
-    begun, stamp = folder / "begun", f"{VERSION} {files.digest}".encode()
-    try:
-        going_on = read(begun) == stamp
-    except (OSError, DataError):
-        going_on = False
-    if not going_on:
-        for path in folder.glob("piece-*"):
-            path.unlink()
-        write(begun, stamp)
 
 
 def _cut(files: Files) -> tuple[Piece, ...]:
@@ -353,26 +328,18 @@ def _cut(files: Files) -> tuple[Piece, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Tail:
-    """What the order over pieces is judged by, and what was written of a piece."""
+    """What the order over pieces is judged by, and what was found of a piece."""
 
     climbs: bool  # whether no name goes down or comes again
     first: Any
     last: Any
     runs: int
     whose: list[str]  # digest of the user column of each row group
-    names: str  # digests of files
-    codes: str
-    lengths: str
+    lengths: str  # digest of their file
 
 
 def _pass(files: Files, user: str, piece: Piece, folder: Path) -> _Tail:
-    """Write whose rows follow each other in a piece, by name: what is there already is taken as it is."""
-    done = folder / name_of(piece.number, "tail")
-    try:
-        with pa.ipc.open_stream(unsealed(read(done))) as stored:
-            return _Tail(**stored.read_all().to_pylist()[0])
-    except (OSError, ValueError, DataError):
-        done.unlink(missing_ok=True)
+    """Write whose rows follow each other in a piece, by name."""
     names, lengths, whose = _runs(files, user, piece)
     climbs = bool(pc.greater(names[1:], names[:-1]).to_numpy(zero_copy_only=False).all())
     distinct, codes = names, np.arange(len(names))
@@ -390,14 +357,8 @@ def _pass(files: Files, user: str, piece: Piece, folder: Path) -> _Tail:
     }
     for what, data in written.items():
         write(folder / name_of(piece.number, what), data)
-    digests = {what: fingerprint(data) for what, data in written.items()}
-    ends = {"first": names[:1], "last": names[-1:], "climbs": pa.array([climbs])}
-    ends |= {name: pa.array([digest]) for name, digest in (digests | {"runs": len(lengths), "whose": whose}).items()}
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, pa.table(ends).schema) as stream:
-        stream.write_table(pa.table(ends))
-    write(done, sealed(sink.getvalue().to_pybytes()))  # last: the piece is done
-    return _Tail(climbs, names[0].as_py(), names[-1].as_py(), len(lengths), whose, **digests)
+    first, last = names[0].as_py(), names[-1].as_py()
+    return _Tail(climbs, first, last, len(lengths), whose, fingerprint(written["lengths"]))
 
 
 def _runs(files: Files, user: str, piece: Piece) -> tuple[pa.Array, NDArray[np.int32], list[str]]:
@@ -425,7 +386,6 @@ def _number(
     files: Files,
     user: str,
     pieces: Sequence[Piece],
-    tails: Sequence[_Tail],
     folder: Path,
     *,
     climbs: bool,
@@ -433,8 +393,7 @@ def _number(
     """Number all users in the order of their names, range of names by range; how many there are, the number of each
     piece's first user, and digests of what was written of others: none where rows are sorted, as numbers then climb.
     """
-    kept = [_Kept(folder, piece.number, tail) for piece, tail in zip(pieces, tails, strict=True)]
-    names = [each.names() for each in kept]
+    names = [_names(folder, piece) for piece in pieces]
     cuts = _cuts(names)
     numbers = [np.empty(len(each), np.int64) for each in names]
     ends, users = [0] * len(names), 0
@@ -462,46 +421,23 @@ def _number(
         for each, low, high, own in zip(numbers, starts, ends, np.split(ranks, np.cumsum(counts)[:-1]), strict=True):
             each[low:high] = own
     firsts, digests = [], []
-    for of_piece, own in zip(kept, numbers, strict=True):
+    for piece, own in zip(pieces, numbers, strict=True):
         if climbs:
             firsts.append(int(own[0]))
             continue
-        ranks = own[of_piece.codes()]
+        ranks = own[np.frombuffer(mapped(folder / name_of(piece.number, "codes")), "<i8")]
         firsts.append(int(ranks[0]))
         data = ranks.astype("<i8").tobytes()
-        write(folder / name_of(of_piece.piece, "ranks"), data)
+        write(folder / name_of(piece.number, "ranks"), data)
         digests.append(fingerprint(data))
     return users, firsts, digests
 
 
-@dataclass(frozen=True, slots=True)
-class _Kept:
-    """What was written of a piece, until the index is done."""
-
-    folder: Path
-    piece: int
-    tail: _Tail
-
-    def names(self) -> pa.Array:
-        """Its names, left on disk."""
-        with pa.ipc.open_file(pa.py_buffer(self._checked("names", self.tail.names))) as stored:
-            values = stored.read_all().column("name")
-        return values.combine_chunks() if values.num_chunks != 1 else values.chunk(0)
-
-    def codes(self) -> Ranks:
-        """Which of its names each run has."""
-        return np.frombuffer(self._checked("codes", self.tail.codes), "<i8")
-
-    def _checked(self, what: str, digest: str) -> Any:
-        path = self.folder / name_of(self.piece, what)
-        try:
-            data = mapped(path)
-        except OSError:
-            data = b""
-        if fingerprint(data) != digest:
-            (self.folder / name_of(self.piece, "tail")).unlink(missing_ok=True)  # it is done again
-            raise DataError(f"Expected {path} as it was written, got another. Give the command again.")
-        return data
+def _names(folder: Path, piece: Piece) -> pa.Array:
+    """The names of a piece, left on disk."""
+    with pa.ipc.open_file(pa.py_buffer(mapped(folder / name_of(piece.number, "names")))) as stored:
+        values = stored.read_all().column("name")
+    return values.combine_chunks() if values.num_chunks != 1 else values.chunk(0)
 
 
 def _refuse_split(files: Files, user: str, parts: NDArray[np.int64], again: NDArray[np.bool_]) -> None:
@@ -599,20 +535,21 @@ class Index:
         """The digest that the user column of a row group must have (`Names`)."""
         return self.whose[piece.number][group - self.pieces[piece.number].first]
 
-    def check(self) -> None:
-        """Read all of it once. DataError if anything is not as it was written."""
-        for piece in self.pieces:
-            self.runs(piece)
-
     def _checked(self, piece: int, what: str, digest: str) -> bytes:
         path = self._here / name_of(piece, what)
         try:
             data = read(path)
         except OSError as error:
-            raise _unreadable(self.files, path, type(error).__name__) from None
+            raise self._damaged(path, type(error).__name__) from None
         if fingerprint(data) != digest:
-            raise _unreadable(self.files, path, "another")
+            raise self._damaged(path, "another")
         return data
+
+    def _damaged(self, path: Path, got: str) -> DataError:
+        return DataError(
+            f"Expected the index of {self.files.source!r} in {path} as it was written, got {got}. Delete the folder "
+            f"{path.parent}, and it is made again."
+        )
 
     @cached_property
     def _here(self) -> Path:
@@ -649,51 +586,29 @@ class Index:
         return np.argsort(first, kind="stable")
 
 
-def opened(source: str | Path, user: str, *, watcher: IndexWatcher | None = None) -> Index:
-    """The index of a source, made if there is none yet. DataError if files have changed since it was made."""
-    files, folder = _found(source, user)
-    with turn(folder):
-        if not (folder / DONE).is_file():
-            make(files, user, folder, watcher)
-        return _read(files, user, folder)
-
-
-def renewed(source: str | Path, user: str, *, force: bool = False, watcher: IndexWatcher | None = None) -> Index:
-    """The index of a source as it is now: one that was interrupted goes on, one of older files, of another version or
-    damaged is thrown away, and `force` any."""
-    files, folder = _found(source, user)
-    with turn(folder):
-        if (folder / DONE).is_file() or force:
-            try:
-                if not force:
-                    _read(files, user, folder).check()
-            except DataError:
-                force = True
-            if force:
-                for path in [folder / DONE, *folder.glob("piece-*")]:
-                    path.unlink(missing_ok=True)
-    return opened(source, user, watcher=watcher)
-
-
-def _found(source: str | Path, user: str) -> tuple[Files, Path]:
-    """The files, and the folder of their index."""
+def opened(source: str | Path, user: str) -> Index:
+    """The index of a source as it is now: made if there is none, or one of other files, or a damaged one."""
     files = Files.found(source)
     files.check([user])
     named = json.dumps([files.source if files.local is None else str(files.local), user])
-    return files, place("indices", sha256(named.encode()).hexdigest()[:32])
+    folder = place("indices", sha256(named.encode()).hexdigest()[:32])
+    with turn(folder):
+        if (found := _read(files, user, folder)) is None:
+            make(files, user, folder)
+            found = _read(files, user, folder)
+    assert found is not None
+    return found
 
 
-def _read(files: Files, user: str, folder: Path) -> Index:
-    path = folder / DONE
+def _read(files: Files, user: str, folder: Path) -> Index | None:
+    """The index of these files in a folder; None where there is no whole one."""
     try:
-        data = unsealed(read(path))
-    except (ValueError, OSError) as error:
-        raise _unreadable(files, path, type(error).__name__) from None
+        data = unsealed(read(folder / DONE))
+    except (ValueError, OSError):
+        return None
     stored = json.loads(data)
-    if stored["version"] != VERSION or stored["user"] != user:
-        raise _unreadable(files, path, "one of another version")
-    if stored["digest"] != files.digest:
-        raise DataError(_changed(files, stored["files"]))
+    if (stored["version"], stored["user"], stored["digest"]) != (VERSION, user, files.digest):
+        return None
     return Index(
         files,
         user,
@@ -704,21 +619,4 @@ def _read(files: Files, user: str, folder: Path) -> Index:
         folder,
         tuple(map(tuple, stored["names"])),
         *(tuple(stored[name]) for name in ("runs", "firsts", "lengths", "ranks")),
-    )
-
-
-def _unreadable(files: Files, path: Path, got: str) -> DataError:
-    return DataError(
-        f"Expected the index of {files.source!r} in {path} as it was written, got {got}. Make it again with "
-        "`quoron admin index`."
-    )
-
-
-def _changed(files: Files, indexed: Sequence[Sequence[Any]]) -> str:
-    before, now = ({name: at for name, *at in each} for each in (indexed, told_of(files)))
-    named = next((name for name in sorted({**before, **now}) if before.get(name) != now.get(name)), files.source)
-    what = "is gone" if named not in now else "is new" if named not in before else "has changed"
-    return (
-        f"Expected {files.source!r} as it was indexed, but {without_values(named)!r} {what} since. Put it back, or run "
-        "`quoron admin index` again and begin a new run."
     )

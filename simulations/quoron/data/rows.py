@@ -137,13 +137,13 @@ class Rows:
                     whose[group].add(column(table, index.user))
                     yield piece, table.select(names)
                 if rows != piece.rows:
-                    raise DataError(f"Expected {files.source!r} as it was indexed. Run `quoron admin index` again.")
+                    raise DataError(f"Expected {files.source!r} as it was indexed. Begin a new run.")
                 for group, found in whose.items():
                     if found.digest() != index.whose_rows(piece, group):
                         raise DataError(
                             f"Expected row group {group} of {files.parts[piece.part].shown!r} to have the users that "
-                            "it was indexed with, got others, though size and time of the file have not changed. Run "
-                            "`quoron admin index --force`, and begin a new run."
+                            "it was indexed with, got others, though size and time of the file have not changed. "
+                            f"Delete {index.folder}, and begin a new run."
                         )
 
         with closing(ahead(read())) as tables:

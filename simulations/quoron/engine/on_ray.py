@@ -74,7 +74,6 @@ class Place(AbstractContextManager["Place"]):
         """A new one, with a new token."""
         usual = Path(tempfile.gettempdir())
         root = usual if len(str(usual)) <= LONGEST else Path("/tmp")
-        _sweep(root)
         made = cls(Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=root)))
         made.inside.mkdir()
         with open(os.open(made.token, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE), "w") as file:
@@ -139,20 +138,6 @@ def _address() -> str:
     import ray
 
     return str(ray.get_runtime_context().gcs_address)
-
-
-def _sweep(root: Path) -> None:
-    """Remove what processes that were killed have left; their clusters have ended with them."""
-    for folder in root.glob(f"{PREFIX}*"):
-        number = folder.name.removeprefix(PREFIX).partition("-")[0]
-        if not number.isdigit():
-            continue
-        try:
-            os.kill(int(number), 0)
-        except ProcessLookupError:
-            shutil.rmtree(folder, ignore_errors=True)  # where it is another user's, it stays
-        except OSError:
-            continue
 
 
 class Held:

@@ -11,14 +11,14 @@ from collections.abc import Sequence
 from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
-from tempfile import gettempdir
+from tempfile import mkdtemp
 from typing import Any
 
 from quoron.engine.choice import Service
 from quoron.engine.processors import free_ports
 from quoron.federation import programs
 from quoron.federation.client_items import give
-from quoron.federation.folder import Folder, Order, passing, processes_for, sweep
+from quoron.federation.folder import PASSING, Folder, Order, processes_for
 from quoron.federation.launch import Local
 from quoron.federation.submission import specification_of
 from quoron.planning.plans import Prepared
@@ -76,8 +76,7 @@ def simulate(
     faults = programs.Faults.parse(slow=service.slow, dropout=prepared.config.run.dropout)
     if runs.begin(prepared, folder):
         return runs.carry_out(prepared, folder, observers)  # complete: nobody is asked
-    sweep(Path(gettempdir()))
-    place = Folder(passing())
+    place = Folder(Path(mkdtemp(prefix=PASSING)))
     with Local(place, order) as local:
         place.make(order.clients)
         place.enrol(order.clients)

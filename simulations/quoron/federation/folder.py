@@ -20,13 +20,11 @@ import ipaddress
 import json
 import os
 import shutil
-import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from tempfile import mkdtemp
 from typing import Any, Self
 
 from quoron.engine.processors import free_memory
@@ -137,8 +135,7 @@ def processes_for(clients: int, *, resumed: bool = False) -> int:
 
 HOSTS = ("coordinator", "localhost", "127.0.0.1")  # by which a coordinator is reached, in containers too
 DAYS = 365
-PASSING, OLD = "quoron-local-", 600.0  # a folder that is to pass begins so; seconds after which it may be swept away
-MARK = ".passing"  # in a folder that is to pass, and in no other
+PASSING = "quoron-local-"  # a folder that is to pass begins so
 LOOKS = 1.0  # seconds that a process which wants a folder waits for those that look whether it runs
 ITEMS, SOURCE, RUN, ORDER, RUNNING, DATABASE = (
     "items.parquet",
@@ -276,42 +273,6 @@ class Folder:
             except BlockingIOError:
                 return True
         return False
-
-
-def passing() -> Path:
-    """A new temporary folder, marked as one that is to pass, so that `sweep` removes it where nobody else does."""
-    made = Path(mkdtemp(prefix=PASSING))
-    (made / MARK).touch(mode=PRIVATE)
-    return made
-
-
-def sweep(parent: Path) -> None:
-    """Remove folders of federations that were to pass and whose processes, supervisor and all, were killed together.
-
-    Only what `passing` marked, of this user, with nobody in it, and older than a start takes; links are not followed.
-    What somebody keeps is called what they like, and has no mark.
-    """
-    for name in [each.name for each in parent.glob(f"{PASSING}*")]:
-        with suppress(OSError):
-            here = os.open(parent / name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-            try:
-                about = os.fstat(here)
-                if about.st_uid == os.getuid() and time.time() - about.st_mtime > OLD:
-                    marked = os.stat(MARK, dir_fd=here, follow_symlinks=False)
-                    if marked.st_uid == os.getuid() and stat.S_ISREG(marked.st_mode):
-                        _remove(parent / name, here)
-            finally:
-                os.close(here)
-
-
-def _remove(path: Path, folder: int) -> None:
-    """Remove the open folder at a path, with its lock held meanwhile; OSError where somebody else holds that."""
-    lock = os.open(".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, PRIVATE, dir_fd=folder)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        shutil.rmtree(path, ignore_errors=True)
-    finally:
-        os.close(lock)
 
 
 def _own(path: str, flags: int) -> int:

@@ -28,7 +28,7 @@ from quoron.config import Config
 from quoron.engine.processes import ALONE, Lines, Program, forking, send
 from quoron.federation.client_items import give_tables, silos_in
 from quoron.federation.control import Address, Control
-from quoron.federation.folder import MARK, ORDER, RUNNING, Folder, Order, host_of, processes_for, reached
+from quoron.federation.folder import ORDER, RUNNING, Folder, Order, host_of, processes_for, reached
 from quoron_client.durable import OWN, make_folder
 from quoron_privacy.errors import ConfigError, QuoronError, RunError
 
@@ -222,7 +222,6 @@ def start(
         people=() if silos is None else silos.sizes,
     )
     with Local(folder, order) as local:  # first: it alone has the folder
-        (folder.path / MARK).unlink(missing_ok=True)  # whatever it was, it is kept from now on
         folder.make(count)
         folder.reached_at(host_of(listen), host_of(control))
         give_tables(folder, config, base, count, silos)

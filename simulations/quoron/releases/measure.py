@@ -9,7 +9,7 @@ training. But figures of users that it was trained on are too good. Proof: docs/
 
 import hashlib
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -78,99 +78,33 @@ def evaluate(
     Raises:
         QuoronError: with the thing, its value and the fix; Infeasible where so few users would tell nothing.
     """
-    prepared = prepare(
-        load(model) if isinstance(model, str | Path) else model,
-        source,
-        user=user,
-        privacy=Privacy(epsilon, delta, adjacency=adjacency),
-        cap=items_per_user,
-        users=users,
-        allow_large_delta=allow_large_delta,
-    )
-    return carry_out(prepared, group=population, ledger=ledger, simulation_seed=seed)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Prepared:
-    """A model and the items of users, of which nothing is looked at yet but how many users there are."""
-
-    model: Model
-    held: HeldOut
-    privacy: Privacy
-    declared: Declared
-    items: ItemBatch | Rows
-
-    @property
-    def promise(self) -> ReleaseGuarantee:
-        """Return the guarantee."""
-        theorem = "docs/privacy/evaluation.md#ev2"
-        return ReleaseGuarantee.central(
-            self.privacy.epsilon, self.privacy.delta, "figures", theorem, self.held.adjacency
-        )
-
-    def verify(self) -> None:
-        """Raise VerificationError unless the second account finds the figures within the guarantee."""
-        self.held.verify(self.privacy.epsilon, self.privacy.delta, adjacency=self.held.adjacency)
-
-    def foretold(self) -> str:
-        """How wide intervals will be."""
-        return f"{self.held.users:,} users tell {figures.foretold(self.held)}, 95 %"
-
-
-def prepare(
-    model: Model,
-    source: Any,
-    *,
-    user: str,
-    privacy: Privacy,
-    cap: int = 1,
-    users: int | None = None,
-    allow_large_delta: bool = False,
-) -> Prepared:
-    """Read and plan; every wrong request is refused here, before a charge. `users` are declared under zero-out.
-
-    Raises ConfigError, DataError; Infeasible where so few users tell nothing.
-    """
-    adjacency: Adjacency = privacy.adjacency or "replace-one"
-    encoding = replace(model.encoding, class_weight=None, weight=None)
-    if encoding.label is None or not (outcomes(encoding.label) or hasattr(encoding.label, "bound")):
+    found = load(model) if isinstance(model, str | Path) else model
+    Privacy(epsilon, delta, adjacency=adjacency)  # which checks them
+    encoding = replace(found.encoding, class_weight=None, weight=None)
+    classes = outcomes(encoding.label)
+    if encoding.label is None or not (classes or hasattr(encoding.label, "bound")):
         raise ConfigError("Expected a model of classes or of a number in a range to evaluate, got another.")
     check_declared_users(adjacency, users)
-    found, items = _read(encoding, source, user, zero_rows=adjacency != "zero-out", declared=users)
-    slots = slots_of(found, users, privacy.delta, allow_large_delta=allow_large_delta)
-    held = HeldOut.calibrate(
-        users=slots,
-        classes=len(outcomes(encoding.label)),
-        epsilon=privacy.epsilon,
-        delta=privacy.delta,
-        adjacency=adjacency,
-        cap=cap,
-    )
-    figures.require_telling(held, privacy.epsilon)
-    dimension, known = encoding.dimension * model.loss.outputs, PublicKnowledge(intercept=encoding.intercept)
-    declared = Declared(slots, cap, dimension, model.loss, L2Ball(1.0), known)
-    prepared = Prepared(model, held, privacy, declared, items)
-    prepared.verify()
-    return prepared
-
-
-def carry_out(own: Prepared, *, group: str | None, ledger: Any, simulation_seed: int | None = None) -> Evaluation:
-    """Charge, release, and say what it says. BudgetExceeded beyond the group's limit, with nothing released."""
-    promise, everybody = own.promise, np.arange(own.declared.users)
-    scorer = Scorer(own.model.weights, own.model.loss, own.model.encoding, own.model.decision)
+    there, rows = _read(encoding, source, user, zero_rows=adjacency != "zero-out", declared=users)
+    slots = slots_of(there, users, delta, allow_large_delta=allow_large_delta)
+    promised: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "adjacency": adjacency}
+    held = HeldOut.calibrate(users=slots, classes=len(classes), cap=items_per_user, **promised)
+    figures.require_telling(held, epsilon)
+    dimension, known = encoding.dimension * found.loss.outputs, PublicKnowledge(intercept=encoding.intercept)
+    declared = Declared(slots, items_per_user, dimension, found.loss, L2Ball(1.0), known)
+    promise = ReleaseGuarantee.central(epsilon, delta, "figures", "docs/privacy/evaluation.md#ev2", adjacency)
+    scorer = Scorer(found.weights, found.loss, found.encoding, found.decision)
 
     def draw(noise: NoiseSource) -> tuple[Evaluation, dict[str, Any]]:
-        items = partial(evaluated.batches, own.declared, own.items, everybody)
-        found = figures.read(own.held, scorer, measuring.release(own.held, scorer, items, noise), promise)
-        found = replace(found, remarks=(*found.remarks, OF_THEM))
-        return found, {"evaluation": hashlib.sha256(dumps(found.as_json()).encode()).hexdigest()}
+        items = partial(evaluated.batches, declared, rows, np.arange(slots))
+        made = figures.read(held, scorer, measuring.release(held, scorer, items, noise), promise)
+        made = replace(made, remarks=(*made.remarks, OF_THEM))
+        return made, {"evaluation": hashlib.sha256(dumps(made.as_json()).encode()).hexdigest()}
 
-    mu = math.ceil(own.held.pair.mu * 1e8) / 1e8  # no stored number hangs on a library's last bits
-    planned = Planned(draw, own.verify, mu, own.held.pair.lack)
-    found, statement = release_once(
-        "evaluation", promise, planned, seed=simulation_seed, population=group, ledger=ledger
-    )
-    return replace(found, statement=statement)
+    mu = math.ceil(held.pair.mu * 1e8) / 1e8  # no stored number hangs on a library's last bits
+    planned = Planned(draw, partial(held.verify, **promised), mu, held.pair.lack)
+    told, statement = release_once("evaluation", promise, planned, seed=seed, population=population, ledger=ledger)
+    return replace(told, statement=statement)
 
 
 def _read(

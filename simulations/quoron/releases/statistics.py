@@ -1,4 +1,4 @@
-"""First statistics of a table or of users' own arrays: counts, histograms, quantiles and means, all for one price.
+"""First statistics of a table: counts, histograms, quantiles and means, all for one price.
 
     >>> import numpy as np, pandas as pd
     >>> wards = ["CBCACB"[row // 3 % 6] for row in range(9000)]
@@ -51,7 +51,7 @@ from quoron_privacy.accounts import gdp
 from quoron_privacy.counts import private_bounds, spread
 from quoron_privacy.counts.private_bounds import KINDS, NUMBER, EstimatedBounds
 from quoron_privacy.counts.spread import Estimate, Spread, thirds
-from quoron_privacy.errors import ConfigError, DataError, Infeasible, count, printable
+from quoron_privacy.errors import ConfigError, Infeasible, count, printable
 from quoron_privacy.noise.streams import NoiseSource, total_variation
 from quoron_privacy.release import Adjacency, Release
 from quoron_server.plan import Privacy
@@ -189,7 +189,6 @@ def asked_of(questions: Any) -> list[Question]:
 
 
 Integers = NDArray[np.int64]
-ITEMS = "value"  # the column of users' own arrays
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,23 +257,6 @@ def declared(
             raise ConfigError(f"Expected categorical[{name!r}] as a list of words, each once, got {shortened(values)}.")
         words[name] = tuple(values) if len(kinds) == 1 else tuple(map(str, values))
     return Facts(ranges, words, dates=frozenset(dates))
-
-
-def of_arrays(source: Any, user: str) -> tuple[Any, str]:
-    """A table of users' own arrays, with the name of its user column; anything else as it is. Raises DataError."""
-    if not isinstance(source, list | tuple | np.ndarray):
-        return source, user
-    try:
-        own = [np.atleast_1d(np.asarray(each)).ravel() for each in source]
-        values = np.concatenate(own) if own else np.zeros(0)
-    except (TypeError, ValueError) as error:
-        raise DataError("Expected an array of items of each user, got something else.") from error
-    if not own or values.dtype.kind not in "biufU":
-        raise DataError(f"Expected users with arrays of numbers or words, got {len(own)} of type {values.dtype}.")
-    width = len(str(len(own)))
-    names = pa.array([f"{place:0{width}}" for place in range(len(own))], pa.large_string())
-    owners = pa.array(np.repeat(np.arange(len(own)), [len(each) for each in own]).astype(np.int32))
-    return pa.table({"user": pa.DictionaryArray.from_arrays(owners, names), ITEMS: pa.array(values)}), "user"
 
 
 def days(table: pa.Table, name: str) -> NDArray[np.float64]:
@@ -435,7 +417,7 @@ _DATE = KINDS.index("date")
 def statistics(
     source: Any,
     questions: str | Question | Sequence[str | Question],
-    user: str = "user",
+    user: str,
     *,
     epsilon: float,
     delta: float = DELTA,
@@ -453,12 +435,11 @@ def statistics(
     """Counts, histograms, quantiles and means, private for every user as a whole, with one price for all of them.
 
     Args:
-        source: a table with one item a row (a file, a DataFrame, whatever `quoron.read_table` gives), or a list with an
-            array of each user's own items, which are then the column `value`.
+        source: a table with one item a row: a file, a DataFrame, whatever `quoron.read_table` gives.
         questions: one, or several that share the price: `count by ward`, `histogram of age in 10 bins`, `quantiles of
             cost at 0.1, 0.9 by ward`, `median of cost`, `mean of cost by ward`, of dates `histogram of admitted in
             months`; or `Question`s.
-        user: column that says whose item a row is; of a table alone. How many users there are is public.
+        user: column that says whose item a row is. How many users there are is public.
         epsilon, delta, adjacency, allow_large_delta: the guarantee, as of `train`.
         numeric: public range of a column. Items beyond it count as at its end. Without, the range is estimated, out of
             the same promise.
@@ -490,7 +471,6 @@ def statistics(
             "or items_per_user, which counts items."
         )
     privacy = Privacy(epsilon, delta)
-    source, user = of_arrays(source, user)
     facts = declared(numeric, categorical, dates)
     numbers = dict.fromkeys(each.of for each in asked if each.of)
     names = list(dict.fromkeys(name for each in asked for name in (each.of, each.by) if name))

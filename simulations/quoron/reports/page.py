@@ -5,7 +5,6 @@
 `quoron.reports.terminal` prints the same sections. All texts are escaped here; only pictures are HTML already.
 """
 
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -59,7 +58,6 @@ svg .dot {{ fill: hsl(var(--hue) 62% var(--light)); }}
 # Nothing is loaded, no script is carried out, and nothing is sent: the browser sees to it.
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 ONLY = " (simulation only)"  # ends a title or a label of what depends on private data outside of releases
-MARKED = re.compile(r"[\\`*_\[\]|~]")
 BADGE = '<span class="badge">simulation only</span>'
 SIMULATED = (
     "A simulation: its noise comes from a seed, so nothing on this page protects anybody. What is marked “simulation "
@@ -130,31 +128,6 @@ def document(name: str, parts: Iterable[Section], *, lead: str, simulated: bool 
 </body>
 </html>
 """
-
-
-def markdown(name: str, parts: Iterable[Section], *, lead: str) -> str:
-    """Return a model card in Markdown: the same without pictures and files."""
-    told = [f"# {_plain(name)}", _plain(lead)]
-    for part in parts:
-        tables = [Table("", ["", ""], part.rows), *part.tables] if part.rows else part.tables
-        inner = [*map(_plain, part.note), "\n".join(f"* {_plain(words)}" for words in part.warnings)]
-        inner += [_lines(listed) for listed in tables if listed.rows]
-        inner += [*map(_plain, part.below), f"> {_plain(part.statement)}" if part.statement else ""]
-        if inner := [each for each in inner if each]:
-            told += [f"## {_plain(part.title)}" if part.title else "", *inner]
-    return "\n\n".join(each for each in (*told, _plain(FOOTER)) if each) + "\n"
-
-
-def _lines(listed: Table) -> str:
-    heads, rows = listed.heads, [listed.heads, ["---"] * len(listed.heads), *listed.rows]
-    cells = [[_plain(cell) for cell in (*row, *[""] * (len(heads) - len(row)))] for row in rows]
-    return "\n".join(f"| {' | '.join(row)} |" for row in cells)
-
-
-def _plain(words: object) -> str:
-    """Words as they may stand in a line of Markdown: what a name holds makes no heading, link or tag."""
-    shown = escape(str(words).encode("utf-8", "replace").decode(), quote=False)
-    return MARKED.sub(r"\\\g<0>", " ".join(shown.split()))
 
 
 def text(words: object) -> str:

@@ -14,7 +14,7 @@ from quoron.reports.page import ONLY, Section, Table
 from quoron.reports.sections import Odds
 from quoron.reports.summary import Summary
 from quoron.results import in_units, percent
-from quoron.run_folder import CARD, CHOICE, RunFolder
+from quoron.run_folder import CHOICE, RunFolder
 from quoron_client.durable import replace_whole
 
 if TYPE_CHECKING:  # callers with one have imported it
@@ -65,11 +65,11 @@ def _answers(found: "Statistics") -> Section:
 
 def write_simulation(
     folder: RunFolder, summary: Summary, model: "Model | None", rows: Sequence[Mapping[str, Any]]
-) -> Path:
-    """Write report.html, and return its path; `rows` are those of rounds.parquet."""
+) -> None:
+    """Write report.html; `rows` are those of rounds.parquet."""
     parts, lead = simulation_sections(folder, summary, model, rows), f"A simulation of {summary.algorithm}."
     made = page.document(folder.path.resolve().name, parts, lead=lead, simulated=True)
-    return folder.write_text("report.html", made)
+    folder.write_text("report.html", made)
 
 
 def simulation_sections(
@@ -98,17 +98,16 @@ SECRET_TRIALS = (
 
 def write_training(
     folder: RunFolder, summary: "TrainingSummary", model: "Model", rows: Sequence[Mapping[str, Any]]
-) -> Path:
-    """Write report.html and the model card, and return the path of the report; `rows` are those of rounds.parquet."""
+) -> None:
+    """Write report.html; `rows` are those of rounds.parquet."""
     day = f" on {model.promise.made}" if model.promise is not None and model.promise.made is not None else ""
     lead = f"A model made with privacy for everybody in the table{day}, by {summary.algorithm}."
     parts, name = training_sections(folder, summary, model, rows), folder.path.resolve().name
-    folder.write_text(CARD, page.markdown(name, parts, lead=lead))
-    return folder.write_text("report.html", page.document(name, parts, lead=lead))
+    folder.write_text("report.html", page.document(name, parts, lead=lead))
 
 
-def write_card(folder: RunFolder, trained: "TrainedRows[Any]", started: str) -> None:
-    """Write the model card of a model whose rows somebody else computes, which began at public weights or at zero."""
+def write_rows(folder: RunFolder, trained: "TrainedRows[Any]", started: str) -> None:
+    """Write report.html of a model whose rows somebody else computes, which began at public weights or at zero."""
     promise, problem, measured = trained.guarantee, trained.plan.problem, trained.evaluation
     made = [
         ("algorithm", trained.plan.algorithm),
@@ -116,14 +115,16 @@ def write_card(folder: RunFolder, trained: "TrainedRows[Any]", started: str) -> 
         ("numbers trained", f"{problem.dimension:,}, from {started}"),
         *[row for row in trained.plan.rows() if row[0] == "rounds"],
     ]
-    odds = None if trained.statement.startswith("SIMULATED") else Odds(promise.epsilon, promise.delta)
+    simulated = trained.statement.startswith("SIMULATED")
+    odds = None if simulated else Odds(promise.epsilon, promise.delta)
     parts = [
         *(sections.evaluation(measured) if measured else [Section(title="How good the model is", note=[UNKNOWN])]),
         *sections.privacy(trained.statement, promise.adjacency, odds),
         Section(title="How it was made", rows=made),
     ]
     lead = f"A model made with privacy for every user, by {trained.plan.algorithm}."
-    folder.write_text(CARD, page.markdown(folder.path.resolve().name, parts, lead=lead))
+    name = folder.path.resolve().name
+    folder.write_text("report.html", page.document(name, parts, lead=lead, simulated=simulated))
 
 
 def training_sections(

@@ -521,7 +521,6 @@ def _whose(section: TableSection, base: Path, source: Opened, frame: Any) -> tup
     files = dataset(section.path, base) if frame is None else None
     if files is None:
         return found, ranks[numbers].astype(np.int64), people.digest
-    # The index is refused here where it is of other files than now.
     return found, ranks[numbers].astype(np.int64), index.opened(files, section.user).digest.encode()
 
 

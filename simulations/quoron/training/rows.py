@@ -53,7 +53,7 @@ from quoron.arguments import entry_point
 from quoron.evaluation.evaluation import Evaluation
 from quoron.evaluation.figures import of_means
 from quoron.evaluation.scores import held_out, held_users
-from quoron.reports.pages import write_card
+from quoron.reports.pages import write_rows
 from quoron.results import M
 from quoron.results import Run as Released
 from quoron.run_folder import ROWS, RunFolder, claim_rows, flat, public_row
@@ -515,7 +515,7 @@ def carry_out(
     said = {} if evaluation is None else {"evaluation": evaluation.as_json()}
     folder.write_json("summary.json", {"statement": statement, "rounds": len(events)} | said)
     trained = TrainedRows(model, model, statement, folder.path, run.plan, evaluation)
-    write_card(folder, trained, "public weights (start.npz)" if start.weights.any() else "zero")
+    write_rows(folder, trained, "public weights (start.npz)" if start.weights.any() else "zero")
     if run.account is not None:
         with run.account() as kept:
             end(kept, run.name, model=moved)
