@@ -389,9 +389,10 @@ class TableSection(Simulated):
         default=ColumnsSection(),
         description="what the others mean; default: estimated within ε by `quoron train`",
     )
-    model: Literal["linear", "curves"] | None = Field(
+    model: Literal["linear", "curves", "auto"] | None = Field(
         default=None,
-        description="linear, or curves: columns.curves and pairs by a public rule (docs/train.md#models-that-bend)",
+        description="linear; curves: columns.curves and pairs by a public rule; auto: those, or linear where noise is "
+        "larger (docs/train.md#models-that-bend)",
     )
     test_fraction: Fraction = Field(default=0.2, description="share of users held out to measure the model")
 

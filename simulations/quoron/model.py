@@ -312,12 +312,11 @@ class Model(Printed):
         found: dict[tuple[str, ...], Vector] = {}
         firsts = np.cumsum([0, *(feature.width for feature in features)])
         weights = self._blocks[0] * self.encoding.scale * (1.0 if self._range is None else self._range.unit)
-        grids: list[Vector] = []
-        for place, feature in enumerate(features):
-            grid = np.zeros((points if feature.is_number else feature.width, firsts[-1]), np.float32)
-            own = np.linspace(-1, 1, points)[:, None] if feature.is_number else np.eye(feature.width)
-            grid[:, firsts[place] : firsts[place + 1]] = own
-            grids.append(grid)
+        unit, line = np.eye(firsts[-1], dtype=np.float32), np.linspace(-1, 1, points, dtype=np.float32)[:, None]
+        grids = [
+            line * unit[first] if feature.is_number else unit[first : first + feature.width]
+            for first, feature in zip(firsts, features, strict=False)
+        ]
         owners = np.array([(*each, -1)[:2] for each in terms.owners], np.int64).reshape(-1, 2)
         for one, other in dict.fromkeys(map(tuple, owners.tolist())):
             chosen = np.flatnonzero((owners == (one, other)).all(axis=1))
@@ -329,12 +328,10 @@ class Model(Printed):
                 found[(features[one].title,)] = effect
                 continue
             pair = effect.reshape(len(grids[one]), len(grids[other]))
-            own = pair.mean(axis=1)  # the part that is either column's alone
-            pair = pair - own[:, None]
-            others = pair.mean(axis=0)
+            own, others = pair.mean(axis=1), pair.mean(axis=0) - pair.mean()  # the part that is either column's alone
             found[(features[one].title,)] += own
             found[(features[other].title,)] += others
-            found[(features[one].title, features[other].title)] = pair - others
+            found[(features[one].title, features[other].title)] = pair - own[:, None] - others
         return found
 
     def plot(self, *, most: int = 6) -> "Figure":

@@ -10,6 +10,7 @@ import pytest
 
 import quoron
 from quoron.config import parse
+from quoron.simulation.problem import BENT as DEGREES
 from quoron.simulation.problem import bent as choose_degrees
 from quoron_client.data.encoding import Encoding, Numeric
 from quoron_privacy.errors import ConfigError, DataError, UsageError
@@ -162,13 +163,21 @@ model = "curves"
 @pytest.mark.parametrize(
     ("users", "settings", "degrees"),
     [
-        (2_000, (), (4, 2)),  # 0.83 n / 5 = 332 numbers at most, and there are 70
+        (2_000, (), (6, 4)),  # 0.83 n / 5 = 332 numbers at most, and there are 157
+        (600, (), (4, 2)),  # 99, and 70
         (400, (), (4, 0)),  # 66, and 25
         (120, (), (2, 0)),  # 20, and 13
         (10, (), (2, 0)),
         (2_000, ("problem.label_rate=0.03",), (4, 0)),  # 39
         (1_200, ("population.label.classes=['a', 'b', 'c']",), (4, 0)),  # 199, and 210
         (2_000, ("population.model=linear",), (1, 0)),
+        (50_000, ("population.model=auto",), (6, 4)),  # 0.83 n / 20 4 r (1 - r), r = 0.1, and 200 at most
+        (6_000, ("population.model=auto",), (4, 2)),  # 90
+        (2_000, ("population.model=auto",), (4, 0)),  # 30
+        (2_000, ("population.model=auto", "problem.label_rate=0.4"), (4, 2)),  # 80
+        (2_000, ("population.model=auto", "problem.label_rate=[0.01, 0.5]"), (1, 0)),  # 3
+        (100, ("population.model=auto",), (1, 0)),
+        (10**6, ("population.model=auto", "population.columns.numeric={ 'x[0:300]' = [0, 1] }"), (1, 0)),
         (10**6, ("population.columns.numeric={ 'x[0:300]' = [0, 1] }",), (4, 0)),  # not 45,150 products
     ],
 )
@@ -177,6 +186,23 @@ def test_degrees_are_chosen_by_public_numbers(users: int, settings: tuple[str, .
     config = parse(TABLE, settings=[*numeric, "privacy.epsilon=4", "privacy.delta=1e-6", *settings])
     found: Any = choose_degrees(config, users).population
     assert (found.columns.curves, found.columns.pairs, found.model) == (*degrees, None)
+
+
+def test_auto_bends_more_with_more_users_and_epsilon_and_less_with_more_columns() -> None:
+    """So that no step of the rule takes away what a smaller run had."""
+
+    def numbers(users: int, epsilon: float, columns: int) -> int:
+        numeric = f"population.columns.numeric={{ 'x[0:{columns}]' = [0, 1] }}"
+        settings = (numeric, f"privacy.epsilon={epsilon}", "privacy.delta=1e-6", "population.model=auto")
+        found: Any = choose_degrees(parse(TABLE, settings=settings), users).population
+        return DEGREES.index((found.columns.curves, found.columns.pairs))
+
+    some = [100, 300, 1_000, 3_000, 10_000, 100_000]
+    assert [numbers(users, 1.0, 5) for users in some] == sorted(
+        (numbers(users, 1.0, 5) for users in some), reverse=True
+    )
+    assert [numbers(3_000, epsilon, 5) for epsilon in (0.5, 1.0, 4.0, 8.0)] == [4, 3, 2, 1]
+    assert [numbers(3_000, 4.0, columns) for columns in (2, 5, 9, 40)] == [0, 2, 2, 4]
 
 
 def test_curves_in_one_word_are_those_of_the_rule_wherever_it_is_said(people: pd.DataFrame, tmp_path: Path) -> None:
@@ -190,7 +216,7 @@ def test_curves_in_one_word_are_those_of_the_rule_wherever_it_is_said(people: pd
         for place, (source, columns) in enumerate([(own, COLUMNS), (tmp_path / "own.csv", COLUMNS), (own, None)])
     ]
     degrees = [(run.model.encoding.curves, run.model.encoding.pairs) for run in (simulated, *runs)]
-    assert degrees == [(4, 2)] * 4
+    assert degrees == [(6, 4)] * 4
     many = {"adjacency": "zero-out", "settings": ["population.users=100_000"], "epsilon": 0.02, "dry_run": True}
     planned = quoron.train(own, columns=COLUMNS, **declared | many)
     assert planned.plan.problem.dimension == runs[0].model.encoding.dimension  # of 2,000 it would be 7

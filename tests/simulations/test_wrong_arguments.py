@@ -88,7 +88,7 @@ WRONG: dict[str, tuple[Any, ...]] = {
     "normalize": NO_SWITCH,
     "curves": (*NO_NUMBER, 0, -1, 1.5, 9, NAN),
     "pairs": (*NO_NUMBER, -1, 1.5, 9, NAN),
-    "model": (*NO_TEXT, "auto", "curve"),
+    "model": (*NO_TEXT, "automatic", "curve"),
     "columns": (3, "age", True, THING, ["age"], {"nope": 1}, {"numeri": {}}, {"user": "who"}, {3: 1}, {"numeric": 3}),
     "epsilon": (*NO_NUMBER, -1, 0, NAN, INF, 1e9, 1e-30),
     "delta": (*NO_NUMBER, -1, 0, 3, NAN),

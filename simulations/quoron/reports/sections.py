@@ -215,10 +215,6 @@ def _reading(model: "Model", classes: Sequence[Any]) -> str:
     return "One unit more of a column adds its coefficient to the prediction, in the label's own unit."
 
 
-def _bent(model: "Model") -> list[tuple[str, float]]:
-    return [(" and ".join(titles), float(np.ptp(effect))) for titles, effect in model.shapes().items()]
-
-
 def _straight(model: "Model") -> list[tuple[str, float]]:
     place, spans, coefficients = 0, [], np.asarray(model.coef_)
     for feature in model.encoding.features:
@@ -234,7 +230,8 @@ def _spans(model: "Model") -> list[Table]:
     """How far each column moves the score, from end to end of its range or between two of its values, at most."""
     if model.encoding.normalize or model.loss.outputs > 1:
         return []
-    spans = _bent(model) if model.encoding.bends else _straight(model)
+    bent = model.shapes().items() if model.encoding.bends else ()
+    spans = [(" and ".join(titles), float(np.ptp(effect))) for titles, effect in bent] or _straight(model)
     spans = sorted((each for each in spans if each[1]), key=lambda each: -abs(each[1]))[:COLUMNS]
     if len(spans) < 2:
         return []

@@ -282,26 +282,28 @@ def with_columns(config: Config, base: Path, frame: Any = None, *, users: int | 
     return bent(config, users or table.users or 1)
 
 
-BENT = ((4, 2), (4, 0), (2, 0))  # curves and pairs, what tells most first
+BENT = ((6, 4), (4, 2), (4, 0), (2, 0), (1, 0))  # curves and pairs, what tells most first
+RULES = {"linear": (BENT[-1:], 1, np.inf), "curves": (BENT[:-1], 5, np.inf), "auto": (BENT, 20, 200)}  # see `bent`
+RARE = 0.1  # share of the rarer class that `auto` takes for granted, as forecasts do
 
 
 def bent(config: Config, users: int) -> Config:
     """Return the configuration with curves and pairs in place of `population.model`, by public numbers alone.
 
-    Of `BENT` they are the first whose model has at most n μ / 5 numbers, else the last. Where the rate r of the labels
-    is declared, n is n 4 r (1 - r): noise hides a rare label first.
+    Of those in `RULES` they are the first whose model has at most n μ / 5 numbers, else the last; with "auto" n μ / 20,
+    and 200. Of classes of rate r, n is n 4 r (1 - r): noise hides a rare label first.
     """
     table, rate = config.population, config.problem.label_rate
     if not isinstance(table, configs.TableSection) or (asked := table.model) is None:
         return config
     if (table.columns.curves, table.columns.pairs) != (1, 0):
         raise ConfigError(f"Expected population.model={asked!r} or columns.curves and pairs, got both. Leave one out.")
-    rates = rate if isinstance(rate, tuple) else (0.5 if rate is None else rate,)
-    loss, spread = loss_of(config), min(4 * each * (1 - each) for each in rates)
-    most = (
-        users * spread * mu_for(config.privacy.epsilon, config.privacy.delta) / 5
-    )  # with more, noise outweighs curves
-    for curves, pairs in BENT if asked == "curves" else ((1, 0),):
+    loss, (degrees, room, widest) = loss_of(config), RULES[asked]
+    usual = RARE if asked == "auto" and isinstance(loss, Classification) else 0.5
+    rates = rate if isinstance(rate, tuple) else (usual if rate is None else rate,)
+    spread = min(4 * share * (1 - share) for share in rates)
+    most = min(users * spread * mu_for(config.privacy.epsilon, config.privacy.delta) / room, widest)
+    for curves, pairs in degrees:
         columns = table.columns.model_copy(update={"curves": curves, "pairs": pairs})
         found = table.model_copy(update={"columns": columns, "model": None})
         with suppress(ConfigError):  # more than any model may have
