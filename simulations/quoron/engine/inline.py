@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, field, replace
-from functools import partial, reduce
+from functools import cached_property, partial, reduce
 from math import prod
 from operator import add
 from typing import Any
@@ -178,6 +178,7 @@ class InlineEngine:
         """The same engine for other users."""
         other = copy(self)
         other.population, other._scales = population, {}
+        other.__dict__.pop("_everybody", None)
         return other
 
     def ask(self, question: Question) -> Answers | Sums:
@@ -256,6 +257,10 @@ class InlineEngine:
         copied = _draws(task) or not isinstance(getattr(self.population, "held", None), ItemBatch | ItemView)
         return self._room(task, copied=copied, rows=rows)
 
+    @cached_property
+    def _everybody(self) -> Users:
+        return np.arange(self.population.users)
+
     @property
     def _makes(self) -> bool:
         """Whether the population makes items, within their bounds, when they are asked for."""
@@ -283,7 +288,7 @@ class InlineEngine:
         for places in self._computing(users, faults, task):
             some, asked = faults[places], users[places]
             if not self._makes:  # sums have no order, and memory is read best in its own
-                asked = np.arange(len(asked)) if len(asked) == self.population.users else np.sort(asked)
+                asked = self._everybody if len(asked) == self.population.users else np.sort(asked)
             batch, keys = self._items(asked, some, task), _keys(task, question.round, asked)
             scale = self._scale(asked, some, task)
             largest = self._largest(task)
@@ -309,6 +314,8 @@ class InlineEngine:
     def _items(self, users: Users, faults: NDArray[np.uint8], task: Task) -> Items:
         """Within their bounds: where they lie, if the population holds them so; else a copy."""
         held: Held | None = getattr(self.population, "held", None)
+        if isinstance(held, ItemBatch) and users is self._everybody and faults[0] == _HONEST:
+            return held
         if held is not None and faults[0] == _HONEST:
             return held.of(users) if _draws(task) else held.seen(users)  # draws are for every row of a block
         items = self.population.items(users)
