@@ -70,11 +70,6 @@ def _tune(place: Path) -> Words:
     return ["tune", _table(place), *columns, *searched]
 
 
-def _index(place: Path) -> Words:
-    in_buckets(rows(200), place / "d")
-    return ["admin", "index", described(place, "d")]
-
-
 # Every command, at rest in the middle of its work where that writes a run's ledger, else at its end. Those that speak
 # with a coordinator are at their end when there is none.
 NOBODY = "127.0.0.1:9"
@@ -96,7 +91,6 @@ QUIET: dict[str, Callable[[Path], Words]] = {
     "bounds": _declare,
     "stats": _statistics,
     "evaluate": lambda place: ["evaluate", place / "none", place / "none.csv", "--user", "who", "--epsilon", 1],
-    "index": _index,
     "resume": lambda place: ["resume", place / "none"],
     "plan": lambda place: ["plan", "quickstart"],
     "show": lambda place: ["show", place / "none"],

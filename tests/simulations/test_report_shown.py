@@ -109,7 +109,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     asked = [f"quantiles of {LONG} at 0.1, 0.9", "mean of who by ill", f"histogram of {REVERSED} by ill"]
     seeded = {"epsilon": 8.0, "delta": 1e-5, "seed": 1}
     known = {"numeric": {LONG: (0, 1), "who": (0, 2000)}, "categorical": {"ill": [0, 1]}}
-    found = quoron.statistics(frame.assign(user=frame.who), asked, **known, **seeded)
+    found = quoron.statistics(frame.assign(user=frame.who), asked, user="user", **known, **seeded)
     alone.write_release(found, place / "statistics" / "report.html")
     (place / "statistics" / "found.json").write_text(json.dumps(found.as_json()))
     return {name: place / name / "report.html" for name in PAGES}
