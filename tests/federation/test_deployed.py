@@ -155,6 +155,7 @@ def test_backups_are_taken_and_pruned_and_the_newest_is_restored_into_an_empty_d
     everything["backup"]["environment"] |= {"QUORON_BACKUPS_KEPT": "2", "QUORON_BACKUP_SECONDS": "1"}
     with Engine(tmp_path / "c", everything) as composed:
         composed.up("postgres")
+        composed.running["postgres"].becomes_healthy()
         composed.finish("coordinator", "ledger", "limit", "--create", "--epsilon", "4", "--delta", "1e-5")
         composed.start("coordinator").becomes_healthy()
         composed.up("backup")

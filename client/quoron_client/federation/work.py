@@ -220,7 +220,7 @@ class Worker:
         return replace(part, batch=items.batch, places=self._places(items) if self.is_silo else ONE_USER)
 
     def _places(self, items: OwnItems) -> Persons:
-        """Where the items of each person of a silo are: of who is not in the file where those of nobody are, last."""
+        """Where the items of a silo's persons are: for a person who is not in the file, the empty ones at the end."""
         seats = self.record.register(items.names, self.people)
         seats[seats >= self.people] = -1  # of a file that was larger before the silo said how many it answers for
         if beyond := int(np.count_nonzero(seats < 0)):
@@ -357,7 +357,7 @@ class Worker:
             mask = partial(masking.answer, name, body_digest(message), rows)
         query = _Query(name, part, task, asked, ready, sums if self.people > 1 else None, mask)
         if self.is_silo and part.terms.public and not self.record.people:  # who they are is not known yet
-            zeros = Answers(_nobody(part, task, len(asked)).values, np.full(len(asked), Status.ANSWERED, np.uint8))
+            zeros = Answers(_no_answers(part, task, len(asked)).values, np.full(len(asked), Status.ANSWERED, np.uint8))
             return query.rows_of(zeros) if query.sums is None else query.sums_of(zeros)
         if mask is not None or query.sums is not None:
             return self._whole(query)
@@ -365,7 +365,7 @@ class Worker:
         return found if isinstance(found, str) else query.rows_of(found)
 
     def _each(self, query: "_Query") -> Answers | str:
-        """Rows of the asked, made now and kept, or kept before: nobody says two things in one round. Without time to be
+        """Rows of the asked, made now and kept, or kept before: a person has one answer in a round. Without time to be
         `ready` nothing is computed, and what was not kept by now is zeros."""
         record, asked = self.record, query.asked
         # One user repeats an answer to this very question alone; of a silo's persons others may be asked again.
@@ -374,7 +374,7 @@ class Worker:
         kept = None if stored is None else KeptRows.read(stored)
         if kept is None and further:
             return "the round was already answered, in another form"
-        found = _nobody(query.part, query.task, len(asked))
+        found = _no_answers(query.part, query.task, len(asked))
         new, same = np.ones(len(asked), np.bool_), np.zeros(len(asked), np.bool_)
         if kept is not None:
             places, same = kept.places(query.task, asked)
@@ -423,7 +423,7 @@ class Worker:
         return whole
 
     def _objection(self, query: "_Query", further: bool) -> str | None:
-        """Why nobody may answer. Of a silo's persons nothing: that none of those who were asked is there shows as of
+        """Why no person may answer. Of a silo's persons nothing: that none of those who were asked is there shows as of
         each of them, in as many bytes."""
         if self.is_silo and further:
             return None
@@ -434,7 +434,7 @@ class Worker:
         items do, so in its place a user without items reports."""
         part, task, asked = query.part, query.task.part(rows), query.asked[rows]
         if part.batch is None or not query.ready:
-            return _nobody(part, task, len(asked))
+            return _no_answers(part, task, len(asked))
         places, users = part.places[asked], part.user + asked
         items = part.batch.of(places) if _draws(task) else part.batch.seen(places)
         try:
@@ -443,11 +443,11 @@ class Worker:
             # Whatever it is, the coordinator must not learn it: it may be a function of the data.
             _LOG.exception("The answer could not be computed.")
             if not isinstance(task, LocalReport):
-                return _nobody(part, task, len(asked))
+                return _no_answers(part, task, len(asked))
             try:
                 found = self._answers(part, task, _nothing(part.terms.features, len(asked)), query.name[1], users)
             except Exception:  # then the question is at fault, for every user alike
-                return _nobody(part, task, len(asked))
+                return _no_answers(part, task, len(asked))
         # Who is in the file without a row that can be used is rejected, as by a client of its own.
         unusable = (found.status == Status.MISSING) & (places < part.batch.users - 1)
         status = np.where(unusable, Status.REJECTED, found.status).astype(np.uint8)
@@ -665,7 +665,7 @@ def _misfit_sums(terms: Terms, task: Task, sums: Reduction | None) -> str | None
     return None
 
 
-def _nobody(part: Part, task: Task, asked: int) -> Answers:
+def _no_answers(part: Part, task: Task, asked: int) -> Answers:
     """Of whom there is nothing to say."""
     values = np.zeros((asked, *task.answer_shape(part.terms.dimension)))
     return Answers(values, np.full(asked, Status.MISSING, np.uint8))
