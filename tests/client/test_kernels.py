@@ -54,16 +54,17 @@ def example(dimension, rows, dtype=np.float32):
 @pytest.mark.parametrize(("dimension", "rows"), SHAPES)
 def test_predictions_are_inner_products_with_the_bits_of_each_row_alone(dimension, rows):
     features, (x, y), _ = example(dimension, rows)
-    flat, found, alone = features.reshape(-1), np.zeros(rows + 5), np.zeros(rows + 5)
-    predict(flat, 1, rows, dimension, x, found, 2)
+    flat, found, alone = features.reshape(-1), np.zeros(rows), np.zeros(rows)
+    places = np.random.default_rng(1).permutation(rows) + 1  # in any order
+    predict(flat, places, rows, dimension, x, found)
     for i in range(rows):
-        predict(flat, 1 + i, 1, dimension, x, alone, 2 + i)
+        predict(flat, places[i:], 1, dimension, x, alone[i:])
     np.testing.assert_array_equal(found, alone)
-    exact = features[1 : rows + 1].astype(np.longdouble) @ x[:dimension]
-    np.testing.assert_allclose(found[2 : rows + 2], exact.astype(float), rtol=0, atol=1e-13)
-    both, other, second = np.zeros(rows + 5), np.zeros(rows + 5), np.zeros(rows + 5)
-    predict_both(flat, 1, rows, dimension, x, y, both, other, 2)
-    predict(flat, 1, rows, dimension, y, second, 2)
+    exact = features[places].astype(np.longdouble) @ x[:dimension]
+    np.testing.assert_allclose(found, exact.astype(float), rtol=0, atol=1e-13)
+    both, other, second = np.zeros(rows), np.zeros(rows), np.zeros(rows)
+    predict_both(flat, places, rows, dimension, x, y, both, other)
+    predict(flat, places, rows, dimension, y, second)
     np.testing.assert_array_equal(both, found)
     np.testing.assert_array_equal(other, second)
 

@@ -26,7 +26,7 @@ from quoron_client.compute.draws import NARROW, Keys, shifts_and_spread
 from quoron_client.compute.enforcement import smoothness_scale
 from quoron_client.compute.user_loops import (
     accumulate,
-    copied,
+    consecutive,
     pieces,
     predict,
     predict_both,
@@ -52,6 +52,7 @@ from quoron_privacy.kernels.lanes import (
     plus,
     prefetch,
     sum_of,
+    sums_of,
     times,
 )
 from quoron_privacy.kernels.threads import at_once
@@ -112,6 +113,7 @@ def class_gradients(
     scores, coefficients = np.zeros((classes, _BLOCK)), np.empty((classes, _BLOCK))
     totals = aligned(classes, dimension)
     tops, sums, chosen = np.empty(_BLOCK), np.empty(_BLOCK), np.empty(_BLOCK)
+    places = np.empty(_BLOCK, np.int64)
     for u in range(start, stop):
         begin, end = begins[u], ends[u]
         if begin == end:
@@ -120,10 +122,11 @@ def class_gradients(
         # The rows of a block are read 2K times, K predictions and K sums, all but the first time from cache.
         for first in range(begin, end, _BLOCK):
             count = min(_BLOCK, end - first)
+            consecutive(first, count, places)
             coefficients[:] = 0.0
             for p in range(len(points)):
                 for k in range(classes):
-                    predict(flat, first, count, dimension, points[p, k], scores[k], 0)
+                    predict(flat, places, count, dimension, points[p, k], scores[k])
                 _chances(scores, labels, first, count, tops, sums, chosen)
                 for k in range(classes):
                     for i in range(count):
@@ -136,11 +139,11 @@ def class_gradients(
                         coefficients[k, i] *= item_weights[first + i]
             for k in range(classes):
                 accumulate(flat, first, count, dimension, coefficients[k], 0, totals[k], first == begin)
-        share = scale[u] / (end - begin)
+        weight, own = user_weights[min(u, len(user_weights) - 1)], scale[min(u, len(scale) - 1)]
+        share = own / (end - begin)
         for k in range(classes):
             for j in range(out.shape[2]):
-                moved = share * totals[k, j] + scale[u] * shrink[k, j] - centre[k, j]
-                out[u, k, j] = user_weights[u] * moved
+                out[u, k, j] = weight * (share * totals[k, j] + own * shrink[k, j] - centre[k, j])
 
 
 @user_loop(_MATRIX, _VECTOR, writable(float64, 1))
@@ -150,12 +153,14 @@ def class_losses(
     """The average loss of every user."""
     flat, scores, values = features.reshape(-1), np.zeros((len(point), _BLOCK)), np.empty(_BLOCK)
     tops, sums, chosen = np.empty(_BLOCK), np.empty(_BLOCK), np.empty(_BLOCK)
+    places = np.empty(_BLOCK, np.int64)
     for u in range(start, stop):
         begin, end, summed = begins[u], ends[u], 0.0
         for first in range(begin, end, _BLOCK):
             count = min(_BLOCK, end - first)
+            consecutive(first, count, places)
             for k in range(len(point)):
-                predict(flat, first, count, features.shape[1], point[k], scores[k], 0)
+                predict(flat, places, count, features.shape[1], point[k], scores[k])
             _chances(scores, labels, first, count, tops, sums, chosen)
             # log Σ e^score less the label's score: the largest score is taken off both, and cancels.
             for i in range(count):
@@ -252,7 +257,7 @@ def _prepared(
         raise ConfigError(f"Expected one or two points, each with its weight, got {points.shape} and {weights.shape}.")
     dimension = _check_dimension(loss, batch, points.shape[1])
     if task.user_smoothness is None:
-        scale = np.ones(batch.users)
+        scale = np.ones(1)
     elif scale is None:
         scale = smoothness_scale(loss, batch, task.user_smoothness, threads=threads)
     centre = np.zeros(dimension) if task.centre is None else np.ascontiguousarray(task.centre, dtype=np.float64)
@@ -302,9 +307,9 @@ def average_loss(
 
 
 def _user_weights(batch: Items, reference_items: int | None) -> Vector:
-    """w_u: how much each user counts for, by its number of items."""
+    """w_u: how much each user counts for, by its number of items; one number where that is the same for all."""
     if reference_items is None:
-        return np.ones(batch.users)
+        return np.ones(1)
     if not reference_items >= 1:
         raise ConfigError(f"Expected reference_items >= 1, got reference_items={reference_items}.")
     by_items: Vector = np.sqrt(np.minimum(1.0, batch.counts / reference_items))
@@ -326,12 +331,66 @@ def _padded(points: Matrix) -> Matrix:
 
 
 @helper
-def _square_norms(features: Any, first: int, count: int, out: Any) -> None:
+def _square_norms(features: Any, places: Any, count: int, out: Any) -> None:
     for i in range(count):
         squares = 0.0
         for j in range(features.shape[1]):
-            squares += np.float64(features[first + i, j]) * np.float64(features[first + i, j])
+            squares += np.float64(features[places[i], j]) * np.float64(features[places[i], j])
         out[i] = squares
+
+
+@helper
+def _share_of_all(shrink: Any, centre: Any, weight: float, scale: float, dimension: int, out: Any) -> None:
+    """w (s · ridge part - centre): what every user of this weight and scale has, whatever its items."""
+    whole, rest = dimension // WIDTH * WIDTH, dimension % WIDTH
+    bent, less = alike(weight * scale), alike(-weight)
+    for j in range(0, whole, WIDTH):
+        keep(out, j, fused(bent, lanes(shrink, j), times(less, lanes(centre, j))))
+    if rest > 0:
+        value = times(less, first_lanes(centre, whole, rest))
+        keep(out, whole, fused(bent, first_lanes(shrink, whole, rest), value))
+
+
+@helper
+def _single_items(
+    flat: Any, begins: Any, slopes: Any, place: int, count: int, share: float, base: Any, dimension: int,
+    rows: Any, row: int, out: Any,
+) -> None:  # fmt: skip
+    """Rows share · slope · item + base of users of one item each, into rows[row] and on; out has their squared norms.
+
+    `count` is a multiple of four: users are done side by side.
+    """
+    whole, rest, zero, factor = dimension // WIDTH * WIDTH, dimension % WIDTH, alike(0.0), alike(share)
+    for i in range(0, count, WIDTH):
+        first, second = begins[i] * dimension, begins[i + 1] * dimension
+        third, fourth = begins[i + 2] * dimension, begins[i + 3] * dimension
+        into, at = row + i * dimension, place + i
+        to, up, on = into + dimension, into + 2 * dimension, into + 3 * dimension
+        e, f, g, h = alike(slopes[at]), alike(slopes[at + 1]), alike(slopes[at + 2]), alike(slopes[at + 3])
+        a = b = c = d = zero
+        for j in range(0, whole, WIDTH):
+            same = lanes(base, j)
+            p = fused(factor, fused(lanes(flat, first + j), e, zero), same)
+            q = fused(factor, fused(lanes(flat, second + j), f, zero), same)
+            r = fused(factor, fused(lanes(flat, third + j), g, zero), same)
+            s = fused(factor, fused(lanes(flat, fourth + j), h, zero), same)
+            keep(rows, into + j, p)
+            keep(rows, to + j, q)
+            keep(rows, up + j, r)
+            keep(rows, on + j, s)
+            a, b, c, d = fused(p, p, a), fused(q, q, b), fused(r, r, c), fused(s, s, d)
+        if rest > 0:
+            same = lanes(base, whole)
+            p = fused(factor, fused(first_lanes(flat, first + whole, rest), e, zero), same)
+            q = fused(factor, fused(first_lanes(flat, second + whole, rest), f, zero), same)
+            r = fused(factor, fused(first_lanes(flat, third + whole, rest), g, zero), same)
+            s = fused(factor, fused(first_lanes(flat, fourth + whole, rest), h, zero), same)
+            keep_first(rows, into + whole, rest, p)
+            keep_first(rows, to + whole, rest, q)
+            keep_first(rows, up + whole, rest, r)
+            keep_first(rows, on + whole, rest, s)
+            a, b, c, d = fused(p, p, a), fused(q, q, b), fused(r, r, c), fused(s, s, d)
+        keep(out, i, sums_of(a, b, c, d))
 
 
 @user_loop(
@@ -379,8 +438,12 @@ def gradient_loop(
     flat, x, y, rows = features.reshape(-1), points[0], points[-1], out.reshape(-1)
     summed, answered = aligned(1, dimension)[0], np.zeros(len(out) if add else 0, np.bool_)
     base, own_weight, own_scale = aligned(1, dimension)[0], np.nan, np.nan
+    last_weight, last_scale = len(user_weights) - 1, len(scale) - 1
+    uniform = last_weight == 0 and last_scale == 0 and item_weights.size == 0
+    enough = min(most * most, 1e300)
     predicted, other, block_labels = np.zeros(_BLOCK), np.zeros(_BLOCK), np.zeros(_BLOCK)
     slopes, others, squares = np.zeros(_BLOCK), np.zeros(_BLOCK), np.empty(_BLOCK)
+    places = np.empty(_BLOCK, np.int64)
     parameters, both, zero = np.full(_BLOCK, parameter), len(points) == 2, alike(0.0)
     smoothed = spread > 0.0 or shifts.size > 0
     # As many items as keep their rows in the nearest cache from the prediction to the sum: memory is read once.
@@ -392,31 +455,37 @@ def gradient_loop(
     while u < stop:
         # First pass over the block: predictions. (v, begun) runs ahead of (u, done), to where the block ends.
         v, begun, held = u, done, 0
+        ahead = min(block, stop - u)
+        others_items = 0 if uniform and done == 0 else 1
+        for i in range(0 if others_items else ahead):
+            others_items |= ends[u + i] - begins[u + i] - 1
+        if others_items == 0:  # users of one item each
+            v, held = u + ahead, ahead
+            for i in range(ahead):
+                places[i], block_labels[i] = begins[u + i], labels[begins[u + i]]
         while v < stop and held < block:
-            first = end = begins[v] + begun
-            while v < stop and begins[v] + begun == end:  # neighbours in memory are read as one
-                count = min(ends[v] - end, block - held - (end - first))
-                end, begun = end + count, begun + count
-                if end < ends[v]:
-                    break
-                v, begun = v + 1, 0
-            count = end - first
-            if both:
-                predict_both(flat, first, count, dimension, x, y, predicted, other, held)
-            else:
-                predict(flat, first, count, dimension, x, predicted, held)
-            copied(labels, first, count, block_labels, held)
-            if smoothed:
-                # Smoothing has a width that goes with ‖a‖: each item has a parameter or a shift of its own.
-                _square_norms(features, first, count, squares)
-                for i in range(count):
-                    if spread > 0.0:
-                        parameters[held + i] = max(spread * squares[i], NARROW)
-                    else:
-                        shift = shifts[first + i] * np.sqrt(squares[i])
-                        predicted[held + i] += shift
-                        other[held + i] += shift
-            held += count
+            first = begins[v] + begun
+            count = min(ends[v] - first, block - held)
+            for i in range(count):
+                places[held + i], block_labels[held + i] = first + i, labels[first + i]
+            held, begun = held + count, begun + count
+            if first + count < ends[v]:
+                break
+            v, begun = v + 1, 0
+        if both:
+            predict_both(flat, places, held, dimension, x, y, predicted, other)
+        else:
+            predict(flat, places, held, dimension, x, predicted)
+        if smoothed:
+            # Smoothing has a width that goes with ‖a‖: each item has a parameter or a shift of its own.
+            _square_norms(features, places, held, squares)
+            for i in range(held):
+                if spread > 0.0:
+                    parameters[i] = max(spread * squares[i], NARROW)
+                else:
+                    shift = shifts[places[i]] * np.sqrt(squares[i])
+                    predicted[i] += shift
+                    other[i] += shift
         # While this block is summed, memory fetches the next: about as many users as this one had.
         for w in range(max(v, u + 1), min(stop, 2 * v - u + 1)):  # whose items come next
             if begins[w] != ends[w - 1]:  # neighbours the processor asks for by itself, and better
@@ -437,6 +506,28 @@ def gradient_loop(
             keep(slopes, i, fused(alike(weights[0]), lanes(slopes, i), nothing))
         # Second pass over the same rows, now in cache: each user's sum, and what it becomes where the user ends.
         place = 0
+        if others_items == 0:
+            if own_weight != user_weights[0] or own_scale != scale[0]:
+                own_weight, own_scale = user_weights[0], scale[0]
+                _share_of_all(shrink, centre, own_weight, own_scale, dimension, base)
+            if add and gathered + held > len(out):
+                run(add, (rows, gathered, dimension, around, answered, norm, unit, total, counts))
+                gathered = 0
+            row, place = (gathered if add else u) * dimension, held // WIDTH * WIDTH
+            _single_items(
+                flat, begins[u:], slopes, 0, place, own_weight * own_scale, base, dimension, rows, row, squares
+            )
+            if add:
+                far = 0
+                for i in range(place):
+                    answered[gathered + i] = True
+                    far += not squares[i] <= enough
+                for i in range(place if far else 0):
+                    answered[gathered + i] = squares[i] <= enough or within(rows, row + i * dimension, dimension, most)
+                    far -= answered[gathered + i]
+                counts[5] += place - far
+                gathered += place
+            u += place
         while u < v or (u == v and done < begun):
             begin = begins[u] + done
             count = min(ends[u] - begin, held - place)
@@ -451,19 +542,17 @@ def gradient_loop(
             place, done = place + count, done + count
             if begin + count < ends[u]:
                 break
+            if add and gathered == len(out):  # rows leave as integers while in cache: they are never all in memory
+                run(add, (rows, gathered, dimension, around, answered, norm, unit, total, counts))
+                gathered = 0
             # The user ends here: w (s (sum / m + ridge part) - centre), with one rounding for each fused product.
             row, norm_squared = (gathered if add else u) * dimension, zero
-            weight = user_weights[u]
+            weight, factor_of_all = user_weights[min(u, last_weight)], scale[min(u, last_scale)]
             # What is the same whatever a user's items are is computed again where it is not the last user's.
-            if done > 0 and not (weight == own_weight and scale[u] == own_scale):
-                own_weight, own_scale = weight, scale[u]
-                bent, less = alike(weight * scale[u]), alike(-weight)
-                for j in range(0, whole, WIDTH):
-                    keep(base, j, fused(bent, lanes(shrink, j), times(less, lanes(centre, j))))
-                if rest > 0:
-                    value = times(less, first_lanes(centre, whole, rest))
-                    keep(base, whole, fused(bent, first_lanes(shrink, whole, rest), value))
-            share = alike(weight * scale[u] / max(done, 1))
+            if done > 0 and not (weight == own_weight and factor_of_all == own_scale):
+                own_weight, own_scale = weight, factor_of_all
+                _share_of_all(shrink, centre, weight, factor_of_all, dimension, base)
+            share = alike(weight * factor_of_all / max(done, 1))
             # Without items a user answers zeros, not -centre: it did not take part.
             for j in range(0, whole if done > 0 else 0, WIDTH):
                 value = fused(lanes(flat, begin * dimension + j), factor, zero) if single else lanes(summed, j)
@@ -480,15 +569,13 @@ def gradient_loop(
                 keep_first(rows, row + whole, rest, value)
             if add:
                 # Whether all is finite and within bounds is seen from the norm alone, nearly always.
-                near = sum_of(norm_squared) <= min(most * most, 1e300) or within(rows, row, dimension, most)
+                near = sum_of(norm_squared) <= enough or within(rows, row, dimension, most)
                 answered[gathered] = done > 0 and near
                 counts[5] += answered[gathered]
                 gathered += 1
-                # Rows leave as integers while they are still in cache: they are never all in memory.
-                if gathered == len(out) or u == stop - 1:
-                    run(add, (rows, gathered, dimension, around, answered, norm, unit, total, counts))
-                    gathered = 0
             u, done = u + 1, 0
+    if add and gathered > 0:
+        run(add, (rows, gathered, dimension, around, answered, norm, unit, total, counts))
 
 
 # Arguments of `gradient_loop` where rows are wanted, and not their sums.
@@ -510,15 +597,16 @@ def _losses(
     stop: int,
 ) -> None:
     predictions, block_labels, block_values = np.empty(_BLOCK), np.empty(_BLOCK), np.empty(_BLOCK)
-    parameters = np.full(_BLOCK, parameter)
+    parameters, places = np.full(_BLOCK, parameter), np.empty(_BLOCK, np.int64)
     flat = features.reshape(-1)
     for u in range(start, stop):
         begin, end, summed = begins[u], ends[u], 0.0
         for first in range(begin, end, _BLOCK):
             count = min(_BLOCK, end - first)
+            consecutive(first, count, places)
             for i in range(count):
                 block_labels[i] = labels[first + i]
-            predict(flat, first, count, features.shape[1], point, predictions, 0)
+            predict(flat, places, count, features.shape[1], point, predictions)
             run(value, (predictions, block_labels, parameters, block_values, count))
             if item_weights.size > 0:
                 for i in range(count):
