@@ -54,17 +54,16 @@ def example(dimension, rows, dtype=np.float32):
 @pytest.mark.parametrize(("dimension", "rows"), SHAPES)
 def test_predictions_are_inner_products_with_the_bits_of_each_row_alone(dimension, rows):
     features, (x, y), _ = example(dimension, rows)
-    flat, found, alone = features.reshape(-1), np.zeros(rows), np.zeros(rows)
-    places = np.random.default_rng(1).permutation(rows) + 1  # in any order
-    predict(flat, places, rows, dimension, x, found)
+    flat, found, alone = features.reshape(-1), np.zeros(rows + 5), np.zeros(rows + 5)
+    predict(flat, 1, rows, dimension, x, found, 2)
     for i in range(rows):
-        predict(flat, places[i:], 1, dimension, x, alone[i:])
+        predict(flat, 1 + i, 1, dimension, x, alone, 2 + i)
     np.testing.assert_array_equal(found, alone)
-    exact = features[places].astype(np.longdouble) @ x[:dimension]
-    np.testing.assert_allclose(found, exact.astype(float), rtol=0, atol=1e-13)
-    both, other, second = np.zeros(rows), np.zeros(rows), np.zeros(rows)
-    predict_both(flat, places, rows, dimension, x, y, both, other)
-    predict(flat, places, rows, dimension, y, second)
+    exact = features[1 : rows + 1].astype(np.longdouble) @ x[:dimension]
+    np.testing.assert_allclose(found[2 : rows + 2], exact.astype(float), rtol=0, atol=1e-13)
+    both, other, second = np.zeros(rows + 5), np.zeros(rows + 5), np.zeros(rows + 5)
+    predict_both(flat, 1, rows, dimension, x, y, both, other, 2)
+    predict(flat, 1, rows, dimension, y, second, 2)
     np.testing.assert_array_equal(both, found)
     np.testing.assert_array_equal(other, second)
 
@@ -177,6 +176,39 @@ def test_sums_are_exactly_those_of_rows(seed, sizes, dimension, norm, threads, l
     np.testing.assert_array_equal(found.total, expected.total)
     np.testing.assert_array_equal(found.cells, expected.cells)
     assert (found.clipped, found.answered) == (expected.clipped, expected.answered)
+
+
+@given(
+    dimension=st.integers(1, 40),
+    others=st.lists(st.sampled_from([0, 1, 2, 9]), max_size=6),
+    users=st.integers(1, 220),
+    kind=st.sampled_from([np.float32, np.float64]),
+    ridge=st.sampled_from([0.0, 0.3]),
+    seed=st.integers(0, 10**6),
+)
+@settings(max_examples=60)
+def test_users_of_one_item_have_the_integers_of_their_rows_wherever_they_lie(
+    dimension, others, users, kind, ridge, seed
+):
+    rng, loss = np.random.default_rng(seed), make_loss("logistic", ridge=ridge)
+    counts = np.concatenate([np.ones(users, np.int64), np.array(others, np.int64), np.ones(users, np.int64)])
+    features = rng.standard_normal((int(counts.sum()), dimension)).astype(kind)
+    labels = rng.choice([-1.0, 1.0, np.nan], len(features), p=[0.48, 0.48, 0.04])
+    features[rng.random(len(features)) < 0.03] = rng.choice([np.nan, np.inf, 1e30])
+    table = ItemBatch(features, labels, np.concatenate([[0], np.cumsum(counts)]))
+    some = table.seen(rng.permutation(len(counts))[: rng.integers(1, len(counts) + 1)])
+    point, centre = rng.standard_normal((1, dimension)), rng.standard_normal(dimension)
+    task = AverageGradient(point, (0.7,), centre=rng.choice([0.0, 0.4]) * centre)
+    reduction = ClippedSum(0.9, len(counts), rng.choice([0.0, 0.2]) * centre)
+    for batch in (table, some):
+        found = gradient_sums(loss, batch, task, reduction, largest=20.0, threads=1)
+        rows = average_gradient(loss, batch, task)
+        with np.errstate(invalid="ignore"):
+            there = (batch.counts > 0) & np.isfinite(rows).all(axis=1) & (np.abs(rows).max(axis=1) <= 20.0)
+        expected = reduction.of(rows, there)
+        np.testing.assert_array_equal(found.total, expected.total)
+        np.testing.assert_array_equal(found.cells, expected.cells)
+        assert (found.clipped, found.answered) == (expected.clipped, expected.answered)
 
 
 DOMAINS = pytest.mark.parametrize("domain", [L2Ball(0.8), Box(0.3)], ids=["ball", "box"])

@@ -25,8 +25,9 @@ from numpy.typing import NDArray
 from quoron_client.compute.draws import NARROW, Keys, shifts_and_spread
 from quoron_client.compute.enforcement import smoothness_scale
 from quoron_client.compute.user_loops import (
+    SHORT,
     accumulate,
-    consecutive,
+    copied,
     pieces,
     predict,
     predict_both,
@@ -113,7 +114,6 @@ def class_gradients(
     scores, coefficients = np.zeros((classes, _BLOCK)), np.empty((classes, _BLOCK))
     totals = aligned(classes, dimension)
     tops, sums, chosen = np.empty(_BLOCK), np.empty(_BLOCK), np.empty(_BLOCK)
-    places = np.empty(_BLOCK, np.int64)
     for u in range(start, stop):
         begin, end = begins[u], ends[u]
         if begin == end:
@@ -122,11 +122,10 @@ def class_gradients(
         # The rows of a block are read 2K times, K predictions and K sums, all but the first time from cache.
         for first in range(begin, end, _BLOCK):
             count = min(_BLOCK, end - first)
-            consecutive(first, count, places)
             coefficients[:] = 0.0
             for p in range(len(points)):
                 for k in range(classes):
-                    predict(flat, places, count, dimension, points[p, k], scores[k])
+                    predict(flat, first, count, dimension, points[p, k], scores[k], 0)
                 _chances(scores, labels, first, count, tops, sums, chosen)
                 for k in range(classes):
                     for i in range(count):
@@ -153,14 +152,12 @@ def class_losses(
     """The average loss of every user."""
     flat, scores, values = features.reshape(-1), np.zeros((len(point), _BLOCK)), np.empty(_BLOCK)
     tops, sums, chosen = np.empty(_BLOCK), np.empty(_BLOCK), np.empty(_BLOCK)
-    places = np.empty(_BLOCK, np.int64)
     for u in range(start, stop):
         begin, end, summed = begins[u], ends[u], 0.0
         for first in range(begin, end, _BLOCK):
             count = min(_BLOCK, end - first)
-            consecutive(first, count, places)
             for k in range(len(point)):
-                predict(flat, places, count, features.shape[1], point[k], scores[k])
+                predict(flat, first, count, features.shape[1], point[k], scores[k], 0)
             _chances(scores, labels, first, count, tops, sums, chosen)
             # log Σ e^score less the label's score: the largest score is taken off both, and cancels.
             for i in range(count):
@@ -235,14 +232,24 @@ def gradient_sums(
         raise ConfigError(f"Expected a loss with one output, got loss={loss.name!r}.")
     adding = (reduction.adding, reduction.around(batch.dimension), *reduction.scales, largest)
     few = max(4, _HELD // max(batch.dimension, 1))
+    alone = (
+        len(task.points) == 1 and task.smoothing is None and task.user_smoothness is None
+        and task.reference_items is None and batch.weights is None and batch.dimension < SHORT
+    )  # fmt: skip
     bounds, threads = pieces(batch, threads)
     # Each piece of users has sums of its own, in integers: adding them is exact in every order.
     totals, counts = np.zeros((len(bounds) - 1, batch.dimension), np.int64), np.zeros((len(bounds) - 1, 6), np.int64)
-    works = []
-    for part, (first, last) in enumerate(pairwise(bounds)):
+
+    def add(part: int, first: int, last: int) -> None:
         sums = (np.empty((few, batch.dimension)), *adding, totals[part], counts[part])
-        works.append(partial(gradient_loop.over, batch, first, last, *own, *sums))
-    at_once(works, threads)
+        if alone:
+            reached = np.array([first])
+            single_item_loop.over(batch, first, last, *own, *sums, reached)
+            first = int(reached[0])
+        if first < last:
+            gradient_loop.over(batch, first, last, *own, *sums)
+
+    at_once([partial(add, part, *ends) for part, ends in enumerate(pairwise(bounds))], threads)
     *cells, clipped, answered = counts.sum(axis=0)
     return Sums(totals.sum(axis=0), np.array(cells, np.int64), int(clipped), int(answered))
 
@@ -331,66 +338,12 @@ def _padded(points: Matrix) -> Matrix:
 
 
 @helper
-def _square_norms(features: Any, places: Any, count: int, out: Any) -> None:
+def _square_norms(features: Any, first: int, count: int, out: Any) -> None:
     for i in range(count):
         squares = 0.0
         for j in range(features.shape[1]):
-            squares += np.float64(features[places[i], j]) * np.float64(features[places[i], j])
+            squares += np.float64(features[first + i, j]) * np.float64(features[first + i, j])
         out[i] = squares
-
-
-@helper
-def _share_of_all(shrink: Any, centre: Any, weight: float, scale: float, dimension: int, out: Any) -> None:
-    """w (s · ridge part - centre): what every user of this weight and scale has, whatever its items."""
-    whole, rest = dimension // WIDTH * WIDTH, dimension % WIDTH
-    bent, less = alike(weight * scale), alike(-weight)
-    for j in range(0, whole, WIDTH):
-        keep(out, j, fused(bent, lanes(shrink, j), times(less, lanes(centre, j))))
-    if rest > 0:
-        value = times(less, first_lanes(centre, whole, rest))
-        keep(out, whole, fused(bent, first_lanes(shrink, whole, rest), value))
-
-
-@helper
-def _single_items(
-    flat: Any, begins: Any, slopes: Any, place: int, count: int, share: float, base: Any, dimension: int,
-    rows: Any, row: int, out: Any,
-) -> None:  # fmt: skip
-    """Rows share · slope · item + base of users of one item each, into rows[row] and on; out has their squared norms.
-
-    `count` is a multiple of four: users are done side by side.
-    """
-    whole, rest, zero, factor = dimension // WIDTH * WIDTH, dimension % WIDTH, alike(0.0), alike(share)
-    for i in range(0, count, WIDTH):
-        first, second = begins[i] * dimension, begins[i + 1] * dimension
-        third, fourth = begins[i + 2] * dimension, begins[i + 3] * dimension
-        into, at = row + i * dimension, place + i
-        to, up, on = into + dimension, into + 2 * dimension, into + 3 * dimension
-        e, f, g, h = alike(slopes[at]), alike(slopes[at + 1]), alike(slopes[at + 2]), alike(slopes[at + 3])
-        a = b = c = d = zero
-        for j in range(0, whole, WIDTH):
-            same = lanes(base, j)
-            p = fused(factor, fused(lanes(flat, first + j), e, zero), same)
-            q = fused(factor, fused(lanes(flat, second + j), f, zero), same)
-            r = fused(factor, fused(lanes(flat, third + j), g, zero), same)
-            s = fused(factor, fused(lanes(flat, fourth + j), h, zero), same)
-            keep(rows, into + j, p)
-            keep(rows, to + j, q)
-            keep(rows, up + j, r)
-            keep(rows, on + j, s)
-            a, b, c, d = fused(p, p, a), fused(q, q, b), fused(r, r, c), fused(s, s, d)
-        if rest > 0:
-            same = lanes(base, whole)
-            p = fused(factor, fused(first_lanes(flat, first + whole, rest), e, zero), same)
-            q = fused(factor, fused(first_lanes(flat, second + whole, rest), f, zero), same)
-            r = fused(factor, fused(first_lanes(flat, third + whole, rest), g, zero), same)
-            s = fused(factor, fused(first_lanes(flat, fourth + whole, rest), h, zero), same)
-            keep_first(rows, into + whole, rest, p)
-            keep_first(rows, to + whole, rest, q)
-            keep_first(rows, up + whole, rest, r)
-            keep_first(rows, on + whole, rest, s)
-            a, b, c, d = fused(p, p, a), fused(q, q, b), fused(r, r, c), fused(s, s, d)
-        keep(out, i, sums_of(a, b, c, d))
 
 
 @user_loop(
@@ -438,12 +391,9 @@ def gradient_loop(
     flat, x, y, rows = features.reshape(-1), points[0], points[-1], out.reshape(-1)
     summed, answered = aligned(1, dimension)[0], np.zeros(len(out) if add else 0, np.bool_)
     base, own_weight, own_scale = aligned(1, dimension)[0], np.nan, np.nan
-    last_weight, last_scale = len(user_weights) - 1, len(scale) - 1
-    uniform = last_weight == 0 and last_scale == 0 and item_weights.size == 0
-    enough = min(most * most, 1e300)
+    last_weight, last_scale = len(user_weights) - 1, len(scale) - 1  # 0 where all users have the same
     predicted, other, block_labels = np.zeros(_BLOCK), np.zeros(_BLOCK), np.zeros(_BLOCK)
     slopes, others, squares = np.zeros(_BLOCK), np.zeros(_BLOCK), np.empty(_BLOCK)
-    places = np.empty(_BLOCK, np.int64)
     parameters, both, zero = np.full(_BLOCK, parameter), len(points) == 2, alike(0.0)
     smoothed = spread > 0.0 or shifts.size > 0
     # As many items as keep their rows in the nearest cache from the prediction to the sum: memory is read once.
@@ -455,37 +405,31 @@ def gradient_loop(
     while u < stop:
         # First pass over the block: predictions. (v, begun) runs ahead of (u, done), to where the block ends.
         v, begun, held = u, done, 0
-        ahead = min(block, stop - u)
-        others_items = 0 if uniform and done == 0 else 1
-        for i in range(0 if others_items else ahead):
-            others_items |= ends[u + i] - begins[u + i] - 1
-        if others_items == 0:  # users of one item each
-            v, held = u + ahead, ahead
-            for i in range(ahead):
-                places[i], block_labels[i] = begins[u + i], labels[begins[u + i]]
         while v < stop and held < block:
-            first = begins[v] + begun
-            count = min(ends[v] - first, block - held)
-            for i in range(count):
-                places[held + i], block_labels[held + i] = first + i, labels[first + i]
-            held, begun = held + count, begun + count
-            if first + count < ends[v]:
-                break
-            v, begun = v + 1, 0
-        if both:
-            predict_both(flat, places, held, dimension, x, y, predicted, other)
-        else:
-            predict(flat, places, held, dimension, x, predicted)
-        if smoothed:
-            # Smoothing has a width that goes with ‖a‖: each item has a parameter or a shift of its own.
-            _square_norms(features, places, held, squares)
-            for i in range(held):
-                if spread > 0.0:
-                    parameters[i] = max(spread * squares[i], NARROW)
-                else:
-                    shift = shifts[places[i]] * np.sqrt(squares[i])
-                    predicted[i] += shift
-                    other[i] += shift
+            first = end = begins[v] + begun
+            while v < stop and begins[v] + begun == end:  # neighbours in memory are read as one
+                count = min(ends[v] - end, block - held - (end - first))
+                end, begun = end + count, begun + count
+                if end < ends[v]:
+                    break
+                v, begun = v + 1, 0
+            count = end - first
+            if both:
+                predict_both(flat, first, count, dimension, x, y, predicted, other, held)
+            else:
+                predict(flat, first, count, dimension, x, predicted, held)
+            copied(labels, first, count, block_labels, held)
+            if smoothed:
+                # Smoothing has a width that goes with ‖a‖: each item has a parameter or a shift of its own.
+                _square_norms(features, first, count, squares)
+                for i in range(count):
+                    if spread > 0.0:
+                        parameters[held + i] = max(spread * squares[i], NARROW)
+                    else:
+                        shift = shifts[first + i] * np.sqrt(squares[i])
+                        predicted[held + i] += shift
+                        other[held + i] += shift
+            held += count
         # While this block is summed, memory fetches the next: about as many users as this one had.
         for w in range(max(v, u + 1), min(stop, 2 * v - u + 1)):  # whose items come next
             if begins[w] != ends[w - 1]:  # neighbours the processor asks for by itself, and better
@@ -506,28 +450,6 @@ def gradient_loop(
             keep(slopes, i, fused(alike(weights[0]), lanes(slopes, i), nothing))
         # Second pass over the same rows, now in cache: each user's sum, and what it becomes where the user ends.
         place = 0
-        if others_items == 0:
-            if own_weight != user_weights[0] or own_scale != scale[0]:
-                own_weight, own_scale = user_weights[0], scale[0]
-                _share_of_all(shrink, centre, own_weight, own_scale, dimension, base)
-            if add and gathered + held > len(out):
-                run(add, (rows, gathered, dimension, around, answered, norm, unit, total, counts))
-                gathered = 0
-            row, place = (gathered if add else u) * dimension, held // WIDTH * WIDTH
-            _single_items(
-                flat, begins[u:], slopes, 0, place, own_weight * own_scale, base, dimension, rows, row, squares
-            )
-            if add:
-                far = 0
-                for i in range(place):
-                    answered[gathered + i] = True
-                    far += not squares[i] <= enough
-                for i in range(place if far else 0):
-                    answered[gathered + i] = squares[i] <= enough or within(rows, row + i * dimension, dimension, most)
-                    far -= answered[gathered + i]
-                counts[5] += place - far
-                gathered += place
-            u += place
         while u < v or (u == v and done < begun):
             begin = begins[u] + done
             count = min(ends[u] - begin, held - place)
@@ -542,17 +464,19 @@ def gradient_loop(
             place, done = place + count, done + count
             if begin + count < ends[u]:
                 break
-            if add and gathered == len(out):  # rows leave as integers while in cache: they are never all in memory
-                run(add, (rows, gathered, dimension, around, answered, norm, unit, total, counts))
-                gathered = 0
             # The user ends here: w (s (sum / m + ridge part) - centre), with one rounding for each fused product.
             row, norm_squared = (gathered if add else u) * dimension, zero
-            weight, factor_of_all = user_weights[min(u, last_weight)], scale[min(u, last_scale)]
+            weight, own = user_weights[min(u, last_weight)], scale[min(u, last_scale)]
             # What is the same whatever a user's items are is computed again where it is not the last user's.
-            if done > 0 and not (weight == own_weight and factor_of_all == own_scale):
-                own_weight, own_scale = weight, factor_of_all
-                _share_of_all(shrink, centre, weight, factor_of_all, dimension, base)
-            share = alike(weight * factor_of_all / max(done, 1))
+            if done > 0 and not (weight == own_weight and own == own_scale):
+                own_weight, own_scale = weight, own
+                bent, less = alike(weight * own), alike(-weight)
+                for j in range(0, whole, WIDTH):
+                    keep(base, j, fused(bent, lanes(shrink, j), times(less, lanes(centre, j))))
+                if rest > 0:
+                    value = times(less, first_lanes(centre, whole, rest))
+                    keep(base, whole, fused(bent, first_lanes(shrink, whole, rest), value))
+            share = alike(weight * own / max(done, 1))
             # Without items a user answers zeros, not -centre: it did not take part.
             for j in range(0, whole if done > 0 else 0, WIDTH):
                 value = fused(lanes(flat, begin * dimension + j), factor, zero) if single else lanes(summed, j)
@@ -569,13 +493,141 @@ def gradient_loop(
                 keep_first(rows, row + whole, rest, value)
             if add:
                 # Whether all is finite and within bounds is seen from the norm alone, nearly always.
-                near = sum_of(norm_squared) <= enough or within(rows, row, dimension, most)
+                near = sum_of(norm_squared) <= min(most * most, 1e300) or within(rows, row, dimension, most)
                 answered[gathered] = done > 0 and near
                 counts[5] += answered[gathered]
                 gathered += 1
+                # Rows leave as integers while they are still in cache: they are never all in memory.
+                if gathered == len(out) or u == stop - 1:
+                    run(add, (rows, gathered, dimension, around, answered, norm, unit, total, counts))
+                    gathered = 0
             u, done = u + 1, 0
-    if add and gathered > 0:
+
+
+@user_loop(
+    intp, float64, _VECTOR, float64, _MATRIX, _VECTOR, _VECTOR, _VECTOR, _VECTOR, _VECTOR, _VECTOR,
+    writable(float64, 2),
+    intp, _VECTOR, float64, float64, float64, writable(int64, 1), writable(int64, 1), writable(int64, 1),
+)  # fmt: skip
+def single_item_loop(
+    features: Any,
+    labels: Any,
+    begins: Any,
+    ends: Any,
+    slope: int,
+    parameter: float,
+    shifts: Any,
+    spread: float,
+    points: Any,
+    weights: Any,
+    item_weights: Any,
+    shrink: Any,
+    scale: Any,
+    centre: Any,
+    user_weights: Any,
+    out: Any,
+    add: int,
+    around: Any,
+    norm: float,
+    unit: float,
+    most: float,
+    total: Any,
+    counts: Any,
+    reached: Any,
+    start: int,
+    stop: int,
+) -> None:
+    """Do what `gradient_loop` does with `add`, to the bit, as long as users have one item each: up to `reached`.
+
+    For one point, unweighted users and items, no smoothing, and rows below `SHORT`: four users are done side by side.
+    """
+    dimension = features.shape[1]
+    whole, rest, zero = dimension // WIDTH * WIDTH, dimension % WIDTH, alike(0.0)
+    flat, x, rows, base = features.reshape(-1), points[0], out.reshape(-1), aligned(1, dimension)[0]
+    predicted, answered = np.zeros(_BLOCK), np.zeros(len(out), np.bool_)
+    marks, slopes, squares, parameters = (
+        np.zeros(_BLOCK),
+        np.empty(_BLOCK),
+        np.empty(_BLOCK),
+        np.full(_BLOCK, parameter),
+    )
+    enough, weight, gathered, u = min(most * most, 1e300), alike(weights[0]), 0, start
+    for j in range(0, whole, WIDTH):
+        keep(base, j, fused(alike(1.0), lanes(shrink, j), times(alike(-1.0), lanes(centre, j))))
+    if rest > 0:
+        value = times(alike(-1.0), first_lanes(centre, whole, rest))
+        keep(base, whole, fused(alike(1.0), first_lanes(shrink, whole, rest), value))
+    while u < stop:
+        count, others = min(_BLOCK, len(out) // WIDTH * WIDTH, stop - u) // WIDTH * WIDTH, 0
+        for i in range(count):
+            others |= ends[u + i] - begins[u + i] - 1
+        if count == 0 or others != 0:
+            break
+        for i in range(0, count, WIDTH):
+            first, second = begins[u + i] * dimension, begins[u + i + 1] * dimension
+            third, fourth = begins[u + i + 2] * dimension, begins[u + i + 3] * dimension
+            a = b = c = d = zero
+            for j in range(0, whole, WIDTH):
+                at = lanes(x, j)
+                a, b = fused(lanes(flat, first + j), at, a), fused(lanes(flat, second + j), at, b)
+                c, d = fused(lanes(flat, third + j), at, c), fused(lanes(flat, fourth + j), at, d)
+            if rest > 0:
+                at = lanes(x, whole)
+                a = fused(first_lanes(flat, first + whole, rest), at, a)
+                b = fused(first_lanes(flat, second + whole, rest), at, b)
+                c = fused(first_lanes(flat, third + whole, rest), at, c)
+                d = fused(first_lanes(flat, fourth + whole, rest), at, d)
+            keep(predicted, i, sums_of(a, b, c, d))
+        for i in range(count):
+            marks[i] = labels[begins[u + i]]
+        for w in range(u + count, min(stop, u + 2 * count)):
+            if begins[w] != ends[w - 1]:  # neighbours the processor asks for by itself, and better
+                prefetch(labels, begins[w])
+                for j in range(0, dimension, LINE):
+                    prefetch(flat, begins[w] * dimension + j)
+        run(slope, (predicted, marks, parameters, slopes, (count + 7) // 8 * 8))
+        if gathered + count > len(out):
+            run(add, (rows, gathered, dimension, around, answered, norm, unit, total, counts))
+            gathered = 0
+        for i in range(0, count, WIDTH):
+            first, second = begins[u + i] * dimension, begins[u + i + 1] * dimension
+            third, fourth = begins[u + i + 2] * dimension, begins[u + i + 3] * dimension
+            into = (gathered + i) * dimension
+            to, up, on = into + dimension, into + 2 * dimension, into + 3 * dimension
+            # 0 · v is NaN where a prediction or a label is not finite, which a bounded slope may hide.
+            keep(slopes, i, fused(weight, lanes(slopes, i), times(zero, plus(lanes(predicted, i), lanes(marks, i)))))
+            e, f, g, h = alike(slopes[i]), alike(slopes[i + 1]), alike(slopes[i + 2]), alike(slopes[i + 3])
+            a = b = c = d = zero
+            for j in range(0, whole, WIDTH):
+                at = lanes(base, j)
+                p, q = fused(lanes(flat, first + j), e, zero), fused(lanes(flat, second + j), f, zero)
+                r, s = fused(lanes(flat, third + j), g, zero), fused(lanes(flat, fourth + j), h, zero)
+                p, q, r, s = plus(p, at), plus(q, at), plus(r, at), plus(s, at)
+                keep(rows, into + j, p)
+                keep(rows, to + j, q)
+                keep(rows, up + j, r)
+                keep(rows, on + j, s)
+                a, b, c, d = fused(p, p, a), fused(q, q, b), fused(r, r, c), fused(s, s, d)
+            if rest > 0:
+                at = lanes(base, whole)
+                p = plus(fused(first_lanes(flat, first + whole, rest), e, zero), at)
+                q = plus(fused(first_lanes(flat, second + whole, rest), f, zero), at)
+                r = plus(fused(first_lanes(flat, third + whole, rest), g, zero), at)
+                s = plus(fused(first_lanes(flat, fourth + whole, rest), h, zero), at)
+                keep_first(rows, into + whole, rest, p)
+                keep_first(rows, to + whole, rest, q)
+                keep_first(rows, up + whole, rest, r)
+                keep_first(rows, on + whole, rest, s)
+                a, b, c, d = fused(p, p, a), fused(q, q, b), fused(r, r, c), fused(s, s, d)
+            keep(squares, i, sums_of(a, b, c, d))
+        for i in range(count):
+            near = squares[i] <= enough or within(rows, (gathered + i) * dimension, dimension, most)
+            answered[gathered + i] = near
+            counts[5] += near
+        u, gathered = u + count, gathered + count
+    if gathered > 0:
         run(add, (rows, gathered, dimension, around, answered, norm, unit, total, counts))
+    reached[0] = u
 
 
 # Arguments of `gradient_loop` where rows are wanted, and not their sums.
@@ -597,16 +649,15 @@ def _losses(
     stop: int,
 ) -> None:
     predictions, block_labels, block_values = np.empty(_BLOCK), np.empty(_BLOCK), np.empty(_BLOCK)
-    parameters, places = np.full(_BLOCK, parameter), np.empty(_BLOCK, np.int64)
+    parameters = np.full(_BLOCK, parameter)
     flat = features.reshape(-1)
     for u in range(start, stop):
         begin, end, summed = begins[u], ends[u], 0.0
         for first in range(begin, end, _BLOCK):
             count = min(_BLOCK, end - first)
-            consecutive(first, count, places)
             for i in range(count):
                 block_labels[i] = labels[first + i]
-            predict(flat, places, count, features.shape[1], point, predictions)
+            predict(flat, first, count, features.shape[1], point, predictions, 0)
             run(value, (predictions, block_labels, parameters, block_values, count))
             if item_weights.size > 0:
                 for i in range(count):

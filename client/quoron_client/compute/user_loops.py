@@ -105,15 +105,8 @@ SHORT = 32  # numbers of a row below which more time goes into its one sum than 
 
 
 @helper
-def consecutive(first: int, count: int, places: Any) -> None:
-    """places[:count] = first, first + 1, ..."""
-    for i in range(count):
-        places[i] = first + i
-
-
-@helper
-def predict(flat: Any, places: Any, count: int, dimension: int, x: Any, out: Any) -> None:
-    """⟨row, x⟩ for the `count` rows at `places`, into out; x is padded with zeros.
+def predict(flat: Any, first: int, count: int, dimension: int, x: Any, out: Any, place: int) -> None:
+    """⟨row, x⟩ for `count` rows from `first` on, into out[place] and on; x is padded with zeros.
 
     Rows one after the other, as memory is read best; short ones four at a time, which changes no bit.
     """
@@ -123,8 +116,8 @@ def predict(flat: Any, places: Any, count: int, dimension: int, x: Any, out: Any
         fours, strides = count // 4 * 4, 0
     # Short rows: four side by side, whose four sums at the end are one shuffle.
     for i in range(0, fours, 4):
-        row, second = places[i] * dimension, places[i + 1] * dimension
-        third, fourth = places[i + 2] * dimension, places[i + 3] * dimension
+        row = (first + i) * dimension
+        second, third, fourth = row + dimension, row + 2 * dimension, row + 3 * dimension
         a = b = c = d = alike(0.0)
         for j in range(0, whole, WIDTH):
             at = lanes(x, j)
@@ -136,10 +129,10 @@ def predict(flat: Any, places: Any, count: int, dimension: int, x: Any, out: Any
             b = fused(first_lanes(flat, second + whole, rest), at, b)
             c = fused(first_lanes(flat, third + whole, rest), at, c)
             d = fused(first_lanes(flat, fourth + whole, rest), at, d)
-        keep(out, i, sums_of(a, b, c, d))
+        keep(out, place + i, sums_of(a, b, c, d))
     # Long rows: four sums of one row, as a sum waits for the last product of its own.
     for i in range(fours, count):
-        row = places[i] * dimension
+        row = (first + i) * dimension
         a = b = c = d = alike(0.0)
         for j in range(0, strides, STRIDE):
             a = fused(lanes(flat, row + j), lanes(x, j), a)
@@ -150,12 +143,12 @@ def predict(flat: Any, places: Any, count: int, dimension: int, x: Any, out: Any
             a = fused(lanes(flat, row + j), lanes(x, j), a)
         if rest > 0:
             a = fused(first_lanes(flat, row + whole, rest), lanes(x, whole), a)
-        out[i] = sum_of(plus(plus(a, b), plus(c, d)))
+        out[place + i] = sum_of(plus(plus(a, b), plus(c, d)))
 
 
 @helper
 def predict_both(
-    flat: Any, places: Any, count: int, dimension: int, x: Any, y: Any, out: Any, other: Any
+    flat: Any, first: int, count: int, dimension: int, x: Any, y: Any, out: Any, other: Any, place: int
 ) -> None:
     """Like `predict`, for two points: each row is read and widened once."""
     whole, rest = dimension // WIDTH * WIDTH, dimension % WIDTH
@@ -164,8 +157,8 @@ def predict_both(
         fours, strides = count // 4 * 4, 0
     # a to d are sums for the one point, e to h for the other; p and q are what both read.
     for i in range(0, fours, 4):
-        row, second = places[i] * dimension, places[i + 1] * dimension
-        third, fourth = places[i + 2] * dimension, places[i + 3] * dimension
+        row = (first + i) * dimension
+        second, third, fourth = row + dimension, row + 2 * dimension, row + 3 * dimension
         a = b = c = d = e = f = g = h = alike(0.0)
         for j in range(0, whole, WIDTH):
             at, to = lanes(x, j), lanes(y, j)
@@ -179,10 +172,10 @@ def predict_both(
             a, b, e, f = fused(p, at, a), fused(q, at, b), fused(p, to, e), fused(q, to, f)
             p, q = first_lanes(flat, third + whole, rest), first_lanes(flat, fourth + whole, rest)
             c, d, g, h = fused(p, at, c), fused(q, at, d), fused(p, to, g), fused(q, to, h)
-        keep(out, i, sums_of(a, b, c, d))
-        keep(other, i, sums_of(e, f, g, h))
+        keep(out, place + i, sums_of(a, b, c, d))
+        keep(other, place + i, sums_of(e, f, g, h))
     for i in range(fours, count):
-        row = places[i] * dimension
+        row = (first + i) * dimension
         a = b = c = d = e = f = g = h = alike(0.0)
         for j in range(0, strides, STRIDE):
             p, q = lanes(flat, row + j), lanes(flat, row + j + WIDTH)
@@ -197,8 +190,8 @@ def predict_both(
         if rest > 0:
             p = first_lanes(flat, row + whole, rest)
             a, e = fused(p, lanes(x, whole), a), fused(p, lanes(y, whole), e)
-        out[i] = sum_of(plus(plus(a, b), plus(c, d)))
-        other[i] = sum_of(plus(plus(e, f), plus(g, h)))
+        out[place + i] = sum_of(plus(plus(a, b), plus(c, d)))
+        other[place + i] = sum_of(plus(plus(e, f), plus(g, h)))
 
 
 @helper
