@@ -88,8 +88,9 @@ def _write(stored: wire.Value, name: str, value: Any) -> None:
     elif isinstance(value, str):
         stored.text = value
     elif isinstance(value, np.ndarray) and (code := value.dtype.str[1:]) in _DTYPES:
-        array = stored.array
-        array.dtype, array.data = _DTYPES[code], np.ascontiguousarray(value, f"<{code}").tobytes()
+        array, data = stored.array, np.ascontiguousarray(value, f"<{code}").tobytes()
+        # Zeros, which sums are that have not begun, are their shape alone.
+        array.dtype, array.data = _DTYPES[code], data if np.frombuffer(data, np.uint8).any() else b""
         array.shape.extend(value.shape)
     else:
         raise LedgerError(f"Expected an array or a plain value in field {name}, got {type(value).__name__}.")
@@ -105,6 +106,8 @@ def _python(value: wire.Value) -> Any:
     if array.dtype not in _DTYPES.values():
         raise OtherVersion(f"Expected a dtype in {sorted(_DTYPES.values())}, got {array.dtype!r}.")
     dtype = np.dtype(array.dtype)
+    if not array.data:
+        return np.zeros(tuple(array.shape), dtype)
     flat = np.frombuffer(array.data, dtype=dtype.newbyteorder("<")).astype(dtype)
     return flat.reshape(tuple(array.shape))
 

@@ -106,7 +106,8 @@ def digest(question: Question) -> str:
     """
     hashed = hashlib.blake2b(digest_size=16)
     for part in _parts(question.lasting):
-        hashed.update(len(part).to_bytes(8, "little") + part)
+        hashed.update(len(part).to_bytes(8, "little"))
+        hashed.update(part)
     return hashed.hexdigest()
 
 
@@ -476,6 +477,7 @@ def _seal(which: str, row: Mapping[str, Any]) -> str:
     hashed = hashlib.blake2b(digest_size=16, person=which.encode())
     for name in _SEALED[which]:
         value = row[name]
-        kind, data = ("b", bytes(value)) if isinstance(value, bytes | memoryview) else ("s", str(value).encode())
-        hashed.update(f"{kind}{len(data)} ".encode() + data)
+        kind, data = ("b", value) if isinstance(value, bytes | memoryview) else ("s", str(value).encode())
+        hashed.update(f"{kind}{len(data)} ".encode())
+        hashed.update(data)
     return hashed.hexdigest()
