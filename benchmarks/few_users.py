@@ -141,7 +141,7 @@ def beside(name: str, epsilon: float, seeds: int) -> Iterator[dict[str, Any]]:
     """A line for each algorithm that has a plan of at most MOST_GRADIENTS, and at last one for what `auto` takes."""
     lines = {}
     for algorithm, info in ALGORITHMS.items():
-        if info.trust_model == "none" or info.choosing.named_only:
+        if info.trust_model == "none":
             continue
         with suppress(QuoronError):
             if plan_for(name, algorithm, epsilon, {}).cost.gradient_evaluations <= MOST_GRADIENTS:

@@ -76,7 +76,7 @@ def made(which: str, problems: tuple[Made, ...]) -> Iterator[dict[str, Any]]:
         scene = setup(from_tree({"population": population, "domain": {"radius": 6.0}}), Path())
         for epsilon in (1.0, 4.0):
             for name, info in ALGORITHMS.items():
-                if info.trust_model == "none" or info.choosing.named_only or name in NEED_MORE:
+                if info.trust_model == "none" or name in NEED_MORE:
                     continue
                 with suppress(QuoronError):
                     plan = info.plan(scene.problem, Privacy(epsilon, 1e-6), None, "calibrated", 0)
@@ -98,7 +98,7 @@ def tables(which: str, named: tuple[tuple[str, int, int], ...]) -> Iterator[dict
         people = table(shape, users, columns, draw=int(which == "others"))
         for epsilon in (1.0, 4.0):
             for name, info in ALGORITHMS.items():
-                if info.trust_model == "none" or info.choosing.named_only or name in (*NEED_MORE, "whitened-tracking"):
+                if info.trust_model == "none" or name in (*NEED_MORE, "whitened-tracking"):
                     continue
                 with suppress(QuoronError):
                     plan = plan_of(people, name, epsilon)

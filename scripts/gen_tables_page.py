@@ -77,7 +77,6 @@ TABLES = (
         "excess; gradients",
         (
             Row("Group privacy", r"$1/(nm)+\sqrt{d}/(n\varepsilon)$; $nm$", "group-phased-sgd"),
-            Row("the same, with releases of every iterate", "", "group-dp-sgd"),
             Row("Levy et al. (2021)", r"$1/\sqrt{nm}+d/(n\sqrt{m\varepsilon})$; $n^3m/d$", "winsorised-erm"),
             Row(
                 "Bassily and Sun (2023)",

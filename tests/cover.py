@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 # Algorithms that between them ask every kind of question, which is all that an engine sees of them.
-EVERY_QUESTION = ("tracking-srgd", "whitened-tracking", "local-model", "outlier-iterates", "group-dp-sgd")
+EVERY_QUESTION = ("tracking-srgd", "whitened-tracking", "local-model", "outlier-iterates", "group-phased-sgd")
 
 
 def by_default(names: Iterable[Any], chosen: Collection[Any]) -> list[Any]:

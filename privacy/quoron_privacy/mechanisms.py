@@ -181,7 +181,7 @@ class Schedule:
         if not self.secret:
             return Pair.gaussian(math.sqrt(self.participations) * mu * (1 + 1e-15))
         if self.sampling == "poisson" and self.adjacency == "replace-one":  # there in both worlds, and moved apart
-            return Pair.items(self.rate, 1, self.rounds, 1 / mu, "replace-one")
+            return Pair.coins(self.rate, mu, self.rounds)
         return Pair.sampled(self.rate, mu, self.rounds, self.adjacency)
 
     def members(self, round_: int, noise: NoiseSource) -> Users:

@@ -35,7 +35,6 @@ class Kind(StrEnum):
     LARGEST_WEIGHT_PUBLIC = "largest-weight-public"
     CONTRACTING_LOSSES = "contracting-losses"  # from here on of users' losses and answers
     TRUE_GRADIENTS = "true-gradients"
-    SECRET_ITEMS = "secret-items"
     ABSENT_IS_OUTLIER = "absent-is-outlier"
     ABSENT_IS_ZERO_ROW = "absent-is-zero-row"
     ABSENT_IS_ZERO = "absent-is-zero"

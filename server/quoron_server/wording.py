@@ -65,7 +65,6 @@ TEXTS: Mapping[Kind, str] = MappingProxyType(
         Kind.CONTRACTING_LOSSES: "every conceivable user's loss is convex, smooth and Lipschitz with the plan's "
         "constants (clients clip features and scale losses)",
         Kind.TRUE_GRADIENTS: "clients compute true, unclipped gradients in float64",
-        Kind.SECRET_ITEMS: "which items a round uses stays secret",
         Kind.ABSENT_IS_OUTLIER: "a user who does not answer counts as an outlier in its own slot",
         Kind.ABSENT_IS_ZERO_ROW: "a user who does not answer counts as the zero row, and divisors stay as planned",
         Kind.ABSENT_IS_ZERO: "a user who does not answer counts as the zero vector, and the divisor stays {}",

@@ -5,7 +5,6 @@ from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
-from scipy.special import logsumexp
 from scipy.stats import binom
 
 from audits.harness import Audit, Labelled, case, changed, events, ratios
@@ -255,57 +254,6 @@ def group_audits():
         }
         | {
             "spread accounted as disjoint": case(plan=rescaled(plans["spread"], lambda phase: phase.sensitivity / mu)),
-        },
-    )
-
-    users, places, rate, rounds = 4, 3, 0.4, 2
-
-    def ratio(shown, z, other):
-        """ln of the likelihood with the own items at one end over that without them, or with them at the other end."""
-        j = np.arange(places + 1)
-        chances = binom.logpmf(j, places, rate)
-        laws = (logsumexp(chances - (shown[..., None] - side * j) ** 2 / (2 * z**2), axis=-1) for side in (1.0, other))
-        return np.subtract(*laws).sum(axis=1)
-
-    def sampled(name, other, factor=1.0):
-        """Transcripts run by run: what each round showed in units of an item's clip."""
-        options = {"rounds": rounds, "rate": rate, "clip_norm": 1.0, "step_size": 1.0}
-        plan = planned(name, problem(users, places), Privacy(epsilon, delta), 3, **options)
-        z = plan.parameters.multiplier * factor
-        plan = changed(plan, noise_scale=plan.parameters.noise_scale * factor)
-        algorithm, shown = ALGORITHMS[name].maker(plan), np.empty((1500, rounds))
-        for run in range(len(shown)):
-            noise, state, people = SeededNoise(run), algorithm.init(), Own(2, 1.0, HUGE)
-            while (question := algorithm.request(state, noise)) is not None:
-                after = algorithm.update(state, people.ask(question), noise).state
-                step = (state.iterate - after.iterate)[0] / algorithm.parameters.step_size
-                shown[run, state.round] = step * rate * users * places
-                state = after
-        return ratio(shown, z, other)
-
-    def alone(other, adjacency="replace-one", items=places):
-        """The mechanism alone, by many runs."""
-        z = subsampling.multiplier(rate, items, rounds, epsilon, delta, adjacency)
-        rng = np.random.default_rng(5)
-        chosen = rng.binomial(places, rate, (200_000, rounds))
-        return ratio(chosen + z * rng.standard_normal(chosen.shape), z, other)
-
-    named = {"group-dp-sgd": -1.0, "group-dp-sgd-zero-out": 0.0}
-    yield Audit(
-        "sampled items",
-        delta,
-        ratios(sampled, epsilon=epsilon),
-        {name: case(name=name, other=other) for name, other in named.items()},
-        {f"half of the noise, {name}": case(name=name, other=other, factor=0.5) for name, other in named.items()},
-    )
-    yield Audit(
-        "the account of sampled items",
-        delta,
-        ratios(alone, epsilon=epsilon),
-        {"replace-one": case(other=-1.0, least=0.8), "zero-out": case(other=0.0, adjacency="zero-out", least=0.8)},
-        {
-            "an absence for a replacement": case(other=-1.0, adjacency="zero-out"),
-            "an item for a user": case(other=-1.0, items=1),
         },
     )
 

@@ -18,7 +18,6 @@ from quoron_server.algorithms.localised.median import CoordinateMedianParameters
 from quoron_server.algorithms.localised.method import GroupedParameters, LocalisedSGD, PhasedParameters
 from quoron_server.algorithms.mean.method import MeanSGD
 from quoron_server.algorithms.min_cohort import WithMinCohort
-from quoron_server.algorithms.noisy.group_dp_sgd import GroupSGD
 from quoron_server.algorithms.noisy.method import NoisySGD
 from quoron_server.algorithms.one_epoch.method import OneEpoch
 from quoron_server.algorithms.one_round.method import OneRoundLeastSquares
@@ -72,8 +71,6 @@ def edges(algorithm: Algorithm[Any], state: Any, honest: np.ndarray) -> Edges:
         return Edges(zero, (p.moment_norm,))
     if isinstance(algorithm, MeanSGD | LocalModel):
         return Edges(state.centre, (state.radius, p.half_width or state.radius))
-    if isinstance(algorithm, GroupSGD):
-        return Edges(zero, (p.items * p.clip_norm, p.clip_norm))
     if isinstance(algorithm, LocalisedSGD) and isinstance(p, PhasedParameters | GroupedParameters):
         longest = algorithm.plan.problem.lipschitz
         return Edges(zero, (longest, longest * (1 + 1e-6)))

@@ -83,8 +83,6 @@ SMALL: dict[str, dict[str, object]] = {  # options that keep the runs short
     "group-phased-sgd": {"rounds": 9, "phases": 3},
     "group-phased-sgd/two": {"rounds": 2, "phases": 2},  # of one step each, which nothing contracts
     "group-phased-sgd/disjoint": {"layout": "disjoint", "rounds": 8, "phases": 2, "questions": 2},
-    "group-dp-sgd": {"rounds": 5, "rate": 0.9},  # so high that some users have all their items chosen
-    "group-dp-sgd-zero-out": {"rounds": 5, "rate": 0.9},
     "filtered-sgd/linf": {"norm": "linf"},
     "median-sgd": {"rounds": 6, "step_size": 0.2},
     "median-sgd/trimmed": {"rounds": 6, "step_size": 0.2, "trim_rate": 0.3},

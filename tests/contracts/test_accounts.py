@@ -27,16 +27,12 @@ PLANS: dict[str, dict[str, Any]] = {
     "recentred-sgd": {**FORTY, "sampling": "uniform"},
     "recentred-sgd/replaced": FORTY,
     "accelerated-erm": SMALL["accelerated-erm/clip"],
-    "group-dp-sgd": FORTY,
-    "group-dp-sgd-zero-out": FORTY,
 }
 FIRST: tuple[tuple[ModuleType, str], ...] = (
     (subsampling, "wor_epsilon"),
     (subsampling, "wor_round_mu"),
     (subsampling, "poisson_epsilon"),
     (subsampling, "poisson_round_mu"),
-    (subsampling, "epsilon"),
-    (subsampling, "multiplier"),
 )
 
 
@@ -142,21 +138,6 @@ REPLACED = COINS | {
     "one side of the profile": (composition, "_law", one_sided),
     "no tail": (composition, "_law", without_tail),
 }  # fmt: skip
-ITEMS = {
-    "a third of the rate in the profile": (
-        subsampling, "profile", lambda was: bent(was, lambda q, *others: (q / 3, *others))
-    ),
-    "nine tenths of the shift": (
-        subsampling, "_delta", lambda was: bent(was, lambda q, m, t, z, *o: (q, m, t, z / 0.9, *o))
-    ),
-    "one round fewer": (subsampling, "_one_way", lambda was: bent(was, lambda q, m, t, *o: (q, m, t - 1, *o))),
-    "one item fewer": (subsampling, "_shifts", lambda was: bent(was, lambda q, m: (q, m - 1))),
-    "twice δ": (composition, "largest", twice),
-    "losses rounded down on a coarse lattice": (
-        subsampling, "profile",
-        lambda was: lambda q, m, z, a, epsilons, **way: was(q, m, z, a, epsilons + 0.01, **way),
-    ),
-}  # fmt: skip
 MISTAKES = (
     [pytest.param("dp-sgd-wor", *COHORT[name], id=f"dp-sgd-wor, {name}") for name in COHORT]
     + [pytest.param("dp-sgd-poisson", *COINS[name], id=f"dp-sgd-poisson, {name}") for name in COINS]
@@ -168,22 +149,8 @@ MISTAKES = (
     ]
     + [pytest.param("dp-sgd-poisson/replaced", *REPLACED[name], id=f"replaced, {name}") for name in REPLACED]
     + [
-        pytest.param(each, *ITEMS[name], id=f"{each}, {name}")
-        for each in ("group-dp-sgd", "group-dp-sgd-zero-out")
-        for name in ITEMS
-    ]
-    + [
         pytest.param(each, *COHORT["a third of the rate in the profile"], id=f"{each}, a third of the rate")
         for each in ("recentred-sgd", "accelerated-erm")
-    ]
-    + [
-        pytest.param(
-            "group-dp-sgd",
-            subsampling,
-            "_one_way",
-            lambda was: bent(was, lambda q, m, t, z, e, d, a, way: (q, m, t, z, e, d, "zero-out", way)),
-            id="group-dp-sgd, absences in place of replacements",
-        )
     ]
 )
 

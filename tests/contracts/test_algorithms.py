@@ -32,8 +32,6 @@ every_algorithm = pytest.mark.parametrize("name", [*ALGORITHMS, *TWO_SERVERS])
 COINS = (
     "dp-sgd-wor",
     "dp-sgd-poisson",
-    "group-dp-sgd",
-    "group-dp-sgd-zero-out",
     "mean-sgd",
     "recentred-sgd",
     "accelerated-erm",

@@ -30,8 +30,6 @@ SECRET = {  # algorithms that may sample, whatever their options; each has a pla
     "mean-sgd",
     "recentred-sgd",
     "accelerated-erm",
-    "group-dp-sgd",
-    "group-dp-sgd-zero-out",
 }
 every_plan = pytest.mark.parametrize("name", EVERY)
 min_cohorts = pytest.mark.parametrize("privacy", [PRIVACY, MIN_COHORT], ids=["alone", "min_cohort"])
@@ -165,9 +163,7 @@ def test_an_assumption_says_all_that_its_text_asks_for(of: tuple[str | float, ..
         Assumption(Kind.EARLY_ENDS, (*of, 1))
 
 
-@pytest.mark.parametrize(
-    "name", ["dp-sgd-wor", "dp-sgd-poisson", "mean-sgd", "recentred-sgd", "group-dp-sgd", "group-dp-sgd-zero-out"]
-)
+@pytest.mark.parametrize("name", ["dp-sgd-wor", "dp-sgd-poisson", "mean-sgd", "recentred-sgd"])
 def test_where_everybody_is_asked_for_everything_nothing_is_secret(name: str) -> None:
     info = ALGORITHMS[name]
     plan = info.plan(PROBLEM, PRIVACY, info.options(rounds=5, rate=1.0), "calibrated", 7)

@@ -30,14 +30,13 @@ INEXPRESSIBLE = (
     "accelerated-erm",
     "outlier-gd",
     "local-model",
-    "group-dp-sgd",
 )
 NOISE = ("noise_scale", "release_scale", "pilot_scale", "length_scale", "moment_scale", "scale", "sensitivity")
 
 
 def expressible() -> list[Any]:
     """All plans that dp-accounting's exact accountant understands, with and without a minimum cohort."""
-    names = [*GAUSSIAN, "tracking-srgd/independent", "dp-sgd-poisson"]  # of mixtures: test_group_dp_sgd
+    names = [*GAUSSIAN, "tracking-srgd/independent", "dp-sgd-poisson"]
     plans = [pytest.param(lambda name=name: make_plan(name), id=name) for name in names]
     plans += [
         pytest.param(
@@ -244,7 +243,6 @@ def test_with_a_min_cohort_what_others_find_is_about_the_promise(
     ("name", "relation"),
     [
         ("dp-sgd-wor/adaptive", NeighboringRelation.REPLACE_ONE),  # fixed-size cohorts have an event of their own
-        ("group-dp-sgd-zero-out", NeighboringRelation.ADD_OR_REMOVE_ONE),
     ],
 )
 def test_decisions_that_are_added_to_a_run_lose_what_randomised_response_does(name: str, relation: Any) -> None:
@@ -273,5 +271,4 @@ def test_what_is_not_private_or_not_proved_is_not_called_private() -> None:
 
 def test_every_algorithm_is_here() -> None:
     named = {name.partition("/")[0] for name in (*GAUSSIAN, *EVERYBODY, *FIXED_SIZE, *INEXPRESSIBLE)}
-    elsewhere = {"sgd", "group-dp-sgd-zero-out"}  # tests/privacy/test_subsampling.py: theirs takes minutes
-    assert named | elsewhere == set(ALGORITHMS)
+    assert named | {"sgd"} == set(ALGORITHMS)

@@ -159,7 +159,6 @@ MUTANTS: dict[str, tuple[Any, Any, tuple[str, ...]]] = {
     "gdp.mu_for": (gdp.mu_for, times(1.1), ("tracking-srgd", "whitened-tracking", "winsorised-erm", "phased-sgd")),
     "gdp.compose": (gdp.compose, times(0.9), ("winsorised-erm", "winsorised-erm/zero-out")),
     "subsampling.wor_round_mu": (subsampling.wor_round_mu, times(1.1), ("accelerated-erm/clip", "dp-sgd-wor")),
-    "item_sampling.multiplier": (subsampling.multiplier, times(0.9), ("group-dp-sgd", "group-dp-sgd-zero-out")),
     "GaussianNoise.for_mu": (
         (GaussianNoise, "for_mu"),
         quieter,

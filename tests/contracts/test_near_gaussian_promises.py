@@ -18,7 +18,6 @@ from quoron_privacy.errors import VerificationError
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.accelerated_erm.method import AcceleratedERMParameters
 from quoron_server.algorithms.mean.method import MeanSGDParameters
-from quoron_server.algorithms.noisy.group_dp_sgd import GroupSGDParameters
 from quoron_server.algorithms.noisy.method import NoisySGDParameters
 from quoron_server.plan import Privacy, RunPlan
 from quoron_server.runs import charge_of
@@ -28,8 +27,6 @@ OPTIONS = {
     "dp-sgd-wor": {"rounds": 100, "rate": 0.05},
     "dp-sgd-poisson": {"rounds": 100, "rate": 0.05},
     "recentred-sgd": {"rounds": 100, "rate": 0.05},
-    "group-dp-sgd": {"rounds": 100, "rate": 0.03},
-    "group-dp-sgd-zero-out": {"rounds": 100, "rate": 0.03},
     "accelerated-erm": {"test": "clip", "rounds": 20, "cohort": 40},
 }
 OTHERS = tuple(name for name in ALGORITHMS if name not in OPTIONS)
@@ -45,10 +42,8 @@ def planned(name: str, privacy: Privacy = PRIVACY) -> RunPlan:
 def known(plan: RunPlan) -> list[tuple[float, float]]:
     """(ε, δ) of replacing one user, by the account that finds noise, which the lifetime does not ask."""
     p, n = plan.parameters, plan.problem.users
-    if isinstance(p, GroupSGDParameters):
-        epsilon = partial(subsampling.epsilon, p.rate, p.items, p.rounds, p.multiplier, adjacency="replace-one")
-    elif isinstance(p, NoisySGDParameters) and p.poisson_sampling:
-        epsilon = partial(subsampling.epsilon, p.cohort_size / n, 1, p.rounds, 1 / p.round_mu, adjacency="replace-one")
+    if isinstance(p, NoisySGDParameters) and p.poisson_sampling:
+        epsilon = partial(subsampling.poisson_epsilon, p.cohort_size / n, p.rounds, p.round_mu, adjacency="replace-one")
     elif isinstance(p, AcceleratedERMParameters):
         kinds = {(each.cohort_size / (each.users - 1), each.rounds, each.accounting.round_mu) for each in p.phases}
         epsilon = lambda delta: max(subsampling.wor_epsilon(*each, delta) for each in kinds)  # noqa: E731

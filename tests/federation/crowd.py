@@ -43,8 +43,6 @@ FEW: dict[str, tuple[int, dict[str, object]]] = {
     "outlier-iterates": (100, {"rounds": 6, "phases": 2}),
     "phased-sgd": (20, {"cohort_size": 2}),
     "group-phased-sgd": (20, {"rounds": 4, "phases": 2}),
-    "group-dp-sgd": (20, {"rounds": 3, "rate": 0.3}),
-    "group-dp-sgd-zero-out": (20, {"rounds": 3, "rate": 0.3}),
     "one-pass-dp-sgd": (20, {"rounds": 6}),
     "accelerated-srgd": (20, {"rounds": 6}),
     "srgd": (20, {"rounds": 5}),

@@ -240,9 +240,7 @@ async def test_the_end_of_a_run_is_told_on_the_schedule_and_once(tmp_path: Path)
         assert [event["kind"] for event in feed._events[-2:]] == ["round", "ended"]
 
 
-@pytest.mark.parametrize(
-    "name", ["dp-sgd-wor", "dp-sgd-poisson", "recentred-sgd", "group-dp-sgd", "group-dp-sgd-zero-out"]
-)
+@pytest.mark.parametrize("name", ["dp-sgd-wor", "dp-sgd-poisson", "recentred-sgd"])
 def test_early_ends_are_refused_where_the_promise_rests_on_secret_cohorts(name: str) -> None:
     secret = {"simulation": False, "simulation_seed": None}
     wanted = specification(name, **secret)

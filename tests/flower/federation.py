@@ -32,8 +32,6 @@ SMALL: dict[str, dict[str, Any]] = {
     "dp-ftrl": {"rounds": 2, "reserve": 1},
     "dp-sgd-poisson": {"rounds": 2, "rate": 0.5},
     "dp-sgd-wor": {"rounds": 2, "rate": 0.6},
-    "group-dp-sgd": {"rounds": 2, "rate": 0.3},
-    "group-dp-sgd-zero-out": {"rounds": 2, "rate": 0.3},
     "group-phased-sgd": {"rounds": 2, "phases": 2},
     "mean-sgd": {"rounds": 2, "rate": 0.6, "estimator": "clip"},
     "recentred-sgd": {"rounds": 2, "rate": 0.6, "sampling": "uniform"},

@@ -25,7 +25,7 @@ from quoron_server.storage.ledger import Ledger
 
 NODES = 20
 # Between them every kind of question.
-QUICK = ("tracking-srgd", "whitened-tracking", "local-model", "outlier-iterates", "group-dp-sgd")
+QUICK = ("tracking-srgd", "whitened-tracking", "local-model", "outlier-iterates", "group-phased-sgd")
 some = pytest.mark.parametrize(
     "name", ["tracking-srgd", *(pytest.param(each, marks=pytest.mark.slow) for each in FEW if each != "tracking-srgd")]
 )

@@ -12,7 +12,7 @@ import numpy as np
 
 from golden.plain import plain
 from quoron_privacy import local
-from quoron_privacy.accounts import exports, gdp, lifetime, stages, subsampling
+from quoron_privacy.accounts import exports, gdp, lifetime, subsampling
 from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.counts import data_quality, held_out, min_cohort, private_bounds
 from quoron_privacy.counts.spread import Spread, count_of, mean_of, needed, quantile_of, thirds
@@ -65,7 +65,7 @@ def _pairs() -> Mapping[str, Pair]:
         "gaussian": gaussian,
         "sampled, replaced": sampled_,
         "sampled, there or not": Pair.sampled(0.3, 0.5, 4, "zero-out"),
-        "items": Pair.items(0.2, 5, 3, 2.0, "replace-one"),
+        "coins, one user replaced": Pair.coins(0.2, 0.5, 3),
         "a choice": Pair.response(0.5),
         "approximate": Pair.approximate(0.5, 1e-7),
         "sampled often": Pair.sampled(0.1, 0.3, 300, "replace-one"),
@@ -239,9 +239,6 @@ MECHANISMS: Mapping[str, Callable[[], Any]] = {
         [subsampling.wor_epsilon(rate, 10, 0.8, 1e-6) for rate in (0.01, 0.5, 1.0)],
         [subsampling.wor_round_mu(rate, 10, 1.0, 1e-6) for rate in (0.01, 0.5, 1.0)],
         [subsampling.poisson_epsilon(0.1, 10, 0.8, 1e-6, kind) for kind in ADJACENCIES],
-        [subsampling.ranking_mu(0.2, 5, 3, 2.0, kind) for kind in ADJACENCIES],
-        [subsampling.ranking_multiplier(0.2, 5, 3, 0.7, kind) for kind in ADJACENCIES],
-        [stages.binomial(40, rate) for rate in (0.02, 0.6)],
     ],
     **{f"pair, {name}": (lambda pair=pair: _account(pair)) for name, pair in _pairs().items()},
     **{f"lattice, {name}": (lambda name=name: _lattice(_pairs()[name])) for name in LATTICES},

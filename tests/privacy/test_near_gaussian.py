@@ -78,7 +78,7 @@ def test_rounds_on_secret_samples_are_no_worse_than_is_said_and_hardly_better(ki
     delta = {
         "replaced": Pair.sampled(rate, mu, rounds, "replace-one"),
         "absent": Pair.sampled(rate, mu, rounds, "zero-out"),
-        "items": Pair.items(rate, 1, rounds, 1 / mu, "replace-one"),
+        "items": Pair.coins(rate, mu, rounds),
     }[kind].delta
     if rounds == 2:
         p, q = np.outer(p, p).ravel(), np.outer(q, q).ravel()

@@ -6,7 +6,7 @@ import mpmath
 import numpy as np
 import pytest
 
-from privacy.test_second_account import ITEMS, exact_gaussian, expected
+from privacy.test_second_account import exact_gaussian, expected
 from quoron_privacy.accounts import exports, gdp, losses
 from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.errors import ConfigError
@@ -20,12 +20,8 @@ def of_two_rounds() -> list[tuple[Pair, float]]:
     """What `expected` has gone through cell by cell, and the ε."""
     cohorts = [(Pair.sampled(rate, mu, 2, "replace-one"), epsilon) for rate, mu, epsilon in COHORTS]
     coins = [(Pair.sampled(rate, mu, 2, "zero-out"), epsilon) for rate, mu, epsilon in COHORTS]
-    items = [
-        (Pair.items(rate, most, 2, z, adjacency), epsilon)
-        for adjacency in ("zero-out", "replace-one")
-        for rate, most, z, epsilon in ITEMS
-    ]
-    return [*cohorts, *coins, *items]
+    moved = [(Pair.coins(rate, mu, 2), epsilon) for rate, mu, epsilon in COHORTS]
+    return [*cohorts, *coins, *moved]
 
 
 def test_two_rounds_are_what_all_pairs_of_cells_say_from_above_and_from_below() -> None:

@@ -55,9 +55,8 @@ def estimates(**given: object) -> EstimatedBounds:
     return EstimatedBounds.calibrate(**(sizes | given))  # type: ignore[arg-type]
 
 
-def items(**given: object) -> float:
-    usual = {"rate": 0.1, "items": 4, "rounds": 2, "z": 3.0, "delta": 1e-6, "adjacency": "zero-out"}
-    return subsampling.epsilon(**(usual | given))  # type: ignore[arg-type]
+def coins(**given: object) -> float:
+    return subsampling.poisson_epsilon(**({"rate": 0.1, "rounds": 2, "mu": 0.3, "delta": 1e-6} | given))  # type: ignore[arg-type]
 
 
 def robust(**given: object) -> robust_mean.RobustMean:
@@ -96,7 +95,7 @@ CONFIG: list[tuple[str, Callable[[], object]]] = [
     ("rate", lambda: Pair.sampled(1.2, 0.1, 3, "zero-out")),
     ("rounds", lambda: Pair.sampled(0.2, 0.1, 0, "zero-out")),
     ("adjacency", lambda: Pair.sampled(0.2, 0.1, 3, "none")),
-    ("most", lambda: Pair.items(0.2, 0, 3, 1.0, "zero-out")),
+    ("mu", lambda: Pair.coins(0.2, 0.0, 3)),
     ("mu", lambda: Pair.gaussian(0.0)),
     ("epsilon", lambda: Pair.response(-1.0)),
     ("epsilon", lambda: Pair.gaussian(0.1).delta(-0.1)),
@@ -108,10 +107,8 @@ CONFIG: list[tuple[str, Callable[[], object]]] = [
     ("Expected rate", lambda: subsampling.wor_epsilon(1.2, 10, 0.1, 1e-6)),
     ("Expected rounds", lambda: subsampling.wor_epsilon(0.1, 0, 0.1, 1e-6)),
     ("Expected delta", lambda: subsampling.wor_epsilon(0.1, 10, 0.1, 0.0)),
-    ("rate in", lambda: items(rate=1.5)),
-    ("delta", lambda: items(delta=0.0)),
-    ("items", lambda: items(items=0)),
-    ("adjacency", lambda: items(adjacency="add")),
+    ("rate in", lambda: coins(rate=1.5)),
+    ("delta", lambda: coins(delta=0.0)),
     ("min_cohort_epsilon=1 of epsilon=1", lambda: min_cohort.rest(1.0, 1e-6, 1.0)),
     *several("Expected", estimates, {"users": 0}, {"columns": -1}, {"names": 1.5}, {"share": 1.1}),
     ("Expected", lambda: estimates(columns=0, names=0)),

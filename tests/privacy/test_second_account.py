@@ -4,16 +4,16 @@ import ast
 import inspect
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 
 import mpmath
 import numpy as np
 import pytest
-from scipy.stats import binom, norm
+from scipy.stats import norm
 
 from quoron_privacy.accounts import losses, pair, sensitivity_recount, stages, subsampling
 from quoron_privacy.accounts.pair import Pair
-from quoron_privacy.release import Adjacency
 
 SECOND = (pair, losses, stages, losses, losses, losses, sensitivity_recount)
 # (rate, rounds, μ per round) at δ = 1e-6: ε from an independent implementation
@@ -34,8 +34,8 @@ def absent(rate: float, rounds: int, mu: float, epsilon: float, delta: float) ->
     return Pair.sampled(rate, mu, rounds, "zero-out").delta(epsilon, delta)
 
 
-def of_items(rate: float, most: int, rounds: int, z: float, epsilon: float, delta: float, how: Adjacency) -> float:
-    return Pair.items(rate, most, rounds, z, how).delta(epsilon, delta)
+def moved(rate: float, rounds: int, mu: float, epsilon: float, delta: float) -> float:
+    return Pair.coins(rate, mu, rounds).delta(epsilon, delta)
 
 
 def mixture(chances: np.ndarray, shifts: np.ndarray, edges: np.ndarray) -> np.ndarray:
@@ -57,41 +57,28 @@ def fixed_size(rate: float, mu: float, cells: int = 800) -> tuple[np.ndarray, np
     return np.concatenate([p, q, [rest]]), np.concatenate([q, p, [rest]])
 
 
-def sampled_items(rate: float, items: int, z: float, adjacency: str) -> tuple[np.ndarray, np.ndarray]:
-    numbers = np.arange(items + 1)
-    chances = binom.pmf(numbers, items, rate)
-    edges = np.concatenate([[-np.inf], np.linspace(-items / z - 9, items / z + 9, 1600), [np.inf]])
-    other = (chances, -numbers / z) if adjacency == "replace-one" else (np.ones(1), np.zeros(1))
-    return mixture(chances, numbers / z, edges), mixture(*other, edges)
+def by_coins(rate: float, mu: float, other: float) -> tuple[np.ndarray, np.ndarray]:
+    """A release of a cohort by coins: a member adds μ in one world, and `other` in the other."""
+    chances = np.array([1 - rate, rate])
+    edges = np.concatenate([[-np.inf], np.linspace(-mu - 9, mu + 9, 1600), [np.inf]])
+    return mixture(chances, np.array([0.0, mu]), edges), mixture(chances, np.array([0.0, other]), edges)
 
 
 COHORTS = ((0.1, 1.0, 0.5), (0.4, 0.7, 1.0), (0.02, 2.5, 2.0))  # rate, μ, ε
-ITEMS = ((0.1, 4, 1.5, 1.0), (0.9, 3, 2.0, 2.5))  # rate, items, z, ε
-ADJACENCIES: tuple[Adjacency, ...] = ("zero-out", "replace-one")
 
 
 @cache
 def expected() -> tuple[float, ...]:
     """δ of two rounds of all of these by all pairs of cells, as `found` says them."""
     pairs = [(fixed_size(rate, mu), epsilon) for rate, mu, epsilon in COHORTS]
-    pairs += [(sampled_items(rate, 1, 1 / mu, "zero-out"), epsilon) for rate, mu, epsilon in COHORTS]
-    pairs += [
-        (sampled_items(rate, items, z, adjacency), epsilon)
-        for adjacency in ADJACENCIES
-        for rate, items, z, epsilon in ITEMS
-    ]
+    pairs += [(by_coins(rate, mu, 0.0), epsilon) for rate, mu, epsilon in COHORTS]
+    pairs += [(by_coins(rate, mu, -mu), epsilon) for rate, mu, epsilon in COHORTS]
     return tuple(max(of_two(p, q, epsilon), of_two(q, p, epsilon)) for (p, q), epsilon in pairs)
 
 
 def found() -> list[float]:
     """The same by the second account."""
-    cohorts = [replaced(rate, 2, mu, epsilon, 1e-4) for rate, mu, epsilon in COHORTS]
-    coins = [absent(rate, 2, mu, epsilon, 1e-4) for rate, mu, epsilon in COHORTS]
-    return [*cohorts, *coins] + [
-        of_items(rate, items, 2, z, epsilon, 1e-4, adjacency)
-        for adjacency in ADJACENCIES
-        for rate, items, z, epsilon in ITEMS
-    ]
+    return [each(rate, 2, mu, epsilon, 1e-4) for each in (replaced, absent, moved) for rate, mu, epsilon in COHORTS]
 
 
 def brute_force_agrees() -> bool:
@@ -135,8 +122,6 @@ def forget() -> None:
         subsampling.wor_round_mu,
         subsampling.poisson_epsilon,
         subsampling.poisson_round_mu,
-        subsampling.epsilon,
-        subsampling.multiplier,
     ):
         remembered.cache_clear()
 
@@ -162,10 +147,10 @@ def test_tails_are_as_exact_as_is_said_of_them() -> None:
 
 # What somebody could get wrong in the second account: name -> (module, function, what it becomes, given what it was).
 WRONG = {
-    "a third of the rate of items": (
-        stages, "binomial", lambda was: lambda most, rate: was(most, rate / 3)
+    "a third of the rate": (
+        losses, "laws", lambda was: lambda stage: was(replace(stage, rate=stage.rate / 3))
     ),
-    "one order": (losses, "_both_ways", lambda was: lambda own, lost=0.0: (was(own, lost)[1],) * 2),
+    "one order": (losses, "_both_ways", lambda was: lambda own: (was(own)[1],) * 2),
     "one round fewer": (losses, "_raised", lambda was: lambda values, exponent: was(values, exponent - 1)),
     "half of δ": (losses, "most", lambda was: lambda *given: was(*given) / 2),
     "all of a cell at its lower end": (
@@ -239,21 +224,18 @@ def drawn(seed: int, count: int) -> Iterator[tuple[float, int, float, float]]:
 @pytest.mark.parametrize("count", [2, pytest.param(100, marks=pytest.mark.slow)])
 def test_noise_that_the_first_account_finds_is_worth_its_epsilon_to_the_second(count: int) -> None:
     """No δ beyond what is promised at ε, and more than that at 0.99 ε."""
-    for index, (rate, rounds, epsilon, delta) in enumerate(drawn(1, count)):
+    for rate, rounds, epsilon, delta in drawn(1, count):
         wor = subsampling.wor_round_mu(rate, rounds, epsilon, delta)
         coins = subsampling.poisson_round_mu(rate, rounds, epsilon, delta, "zero-out")
-        present = 1 / subsampling.poisson_round_mu(rate, rounds, epsilon, delta, "replace-one")
-        items, adjacency = 1 + 7 * (index % 13), ADJACENCIES[index % 2]
-        z = subsampling.multiplier(rate, items, rounds, epsilon, delta, adjacency)
+        present = subsampling.poisson_round_mu(rate, rounds, epsilon, delta, "replace-one")
         for share in (1.0, 0.99):
             at = share * epsilon
             found = (
                 replaced(rate, rounds, wor, at, delta),
                 absent(rate, rounds, coins, at, delta),
-                of_items(rate, 1, rounds, present, at, delta, "replace-one"),
-                of_items(rate, items, rounds, z, at, delta, adjacency),
+                moved(rate, rounds, present, at, delta),
             )
-            case = found, rate, rounds, epsilon, delta, items, adjacency
+            case = found, rate, rounds, epsilon, delta
             assert max(found) <= delta * (1 + 1e-9) if share == 1 else min(found) > delta, case
 
 

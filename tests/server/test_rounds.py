@@ -340,7 +340,7 @@ def interrupted(name, path, stops):
     return asked, prefixes, totals
 
 
-@pytest.mark.parametrize("name", [NAME, "dp-sgd-wor", "dp-sgd-poisson", "group-dp-sgd", "recentred-sgd"])
+@pytest.mark.parametrize("name", [NAME, "dp-sgd-wor", "dp-sgd-poisson", "recentred-sgd"])
 def test_a_round_that_is_asked_again_keeps_a_public_cohort_and_draws_a_secret_one_anew(name, tmp_path):
     cost = make(name).plan.cost
     asked, prefixes, totals = interrupted(name, tmp_path / "books.sqlite", [1, 1, 1])

@@ -144,7 +144,7 @@ def test_what_is_bought_and_what_a_look_sees_is_of_the_trained_users_alone(peopl
     assert charges(ledger) == [4.0]
 
 
-@pytest.mark.parametrize("name", ["one-pass-dp-sgd", "dp-sgd-wor", "group-dp-sgd", "outlier-iterates", "local-model"])
+@pytest.mark.parametrize("name", ["one-pass-dp-sgd", "dp-sgd-wor", "outlier-iterates", "local-model"])
 def test_a_plan_with_held_out_users_costs_what_the_worse_of_both_parts_does(name, people, ledger):
     planned = quoron.train(people, **COLUMNS | {"epsilon": 4.0, "algorithm": name}, holdout=0.2, dry_run=True).plan
     info = ALGORITHMS[name]

@@ -73,7 +73,7 @@ def test_a_budget_of_rounds_is_planned_exactly_and_verified(name: str, rounds: i
         ALGORITHMS[name].verify(plan)
 
 
-@pytest.mark.parametrize("name", [name for name in taking_rounds() if not ALGORITHMS[name].choosing.named_only])
+@pytest.mark.parametrize("name", taking_rounds())
 def test_every_algorithm_keeps_a_limit_on_rounds_and_more_rounds_never_leave_more(name: str) -> None:
     chosen = [*MANY, f"algorithm.name={name}"]
     if ALGORITHMS[name].promises.adjacency == ("zero-out",):

@@ -20,8 +20,7 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from quoron_privacy.accounts import stages
-from quoron_privacy.accounts.stages import Items, Response, Sampled, Stage
+from quoron_privacy.accounts.stages import Coins, Response, Sampled, Stage
 from quoron_privacy.errors import positive
 
 Vector = NDArray[np.float64]
@@ -58,13 +57,11 @@ _NOBODY = np.ones(1), np.zeros(1)
 class Mixtures:
     """Two mixtures of unit Gaussians on the line, the left one nowhere to the left of the right one.
 
-    Their loss, the logarithm of left over right, does not fall with x. `lost` of the left law is not in the mixture and
-    counts as infinite loss; what lacks of the right law makes losses larger.
+    Their loss, the logarithm of left over right, does not fall with x.
     """
 
     left: tuple[Vector, Vector]  # chances, shifts
     right: tuple[Vector, Vector]
-    lost: float = 0.0
     folded: bool = False  # the losses above 0 of both laws, their mirror images, and what is left over at 0
 
     @property
@@ -144,7 +141,7 @@ def once(pair: Mixtures, epsilon: float) -> tuple[float, float]:
     """Return δ at ε >= 0 of a release, never above, never below the truth: left less e^ε right, for losses above."""
     x, known = table(pair, 12.0)
     if epsilon >= known[-1]:
-        most = float(masses(pair.left, np.array([x[-1], np.inf]))[0][0]) + pair.lost + 1e-300
+        most = float(masses(pair.left, np.array([x[-1], np.inf]))[0][0]) + 1e-300
         return 0.0, min(1.0, most)
     at, off = where(pair, np.array([epsilon]), x, known)
     before = at[0] - 2 * STEP
@@ -154,7 +151,7 @@ def once(pair: Mixtures, epsilon: float) -> tuple[float, float]:
     doubtful = left.sum() if loss(pair, edges[:1])[0][0] <= epsilon else 1.0
     rounded = float(more[1] + math.exp(epsilon) * (less[1] + 4 * UNIT * (1 + epsilon) * right[1]))
     found = float(left[1] - math.exp(epsilon) * right[1])
-    most = max(0.0, found) + rounded + 2 * off * float(doubtful) + pair.lost + 1e-300
+    most = max(0.0, found) + rounded + 2 * off * float(doubtful) + 1e-300
     return max(0.0, found - rounded), min(1.0, most)
 
 
@@ -270,14 +267,14 @@ def above(law: Mixtures | Atoms, gap: float, cut: float) -> Losses:
     ends = ends[(ends * gap > known[0]) & (ends * gap < known[-1]) & ((ends >= 0) | (not law.folded))]
     at, off = where(law, ends * gap, x, known)
     least, most = (limit(law, last=last) for last in (False, True))
-    lost = law.lost
+    lost = 0.0
     if math.isfinite(most):  # the last cell has two ends, too
         (left, more), (right, less) = _cells(law, at)
         ends = np.append(ends, math.floor(most / gap + 1e-9) + 1)
     else:  # so has what is below the largest loss of the table
         ends, at = np.append(ends, math.floor(known[-1] / gap) + 1), np.append(at, max(float(x[-1]), *at[-1:]))
         (left, more), (right, less) = _cells(law, at)
-        lost += float(left[-1] + more[-1])
+        lost = float(left[-1] + more[-1])
         left, more, right, less = left[:-1], more[:-1], right[:-1], less[:-1]
     if law.folded:
         middle = max(left[0] - float(right[1:].sum()), 0.0) + more[0] + float(less.sum()) + len(less) * UNIT
@@ -704,12 +701,9 @@ def laws(stage: Stage) -> tuple[Mixtures | Atoms, ...]:
     if isinstance(stage, Sampled):
         own = np.array([1 - stage.rate, stage.rate]), np.array([0.0, stage.mu])
         return (Mixtures(own, _NOBODY, folded=True),) if stage.adjacency == "replace-one" else _both_ways(own)
-    if isinstance(stage, Items):
-        chances, numbers, lost = stages.binomial(stage.most, stage.rate)
-        own = chances, numbers / stage.z
-        if stage.adjacency == "replace-one":
-            return (Mixtures(own, (chances, -numbers / stage.z), lost),)
-        return _both_ways(own, lost)
+    if isinstance(stage, Coins):
+        chances = np.array([1 - stage.rate, stage.rate])
+        return (Mixtures((chances, np.array([0.0, stage.mu])), (chances, np.array([0.0, -stage.mu]))),)
     if isinstance(stage, Response):
         if stage.epsilon > 700:  # the opposite has a chance below 1e-304
             return (Atoms(np.array([float(stage.epsilon)]), np.ones(1)),)
@@ -719,9 +713,9 @@ def laws(stage: Stage) -> tuple[Mixtures | Atoms, ...]:
     return law if stage.back is None else (*law, *laws(stage.back))
 
 
-def _both_ways(own: tuple[Vector, Vector], lost: float = 0.0) -> tuple[Mixtures, Mixtures]:
-    """Own items against nobody's, and the other order, turned round, so that its loss grows with x, too."""
-    return Mixtures(own, _NOBODY, lost), Mixtures(_NOBODY, (own[0], 0.0 - own[1]))
+def _both_ways(own: tuple[Vector, Vector]) -> tuple[Mixtures, Mixtures]:
+    """A member against nobody, and the other order, turned round, so that its loss grows with x, too."""
+    return Mixtures(own, _NOBODY), Mixtures(_NOBODY, (own[0], 0.0 - own[1]))
 
 
 def orders(mu: float, every: Stages) -> tuple[Parts, ...]:

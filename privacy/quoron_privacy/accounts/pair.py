@@ -5,8 +5,8 @@
     >>> 0.99 * most < least <= most
     True
 
-This is the second account: it shares no function, table or cache with those that find noise (`gdp`, `subsampling`,
-`item_sampling`), which never ask it, and every `verify` does. Statement and proof: docs/privacy/pairs.md.
+This is the second account: it shares no function, table or cache with those that find noise (`gdp`,
+`subsampling`), which never ask it, and every `verify` does. Statement and proof: docs/privacy/pairs.md.
 """
 
 import math
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from quoron_privacy.accounts import stages
-from quoron_privacy.accounts.stages import Items, Response, Sampled, Stage, Table
+from quoron_privacy.accounts.stages import Coins, Response, Sampled, Stage, Table
 from quoron_privacy.errors import ConfigError, count, non_negative, positive, probability
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_privacy.release import Adjacency
@@ -52,7 +52,7 @@ class Pair:
     def sampled(cls, rate: float, mu: float, rounds: int, adjacency: Adjacency) -> "Pair":
         """Return μ-GDP rounds on secret samples of a share `rate`: uniform cohorts for replace-one, coins for zero-out.
 
-        μ is that of a member replaced, or left out. Coins under replace-one are `items(rate, 1, rounds, 1 / mu, ...)`.
+        μ is that of a member replaced, or left out. Coins under replace-one are `coins`.
         """
         _check(rate, rounds, adjacency)
         positive(mu=mu)
@@ -61,14 +61,13 @@ class Pair:
         return cls(0.0, ((Sampled(rate, mu, adjacency), rounds),))
 
     @classmethod
-    def items(cls, rate: float, most: int, rounds: int, z: float, adjacency: Adjacency) -> "Pair":
-        """Rounds on items sampled with chance `rate`, of a user's at most `most`; noise `z` in units of one's clip."""
-        _check(rate, rounds, adjacency)
-        count(most=most)
-        positive(z=z)
+    def coins(cls, rate: float, mu: float, rounds: int) -> "Pair":
+        """Return rounds that users join by coins, replace-one; μ is that of a user who is there against absent."""
+        _check(rate, rounds, "replace-one")
+        positive(mu=mu)
         if rate == 1:
-            return cls(_up(math.sqrt(rounds) * (2 if adjacency == "replace-one" else 1) * most / z))
-        return cls(0.0, ((Items(rate, most, z, adjacency), rounds),))
+            return cls(_up(math.sqrt(rounds) * 2 * mu))
+        return cls(0.0, ((Coins(rate, mu), rounds),))
 
     @classmethod
     def response(cls, epsilon: float, times: int = 1) -> "Pair":

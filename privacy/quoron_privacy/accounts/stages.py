@@ -7,18 +7,12 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
-import numpy as np
-from numpy.typing import NDArray
-
 from quoron_privacy.errors import ConfigError
 from quoron_privacy.release import Adjacency
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
 
-Vector = NDArray[np.float64]
-
-_RARE = 1e-32  # chances of numbers of own items that are not resolved
 _USERS = 10**7  # up to so many, dp-accounting is given the exact share B/n
 
 
@@ -42,24 +36,18 @@ class Sampled:
 
 
 @dataclass(frozen=True, slots=True)
-class Items:
-    """A Gaussian release of a sum of items, of which each of a user's at most `most` joins by a coin of its own."""
+class Coins:
+    """A μ-GDP release of a secret cohort that is joined by coins, where a user is there in both worlds, and moved."""
 
     rate: float
-    most: int
-    z: float  # noise in units of one item's clip
-    adjacency: Adjacency
+    mu: float  # of a user who is there against absent
+    adjacency: Adjacency = "replace-one"
 
-    def event(self) -> "DpEvent | None":
+    def event(self) -> "DpEvent":
         """Of one round."""
         from dp_accounting import dp_event  # heavy
 
-        if self.most == 1:
-            return dp_event.PoissonSampledDpEvent(self.rate, dp_event.GaussianDpEvent(self.z))
-        if self.adjacency == "replace-one":
-            return None
-        chances, numbers, _ = binomial(self.most, self.rate)
-        return dp_event.MixtureOfGaussiansDpEvent(self.z, numbers.tolist(), chances.tolist())
+        return dp_event.PoissonSampledDpEvent(self.rate, dp_event.GaussianDpEvent(1 / self.mu))
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,20 +78,7 @@ class Table:
         """There is none."""
 
 
-Stage = Sampled | Items | Response | Table
-
-
-def binomial(most: int, rate: float) -> tuple[Vector, Vector, float]:
-    """Return chances of numbers of own items, the numbers, and a bound on the chance of all that are left out.
-
-    Each chance is a product of ratios from the likeliest number outwards: off by 4 roundings a step.
-    """
-    numbers = np.arange(most + 1, dtype=np.float64)
-    ratios = (most - numbers[:-1]) / numbers[1:] * (rate / (1 - rate))
-    mode = min(most, int((most + 1) * rate))
-    chances = np.concatenate([np.cumprod(1 / ratios[:mode][::-1])[::-1], [1.0], np.cumprod(ratios[mode:])])
-    kept = chances > _RARE
-    return chances[kept] / chances[kept].sum(), numbers[kept], (most + 1) * _RARE
+Stage = Sampled | Coins | Response | Table
 
 
 def one_adjacency(stages: tuple[Stage, ...]) -> Adjacency:

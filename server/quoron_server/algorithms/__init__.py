@@ -25,7 +25,6 @@ _PLACES = (  # modules whose AlgorithmInfo are the registry's, in the order in w
     "accelerated_erm.plan",
     "outlier_gd.plan",
     "noisy.dp_sgd",
-    "noisy.group_dp_sgd",
     "mean.plan",
     "winsorised.plan",
     "local_model.plan",

@@ -159,7 +159,6 @@ class Choosing:
     too_few: Callable[[Problem, Privacy, float], Infeasible | None] | None = None
     fewer_rounds: Sequence[int] = ()  # that `auto` tries in this order where the budget does not allow the usual plan
     curve_step: int = 1  # every so many numbers of rounds stand on the curve: more where each is accounted again
-    named_only: bool = False  # kept for comparison, and slow to plan: planned where it is named, never beside others
     remarks: Callable[[RunPlan], tuple[str, ...]] = lambda _: ()  # beside a plan's numbers
 
 

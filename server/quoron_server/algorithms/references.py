@@ -170,16 +170,6 @@ ASI_LIU_2024 = Reference(
     pages=(4240, 4248),
     eprint="2311.03797",
 )
-CHARLES_2024 = Reference(
-    key="charles2024fine",
-    authors=(
-        *("Charles, Zachary", "Ganesh, Arun", "McKenna, Ryan", "McMahan, H. Brendan", "Mitchell, Nicole"),
-        *("Pillutla, Krishna", "Rush, Keith"),
-    ),
-    title="Fine-Tuning Large Language Models with User-Level Differential Privacy",
-    year=2024,
-    eprint="2407.07737",
-)
 CHOQUETTE_CHOO_2023 = Reference(
     key="choquettechoo2023multi",
     authors=("Choquette-Choo, Christopher A.", "McMahan, H. Brendan", "Rush, Keith", "Thakurta, Abhradeep"),

@@ -521,8 +521,6 @@ def _private(config: Config, algorithms: Registry) -> list[Registered]:
 
 
 def _candidate(info: Registered, config: Config, problem: Problem) -> Candidate:
-    if info.choosing.named_only:
-        return Candidate(info.name, None, f"{info.name}: kept for comparison, and planned only where it is named.")
     if (why := _other_promise(info, config)) is not None:
         return Candidate(info.name, None, f"{info.name}: {why}.")
     try:

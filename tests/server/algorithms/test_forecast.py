@@ -137,7 +137,7 @@ class TestBounds:
 
     def test_what_no_table_and_no_made_problem_measured_has_no_factor(self):
         nothing = (
-            *("filtered-sgd", "median-sgd", "sgd", "group-dp-sgd", "group-dp-sgd-zero-out"),
+            *("filtered-sgd", "median-sgd", "sgd"),
             "mean-sgd",  # with ranges; with the last release as a centre it was measured
         )
         known = {name for name, info in ALGORITHMS.items() if info.factor.known is None}

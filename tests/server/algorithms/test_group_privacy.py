@@ -15,7 +15,6 @@ from quoron_client.losses import Logistic
 from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.questions import Answers, Status
 from quoron_privacy.accounts.gdp import mu_for
-from quoron_privacy.errors import RunError
 from quoron_privacy.noise.streams import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.localised import grouped
@@ -141,71 +140,6 @@ def test_places_dealt_out_by_existing_items_move_everybodys():
     assert dealt[0][3] != dealt[1][3]  # a batch without any item of the user that has one more
     fixed = [[(user, place) for user in range(3) for place in range(4)] for _ in (counts, more)]
     assert fixed[0] == fixed[1]
-
-
-class TestGroupDPSGD:
-    NAMES = ("group-dp-sgd", "group-dp-sgd-zero-out")
-
-    @pytest.mark.parametrize("name", NAMES)
-    def test_every_place_is_chosen_with_its_chance_independently_of_others(self, name):
-        # 5 rounds of 9,600 places: false alarms below 1e-7
-        plan = planned(name, rounds=5, rate=0.3)
-        algorithm = ALGORITHMS[name].make(plan)
-        state, chosen = algorithm.init(), np.zeros((5, PROBLEM.users, 4))
-        for t in range(5):
-            question = algorithm.request(state, SeededNoise(4))
-            for user, places in zip(question.cohort, question.task.places, strict=True):
-                chosen[t, user, places[places >= 0]] += 1
-            state = replace(state, round=t + 1)
-        assert set(np.unique(chosen)) == {0.0, 1.0}
-        margin = 5.5 * np.sqrt(0.21 / (5 * PROBLEM.users))
-        np.testing.assert_allclose(chosen.mean(axis=(0, 1)), 0.3, atol=margin)
-        together = (chosen[:, :, 0] * chosen[:, :, 1]).mean()
-        assert together == pytest.approx(0.09, abs=5.5 * np.sqrt(0.09 / (5 * PROBLEM.users)))
-
-    def test_a_users_sum_is_clipped_to_what_its_places_may_add(self):
-        plan = planned("group-dp-sgd", rounds=2, rate=0.5)
-        p, algorithm = plan.parameters, ALGORITHMS["group-dp-sgd"].maker(plan)
-        question = algorithm.request(algorithm.init(), SeededNoise(4))
-        counts = np.sum(question.task.places >= 0, axis=1)
-        moved = []
-        for row in range(40):
-            values = np.zeros((len(counts), 3))
-            values[row] = [1e9, 0.0, 0.0]
-            answers = Answers(values, np.zeros(len(counts), np.uint8))
-            state = algorithm.update(algorithm.init(), answers, SeededNoise(4)).state
-            silent = Answers(np.zeros_like(values), np.zeros(len(counts), np.uint8))
-            still = algorithm.update(algorithm.init(), silent, SeededNoise(4)).state
-            moved.append(np.linalg.norm(state.iterate - still.iterate) / p.step_size)
-        expected = counts[:40] * p.clip_norm / (0.5 * PROBLEM.users * 4)
-        np.testing.assert_allclose(moved, expected, rtol=1e-4)
-        assert len(set(counts[:40])) > 2
-
-    def test_only_the_cohort_that_was_asked_answers(self):
-        """Coins are each start's own: with another's, one's answers would be clipped by another's places."""
-        plan = planned("group-dp-sgd", rounds=2, rate=0.5)
-        one, other = (ALGORITHMS["group-dp-sgd"].maker(plan) for _ in range(2))
-        question = one.request(one.init(), SeededNoise(4))
-        answers = Answers(np.full((len(question.cohort), 3), 0.3), np.zeros(len(question.cohort), np.uint8))
-        after = one.update(one.init(), answers, SeededNoise(4)).state
-        again = other.update(other.init(), answers, SeededNoise(4)).state  # which asked nobody itself
-        np.testing.assert_array_equal(again.iterate, after.iterate)
-        for state, noise in ((one.init(), SeededNoise(5)), (after, SeededNoise(4))):
-            with pytest.raises(RunError, match=f"draws in round {state.round}, got {len(question.cohort):,}"):
-                one.update(state, answers, noise)
-
-    BROKEN = {  # noqa: RUF012
-        "half the noise": lambda p: replace(p, noise_scale=p.noise_scale / 2),
-        "half the noise, and its claim": lambda p: replace(
-            p, noise_scale=p.noise_scale / 2, multiplier=p.multiplier / 2
-        ),
-        "half the sensitivity": lambda p: replace(p, sensitivity=p.sensitivity / 2),
-        "twice the clip": lambda p: replace(p, clip_norm=2 * p.clip_norm),
-        "a higher rate": lambda p: replace(p, rate=1.2 * p.rate, noise_scale=p.noise_scale / 1.2),
-        "more rounds": lambda p: replace(p, rounds=3 * p.rounds),
-        "more places than the mixture has": lambda p: replace(p, width=p.items + 1),
-        "a multiplier that the noise does not have": lambda p: replace(p, multiplier=p.multiplier * 1.01),
-    }
 
 
 @pytest.mark.slow

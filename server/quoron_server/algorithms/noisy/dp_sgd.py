@@ -18,8 +18,8 @@ from quoron_privacy.errors import VerificationError
 from quoron_privacy.gaussian import mean_sensitivity
 from quoron_privacy.release import Adjacency
 from quoron_server.algorithms import search
-from quoron_server.algorithms.averaged_sgd import RATES, PhaseModel, default_clip, require_cohorts
-from quoron_server.algorithms.info import AlgorithmInfo, Choosing, Chosen, Factor, Promises
+from quoron_server.algorithms.averaged_sgd import RATES, PhaseModel, best_phases, default_clip, require_cohorts
+from quoron_server.algorithms.info import AlgorithmInfo, Choosing, Chosen, Factor, Promises, statistical_floor
 from quoron_server.algorithms.noisy import plan as noisy
 from quoron_server.algorithms.noisy.method import NoisySGD, NoisySGDParameters, Sampling
 from quoron_server.algorithms.noisy.method import drawn as samples
@@ -84,7 +84,12 @@ def _candidates(
         cohort = max(1, round(rate * problem.users))
         sigma = mean_sensitivity(clip, cohort, draws.moved) / mu
         variances.append((1 - rate) * problem.user_deviation**2 / cohort + problem.dimension * sigma**2)
-    return noisy.sampled(problem, rates, rounds, np.array(variances), step_size=options.step_size)
+    floor = statistical_floor(problem)
+    found = best_phases(problem, rounds, np.array(variances), step_size=options.step_size)
+    return [
+        Candidate(risk + floor, (rate * phase.rounds,), (rate, phase))
+        for rate, (risk, phase) in zip(rates, found, strict=True)
+    ]
 
 
 def _verify(schemes: _Schemes, plan: RunPlan) -> None:

@@ -5,7 +5,7 @@ and proofs: docs/privacy/subsampling.md.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
@@ -22,13 +22,12 @@ from quoron_privacy.release import Adjacency
 from quoron_server.algorithms import search
 from quoron_server.algorithms.averaged_sgd import (
     PhaseModel,
-    Vector,
     best_phases,
     ranking_mu,
     replaced_ranking_mu,
     require_cohorts,
 )
-from quoron_server.algorithms.info import Chosen, Counting, statistical_floor
+from quoron_server.algorithms.info import Chosen, Counting
 from quoron_server.algorithms.noisy.method import COINS, QUANTILES, AdaptiveClip, NoisySGDParameters, Sampling, drawn
 from quoron_server.algorithms.optimisers import SGD, Optimiser
 from quoron_server.algorithms.search import Candidate, best, round_grid
@@ -84,8 +83,8 @@ def pairs_of_rounds(
     if sampling not in COINS:
         return fixed_size(users, cohort, rounds, mu, drawn)
     lack, rate = total_variation(gaussians=rounds * drawn), cohort / users
-    if adjacency == "replace-one":  # one place for one item: there in both worlds, and moved apart
-        return (Pair.items(rate, 1, rounds, 1 / mu, adjacency).lacking(lack),)
+    if adjacency == "replace-one":  # there in both worlds, and moved apart
+        return (Pair.coins(rate, mu, rounds).lacking(lack),)
     return (Pair.sampled(rate, mu, rounds, "zero-out").lacking(lack),)
 
 
@@ -233,23 +232,6 @@ def noise_scale(sensitivity: float, problem: Problem, privacy: Privacy) -> float
 def scale_for(sensitivity: float, problem: Problem, mu: float) -> float:
     """σ that makes a release of this sensitivity μ-GDP as computed, grid rounding included."""
     return GaussianNoise.for_mu(sensitivity=sensitivity, mu=mu * (1 - 1e-9), dimension=problem.dimension).scale
-
-
-def sampled(
-    problem: Problem,
-    rates: Sequence[float],
-    rounds: Sequence[int],
-    variances: Vector,
-    *,
-    step_size: float | None,
-) -> list[Candidate[tuple[float, PhaseModel]]]:
-    """(rate, phase) at the best step and suffix for each rate and number of rounds, priced by the answers."""
-    floor = statistical_floor(problem)
-    found = best_phases(problem, rounds, variances, step_size=step_size)
-    return [
-        Candidate(risk + floor, (rate * phase.rounds,), (rate, phase))
-        for rate, (risk, phase) in zip(rates, found, strict=True)
-    ]
 
 
 def disjoint(
