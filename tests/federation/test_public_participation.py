@@ -29,8 +29,7 @@ from quoron_client.protocol.questions import Status
 from quoron_client.protocol.wire import answer_to_wire
 from quoron_privacy.errors import ConfigError, WireError
 from quoron_protos.v1 import federation_pb2 as federation
-from quoron_server.service.engine import RunStopped
-from quoron_server.service.running import Gathering
+from quoron_server.service.running import Gathering, RunStopped
 from quoron_server.service.sessions import Sessions
 from quoron_server.specification import (
     RunSpecification,

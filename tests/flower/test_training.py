@@ -28,8 +28,7 @@ from quoron_client.protocol.wire import MAX_WHOLE
 from quoron_privacy.errors import BelowMinCohort, BudgetExceeded, ConfigError, LedgerError, RunError
 from quoron_privacy.noise.streams import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.flower.apps import ASSUMED, Training
-from quoron_server.flower.black_boxes import Attendance
+from quoron_server.flower.apps import ASSUMED, Attendance, Training
 from quoron_server.flower.exchange import NobodyUnderstands
 from quoron_server.parameters import Kind
 from quoron_server.plan import Privacy, RunPlan

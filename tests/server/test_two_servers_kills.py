@@ -24,8 +24,7 @@ from quoron_server.plan import RunPlan
 from quoron_server.runs import Run
 from quoron_server.second_server import runs
 from quoron_server.second_server.keys import Keys
-from quoron_server.second_server.runs import Helped, UnknownRun
-from quoron_server.second_server.store import HelpedRunStore
+from quoron_server.second_server.runs import Helped, HelpedRunStore, UnknownRun
 from quoron_server.service import helping
 from quoron_server.service.helping import (
     SUMS,
@@ -150,7 +149,6 @@ class Linked(Helping):
         self._database, self.second = database, second
         self.link = SimpleNamespace(address="helper")  # type: ignore[assignment]
         self.sums = MaskedSums(database)
-        database.ensure(helping._schema)
 
     def _consent(self, specification: RunSpecification, plan: RunPlan) -> pb.HelperConsent:
         del plan

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import cache
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from flwr.serverapp import Grid
@@ -31,18 +31,19 @@ from quoron_privacy.errors import (
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_server import specification as specifications
 from quoron_server.federation import Described, RunStore
-from quoron_server.flower.black_boxes import Attendance, BlackBoxes
-from quoron_server.flower.engine import FlowerEngine
+from quoron_server.flower.engine import FlowerEngine, Users, declined_are_told, identity
 from quoron_server.flower.exchange import Hellos, Letter, NobodyUnderstands, SuperLinkAway, exchange, nodes
-from quoron_server.flower.users import Users, declined_are_told, identity
 from quoron_server.plan import RunPlan
 from quoron_server.rounds import Engine, RoundEvent
+from quoron_server.silos import homes
 from quoron_server.specification import RunSpecification
 from quoron_server.storage.database import Database
-from quoron_server.storage.drawing import homes
 from quoron_server.storage.ledger import Ledger
 from quoron_server.storage.registry import EVERYONE, OPEN, State
 from quoron_server.wording import NO_MIN_COHORT, sentence
+
+if TYPE_CHECKING:  # for models of others
+    from quoron_server.flower.apps import Attendance, BlackBoxes
 
 LONGEST_WAIT = 7 * 86400.0  # seconds for users to come, in which the store is closed to other runs
 _LONGEST_PAUSE = 30.0  # seconds between two tries of a database that is away
@@ -110,7 +111,7 @@ def _carry_out(
 ) -> None:
     seats = 0 if store.registry.seated(specification.run) else specification.problem.users
     enrol(store, specification.group, seats, waiting, _Newcomers(grid, most_people))
-    silos = store.registry.roster.silos()
+    silos = store.registry.silos()
     drawn, _ = retried_while_away(lambda: store.members(specification, plan))
     try:
         specifications.require_silos(specification, plan, homes(drawn, silos))
@@ -189,8 +190,8 @@ def enrol(store: RunStore, group: str, needed: int, waiting: float, greeter: "_N
         partitions = greeter.greeted(_GREETING_SECONDS)
         known = {name: store.registry.user(name) for name in partitions}
         fresh = [name for name, user in known.items() if user is None]
-        store.registry.roster.seen(user for user in known.values() if user is not None)
-        found = store.registry.roster.standing(group).active + sum(greeter.people.get(name, 1) for name in fresh)
+        store.registry.seen(user for user in known.values() if user is not None)
+        found = store.registry.standing(group).active + sum(greeter.people.get(name, 1) for name in fresh)
         if found >= needed:
             greeter.hellos.require_somebody(late=True)  # those who were enrolled before may have another app now
             break
@@ -247,7 +248,7 @@ def wait_for(members: NDArray[np.int64], greeted: Callable[[float], int], waitin
         time.sleep(1.0)
 
 
-def announce(grid: Grid, fleet: Users | BlackBoxes, run: str, *, early_ends: bool) -> None:
+def announce(grid: Grid, fleet: "Users | BlackBoxes", run: str, *, early_ends: bool) -> None:
     """Tell every member of a run before anybody is asked, so that who is charged for it does not follow from who is
     drawn (docs/privacy/lifetime.md#ol1). Who does not answer in time hears it again in the next round.
 
@@ -291,7 +292,7 @@ def _say_farewell(
 
 
 def _homes(grid: Grid, store: RunStore, members: NDArray[np.int64]) -> Iterable[int]:
-    silos = store.registry.roster.silos()
+    silos = store.registry.silos()
     return Users(grid, pb.Announcement(), members, cache(store.registry.user), silos=silos).homes().values()
 
 

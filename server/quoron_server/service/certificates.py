@@ -28,12 +28,11 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed448, ed25519, rsa
 from cryptography.hazmat.primitives.asymmetric.types import CertificatePublicKeyTypes
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from quoron_client.durable import OWN, PRIVATE, PUBLIC, erase, make_folder, replace_whole
+from quoron_client.durable import OWN, PRIVATE, PUBLIC, erase, locked, make_folder, replace_whole
 from quoron_client.protocol.identity import SOON, days_left, issued, leads_to
 from quoron_client.protocol.identity import fingerprint as fingerprint
 from quoron_privacy.errors import ConfigError, IdentityError
 from quoron_server.service import journal
-from quoron_server.service.folder_lock import locked
 
 FILE = "revoked.json"  # in an authority's folder
 WORDS = "This client's certificate was revoked. Ask the authority that issued it."
@@ -113,7 +112,8 @@ class Revocations:
                 raise
             new = sorted(name for each, name in listed.items() if each not in self._fingerprints)
             if new:
-                journal.revoked(len(listed), ", ".join(new[:MOST_NAMED]) + (", …" if len(new) > MOST_NAMED else ""))
+                names = ", ".join(new[:MOST_NAMED]) + (", …" if len(new) > MOST_NAMED else "")
+                journal.note("revoked", clients=len(listed), names=names)
             self._fingerprints, self._seen = frozenset(listed), current
         if self._closed:
             _log.info("the list of revoked certificates at %s can be read again", self._file)

@@ -24,13 +24,13 @@ from google.protobuf.message import DecodeError
 from quoron_client.protocol import wire
 from quoron_privacy.errors import ConfigError, LedgerError, QuoronError, WireError
 from quoron_protos.v1 import federation_pb2 as pb
-from quoron_server.service import certificates, journal, security, users
+from quoron_server.service import certificates, journal, records, security
 from quoron_server.service.certificates import Revocations
 from quoron_server.service.conversation import Conversation
-from quoron_server.service.engine import RunStopped
 from quoron_server.service.manager import OTHER_PROTOCOL, Manager
+from quoron_server.service.running import RunStopped
 from quoron_server.service.security import Caller, Trust
-from quoron_server.storage.roster import ForgottenKey, OtherGroup, OtherPeople, RotatedKey
+from quoron_server.storage.registry import ForgottenKey, OtherGroup, OtherPeople, RotatedKey
 
 Place = tuple[str, int]  # address and port
 
@@ -249,10 +249,10 @@ class ClientPlane:
         except RunStopped:
             raise Refused(grpc.StatusCode.UNAVAILABLE, LEAVING) from None
         except ForgottenKey:
-            raise Refused(grpc.StatusCode.UNAUTHENTICATED, users.GONE) from None
+            raise Refused(grpc.StatusCode.UNAUTHENTICATED, records.GONE) from None
         except (OtherGroup, OtherPeople, RotatedKey) as error:
             _log.warning("refused the enrolment of %s: %s", journal.called(caller.name, caller.identity), error)
-            words = {OtherGroup: "This client cannot be enrolled here.", RotatedKey: users.ROTATED}
+            words = {OtherGroup: "This client cannot be enrolled here.", RotatedKey: records.ROTATED}
             raise Refused(grpc.StatusCode.FAILED_PRECONDITION, words.get(type(error), str(error))) from None
         charges = [pb.Agreed(run=run, epsilon=epsilon, delta=delta) for run, epsilon, delta in agreed]
         said = people if people > 1 else 0
@@ -465,7 +465,7 @@ class ClientPlane:
         if revoked:
             raise Refused(grpc.StatusCode.UNAUTHENTICATED, certificates.WORDS)
         if caller.identity in self._manager.users.rotated:  # nor here: the new one may be in its files soon
-            raise Refused(grpc.StatusCode.FAILED_PRECONDITION, users.ROTATED)
+            raise Refused(grpc.StatusCode.FAILED_PRECONDITION, records.ROTATED)
         if not caller.timely():  # not UNAUTHENTICATED, which ends a client: it will read its certificate again
             raise Refused(grpc.StatusCode.FAILED_PRECONDITION, security.EXPIRED)
 

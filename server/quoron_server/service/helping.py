@@ -36,12 +36,11 @@ from quoron_protos.v1.helper_pb2_grpc import HelperStub
 from quoron_server.plan import RunPlan
 from quoron_server.rounds import RoundEvent
 from quoron_server.service import certificates
-from quoron_server.service.engine import GrpcEngine
+from quoron_server.service.running import GrpcEngine
 from quoron_server.service.sessions import Sealed
 from quoron_server.specification import RunSpecification
 from quoron_server.storage.database import Database
-from quoron_server.storage.registry import OPEN, Registry
-from quoron_server.storage.roster import USERS
+from quoron_server.storage.registry import OPEN, USERS, Registry
 from quoron_server.storage.store import software
 from quoron_server.wording import digest
 
@@ -68,10 +67,9 @@ _AT_ONCE = 500  # users in one query, and answers in one sum
 _DIGEST = 32
 _MESSAGE, _LONGEST = 4 << 20, 1 << 30  # bytes of a message of the second server's, and of a reply in many
 _log = logging.getLogger("quoron")
-_schema = sa.MetaData()
 _helped = sa.Table(
     "helped",
-    _schema,
+    SCHEMA,
     sa.Column("run", sa.Text, primary_key=True),
     sa.Column("plan_digest", sa.LargeBinary, nullable=False),
     sa.Column("consent", sa.LargeBinary, nullable=False),
@@ -179,7 +177,6 @@ class Helping:
         files = [certificates.read(each) for each in (link.authority, link.key, link.certificate)]
         self._credentials = grpc.ssl_channel_credentials(*files)
         self.sums = MaskedSums(database)
-        database.ensure(_schema)
 
     def around(self, inner: GrpcEngine, wanted: RunSpecification, plan: RunPlan) -> tuple["HelpedEngine", "Forgetting"]:
         """A run's engine, around the one that brings questions to clients, and its observer."""

@@ -252,7 +252,7 @@ class Metrics(ServerMetrics[Stored]):
             if account is not None:
                 left = account.limit.epsilon, account.largest_epsilon(0.0), account.largest_mu(0.0)
             groups[name] = sum(charge.epsilon for charge in charges), left
-        users = {name: asdict(self._registry.roster.standing(name)) for name in sorted({*groups, EVERYONE})}
+        users = {name: asdict(self._registry.standing(name)) for name in sorted({*groups, EVERYONE})}
         return Stored(self._registry.states(), users, groups)
 
     def _of_store(self, stored: Stored | None) -> Iterator[Family]:

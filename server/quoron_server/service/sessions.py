@@ -31,7 +31,7 @@ from quoron_protos.v1 import federation_pb2 as pb
 from quoron_protos.v1.helper_pb2 import HelperConsent
 from quoron_server import rounds
 from quoron_server.service.conversation import Backlog
-from quoron_server.storage.drawing import by_client, homes
+from quoron_server.silos import by_client, homes
 from quoron_server.traffic import GRPC, fits, free_disk, room_for, spill_folder
 
 if TYPE_CHECKING:

@@ -32,8 +32,7 @@ from quoron.simulation.sources import resolve
 from quoron_client.flower.serving import make_app
 from quoron_client.protocol.flower_records import NOT_SIMULATED, Values, answers_record, question_from_values
 from quoron_privacy.errors import QuoronError, RunError
-from quoron_server.flower.engine import FlowerEngine, NodeFailed
-from quoron_server.flower.users import Shards
+from quoron_server.flower.engine import FlowerEngine, NodeFailed, Shards
 from quoron_server.plan import RunPlan
 from quoron_server.rounds import RoundEvent
 from quoron_server.serial import dumps
