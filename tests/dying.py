@@ -43,7 +43,6 @@ PLACES = {
     "answer": "quoron_server.service.sessions:Sessions.answer",
     "push": "quoron_server.flower.exchange:_pushed",
     "read": "quoron_server.flower.engine:Users.read",
-    "read_box": "quoron_server.flower.apps:BlackBoxes.read",
     "keep": "quoron_client.federation.record:Record.keep",
     "encode": "quoron_client.data.fused:_Shape.encode",
     "write_json": "quoron.run_folder:RunFolder.write_json",
@@ -66,7 +65,6 @@ ROUNDS: dict[str, Callable[[tuple[Any, ...]], int]] = {  # of a call that belong
     "_ask": lambda given: given[2].question.round,
     "answer": lambda given: given[2].round,
     "read": lambda given: given[2].asked.round,
-    "read_box": lambda given: given[2].asked.round,
     "keep": lambda given: given[2],
 }
 

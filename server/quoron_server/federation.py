@@ -19,7 +19,6 @@ import hashlib
 import logging
 from collections.abc import Sequence, Set
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -60,14 +59,6 @@ class Described(Protocol):
 
     def as_text(self) -> str:
         """All that makes it this run and no other: the same run has the same text."""
-
-
-@dataclass(frozen=True, slots=True)
-class Rotated:
-    """A key that is nobody's any more, and who may be here by it or by the new one: the user first."""
-
-    old: str
-    users: tuple[int, ...]
 
 
 class RunStore:
@@ -199,10 +190,12 @@ class RunStore:
 
     # Whose seat is whose: registry and audit log change in one transaction, or neither.
 
-    def rotate_key(self, statement: str, of: int, revoked: Set[str] = frozenset()) -> Rotated:
+    def rotate_key(self, statement: str, of: int, revoked: Set[str] = frozenset()) -> tuple[str, list[int]]:
         """Give user `of` the key that its old one has signed: the same user, with the same budget. Raises what
         `identity.check` and `Registry.rotate` raise; ConfigError for another user's, and if one of both keys is among
-        the `revoked`."""
+        the `revoked`.
+
+        Return the old key, and who may be here by it or by the new one: the user first."""
         old, new = identity.check(statement)
         for which, fingerprint in (("old", old), ("new", new)):
             if fingerprint in revoked:
@@ -214,7 +207,7 @@ class RunStore:
             user, joined = self.registry.rotate(old, new, statement)
             if user != of:
                 raise ConfigError(f"Expected a rotation of user {of}, got one that the key of user {user} has signed.")
-        return Rotated(old, (user,) if joined is None else (user, joined))
+        return old, [user] if joined is None else [user, joined]
 
     def forget_user(self, word: str, *, sure: bool) -> dict[str, Any]:
         """As `Registry.forget`, of a user by number, name or fingerprint, with a row in the chain by which an older
@@ -226,7 +219,7 @@ class RunStore:
         with self.population.seat({"what": "forgotten", "user": user.user}):
             done = self.registry.forget(user.user)
         self.registry.fold()
-        return {"group": user.group} | asdict(done)
+        return {"group": user.group} | done
 
     def replace_user(self, old: int, new: int) -> None:
         """As `Registry.replace`: the seat of `old` is another user's, with a budget of its own."""

@@ -173,7 +173,7 @@ async def test_when_each_client_agrees_shows_only_at_the_looks_at_all() -> None:
     waiting = asyncio.create_task(gathering.wait(asyncio.get_running_loop().time()))
     await asyncio.sleep(0)
     session.present |= {0, 2}
-    assert gathering.figures()["willing"] == 0
+    assert gathering.willing == 0
     gathering.stop()
     with pytest.raises(RunStopped):
         await waiting

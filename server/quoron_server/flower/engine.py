@@ -1,6 +1,6 @@
 """The engine of a Flower run: each round's messages over a Grid, through a fleet that knows which node holds whom.
 
-    fleet = Users(grid, announcement, members, registry.user, silos=registry.silos())
+    fleet = Users(lambda: by_key(grid), announcement, members, registry.user, silos=registry.silos())
     fleet = Shards.found(grid, run="spring", seconds=600)  # a simulated population, spread over nodes
     engine = FlowerEngine(grid, fleet, run="spring", problem=problem, seconds=600)
     answers = engine.ask(question)
@@ -19,8 +19,8 @@ import logging
 import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from math import inf
 from typing import NamedTuple, Protocol
 
@@ -39,7 +39,7 @@ from quoron_client.protocol.flower_records import (
     question_values,
     values_of,
 )
-from quoron_client.protocol.questions import FAR, Answers, Question, Status
+from quoron_client.protocol.questions import FAR, Answers, AverageGradient, Question, Status, Task
 from quoron_client.protocol.wire import task_name
 from quoron_privacy.errors import RunError, WireError
 from quoron_protos.v1 import federation_pb2 as pb
@@ -103,6 +103,7 @@ class FlowerEngine:
     seconds: float
     early_ends: bool = False
     demanding: bool = False
+    watched: bool = False  # the log has how many users have answered: where data are made up, for it follows from them
     told: Told = untold  # of nodes that have answered: where data are made up
     pulls: Pulls = field(default_factory=Pulls)
     last_asked: int = -1
@@ -143,7 +144,13 @@ class FlowerEngine:
             self._due = clock.ends + PAUSE * self.seconds
         if self.demanding and answered < asked:
             raise NodeFailed(f"Expected answers of {asked} nodes in round {question.round}, got {answered}.")
-        return Answers.checked(values, status, largest=FAR * question.task.honest(self.problem.bounds), own=True)
+        found = Answers.checked(values, status, largest=FAR * question.task.honest(self.problem.bounds), own=True)
+        if self.watched:
+            number, there = question.round + 1, int(np.count_nonzero(found.answered))
+            _log.info("round %d: %d of %d users who were asked have answered", number, there, users)
+            if users and not there:
+                _log.warning("round %d: nobody has answered; the logs of the ClientApps say why", number)
+        return found
 
     def _letters(self, question: Question, due: NDArray[np.bool_], parts: list[Part]) -> Iterator[Letter]:
         """Whatever asks for rows that are `due`, and its part."""
@@ -171,18 +178,28 @@ class Shards:
 
         RunError if some has not within `seconds`, or nodes disagree on how many there are. `told` hears of each.
         """
-        ends, greeted = time.monotonic() + seconds, _Greeted(Hellos(grid, told=told))
-        while (complete := greeted.complete(partitions)) is None:
+        ends, hellos = time.monotonic() + seconds, Hellos(grid, told=told)
+        places: dict[int, tuple[int, int]] = {}  # partition and number of partitions of each node that has answered
+        tries: dict[int, int] = {}  # how often each was asked
+        while (complete := _complete(places, partitions)) is None:
             left = ends - time.monotonic()
-            if left < 0 or greeted.hopeless:
+            hopeless = bool(tries) and not places and min(tries.values()) >= _TRIES  # all fail whenever they are asked
+            if left < 0 or hopeless:
                 wanted = "every partition" if partitions is None else f"{partitions} partitions"
                 raise RunError(
-                    f"Expected nodes of {wanted} within {seconds:g} seconds, got {len(greeted.places)} that answer and "
-                    f"{len(greeted.tries) - len(greeted.places)} that do not. Start the missing SuperNodes, each with "
-                    "this version of quoron, a partition-id, and one num-partitions for all."
-                    f"{greeted.hellos.said()}"
+                    f"Expected nodes of {wanted} within {seconds:g} seconds, got {len(places)} that answer and "
+                    f"{len(tries) - len(places)} that do not. Start the missing SuperNodes, each with this version of "
+                    f"quoron, a partition-id, and one num-partitions for all.{hellos.said()}"
                 )
-            greeted.ask(grid, min(_HELLO_SECONDS, max(1.0, left)))
+            fresh = sorted(node for node in nodes(grid) if node not in places and tries.get(node, 0) < _TRIES)
+            for node in fresh:
+                tries[node] = tries.get(node, 0) + 1
+            for node, values in sorted(hellos.say(fresh, min(_HELLO_SECONDS, max(1.0, left))).items()):
+                place, of = values.get("partition"), values.get("partitions")
+                if isinstance(place, int) and isinstance(of, int) and 0 <= place < of:
+                    places[node] = place, of
+            if any(node not in places for node in fresh) or not fresh:
+                time.sleep(_PAUSE)
         return cls(run, complete)
 
     def parts(self, question: Question, seconds: int) -> Iterator[tuple[Part, Letter]]:
@@ -201,79 +218,55 @@ class Shards:
         return answers_from_record(reply, len(part.rows), shape)
 
 
-@dataclass(slots=True)
-class _Greeted:
-    """What nodes said when they were asked where they are."""
-
-    hellos: Hellos
-    places: dict[int, tuple[int, int]] = field(default_factory=dict)  # partition and number of partitions of a node
-    tries: dict[int, int] = field(default_factory=dict)  # how often each was asked
-
-    @property
-    def hopeless(self) -> bool:
-        """Whether all that are there fail whenever they are asked."""
-        return bool(self.tries) and not self.places and min(self.tries.values()) >= _TRIES
-
-    def ask(self, grid: Grid, seconds: float) -> None:
-        """Say hello to every node that has not answered one."""
-        fresh = sorted(node for node in nodes(grid) if node not in self.places and self.tries.get(node, 0) < _TRIES)
-        for node in fresh:
-            self.tries[node] = self.tries.get(node, 0) + 1
-        for node, values in sorted(self.hellos.say(fresh, seconds).items()):
-            place = _place(values)
-            if place is not None:
-                self.places[node] = place
-        if any(node not in self.places for node in fresh) or not fresh:
-            time.sleep(_PAUSE)
-
-    def complete(self, partitions: int | None) -> tuple[int, ...] | None:
-        """The node of each partition, once there is one for each."""
-        counts = {of for _, of in self.places.values()}
-        if len(counts) > 1:
-            raise RunError(
-                "Expected nodes that agree on num-partitions in their --node-config, got "
-                f"{' and '.join(map(str, sorted(counts)))}."
-            )
-        if not counts or partitions not in (None, *counts):
-            return None
-        homes = {place: node for node, (place, _) in sorted(self.places.items(), reverse=True)}
-        return tuple(homes[each] for each in sorted(homes)) if len(homes) == min(counts) else None
-
-
-def _place(values: Values) -> tuple[int, int] | None:
-    """Partition of a node, and how many there are, if it says so."""
-    place, of = values.get("partition"), values.get("partitions")
-    return (place, of) if isinstance(place, int) and isinstance(of, int) and 0 <= place < of else None
+def _complete(places: Mapping[int, tuple[int, int]], partitions: int | None) -> tuple[int, ...] | None:
+    """The node of each partition, once there is one for each."""
+    counts = {of for _, of in places.values()}
+    if len(counts) > 1:
+        raise RunError(
+            "Expected nodes that agree on num-partitions in their --node-config, got "
+            f"{' and '.join(map(str, sorted(counts)))}."
+        )
+    if not counts or partitions not in (None, *counts):
+        return None
+    homes = {place: node for node, (place, _) in sorted(places.items(), reverse=True)}
+    return tuple(homes[place] for place in sorted(homes)) if len(homes) == min(counts) else None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Users:
-    """The members of a run, wherever they are now."""
+    """The members of a run, wherever they are now. Where each node has a function of its own, points count from
+    `start`, and everything that it is sent is of one `action`."""
 
-    grid: Grid
+    names: Callable[[], Mapping[str, int]]  # node of each identity that is there
     announcement: pb.Announcement
     members: NDArray[np.int64]  # user of each slot
     user: Callable[[str], int | None]  # of an identity, if it is enrolled
     declined: set[int] = field(default_factory=set)
     agreed: set[int] = field(default_factory=set)  # users who got the announcement and take part: others are not asked
     silos: Mapping[int, int] = field(default_factory=dict)  # how many persons each has, by the number of its first
+    action: str | None = None  # None: that of the task
+    start: NDArray[np.float64] | None = None  # (d,)
 
     def homes(self) -> dict[int, int]:
         """Node of each member who is there; of a silo that has some, by the number of its first person."""
         wanted = set(homes(self.members, self.silos).tolist())
-        there = {self.user(identity(key)): node for node, key in sorted(nodes(self.grid).items())}
+        there = {self.user(name): node for name, node in self.names().items()}
         return {user: node for user, node in there.items() if user in wanted and user is not None}
 
-    def announced(self) -> Iterator[tuple[Part, Letter]]:
-        """The run, to every member who is there and has not heard of it."""
-        return announced(self.homes(), self.announcement, self.agreed, self.declined, ANNOUNCED)
+    def announced(self, there: Mapping[int, int] | None = None) -> Iterator[tuple[Part, Letter]]:
+        """The run, to every member who is `there` and has not answered to its announcement: no rows are asked for."""
+        there, data = self.homes() if there is None else there, self.announcement.SerializeToString()
+        for user in sorted(set(there) - self.agreed - self.declined):
+            values: Values = {"announcement": data, "user": user}
+            part = Part(NOBODY, Asked(user, self.announcement.run, -1, b""))
+            yield part, Letter(there[user], self.action or ANNOUNCED, values)
 
     def parts(self, question: Question, seconds: int) -> Iterator[tuple[Part, Letter]]:
         """Yield one message for each asked user who is there and has agreed, in a secret order that is new in each
         round. Users who have come since get the announcement of the run, whether they are asked or not."""
         there, announcement, run = self.homes(), self.announcement.SerializeToString(), self.announcement.run
-        yield from announced(there, self.announcement, self.agreed, self.declined, ANNOUNCED)
-        users, task = self.members[question.cohort], question.task
+        task, users = self._task(question), self.members[question.cohort]
+        yield from self.announced(there)
         shared = wire.Body.of(task) if task.own is None else None
         asked_of_each = by_client(users, self.silos)
         for user in secrets.SystemRandom().sample(sorted(asked_of_each), len(asked_of_each)):
@@ -287,60 +280,41 @@ class Users:
                 asked = wire.question_head(body, run=run, round=question.round, user=user, seconds=seconds)
                 asked.MergeFromString(body.data)
                 values: Values = {"announcement": announcement, "user": user, "question": asked.SerializeToString()}
-                yield Part(rows, asked_of(asked, user)), Letter(there[user], task_name(question.task), values)
+                part = Part(rows, Asked(user, run, question.round, asked.digest))
+                yield part, Letter(there[user], self.action or task_name(task), values)
 
     def here(self) -> int:
         """How many members are there."""
         return int(np.isin(homes(self.members, self.silos), list(self.homes())).sum())
 
     def read(self, reply: RecordDict, part: Part, shape: tuple[int, ...]) -> Answers:
-        """The answer to this very question; who declines or refuses is MISSING, anything else REJECTED."""
-        note(reply, part, self.agreed, self.declined)
-        return read_answer(reply, part, shape)
+        """The rows that answer this very question; who declines or refuses is MISSING, anything else REJECTED.
 
+        Notes a user who takes part, and one who declines: it is the owner's decision, and no function of the data.
+        """
+        asked, nobody = len(part.rows), np.zeros((len(part.rows), *shape))
+        try:
+            values = values_of(reply)
+            if part.asked is not None and "declined" in values:
+                self.declined.add(part.asked.user)
+                self.agreed.discard(part.asked.user)
+            elif part.asked is not None and values.get("agreed") is True:
+                self.agreed.add(part.asked.user)
+            if not asked or "declined" in values or "refused" in values:
+                return Answers(nobody, np.full(asked, Status.MISSING, np.uint8))
+            answer = pb.Answer.FromString(bytes_of(values, "answer"))
+        except (WireError, DecodeError):
+            return Answers(nobody, np.full(asked, Status.REJECTED, np.uint8))
+        if part.asked is None or (answer.run, answer.round, answer.digest) != part.asked[1:]:
+            return Answers(nobody, np.full(asked, Status.REJECTED, np.uint8))
+        return wire.rows_from_wire(answer, shape, asked)
 
-def asked_of(question: pb.Question, user: int) -> Asked:
-    """What this user's answer must name."""
-    return Asked(user, question.run, question.round, question.digest)
-
-
-def announced(
-    homes: Mapping[int, int], announcement: pb.Announcement, agreed: set[int], declined: set[int], action: str
-) -> Iterator[tuple[Part, Letter]]:
-    """A run to everybody who is there and has not answered to its announcement: no rows are asked for."""
-    data = announcement.SerializeToString()
-    for user in sorted(set(homes) - agreed - declined):
-        told = Asked(user, announcement.run, -1, b"")
-        yield Part(NOBODY, told), Letter(homes[user], action, {"announcement": data, "user": user})
-
-
-def read_answer(reply: RecordDict, part: Part, shape: tuple[int, ...]) -> Answers:
-    """The rows that answer the question of a part; who declines or refuses is MISSING, anything else REJECTED."""
-    asked = len(part.rows)
-    if not asked:
-        return Answers(np.zeros((0, *shape)), np.zeros(0, np.uint8))
-    nobody = np.zeros((asked, *shape))
-    try:
-        values = values_of(reply)
-        if "declined" in values or "refused" in values:
-            return Answers(nobody, np.full(asked, Status.MISSING, np.uint8))
-        answer = pb.Answer.FromString(bytes_of(values, "answer"))
-    except (WireError, DecodeError):
-        return Answers(nobody, np.full(asked, Status.REJECTED, np.uint8))
-    if part.asked is None or (answer.run, answer.round, answer.digest) != part.asked[1:]:
-        return Answers(nobody, np.full(asked, Status.REJECTED, np.uint8))
-    return wire.rows_from_wire(answer, shape, asked)
-
-
-def note(reply: RecordDict, part: Part, agreed: set[int], declined: set[int]) -> None:
-    """Note a user who takes part, and one who declines: it is the owner's decision, and no function of the data."""
-    with suppress(WireError):
-        values = values_of(reply)
-        if part.asked is not None and "declined" in values:
-            declined.add(part.asked.user)
-            agreed.discard(part.asked.user)
-        elif part.asked is not None and values.get("agreed") is True:
-            agreed.add(part.asked.user)
+    def _task(self, question: Question) -> Task:
+        if self.start is None:
+            return question.task
+        if not isinstance(question.task, AverageGradient):
+            raise RunError(f"Expected questions for average gradients, got {type(question.task).__name__}.")
+        return replace(question.task, points=question.task.points + self.start)
 
 
 @contextmanager
@@ -357,3 +331,8 @@ def declined_are_told(run: str) -> Iterator[set[int]]:
 def identity(key: bytes) -> str:
     """How the registry knows the node with this public key."""
     return f"supernode:{hashlib.sha256(key).hexdigest()}"
+
+
+def by_key(grid: Grid) -> dict[str, int]:
+    """The node of each identity that is there. Raises SuperLinkAway."""
+    return {identity(key): node for node, key in sorted(nodes(grid).items())}

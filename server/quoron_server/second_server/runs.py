@@ -221,7 +221,7 @@ class Helped:
         self._threads = threads or os.cpu_count() or 1
         self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="opens")
         self._working: dict[str, _Working] = {}
-        self._lock = threading.Lock()  # one request at a time: of one round there is one list
+        self._lock = threading.RLock()  # one request at a time: of one round there is one list
         for run in store.runs():
             if run.state != OPEN:
                 keys.destroy(run.run)  # where a kill came between
@@ -237,7 +237,7 @@ class Helped:
         """
         new = None if self.store.run(request.run) is not None else planned(request.specification)  # seconds, perhaps
         with self._lock:
-            self._expire()
+            self.expire()
             if (known := self.store.run(request.run)) is not None:
                 self._require(known, coordinator, request.plan_digest)
                 if known.specification != request.specification:
@@ -276,7 +276,12 @@ class Helped:
                 f"Expected the plan that this server makes of run {request.run} ({digest(plan):.12}), got another "
                 f"({request.plan_digest.hex():.12}). Use the same version of quoron on both sides: {request.software}."
             )
-        return spec_of(plan)
+        try:
+            return plan.spec
+        except VerificationError:
+            raise Refused(
+                f"Expected an algorithm whose rounds are integer sums, with two servers, got {plan.algorithm}."
+            ) from None
 
     def _consent(
         self, request: pb.OpenRun, plan: RunPlan, spec: MechanismSpec, made: Secrets, *, simulation: bool
@@ -370,12 +375,9 @@ class Helped:
     def expire(self) -> None:
         """Destroy the keys of runs whose time is over, by this second server's clock."""
         with self._lock:
-            self._expire()
-
-    def _expire(self) -> None:
-        for run in self.store.runs():
-            if run.state == OPEN and run.expires <= self._clock():
-                self._end(run.run, EXPIRED)
+            for run in self.store.runs():
+                if run.state == OPEN and run.expires <= self._clock():
+                    self._end(run.run, EXPIRED)
 
     def _end(self, run: str, state: str) -> bool:
         """Keys first: where they cannot be removed, or what follows fails, the run stays open and is ended again."""
@@ -387,7 +389,7 @@ class Helped:
         return news
 
     def _known(self, run: str, coordinator: str, plan_digest: bytes | None = None) -> HelpedRun:
-        self._expire()
+        self.expire()
         found = self.store.run(run)
         if found is None:
             raise UnknownRun(f"Expected a run that this second server has consented to, got {run}.")
@@ -415,7 +417,13 @@ class Helped:
         rounds: dict[bytes, list[int]] = {}
         for each in lists:
             _count(rounds, each)
-        specification, plan = as_consented(run)  # after a restart
+        specification, plan = planned(run.specification)  # again, after a restart: seconds, perhaps
+        if bytes.fromhex(digest(plan)) != run.plan_digest or plan.spec.as_json() != run.spec:
+            raise Refused(
+                f"Expected the plan of run {run.run} as it was consented to, but this version of quoron makes another, "
+                "whose noise would not go on from what was answered. Use that version, or `second-server runs RUN "
+                "--close`."
+            )
         self._working[run.run] = _Working(
             MechanismSpec.read(run.spec),
             made,
@@ -470,27 +478,6 @@ class Helped:
             left_out += part
             total += each
         return left_out, total.reshape(-1)
-
-
-def as_consented(run: HelpedRun) -> tuple[RunSpecification, RunPlan]:
-    """A run's plan, made again: seconds, perhaps. Refused if it is another than was consented to."""
-    specification, plan = planned(run.specification)
-    if bytes.fromhex(digest(plan)) != run.plan_digest or plan.spec.as_json() != run.spec:
-        raise Refused(
-            f"Expected the plan of run {run.run} as it was consented to, but this version of quoron makes another, "
-            "whose noise would not go on from what was answered. Use that version, or `second-server runs RUN --close`."
-        )
-    return specification, plan
-
-
-def spec_of(plan: RunPlan) -> MechanismSpec:
-    """The units of a plan of two servers. Refused for an algorithm that has none."""
-    try:
-        return plan.spec
-    except VerificationError:
-        raise Refused(
-            f"Expected an algorithm whose rounds are integer sums, with two servers, got {plan.algorithm}."
-        ) from None
 
 
 def close(run: str, store: HelpedRunStore, keys: Keys) -> str:

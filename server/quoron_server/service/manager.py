@@ -309,8 +309,8 @@ class Manager:
     def standing(self) -> list[Standing]:
         """How far every open run is, as everybody may know."""
         running = [standing(run, self.sessions) for run in self._active.values()]
-        left = [Standing(name, "paused", feed.rounds) for name, feed in self._paused.items()]
-        return [*running, *(Standing(name, "waiting", 0) for name in self._waiting), *left]
+        left = [Standing(name, "paused", {"run_rounds_done": feed.rounds}) for name, feed in self._paused.items()]
+        return [*running, *(Standing(name, "waiting", {"run_rounds_done": 0}) for name in self._waiting), *left]
 
     def _pause(self, run: str, feed: Feed, error: QuoronError) -> None:
         """Leave a run as it is stored; its watchers see why."""
@@ -441,8 +441,8 @@ class Manager:
         observers: list[Observer] = [FeedObserver(run, session, loop, self._database)]
         engine: Any = run.engine  # with two servers its sums are not numbers yet
         if helping is not None:
-            engine, forgetting = helping.around(run.engine, wanted, run.plan)
-            observers.insert(0, forgetting)
+            engine = two_servers.HelpedEngine(run.engine, helping, wanted, run.plan)
+            observers.insert(0, engine)
         try:
             given = wanted, run.plan, engine, observers, self._config.evaluate if wanted.simulation else None
             await loop.run_in_executor(self._threads, lambda: self._store.carry_out(*given))

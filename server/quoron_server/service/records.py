@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from quoron_client.protocol.charges import MOST_TOLD, run_mark
 from quoron_privacy.errors import ConfigError, LedgerError, LedgerUnavailable, QuoronError, RunError
 from quoron_privacy.kernels.on_first_use import OnFirstUse
-from quoron_server.federation import Rotated, RunStore
+from quoron_server.federation import RunStore
 from quoron_server.plan import RunPlan
 from quoron_server.service import journal
 from quoron_server.service.certificates import Revocations
@@ -305,11 +305,26 @@ class Users:
 
     async def change(self, action: str, word: str, by: str = "") -> dict[str, Any]:
         """What an operator says of a user, and what came of it in words. ConfigError for what cannot be."""
-        actions: dict[str, Callable[[User], str]] = {"retire": self._retire, "away": self._away, "back": self._back}
-        actions["replace"] = lambda user: self._replace(user, by)
-        if action not in actions:
+        if action not in (actions := ("retire", "away", "back", "replace")):
             raise ConfigError(f"Expected {', '.join(actions)}, got {action!r}.")
-        said = await retried_once(lambda: actions[action](self._registry.find(word)))
+
+        def work() -> str:
+            user = self._registry.find(word)
+            if action == "replace":
+                return self._replace(user, by)
+            if action == "retire":
+                self._registry.retire([user.user])
+                return f"{_name(user)} is retired: a member of no run that begins from now on."
+            if action == "away":
+                self._registry.away(user.user)
+                return f"{_name(user)} is away until it is said to be back: a member of no run that begins meanwhile."
+            if user.fingerprint in self._now_revoked():
+                raise ConfigError(f"Expected a user whose certificate is good, got {_name(user)}: it is revoked.")
+            self._registry.back(user.user)
+            now = self._registry.find(str(user.user))
+            return f"{_name(user)} is {now.state}" + (f", {now.why}: until it connects." if now.why else ".")
+
+        said = await retried_once(work)
         self._counted.clear()
         return {"said": said}
 
@@ -323,33 +338,18 @@ class Users:
     async def rotate(self, word: str, statement: str) -> dict[str, Any]:
         """Give a user the key that its old one has signed. ConfigError for a statement that is another user's."""
 
-        def work() -> Rotated:
+        def work() -> tuple[str, list[int]]:
             user, revoked = self._registry.find(word), self._now_revoked()
             return self._store.rotate_key(statement, user.user, revoked)
 
-        done = await retried_once(work)
-        self.rotated.add(done.old)
-        self._sessions.hang_up(done.users, ROTATED)  # a client connected by either key comes back by the valid one
+        old, users = await retried_once(work)
+        self.rotated.add(old)
+        self._sessions.hang_up(users, ROTATED)  # a client connected by either key comes back by the valid one
         said = (
-            f"User {done.users[0]} has a new key, which its old one has signed: the same user, in the same runs, with "
+            f"User {users[0]} has a new key, which its old one has signed: the same user, in the same runs, with "
             "the same lifetime budget. The old key is refused from now on."
         )
         return {"said": said}
-
-    def _retire(self, user: User) -> str:
-        self._registry.retire([user.user])
-        return f"{_name(user)} is retired: a member of no run that begins from now on."
-
-    def _away(self, user: User) -> str:
-        self._registry.away(user.user)
-        return f"{_name(user)} is away until it is said to be back: a member of no run that begins meanwhile."
-
-    def _back(self, user: User) -> str:
-        if user.fingerprint in self._now_revoked():
-            raise ConfigError(f"Expected a user whose certificate is good, got {_name(user)}: it is revoked.")
-        self._registry.back(user.user)
-        now = self._registry.find(str(user.user))
-        return f"{_name(user)} is {now.state}" + (f", {now.why}: until it connects." if now.why else ".")
 
     def _replace(self, old: User, word: str) -> str:
         new = self._registry.find(word)

@@ -16,7 +16,6 @@ from operator import add
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from quoron_client.protocol.questions import FAR, Answers, Question, Status
 from quoron_privacy.errors import BelowMinCohort, RunError
@@ -24,7 +23,7 @@ from quoron_privacy.release import Sums
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_server.plan import RunPlan
 from quoron_server.problem import Problem
-from quoron_server.rounds import PAUSE, RoundEvent, opening
+from quoron_server.rounds import PAUSE, Observer, RoundEvent, opening
 from quoron_server.service.journal import MOST_SHOWN, Feed, named, public
 from quoron_server.service.metrics import Seconds
 from quoron_server.service.sessions import RunSession, Sessions, look
@@ -168,10 +167,6 @@ class Gathering:
                 await asyncio.wait_for(self._left.wait(), min(pause, self.until - loop.time()))
         raise RunStopped(f"Run {wanted.run} was stopped before it began.")
 
-    def figures(self) -> dict[str, int]:
-        """Return the numbers of clients that a watcher sees."""
-        return {"willing": self.willing, "needed": self.needed, "members": len(self.session.members)}
-
     def unwilling(self) -> list[int]:
         """Members who are not here, or have not agreed; as many as are named."""
         return sorted(self.session.users - self.session.present)[: MOST_SHOWN + 1]
@@ -189,7 +184,8 @@ def awaited(
     """What a run waits for whose members are known: that they agree, come back, or answer. None between two rounds."""
     now, here = asyncio.get_running_loop().time(), {"connected": connected}
     if gathering is not None and not gathering.over:
-        return {"kind": "awaits", "what": "willing", **gathering.figures(), **here, **_ends(gathering.until - now)}
+        here |= {"willing": gathering.willing, "needed": gathering.needed, "members": len(session.members)}
+        return {"kind": "awaits", "what": "willing", **here, **_ends(gathering.until - now)}
     if session.open is None:
         left = session.gathered - now
         return {"kind": "awaits", "what": "clients", **here, **_ends(left)} if left > 0 else None
@@ -249,17 +245,11 @@ class Running:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """How far an open run is, as everybody may know."""
+    """How far an open run is, as everybody may know; its `figures` by the names of their metrics."""
 
     run: str
     state: str  # waiting, running or paused
-    done: int  # rounds that were published
-    planned: int | None = None  # rounds, at most
-    seconds: float | None = None  # of a round, with the pause behind it
-    idle: float | None = None  # seconds since it last moved, of one that runs
-    members: int | None = None
-    connected: int | None = None  # of these
-    min_cohort: float | None = None
+    figures: Mapping[str, float | None]
 
 
 def standing(run: Running, sessions: Sessions) -> Standing:
@@ -267,18 +257,16 @@ def standing(run: Running, sessions: Sessions) -> Standing:
     wanted, session, moved = run.specification, sessions.runs.get(run.name), run.moved
     if session is not None:  # clients have their time to come back, and a round the time that it takes answers
         moved = max(moved, session.gathered, -math.inf if session.open is None else session.open.opened)
-    idle = max(0.0, asyncio.get_running_loop().time() - moved)
-    return Standing(
-        run.name,
-        "running",
-        run.feed.rounds,
-        run.plan.cost.rounds,
-        (1 + PAUSE) * wanted.seconds,
-        math.floor(idle),
-        wanted.problem.users,
-        None if session is None else session.count(sessions.here(session)),
-        wanted.min_cohort,
-    )
+    figures = {
+        "run_rounds_done": run.feed.rounds,
+        "run_rounds_planned": run.plan.cost.rounds,
+        "run_round_seconds": (1 + PAUSE) * wanted.seconds,
+        "run_idle_seconds": math.floor(max(0.0, asyncio.get_running_loop().time() - moved)),
+        "run_members": wanted.problem.users,
+        "run_members_connected": None if session is None else session.count(sessions.here(session)),
+        "run_min_cohort": wanted.min_cohort,
+    }
+    return Standing(run.name, "running", figures)
 
 
 def published_at(session: RunSession, run: Running) -> float:
@@ -295,16 +283,13 @@ async def until_published(run: Running, session: RunSession, stopping: asyncio.E
 
 
 @dataclass(slots=True, eq=False)
-class FeedObserver:
+class FeedObserver(Observer):
     """An observer that tells the feed, from the run's thread."""
 
     run: Running
     session: RunSession
     loop: asyncio.AbstractEventLoop
     database: Database
-
-    def started(self, plan: RunPlan) -> None:
-        """Nothing to tell: the plan is public from the start."""
 
     def round_finished(self, event: RoundEvent) -> None:
         """Queue a committed round. It is published when its time is over, which shows nothing of who answered."""
@@ -313,6 +298,3 @@ class FeedObserver:
     def _keep(self, event: dict[str, Any], committed: float) -> None:
         self.run.untold.append((event, committed))
         self.loop.call_at(published_at(self.session, self.run), self.run.tell)
-
-    def finished(self, model: NDArray[np.float64]) -> None:
-        """After the last commit; watchers hear of the end from the manager."""

@@ -212,16 +212,6 @@ class TooFewActive(LedgerError):
 
 
 @dataclass(frozen=True, slots=True)
-class Forgotten:
-    """What was erased of a user who has left."""
-
-    user: int
-    time: str
-    keys: int
-    agreements: int
-
-
-@dataclass(frozen=True, slots=True)
 class RunRow:
     """One submitted run."""
 
@@ -459,14 +449,15 @@ class Registry:
             connection.execute(USERS.update().where(USERS.c.user == user.user).values(fingerprint=new))
             return int(user.user), None if holder is None else int(holder.user)
 
-    def forget(self, user: int) -> Forgotten:
+    def forget(self, user: int) -> dict[str, Any]:
         """Erase who a user was: its name, its keys, what its client runs, when it came and was seen, and what it agreed
-        to; so of whom its new key was enrolled as. Its number stays, retired, and its seats; its keys are nobody's."""
+        to; so of whom its new key was enrolled as. Its number stays, retired, and its seats; its keys are nobody's.
+        What was erased, the same if it was before."""
         with self._database.writing() as connection:
             known = connection.execute(sa.select(USERS.c.fingerprint).where(USERS.c.user == user)).first()
             before = connection.execute(sa.select(GONE).where(GONE.c.user == user)).first()
             if before is not None:
-                return Forgotten(before.user, before.time, before.keys, before.agreements)
+                return dict(before._mapping)
             if known is None:
                 raise ConfigError(f"Expected a user's number, got {user}. `quoron admin users list` has them.")
             rotated = connection.scalars(sa.select(KEYS.c.fingerprint).where(KEYS.c.user == user))
@@ -479,8 +470,8 @@ class Registry:
             nothing = {"name": "", "software": "", "enrolled_at": "", "seen": 0, "state": "retired", "why": FORGOTTEN}
             rows = USERS.update().where(sa.or_(USERS.c.user == user, USERS.c.fingerprint.startswith(f"user {user}: ")))
             connection.execute(rows.values(nothing | {"fingerprint": f"{FORGOTTEN} " + sa.cast(USERS.c.user, sa.Text)}))
-            done = Forgotten(user, now(), len(keys), agreements)
-            connection.execute(GONE.insert(), asdict(done))
+            done = {"user": user, "time": now(), "keys": len(keys), "agreements": agreements}
+            connection.execute(GONE.insert(), done)
             return done
 
     def fold(self) -> None:
