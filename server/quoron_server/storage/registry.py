@@ -193,11 +193,6 @@ class Standing:
     away: int
     retired: int
 
-    def words(self, needed: int, group: str) -> str:
-        """So many of so many, and where the others are."""
-        away = f"({self.away} away, {self.retired} retired)"
-        return f"{self.active} of {needed} users are active in population {group} {away}"
-
 
 class OtherGroup(LedgerError):
     """A user is known in another group than the one that its certificate names."""
@@ -319,11 +314,6 @@ class Registry:
         """How many people each client of several has, by the number of its first."""
         query = sa.select(USERS.c.user, USERS.c.people).where(USERS.c.people > 1)
         return {int(row.user): int(row.people) for row in self._database.all(query)}
-
-    def clients(self, group: str) -> int:
-        """How many clients have enrolled in a group, whether they are one user or several."""
-        query = sa.select(sa.func.count()).select_from(USERS).where(USERS.c.group == group)
-        return int(self._database.all(query)[0][0])
 
     def standing(self, group: str) -> Standing:
         """How many of a group are in each state now."""
