@@ -221,7 +221,7 @@ class Helped:
         self._threads = threads or os.cpu_count() or 1
         self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="opens")
         self._working: dict[str, _Working] = {}
-        self._lock = threading.RLock()  # one request at a time: of one round there is one list
+        self._lock = threading.Lock()  # one request at a time: of one round there is one list
         for run in store.runs():
             if run.state != OPEN:
                 keys.destroy(run.run)  # where a kill came between
@@ -237,7 +237,7 @@ class Helped:
         """
         new = None if self.store.run(request.run) is not None else planned(request.specification)  # seconds, perhaps
         with self._lock:
-            self.expire()
+            self._expire()
             if (known := self.store.run(request.run)) is not None:
                 self._require(known, coordinator, request.plan_digest)
                 if known.specification != request.specification:
@@ -375,9 +375,12 @@ class Helped:
     def expire(self) -> None:
         """Destroy the keys of runs whose time is over, by this second server's clock."""
         with self._lock:
-            for run in self.store.runs():
-                if run.state == OPEN and run.expires <= self._clock():
-                    self._end(run.run, EXPIRED)
+            self._expire()
+
+    def _expire(self) -> None:
+        for run in self.store.runs():
+            if run.state == OPEN and run.expires <= self._clock():
+                self._end(run.run, EXPIRED)
 
     def _end(self, run: str, state: str) -> bool:
         """Keys first: where they cannot be removed, or what follows fails, the run stays open and is ended again."""
@@ -389,7 +392,7 @@ class Helped:
         return news
 
     def _known(self, run: str, coordinator: str, plan_digest: bytes | None = None) -> HelpedRun:
-        self.expire()
+        self._expire()
         found = self.store.run(run)
         if found is None:
             raise UnknownRun(f"Expected a run that this second server has consented to, got {run}.")
