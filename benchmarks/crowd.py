@@ -27,7 +27,7 @@ from quoron_protos.v1 import federation_pb2_grpc
 from quoron_server.service import tokens
 from quoron_server.specification import RunSpecification
 from quoron_server.storage.database import Database
-from quoron_server.storage.roster import USERS
+from quoron_server.storage.registry import USERS
 
 DIMENSION, CHANNELS, TIMED = 10, 20, 1000
 SECONDS = 2.0  # of a round

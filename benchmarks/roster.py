@@ -27,8 +27,7 @@ from quoron_server.service.manager import Manager
 from quoron_server.service.sessions import Sessions
 from quoron_server.specification import RunSpecification
 from quoron_server.storage.database import Database
-from quoron_server.storage.registry import Registry
-from quoron_server.storage.roster import USERS
+from quoron_server.storage.registry import USERS, Registry
 
 DIMENSION = 10
 

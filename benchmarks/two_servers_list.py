@@ -21,8 +21,7 @@ from quoron_privacy.two_servers import seals
 from quoron_privacy.two_servers.noise import FIRST, Entry
 from quoron_protos.v1 import helper_pb2 as pb
 from quoron_server.second_server.keys import Keys
-from quoron_server.second_server.runs import Helped
-from quoron_server.second_server.store import HelpedRunStore
+from quoron_server.second_server.runs import Helped, HelpedRunStore
 from quoron_server.specification import planned
 from quoron_server.storage.database import Database
 from quoron_server.wording import digest

@@ -42,8 +42,7 @@ PLACES = {
     "_ask": "quoron_server.service.sessions:Sessions._ask",
     "answer": "quoron_server.service.sessions:Sessions.answer",
     "push": "quoron_server.flower.exchange:_pushed",
-    "read": "quoron_server.flower.users:Users.read",
-    "read_box": "quoron_server.flower.black_boxes:BlackBoxes.read",
+    "read": "quoron_server.flower.engine:Users.read",
     "keep": "quoron_client.federation.record:Record.keep",
     "encode": "quoron_client.data.fused:_Shape.encode",
     "write_json": "quoron.run_folder:RunFolder.write_json",
@@ -53,8 +52,8 @@ PLACES = {
     "farewell": "quoron_client.federation.record_file:write",
     "erase": "quoron_client.durable:erase",
     "revoke_key": "quoron_server.service.certificates:revoke_key",
-    "forget": "quoron_server.storage.roster:Roster.forget",
-    "fold": "quoron_server.storage.roster:Roster.fold",
+    "forget": "quoron_server.storage.registry:Registry.forget",
+    "fold": "quoron_server.storage.registry:Registry.fold",
 }
 ROUNDS: dict[str, Callable[[tuple[Any, ...]], int]] = {  # of a call that belongs to one
     "quality": lambda given: _stage(given, PREFACE),
@@ -66,7 +65,6 @@ ROUNDS: dict[str, Callable[[tuple[Any, ...]], int]] = {  # of a call that belong
     "_ask": lambda given: given[2].question.round,
     "answer": lambda given: given[2].round,
     "read": lambda given: given[2].asked.round,
-    "read_box": lambda given: given[2].asked.round,
     "keep": lambda given: given[2],
 }
 

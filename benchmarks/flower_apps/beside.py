@@ -19,8 +19,7 @@ from quoron_client.flower.serving import make_app
 from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.flower_records import Values, answers_record, question_from_values
 from quoron_client.protocol.questions import Answers, AverageGradient, Question
-from quoron_server.flower.engine import FlowerEngine
-from quoron_server.flower.users import Shards
+from quoron_server.flower.engine import FlowerEngine, Shards
 from quoron_server.problem import Problem
 
 

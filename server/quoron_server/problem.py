@@ -8,7 +8,7 @@
 """
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal, cast
+from typing import Any, ClassVar, Literal, cast
 
 from quoron_client.protocol.domains import Bounds, Domain, L2Ball
 from quoron_privacy.errors import ConfigError, VerificationError, count, non_negative, positive
@@ -46,6 +46,7 @@ def _in_range(held: Any, names: tuple[str, ...], *, zero: tuple[str, ...] = ()) 
 class Beliefs:
     """What is believed of the users. It steers sizes and predictions of risk, never noise: `verify` does not see it."""
 
+    __pydantic_config__: ClassVar = {"extra": "forbid"}
     gradient_deviation: float | None = None  # σ_g: item gradient standard deviation; None means a bound on it
     heterogeneity: float = 0.0  # standard deviation of a user's expected gradient around the population's
     curvature: Curvature = "unknown"  # public knowledge of the Hessian
@@ -117,6 +118,7 @@ class Problem:
     Every bound holds for every conceivable item: clients enforce it by clipping features and labels.
     """
 
+    __pydantic_config__: ClassVar = {"extra": "forbid"}
     users: int  # n
     items_per_user: int  # m; the public nominal number, for ragged users a lower typical value
     dimension: int  # d, of the model: outputs times the number of features

@@ -118,16 +118,19 @@ class Foreseen(Protocol):
 
 
 class Observer(Protocol):
-    """Progress bars, event logs, reports."""
+    """Progress bars, event logs, reports. Who derives from it hears of what it has a method for."""
 
     def started(self, plan: RunPlan) -> None:
         """Before the first (or first resumed) round."""
+        return
 
     def round_finished(self, event: RoundEvent) -> None:
         """After the round's commit."""
+        return
 
     def finished(self, model: Vector) -> None:
         """After the last commit."""
+        return
 
 
 def require_storable(algorithm: Algorithm[Any]) -> None:

@@ -10,14 +10,13 @@ participation is public, since these say when a client sends.
 
 import json
 import math
-from collections.abc import Mapping
 from dataclasses import fields
 from fractions import Fraction
 from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from quoron_client.data.encoding import Encoding
 from quoron_client.losses import make_loss
@@ -28,7 +27,7 @@ from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.options import options_of, summed
 from quoron_server.parameters import Assumption, Kind
 from quoron_server.plan import EVERYONE, Attending, Privacy, RunPlan, check_delta
-from quoron_server.problem import Beliefs, Problem
+from quoron_server.problem import Problem
 from quoron_server.silos import Silos, in_silos
 from quoron_server.traffic import HELD, SCRATCH
 from quoron_server.wording import digest, sentence
@@ -73,15 +72,6 @@ class RunSpecification(_Section):
     simulation: bool = False  # seeded noise, where the coordinator allows it; never with real people's data
     simulation_seed: Seed | None = None
     plan_digest: str | None = None  # of the plan that the submitter saw; another plan is then refused
-
-    @field_validator("problem", mode="before")
-    @classmethod
-    def _known_constants(cls, value: object) -> object:
-        for given, kind in ((value, Problem), (value.get("beliefs") if isinstance(value, Mapping) else None, Beliefs)):
-            unknown = set(given) - {each.name for each in fields(kind)} if isinstance(given, Mapping) else ()
-            if unknown:
-                raise ValueError(f"unknown constants {', '.join(sorted(map(str, unknown)))}")
-        return value
 
     @model_validator(mode="after")
     def _consistent(self) -> "RunSpecification":
@@ -146,17 +136,7 @@ def make_plan(specification: RunSpecification) -> RunPlan:
         raise ConfigError(f"Expected algorithm to be one of {', '.join(ALGORITHMS)}, got algorithm={name!r}.")
     info = ALGORITHMS[name]
     check_constants(specification)
-    privacy = Privacy(
-        specification.epsilon,
-        specification.delta,
-        specification.min_cohort,
-        specification.min_cohort_epsilon,
-        specification.adjacency,
-        specification.participation,
-        specification.trust_model,
-        specification.server_epsilon,
-        specification.groups,
-    )
+    privacy = Privacy(**{each.name: getattr(specification, each.name) for each in fields(Privacy)})
     options = options_of(info, specification.options, constants=specification.constants)
     options = summed(options) if specification.silo_sums else options
     plan = info.plan(specification.problem, privacy, options, specification.constants, specification.seed)
@@ -394,11 +374,7 @@ def describe_promise(run: str, plan: RunPlan, *, simulation: bool) -> dict[str, 
         "run": run,
         "algorithm": plan.algorithm,
         "statement": sentence(promise),
-        "theorem": promise.theorem,
-        "epsilon": promise.epsilon,
-        "delta": promise.delta,
-        "adjacency": promise.adjacency,
-        "trust_model": promise.trust_model,
+        **{name: getattr(promise, name) for name in ("theorem", "epsilon", "delta", "adjacency", "trust_model")},
         "rounds": plan.cost.rounds,
         "participations": plan.schedule.participations,
         "dimension": plan.problem.dimension,

@@ -25,7 +25,6 @@ from quoron_server.storage.database import Database
 from quoron_server.storage.ledger import Ledger
 from quoron_server.storage.lifetime_ledger import PopulationLedger
 from quoron_server.storage.registry import OPEN, Registry
-from quoron_server.storage.roster import Seats
 
 ROUNDS = 2
 WRITES = ("INSERT", "UPDATE", "DELETE", "CREATE")
@@ -58,11 +57,10 @@ def carry_out(url: str) -> None:
         registry.add_run("run", "{}")
         registry.fix_members("run", 2)
         registry.enrol("eve")
-        seats = Seats(registry.roster, population)
-        seats.replace(1, 2)
-        registry.roster.away(0)
-        registry.roster.back(0)
-        seats.rotate(STATEMENT, of=0)
+        store.replace_user(1, 2)
+        registry.away(0)
+        registry.back(0)
+        store.rotate_key(STATEMENT, of=0)
         population.limit("everyone", epsilon=1.0, delta=1e-5)
         population.charge("run", "everyone", epsilon=0.5, delta=1e-6)
         words = {"plan": "p", "config_digest": "c", "noise_key": b"k"}

@@ -19,12 +19,11 @@ from cryptography import x509
 
 from federation.crowd import write_items
 from quoron.cli.app import invoke
-from quoron_client.durable import PRIVATE, make_folder, replace_whole
+from quoron_client.durable import PRIVATE, locked, make_folder, replace_whole
 from quoron_client.federation import Record
 from quoron_client.federation.log_limit import LEAST
 from quoron_privacy.errors import ConfigError
 from quoron_server.service import certificates, tokens
-from quoron_server.service.folder_lock import locked
 from quoron_server.storage.database import Database
 
 MANY = 40

@@ -24,12 +24,12 @@ from quoron_client.federation.record import Agreement, Record
 from quoron_privacy.errors import ConfigError, IdentityError, LedgerError
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_server.federation import RunStore
-from quoron_server.service import certificates, users
+from quoron_server.service import certificates, records
 from quoron_server.storage import backup
 from quoron_server.storage.backup import back_up
 from quoron_server.storage.database import Database
 from quoron_server.storage.lifetime_ledger import verify_rows
-from quoron_server.storage.roster import ForgottenKey, Seats
+from quoron_server.storage.registry import ForgottenKey
 
 SECRET = b"a function of somebody's data" * 40
 
@@ -146,9 +146,6 @@ def store(tmp_path: Path) -> Iterator[RunStore]:
 class TestAUserWhoIsForgotten:
     """Is a number with its seats; its keys are nobody's ever after."""
 
-    def seats(self, store: RunStore) -> Seats:
-        return Seats(store.registry.roster, store.population)
-
     def test_has_no_name_no_key_and_no_agreements_in_the_store_and_its_seat_stays(
         self, store: RunStore, tmp_path: Path
     ) -> None:
@@ -158,9 +155,9 @@ class TestAUserWhoIsForgotten:
         registry.add_run("summer", "{}")
         registry.fix_members("summer", 2)
         registry.note_agreed("summer", [0, 1], epsilon=0.5, delta=1e-7)
-        assert self.seats(store).forget("Ada Lovelace", sure=False)["user"] == 0
+        assert store.forget_user("Ada Lovelace", sure=False)["user"] == 0
         assert registry.user(ada) == 0
-        done = self.seats(store).forget("Ada Lovelace", sure=True)
+        done = store.forget_user("Ada Lovelace", sure=True)
         assert (done["user"], done["keys"], done["agreements"]) == (0, 1, 1)
         stays = b"".join(path.read_bytes() for path in tmp_path.glob("books.sqlite*"))
         for erased in (ada.encode(), b"Ada Lovelace", b"3.14159"):
@@ -171,13 +168,13 @@ class TestAUserWhoIsForgotten:
         assert len(registry.agreed(1, 9)) == 1
         registry.note_agreed("summer", [0, 1], epsilon=0.5, delta=1e-7)  # by a round that knew of both
         assert registry.agreed(0, 9) == []
-        assert registry.roster.active("everyone").tolist() == [1]
+        assert registry.active("everyone").tolist() == [1]
         assert registry.user(ada) is None
         with pytest.raises(ForgottenKey):
             registry.enrol(ada, name="Ada again")
         with pytest.raises(ConfigError, match="seat is its own"):
-            registry.roster.back(0)
-        assert self.seats(store).forget("0", sure=True) == done
+            registry.back(0)
+        assert store.forget_user("0", sure=True) == done
         assert registry.enrol("c" * 64) == 2, "its number is nobody else's"
         rows = [row for row in json.loads(store.population.export())["rows"] if row["kind"] == "seat"]
         assert [row["payload"] for row in rows] == [{"what": "forgotten", "user": 0}]
@@ -188,10 +185,8 @@ class TestAUserWhoIsForgotten:
         issued = [certificates.load_certificate(certificates.issue(folder, each, days=30)) for each in ("ada", "ada-2")]
         old, new = map(certificates.fingerprint, issued)
         store.registry.enrol(old, name="ada")
-        store.registry.roster.rotate(old, new, "signed by both")
-        receipt = forgetting.forget(
-            lambda word, sure: self.seats(store).forget(word, sure=sure), "ada", certificates=folder
-        )
+        store.registry.rotate(old, new, "signed by both")
+        receipt = forgetting.forget(lambda word, sure: store.forget_user(word, sure=sure), "ada", certificates=folder)
         assert sorted(receipt.files) == ["ada-2/certificate.pem", "ada-2/key.pem", "ada/certificate.pem", "ada/key.pem"]
         assert set(certificates.read_revoked(folder / "revoked.json")) == {old, new}
 
@@ -200,7 +195,7 @@ class TestAUserWhoIsForgotten:
     ) -> None:
         store.registry.enrol("a" * 64, name="Ada")
         back_up(store.database, tmp_path / "before.backup")
-        self.seats(store).forget("Ada", sure=True)
+        store.forget_user("Ada", sure=True)
         back_up(store.database, tmp_path / "after.backup")
         head = verify_rows(store.population.rows())
         with pytest.raises(LedgerError):
@@ -210,11 +205,11 @@ class TestAUserWhoIsForgotten:
             backup.restore(tmp_path / f"{when}.backup", url, head=head if when == "after" else None)
             with Database(url) as database:
                 restored = RunStore(database)
-                assert restored.registry.roster.find("0").name == name
+                assert restored.registry.find("0").name == name
                 if when == "after":
                     with pytest.raises(ForgottenKey):
                         restored.registry.enrol("a" * 64)
-                assert self.seats(restored).forget("0", sure=True)["keys"] == 1
+                assert restored.forget_user("0", sure=True)["keys"] == 1
 
     async def test_is_hung_up_on_never_let_in_again_while_the_run_goes_on_and_not_named_in_the_log(
         self, issued: Path, tmp_path: Path, our_logs: pytest.LogCaptureFixture
@@ -248,8 +243,8 @@ class TestAUserWhoIsForgotten:
                 with pytest.raises(IdentityError, match="was forgotten"):  # which ends a real client
                     await run_client(config)
                 found = said, caught.value.code(), caught.value.details()
-            assert found == (users.GONE, grpc.StatusCode.UNAUTHENTICATED, users.GONE)
-        assert f"refused {key[:16]}: UNAUTHENTICATED, {users.GONE}" in our_logs.text
+            assert found == (records.GONE, grpc.StatusCode.UNAUTHENTICATED, records.GONE)
+        assert f"refused {key[:16]}: UNAUTHENTICATED, {records.GONE}" in our_logs.text
         assert "client-0" not in " ".join(each.getMessage() for each in our_logs.records if each.name == "quoron")
 
     @pytest.mark.parametrize("step", ["books", "erased"])
@@ -261,17 +256,16 @@ class TestAUserWhoIsForgotten:
         for name in ("ada", "ben"):
             loaded = certificates.load_certificate(certificates.issue(folder, name, days=30))
             store.registry.enrol(certificates.fingerprint(loaded), name=name)
-        seats = self.seats(store)
 
         def ask(word: str, sure: bool) -> dict[str, object]:
-            return seats.forget(word, sure=sure)
+            return store.forget_user(word, sure=sure)
 
         def dies(*_: object, **__: object) -> None:
             raise KeyboardInterrupt
 
         with monkeypatch.context() as dying:
             if step == "books":
-                dying.setattr(store.registry.roster.__class__, "forget", dies)
+                dying.setattr(store.registry.__class__, "forget", dies)
             else:
                 dying.setattr(certificates, "erase_forgotten", dies)
             with pytest.raises(KeyboardInterrupt):
@@ -299,25 +293,25 @@ class TestAUserWhoIsForgotten:
             with monkeypatch.context() as dying:
                 dying.setattr(store.population, "seat", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
                 with pytest.raises(KeyboardInterrupt):
-                    self.seats(store).forget("Ada", sure=True)
-            assert store.registry.roster.find("Ada").state == "active"
+                    store.forget_user("Ada", sure=True)
+            assert store.registry.find("Ada").state == "active"
             for word in ("Ada", "0"):
-                assert self.seats(store).forget(word, sure=True)["keys"] == 1
+                assert store.forget_user(word, sure=True)["keys"] == 1
             with pytest.raises(ForgottenKey):
                 store.registry.enrol("a" * 64)
 
     def test_loses_the_keys_that_it_had_before_too(self, store: RunStore) -> None:
         old, new = "a" * 64, "b" * 64
         store.registry.enrol(old, name="Ada")
-        store.registry.roster.rotate(old, new, "signed by both")
-        assert self.seats(store).forget(new, sure=True)["keys"] == 2
-        assert store.registry.roster.rotations() == []
+        store.registry.rotate(old, new, "signed by both")
+        assert store.forget_user(new, sure=True)["keys"] == 2
+        assert store.registry.rotations() == []
         for key in (old, new):
             with pytest.raises(ForgottenKey):
                 store.registry.enrol(key)
         store.registry.enrol("c" * 64)
         with pytest.raises(ForgottenKey):
-            store.registry.roster.rotate("c" * 64, old, "signed by both")
+            store.registry.rotate("c" * 64, old, "signed by both")
 
 
 LEAVING = [("leave", "before", 1), ("farewell", "after", 1), ("leave", "after", 1)]

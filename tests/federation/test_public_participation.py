@@ -29,8 +29,7 @@ from quoron_client.protocol.questions import Status
 from quoron_client.protocol.wire import answer_to_wire
 from quoron_privacy.errors import ConfigError, WireError
 from quoron_protos.v1 import federation_pb2 as federation
-from quoron_server.service.engine import RunStopped
-from quoron_server.service.running import Gathering
+from quoron_server.service.running import Gathering, RunStopped
 from quoron_server.service.sessions import Sessions
 from quoron_server.specification import (
     RunSpecification,
@@ -174,7 +173,7 @@ async def test_when_each_client_agrees_shows_only_at_the_looks_at_all() -> None:
     waiting = asyncio.create_task(gathering.wait(asyncio.get_running_loop().time()))
     await asyncio.sleep(0)
     session.present |= {0, 2}
-    assert gathering.figures()["willing"] == 0
+    assert gathering.willing == 0
     gathering.stop()
     with pytest.raises(RunStopped):
         await waiting

@@ -34,13 +34,12 @@ from quoron_protos.v1 import federation_pb2 as pb
 from quoron_server.service import Coordinator, certificates, tokens
 from quoron_server.service.certificates import Revocations
 from quoron_server.service.sessions import Sessions
-from quoron_server.storage import roster as module
+from quoron_server.silos import by_client, draw, homes, packed, seed_of
+from quoron_server.storage import registry as module
 from quoron_server.storage.backup import back_up, read, restore
 from quoron_server.storage.database import Database
-from quoron_server.storage.drawing import by_client, draw, homes, packed, seed_of
 from quoron_server.storage.lifetime_ledger import PopulationLedger
-from quoron_server.storage.registry import Registry
-from quoron_server.storage.roster import DAY, NAMES, STANDING, Roster, RotatedKey
+from quoron_server.storage.registry import DAY, NAMES, STANDING, Registry, RotatedKey
 
 one_kind = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)  # of database: what SQL says is not asked
 
@@ -50,7 +49,7 @@ def enrolled(registry, *names, group="everyone"):
 
 
 def states(registry, **which):
-    return {user.name: user.state for user in registry.roster.page(**which)}
+    return {user.name: user.state for user in registry.page(**which)}
 
 
 def drawn_slowly(seed, active, n):
@@ -84,7 +83,7 @@ def test_who_was_not_seen_is_away_and_back_when_it_connects(registry, clock):
     clock.now += 0.5 * DAY  # beyond seven days, and the step in which it is kept
     assert states(registry) == {"ada": "away", "ben": "active"}
     assert states(registry, state="away") == {"ada": "away"}
-    assert registry.roster.standing("everyone") == module.Standing(active=1, away=1, retired=0)
+    assert registry.standing("everyone") == module.Standing(active=1, away=1, retired=0)
     enrolled(registry, "ada")
     assert states(registry, state="active") == {"ada": "active", "ben": "active"}
 
@@ -92,58 +91,58 @@ def test_who_was_not_seen_is_away_and_back_when_it_connects(registry, clock):
 @one_kind
 def test_what_the_operator_says_stands_until_it_says_otherwise(registry, clock):
     enrolled(registry, "ada", "ben", "cem")
-    registry.roster.away(0)
-    registry.roster.retire([1])
+    registry.away(0)
+    registry.retire([1])
     for _ in "ab":
         enrolled(registry, "ada", "ben", "cem")  # connecting changes nothing of it
         assert states(registry) == {"ada": "away", "ben": "retired", "cem": "active"}
         clock.now += 30 * DAY
-    assert registry.roster.active("everyone").tolist() == []
+    assert registry.active("everyone").tolist() == []
     with pytest.raises(ConfigError, match="active or away, got user 1, retired: by its operator"):
-        registry.roster.away(1)
+        registry.away(1)
     enrolled(registry, "ada", "ben", "cem")
-    registry.roster.back(0)
-    registry.roster.back(1)
+    registry.back(0)
+    registry.back(1)
     assert set(states(registry).values()) == {"active"}
 
 
 def test_a_user_is_found_by_number_name_or_fingerprint_and_never_guessed(registry):
     enrolled(registry, "ada", "ben", "eve")
     registry.enrol("0123456789abcdef", name="eve")
-    assert [registry.roster.find(word).user for word in ("1", "ada", "key of ben", "01234567")] == [1, 0, 1, 3]
+    assert [registry.find(word).user for word in ("1", "ada", "key of ben", "01234567")] == [1, 0, 1, 3]
     with pytest.raises(ConfigError, match="'eve', which several have: 2, 3"):
-        registry.roster.find("eve")
+        registry.find("eve")
     for word in ("dan", "9", "0123456", "", "-1", "²"):
         with pytest.raises(ConfigError, match="Expected a user's number, name or fingerprint"):
-            registry.roster.find(word)
+            registry.find(word)
 
 
 @one_kind
 def test_a_seat_goes_to_another_user_of_the_group_and_does_not_come_back(registry):
     old, new, other = enrolled(registry, "old", "new", "other")
     (far,) = enrolled(registry, "far", group="clinics")
-    registry.roster.away(new)
-    registry.roster.replace(old, new)
-    registry.roster.replace(old, new)
+    registry.away(new)
+    registry.replace(old, new)
+    registry.replace(old, new)
     assert states(registry, group="everyone") == {"old": "retired", "new": "active", "other": "active"}
     with pytest.raises(ConfigError, match="replaced by user 1"):
-        registry.roster.back(old)
+        registry.back(old)
     for wrong, words in (((other, far), "one group"), ((other, old), "not retired"), ((new, new), "twice")):
         with pytest.raises(ConfigError, match=words):
-            registry.roster.replace(*wrong)
+            registry.replace(*wrong)
 
 
 @one_kind
 def test_whoever_lost_a_seat_or_was_revoked_is_not_active_again_by_a_second_word(registry):
     replaced, new, revoked = enrolled(registry, "old", "new", "lost")
-    registry.roster.replace(replaced, new)
-    registry.roster.retire_keys(["key of lost"])
-    registry.roster.retire([replaced, revoked])
+    registry.replace(replaced, new)
+    registry.retire_keys(["key of lost"])
+    registry.retire([replaced, revoked])
     with pytest.raises(ConfigError, match="replaced by user 1"):
-        registry.roster.back(replaced)
+        registry.back(replaced)
     with pytest.raises(ConfigError, match="a key that was never revoked"):
-        registry.roster.rotate("key of lost", "thief", "{}")
-    assert registry.roster.active("everyone").tolist() == [new]
+        registry.rotate("key of lost", "thief", "{}")
+    assert registry.active("everyone").tolist() == [new]
 
 
 def test_a_rotated_key_is_the_same_user_and_the_old_one_is_nobodys(registry):
@@ -152,27 +151,27 @@ def test_a_rotated_key_is_the_same_user_and_the_old_one_is_nobodys(registry):
     registry.fix_members("summer", 2)
     registry.note_agreed("summer", [old], epsilon=1.0, delta=1e-6)
     for _ in "ab":
-        assert registry.roster.rotate("key of ada", "newer", "{}") == (old, None)
+        assert registry.rotate("key of ada", "newer", "{}") == (old, None)
     assert registry.enrol("newer") == old
     assert registry.user("key of ada") is None
     assert registry.agreed(old, 9) == [("summer", 1.0, 1e-6)]
     with pytest.raises(RotatedKey, match="user 0 has put another in the place of"):
         registry.enrol("key of ada")
     with pytest.raises(RotatedKey):  # nor does it come back
-        registry.roster.rotate("newer", "key of ada", "{}")
-    assert registry.roster.rotate("newer", "newest", "{}") == (old, None)
+        registry.rotate("newer", "key of ada", "{}")
+    assert registry.rotate("newer", "newest", "{}") == (old, None)
     with pytest.raises(ConfigError, match="which user 0 has put another in the place of"):
-        registry.roster.rotate("key of ada", "thief", "{}")
+        registry.rotate("key of ada", "thief", "{}")
     with pytest.raises(ConfigError, match="Expected the key of a user, got nobody"):
-        registry.roster.rotate("nobody", "thief", "{}")
+        registry.rotate("nobody", "thief", "{}")
 
 
 @one_kind
 def test_a_revoked_key_signs_for_nobody(registry):
     enrolled(registry, "ada")
-    registry.roster.retire_keys(["key of ada"])
+    registry.retire_keys(["key of ada"])
     with pytest.raises(ConfigError, match="a key that was never revoked, got that of user 0"):
-        registry.roster.rotate("key of ada", "thief", "{}")
+        registry.rotate("key of ada", "thief", "{}")
     assert registry.user("key of ada") == 0
 
 
@@ -195,23 +194,23 @@ def test_one_key_written_in_two_ways_is_no_rotation(tmp_path, monkeypatch):
 
 def test_a_new_key_that_was_enrolled_already_is_joined_unless_it_was_in_a_run(registry):
     old, new, third = enrolled(registry, "ada", "ada again", "ben")
-    assert registry.roster.rotate("key of ada", "key of ada again", "{}") == (old, new)
+    assert registry.rotate("key of ada", "key of ada again", "{}") == (old, new)
     assert registry.enrol("key of ada again") == old
     assert states(registry) == {"ada": "active", "ada again": "retired", "ben": "active"}
     with pytest.raises(ConfigError, match="its key is another user's now"):
-        registry.roster.back(new)
+        registry.back(new)
     registry.add_run("summer", "{}")
     registry.fix_members("summer", 2)
     with pytest.raises(ConfigError, match="a new key that was in no run, got that of user 2"):
-        registry.roster.rotate("key of ada again", "key of ben", "{}")
+        registry.rotate("key of ada again", "key of ben", "{}")
     assert registry.enrol("key of ben") == third
 
 
 def test_a_backup_of_an_earlier_version_and_of_this_one_are_put_back(registry, tmp_path):
     database = registry._database
     enrolled(registry, "ada", "ben")
-    registry.roster.rotate("key of ada", "newer", "signed")
-    registry.roster.retire([1])
+    registry.rotate("key of ada", "newer", "signed")
+    registry.retire([1])
     registry.add_run("summer", "{}")
     registry.fix_members("summer", 1)
     back_up(database, tmp_path / "new")
@@ -227,9 +226,9 @@ def test_a_backup_of_an_earlier_version_and_of_this_one_are_put_back(registry, t
         restore(tmp_path / name, url)
         with Database(url) as restored:
             again = Registry(restored)
-            assert [user.state for user in again.roster.page()] == ["active", state]
-            assert again.roster.find("1").state == state
-            assert again.roster.rotations()[0]["statement"] == "signed"
+            assert [user.state for user in again.page()] == ["active", state]
+            assert again.find("1").state == state
+            assert again.rotations()[0]["statement"] == "signed"
             assert again.drawn("summer").active.tolist() == [0]
 
 
@@ -241,9 +240,9 @@ def test_its_people_have_the_numbers_that_follow_its_own(registry):
     assert enrolled_silos(registry, ada=1, north=300, ben=1, south=2) == [0, 1, 301, 302]
     assert enrolled_silos(registry, north=300, ada=1) == [1, 0], "again is the same"
     assert registry.users_count() == 304
-    assert registry.roster.silos() == {1: 300, 302: 2}
-    np.testing.assert_array_equal(registry.roster.active("everyone"), np.arange(304))
-    found = homes(np.array([0, 1, 150, 300, 301, 302, 303, 304]), registry.roster.silos())
+    assert registry.silos() == {1: 300, 302: 2}
+    np.testing.assert_array_equal(registry.active("everyone"), np.arange(304))
+    found = homes(np.array([0, 1, 150, 300, 301, 302, 303, 304]), registry.silos())
     assert found.tolist() == [0, 1, 1, 1, 301, 302, 302, 304]
 
 
@@ -286,7 +285,7 @@ class Clock:
 
 def clocked(running: Coordinator) -> Clock:
     clock = Clock()
-    running.manager._registry.roster._clock = clock
+    running.manager._registry._clock = clock
     return clock
 
 
@@ -361,7 +360,7 @@ async def test_a_run_that_has_begun_goes_on_with_its_members_wherever_they_are(t
         await running.manager.submit(TEXT)
         await until(lambda: running.sessions.runs)
     async with coordinator(tmp_path) as running:
-        registry(running).roster.retire(range(USERS))
+        registry(running).retire(range(USERS))
         await until(lambda: running.sessions.runs)
     async with coordinator(tmp_path) as running:
         await until(lambda: running.sessions.runs)
@@ -372,7 +371,7 @@ async def test_a_user_who_is_retired_between_the_count_and_the_draw_makes_a_run_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with coordinator(tmp_path) as running, contextlib.AsyncExitStack() as stack:
-        roster = registry(running).roster
+        roster = registry(running)
         for number in range(USERS):
             registry(running).enrol(f"name:client-{number}")
         standing = roster.standing
@@ -414,7 +413,7 @@ def after_a_run(folder: Path, kind: str) -> tuple[list[int], list[tuple[int, str
             await asyncio.gather(*(peer.work(answering) for peer in peers))
             registry(running).add_run("next", "{}")
             members = registry(running).fix_members("next", 7).tolist()
-            return members, [(user.user, user.state) for user in registry(running).roster.page()]
+            return members, [(user.user, user.state) for user in registry(running).page()]
 
     return carried_out(scene())
 
@@ -432,10 +431,10 @@ def test_nothing_that_a_client_answers_moves_who_is_drawn_next(tmp_path: Path) -
 
 def test_a_roster_that_follows_rejected_answers_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The broken twin: whose answer is rejected is away."""
-    seen: list[Roster] = []
-    made, answer = Roster.__init__, Sessions.answer
+    seen: list[Registry] = []
+    made, answer = Registry.__init__, Sessions.answer
 
-    def making(self: Roster, *given: object, **named: object) -> None:
+    def making(self: Registry, *given: object, **named: object) -> None:
         made(self, *given, **named)
         seen.append(self)
 
@@ -448,7 +447,7 @@ def test_a_roster_that_follows_rejected_answers_is_caught(tmp_path: Path, monkey
             seen[-1].away(user)
         return verdict
 
-    monkeypatch.setattr(Roster, "__init__", making)
+    monkeypatch.setattr(Registry, "__init__", making)
     monkeypatch.setattr(Sessions, "answer", answered)
     assert after_a_run(tmp_path, "rejected")[0] != draw(seed_of("next", "{}"), np.arange(USERS), 7).tolist()
 
@@ -464,7 +463,7 @@ def test_an_operator_sets_the_state_of_several_users_at_once(
             own = operator(running, tmp_path)
             for words in (["0", "1", "away"], ["1", "active"], ["2", "retired"], ["2", "active"]):
                 assert await asyncio.to_thread(invoke, [*own, "admin", "users", "set", *words]) == 0
-                found.append([user.state for user in registry(running).roster.page()])
+                found.append([user.state for user in registry(running).page()])
             assert await asyncio.to_thread(invoke, [*own, "admin", "users", "set", "0", "gone"]) == 2
             assert "'gone' is not one of 'retired', 'away', 'active'" in " ".join(capsys.readouterr().err.split())
         return found
@@ -486,7 +485,7 @@ def test_who_was_charged_is_on_the_chain_with_the_draw_of_its_members(
         async with coordinator(tmp_path, allow_simulation=False) as running:
             for number in range(USERS + 5):
                 registry(running).enrol(f"name:client-{number}")
-            registry(running).roster.retire([2])
+            registry(running).retire([2])
             await running.manager.submit(wanted.as_text())
             await until(lambda: any(run.engine for run in running.manager._active.values()))  # begun, and charged
             own = operator(running, tmp_path)
@@ -633,7 +632,7 @@ def test_users_of_earlier_versions_are_active_and_are_looked_for_from_now_on(reg
             connection.execute(sa.text(f"DROP TABLE {table}"))
     clock.now += 100 * DAY
     for _ in "ab":
-        (user,) = Registry(database, clock=clock).roster.page()
+        (user,) = Registry(database, clock=clock).page()
         assert (user.state, user.name) == ("active", "")
         clock.now += 3 * DAY
     clock.now += 2 * DAY

@@ -219,7 +219,7 @@ async def test_wrong_requests_are_refused_by_name(tmp_path: Path) -> None:
         "algorithm": good | {"algorithm": "magic"},
         "options.speed": good | {"options": {"speed": 3}},
         "options.rounds": good | {"options": {"rounds": 10**9}},
-        "unknown constants colour": good | {"problem": problem | {"colour": 1}},
+        "problem.colour": good | {"problem": problem | {"colour": 1}},
         "users": good | {"problem": problem | {"users": 0}},
         "colour": good | {"colour": 1},
         "run": good | {"run": "../escape"},

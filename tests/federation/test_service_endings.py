@@ -217,7 +217,7 @@ async def test_whoever_comes_back_hears_of_every_run_of_its_own_that_has_ended_u
     ended = {f"run-{number}": ("complete", "cancelled", "failed")[number % 3] for number in range(70)}
 
     def history(registry: Registry) -> None:
-        registry.roster.away(1)
+        registry.away(1)
         for run, how in ended.items():
             registry.add_run(run, "{}")
             registry.fix_members(run, 1)
@@ -226,7 +226,7 @@ async def test_whoever_comes_back_hears_of_every_run_of_its_own_that_has_ended_u
             registry.add_run(run, "{}")
         registry.set_state("another's", "complete")
         registry.fix_members("open", 1)
-        registry.roster.back(1)
+        registry.back(1)
 
     async with coordinator(tmp_path) as running, crowd(running.listen, 2) as (peer, other):
         await asyncio.to_thread(history, Registry(running._database))

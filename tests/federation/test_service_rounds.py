@@ -39,7 +39,7 @@ from quoron_protos.v1 import federation_pb2 as pb
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.rounds import PAUSE, run
 from quoron_server.service import Coordinator
-from quoron_server.service.engine import GrpcEngine
+from quoron_server.service.running import GrpcEngine
 from quoron_server.service.sessions import RunSession, Sessions
 from quoron_server.specification import RunSpecification, make_plan, require_deployable
 from quoron_server.storage.database import Database

@@ -102,7 +102,7 @@ class Views:
         self.values: list[np.ndarray] = []  # masked answers
         self.rows: list[np.ndarray] = []
         self.seeds: list[bytes] = []
-        masked, summed = Sessions.masked, Helped.sum
+        masked, summed = Sessions.answer, Helped.sum
         row, seed = masking._row, ring.seed_for
 
         def came(sessions: Sessions, user: int, message: pb.MaskedAnswer, size: int = 0) -> Any:
@@ -116,7 +116,7 @@ class Views:
             self.coordinator.append(reply.SerializeToString())
             return reply
 
-        monkeypatch.setattr(Sessions, "masked", came)
+        monkeypatch.setattr(Sessions, "answer", came)
         monkeypatch.setattr(Helped, "sum", listed)
         monkeypatch.setattr(masking, "_row", lambda *given: self.rows.append(row(*given)) or self.rows[-1])
         monkeypatch.setattr(ring, "seed_for", lambda *given: self.seeds.append(seed(*given)) or self.seeds[-1])

@@ -9,7 +9,7 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from flower.grids import FakeTime
 from quoron.federation import flower_commands as flower_submission
-from quoron_server.flower import black_boxes, engine, exchange, serving, users
+from quoron_server.flower import engine, exchange, serving
 
 
 @pytest.fixture(autouse=True, scope="package")
@@ -31,6 +31,6 @@ def pytest_configure() -> None:
 def time(monkeypatch: pytest.MonkeyPatch) -> FakeTime:
     """Nobody sleeps."""
     fake = FakeTime()
-    for module in (black_boxes, engine, exchange, serving, users, flower_submission):
+    for module in (engine, exchange, serving, flower_submission):
         monkeypatch.setattr(module, "time", fake)
     return fake

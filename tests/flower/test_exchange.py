@@ -57,9 +57,8 @@ from quoron_client.protocol.smoothing import Convolution, Moreau
 from quoron_privacy.errors import RunError, WireError
 from quoron_server.flower import engine as engines
 from quoron_server.flower import exchange as exchanging
-from quoron_server.flower.engine import FlowerEngine, NodeFailed
+from quoron_server.flower.engine import FlowerEngine, NodeFailed, Shards
 from quoron_server.flower.exchange import Letter, Pulls, exchange
-from quoron_server.flower.users import Shards
 from quoron_server.problem import Problem
 from quoron_server.rounds import PAUSE
 

@@ -54,7 +54,7 @@ HERE = (*BEGUN, *ASKED, *COMMITTED)
 # A client has written its answer, and nobody has heard of it; a run is complete, and half of its files are there.
 FEDERATED = (*HERE, Moment("read", "before", 2), *AGAIN, Moment("keep", "after", 4, 2), *ENDED)
 FEDERATED += (Moment("write_json", "after"),)
-PLUGGED = (*HERE, Moment("read_box", "before", 2), *AGAIN, Moment("read_box", "after", 4, 2), *ENDED)
+PLUGGED = (*HERE, Moment("read", "before", 2), *AGAIN, Moment("read", "after", 4, 2), *ENDED)
 PLUGGED += (Moment("end", "before"),)
 FEW = (5, 8, 11, 14)  # of these moments, for whoever has seconds
 

@@ -16,8 +16,7 @@ from quoron_client.protocol.wire import TASKS
 from quoron_privacy.noise.streams import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.flower import exchange
-from quoron_server.flower.engine import FlowerEngine
-from quoron_server.flower.users import Shards
+from quoron_server.flower.engine import FlowerEngine, Shards
 from quoron_server.rounds import Engine, run
 from quoron_server.specification import RunSpecification
 from quoron_server.specification import make_plan as plan_of

@@ -44,8 +44,8 @@ from quoron_protos.v1 import federation_pb2 as pb
 from quoron_server.federation import RunStore
 from quoron_server.flower import apps as plain
 from quoron_server.flower import exchange, serving
+from quoron_server.flower.engine import Users, identity
 from quoron_server.flower.serving import serve
-from quoron_server.flower.users import Users, identity
 from quoron_server.plan import Privacy
 from quoron_server.specification import RunSpecification
 from quoron_server.storage.database import Database
@@ -354,7 +354,7 @@ def test_the_same_persons_give_the_same_bits_with_one_message_a_round_and_node(n
     ]
     assert len(asked) == len(set(asked))
     with Database(f"sqlite:///{tmp_path}/books.sqlite") as database:
-        assert Registry(database).roster.silos() == {0: 3, 4: 2}
+        assert Registry(database).silos() == {0: 3, 4: 2}
 
 
 def _statuses(message: Any) -> tuple[str, list[int]]:

@@ -48,9 +48,9 @@ from quoron_privacy.release import Adjacency
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.two_servers.method import BothServers, WithServers
 from quoron_server.plan import Privacy, RunPlan
-from quoron_server.second_server import store as helped_store
+from quoron_server.second_server import runs as helped_store
 from quoron_server.service import helping
-from quoron_server.storage import lifetime_ledger, roster, store
+from quoron_server.storage import lifetime_ledger, registry, store
 from quoron_server.storage.database import as_metadata
 from quoron_server.wording import plan_json
 
@@ -80,7 +80,7 @@ FOLLOWING = (
     "count_leakage",
 )
 SAID = "poisson_sampling", "long_once", "assumptions", "simulation_only"
-SCHEMAS = (lifetime_ledger, roster, helped_store, helping, helping, store)
+SCHEMAS = (lifetime_ledger, registry, helped_store, helping, store)
 
 # Settings laid over the preset `quickstart`; every algorithm is planned for each.
 PROBLEMS: Mapping[str, Sequence[str]] = {

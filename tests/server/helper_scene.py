@@ -20,8 +20,7 @@ from quoron_protos.v1 import helper_pb2 as pb
 from quoron_server.plan import RunPlan
 from quoron_server.second_server import runs
 from quoron_server.second_server.keys import Keys
-from quoron_server.second_server.runs import Helped
-from quoron_server.second_server.store import HelpedRunStore
+from quoron_server.second_server.runs import Helped, HelpedRunStore
 from quoron_server.specification import RunSpecification
 from quoron_server.storage.database import Database
 from quoron_server.wording import digest

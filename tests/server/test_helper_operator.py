@@ -10,11 +10,11 @@ import pytest
 from gen_faults import BY_NAME
 
 from quoron.cli.app import invoke
+from quoron_client.durable import locked
 from quoron_privacy.errors import ConfigError
 from quoron_server.second_server.keys import Keys
-from quoron_server.second_server.metrics import SecondServerMetrics
 from quoron_server.second_server.runs import Helped, Refused
-from quoron_server.service.folder_lock import locked
+from quoron_server.second_server.service import SecondServerMetrics
 from quoron_server.service.metrics import ALARMS, address_of, listen
 from quoron_server.storage.database import Database
 from server.helper_scene import LEADER, Leader, opened, real

@@ -125,7 +125,7 @@ def test_a_helper_that_has_lost_the_key_that_clients_seal_for_is_found_before_a_
     with Database(f"sqlite:///{tmp_path}/coordinator.sqlite") as database:
         at = object.__new__(Helping)
         at._database = database
-        database.ensure(helping._schema)
+        database.ensure(helping.SCHEMA)
         at._consent = lambda *_: leader.consent  # type: ignore[method-assign]
         at.require_same_key(*given)
         at._consent = lambda *_: other  # type: ignore[method-assign]

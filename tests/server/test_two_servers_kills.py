@@ -24,12 +24,10 @@ from quoron_server.plan import RunPlan
 from quoron_server.runs import Run
 from quoron_server.second_server import runs
 from quoron_server.second_server.keys import Keys
-from quoron_server.second_server.runs import Helped, UnknownRun
-from quoron_server.second_server.store import HelpedRunStore
+from quoron_server.second_server.runs import Helped, HelpedRunStore, UnknownRun
 from quoron_server.service import helping
 from quoron_server.service.helping import (
     SUMS,
-    Forgetting,
     Held,
     HelpedEngine,
     Helping,
@@ -150,7 +148,6 @@ class Linked(Helping):
         self._database, self.second = database, second
         self.link = SimpleNamespace(address="helper")  # type: ignore[assignment]
         self.sums = MaskedSums(database)
-        database.ensure(helping._schema)
 
     def _consent(self, specification: RunSpecification, plan: RunPlan) -> pb.HelperConsent:
         del plan
@@ -232,7 +229,7 @@ def carried_out(
             ledger = run.begun(database)
             assert ledger is not None
             engine = HelpedEngine(inner, link, specification, plan)  # type: ignore[arg-type]
-            model = run.carry_out(ledger, engine, [Forgetting(specification.run, link)])
+            model = run.carry_out(ledger, engine, [engine])
             break
         except (Killed, LedgerUnavailable):
             database.close()
@@ -289,9 +286,9 @@ def test_a_kill_between_a_commit_and_its_forgetting_leaves_nothing_to_the_next_r
     begun: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place, killed, found = copied(begun, tmp_path / "all"), [], []
-    forgets, summed = Forgetting.round_finished, Linked.sum
+    forgets, summed = HelpedEngine.round_finished, Linked.sum
 
-    def dies(self: Forgetting, event: Any) -> None:
+    def dies(self: HelpedEngine, event: Any) -> None:
         if event.round == 2 and not killed:
             killed.append(event)
             raise Killed
@@ -304,7 +301,7 @@ def test_a_kill_between_a_commit_and_its_forgetting_leaves_nothing_to_the_next_r
             found.append(held.total)
         return summed(self, head, entries)
 
-    monkeypatch.setattr(Forgetting, "round_finished", dies)
+    monkeypatch.setattr(HelpedEngine, "round_finished", dies)
     monkeypatch.setattr(Linked, "sum", looked_at)
     carried_out(place, begun)
     assert killed

@@ -11,26 +11,23 @@ What a client returns comes out of a black box: see `quoron_server.black_box`.
 import json
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from types import MappingProxyType
-from typing import get_args
+from typing import Literal, get_args
 
 import numpy as np
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
 from quoron_client.protocol import wire
-from quoron_client.protocol.questions import Answers, Question
 from quoron_privacy.errors import ConfigError
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.black_box import Asked
 from quoron_server.federation import RunStore
-from quoron_server.flower.black_boxes import Attendance, BlackBoxes, Identities
-from quoron_server.flower.engine import FlowerEngine
-from quoron_server.flower.serving import announce, enrol, farewell, to_the_end, wait_for
-from quoron_server.flower.users import declined_are_told
+from quoron_server.flower.engine import FlowerEngine, Users, declined_are_told
+from quoron_server.flower.serving import Attendance, announce, enrol, farewell, to_the_end, wait_for
 from quoron_server.parameters import Assumption, Kind
 from quoron_server.plan import RunPlan
 from quoron_server.rounds import Engine
@@ -38,6 +35,7 @@ from quoron_server.specification import describe_promise, ending_early, require_
 from quoron_server.storage.ledger import Ledger
 from quoron_server.storage.registry import EVERYONE
 
+Identities = Literal["keys", "partitions"]
 ASSUMED: Mapping[Identities, Assumption] = MappingProxyType(
     {"keys": Assumption(Kind.ONE_KEY_ONE_USER), "partitions": Assumption(Kind.ONE_PARTITION_ONE_USER)}
 )
@@ -118,24 +116,24 @@ def train(
     """
     run = training.run
     described = json.dumps(describe_promise(run, plan, simulation=training.simulation))
-    there = Attendance(grid, action, identities=training.identities, users=plan.problem.users)
+    partitions = plan.problem.users if training.identities == "partitions" else None
+    there = Attendance(grid, action, partitions=partitions)
 
-    def fleet(members: NDArray[np.int64], declined: set[int]) -> BlackBoxes:
-        announcement = pb.Announcement(run=run, description=described)
-        return BlackBoxes(there, announcement, members, cache(store.registry.user), start, declined)
+    def fleet(members: NDArray[np.int64], declined: set[int]) -> Users:
+        told, user = pb.Announcement(run=run, description=described), cache(store.registry.user)
+        return Users(there.homes_now, told, members, user, declined, action=action, start=start)
 
     def engine(members: NDArray[np.int64], declined: set[int]) -> Engine:
         nodes = fleet(members, declined)
         if not complete:
-            wait_for(members, nodes.greeted, waiting)
+            wait_for(members, lambda seconds: _greeted(there, nodes, seconds), waiting)
             announce(grid, nodes, run, early_ends=training.ends_early)
-        asks = FlowerEngine(grid, nodes, run, plan.problem, seconds, training.ends_early)
-        simulated = training.simulation or training.identities == "partitions"
-        return _Watched(asks) if simulated else asks
+        made_up = training.simulation or training.identities == "partitions"
+        return FlowerEngine(grid, nodes, run, plan.problem, seconds, training.ends_early, watched=made_up)
 
     def remembering(members: NDArray[np.int64]) -> list[int]:
         """Nodes that may keep a record: no partition of a simulation does."""
-        return fleet(members, set()).present() if training.identities == "keys" else []
+        return list(fleet(members, set()).homes().values()) if training.identities == "keys" else []
 
     with farewell(grid, store, run, action, remembering):
         store.enter(training, plan, "flower-app")
@@ -146,17 +144,10 @@ def train(
             return to_the_end(store, training, plan, lambda members: engine(members, declined))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Watched:
-    """Tells how many have answered: of made-up data only, for it is a function of them without noise."""
-
-    engine: FlowerEngine
-
-    def ask(self, question: Question) -> Answers:
-        """As the engine."""
-        answers = self.engine.ask(question)
-        asked, answered = len(question.cohort), int(np.count_nonzero(answers.answered))
-        _log.info("round %d: %d of %d users who were asked have answered", question.round + 1, answered, asked)
-        if asked and not answered:
-            _log.warning("round %d: nobody has answered; the logs of the ClientApps say why", question.round + 1)
-        return answers
+def _greeted(there: Attendance, fleet: Users, seconds: float) -> int:
+    """How many members have said hello; only if some have not, nodes that are not known get so long to do so."""
+    known = replace(fleet, names=there.homes)
+    if (found := known.here()) < len(fleet.members):
+        there.greet(seconds)
+        found = known.here()
+    return found

@@ -7,8 +7,9 @@ A ServerApp that was killed has lost nothing: the same run submitted again goes 
 
 import json
 import logging
+import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -19,7 +20,7 @@ from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
 from quoron_client.protocol import wire
-from quoron_client.protocol.flower_records import ENDED
+from quoron_client.protocol.flower_records import ENDED, HELLO, Values
 from quoron_privacy.errors import (
     BelowMinCohort,
     ConfigError,
@@ -31,15 +32,13 @@ from quoron_privacy.errors import (
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_server import specification as specifications
 from quoron_server.federation import Described, RunStore
-from quoron_server.flower.black_boxes import Attendance, BlackBoxes
-from quoron_server.flower.engine import FlowerEngine
+from quoron_server.flower.engine import FlowerEngine, Users, by_key, declined_are_told, identity
 from quoron_server.flower.exchange import Hellos, Letter, NobodyUnderstands, SuperLinkAway, exchange, nodes
-from quoron_server.flower.users import Users, declined_are_told, identity
 from quoron_server.plan import RunPlan
 from quoron_server.rounds import Engine, RoundEvent
+from quoron_server.silos import homes
 from quoron_server.specification import RunSpecification
 from quoron_server.storage.database import Database
-from quoron_server.storage.drawing import homes
 from quoron_server.storage.ledger import Ledger
 from quoron_server.storage.registry import EVERYONE, OPEN, State
 from quoron_server.wording import NO_MIN_COHORT, sentence
@@ -48,7 +47,8 @@ LONGEST_WAIT = 7 * 86400.0  # seconds for users to come, in which the store is c
 _LONGEST_PAUSE = 30.0  # seconds between two tries of a database that is away
 _FAREWELL_SECONDS = 60.0
 _GREETING_SECONDS = 120.0
-_GREETED_AGAIN = 30.0
+_GREETED_AGAIN = 30.0  # seconds until a node that took no part is due again, and twice as long each time after
+_BRIEFLY = 2.0  # seconds that a round waits for a hello, now and then
 _TOLD_AGAIN = 30.0  # seconds between two lines that say the same
 _log = logging.getLogger("quoron")
 T = TypeVar("T")
@@ -109,8 +109,8 @@ def _carry_out(
     grid: Grid, store: RunStore, specification: RunSpecification, plan: RunPlan, waiting: float, most_people: int
 ) -> None:
     seats = 0 if store.registry.seated(specification.run) else specification.problem.users
-    enrol(store, specification.group, seats, waiting, _Newcomers(grid, most_people))
-    silos = store.registry.roster.silos()
+    enrol(store, specification.group, seats, waiting, Attendance(grid, most_people=most_people))
+    silos = store.registry.silos()
     drawn, _ = retried_while_away(lambda: store.members(specification, plan))
     try:
         specifications.require_silos(specification, plan, homes(drawn, silos))
@@ -122,7 +122,7 @@ def _carry_out(
     def engine(members: NDArray[np.int64], declined: set[int]) -> FlowerEngine:
         described = json.dumps(specifications.describe(specification, plan))
         announcement = pb.Announcement(run=specification.run, description=described)
-        fleet = Users(grid, announcement, members, cache(store.registry.user), declined, silos=silos)
+        fleet = Users(lambda: by_key(grid), announcement, members, cache(store.registry.user), declined, silos=silos)
         wait_for(members, lambda _: fleet.here(), waiting)
         seconds, early_ends = specification.seconds, specification.early_ends
         announce(grid, fleet, specification.run, early_ends=early_ends)
@@ -177,7 +177,7 @@ class _Waiting:
             self._before, self._due = found, now + _TOLD_AGAIN
 
 
-def enrol(store: RunStore, group: str, needed: int, waiting: float, greeter: "_Newcomers | Attendance") -> None:
+def enrol(store: RunStore, group: str, needed: int, waiting: float, greeter: "Attendance") -> None:
     """Enrol the nodes that answer a handshake until enough are active to begin; RunError if there are not in time.
 
     By partition first, so that the users of a simulation have the same numbers every time. NobodyUnderstands, soon, if
@@ -189,8 +189,8 @@ def enrol(store: RunStore, group: str, needed: int, waiting: float, greeter: "_N
         partitions = greeter.greeted(_GREETING_SECONDS)
         known = {name: store.registry.user(name) for name in partitions}
         fresh = [name for name, user in known.items() if user is None]
-        store.registry.roster.seen(user for user in known.values() if user is not None)
-        found = store.registry.roster.standing(group).active + sum(greeter.people.get(name, 1) for name in fresh)
+        store.registry.seen(user for user in known.values() if user is not None)
+        found = store.registry.standing(group).active + sum(greeter.people.get(name, 1) for name in fresh)
         if found >= needed:
             greeter.hellos.require_somebody(late=True)  # those who were enrolled before may have another app now
             break
@@ -206,37 +206,73 @@ def enrol(store: RunStore, group: str, needed: int, waiting: float, greeter: "_N
         store.registry.enrol(name, group, people=greeter.people.get(name, 1))
 
 
-class _Newcomers:
-    """Who has said hello in our version, and when others are due again: they may come back with another version."""
+class Attendance:
+    """The names of the nodes that are there: a node counts once it has said hello, in our version.
 
-    people: Mapping[str, int]
+    Who was not understood is greeted again: a node may come back with another version.
+    """
 
-    def __init__(self, grid: Grid, most_people: int = 1) -> None:
-        self.hellos, self.connected, self.people = Hellos(grid), 0, {}
-        self._grid, self._most = grid, most_people
-        self._partitions: dict[str, int] = {}
-        self._due: dict[int, float] = {}
+    def __init__(self, grid: Grid, action: str = HELLO, *, most_people: int = 1, partitions: int | None = None) -> None:
+        """A name is made of the node's key; in a simulation of so many `partitions` of the place that it says. A node
+        answers for at most `most_people`."""
+        self.hellos, self.connected, self.people = Hellos(grid, action), 0, dict[str, int]()
+        self._grid, self._most, self._partitions = grid, most_people, partitions
+        self._greetings: dict[int, tuple[int, str]] = {}  # partition and name of each node that said hello
+        self._due: dict[int, tuple[float, float]] = {}  # when each other is greeted again, and the pause after that
 
-    def greeted(self, seconds: float) -> Mapping[str, int]:
-        """As `enrol` asks for."""
+    def homes(self) -> dict[str, int]:
+        """Node of each name, of those that have said hello and are there now; the first that did, if several have."""
+        there, found = nodes(self._grid), dict[str, int]()
+        for node, (_, name) in self._greetings.items():
+            if node in there:
+                found.setdefault(name, node)
+        return found
+
+    def homes_now(self) -> dict[str, int]:
+        """As `homes`, for a round, which no stranger may hold up: a key says who a node is, without a hello."""
+        if self._partitions is None:
+            return by_key(self._grid)
+        self.greet(_BRIEFLY)
+        return self.homes()
+
+    def greet(self, seconds: float) -> None:
+        """Wait for a hello of every node that is due, for so long. Raises NobodyUnderstands."""
         there, now = nodes(self._grid), time.monotonic()
+        strangers = [node for node in sorted(there) if node not in self._greetings]
+        due = [node for node in strangers if self._due.get(node, (now, 0.0))[0] <= now]
         self.connected = len(there)
-        new = {node: identity(key) for node, key in there.items() if self._due.get(node, now) <= now}
-        new = {node: name for node, name in new.items() if name not in self._partitions}
-        for node, values in self.hellos.say(sorted(new), seconds).items():
-            partition, people = values.get("partition"), values.get("people", 1)
-            if not isinstance(people, int) or not 1 <= people <= self._most:
-                _log.warning(
-                    "node %d takes no part: it answers for %.20s people, each of them a user, where at most %d are let "
-                    "in (QUORON_MAX_USERS_PER_CLIENT)",
-                    *(node, people, self._most),
-                )
-                continue
-            if people > 1:
-                self.people = {**self.people, new[node]: people}
-            self._partitions[new[node]] = partition if isinstance(partition, int) else -1
-        self._due |= dict.fromkeys(new, now + _GREETED_AGAIN)
-        return self._partitions
+        said = self.hellos.say(due, seconds)
+        now = time.monotonic()
+        for node in due:
+            place, name = self._named(node, there[node], said[node]) if node in said else (-1, None)
+            if name is not None:
+                self._greetings[node] = place, name
+            else:
+                _, pause = self._due.get(node, (0.0, _GREETED_AGAIN))
+                self._due[node] = now + pause, 2 * pause
+
+    def greeted(self, seconds: float) -> dict[str, int]:
+        """Return the partition of each name in `homes`, after waiting up to `seconds` for handshakes."""
+        self.greet(seconds)
+        return {name: self._greetings[node][0] for name, node in self.homes().items()}
+
+    def _named(self, node: int, key: bytes, values: Values) -> tuple[int, str | None]:
+        """The partition and the name of a node by what it says; None for one that may not take part."""
+        partition, people = values.get("partition"), values.get("people", 1)
+        place = partition if isinstance(partition, int) else -1
+        if not isinstance(people, int) or not 1 <= people <= self._most:
+            _log.warning(
+                "node %d takes no part: it answers for %.20s people, each of them a user, where at most %d are let in "
+                "(QUORON_MAX_USERS_PER_CLIENT)",
+                *(node, people, self._most),
+            )
+            return place, None
+        if self._partitions is not None:
+            return place, f"partition:{place}" if 0 <= place < self._partitions else None
+        name = identity(key)
+        if people > 1:
+            self.people[name] = people
+        return place, name
 
 
 def wait_for(members: NDArray[np.int64], greeted: Callable[[float], int], waiting: float) -> None:
@@ -247,7 +283,7 @@ def wait_for(members: NDArray[np.int64], greeted: Callable[[float], int], waitin
         time.sleep(1.0)
 
 
-def announce(grid: Grid, fleet: Users | BlackBoxes, run: str, *, early_ends: bool) -> None:
+def announce(grid: Grid, fleet: Users, run: str, *, early_ends: bool) -> None:
     """Tell every member of a run before anybody is asked, so that who is charged for it does not follow from who is
     drawn (docs/privacy/lifetime.md#ol1). Who does not answer in time hears it again in the next round.
 
@@ -271,28 +307,21 @@ def farewell(
     """
     try:
         yield
-    except QuoronError:
-        _say_farewell(grid, store, run, action, homes)
-        raise
-    _say_farewell(grid, store, run, action, homes)
-
-
-def _say_farewell(
-    grid: Grid, store: RunStore, run: str, action: str, homes: Callable[[NDArray[np.int64]], Iterable[int]]
-) -> None:
-    try:
-        row = store.registry.run(run)
-        if row is None or row.state in OPEN:
-            return
-        letters = [Letter(node, action, {"run": run, "how": row.state}) for node in homes(store.registry.members(run))]
-        exchange(grid, letters, group="farewell", seconds=_FAREWELL_SECONDS)
-    except QuoronError as error:
-        _log.warning("not all members have heard that the run has ended: %s", error)
+    finally:
+        if isinstance(sys.exception(), QuoronError | None):
+            try:
+                row = store.registry.run(run)
+                if row is not None and row.state not in OPEN:
+                    values: Values = {"run": run, "how": row.state}
+                    letters = [Letter(node, action, values) for node in homes(store.registry.members(run))]
+                    exchange(grid, letters, group="farewell", seconds=_FAREWELL_SECONDS)
+            except QuoronError as error:
+                _log.warning("not all members have heard that the run has ended: %s", error)
 
 
 def _homes(grid: Grid, store: RunStore, members: NDArray[np.int64]) -> Iterable[int]:
-    silos = store.registry.roster.silos()
-    return Users(grid, pb.Announcement(), members, cache(store.registry.user), silos=silos).homes().values()
+    silos, user = store.registry.silos(), cache(store.registry.user)
+    return Users(lambda: by_key(grid), pb.Announcement(), members, user, silos=silos).homes().values()
 
 
 def retried_while_away(work: Callable[[], T]) -> T:

@@ -26,10 +26,9 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
-from quoron_client.durable import OWN, PRIVATE, PUBLIC, erase, make_folder, replace_whole
+from quoron_client.durable import OWN, PRIVATE, PUBLIC, erase, locked, make_folder, replace_whole
 from quoron_privacy.errors import ConfigError, IdentityError, LedgerError
 from quoron_privacy.two_servers.seals import SECRET, RunKey
-from quoron_server.service.folder_lock import locked
 
 _TAG = b"Signature: 8a477f597d28d172789f06886806bc55\n# Keys that are destroyed: keep this folder out of backups.\n"
 _NOISE = 32  # bytes

@@ -16,7 +16,10 @@
 | a seal that does not open under its own info          | left out and named                                         |
 | a run that is closed, expired, or whose keys are gone | refused, for ever                                          |
 
-Nothing that it does, logs or counts depends on answers, which it cannot read, nor on how many there are.
+A reply is durable before it is sent, in one transaction with its list; of a list stay the fingerprints and the chain,
+no seal. When a run ends all of that is erased but its name and its plan's digest, which stay for ever: a run that was
+closed is never opened again. Keys are in no database (`keys`). Nothing that the second server does, logs or counts
+depends on answers, which it cannot read, nor on how many there are.
 """
 
 import logging
@@ -25,9 +28,12 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from typing import Any
 
 import numpy as np
+import sqlalchemy as sa
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from numpy.typing import NDArray
 
@@ -40,15 +46,130 @@ from quoron_protos.v1 import helper_pb2 as pb
 from quoron_server.algorithms.two_servers.method import SECOND_SERVER, noise_of, noise_of_groups
 from quoron_server.plan import RunPlan
 from quoron_server.second_server.keys import Keys, Secrets
-from quoron_server.second_server.store import CLOSED, EXPIRED, OPEN, RESTORED, AnsweredList, HelpedRun, HelpedRunStore
 from quoron_server.specification import RunSpecification, planned, require_deployable
+from quoron_server.storage.database import Database
 from quoron_server.wording import digest
+
+OPEN, CLOSED, EXPIRED = "open", "closed", "expired"
+RESTORED = "restored"  # ended, as the database was restored from a copy while the run was open
+_schema = sa.MetaData()
+_runs = sa.Table(
+    "helped_runs",
+    _schema,
+    sa.Column("run", sa.Text, primary_key=True),
+    sa.Column("coordinator", sa.Text, nullable=False),  # fingerprint of its certificate's key
+    sa.Column("plan_digest", sa.LargeBinary, nullable=False),
+    sa.Column("specification", sa.Text, nullable=False),
+    sa.Column("spec", sa.Text, nullable=False),
+    sa.Column("consent", sa.LargeBinary, nullable=False),
+    sa.Column("expires", sa.Integer, nullable=False),  # seconds since 1970
+    sa.Column("state", sa.Text, nullable=False),
+)
+_lists = sa.Table(
+    "helped_lists",
+    _schema,
+    sa.Column("run", sa.Text, primary_key=True),
+    sa.Column("round", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("chain", sa.LargeBinary, nullable=False),  # of all lists up to this one
+    sa.Column("fingerprints", sa.LargeBinary, nullable=False),  # 32 bytes each, in order
+    sa.Column("left_out", sa.LargeBinary, nullable=False),  # of these
+    sa.Column("reply", sa.LargeBinary, nullable=False),
+)
 
 KEEP = 90 * 86_400.0  # seconds after its consent, after which a run's keys are destroyed in any case
 DIGEST = 32  # bytes of fingerprints, of digests and of chains
 _MOST_TOGETHER = 512  # seals that one thread opens before another may begin
 _log = logging.getLogger("quoron.second_server")
 Words = NDArray[np.uint64]
+
+
+@dataclass(frozen=True, slots=True)
+class HelpedRun:
+    """A run as the second server knows it."""
+
+    run: str
+    coordinator: str
+    plan_digest: bytes
+    specification: str
+    spec: str
+    consent: bytes
+    expires: int
+    state: str = OPEN
+
+    def words(self) -> str:
+        """One line for its operator: state, plan, and when its keys end."""
+        ends = f"{datetime.fromtimestamp(self.expires, UTC):%Y-%m-%d %H:%M} UTC" if self.state == OPEN else "destroyed"
+        return f"{self.run}  {self.state}  plan {self.plan_digest.hex():.12}  keys {ends}"
+
+
+@dataclass(frozen=True, slots=True)
+class AnsweredList:
+    """The list of a round, and what was said to it."""
+
+    round: int
+    chain: bytes
+    fingerprints: bytes
+    left_out: bytes
+    reply: bytes
+
+
+class HelpedRunStore:
+    """Runs and lists in one database. Every method is one transaction and may be repeated."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        database.ensure(_schema)
+
+    def runs(self) -> list[HelpedRun]:
+        """All of them, those that have ended among them."""
+        return [HelpedRun(*row) for row in self._database.all(sa.select(_runs).order_by(_runs.c.run))]
+
+    def run(self, run: str) -> HelpedRun | None:
+        """One of them."""
+        found = self._database.all(sa.select(_runs).where(_runs.c.run == run))
+        return HelpedRun(*found[0]) if found else None
+
+    def add(self, run: HelpedRun) -> None:
+        """A run that is consented to."""
+        with self._database.writing() as connection:
+            connection.execute(_runs.insert().values(**asdict(run)))
+
+    def lists(self, run: str) -> list[AnsweredList]:
+        """Those that were answered, by round."""
+        query = sa.select(_lists).where(_lists.c.run == run).order_by(_lists.c.round)
+        return [AnsweredList(*row[1:]) for row in self._database.all(query)]
+
+    def rounds(self, run: str) -> int:
+        """How many were."""
+        (found,) = self._database.all(sa.select(sa.func.count()).select_from(_lists).where(_lists.c.run == run))
+        return int(found[0])
+
+    def answered(self, run: str, round_: int) -> AnsweredList | None:
+        """The list of a round, if it was answered."""
+        found = self._database.all(sa.select(_lists).where(_lists.c.run == run, _lists.c.round == round_))
+        return AnsweredList(*found[0][1:]) if found else None
+
+    def answer(self, run: str, answered: AnsweredList, before: bytes) -> None:
+        """Keep a reply that was not sent yet. LedgerError unless it is to the next list, after the chain `before`."""
+        with self._database.writing() as connection:
+            last = sa.select(_lists.c.round, _lists.c.chain).where(_lists.c.run == run).order_by(_lists.c.round.desc())
+            found = connection.execute(last.limit(1)).first()
+            rounds, chain = (0, bytes(len(before))) if found is None else (found[0] + 1, found[1])
+            if (answered.round, before) != (rounds, chain):
+                raise LedgerError(f"Expected the list of round {rounds} of run {run}, got one of {answered.round}.")
+            connection.execute(_lists.insert().values(run=run, **asdict(answered)))
+
+    def end(self, run: str, state: str) -> bool:
+        """Erase all of a run but its name and its plan's digest; whether it was open."""
+        with self._database.writing() as connection:
+            open_ = sa.and_(_runs.c.run == run, _runs.c.state == OPEN)
+            nothing: dict[str, Any] = {"specification": "", "spec": "", "consent": b"", "state": state}
+            news: bool = connection.execute(_runs.update().where(open_).values(**nothing)).rowcount > 0
+            if news:
+                connection.execute(_lists.delete().where(_lists.c.run == run))
+        if news:
+            self._database.checkpoint()
+        return news
 
 
 class Refused(RunError):
@@ -155,7 +276,12 @@ class Helped:
                 f"Expected the plan that this server makes of run {request.run} ({digest(plan):.12}), got another "
                 f"({request.plan_digest.hex():.12}). Use the same version of quoron on both sides: {request.software}."
             )
-        return spec_of(plan)
+        try:
+            return plan.spec
+        except VerificationError:
+            raise Refused(
+                f"Expected an algorithm whose rounds are integer sums, with two servers, got {plan.algorithm}."
+            ) from None
 
     def _consent(
         self, request: pb.OpenRun, plan: RunPlan, spec: MechanismSpec, made: Secrets, *, simulation: bool
@@ -294,7 +420,13 @@ class Helped:
         rounds: dict[bytes, list[int]] = {}
         for each in lists:
             _count(rounds, each)
-        specification, plan = as_consented(run)  # after a restart
+        specification, plan = planned(run.specification)  # again, after a restart: seconds, perhaps
+        if bytes.fromhex(digest(plan)) != run.plan_digest or plan.spec.as_json() != run.spec:
+            raise Refused(
+                f"Expected the plan of run {run.run} as it was consented to, but this version of quoron makes another, "
+                "whose noise would not go on from what was answered. Use that version, or `second-server runs RUN "
+                "--close`."
+            )
         self._working[run.run] = _Working(
             MechanismSpec.read(run.spec),
             made,
@@ -349,27 +481,6 @@ class Helped:
             left_out += part
             total += each
         return left_out, total.reshape(-1)
-
-
-def as_consented(run: HelpedRun) -> tuple[RunSpecification, RunPlan]:
-    """A run's plan, made again: seconds, perhaps. Refused if it is another than was consented to."""
-    specification, plan = planned(run.specification)
-    if bytes.fromhex(digest(plan)) != run.plan_digest or plan.spec.as_json() != run.spec:
-        raise Refused(
-            f"Expected the plan of run {run.run} as it was consented to, but this version of quoron makes another, "
-            "whose noise would not go on from what was answered. Use that version, or `second-server runs RUN --close`."
-        )
-    return specification, plan
-
-
-def spec_of(plan: RunPlan) -> MechanismSpec:
-    """The units of a plan of two servers. Refused for an algorithm that has none."""
-    try:
-        return plan.spec
-    except VerificationError:
-        raise Refused(
-            f"Expected an algorithm whose rounds are integer sums, with two servers, got {plan.algorithm}."
-        ) from None
 
 
 def close(run: str, store: HelpedRunStore, keys: Keys) -> str:

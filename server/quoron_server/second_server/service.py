@@ -5,36 +5,50 @@
 
 A caller shows a certificate of the authority of the second server's own operator, and has a key that the operator has
 named: there is no plaintext. Of a call the log has the run, the round and what was refused; nothing that is said,
-logged or counted depends on answers or on how many came.
+logged or counted depends on answers or on how many came. Its metrics are planned and public values: how far a run is,
+by its plan; of users nothing, not even how many there were (docs/two-servers.md#metrics).
 """
 
 import asyncio
 import logging
 import re
+import shutil
 from collections import Counter
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import grpc
 
+from quoron_client.durable import locked
 from quoron_client.protocol.identity import fingerprint, load
 from quoron_privacy.errors import ConfigError, LedgerUnavailable, QuoronError
 from quoron_privacy.two_servers.noise import Entry
+from quoron_privacy.two_servers.specification import MechanismSpec
 from quoron_protos.v1 import helper_pb2 as pb
 from quoron_protos.v1 import helper_pb2_grpc
 from quoron_server.second_server.keys import Keys, public_fingerprint, signing_key
-from quoron_server.second_server.metrics import SecondServerMetrics
-from quoron_server.second_server.runs import KEEP, Helped, Refused, UnknownRun
-from quoron_server.second_server.store import OPEN, HelpedRunStore
+from quoron_server.second_server.runs import (
+    CLOSED,
+    EXPIRED,
+    KEEP,
+    OPEN,
+    RESTORED,
+    Helped,
+    HelpedRun,
+    HelpedRunStore,
+    Refused,
+    UnknownRun,
+)
 from quoron_server.service import security
-from quoron_server.service.folder_lock import locked
+from quoron_server.service.metrics import Family, ServerMetrics, family
 from quoron_server.service.program import Port, Program
 from quoron_server.service.security import Transport, Trust
+from quoron_server.storage.database import Database
 
 SERVICE = "quoron.v1.Helper"
 _CALLS = 8  # at a time
@@ -42,6 +56,8 @@ PATIENCE, EACH = 60.0, 0.02  # seconds for a call, and for each user of a list: 
 _CUT_OFF = 0.1  # seconds within which gRPC cancels a call that was cut off, whose list ends like a short one
 _CHUNK = 256 << 10  # bytes of a reply in one message
 _OPTIONS = (("grpc.max_allowed_incoming_connections", 64), ("grpc.max_concurrent_streams", 4))
+REFUSED = ("identity", "expired", "refused", "away", "error")  # calls, and why
+Stored = list[tuple[HelpedRun, int]]  # of each run its answered rounds
 _log = logging.getLogger("quoron.second_server")
 T = TypeVar("T")
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -77,6 +93,49 @@ class SecondServerConfig:
 def keys_of(certificates: Iterable[Path]) -> tuple[str, ...]:
     """The fingerprints of coordinators, by their certificates. IdentityError for files that are none."""
     return tuple(fingerprint(load(each)) for each in certificates)
+
+
+class SecondServerMetrics(ServerMetrics[Stored]):
+    """The values of one second server."""
+
+    def __init__(self, helped: Helped, database: Database, days_left: Callable[[], Mapping[str, float]]) -> None:
+        super().__init__(database, days_left)
+        self._helped = helped
+        self.refused: Counter[str] = Counter()  # calls, by one of `REFUSED`
+        self.on_time = True  # whether the keys of finished runs could be destroyed when it was last tried
+
+    def _read(self) -> Stored:
+        store = self._helped.store
+        return [(run, store.rounds(run.run)) for run in store.runs()]
+
+    def _free(self) -> Mapping[str, int]:
+        with suppress(OSError):
+            return {"keys": shutil.disk_usage(self._helped.keys.folder).free}
+        return {}
+
+    def _own(self, stored: Stored | None) -> Iterator[Family]:
+        words = "Whether the keys of finished runs could be destroyed when it was last tried."
+        yield family("second_server_keys_end", words, self.on_time)
+        refused = [({"why": why}, self.refused[why]) for why in REFUSED]
+        yield family("calls_refused_total", "Calls that were refused, since the start.", refused, "counter")
+        if stored is None:
+            return
+        states = Counter(run.state for run, _ in stored)
+        runs = [({"state": state}, states[state]) for state in (OPEN, CLOSED, EXPIRED, RESTORED)]
+        yield family("second_server_runs", "Runs by state.", runs)
+        open_ = [(run, answered) for run, answered in stored if run.state == OPEN]
+        now = self._clock()
+        for name, words, value in (
+            ("rounds_answered", "Rounds of an open run whose list was answered.", lambda run, answered: answered),
+            ("rounds_planned", "Rounds that it has.", lambda run, _: _rounds(run.spec)),
+            ("keys_seconds_left", "Until its keys are destroyed in any case.", lambda run, _: run.expires - now),
+        ):
+            yield family(f"second_server_run_{name}", words, [({"run": run.run}, value(run, n)) for run, n in open_])
+
+
+@lru_cache(maxsize=64)
+def _rounds(spec: str) -> int:
+    return len(MechanismSpec.read(spec).rounds)
 
 
 class SecondServer(Program):
@@ -140,7 +199,7 @@ class CoordinatorCalls(helper_pb2_grpc.HelperServicer):
     def __init__(
         self, helped: Helped, trust: Trust, coordinators: Sequence[str], refused: Counter[str], threads: Executor
     ) -> None:
-        """`refused` counts calls by one of `metrics.REFUSED`; `threads` do the work."""
+        """`refused` counts calls by one of `REFUSED`; `threads` do the work."""
         self._helped, self._trust, self._coordinators = helped, trust, coordinators
         self._refused, self._threads, self._places = refused, threads, asyncio.Semaphore(_CALLS)
 

@@ -1,4 +1,4 @@
-from .config import ServeConfig as ServeConfig
 from .coordinator import Coordinator as Coordinator
+from .coordinator import ServeConfig as ServeConfig
 from .program import serve as serve
 from .security import Transport as Transport

@@ -28,12 +28,11 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed448, ed25519, rsa
 from cryptography.hazmat.primitives.asymmetric.types import CertificatePublicKeyTypes
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from quoron_client.durable import OWN, PRIVATE, PUBLIC, erase, make_folder, replace_whole
+from quoron_client.durable import OWN, PRIVATE, PUBLIC, erase, locked, make_folder, replace_whole
 from quoron_client.protocol.identity import SOON, days_left, issued, leads_to
 from quoron_client.protocol.identity import fingerprint as fingerprint
 from quoron_privacy.errors import ConfigError, IdentityError
 from quoron_server.service import journal
-from quoron_server.service.folder_lock import locked
 
 FILE = "revoked.json"  # in an authority's folder
 WORDS = "This client's certificate was revoked. Ask the authority that issued it."
@@ -113,7 +112,8 @@ class Revocations:
                 raise
             new = sorted(name for each, name in listed.items() if each not in self._fingerprints)
             if new:
-                journal.revoked(len(listed), ", ".join(new[:MOST_NAMED]) + (", …" if len(new) > MOST_NAMED else ""))
+                names = ", ".join(new[:MOST_NAMED]) + (", …" if len(new) > MOST_NAMED else "")
+                journal.note("revoked", clients=len(listed), names=names)
             self._fingerprints, self._seen = frozenset(listed), current
         if self._closed:
             _log.info("the list of revoked certificates at %s can be read again", self._file)
@@ -240,50 +240,48 @@ def issue(
     days: float,
     unit: str | None = None,
     renew: bool = False,
+    more_hosts: Sequence[str] = (),
 ) -> Path:
     """Write NAME/certificate.pem and NAME/key.pem, signed by the authority in `folder`; return the certificate's path.
 
     A name has one certificate: a second one needs `renew`, and keeps the key, whose private half may be elsewhere by
     then. Clients reach a coordinator at the names and addresses `hosts`; `unit` is the group that a client belongs to.
-    Without them, a renewed certificate keeps those that it had. Raises ConfigError for a name that is taken, unfit or
-    revoked, IdentityError without a usable authority.
+    Without them, a renewed certificate keeps those that it had, and has `more_hosts`. Raises ConfigError for a name
+    that is taken, unfit or revoked, IdentityError without a usable authority.
     """
     check_name(name)
     with locked(folder):
-        return _issue(folder, name, coordinator=coordinator, hosts=hosts, days=days, unit=unit, renew=renew)
-
-
-def _issue(
-    folder: Path, name: str, *, coordinator: bool, hosts: Sequence[str], days: float, unit: str | None, renew: bool
-) -> Path:
-    path = folder / name / CERTIFICATE
-    if path.exists() and not renew:
-        raise ConfigError(f"Expected no certificate {path}, found one: one name, one user. Renew it with --renew.")
-    (authority, signer), own = _signer(folder), path.with_name(KEY)
-    names = [_host(host) for host in hosts]
-    if path.exists():
-        old = load_certificate(path)
-        if (folder / FILE).exists() and fingerprint(old) in read_revoked(folder / FILE):
-            raise ConfigError(f"Expected a certificate that is not revoked, but {path} is. Issue one of another name.")
-        unit = group(old) if unit is None else unit
-        names = names or _hosts(old)
-        key = old.public_key()  # which stays: its private half may be where its holder is, and nowhere else
-        if own.exists() and _stored_key(own).public_key() != key:
-            raise IdentityError(f"Expected {own} to be the key of {path}, got another. Put it back, or away.")
-    else:
-        make_folder(path.parent, mode=OWN)
-        key = _key(own).public_key()
-    use = ExtendedKeyUsageOID.SERVER_AUTH if coordinator else ExtendedKeyUsageOID.CLIENT_AUTH
-    builder = _builder(_name(name, unit), authority.subject, key, dt.timedelta(days=days))
-    builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-    builder = builder.add_extension(x509.ExtendedKeyUsage([use]), critical=False)
-    issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key())
-    builder = builder.add_extension(issuer, critical=False)
-    if names:
-        builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
-    _write(path, builder.sign(signer, hashes.SHA256()))
-    _hand_out(folder)
-    return path
+        path = folder / name / CERTIFICATE
+        if path.exists() and not renew:
+            raise ConfigError(f"Expected no certificate {path}, found one: one name, one user. Renew it with --renew.")
+        (authority, signer), own = _signer(folder), path.with_name(KEY)
+        names = [_host(host) for host in hosts]
+        if path.exists():
+            old = load_certificate(path)
+            if (folder / FILE).exists() and fingerprint(old) in read_revoked(folder / FILE):
+                raise ConfigError(
+                    f"Expected a certificate that is not revoked, but {path} is. Issue one of another name."
+                )
+            unit = group(old) if unit is None else unit
+            names = names or _hosts(old)
+            names += [host for host in dict.fromkeys(map(_host, more_hosts)) if host not in names]
+            key = old.public_key()  # which stays: its private half may be where its holder is, and nowhere else
+            if own.exists() and _stored_key(own).public_key() != key:
+                raise IdentityError(f"Expected {own} to be the key of {path}, got another. Put it back, or away.")
+        else:
+            make_folder(path.parent, mode=OWN)
+            key = _key(own).public_key()
+        use = ExtendedKeyUsageOID.SERVER_AUTH if coordinator else ExtendedKeyUsageOID.CLIENT_AUTH
+        builder = _builder(_name(name, unit), authority.subject, key, dt.timedelta(days=days))
+        builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        builder = builder.add_extension(x509.ExtendedKeyUsage([use]), critical=False)
+        issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key())
+        builder = builder.add_extension(issuer, critical=False)
+        if names:
+            builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
+        _write(path, builder.sign(signer, hashes.SHA256()))
+        _hand_out(folder)
+        return path
 
 
 def add_hosts(folder: Path, name: str, hosts: Sequence[str], *, days: float) -> Path | None:
@@ -294,12 +292,10 @@ def add_hosts(folder: Path, name: str, hosts: Sequence[str], *, days: float) -> 
     Raises as `issue` does, and IdentityError without the certificate.
     """
     check_name(name)
-    with locked(folder):
-        stands = _hosts(load_certificate(folder / name / CERTIFICATE))
-        if all(_host(host) in stands for host in hosts):
-            return None
-        every = tuple(dict.fromkeys([*(str(each.value) for each in stands), *hosts]))
-        return _issue(folder, name, coordinator=True, hosts=every, days=days, unit=None, renew=True)
+    stands = _hosts(load_certificate(folder / name / CERTIFICATE))
+    if all(_host(host) in stands for host in hosts):
+        return None
+    return issue(folder, name, coordinator=True, days=days, renew=True, more_hosts=hosts)
 
 
 def revoke(folder: Path, name: str) -> Path:

@@ -11,26 +11,25 @@ import socket
 import stat
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote
 
 import grpc
-from cryptography.x509 import Certificate
 from google.protobuf.message import DecodeError
 
 from quoron_client.protocol import wire
 from quoron_privacy.errors import ConfigError, LedgerError, QuoronError, WireError
 from quoron_protos.v1 import federation_pb2 as pb
-from quoron_server.service import certificates, journal, security, users
+from quoron_server.service import certificates, journal, records, security
 from quoron_server.service.certificates import Revocations
 from quoron_server.service.conversation import Conversation
-from quoron_server.service.engine import RunStopped
 from quoron_server.service.manager import OTHER_PROTOCOL, Manager
+from quoron_server.service.running import RunStopped
 from quoron_server.service.security import Caller, Trust
-from quoron_server.storage.roster import ForgottenKey, OtherGroup, OtherPeople, RotatedKey
+from quoron_server.storage.registry import ForgottenKey, OtherGroup, OtherPeople, RotatedKey
 
 Place = tuple[str, int]  # address and port
 
@@ -249,10 +248,10 @@ class ClientPlane:
         except RunStopped:
             raise Refused(grpc.StatusCode.UNAVAILABLE, LEAVING) from None
         except ForgottenKey:
-            raise Refused(grpc.StatusCode.UNAUTHENTICATED, users.GONE) from None
+            raise Refused(grpc.StatusCode.UNAUTHENTICATED, records.GONE) from None
         except (OtherGroup, OtherPeople, RotatedKey) as error:
             _log.warning("refused the enrolment of %s: %s", journal.called(caller.name, caller.identity), error)
-            words = {OtherGroup: "This client cannot be enrolled here.", RotatedKey: users.ROTATED}
+            words = {OtherGroup: "This client cannot be enrolled here.", RotatedKey: records.ROTATED}
             raise Refused(grpc.StatusCode.FAILED_PRECONDITION, words.get(type(error), str(error))) from None
         charges = [pb.Agreed(run=run, epsilon=epsilon, delta=delta) for run, epsilon, delta in agreed]
         said = people if people > 1 else 0
@@ -334,8 +333,9 @@ class ClientPlane:
         while self._trust is not None:
             await asyncio.sleep(CERTIFICATE_SECONDS)
             earlier, trusted = trusted, self._trust.now()
-            if earlier is not trusted:
-                self._recheck(trusted.authorities)
+            for conversation, caller in list(self._callers.items()) if earlier is not trusted else ():
+                if not certificates.near(caller.chain, trusted.authorities):  # it may come back with another's
+                    conversation.end(security.STRANGE, grpc.StatusCode.FAILED_PRECONDITION)
             try:
                 revoked, before, closed = frozenset() if self._revoked is None else self._revoked.now(), False, False
             except ConfigError:
@@ -347,12 +347,6 @@ class ClientPlane:
                     conversation.end(certificates.CLOSED, grpc.StatusCode.UNAVAILABLE)
                 elif not caller.timely():
                     conversation.end(security.EXPIRED, grpc.StatusCode.FAILED_PRECONDITION)
-
-    def _recheck(self, authorities: Sequence[Certificate]) -> None:
-        """End conversations with clients whose authority is trusted no more; they may come back with another's."""
-        for conversation, caller in list(self._callers.items()):
-            if not certificates.near(caller.chain, authorities):
-                conversation.end(security.STRANGE, grpc.StatusCode.FAILED_PRECONDITION)
 
     def days_left(self) -> float | None:
         """Days until the first certificate of a client that is connected ends; None where there is none."""
@@ -370,26 +364,22 @@ class ClientPlane:
         """The user that a conversation is with, and who that is, after its hello."""
         try:
             async with asyncio.timeout(GREETING_SECONDS):
-                user, caller = await self._hello(requests, context)
+                caller = self._caller(context)
+                first = _parsed(await anext(requests, b""), _LONGEST_GREETING)
+                if first.WhichOneof("kind") != "hello":
+                    raise Refused(grpc.StatusCode.INVALID_ARGUMENT, "Expected a hello first.")
+                _check_protocol(first.hello)
+                # Whose key it is now: it may have changed, or been forgotten, while the hello was waited for.
+                user = await self._manager.user(caller.identity)
         except TimeoutError:
             words = f"Expected a hello within {GREETING_SECONDS:g} seconds."
             raise Refused(grpc.StatusCode.DEADLINE_EXCEEDED, words) from None
-        if self._manager.sessions.backlog.unread(user):
-            raise Refused(grpc.StatusCode.UNAVAILABLE, _UNREAD)
-        return user, caller
-
-    async def _hello(self, requests: AsyncIterator[bytes], context: Context) -> tuple[int, Caller]:
-        caller = self._caller(context)
-        first = _parsed(await anext(requests, b""), _LONGEST_GREETING)
-        if first.WhichOneof("kind") != "hello":
-            raise Refused(grpc.StatusCode.INVALID_ARGUMENT, "Expected a hello first.")
-        _check_protocol(first.hello)
-        try:  # whose key it is now: it may have changed, or been forgotten, while the hello was waited for
-            user = await self._manager.user(caller.identity)
         except RunStopped:
             raise Refused(grpc.StatusCode.UNAVAILABLE, LEAVING) from None
         if user is None:
             raise Refused(grpc.StatusCode.FAILED_PRECONDITION, "Expected an enrolled client. Enrol first.")
+        if self._manager.sessions.backlog.unread(user):
+            raise Refused(grpc.StatusCode.UNAVAILABLE, _UNREAD)
         return user, caller
 
     def _put_together(
@@ -415,22 +405,18 @@ class ClientPlane:
     async def _hear(
         self, conversation: Conversation, message: pb.ClientMessage | pb.Answer | pb.MaskedAnswer, size: int
     ) -> None:
+        kind = message.WhichOneof("kind") if isinstance(message, pb.ClientMessage) else None
         if not isinstance(message, pb.ClientMessage):
             self._answered(conversation, message, size)
-        elif message.WhichOneof("kind") == "masked":
-            self._answered(conversation, message.masked, size)
-        elif message.WhichOneof("kind") == "answer":
-            self._answered(conversation, message.answer, size)
-        elif message.WhichOneof("kind") == "consent":
+        elif kind in ("answer", "masked"):
+            self._answered(conversation, getattr(message, kind), size)
+        elif kind == "consent":
             await self._manager.sessions.consent(conversation, message.consent)
 
     def _answered(self, conversation: Conversation, answer: pb.Answer | pb.MaskedAnswer, size: int) -> None:
         sessions, user = self._manager.sessions, conversation.user
         misfits = sessions.misfits[user]
-        if isinstance(answer, pb.MaskedAnswer):
-            verdict = sessions.masked(conversation.user, answer, size)
-        else:
-            verdict = sessions.answer(conversation.user, answer, size)
+        verdict = sessions.answer(user, answer, size)
         if sessions.misfits[user] > misfits:
             self._misfit(self._callers[conversation], "answers with another type or length than it was asked for")
         if verdict == pb.VERDICT_TAKEN:  # nobody needs to hear it, and saying so costs as much as the next question
@@ -465,7 +451,7 @@ class ClientPlane:
         if revoked:
             raise Refused(grpc.StatusCode.UNAUTHENTICATED, certificates.WORDS)
         if caller.identity in self._manager.users.rotated:  # nor here: the new one may be in its files soon
-            raise Refused(grpc.StatusCode.FAILED_PRECONDITION, users.ROTATED)
+            raise Refused(grpc.StatusCode.FAILED_PRECONDITION, records.ROTATED)
         if not caller.timely():  # not UNAUTHENTICATED, which ends a client: it will read its certificate again
             raise Refused(grpc.StatusCode.FAILED_PRECONDITION, security.EXPIRED)
 

@@ -112,7 +112,7 @@ class Commands:
         limit = await retried_once(
             lambda: self._manager.population.limit(group, exceeded=exceeded, by=by, **numbers),
         )
-        journal.limited(group, by, limit.words())
+        journal.note("limited", group=group, by=by, limit=limit.words())
         return {"group": limit.group, "limit": limit.words()}
 
     async def charge(
@@ -137,13 +137,13 @@ class Commands:
         _check_name("run", run)
         population = self._manager.population
         charge = await retried_once(lambda: population.charge(run, group, elsewhere=True, by=by, **promise))
-        journal.charged(run, by, group, charge.words())
+        journal.note("charged", run=run, by=by, group=group, charge=charge.words())
         return {"run": charge.run, "group": charge.group, "charged": charge.words()}
 
     async def backup(self, *, by: str) -> Document:
         """Copy the database beside itself: what it holds does not leave the coordinator's machine."""
         done = await self._manager.records.back_up()
-        journal.copied(by, done["file"])
+        journal.note("copied", by=by, file=done["file"])
         return done
 
     async def users(self, *, group: str = "", state: str = "", after: int = 0) -> Document:
@@ -158,14 +158,14 @@ class Commands:
             done = await self._manager.users.rotate(user, rotation)
         else:
             done = await self._manager.users.change(action, user, successor)
-        journal.user(action or "rotate", by, done["said"])
+        journal.note("user", action=action or "rotate", by=by, said=done["said"])
         return await self._manager.after(done)
 
     async def forget_user(self, *, user: str, sure: bool, by: str) -> Document:
         """Erase who a user was, if `sure`: what was erased, or of whom it would be."""
         done = await self._manager.users.forget(user, sure=sure)
         if sure:
-            journal.user("forget", by, f"User {done['user']} is forgotten.")
+            journal.note("user", action="forget", by=by, said=f"User {done['user']} is forgotten.")
         return await self._manager.after(done)
 
     async def drawn(self, *, run: str) -> Document:

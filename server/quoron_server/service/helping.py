@@ -2,7 +2,7 @@
 
     helping = Helping(SecondServerLink(...), database)
     helped = helping.open(specification, plan)           # the second server's signed consent, durable
-    engine, _ = helping.around(engine, specification, plan)  # sums that hold the second server's noise
+    engine = HelpedEngine(engine, helping, specification, plan)  # sums that hold the second server's noise
 
 A round's list and sum are durable before the list leaves. The second server answers one list a round: what it has
 answered is what the round is, also after a kill on either side. Between its reply and the round's commit nothing of the
@@ -17,7 +17,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar
 
 import grpc
 import numpy as np
@@ -34,14 +34,13 @@ from quoron_privacy.two_servers.rows import RingReduction, RingSums
 from quoron_protos.v1 import helper_pb2
 from quoron_protos.v1.helper_pb2_grpc import HelperStub
 from quoron_server.plan import RunPlan
-from quoron_server.rounds import RoundEvent
+from quoron_server.rounds import Observer, RoundEvent
 from quoron_server.service import certificates
-from quoron_server.service.engine import GrpcEngine
+from quoron_server.service.running import GrpcEngine
 from quoron_server.service.sessions import Sealed
 from quoron_server.specification import RunSpecification
 from quoron_server.storage.database import Database
-from quoron_server.storage.registry import OPEN, Registry
-from quoron_server.storage.roster import USERS
+from quoron_server.storage.registry import OPEN, USERS, Registry
 from quoron_server.storage.store import software
 from quoron_server.wording import digest
 
@@ -68,10 +67,9 @@ _AT_ONCE = 500  # users in one query, and answers in one sum
 _DIGEST = 32
 _MESSAGE, _LONGEST = 4 << 20, 1 << 30  # bytes of a message of the second server's, and of a reply in many
 _log = logging.getLogger("quoron")
-_schema = sa.MetaData()
 _helped = sa.Table(
     "helped",
-    _schema,
+    SCHEMA,
     sa.Column("run", sa.Text, primary_key=True),
     sa.Column("plan_digest", sa.LargeBinary, nullable=False),
     sa.Column("consent", sa.LargeBinary, nullable=False),
@@ -179,11 +177,6 @@ class Helping:
         files = [certificates.read(each) for each in (link.authority, link.key, link.certificate)]
         self._credentials = grpc.ssl_channel_credentials(*files)
         self.sums = MaskedSums(database)
-        database.ensure(_schema)
-
-    def around(self, inner: GrpcEngine, wanted: RunSpecification, plan: RunPlan) -> tuple["HelpedEngine", "Forgetting"]:
-        """A run's engine, around the one that brings questions to clients, and its observer."""
-        return HelpedEngine(inner, self, wanted, plan), Forgetting(wanted.run, self)
 
     def open(self, specification: RunSpecification, plan: RunPlan) -> helper_pb2.HelperConsent:
         """Its consent to a run, kept from the first time on. Raises ServerAway and ServerDisagrees."""
@@ -299,19 +292,17 @@ class Helping:
             code: grpc.StatusCode = error.code()
             if missing and code == grpc.StatusCode.NOT_FOUND:
                 return None
-            self._raise(code, " ".join((error.details() or "no reason").split())[:600])
-
-    def _raise(self, code: grpc.StatusCode, said: str) -> NoReturn:
-        if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED):
-            self._channel = None  # which may have died without a word: the next call has a connection of its own
-            raise ServerAway(
-                f"second server {self.link.address} does not answer ({said}); what waits goes on when it is back",
-                outside="the second server does not answer",
-            )
-        raise ServerDisagrees(
-            f"Expected the second server at {self.link.address} to do its part, it answers {code.name}: {said}",
-            outside="the second server refuses",
-        )
+            said = " ".join((error.details() or "no reason").split())[:600]
+            if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED):
+                self._channel = None  # which may have died without a word: the next call has a connection of its own
+                raise ServerAway(
+                    f"second server {self.link.address} does not answer ({said}); what waits goes on when it is back",
+                    outside="the second server does not answer",
+                ) from None
+            raise ServerDisagrees(
+                f"Expected the second server at {self.link.address} to do its part, it answers {code.name}: {said}",
+                outside="the second server refuses",
+            ) from None
 
     def _connected(self) -> grpc.Channel:
         with self._lock:
@@ -332,8 +323,11 @@ class Helping:
 
 
 @dataclass(slots=True, eq=False)
-class HelpedEngine:
-    """The engine of a run of two servers, around the one that brings questions to clients."""
+class HelpedEngine(Observer):
+    """The engine of a run of two servers, around the one that brings questions to clients.
+
+    As an observer of the run it erases what is kept of a round's sum, once the round is committed.
+    """
 
     inner: GrpcEngine
     helping: Helping
@@ -351,6 +345,14 @@ class HelpedEngine:
     def measured(self) -> Mapping[str, float]:
         """As the inner one's."""
         return self.inner.measured()
+
+    def round_finished(self, event: RoundEvent) -> None:
+        """After the commit."""
+        self.helping.sums.forget(self.specification.run, before=event.round + 1)
+
+    def finished(self, model: Any) -> None:
+        """What a kill has left."""
+        self.helping.sums.forget(self.specification.run)
 
     def ask(self, question: Question) -> RingSums:
         """The sum of who answered, with the second server's noise, and the chain of all lists; as `GrpcEngine` raises,
@@ -467,25 +469,6 @@ class HelpedEngine:
         for each in gathered:
             totals[each.entry.group] += each.values
         return totals.reshape(-1)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Forgetting:
-    """An observer that erases what is kept of a round's sum, once the round is committed."""
-
-    run: str
-    helping: Helping
-
-    def started(self, plan: RunPlan) -> None:
-        """Nothing."""
-
-    def round_finished(self, event: RoundEvent) -> None:
-        """After the commit."""
-        self.helping.sums.forget(self.run, before=event.round + 1)
-
-    def finished(self, model: Any) -> None:
-        """What a kill has left."""
-        self.helping.sums.forget(self.run)
 
 
 def _split(fingerprints: bytes) -> list[bytes]:

@@ -1,6 +1,6 @@
 """What a coordinator says of its runs, users and operators: a log for people and programs, and public events of a run.
 
-    journal.cancelled("summer", by="ada")    # "run summer was cancelled by ada", event "cancelled", run, by
+    journal.note("cancelled", run="summer", by="ada")    # "run summer was cancelled by ada", event "cancelled", run, by
 
 Everything noted is planned or public: nothing of who answered, when, or what, nor of how many. The entries:
 docs/operate.md#logs.
@@ -20,94 +20,38 @@ _LONGEST, _SHOWN = 64, 16  # characters of a client's name, and of a fingerprint
 MOST_SHOWN = 100  # names in one line
 PRIVATE = ("diagnostics",)  # empty outside a simulation, and the seconds are 0 there
 
+EVENTS: Mapping[str, str] = {  # the first word is the event's name
+    "started": "%(software)s has started: %(where)s; %(runs)d runs have not ended",
+    "leaving": "leaving",
+    "enrolled": "user %(user)d enrolled in group %(group)s, as %(name)s",  # who is known and comes back is not noted
+    "enrolled silo": "user %(user)d enrolled in group %(group)s, as %(name)s, with %(people)d people",
+    "revoked": "%(clients)d clients are revoked, new among them: %(names)s",
+    "submitted": "run %(run)s was submitted by %(by)s for group %(group)s, plan %(plan).12s",
+    "refused": "what %(by)s submitted was refused: %(why)s",
+    "began": "run %(run)s begins with %(users)d users, at most %(rounds)d rounds, %(done)d of them done",
+    "resumed": "run %(run)s goes on with %(users)d users, at most %(rounds)d rounds, %(done)d of them done",
+    "paused": "run %(run)s is paused: %(why)s",
+    "ended": "run %(run)s has ended: %(how)s",
+    "ended early": "run %(run)s has ended: %(how)s, %(why)s",  # it has no model, and nobody cancelled it
+    "cancelled": "run %(run)s was cancelled by %(by)s",
+    "limited": "group %(group)s was limited by %(by)s to %(limit)s",
+    "charged": "another tool's %(run)s was charged by %(by)s to group %(group)s, with %(charge)s",
+    "user": "%(action)s, said %(by)s: %(said)s",  # retired, away, back, replaced, forgotten, or with another key
+    "copied": "the database was copied by %(by)s to %(file)s",
+}
+_WARNINGS = ("refused", "paused", "ended early")
+
 
 def called(name: str, identity: str) -> str:
     """What a client is called in a log, on one line: its name, or the beginning of its key's fingerprint."""
     return printable(" ".join(name.split()))[:_LONGEST] or identity[:_SHOWN]
 
 
-def started(version: str, addresses: Mapping[str, str], taken_up: int) -> None:
-    """Everything listens, for callers of a kind at an address each."""
-    where = ", ".join(f"{callers} %s" for callers in addresses)
-    fields: dict[str, Any] = {"software": version, **addresses, "runs": taken_up}
-    _note("started", f"%s has started: {where}; %d runs have not ended", **fields)
-
-
-def leaving() -> None:
-    """Log that the server shuts down."""
-    _note("leaving", "leaving")
-
-
-def enrolled(user: int, group: str, name: str, people: int) -> None:
-    """A new user, or so many of a silo, by its client's name; who is known and comes back is not noted."""
-    words = "user %d enrolled in group %s, as %s" + (", with %d people" if people > 1 else "")
-    _note("enrolled", words, user=user, group=group, name=name, people=people)
-
-
-def revoked(number: int, names: str) -> None:
-    """The list of revoked clients has changed."""
-    _note("revoked", "%d clients are revoked, new among them: %s", clients=number, names=names)
-
-
-def submitted(run: str, by: str, group: str, plan: str) -> None:
-    """An operator has asked for a run, which was taken on."""
-    words = "run %s was submitted by %s for group %s, plan %.12s"
-    _note("submitted", words, run=run, by=by or _NOBODY, group=group, plan=plan)
-
-
-def refused(by: str, why: str) -> None:
-    """What an operator asked for was not taken on."""
-    _note("refused", "what %s submitted was refused: %s", level=logging.WARNING, by=by or _NOBODY, why=why)
-
-
-def begun(run: str, *, again: bool, users: int, rounds: int, done: int) -> None:
-    """A run begins, or goes on after a restart, with so many rounds committed."""
-    event, doing = ("resumed", "goes on") if again else ("began", "begins")
-    words = f"run %s {doing} with %d users, at most %d rounds, %d of them done"
-    _note(event, words, run=run, users=users, rounds=rounds, done=done)
-
-
-def paused(run: str, why: str) -> None:
-    """A run is left as it is."""
-    _note("paused", "run %s is paused: %s", level=logging.WARNING, run=run, why=why)
-
-
-def ended(run: str, how: str, why: str) -> None:
-    """A run asks no more; `why` where it has no model and nobody cancelled it."""
-    words, level = ("run %s has ended: %s, %s", logging.WARNING) if why else ("run %s has ended: %s", logging.INFO)
-    _note("ended", words, level=level, run=run, how=how, why=why)
-
-
-def cancelled(run: str, by: str) -> None:
-    """An operator has ended a run."""
-    _note("cancelled", "run %s was cancelled by %s", run=run, by=by or _NOBODY)
-
-
-def limited(group: str, by: str, limit: str) -> None:
-    """An operator has set a limit."""
-    _note("limited", "group %s was limited by %s to %s", group=group, by=by or _NOBODY, limit=limit)
-
-
-def charged(run: str, by: str, group: str, charge: str) -> None:
-    """An operator has entered what another tool spends."""
-    words = "another tool's %s was charged by %s to group %s, with %s"
-    _note("charged", words, run=run, by=by or _NOBODY, group=group, charge=charge)
-
-
-def user(action: str, by: str, said: str) -> None:
-    """Something was said of a user: that it is retired, away, back, replaced or forgotten, or has another key."""
-    _note("user", "%s, said %s: %s", action=action, by=by or _NOBODY, said=said)
-
-
-def copied(by: str, file: str) -> None:
-    """An operator has had the database copied."""
-    _note("copied", "the database was copied by %s to %s", by=by or _NOBODY, file=file)
-
-
-def _note(event: str, words: str, *, level: int = logging.INFO, **fields: Any) -> None:
-    """`words` with the first of `fields`, in their order; where lines are JSON, all of them beside `event`."""
-    shown = list(fields.values())[: words.count("%")]
-    _log.log(level, words, *shown, extra={"event": event, "fields": fields}, stacklevel=2)
+def note(event: str, *, shown: dict[str, str] | None = None, **fields: Any) -> None:
+    """One line in the words of `EVENTS`, of `fields` and of what is `shown` beside them; JSON lines have the fields."""
+    words, level = EVENTS[event], logging.WARNING if event in _WARNINGS else logging.INFO
+    said = fields | {"by": fields.get("by") or _NOBODY} | (shown or {})
+    _log.log(level, words, said, extra={"event": event.partition(" ")[0], "fields": fields}, stacklevel=2)
 
 
 class Feed:

@@ -35,26 +35,31 @@ from quoron_server.federation import RunStore
 from quoron_server.parameters import Kind
 from quoron_server.plan import RunPlan
 from quoron_server.rounds import Observer
-from quoron_server.service import certificates, journal, security, users
+from quoron_server.service import certificates, journal, records, security
 from quoron_server.service import running as attending
-from quoron_server.service.config import ServeConfig
-from quoron_server.service.engine import GrpcEngine, RunStopped
 from quoron_server.service.journal import Feed
 from quoron_server.service.metrics import Seconds
-from quoron_server.service.records import Records, outside, retried_once
-from quoron_server.service.running import FeedObserver, Running, Standing, standing, until_published
+from quoron_server.service.records import Records, Users, outside, retried_once
+from quoron_server.service.running import (
+    FeedObserver,
+    GrpcEngine,
+    Running,
+    RunStopped,
+    Standing,
+    standing,
+    until_published,
+)
 from quoron_server.service.sessions import Sessions
-from quoron_server.service.users import Users
+from quoron_server.silos import homes
 from quoron_server.specification import OtherPlan, RunSpecification
 from quoron_server.storage.database import Database
-from quoron_server.storage.drawing import homes
-from quoron_server.storage.registry import OPEN, SERVICE, State
-from quoron_server.storage.roster import OtherPeople, TooFewActive
+from quoron_server.storage.registry import OPEN, SERVICE, OtherPeople, State, TooFewActive
 from quoron_server.storage.store import software
 from quoron_server.wording import digest
 
 if TYPE_CHECKING:
     from quoron_server.service import helping as two_servers
+    from quoron_server.service.coordinator import ServeConfig
 else:
     two_servers = OnFirstUse("quoron_server.service.helping")  # with a second server alone
 
@@ -94,7 +99,7 @@ class Counts:
 
     def refuse_call(self, code: StatusCode, words: str) -> None:
         """A call of a client or an operator ends before it is heard."""
-        known = {certificates.WORDS: "revoked", users.GONE: "revoked", security.EXPIRED: "expired"}
+        known = {certificates.WORDS: "revoked", records.GONE: "revoked", security.EXPIRED: "expired"}
         kinds = {StatusCode.UNAUTHENTICATED: "identity", StatusCode.INVALID_ARGUMENT: "foreign"}
         why = "foreign" if words.startswith(OTHER_PROTOCOL) else known.get(words)
         self.calls[why or kinds.get(code, "other")] += 1
@@ -103,7 +108,7 @@ class Counts:
 class Manager:
     """All runs of one coordinator. Its methods belong to the event loop; the database is used in threads."""
 
-    def __init__(self, database: Database, sessions: Sessions, config: ServeConfig) -> None:
+    def __init__(self, database: Database, sessions: Sessions, config: "ServeConfig") -> None:
         """`lost` fails when the database is another's: the process must then end, and start again.
 
         Runs of two servers need the other one. Without certificates nothing ends, and any clock is as good.
@@ -186,11 +191,13 @@ class Manager:
                 f"--set max_users_per_client={people}`."
             )
         known = await self._stored(self._registry.user, identity)
-        roster = self._registry.roster
+        roster = self._registry
         told = {"name": name, "software": software}
         user: int = await self._stored(lambda: roster.enrol(identity, group, **told, people=people))
         if known is None:
-            journal.enrolled(user, group, journal.called(name, identity), people)
+            shown = journal.called(name, identity)
+            event = "enrolled silo" if people > 1 else "enrolled"
+            journal.note(event, user=user, group=group, name=shown, people=people)
         self.users.came(group, people)
         return await self.after(user)
 
@@ -223,7 +230,7 @@ class Manager:
             return await self._submit(text, by)
         except QuoronError as error:
             self.counts.refuse(error)
-            journal.refused(by, str(error))
+            journal.note("refused", by=by, why=str(error))
             raise
 
     async def _submit(self, text: str, by: str) -> str:
@@ -238,7 +245,7 @@ class Manager:
                 self._go_on(name)
                 self._waiting[name] = run
         if new:
-            journal.submitted(name, by, specification.group, digest(run.plan))
+            journal.note("submitted", run=name, by=by, group=specification.group, plan=digest(run.plan))
             await self._begin_those_that_can()
         return name
 
@@ -272,7 +279,7 @@ class Manager:
             await self._stored(lambda: self._store.note_cancelled(run, by=by))
             if active.task is not None:
                 await asyncio.wait({active.task})  # a caller that stops waiting does not stop the run
-        journal.cancelled(run, by)
+        journal.note("cancelled", run=run, by=by)
         return await self.records.status(run)
 
     async def runs(self) -> list[dict[str, Any]]:
@@ -302,12 +309,12 @@ class Manager:
     def standing(self) -> list[Standing]:
         """How far every open run is, as everybody may know."""
         running = [standing(run, self.sessions) for run in self._active.values()]
-        left = [Standing(name, "paused", feed.rounds) for name, feed in self._paused.items()]
-        return [*running, *(Standing(name, "waiting", 0) for name in self._waiting), *left]
+        left = [Standing(name, "paused", {"run_rounds_done": feed.rounds}) for name, feed in self._paused.items()]
+        return [*running, *(Standing(name, "waiting", {"run_rounds_done": 0}) for name in self._waiting), *left]
 
     def _pause(self, run: str, feed: Feed, error: QuoronError) -> None:
         """Leave a run as it is stored; its watchers see why."""
-        journal.paused(run, str(error))
+        journal.note("paused", run=run, why=str(error))
         self._active.pop(run, None)
         words = outside(error)
         self._paused[run], self.records.paused[run] = feed, words
@@ -383,7 +390,8 @@ class Manager:
         run.tell()
         told = error if how in ("failed", "below-min-cohort") else None
         run.feed.add({"kind": "ended", "how": how, "error": told})
-        journal.ended(run.name, how, "" if told is None else why or told)
+        words = (why or told) if told else ""
+        journal.note("ended early" if told else "ended", run=run.name, how=how, why=words)
 
     async def _carry_out(self, run: Running) -> None:
         """One try: begin unless begun, then ask on from where the ledger stands."""
@@ -395,7 +403,7 @@ class Manager:
         if (session := self.sessions.runs.get(run.name)) is None:
             consent = None if helping is None else await asyncio.to_thread(helping.open, wanted, run.plan)
             description = json.dumps(specifications.describe(wanted, run.plan))
-            silos = await asyncio.to_thread(self._registry.roster.silos)
+            silos = await asyncio.to_thread(self._registry.silos)
             specifications.require_silos(wanted, run.plan, homes(members, silos))
             told: dict[str, Any] = {} if consent is None else {"spec": run.plan.spec.as_json(), "consent": consent}
             session = self.sessions.open(
@@ -416,8 +424,8 @@ class Manager:
             run.feed.add(event)
         run.moved = max(loop.time(), self._gathered)
         if run.engine is None:
-            figures = {"users": len(members), "rounds": run.plan.cost.rounds, "done": len(events)}
-            journal.begun(run.name, again=begun, **figures)
+            rounds, doing = run.plan.cost.rounds, "resumed" if begun else "began"
+            journal.note(doing, run=run.name, users=len(members), rounds=rounds, done=len(events))
         run.engine = GrpcEngine(
             self.sessions,
             session,
@@ -433,8 +441,8 @@ class Manager:
         observers: list[Observer] = [FeedObserver(run, session, loop, self._database)]
         engine: Any = run.engine  # with two servers its sums are not numbers yet
         if helping is not None:
-            engine, forgetting = helping.around(run.engine, wanted, run.plan)
-            observers.insert(0, forgetting)
+            engine = two_servers.HelpedEngine(run.engine, helping, wanted, run.plan)
+            observers.insert(0, engine)
         try:
             given = wanted, run.plan, engine, observers, self._config.evaluate if wanted.simulation else None
             await loop.run_in_executor(self._threads, lambda: self._store.carry_out(*given))

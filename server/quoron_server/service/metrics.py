@@ -35,7 +35,6 @@ from quoron_server.storage.store import software
 
 if TYPE_CHECKING:  # of the coordinator's own metrics alone
     from quoron_server.service.manager import Manager
-    from quoron_server.service.running import Standing
     from quoron_server.service.security import Transport
 
 DATABASE_TIMEOUT = 3.0  # seconds for the database, before it counts as away
@@ -47,19 +46,15 @@ Sample = tuple[Mapping[str, str], float]
 S = TypeVar("S")  # what is read from the database
 
 
-_PER_RUN: "tuple[tuple[str, str, Callable[[Standing], float | None]], ...]" = (
-    ("run_rounds_done", "Rounds of an open run that its watchers have heard of.", lambda run: run.done),
-    ("run_rounds_planned", "Rounds that it has at most.", lambda run: run.planned),
-    ("run_round_seconds", "What a round takes, with the pause behind it.", lambda run: run.seconds),
-    (
-        "run_idle_seconds",
-        "Since it opened or told of a round, or was taken up, whichever was last.",
-        lambda run: run.idle,
-    ),
-    ("run_members", "Users whose run it is.", lambda run: run.members),
-    ("run_members_connected", "Of these, who is connected, or was 50 seconds ago.", lambda run: run.connected),
-    ("run_min_cohort", "Share of those asked who must answer, as declared.", lambda run: run.min_cohort),
-)
+_PER_RUN = {
+    "run_rounds_done": "Rounds of an open run that its watchers have heard of.",
+    "run_rounds_planned": "Rounds that it has at most.",
+    "run_round_seconds": "What a round takes, with the pause behind it.",
+    "run_idle_seconds": "Since it opened or told of a round, or was taken up, whichever was last.",
+    "run_members": "Users whose run it is.",
+    "run_members_connected": "Of these, who is connected, or was 50 seconds ago.",
+    "run_min_cohort": "Share of those asked who must answer, as declared.",
+}
 
 BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)  # seconds
 
@@ -252,7 +247,7 @@ class Metrics(ServerMetrics[Stored]):
             if account is not None:
                 left = account.limit.epsilon, account.largest_epsilon(0.0), account.largest_mu(0.0)
             groups[name] = sum(charge.epsilon for charge in charges), left
-        users = {name: asdict(self._registry.roster.standing(name)) for name in sorted({*groups, EVERYONE})}
+        users = {name: asdict(self._registry.standing(name)) for name in sorted({*groups, EVERYONE})}
         return Stored(self._registry.states(), users, groups)
 
     def _of_store(self, stored: Stored | None) -> Iterator[Family]:
@@ -289,8 +284,8 @@ class Metrics(ServerMetrics[Stored]):
 
     def _of_runs(self) -> Iterator[Family]:
         runs = self._manager.standing()
-        for name, words, value in _PER_RUN:
-            found = [({"run": each.run}, value(each)) for each in runs]
+        for name, words in _PER_RUN.items():
+            found = [({"run": run.run}, run.figures.get(name)) for run in runs]
             yield family(name, words, [(labels, number) for labels, number in found if number is not None])
 
     def _of_time(self) -> Iterator[Family]:

@@ -139,7 +139,8 @@ class Program(ABC):
             if self._metrics_place is not None:
                 await self._serve_metrics(self._metrics_place)
             self.watch(self._watch())
-            journal.started(software(), self.addresses, self.open_runs)
+            where = {"where": ", ".join(f"{callers} {address}" for callers, address in self.addresses.items())}
+            journal.note("started", shown=where, software=software(), **self.addresses, runs=self.open_runs)
         except BaseException:
             await self._open.aclose()
             raise
@@ -266,6 +267,6 @@ async def serve(program: P, *, ready: Callable[[P], None] | None = None, patienc
         if program.lost is not None:
             program.lost.add_done_callback(lambda _: leave.set())
         await leave.wait()
-        journal.leaving()
+        journal.note("leaving")
         if program.lost is not None and program.lost.done():
             program.lost.result()

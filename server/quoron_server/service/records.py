@@ -1,11 +1,17 @@
-"""What operators and auditors may read of the runs, from the database; each read once more over a new connection."""
+"""What operators and auditors may read of the runs, from the database; each read once more over a new connection.
+
+And the users as operators see and change them: only connections and what an operator says move the roster, never an
+answer (docs/privacy/silos.md#ro1).
+"""
 
 import asyncio
 import json
 import secrets
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -16,14 +22,18 @@ from numpy.typing import NDArray
 from quoron_client.protocol.charges import MOST_TOLD, run_mark
 from quoron_privacy.errors import ConfigError, LedgerError, LedgerUnavailable, QuoronError, RunError
 from quoron_privacy.kernels.on_first_use import OnFirstUse
+from quoron_server.federation import RunStore
 from quoron_server.plan import RunPlan
+from quoron_server.service import journal
+from quoron_server.service.certificates import Revocations
 from quoron_server.service.journal import Feed, missing_words, named, public
 from quoron_server.service.metrics import Seconds
+from quoron_server.service.sessions import Sessions
 from quoron_server.specification import RunSpecification, make_plan
 from quoron_server.storage.database import Database
 from quoron_server.storage.ledger import Ledger
 from quoron_server.storage.lifetime_ledger import PopulationLedger
-from quoron_server.storage.registry import OPEN, Registry, RunRow
+from quoron_server.storage.registry import OPEN, Registry, RunRow, User
 from quoron_server.wording import plan_json
 
 if TYPE_CHECKING:
@@ -31,6 +41,10 @@ if TYPE_CHECKING:
 else:  # when somebody asks
     backup = OnFirstUse("quoron_server.storage.backup")
 
+LOOK = 3.0  # seconds between two looks at who is revoked and who is here
+_MOST_USERS = 1000  # at a time
+ROTATED = "Another key has taken this one's place, by its own signature. Connect with that."
+GONE = "This user has left this federation, and was forgotten. Nothing is asked of it any more."
 _READERS = 4  # threads for everything that is only read
 T = TypeVar("T")
 
@@ -213,3 +227,152 @@ async def retried_once(function: Callable[[], T], pool: ThreadPoolExecutor | Non
         return await loop.run_in_executor(pool, function)
     except LedgerUnavailable:
         return await loop.run_in_executor(pool, function)
+
+
+class Users:
+    """The roster of one coordinator. Its methods belong to the event loop; the database is used in threads."""
+
+    def __init__(self, store: RunStore, sessions: Sessions, revoked: Revocations | None = None) -> None:
+        self._store, self._registry, self._sessions = store, store.registry, sessions
+        self._revoked, self._retired = revoked, frozenset[str]()
+        self._seen: tuple[int, set[int]] = (0, set())  # who is known to have been seen in this step
+        # At most `_counted + _came` users are active in a group: who was when it was last counted, and who came since.
+        self._counted: dict[str, int] = {}
+        self._came: Counter[str] = Counter()
+        self.rotated = {str(each["fingerprint"]) for each in self._registry.rotations()}  # keys that are nobody's now
+
+    def came(self, group: str, people: int = 1) -> None:
+        """So many more of a group may be active."""
+        self._came[group] += people
+
+    def may_be(self, needed: int, group: str) -> bool:
+        """Whether so many may be active: it spares every enrolment a count of its whole group."""
+        return self._counted.get(group, needed) + self._came[group] >= needed
+
+    def are(self, needed: int, group: str) -> bool:
+        """Whether so many are active, to be drawn from; blocks. Not while nobody can tell who is revoked."""
+        before = self._came[group]
+        try:
+            self.look()
+        except ConfigError:
+            return False
+        active = self._registry.standing(group).active
+        self._counted[group] = active - before
+        return active >= needed
+
+    async def standing(self, group: str) -> dict[str, int]:
+        """How many users of a group are active, away and retired."""
+        return asdict(await retried_once(lambda: self._registry.standing(group)))
+
+    async def watch(self) -> None:
+        """Every few seconds, for ever: mark the connected users as seen, and retire the revoked ones."""
+        while True:
+            await asyncio.sleep(LOOK)
+            with suppress(QuoronError):  # an unreadable list, a database that is away: at the next look
+                await asyncio.to_thread(self.look)
+
+    def look(self) -> None:
+        """Once, before members are drawn; blocks. ConfigError while nobody can tell who is revoked."""
+        step, here = self._registry.step, set(self._sessions.here())
+        known = self._seen[1] if self._seen[0] == step else set()
+        if not here <= known:
+            self._registry.seen(sorted(here - known))
+        self._seen = step, here | known
+        revoked = self._now_revoked()
+        if revoked != self._retired:
+            for user in self._registry.retire_keys(revoked - self._retired):
+                said = f"User {user} is retired."
+                journal.note("user", action="retire", by="the list of revoked clients", said=said)
+            self._retired = revoked
+
+    async def page(self, *, group: str, state: str, after: int) -> dict[str, Any]:
+        """Users from number `after` on, at most a thousand, with how many of the group are in each state."""
+        with suppress(ConfigError):
+            await retried_once(self.look)
+        found = await retried_once(
+            lambda: self._registry.page(group=group, state=state, after=min(after, 2**31 - 1), most=_MOST_USERS),
+        )
+        told: dict[str, Any] = {"users": [user.as_json() for user in found], "more": len(found) == _MOST_USERS}
+        return told | ({"standing": await self.standing(group)} if group else {})
+
+    async def drawn(self, run: str) -> dict[str, Any]:
+        """Return how the members of a run were drawn, for an auditor to draw them again. UnknownRun before."""
+        row, found = await retried_once(lambda: (self._registry.run(run), self._registry.drawn(run)))
+        if row is None or found is None:
+            raise UnknownRun(f"Expected a run whose members were drawn, got {run!r}. `quoron runs` lists them.")
+        told = {"run": run, "specification": row.specification} | found.as_json()
+        return told | {"users": found.active.tolist(), "drawn": found.members.tolist()}
+
+    async def change(self, action: str, word: str, by: str = "") -> dict[str, Any]:
+        """What an operator says of a user, and what came of it in words. ConfigError for what cannot be."""
+        if action not in (actions := ("retire", "away", "back", "replace")):
+            raise ConfigError(f"Expected {', '.join(actions)}, got {action!r}.")
+
+        def work() -> str:
+            user = self._registry.find(word)
+            if action == "replace":
+                return self._replace(user, by)
+            if action == "retire":
+                self._registry.retire([user.user])
+                return f"{_name(user)} is retired: a member of no run that begins from now on."
+            if action == "away":
+                self._registry.away(user.user)
+                return f"{_name(user)} is away until it is said to be back: a member of no run that begins meanwhile."
+            if user.fingerprint in self._now_revoked():
+                raise ConfigError(f"Expected a user whose certificate is good, got {_name(user)}: it is revoked.")
+            self._registry.back(user.user)
+            now = self._registry.find(str(user.user))
+            return f"{_name(user)} is {now.state}" + (f", {now.why}: until it connects." if now.why else ".")
+
+        said = await retried_once(work)
+        self._counted.clear()
+        return {"said": said}
+
+    async def forget(self, word: str, *, sure: bool) -> dict[str, Any]:
+        """Erase who a user was, if `sure`; what was erased, or of whom it would be. Again is the same."""
+        done = await retried_once(lambda: self._store.forget_user(word, sure=sure))
+        if sure:
+            self._sessions.hang_up([done["user"]], GONE)
+        return done
+
+    async def rotate(self, word: str, statement: str) -> dict[str, Any]:
+        """Give a user the key that its old one has signed. ConfigError for a statement that is another user's."""
+
+        def work() -> tuple[str, list[int]]:
+            user, revoked = self._registry.find(word), self._now_revoked()
+            return self._store.rotate_key(statement, user.user, revoked)
+
+        old, users = await retried_once(work)
+        self.rotated.add(old)
+        self._sessions.hang_up(users, ROTATED)  # a client connected by either key comes back by the valid one
+        said = (
+            f"User {users[0]} has a new key, which its old one has signed: the same user, in the same runs, with "
+            "the same lifetime budget. The old key is refused from now on."
+        )
+        return {"said": said}
+
+    def _replace(self, old: User, word: str) -> str:
+        new = self._registry.find(word)
+        if new.fingerprint in self._now_revoked():
+            raise ConfigError(f"Expected a user whose certificate is good, got {_name(new)}: it is revoked.")
+        self._store.replace_user(old.user, new.user)
+        both = self._registry.shared(old.user, new.user)
+        said = (
+            f"{_name(new)} has the seat of {_name(old)} in runs that begin from now on, as another user: with a "
+            f"lifetime budget of its own, in which nothing counts that was guaranteed to user {old.user}. If both are "
+            "one person, that person is two users, and each guarantee is made to one: "
+        )
+        said += (
+            f"{both} run{'s' if both > 1 else ''} had both, and guaranteed that person twice the ε. "
+            if both
+            else f"no run has both, so what the account of group {old.group!r} counts holds for that person too. "
+        )
+        return said + "Only a new key that the old one has signed stays the same user: quoron admin users rotation."
+
+    def _now_revoked(self) -> frozenset[str]:
+        return frozenset() if self._revoked is None else self._revoked.now()
+
+
+def _name(user: User) -> str:
+    people = f"users {user.user} to {user.user + user.people - 1}"
+    return (f"user {user.user}" if user.people == 1 else people) + (f" ({user.name})" if user.name else "")

@@ -1,26 +1,118 @@
-"""Runs that a coordinator carries out: what they wait for, how far they are, and who reports their rounds."""
+"""Runs that a coordinator carries out: how they ask, what they wait for, how far they are, who reports their rounds.
+
+engine = GrpcEngine(sessions, session, loop, problem=problem, seconds=30)
+answers = engine.ask(question)      # from a run's own thread; clients answer through the event loop
+"""
 
 import asyncio
+import concurrent.futures
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import reduce
+from operator import add
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from quoron_client.protocol.questions import Status
-from quoron_privacy.errors import BelowMinCohort
+from quoron_client.protocol.questions import FAR, Answers, Question, Status
+from quoron_privacy.errors import BelowMinCohort, RunError
+from quoron_privacy.release import Sums
+from quoron_protos.v1 import federation_pb2 as pb
 from quoron_server.plan import RunPlan
-from quoron_server.rounds import PAUSE, RoundEvent, opening
-from quoron_server.service.engine import GrpcEngine, RunStopped
+from quoron_server.problem import Problem
+from quoron_server.rounds import PAUSE, Observer, RoundEvent, opening
 from quoron_server.service.journal import MOST_SHOWN, Feed, named, public
 from quoron_server.service.metrics import Seconds
 from quoron_server.service.sessions import RunSession, Sessions, look
 from quoron_server.specification import RunSpecification, willing_needed
 from quoron_server.storage.database import Database
+
+
+class RunStopped(RunError):
+    """The run was stopped, by its operator or because the coordinator shuts down."""
+
+
+@dataclass(slots=True, eq=False)
+class GrpcEngine:
+    """Asks the members of one run."""
+
+    sessions: Sessions
+    session: RunSession
+    loop: asyncio.AbstractEventLoop
+    problem: Problem
+    seconds: float
+    early_ends: bool = False
+    note_agreed: Callable[[set[int]], None] | None = None  # gets the members who have agreed since the last call
+    ready: Callable[[], None] = lambda: None  # raises while nobody may be counted as missing
+    _noted: set[int] = field(default_factory=set)
+    _pending: "concurrent.futures.Future[Answers] | None" = None
+
+    def ask(self, question: Question) -> Answers | Sums:
+        """One row an asked user, in cohort order; their sums, if silos have sent such. RunStopped after `stop`, from
+        whichever thread."""
+        answers = self.collect(question, question.task.answer_shape(self.problem.dimension))
+        largest = FAR * question.task.honest(self.problem.bounds)
+        found = Answers.checked(answers.values, answers.status, largest=largest, own=True)
+        if (sums := self.session.summed) and question.reduction is not None:
+            return reduce(add, sums, question.reduction.of(found.values, found.answered))
+        return found.attended() if question.attended else found
+
+    def collect(self, question: Question, shape: tuple[int, ...], row: pb.Row | None = None) -> Answers:
+        """What came, of this shape, as `Sessions.ask` has it: nobody has looked at it."""
+        self.ready()
+        self.note()
+        coroutine = self.sessions.ask(
+            self.session, question, shape=shape, seconds=self.seconds, early_ends=self.early_ends, row=row
+        )
+        self._pending = asyncio.run_coroutine_threadsafe(coroutine, self.loop)
+        if self.session.stopped:
+            self._pending.cancel()
+        try:
+            answers = self._pending.result()
+        except concurrent.futures.CancelledError:
+            raise RunStopped(
+                f"Run {self.session.run} was stopped before round {question.round} was complete."
+            ) from None
+        self.ready()
+        self.note()
+        return answers
+
+    def note(self) -> None:
+        """Store which members have agreed, before any question and each round's commit: a counted answer implies it.
+
+        A client that comes back and does not hear so takes the run for one that has not begun, unless it was drawn and
+        has answered: its charge would reveal that (docs/privacy/lifetime.md#ol1).
+        """
+        if self.note_agreed is None or len(self.session.agreed) == len(self._noted):  # nobody takes it back
+            return
+        new = set(self.session.agreed) - self._noted
+        if new:
+            self.note_agreed(new)
+            self._noted |= new
+
+    def note_of(self, user: int) -> None:
+        """If a client that comes back has agreed in the open round."""
+        if user in self.session.agreed and user not in self._noted:
+            self.note()
+
+    @property
+    def last_asked(self) -> int:
+        """As `rounds.Engine`."""
+        return self.session.last_asked
+
+    def measured(self) -> dict[str, float]:
+        """Of the last round, as messages of gRPC: bytes of the questions that were said and of the answers taken."""
+        down, up = self.session.moved
+        return {"measured_down": down, "measured_up": up}
+
+    def stop(self) -> None:
+        """Give up the open round, and every later one."""
+        self.session.stopped = True
+        if self._pending is not None:
+            self._pending.cancel()
 
 
 @dataclass(slots=True, eq=False)
@@ -75,10 +167,6 @@ class Gathering:
                 await asyncio.wait_for(self._left.wait(), min(pause, self.until - loop.time()))
         raise RunStopped(f"Run {wanted.run} was stopped before it began.")
 
-    def figures(self) -> dict[str, int]:
-        """Return the numbers of clients that a watcher sees."""
-        return {"willing": self.willing, "needed": self.needed, "members": len(self.session.members)}
-
     def unwilling(self) -> list[int]:
         """Members who are not here, or have not agreed; as many as are named."""
         return sorted(self.session.users - self.session.present)[: MOST_SHOWN + 1]
@@ -96,7 +184,8 @@ def awaited(
     """What a run waits for whose members are known: that they agree, come back, or answer. None between two rounds."""
     now, here = asyncio.get_running_loop().time(), {"connected": connected}
     if gathering is not None and not gathering.over:
-        return {"kind": "awaits", "what": "willing", **gathering.figures(), **here, **_ends(gathering.until - now)}
+        here |= {"willing": gathering.willing, "needed": gathering.needed, "members": len(session.members)}
+        return {"kind": "awaits", "what": "willing", **here, **_ends(gathering.until - now)}
     if session.open is None:
         left = session.gathered - now
         return {"kind": "awaits", "what": "clients", **here, **_ends(left)} if left > 0 else None
@@ -156,17 +245,11 @@ class Running:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """How far an open run is, as everybody may know."""
+    """How far an open run is, as everybody may know; its `figures` by the names of their metrics."""
 
     run: str
     state: str  # waiting, running or paused
-    done: int  # rounds that were published
-    planned: int | None = None  # rounds, at most
-    seconds: float | None = None  # of a round, with the pause behind it
-    idle: float | None = None  # seconds since it last moved, of one that runs
-    members: int | None = None
-    connected: int | None = None  # of these
-    min_cohort: float | None = None
+    figures: Mapping[str, float | None]
 
 
 def standing(run: Running, sessions: Sessions) -> Standing:
@@ -174,18 +257,16 @@ def standing(run: Running, sessions: Sessions) -> Standing:
     wanted, session, moved = run.specification, sessions.runs.get(run.name), run.moved
     if session is not None:  # clients have their time to come back, and a round the time that it takes answers
         moved = max(moved, session.gathered, -math.inf if session.open is None else session.open.opened)
-    idle = max(0.0, asyncio.get_running_loop().time() - moved)
-    return Standing(
-        run.name,
-        "running",
-        run.feed.rounds,
-        run.plan.cost.rounds,
-        (1 + PAUSE) * wanted.seconds,
-        math.floor(idle),
-        wanted.problem.users,
-        None if session is None else session.count(sessions.here(session)),
-        wanted.min_cohort,
-    )
+    figures = {
+        "run_rounds_done": run.feed.rounds,
+        "run_rounds_planned": run.plan.cost.rounds,
+        "run_round_seconds": (1 + PAUSE) * wanted.seconds,
+        "run_idle_seconds": math.floor(max(0.0, asyncio.get_running_loop().time() - moved)),
+        "run_members": wanted.problem.users,
+        "run_members_connected": None if session is None else session.count(sessions.here(session)),
+        "run_min_cohort": wanted.min_cohort,
+    }
+    return Standing(run.name, "running", figures)
 
 
 def published_at(session: RunSession, run: Running) -> float:
@@ -202,16 +283,13 @@ async def until_published(run: Running, session: RunSession, stopping: asyncio.E
 
 
 @dataclass(slots=True, eq=False)
-class FeedObserver:
+class FeedObserver(Observer):
     """An observer that tells the feed, from the run's thread."""
 
     run: Running
     session: RunSession
     loop: asyncio.AbstractEventLoop
     database: Database
-
-    def started(self, plan: RunPlan) -> None:
-        """Nothing to tell: the plan is public from the start."""
 
     def round_finished(self, event: RoundEvent) -> None:
         """Queue a committed round. It is published when its time is over, which shows nothing of who answered."""
@@ -220,6 +298,3 @@ class FeedObserver:
     def _keep(self, event: dict[str, Any], committed: float) -> None:
         self.run.untold.append((event, committed))
         self.loop.call_at(published_at(self.session, self.run), self.run.tell)
-
-    def finished(self, model: NDArray[np.float64]) -> None:
-        """After the last commit; watchers hear of the end from the manager."""

@@ -205,18 +205,19 @@ class Transport:
                         "trust."
                     )
             return
+        Held.read(*self._files())
+
+    def trust(self, *, of: str) -> Trust | None:
+        """What a server shows to callers, and whose word on them it takes; None in plaintext."""
+        return None if self.plaintext else Trust(*self._files(), of=of)
+
+    def _files(self) -> tuple[Path, Path, Path]:
         if self.certificate is None or self.key is None or self.authority is None:
             raise ConfigError(
                 "Expected --certs FOLDER for TLS, got none. `quoron admin certs` makes such folders; or say --insecure "
                 "to try quoron on this machine without."
             )
-        Held.read(self.certificate, self.key, self.authority)
-
-    def trust(self, *, of: str) -> Trust | None:
-        """What a server shows to callers, and whose word on them it takes; None in plaintext."""
-        if self.plaintext or self.certificate is None or self.key is None or self.authority is None:
-            return None
-        return Trust(self.certificate, self.key, self.authority, of=of)
+        return self.certificate, self.key, self.authority
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from grpc import StatusCode
@@ -31,7 +31,7 @@ from quoron_protos.v1 import federation_pb2 as pb
 from quoron_protos.v1.helper_pb2 import HelperConsent
 from quoron_server import rounds
 from quoron_server.service.conversation import Backlog
-from quoron_server.storage.drawing import by_client, homes
+from quoron_server.silos import by_client, homes
 from quoron_server.traffic import GRPC, fits, free_disk, room_for, spill_folder
 
 if TYPE_CHECKING:
@@ -57,14 +57,6 @@ class Sealed:
 
     question: bytes  # digest, 32 bytes
     text: bytes  # the sealed seed of its mask
-
-
-def read_masked(
-    message: pb.MaskedAnswer, length: int, digest: bytes, task: bytes
-) -> tuple[NDArray[np.uint64], Sealed] | None:
-    """Words of a masked answer to a question, and what goes to the second server; None for what is no such answer."""
-    made, question = masked.answer_from_wire(message, length), (message.run, message.round, digest, task)
-    return None if made is None else (made[0], Sealed(masked.question_digest(*question), made[1]))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -396,45 +388,46 @@ class Sessions:
         rows = len(found[0].cohort.rows[user])
         return rows * (8 * math.prod(found[0].shape) + 1) + 8 * found[0].length + wire.BESIDE
 
-    def answer(self, user: int, message: pb.Answer, size: int = 0) -> pb.Verdict:
-        """Take an answer, which came in `size` bytes, if it is one to the question that is open for this user."""
-        found = self._awaited(user, message)
-        if not isinstance(found, tuple):
-            return found
-        current, asked = found
-        cohort, rows = current.cohort, current.cohort.rows[user]
-        if cohort.row is not None:
-            pass  # nobody may see an answer of this run
-        elif cohort.sums is not None and user in cohort.persons and current.question.reduction is not None:
-            sums = silo.sums_from_wire(message, current.length, len(rows), current.question.reduction)
-            if sums is not None:
-                current.sums[user] = sums
-        else:
-            places = rows if current.apart is None else np.searchsorted(current.apart, rows)
-            read = wire.rows_from_wire(message, current.shape, len(rows))
-            current.values[places], current.status[places] = read.values, read.status
-            if not read.answered.any() and not wire.fits(message, current.shape, len(rows)):
-                self._misfit(user, message.run)
-        current.up += GRPC + size
-        self._heard(current, asked)
-        return pb.VERDICT_TAKEN
+    def answer(self, user: int, message: pb.Answer | pb.MaskedAnswer, size: int = 0) -> pb.Verdict:
+        """Take an answer, which came in `size` bytes, if it is one to the question that is open for this user.
 
-    def masked(self, user: int, message: pb.MaskedAnswer, size: int = 0) -> pb.Verdict:
-        """As `answer`, of one that neither of two servers can read; what is no such answer counts as none."""
+        One that neither of two servers can read is kept as it is; what is no such answer counts as none.
+        """
         found = self._awaited(user, message)
         if not isinstance(found, tuple):
             return found
         current, asked = found
-        row = int(current.cohort.rows[user][0])
-        made = read_masked(message, math.prod(current.shape), asked.digest, asked.body)
-        if current.cohort.row is not None and made is not None and user not in current.cohort.persons:
-            current.values.view(np.uint64)[row], current.sealed[row] = made
-            current.status[row] = Status.ANSWERED
-        if made is None:
+        taken = self._take_masked if isinstance(message, pb.MaskedAnswer) else self._take
+        if not taken(current, asked, user, message):
             self._misfit(user, message.run)
         current.up += GRPC + size
         self._heard(current, asked)
         return pb.VERDICT_TAKEN
+
+    def _take(self, current: _Open, _: _Asked, user: int, message: Any) -> bool:
+        """Whether its type and length are those that were asked for; a silo's sums tell too much to be looked at."""
+        cohort, rows = current.cohort, current.cohort.rows[user]
+        if cohort.row is not None:
+            return True  # nobody may see an answer of this run
+        if cohort.sums is not None and user in cohort.persons and current.question.reduction is not None:
+            sums = silo.sums_from_wire(message, current.length, len(rows), current.question.reduction)
+            if sums is not None:
+                current.sums[user] = sums
+            return True
+        places = rows if current.apart is None else np.searchsorted(current.apart, rows)
+        read = wire.rows_from_wire(message, current.shape, len(rows))
+        current.values[places], current.status[places] = read.values, read.status
+        return bool(read.answered.any()) or wire.fits(message, current.shape, len(rows))
+
+    def _take_masked(self, current: _Open, asked: _Asked, user: int, message: Any) -> bool:
+        """The same of words that no server can read, with what goes to the second server."""
+        row = int(current.cohort.rows[user][0])
+        made = masked.answer_from_wire(message, math.prod(current.shape))
+        if current.cohort.row is not None and made is not None and user not in current.cohort.persons:
+            question = masked.question_digest(message.run, message.round, asked.digest, asked.body)
+            current.values.view(np.uint64)[row], current.sealed[row] = made[0], Sealed(question, made[1])
+            current.status[row] = Status.ANSWERED
+        return made is not None
 
     def _misfit(self, user: int, run: str) -> None:
         """Count an answer of another type or length, unless that would tell who is in a secret cohort."""

@@ -25,9 +25,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
-from quoron_client.durable import PRIVATE, replace_whole
+from quoron_client.durable import PRIVATE, locked, replace_whole
 from quoron_privacy.errors import ConfigError
-from quoron_server.service.folder_lock import locked
 
 Role = Literal["operator", "auditor"]
 PREFIX = "quoron_"

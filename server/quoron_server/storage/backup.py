@@ -22,7 +22,7 @@ import secrets
 import shutil
 import sqlite3
 from collections.abc import Iterator, Sequence
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -60,10 +60,9 @@ class Copy:
 def back_up(database: Database, out: Path) -> str:
     """Write a backup that is complete or not there at all; its SHA-256. LedgerError if something is there already."""
     hashed = hashlib.sha256()
-    draft = out.with_name(f".{out.name}.{secrets.token_hex(8)}.new")
-    try:
-        if out.exists():
-            raise LedgerError(f"Expected no file at {out}, found one. Give a backup a name of its own.")
+    if out.exists():
+        raise LedgerError(f"Expected no file at {out}, found one. Give a backup a name of its own.")
+    with _draft(out, f"write a backup to {out}") as draft:
         handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE)
         with os.fdopen(handle, "wb") as stream:
             for line in _lines(database):
@@ -74,11 +73,6 @@ def back_up(database: Database, out: Path) -> str:
             os.fsync(stream.fileno())
         os.link(draft, out)  # unlike a renaming it replaces nothing
         sync_folder(out.parent)
-    except OSError as error:
-        raise LedgerUnavailable(f"Cannot write a backup to {out}: {error.strerror}.") from error
-    finally:
-        with suppress(OSError):
-            draft.unlink(missing_ok=True)
     return hashed.hexdigest()
 
 
@@ -171,17 +165,12 @@ def restore(source: Path, url: str, *, head: str | None = None, lost: Sequence[s
     path = Path(parsed.database or "")
     if any(each.exists() for each in (path, path.with_name(path.name + "-acknowledged"))):
         raise LedgerError(f"Expected no database at {path}, found one, or its count. Restore to another.")
-    draft = _draft(path)
-    try:
+    with _draft(path, f"restore a database to {path}") as draft:
         with Database(_sqlite(draft)) as database:
             restored = _fill(database, copy, lost)
             database.as_new()
         os.link(draft, path)
         sync_folder(path.parent)
-    except OSError as error:
-        raise LedgerUnavailable(f"Cannot restore a database to {path}: {error.strerror}.") from error
-    finally:
-        _clear(draft)
     with Database(url, create=False):  # begins the count
         return restored
 
@@ -190,8 +179,7 @@ def accept(path: Path, *, head: str | None = None, lost: Sequence[str] = ()) -> 
     """Take a SQLite file for all that there is, though it is older than its count or has none; as `restore`."""
     if not path.is_file():
         raise LedgerError(f"Expected a database at {path}, found none.")
-    draft = _draft(path)
-    try:
+    with _draft(path, f"restore the database at {path}") as draft:
         with closing(sqlite3.connect(path)) as raw:  # what is in its journal belongs to it
             raw.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         os.close(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE))
@@ -206,12 +194,6 @@ def accept(path: Path, *, head: str | None = None, lost: Sequence[str] = ()) -> 
         os.replace(draft, path)  # until its count is gone it is refused, as before
         path.with_name(path.name + "-acknowledged").unlink(missing_ok=True)
         sync_folder(path.parent)
-    except sqlite3.Error as error:
-        raise LedgerError(f"Cannot use the database at {path}: {error}.") from None
-    except OSError as error:
-        raise LedgerUnavailable(f"Cannot restore the database at {path}: {error.strerror}.") from error
-    finally:
-        _clear(draft)
     with Database(_sqlite(path), create=False):  # begins the count
         return restored
 
@@ -251,11 +233,17 @@ def _sqlite(path: Path) -> str:
     return sa.URL.create("sqlite", database=str(path)).render_as_string()
 
 
-def _draft(path: Path) -> Path:
-    return path.with_name(f".{path.name}.{secrets.token_hex(8)}.new")
-
-
-def _clear(draft: Path) -> None:
-    for leftover in draft.parent.glob(glob.escape(draft.name) + "*"):
-        with suppress(OSError):
-            leftover.unlink()
+@contextmanager
+def _draft(path: Path, doing: str) -> Iterator[Path]:
+    """A name beside `path` for what takes its place once it is whole; nothing of it is left afterwards."""
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}.new")
+    try:
+        yield draft
+    except sqlite3.Error as error:
+        raise LedgerError(f"Cannot {doing}: {error}.") from None
+    except OSError as error:
+        raise LedgerUnavailable(f"Cannot {doing}: {error.strerror}.") from error
+    finally:
+        for leftover in draft.parent.glob(glob.escape(draft.name) + "*"):
+            with suppress(OSError):
+                leftover.unlink()

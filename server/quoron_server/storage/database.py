@@ -15,7 +15,7 @@ import secrets
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -62,10 +62,8 @@ def make_engine(url: sa.URL, patience: float) -> sa.Engine:
     """An engine without a pool, which waits `patience` seconds for a SQLite file. ConfigError without a driver."""
     common: dict[str, Any] = {"hide_parameters": True}  # they can be noise keys
     if url.get_backend_name() == "sqlite":
-        dialect, compiled = _sqlite()
         creator: Any = partial(connect, str(url.database), patience)
-        pool = sa.pool.NullPool(creator, dialect=dialect)
-        engine = sa.Engine(pool, dialect, url, execution_options={"compiled_cache": compiled}, **common)
+        engine = sa.create_engine(url, creator=creator, poolclass=sa.pool.NullPool, **common)
         sa.event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN IMMEDIATE"))
         return engine
     try:
@@ -77,18 +75,6 @@ def make_engine(url: sa.URL, patience: float) -> sa.Engine:
         ) from error
     sa.event.listen(engine, "connect", _durable_postgres)
     return engine
-
-
-@cache
-def _sqlite() -> tuple[sa.Dialect, dict[Any, Any]]:
-    """SQLite's dialect and the statements compiled in it, for every file: compiling takes longer than executing.
-
-    A compiled statement keeps what was written into it: secrets are parameters of its execution instead.
-    """
-    engine = sa.create_engine("sqlite://")
-    engine.connect().close()  # it asks the library for its version
-    engine.dispose()
-    return engine.dialect, {}
 
 
 def own(connection: sa.Connection, name: str) -> None:
@@ -156,12 +142,6 @@ class Database(Store):
         self._engine = make_engine(parsed, patience)
         self._sole, self._owner = sole and path is None, ""
         super().__init__(path, name=parsed.render_as_string(hide_password=True), create=create, as_it_is=as_it_is)
-
-    def close(self) -> None:
-        """Give the database back, for good."""
-        with self._mutex:
-            super().close()
-            self._engine.dispose()
 
     def ensure(self, tables: sa.MetaData | Sequence[Table]) -> None:
         """Make those of `tables` that are missing."""

@@ -118,20 +118,14 @@ def verify_rows(rows: Sequence[Row], expected_head: str | None = None) -> str:
     >>> verify_rows([row | {"hash": row_hash(START, row)}]) == row_hash(START, row)
     True
     """
-    head, heads = START, {START}
-    for sequence, row in enumerate(rows):
-        if row["sequence"] != sequence:
-            raise LedgerError(_gone(sequence, row))
-        if row["kind"] not in KINDS or row_hash(head, row) != row["hash"]:
-            raise LedgerError(_changed(sequence, row))
-        head = row["hash"]
-        heads.add(head)
+    verify_stored([row | {"payload": canonical(row["payload"])} for row in rows], START, 0)
+    heads = [START, *(str(row["hash"]) for row in rows)]
     if expected_head is not None and expected_head not in heads:
         raise LedgerError(
             f"Population ledger: no row has the hash {expected_head}; rows at the end are gone or were written again. "
             "Compare with the export that it came from."
         )
-    return head
+    return heads[-1]
 
 
 def verify_export(text: str, expected_head: str | None = None) -> str:
@@ -154,25 +148,19 @@ def verify_stored(rows: Sequence[Row], head: str, first: int) -> None:
     """
     for sequence, row in enumerate(rows, first):
         if row["sequence"] != sequence:
-            raise LedgerError(_gone(sequence, row))
+            raise LedgerError(
+                f"Population ledger: expected row {sequence}, found row {row['sequence']}. Rows are gone."
+            )
         try:
             whole = row["kind"] in KINDS and hash_of(head, row, row["payload"]) == row["hash"]
         except (ValueError, TypeError):  # of another type, or no text
             whole = False
         if not whole:
-            raise LedgerError(_changed(sequence, row))
+            raise LedgerError(
+                f"Population ledger: row {sequence} ({row['kind']}) is not what was written, or what came before it is "
+                "not. Compare with your last export."
+            )
         head = row["hash"]
-
-
-def _gone(sequence: int, row: Row) -> str:
-    return f"Population ledger: expected row {sequence}, found row {row['sequence']}. Rows are gone."
-
-
-def _changed(sequence: int, row: Row) -> str:
-    return (
-        f"Population ledger: row {sequence} ({row['kind']}) is not what was written, or what came before it is not. "
-        "Compare with your last export."
-    )
 
 
 def canonical(value: Any) -> str:

@@ -359,7 +359,7 @@ def drawn(
     """Draw the members of a run again, here; exit code 1 if the coordinator's, or those on its chain, are others."""
     import numpy as np
 
-    from quoron_server.storage.drawing import Draw, draw, seed_of
+    from quoron_server.silos import Draw, draw, seed_of
 
     with reached().control() as control:
         told, chain = control.call("drawn", run=run), control.call("ledger")["rows"]

@@ -121,7 +121,7 @@ def runs(
     """
     from quoron_server.second_server import runs as helped
     from quoron_server.second_server.keys import Keys
-    from quoron_server.second_server.store import RESTORED, HelpedRunStore
+    from quoron_server.second_server.runs import RESTORED, HelpedRunStore
     from quoron_server.storage.database import Database
 
     if (close and restored) or close is (run is None):

@@ -18,10 +18,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import numpy as np
 from flwr.app import Context, RecordDict
 from flwr.serverapp import Grid, ServerApp
-from numpy.typing import NDArray
 
 from quoron.config import Config
 from quoron.engine.inline import InlineEngine
@@ -32,10 +30,8 @@ from quoron.simulation.sources import resolve
 from quoron_client.flower.serving import make_app
 from quoron_client.protocol.flower_records import NOT_SIMULATED, Values, answers_record, question_from_values
 from quoron_privacy.errors import QuoronError, RunError
-from quoron_server.flower.engine import FlowerEngine, NodeFailed
-from quoron_server.flower.users import Shards
-from quoron_server.plan import RunPlan
-from quoron_server.rounds import RoundEvent
+from quoron_server.flower.engine import FlowerEngine, NodeFailed, Shards
+from quoron_server.rounds import Observer, RoundEvent
 from quoron_server.serial import dumps
 
 RUN = "simulation"
@@ -73,7 +69,7 @@ def read(settings: Settings) -> Config:
     return resolve(str(settings["preset"]))[0]
 
 
-class Events:
+class Events(Observer):
     """Writes what happens into a file, a line of JSON each, and ends this process when that is gone.
 
     The file's folder is removed with the process that started the run, however that ends. A context manager.
@@ -102,15 +98,9 @@ class Events:
         """What is waited for."""
         self._tell(kind="waiting", what=text)
 
-    def started(self, plan: RunPlan) -> None:
-        """Do nothing: the follower has the plan."""
-
     def round_finished(self, event: RoundEvent) -> None:
         """One line a round."""
         self._tell(kind="round", event=asdict(event))
-
-    def finished(self, model: NDArray[np.float64]) -> None:
-        """Do nothing: the follower reads the folder."""
 
     def _tell(self, **event: Any) -> None:
         with suppress(FileNotFoundError), open(self._path, "r+", encoding="utf-8") as lines:

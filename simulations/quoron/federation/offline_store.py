@@ -42,10 +42,7 @@ class OfflineStore:
         return {"state": state}
 
     def _forget_user(self, *, user: str, sure: bool) -> dict[str, Any]:
-        from quoron_server.storage.roster import Seats
-
-        store = self._store()
-        return Seats(store.registry.roster, store.population).forget(user, sure=sure)
+        return self._store().forget_user(user, sure=sure)
 
     def _ledger(self) -> dict[str, Any]:
         return dict(json.loads(PopulationLedger(self._database).export()))

@@ -120,8 +120,7 @@ def named(name: str) -> Profile:
 
 def keep(name: str, profile: Profile | None) -> None:
     """Write a profile, or with None remove it. Raises ConfigError for no name, RunError if the file is not written."""
-    from quoron_client.durable import OWN, PRIVATE, make_folder, replace_whole
-    from quoron_server.service.folder_lock import locked
+    from quoron_client.durable import OWN, PRIVATE, locked, make_folder, replace_whole
 
     if re.fullmatch(r"[\w.-]{1,64}", name) is None:
         raise ConfigError(f"Expected --profile as letters, digits, '.', '_' and '-', at most 64, got {name!r}.")

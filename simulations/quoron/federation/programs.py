@@ -45,8 +45,7 @@ from quoron_privacy.noise.streams import SeededNoise, StartedNoise
 from quoron_protos.v1 import federation_pb2 as federation
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.service.certificates import Revocations
-from quoron_server.service.config import ServeConfig
-from quoron_server.service.coordinator import Coordinator
+from quoron_server.service.coordinator import Coordinator, ServeConfig
 from quoron_server.service.program import LEAVING, serve
 from quoron_server.service.security import Transport
 

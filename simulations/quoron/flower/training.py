@@ -38,8 +38,7 @@ from quoron_client.durable import OWN, make_folder
 from quoron_privacy.counts.min_cohort import spent_on
 from quoron_privacy.errors import ConfigError, LedgerError, positive
 from quoron_server.federation import RunStore
-from quoron_server.flower.apps import Training, train
-from quoron_server.flower.black_boxes import Identities
+from quoron_server.flower.apps import Identities, Training, train
 from quoron_server.plan import Privacy, check_delta
 from quoron_server.storage.database import Database
 from quoron_server.storage.registry import EVERYONE

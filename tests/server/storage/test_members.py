@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 import numpy as np
 import pytest
 
-from quoron_server.storage.drawing import draw, seed_of
+from quoron_server.silos import draw, seed_of
 
 N, ROUNDS, EPSILON = 5, 2, 0.7
 Items = tuple[int | None, ...]  # a bit of each user; None: items of which nothing can be computed
