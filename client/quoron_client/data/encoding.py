@@ -53,19 +53,32 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError, WrapSerializer
 
-from quoron_client.data.curves import MAX_DEGREE, Terms
 from quoron_client.data.features import (
-    Categorical,
-    DateNumber,
-    DatePart,
-    Feature,
-    Hashed,
-    Numeric,
+    MAX_DEGREE,
+    Terms,
     apart,
     check_vocabulary,
     columns,
     day_number,
     together,
+)
+from quoron_client.data.features import (
+    Categorical as Categorical,
+)
+from quoron_client.data.features import (
+    DateNumber as DateNumber,
+)
+from quoron_client.data.features import (
+    DatePart as DatePart,
+)
+from quoron_client.data.features import (
+    Feature as Feature,
+)
+from quoron_client.data.features import (
+    Hashed as Hashed,
+)
+from quoron_client.data.features import (
+    Numeric as Numeric,
 )
 from quoron_client.data.formats import is_text
 from quoron_client.losses import Classification, Loss
@@ -432,26 +445,6 @@ Owners = NDArray[np.int64]
 
 _HAIR = 1 - 2.0**-22  # below the bound, so that rounding to float32 cannot pass it
 
-__all__ = [
-    "Balanced",
-    "Categorical",
-    "ClassWeights",
-    "Classes",
-    "Comparison",
-    "DateNumber",
-    "DatePart",
-    "Encoding",
-    "Feature",
-    "Hashed",
-    "Label",
-    "Numeric",
-    "Positive",
-    "Range",
-    "Signs",
-    "Weight",
-    "read_label",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Encoding:
@@ -707,7 +700,7 @@ def check_types(rules: Encoding, types: Types) -> None:
     if label is None or kind is None:
         return
     what = f"label {label.column!r} of type {kind}"
-    if isinstance(label, Signs) and _is_text(kind):
+    if isinstance(label, Signs) and columns.is_text(kind):
         raise DataError(
             f"Expected what the texts of {what} mean, got nothing declared. Write classes = [its values], or "
             "positive = the value that counts."
@@ -732,10 +725,6 @@ def typed(rules: Encoding, types: Types) -> Encoding:
     return replace(rules, label=replace(label, truth=True))
 
 
-def _is_text(kind: "pa.DataType") -> bool:
-    return columns.is_text(kind)
-
-
 def _reach(kind: "pa.DataType") -> tuple[float, float]:
     """The least and the largest number that a column can hold; infinite where its type does not say."""
     import pyarrow as pa
@@ -752,7 +741,7 @@ def _holds(kind: "pa.DataType", value: str | int | bool) -> bool:
     """Whether a column can hold a value, as encoding compares it: text with text, integers with numbers."""
     import pyarrow as pa
 
-    if _is_text(kind):
+    if columns.is_text(kind):
         return True
     low, high = _reach(kind)
     if not isinstance(value, str):

@@ -28,13 +28,13 @@ Arrow's own format: a Feather file, or a file or a stream of Arrow batches; comp
 import hashlib
 import json
 import re
-import threading
+from collections import deque
 from collections.abc import Collection, Generator, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from queue import Queue
 from typing import Any, TypeVar
 from urllib.parse import unquote_to_bytes
 
@@ -407,35 +407,14 @@ AHEAD = 2  # steps
 
 def ahead(source: Iterator[T]) -> Generator[T]:
     """Yield the same things, made by another thread a few steps ahead; its error comes where it arose."""
-    made: Queue[tuple[bool, Any]] = Queue(AHEAD)
-    stopped = threading.Event()
-
-    def work() -> None:
-        try:
-            for each in source:
-                made.put((True, each))
-                if stopped.is_set():
-                    return
-            made.put((False, None))
-        except BaseException as error:
-            made.put((False, error))
-
-    thread = threading.Thread(target=work, daemon=True, name="quoron-ahead")
-    thread.start()
+    maker, end = ThreadPoolExecutor(1, thread_name_prefix="quoron-ahead"), object()
     try:
-        while True:
-            more, each = made.get()
-            if not more:
-                if each is not None:
-                    raise each
-                return
+        made: deque[Future[Any]] = deque(maker.submit(next, source, end) for _ in range(AHEAD))
+        while (each := made.popleft().result()) is not end:
+            made.append(maker.submit(next, source, end))
             yield each
     finally:
-        stopped.set()
-        while thread.is_alive():  # it may wait for room
-            while not made.empty():
-                made.get()
-            thread.join(0.01)
+        maker.shutdown(cancel_futures=True)
 
 
 _MAGIC = b"ARROW1"
