@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from quoron_client.data import features as kinds
 from quoron_client.data import fused
-from quoron_client.data.encoding import Categorical, DatePart, Encoding, Hashed, Numeric
+from quoron_client.data.encoding import Encoding
+from quoron_client.data.features import Categorical, DatePart, Hashed, Numeric
 from quoron_privacy.errors import ConfigError
 
 FEATURES = (Numeric("age", 0, 100), Categorical("ward", ("A", "B")), Numeric("bmi", 10, 40))

@@ -77,7 +77,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import ConfigDict, GetCoreSchemaHandler
+from pydantic import ConfigDict, GetCoreSchemaHandler, GetPydanticSchema
 from pydantic_core import CoreSchema, core_schema
 
 from quoron_client.data.clocks import WORDS, check_zone, form, unix
@@ -236,18 +236,15 @@ def counting(values: Sequence[str | int]) -> range | None:
     return many if all(type(a) is int and a == b for a, b in zip(values, many, strict=True)) else None
 
 
-class _Told:
-    """How JSON tells public values: a list, or integers that count up as one text."""
-
-    @staticmethod
-    def __get_pydantic_core_schema__(source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        del source
-        listed = handler(tuple[str | int | bool, ...])
-        said = core_schema.plain_serializer_function_ser_schema(_said)
-        return core_schema.no_info_wrap_validator_function(_read, listed, serialization=said)
+def _listed_or_counted(source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+    """How JSON has public values: a list, or integers that count up as one text."""
+    del source
+    said = core_schema.plain_serializer_function_ser_schema(_said)
+    listed = handler(tuple[str | int | bool, ...])
+    return core_schema.no_info_wrap_validator_function(_read, listed, serialization=said)
 
 
-Vocabulary = Annotated[tuple[str | int | bool, ...] | range, _Told()]
+Vocabulary = Annotated[tuple[str | int | bool, ...] | range, GetPydanticSchema(_listed_or_counted)]
 
 
 def _said(values: tuple[str | int | bool, ...] | range | str) -> tuple[str | int | bool, ...] | str:
@@ -289,8 +286,19 @@ _YEARS = 9999  # of a range, to either side of the year 0
 _CLOSED: ConfigDict = ConfigDict(extra="forbid")
 
 
+class _Dated(Kind):
+    """What is made of dates and times."""
+
+    __slots__ = ()
+    part: str
+
+    def check(self, table: "pa.Table") -> None:
+        """Raise DataError unless the table has the column once, of a type that says this part; looks at no value."""
+        dates.check(table, self.column, self.part)
+
+
 @dataclass(frozen=True, slots=True)
-class DatePart(Kind):
+class DatePart(_Dated):
     """One 0/1 column for each month, weekday, day of the month or hour of the day; a value without is all zeros."""
 
     column: str
@@ -325,10 +333,6 @@ class DatePart(Kind):
         """What it is, what a value is that does not fit, in words, and the fix."""
         return "category", f"no {'time' if self.part == 'hour' else 'date'}, or missing", _fix(self.format)
 
-    def check(self, table: "pa.Table") -> None:
-        """Raise DataError unless the table has the column once, of a type that says this part; looks at no value."""
-        dates.check(table, self.column, self.part)
-
     def read(self, table: "pa.Table") -> Codes:
         """Return the part of each value, shape (N,), from 0; -1 for none. Raises DataError as `check` does."""
         self.check(table)
@@ -341,7 +345,7 @@ class DatePart(Kind):
 
 
 @dataclass(frozen=True, slots=True)
-class DateNumber(Kind):
+class DateNumber(_Dated):
     """The year of a date, or the days since a declared one, [low, high] to [-1, 1]; others are held at the ends."""
 
     column: str
@@ -386,10 +390,6 @@ class DateNumber(Kind):
     def misfit(self) -> Misfit:
         """What it is, what a value is that does not fit, in words, and the fix."""
         return "number", f"outside [{self.low:g}, {self.high:g}], or no date", _fix(self.format)
-
-    def check(self, table: "pa.Table") -> None:
-        """Raise DataError unless the table has the column once, of a type that says this part; looks at no value."""
-        dates.check(table, self.column, self.part)
 
     def read(self, table: "pa.Table") -> Vector:
         """Return years, or whole days since the declared one, of all rows, shape (N,); NaN where a value is no date."""

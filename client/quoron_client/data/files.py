@@ -20,22 +20,18 @@ user's value change everybody's column. Rows are in the order of the files' path
 
 No message holds a value: of a partition's folder it says the key, and which of all files it is by their paths.
 
-What is made before it is wanted: a table is read while its rows become items.
-
 Arrow's own format: a Feather file, or a file or a stream of Arrow batches; compressed or not.
 """
 
 import hashlib
 import json
 import re
-from collections import deque
-from collections.abc import Collection, Generator, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import unquote_to_bytes
 
 import numpy as np
@@ -399,22 +395,6 @@ def _reached(what: str) -> Iterator[None]:
         raise DataError(
             f"Expected to reach {what!r}, but its file system refuses ({said}). Check the address, and who may read it."
         ) from None
-
-
-T = TypeVar("T")
-AHEAD = 2  # steps
-
-
-def ahead(source: Iterator[T]) -> Generator[T]:
-    """Yield the same things, made by another thread a few steps ahead; its error comes where it arose."""
-    maker, end = ThreadPoolExecutor(1, thread_name_prefix="quoron-ahead"), object()
-    try:
-        made: deque[Future[Any]] = deque(maker.submit(next, source, end) for _ in range(AHEAD))
-        while (each := made.popleft().result()) is not end:
-            made.append(maker.submit(next, source, end))
-            yield each
-    finally:
-        maker.shutdown(cancel_futures=True)
 
 
 _MAGIC = b"ARROW1"

@@ -52,6 +52,7 @@ from numpy.typing import NDArray
 
 from quoron_client.protocol.domains import Box, L2Ball
 from quoron_client.protocol.questions import (
+    REJECTED,
     Answers,
     AverageGradient,
     AverageLoss,
@@ -98,11 +99,6 @@ T = TypeVar("T")
 Sizes = dict[str, int]  # of axes, by their letters
 
 
-def fits_one_message(length: int) -> bool:
-    """Return whether a question or an answer of so many bytes is one message."""
-    return length <= MOST
-
-
 def follows(end: bytes) -> federation.Follows:
     """Return what stands in place of a question's end."""
     return federation.Follows(length=len(end), digest=blake2b(end, digest_size=_DIGEST).digest())
@@ -116,7 +112,7 @@ def parts(end: bytes) -> Iterator[federation.Part]:
 
 def said(answer: federation.Answer | federation.MaskedAnswer) -> Iterator[federation.ClientMessage]:
     """Yield an answer, and where it is too long for one message its values after it."""
-    if fits_one_message(answer.ByteSize()):
+    if answer.ByteSize() <= MOST:
         yield _told(answer)
         return
     head, end = type(answer)(), deepcopy(answer)
@@ -266,7 +262,7 @@ class Body(NamedTuple):
         write(task, getattr(asked, task_name(task)))
         data = asked.SerializeToString(deterministic=True)
         end = follows(data)
-        return cls(data, end.digest, None if fits_one_message(len(data) + BESIDE) else end)
+        return cls(data, end.digest, None if len(data) + BESIDE <= MOST else end)
 
 
 def question_to_wire(
@@ -371,12 +367,7 @@ def rows_from_wire(message: federation.Answer, shape: tuple[int, ...], asked: in
     statuses = np.frombuffer(message.statuses if asked > 1 else b"\0", np.uint8)
     if found is None or len(statuses) != asked:
         return _nothing(shape, asked, Status.REJECTED)
-    if np.count_nonzero(np.isfinite(found)) == found.size and not statuses.any():  # several times as fast as `all`
-        return Answers(found, statuses)
-    rows, status = found.reshape(asked, prod(shape)).copy(), np.minimum(statuses, np.uint8(Status.REJECTED))
-    status[(status == Status.ANSWERED) & ~np.isfinite(rows).all(axis=1)] = Status.REJECTED
-    rows[status != Status.ANSWERED] = 0.0
-    return Answers(rows.reshape(asked, *shape), status)
+    return Answers.checked(found, np.minimum(statuses, REJECTED), largest=np.finfo(np.float64).max)
 
 
 def _nothing(shape: tuple[int, ...], asked: int, status: Status) -> Answers:
