@@ -178,6 +178,39 @@ def test_sums_are_exactly_those_of_rows(seed, sizes, dimension, norm, threads, l
     assert (found.clipped, found.answered) == (expected.clipped, expected.answered)
 
 
+@given(
+    dimension=st.integers(1, 40),
+    others=st.lists(st.sampled_from([0, 1, 2, 9]), max_size=6),
+    users=st.integers(1, 220),
+    kind=st.sampled_from([np.float32, np.float64]),
+    ridge=st.sampled_from([0.0, 0.3]),
+    seed=st.integers(0, 10**6),
+)
+@settings(max_examples=60)
+def test_users_of_one_item_have_the_integers_of_their_rows_wherever_they_lie(
+    dimension, others, users, kind, ridge, seed
+):
+    rng, loss = np.random.default_rng(seed), make_loss("logistic", ridge=ridge)
+    counts = np.concatenate([np.ones(users, np.int64), np.array(others, np.int64), np.ones(users, np.int64)])
+    features = rng.standard_normal((int(counts.sum()), dimension)).astype(kind)
+    labels = rng.choice([-1.0, 1.0, np.nan], len(features), p=[0.48, 0.48, 0.04])
+    features[rng.random(len(features)) < 0.03] = rng.choice([np.nan, np.inf, 1e30])
+    table = ItemBatch(features, labels, np.concatenate([[0], np.cumsum(counts)]))
+    some = table.seen(rng.permutation(len(counts))[: rng.integers(1, len(counts) + 1)])
+    point, centre = rng.standard_normal((1, dimension)), rng.standard_normal(dimension)
+    task = AverageGradient(point, (0.7,), centre=rng.choice([0.0, 0.4]) * centre)
+    reduction = ClippedSum(0.9, len(counts), rng.choice([0.0, 0.2]) * centre)
+    for batch in (table, some):
+        found = gradient_sums(loss, batch, task, reduction, largest=20.0, threads=1)
+        rows = average_gradient(loss, batch, task)
+        with np.errstate(invalid="ignore"):
+            there = (batch.counts > 0) & np.isfinite(rows).all(axis=1) & (np.abs(rows).max(axis=1) <= 20.0)
+        expected = reduction.of(rows, there)
+        np.testing.assert_array_equal(found.total, expected.total)
+        np.testing.assert_array_equal(found.cells, expected.cells)
+        assert (found.clipped, found.answered) == (expected.clipped, expected.answered)
+
+
 DOMAINS = pytest.mark.parametrize("domain", [L2Ball(0.8), Box(0.3)], ids=["ball", "box"])
 
 

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from quoron_client.compute.draws import NARROW, Keys, shifts_and_spread
 from quoron_client.compute.enforcement import smoothness_scale
 from quoron_client.compute.user_loops import (
+    SHORT,
     accumulate,
     copied,
     pieces,
@@ -52,6 +53,7 @@ from quoron_privacy.kernels.lanes import (
     plus,
     prefetch,
     sum_of,
+    sums_of,
     times,
 )
 from quoron_privacy.kernels.threads import at_once
@@ -136,11 +138,11 @@ def class_gradients(
                         coefficients[k, i] *= item_weights[first + i]
             for k in range(classes):
                 accumulate(flat, first, count, dimension, coefficients[k], 0, totals[k], first == begin)
-        share = scale[u] / (end - begin)
+        weight, own = user_weights[min(u, len(user_weights) - 1)], scale[min(u, len(scale) - 1)]
+        share = own / (end - begin)
         for k in range(classes):
             for j in range(out.shape[2]):
-                moved = share * totals[k, j] + scale[u] * shrink[k, j] - centre[k, j]
-                out[u, k, j] = user_weights[u] * moved
+                out[u, k, j] = weight * (share * totals[k, j] + own * shrink[k, j] - centre[k, j])
 
 
 @user_loop(_MATRIX, _VECTOR, writable(float64, 1))
@@ -230,14 +232,24 @@ def gradient_sums(
         raise ConfigError(f"Expected a loss with one output, got loss={loss.name!r}.")
     adding = (reduction.adding, reduction.around(batch.dimension), *reduction.scales, largest)
     few = max(4, _HELD // max(batch.dimension, 1))
+    alone = (
+        len(task.points) == 1 and task.smoothing is None and task.user_smoothness is None
+        and task.reference_items is None and batch.weights is None and batch.dimension < SHORT
+    )  # fmt: skip
     bounds, threads = pieces(batch, threads)
     # Each piece of users has sums of its own, in integers: adding them is exact in every order.
     totals, counts = np.zeros((len(bounds) - 1, batch.dimension), np.int64), np.zeros((len(bounds) - 1, 6), np.int64)
-    works = []
-    for part, (first, last) in enumerate(pairwise(bounds)):
+
+    def add(part: int, first: int, last: int) -> None:
         sums = (np.empty((few, batch.dimension)), *adding, totals[part], counts[part])
-        works.append(partial(gradient_loop.over, batch, first, last, *own, *sums))
-    at_once(works, threads)
+        if alone:
+            reached = np.array([first])
+            single_item_loop.over(batch, first, last, *own, *sums, reached)
+            first = int(reached[0])
+        if first < last:
+            gradient_loop.over(batch, first, last, *own, *sums)
+
+    at_once([partial(add, part, *ends) for part, ends in enumerate(pairwise(bounds))], threads)
     *cells, clipped, answered = counts.sum(axis=0)
     return Sums(totals.sum(axis=0), np.array(cells, np.int64), int(clipped), int(answered))
 
@@ -252,7 +264,7 @@ def _prepared(
         raise ConfigError(f"Expected one or two points, each with its weight, got {points.shape} and {weights.shape}.")
     dimension = _check_dimension(loss, batch, points.shape[1])
     if task.user_smoothness is None:
-        scale = np.ones(batch.users)
+        scale = np.ones(1)
     elif scale is None:
         scale = smoothness_scale(loss, batch, task.user_smoothness, threads=threads)
     centre = np.zeros(dimension) if task.centre is None else np.ascontiguousarray(task.centre, dtype=np.float64)
@@ -302,9 +314,9 @@ def average_loss(
 
 
 def _user_weights(batch: Items, reference_items: int | None) -> Vector:
-    """w_u: how much each user counts for, by its number of items."""
+    """w_u: how much each user counts for, by its number of items; one number where that is the same for all."""
     if reference_items is None:
-        return np.ones(batch.users)
+        return np.ones(1)
     if not reference_items >= 1:
         raise ConfigError(f"Expected reference_items >= 1, got reference_items={reference_items}.")
     by_items: Vector = np.sqrt(np.minimum(1.0, batch.counts / reference_items))
@@ -379,6 +391,7 @@ def gradient_loop(
     flat, x, y, rows = features.reshape(-1), points[0], points[-1], out.reshape(-1)
     summed, answered = aligned(1, dimension)[0], np.zeros(len(out) if add else 0, np.bool_)
     base, own_weight, own_scale = aligned(1, dimension)[0], np.nan, np.nan
+    last_weight, last_scale = len(user_weights) - 1, len(scale) - 1  # 0 where all users have the same
     predicted, other, block_labels = np.zeros(_BLOCK), np.zeros(_BLOCK), np.zeros(_BLOCK)
     slopes, others, squares = np.zeros(_BLOCK), np.zeros(_BLOCK), np.empty(_BLOCK)
     parameters, both, zero = np.full(_BLOCK, parameter), len(points) == 2, alike(0.0)
@@ -453,17 +466,17 @@ def gradient_loop(
                 break
             # The user ends here: w (s (sum / m + ridge part) - centre), with one rounding for each fused product.
             row, norm_squared = (gathered if add else u) * dimension, zero
-            weight = user_weights[u]
+            weight, own = user_weights[min(u, last_weight)], scale[min(u, last_scale)]
             # What is the same whatever a user's items are is computed again where it is not the last user's.
-            if done > 0 and not (weight == own_weight and scale[u] == own_scale):
-                own_weight, own_scale = weight, scale[u]
-                bent, less = alike(weight * scale[u]), alike(-weight)
+            if done > 0 and not (weight == own_weight and own == own_scale):
+                own_weight, own_scale = weight, own
+                bent, less = alike(weight * own), alike(-weight)
                 for j in range(0, whole, WIDTH):
                     keep(base, j, fused(bent, lanes(shrink, j), times(less, lanes(centre, j))))
                 if rest > 0:
                     value = times(less, first_lanes(centre, whole, rest))
                     keep(base, whole, fused(bent, first_lanes(shrink, whole, rest), value))
-            share = alike(weight * scale[u] / max(done, 1))
+            share = alike(weight * own / max(done, 1))
             # Without items a user answers zeros, not -centre: it did not take part.
             for j in range(0, whole if done > 0 else 0, WIDTH):
                 value = fused(lanes(flat, begin * dimension + j), factor, zero) if single else lanes(summed, j)
@@ -489,6 +502,132 @@ def gradient_loop(
                     run(add, (rows, gathered, dimension, around, answered, norm, unit, total, counts))
                     gathered = 0
             u, done = u + 1, 0
+
+
+@user_loop(
+    intp, float64, _VECTOR, float64, _MATRIX, _VECTOR, _VECTOR, _VECTOR, _VECTOR, _VECTOR, _VECTOR,
+    writable(float64, 2),
+    intp, _VECTOR, float64, float64, float64, writable(int64, 1), writable(int64, 1), writable(int64, 1),
+)  # fmt: skip
+def single_item_loop(
+    features: Any,
+    labels: Any,
+    begins: Any,
+    ends: Any,
+    slope: int,
+    parameter: float,
+    shifts: Any,
+    spread: float,
+    points: Any,
+    weights: Any,
+    item_weights: Any,
+    shrink: Any,
+    scale: Any,
+    centre: Any,
+    user_weights: Any,
+    out: Any,
+    add: int,
+    around: Any,
+    norm: float,
+    unit: float,
+    most: float,
+    total: Any,
+    counts: Any,
+    reached: Any,
+    start: int,
+    stop: int,
+) -> None:
+    """Do what `gradient_loop` does with `add`, to the bit, as long as users have one item each: up to `reached`.
+
+    For one point, unweighted users and items, no smoothing, and rows below `SHORT`: four users are done side by side.
+    """
+    dimension = features.shape[1]
+    whole, rest, zero = dimension // WIDTH * WIDTH, dimension % WIDTH, alike(0.0)
+    flat, x, rows, base = features.reshape(-1), points[0], out.reshape(-1), aligned(1, dimension)[0]
+    predicted, answered = np.zeros(_BLOCK), np.zeros(len(out), np.bool_)
+    marks, slopes, squares, parameters = (
+        np.zeros(_BLOCK),
+        np.empty(_BLOCK),
+        np.empty(_BLOCK),
+        np.full(_BLOCK, parameter),
+    )
+    enough, weight, gathered, u = min(most * most, 1e300), alike(weights[0]), 0, start
+    for j in range(0, whole, WIDTH):
+        keep(base, j, fused(alike(1.0), lanes(shrink, j), times(alike(-1.0), lanes(centre, j))))
+    if rest > 0:
+        value = times(alike(-1.0), first_lanes(centre, whole, rest))
+        keep(base, whole, fused(alike(1.0), first_lanes(shrink, whole, rest), value))
+    while u < stop:
+        count, others = min(_BLOCK, len(out) // WIDTH * WIDTH, stop - u) // WIDTH * WIDTH, 0
+        for i in range(count):
+            others |= ends[u + i] - begins[u + i] - 1
+        if count == 0 or others != 0:
+            break
+        for i in range(0, count, WIDTH):
+            first, second = begins[u + i] * dimension, begins[u + i + 1] * dimension
+            third, fourth = begins[u + i + 2] * dimension, begins[u + i + 3] * dimension
+            a = b = c = d = zero
+            for j in range(0, whole, WIDTH):
+                at = lanes(x, j)
+                a, b = fused(lanes(flat, first + j), at, a), fused(lanes(flat, second + j), at, b)
+                c, d = fused(lanes(flat, third + j), at, c), fused(lanes(flat, fourth + j), at, d)
+            if rest > 0:
+                at = lanes(x, whole)
+                a = fused(first_lanes(flat, first + whole, rest), at, a)
+                b = fused(first_lanes(flat, second + whole, rest), at, b)
+                c = fused(first_lanes(flat, third + whole, rest), at, c)
+                d = fused(first_lanes(flat, fourth + whole, rest), at, d)
+            keep(predicted, i, sums_of(a, b, c, d))
+        for i in range(count):
+            marks[i] = labels[begins[u + i]]
+        for w in range(u + count, min(stop, u + 2 * count)):
+            if begins[w] != ends[w - 1]:  # neighbours the processor asks for by itself, and better
+                prefetch(labels, begins[w])
+                for j in range(0, dimension, LINE):
+                    prefetch(flat, begins[w] * dimension + j)
+        run(slope, (predicted, marks, parameters, slopes, (count + 7) // 8 * 8))
+        if gathered + count > len(out):
+            run(add, (rows, gathered, dimension, around, answered, norm, unit, total, counts))
+            gathered = 0
+        for i in range(0, count, WIDTH):
+            first, second = begins[u + i] * dimension, begins[u + i + 1] * dimension
+            third, fourth = begins[u + i + 2] * dimension, begins[u + i + 3] * dimension
+            into = (gathered + i) * dimension
+            to, up, on = into + dimension, into + 2 * dimension, into + 3 * dimension
+            # 0 · v is NaN where a prediction or a label is not finite, which a bounded slope may hide.
+            keep(slopes, i, fused(weight, lanes(slopes, i), times(zero, plus(lanes(predicted, i), lanes(marks, i)))))
+            e, f, g, h = alike(slopes[i]), alike(slopes[i + 1]), alike(slopes[i + 2]), alike(slopes[i + 3])
+            a = b = c = d = zero
+            for j in range(0, whole, WIDTH):
+                at = lanes(base, j)
+                p, q = fused(lanes(flat, first + j), e, zero), fused(lanes(flat, second + j), f, zero)
+                r, s = fused(lanes(flat, third + j), g, zero), fused(lanes(flat, fourth + j), h, zero)
+                p, q, r, s = plus(p, at), plus(q, at), plus(r, at), plus(s, at)
+                keep(rows, into + j, p)
+                keep(rows, to + j, q)
+                keep(rows, up + j, r)
+                keep(rows, on + j, s)
+                a, b, c, d = fused(p, p, a), fused(q, q, b), fused(r, r, c), fused(s, s, d)
+            if rest > 0:
+                at = lanes(base, whole)
+                p = plus(fused(first_lanes(flat, first + whole, rest), e, zero), at)
+                q = plus(fused(first_lanes(flat, second + whole, rest), f, zero), at)
+                r = plus(fused(first_lanes(flat, third + whole, rest), g, zero), at)
+                s = plus(fused(first_lanes(flat, fourth + whole, rest), h, zero), at)
+                keep_first(rows, into + whole, rest, p)
+                keep_first(rows, to + whole, rest, q)
+                keep_first(rows, up + whole, rest, r)
+                keep_first(rows, on + whole, rest, s)
+                a, b, c, d = fused(p, p, a), fused(q, q, b), fused(r, r, c), fused(s, s, d)
+            keep(squares, i, sums_of(a, b, c, d))
+        for i in range(count):
+            near = squares[i] <= enough or within(rows, (gathered + i) * dimension, dimension, most)
+            answered[gathered + i] = near
+            counts[5] += near
+        u, gathered = u + count, gathered + count
+    if gathered > 0:
+        run(add, (rows, gathered, dimension, around, answered, norm, unit, total, counts))
+    reached[0] = u
 
 
 # Arguments of `gradient_loop` where rows are wanted, and not their sums.

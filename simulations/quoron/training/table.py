@@ -92,7 +92,9 @@ class CuratorEngine:
 
     def ask(self, question: Question) -> Answers | Sums:
         """Answers of the question's cohort, in slot order, or their sums."""
-        return self._engine.ask(replace(question, cohort=self._order[question.cohort]))
+        whole = question.reduction is not None and len(question.cohort) == len(self._order)  # a sum has no order
+        asked = self._order if whole and question.task.own is None else self._order[question.cohort]
+        return self._engine.ask(replace(question, cohort=asked))
 
 
 def file_users(declared: Declared, rows: "Rows", asked: Users) -> "FileUsers":
