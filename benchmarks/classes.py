@@ -27,7 +27,8 @@ from few_users_tasks import _CHEM97, _INSTEVAL, _STAR, FAR
 
 from quoron.data import TablePopulation, from_table
 from quoron.data import table as tables
-from quoron_client.data.encoding import Categorical, Feature, Numeric, read_label
+from quoron_client.data.encoding import read_label
+from quoron_client.data.features import Categorical, Feature, Numeric
 from quoron_client.losses import Logistic, Softmax
 from quoron_privacy.accounts import gdp
 from quoron_privacy.errors import QuoronError

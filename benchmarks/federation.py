@@ -31,7 +31,8 @@ import grpc
 import numpy as np
 
 from quoron.federation.control import Address, Control
-from quoron_client.data.encoding import Encoding, Numeric, Signs
+from quoron_client.data.encoding import Encoding, Signs
+from quoron_client.data.features import Numeric
 from quoron_client.protocol import wire
 from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.questions import Answers, AverageGradient, Question, Status

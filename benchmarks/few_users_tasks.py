@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from quoron.data import TablePopulation, from_table
-from quoron_client.data.encoding import Categorical, Feature, Numeric, read_label
+from quoron_client.data.encoding import read_label
+from quoron_client.data.features import Categorical, Feature, Numeric
 from quoron_client.losses import LeastSquares, Logistic, Loss
 from quoron_client.protocol.domains import L2Ball
 

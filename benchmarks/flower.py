@@ -45,7 +45,8 @@ from quoron.planning.plans import Prepared
 from quoron.run_folder import RunFolder
 from quoron.simulation import run as runs
 from quoron.simulation.problem import Setup
-from quoron_client.data.encoding import Encoding, Numeric, Signs
+from quoron_client.data.encoding import Encoding, Signs
+from quoron_client.data.features import Numeric
 from quoron_client.protocol.questions import Question
 from quoron_client.protocol.wire import question_from_wire
 from quoron_protos.v1 import federation_pb2 as pb

@@ -23,7 +23,8 @@ from quoron.config import Config, from_tree
 from quoron.model import Model
 from quoron.training.run import rehearse
 from quoron_client.data import fused, tables
-from quoron_client.data.encoding import Categorical, read_label
+from quoron_client.data.encoding import read_label
+from quoron_client.data.features import Categorical
 
 RARE = 0.35  # share of the rarer class, below which a table is taken
 SHIPPED: dict[str, dict[str, Any]] = {

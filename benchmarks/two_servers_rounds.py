@@ -18,11 +18,10 @@ from pathlib import Path
 
 from federation import connected, cpu, spawn, specification, vector
 from quoron.federation.control import Address, Control
-from quoron_client.federation.masking import Pinned
 from quoron_client.federation.terms import read_terms
 from quoron_client.protocol import wire
 from quoron_client.protocol.identity import fingerprint, load
-from quoron_client.protocol.masked import read_second_server_key
+from quoron_client.protocol.masked import Pinned, read_second_server_key
 from quoron_client.protocol.questions import Status
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_server.service import certificates, tokens

@@ -25,7 +25,8 @@ from few_users_tasks import FIXED, OTHERS
 from quoron.config import from_tree
 from quoron.paths import table_file
 from quoron.training.run import rehearse
-from quoron_client.data.encoding import Numeric, read_label
+from quoron_client.data.encoding import read_label
+from quoron_client.data.features import Numeric
 from quoron_privacy.errors import QuoronError
 
 SHIPPED = ("flights", "storms", "scorecard")

@@ -47,7 +47,7 @@ def pytest_collection_finish() -> None:
 def core_dumps_stay() -> Iterator[None]:
     """A command that a test carries out in this process does not lower its limit for good, which nobody may raise."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("quoron_client.federation.log_limit.switch_off", lambda: None)
+        patch.setattr("quoron.federation.log_limit.switch_off", lambda: None)
         yield
 
 

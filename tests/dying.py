@@ -49,7 +49,7 @@ PLACES = {
     "search": "quoron.tuning.tables:TableSearch.perform",
     "replace": "os:replace",
     "leave": "quoron_client.federation.record:Record.leave",
-    "farewell": "quoron_client.federation.record_file:write",
+    "farewell": "quoron_client.federation.record:Farewell.write",
     "erase": "quoron_client.durable:erase",
     "revoke_key": "quoron_server.service.certificates:revoke_key",
     "forget": "quoron_server.storage.registry:Registry.forget",

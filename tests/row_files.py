@@ -8,7 +8,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from quoron.data import index, item_store
-from quoron_client.data.encoding import Categorical, Encoding, Numeric, Weight, read_label
+from quoron_client.data.encoding import Encoding, Weight, read_label
+from quoron_client.data.features import Categorical, Numeric
 
 RULES = Encoding(
     (Numeric("a", 0, 100), Categorical("ward", ("x", "y")), Numeric("b", 0, 5), Numeric("n", 0, 9, edges=(2.0, 6.0))),

@@ -22,10 +22,9 @@ from quoron import toml_text
 from quoron.arguments import Setting, overlay
 from quoron.data.columns import written_out
 from quoron.paths import PACKAGED, is_url
-from quoron_client.data.curves import MAX_DEGREE
 from quoron_client.data.encoding import AnyLabel, ByClass, read_label
 from quoron_client.data.features import MAX_COLUMNS as MOST
-from quoron_client.data.features import Vocabulary, values
+from quoron_client.data.features import MAX_DEGREE, Vocabulary, values
 from quoron_client.data.formats import Dialect, can_separate
 from quoron_privacy.errors import ConfigError
 from quoron_server.plan import EVERYONE

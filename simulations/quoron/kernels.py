@@ -33,7 +33,8 @@ from quoron.data.columns import DescribedTable
 from quoron.engine.processors import processors
 from quoron.training.examples import write_example
 from quoron_client.compute.user_loops import UserLoop
-from quoron_client.data.encoding import Categorical, Encoding, Numeric, Signs, Weight
+from quoron_client.data.encoding import Encoding, Signs, Weight
+from quoron_client.data.features import Categorical, Numeric
 from quoron_client.data.fused import Block, Gathering, Tally, marks_of, put_in_order
 from quoron_privacy.kernels.compiled import Pointwise
 from quoron_privacy.kernels.shipped import LEVELS, SHIPPED, Target, fits, here

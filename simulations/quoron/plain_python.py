@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from quoron_client.data.encoding import Categorical, Numeric, Range, meaning, outcomes
+from quoron_client.data.encoding import Range, meaning, outcomes
+from quoron_client.data.features import Categorical, Numeric
 from quoron_privacy.errors import UsageError
 
 if TYPE_CHECKING:

@@ -280,7 +280,7 @@ def own_limit_audits():
                 assert record.keep("first", 0, b"q", b"a", anna) == b"a"
             record.end("first")
             record.agree(Agreement("second", b"t", second_epsilon, 0.0, 1))
-            return bool(record.may_answer("second", 0, anna)[0])
+            return bool(record.may_answer("second", 0, anna)[0][0])
 
     def by_node(folder, drawn, announced=True):
         """The same of a node of Flower, by its ClientApp's replies: it hears of every run before anybody is asked."""

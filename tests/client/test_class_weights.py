@@ -15,7 +15,6 @@ from quoron_client.data.encoding import (
     ClassWeights,
     Comparison,
     Encoding,
-    Numeric,
     Positive,
     Range,
     Signs,
@@ -24,6 +23,7 @@ from quoron_client.data.encoding import (
     outcomes,
     seen,
 )
+from quoron_client.data.features import Numeric
 
 STEADY = settings(derandomize=True, deadline=None, max_examples=200)
 AGE = (Numeric("age", 0, 100),)

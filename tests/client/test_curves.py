@@ -9,8 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quoron_client.data import curves, fused
-from quoron_client.data.encoding import Categorical, DatePart, Encoding, Hashed, Numeric
+from quoron_client.data import features as kinds
+from quoron_client.data import fused
+from quoron_client.data.encoding import Encoding
+from quoron_client.data.features import Categorical, DatePart, Hashed, Numeric
 from quoron_privacy.errors import ConfigError
 
 FEATURES = (Numeric("age", 0, 100), Categorical("ward", ("A", "B")), Numeric("bmi", 10, 40))
@@ -76,7 +78,7 @@ def test_normalized_rows_have_the_feature_norm() -> None:
 
 
 def test_degree_one_without_pairs_is_the_linear_model() -> None:
-    terms = curves.Terms.of(FEATURES, curves=1, pairs=0)
+    terms = kinds.Terms.of(FEATURES, curves=1, pairs=0)
     assert terms.names == Encoding(FEATURES, intercept=False).names
     base, made = np.random.default_rng(0).uniform(-1, 1, (5, 4)), np.empty((5, 4), np.float32)
     fused.expand(base, terms.places, 1.0, made)
@@ -90,7 +92,7 @@ def test_rules_are_read_back_as_they_were_written() -> None:
 
 def test_buckets_of_words_and_a_number_beside_its_intervals_are_in_no_product() -> None:
     features = (Numeric("age", 0, 9), Numeric("age", 0, 9, edges=(3.0,)), Hashed("name", 8), DatePart("day", "month"))
-    names = curves.Terms.of(features, curves=2, pairs=4).names
+    names = kinds.Terms.of(features, curves=2, pairs=4).names
     products = [name for name in names if "*" in name]
     assert products
     assert not any("name" in name or name.count("age") > 1 for name in products)

@@ -22,10 +22,10 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from quoron.cli.app import app
+from quoron.data.user_rows import group
 from quoron_client.data import columns, tables, text_files
 from quoron_client.data.files import unreadable
 from quoron_client.data.formats import Dialect
-from quoron_client.data.users import group
 from quoron_client.federation.own_table import check_one_user, several
 from quoron_privacy.errors import DataError
 

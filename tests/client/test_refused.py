@@ -9,6 +9,7 @@ import pytest
 
 from client import reference
 from federation.conversation import terms
+from quoron.data.declared_types import check_types
 from quoron_client import AverageGradient, Convolution, ItemBatch, L2Ball, LocalSGD, Moreau, make_loss
 from quoron_client.compute.draws import user_keys
 from quoron_client.compute.enforcement import smoothness_scale
@@ -18,22 +19,17 @@ from quoron_client.compute.work import answer, placed_gradient
 from quoron_client.data import columns, features
 from quoron_client.data.encoding import (
     Balanced,
-    Categorical,
     Classes,
     ClassWeights,
     Comparison,
-    DateNumber,
-    DatePart,
     Encoding,
-    Hashed,
-    Numeric,
     Positive,
     Range,
     Signs,
     Weight,
-    check_types,
     read_label,
 )
+from quoron_client.data.features import Categorical, DateNumber, DatePart, Hashed, Numeric
 from quoron_client.data.formats import Dialect
 from quoron_client.federation import read_terms
 from quoron_client.losses import Hinge, LeastSquares, Logistic

@@ -17,31 +17,29 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from contracts.odd_values import OBJECTS
+from quoron.data import user_rows
+from quoron.data.declared_types import types_of
+from quoron.data.user_rows import group
 from quoron_client.compute.enforcement import bounded
 from quoron_client.compute.gradients import average_gradient
-from quoron_client.data import columns, fused, hash_loops, tables, users
+from quoron_client.data import columns, fused, hash_loops, tables
 from quoron_client.data import features as spans
 from quoron_client.data import users as numbering
 from quoron_client.data.clocks import WORDS
 from quoron_client.data.encoding import (
     _HAIR,
-    Categorical,
     Classes,
     ClassWeights,
     Comparison,
     Encoding,
-    Hashed,
-    Numeric,
     Positive,
     Range,
     Signs,
     Weight,
-    types_of,
 )
-from quoron_client.data.features import DateNumber, DatePart, together
+from quoron_client.data.features import Categorical, DateNumber, DatePart, Hashed, Numeric, together
 from quoron_client.data.fused import Block, Gathering, Tally, declared_columns, declared_labels, put_in_order
 from quoron_client.data.items import ItemBatch
-from quoron_client.data.users import group
 from quoron_client.losses import LOSSES
 from quoron_client.protocol.questions import AverageGradient
 from quoron_privacy.errors import DataError
@@ -404,8 +402,8 @@ def test_a_user_of_zero_is_one_however_it_is_signed(kind):
 
 def test_rows_of_any_categories_are_left_out_while_a_table_is_read(monkeypatch):
     """Batches of a Feather file have dictionaries of their own, which Arrow cannot always make one of."""
-    monkeypatch.setattr(users, "_FIRST", 4)
-    reading = users.Reading(3, "who")
+    monkeypatch.setattr(user_rows, "_FIRST", 4)
+    reading = user_rows.UserReading(3, "who")
     for words in (["a", None], ["b", None], ["c", "d"], [*map(str, range(127))]):
         coded = pa.DictionaryArray.from_arrays(pa.array(range(len(words)), pa.int8()), pa.array(words))
         reading.add(pa.table({"who": ["x"] * len(words), "a": coded}))

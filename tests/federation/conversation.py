@@ -7,7 +7,8 @@ from contextlib import asynccontextmanager
 import numpy as np
 
 from fake_coordinator import coordinator
-from quoron_client.data.encoding import Encoding, Numeric, Signs
+from quoron_client.data.encoding import Encoding, Signs
+from quoron_client.data.features import Numeric
 from quoron_client.federation import ClientConfig, run_client
 from quoron_client.protocol.questions import AverageGradient, Question, RangeReport, VectorReport
 from quoron_client.protocol.smoothing import Convolution

@@ -16,7 +16,8 @@ import pyarrow.parquet as pq
 from problems import problem_of
 from quoron.data import Population, Synthetic, TablePopulation, from_table
 from quoron.engine.inline import InlineEngine
-from quoron_client.data.encoding import Encoding, Numeric, Signs
+from quoron_client.data.encoding import Encoding, Signs
+from quoron_client.data.features import Numeric
 from quoron_client.protocol import wire
 from quoron_client.protocol.domains import Box, L2Ball
 from quoron_client.protocol.questions import Question, Status

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from federation.crowd import SEED, Peer, from_items, items
 from quoron.engine.inline import InlineEngine
 from quoron_client.federation import ClientConfig, run_client
-from quoron_client.protocol import silo, wire
+from quoron_client.protocol import wire
 from quoron_client.protocol.questions import Answers, Question
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_server.service import Coordinator
@@ -81,7 +81,7 @@ class HonestSilos:
     def rows(self, user: int, message: pb.Question) -> Answers:
         _, number, _, task = wire.question_from_wire(message)
         people = self.people[user]
-        users = user + (silo.persons_of(message.persons, people=people) if people > 1 else np.zeros(1, np.int64))
+        users = user + (wire.persons_of(message.persons, people=people) if people > 1 else np.zeros(1, np.int64))
         self.asked.append((user, number, tuple(users.tolist())))
         smoothing = getattr(task, "smoothing", None)
         if hasattr(smoothing, "seed"):
@@ -92,7 +92,7 @@ class HonestSilos:
         name, found = wire.question_name(message), self.rows(user, message)
         if not message.HasField("sums"):
             return wire.rows_to_wire(*name, found)
-        return silo.sums_to_wire(*name, silo.reduction_from_wire(message.sums).of(found.values, found.answered))
+        return wire.sums_to_wire(*name, wire.reduction_from_wire(message.sums).of(found.values, found.answered))
 
 
 Lie = Callable[[pb.Answer], pb.Answer | None]

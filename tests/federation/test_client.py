@@ -28,7 +28,8 @@ from federation.conversation import (
 from federation.crowd import until
 from quoron.data import Categorical, from_table
 from quoron_client.compute.work import local_report
-from quoron_client.data.encoding import Encoding, Numeric, Signs, read_label
+from quoron_client.data.encoding import Encoding, Signs, read_label
+from quoron_client.data.features import Numeric
 from quoron_client.data.formats import Dialect
 from quoron_client.federation import Record, run_client, session, work
 from quoron_client.federation.own_table import check_one_user, own_items

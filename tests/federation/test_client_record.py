@@ -56,7 +56,7 @@ class TestOneAnswer:
         record.keep("r", 0, Q, b"answer")
         assert record.recall("r", 0, OTHER) is None
         assert record.keep("r", 0, OTHER, b"answer") is None
-        assert record.objection("r", 0) == "the round was already answered, to another question"
+        assert record.may_answer("r", 0)[1] == "the round was already answered, to another question"
 
     def test_is_given_again_to_the_same_question(self, record):
         assert record.recall("r", 0, Q) is None
@@ -70,13 +70,13 @@ class TestParticipations:
         for number in range(3):
             assert record.keep("r", number, Q, b"answer") == b"answer"
         assert record.keep("r", 3, Q, b"answer") is None
-        assert record.objection("r", 3) == "all 3 answers of the run were given"
+        assert record.may_answer("r", 3)[1] == "all 3 answers of the run were given"
         assert record.recall("r", 1, Q) == b"answer"
 
     def test_of_local_reports_spend_no_more_than_was_announced(self, record):
         assert record.keep("r", 0, Q, b"answer", spends=(0.75, 1e-6)) == b"answer"
-        assert record.objection("r", 1, spends=(0.5, 0.0)) == "local reports would spend more than was agreed to"
-        assert record.objection("r", 1, spends=(0.0, 1e-9)) == "local reports would spend more than was agreed to"
+        assert record.may_answer("r", 1, spends=(0.5, 0.0))[1] == "local reports would spend more than was agreed to"
+        assert record.may_answer("r", 1, spends=(0.0, 1e-9))[1] == "local reports would spend more than was agreed to"
         assert record.keep("r", 1, Q, b"answer", spends=(0.25, 0.0)) == b"answer"
 
 
@@ -85,7 +85,7 @@ class TestTerms:
         record.keep("r", 0, Q, b"answer")
         record.end("r")
         assert record.recall("r", 0, Q) is None
-        assert record.objection("r", 1) == "the run has ended"
+        assert record.may_answer("r", 1)[1] == "the run has ended"
         assert record.spent == (1.0, 1e-6)
 
 
@@ -117,7 +117,7 @@ class TestTheLimits:
             assert record.agree(agreement("a")) is None
             assert record.agree(agreement("b")) == "its ε = 1 and the 1 spent before exceed the lifetime limit 1.5"
             assert record.keep("b", 0, Q, b"answer") is None
-            assert record.objection("b", 0) == "the run was not agreed to"
+            assert record.may_answer("b", 0)[1] == "the run was not agreed to"
             assert record.keep("a", 0, Q, b"answer") == b"answer"
 
     def test_are_exact_to_the_last_run_that_fits(self, tmp_path):
@@ -264,7 +264,7 @@ class TestWhatACoordinatorSays:
             record.witness(self.KNOWN)
             assert record.spent == (2.5, 1.1e-6)
             assert record.agree(agreement("s")) == "its terms are not those of its first announcement"
-            assert record.objection("s", 0) == "the run has ended"
+            assert record.may_answer("s", 0)[1] == "the run has ended"
             assert "exceed the lifetime limit 3" in record.agree(agreement("t", epsilon=1.0))
         with opened(tmp_path) as record:
             record.witness(self.KNOWN)

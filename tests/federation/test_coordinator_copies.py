@@ -19,8 +19,8 @@ import postgres_server
 import warden
 from quoron_client.durable import Tally
 from quoron_client.federation.record import Seen, StoreClaim, objection
-from quoron_client.protocol.charges import run_mark
 from quoron_client.protocol.questions import AverageGradient, Question
+from quoron_client.protocol.wire import run_mark
 from quoron_privacy.errors import LedgerError
 from quoron_privacy.release import Release
 from quoron_server.federation import RunStore

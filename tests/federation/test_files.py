@@ -19,9 +19,9 @@ from cryptography import x509
 
 from federation.crowd import write_items
 from quoron.cli.app import invoke
+from quoron.federation.log_limit import LEAST
 from quoron_client.durable import PRIVATE, locked, make_folder, replace_whole
 from quoron_client.federation import Record
-from quoron_client.federation.log_limit import LEAST
 from quoron_privacy.errors import ConfigError
 from quoron_server.service import certificates, tokens
 from quoron_server.storage.database import Database
@@ -155,7 +155,7 @@ def test_a_file_is_replaced_as_a_whole_with_a_mode_of_its_own(tmp_path: Path) ->
 HARD = resource.getrlimit(resource.RLIMIT_CORE)[1]
 CRASH = """
 import os, resource
-from quoron_client.federation import log_limit
+from quoron.federation import log_limit
 hard = resource.getrlimit(resource.RLIMIT_CORE)[1]
 resource.setrlimit(resource.RLIMIT_CORE, (hard, hard))
 if SAFE:

@@ -24,7 +24,8 @@ import pytest
 from fake_coordinator import Authority, FakeCoordinator, coordinator
 from federation.conversation import GRADIENT, TERMS, VECTOR, D, asked, converse, made, running, terms
 from federation.crowd import carried_out, until
-from quoron_client.data.encoding import Categorical, Encoding, Numeric, Signs
+from quoron_client.data.encoding import Encoding, Signs
+from quoron_client.data.features import Categorical, Numeric
 from quoron_client.federation import Record, record, session, work
 from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.questions import AverageGradient, LocalSGD, PlacedGradient, SecondMoment, Status

@@ -19,7 +19,7 @@ from federation.tls import channel, client_config, transport
 from operators import reaching
 from quoron.cli.app import invoke
 from quoron.federation import forgetting
-from quoron_client.federation import leaving, run_client
+from quoron_client.federation import account, run_client
 from quoron_client.federation.record import Agreement, Record
 from quoron_privacy.errors import ConfigError, IdentityError, LedgerError
 from quoron_protos.v1 import federation_pb2 as pb
@@ -58,7 +58,7 @@ class TestAClientThatLeaves:
     def test_has_erased_all_but_that_and_opens_no_more(self, home: Path) -> None:
         record = home / "record.sqlite"
         assert SECRET in record.read_bytes()
-        receipt = leaving.leave(record, certificate=home / "mine/certificate.pem", key=home / "mine/key.pem")
+        receipt = account.leave(record, certificate=home / "mine/certificate.pem", key=home / "mine/key.pem")
         stays = record.read_bytes()
         for erased in (SECRET, b"summer", b"autumn", b"as announced"):
             assert erased not in stays
@@ -70,16 +70,16 @@ class TestAClientThatLeaves:
         for words in ({"anew": True}, {"other_database": True}):
             with pytest.raises(LedgerError, match="has left"):
                 open_(record, **words)
-        again = leaving.leave(record, certificate=home / "mine/certificate.pem", key=home / "mine/key.pem")
+        again = account.leave(record, certificate=home / "mine/certificate.pem", key=home / "mine/key.pem")
         assert again == receipt
         assert json.loads(json.dumps(receipt.as_json()))["erased"]["answers"] == 2
         assert "2 runs, 2 answers" in receipt.words()
 
     def test_is_ended_where_a_process_still_answers(self, home: Path) -> None:
         with open_(home / "record.sqlite") as running:
-            leaving.leave(home / "record.sqlite")
+            account.leave(home / "record.sqlite")
             assert running.recall("summer", 0, b"question") is None
-            assert running.objection("summer", 2) == "the run was not agreed to"
+            assert running.may_answer("summer", 2)[1] == "the run was not agreed to"
             writes: list[Callable[[], object]] = [
                 lambda: running.keep("summer", 2, b"later", b"answer"),
                 lambda: running.agree(Agreement("winter", b"t", 0.1, 0.0, 1)),
@@ -95,7 +95,7 @@ class TestAClientThatLeaves:
         self, home: Path, step: int, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         files = {"certificate": home / "mine/certificate.pem", "key": home / "mine/key.pem"}
-        real, calls = leaving.erase, iter(range(9))
+        real, calls = account.erase, iter(range(9))
 
         def erase(path: Path, *, secret: bool) -> None:
             number = 2 * next(calls)
@@ -107,12 +107,12 @@ class TestAClientThatLeaves:
             real(path, secret=secret)
 
         with monkeypatch.context() as dying:
-            dying.setattr(leaving, "erase", erase)
+            dying.setattr(account, "erase", erase)
             with pytest.raises(KeyboardInterrupt):
-                leaving.leave(home / "record.sqlite", **files)
+                account.leave(home / "record.sqlite", **files)
         with contextlib.closing(sqlite3.connect(home / "record.sqlite")) as record:
             first = record.execute("SELECT time FROM left_for_good").fetchone()
-        receipt = leaving.leave(home / "record.sqlite", **files)
+        receipt = account.leave(home / "record.sqlite", **files)
         assert not (home / "mine/key.pem").exists()
         assert not (home / "mine/certificate.pem").exists()
         assert receipt.files == (str(home / "mine/key.pem"), str(home / "mine/certificate.pem"))
@@ -124,7 +124,7 @@ class TestAClientThatLeaves:
         certificates.issue(home, "other", days=30)
         others = {"certificate": home / "other/certificate.pem", "key": home / "other/key.pem"}
         if wrong == "another's certificate afterwards":
-            leaving.leave(record, **mine)
+            account.leave(record, **mine)
         before = {path: path.read_bytes() for path in home.rglob("*.*")}
         files = {
             "no record": mine,
@@ -133,7 +133,7 @@ class TestAClientThatLeaves:
             "another's certificate afterwards": others,
         }[wrong]
         with pytest.raises((ConfigError, IdentityError)):
-            leaving.leave(home / "none.sqlite" if wrong == "no record" else record, **files)
+            account.leave(home / "none.sqlite" if wrong == "no record" else record, **files)
         assert before == {path: path.read_bytes() for path in home.rglob("*.*")}
 
 

@@ -15,8 +15,8 @@ from federation.crowd import Honest, carried_out, complete, coordinator, crowd, 
 from federation.test_backup import backed_up, other
 from quoron_client.federation import ClientConfig, Record, run_client, session
 from quoron_client.federation.record import Agreement, Seen, StoreClaim, objection
-from quoron_client.protocol.charges import MOST_TOLD, run_mark
 from quoron_client.protocol.questions import Status
+from quoron_client.protocol.wire import MOST_TOLD, run_mark
 from quoron_privacy.errors import LedgerError
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_protos.v1.federation_pb2_grpc import ClientPlaneStub
@@ -92,8 +92,8 @@ def test_no_earlier_round_is_answered_once_a_later_one_was_also_if_the_database_
         assert record.recall("r", 0, first) is None
         assert record.keep("r", 0, first, b"") is None
         for earlier in (0, 1):
-            assert "database was put back to before it" in str(record.objection("r", earlier))
-        assert record.objection("r", 3) is None
+            assert "database was put back to before it" in str(record.may_answer("r", earlier)[1])
+        assert record.may_answer("r", 3)[1] is None
         assert record.keep("s", 0, first, first) == first  # another run's rounds are its own
     with opened(tmp_path) as record:
         for words in (A, A + B):  # a run has ended where the database was restored

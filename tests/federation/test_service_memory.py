@@ -36,7 +36,8 @@ from federation.tls import client_config, transport
 from quoron.data import Synthetic
 from quoron.engine.inline import InlineEngine
 from quoron.federation.control import Address, Control
-from quoron_client.data.encoding import Encoding, Numeric, Signs
+from quoron_client.data.encoding import Encoding, Signs
+from quoron_client.data.features import Numeric
 from quoron_client.federation import run_client
 from quoron_client.protocol import wire
 from quoron_client.protocol.domains import L2Ball

@@ -81,8 +81,8 @@ class TestNumbers:
         assert record.agree(agreement()) is None
         with opened(tmp_path) as alone:  # by a client of one user, which names nobody
             assert alone.keep("r", 0, Q, b"as one user") is None
-            assert alone.objection("r", 0) == "the record is that of a silo's persons, not of one user"
-        assert not record.may_answer("r", 0, seats(-1, 3, 10**6)).any()
+            assert alone.may_answer("r", 0)[1] == "the record is that of a silo's persons, not of one user"
+        assert not record.may_answer("r", 0, seats(-1, 3, 10**6))[0].any()
         assert record.keep("r", 0, Q, b"answer", seats(3)) is None
 
 
@@ -108,7 +108,7 @@ class TestAPersonsLimit:
                 record.agree(agreement("too much")) == "its ε = 1 and the 1 spent before exceed the lifetime limit 1.75"
             )
             assert record.agree(agreement("later", epsilon=0.75)) is None
-            assert record.may_answer("later", 0, seats(0, 1, 2)).all()
+            assert record.may_answer("later", 0, seats(0, 1, 2))[0].all()
 
     def test_of_a_run_that_was_agreed_to_again_stays_though_it_has_not_begun(self, tmp_path):
         """A client that was started again and then loses its connection has agreed, and is not asked to once more."""
@@ -120,7 +120,7 @@ class TestAPersonsLimit:
                 assert record.agree(agreement()) is None
                 if process:
                     record.witness([])
-                assert record.may_answer("r", 0, seats(0)).all()
+                assert record.may_answer("r", 0, seats(0))[0].all()
 
     def test_leaves_it_out_of_the_answer_and_others_in(self, tmp_path, record):
         assert record.agree(agreement("before")) is None
@@ -130,9 +130,9 @@ class TestAPersonsLimit:
         with opened(tmp_path, epsilon=1.5) as record:
             record.register(["anna", "ben", "carla", "dora"])
             assert record.agree(agreement("after")) is None
-            assert record.may_answer("after", 0, seats(0, 1, 2, 3)).tolist() == [False] * 3 + [True]
+            assert record.may_answer("after", 0, seats(0, 1, 2, 3))[0].tolist() == [False] * 3 + [True]
             assert record.keep("after", 0, Q, b"rows", seats(2, 3)) is None
-            assert record.objection("after", 0, seats(2)) == "the lifetime limit leaves no room for the run"
+            assert record.may_answer("after", 0, seats(2))[1] == "the lifetime limit leaves no room for the run"
             assert record.keep("after", 0, Q, b"rows", seats(3)) == b"rows"
             assert record.charged(seats(2, 3)).tolist() == [[1.0, 1e-6]] * 2
 
@@ -187,9 +187,9 @@ def test_each_person_is_judged_as_by_a_record_of_its_own(tmp_path_factory, data)
                 run = data.draw(st.sampled_from(sorted(reference.runs)))
                 asked = seats(*sorted(data.draw(st.sets(st.integers(0, record.people - 1), min_size=1))))
                 expected = [reference.may(run, step, person) for person in asked.tolist()]
-                may = record.may_answer(run, step, asked)
+                may = record.may_answer(run, step, asked)[0]
                 assert may.tolist() == expected
-                assert (record.objection(run, step, asked) is None) == any(expected)
+                assert (record.may_answer(run, step, asked)[1] is None) == any(expected)
                 assert record.keep(run, step, Q, b"rows", asked[may]) == (b"rows" if any(expected) else None)
                 reference.given |= {(run, step)} if any(expected) else set()
                 for person in asked[may].tolist():
@@ -206,7 +206,7 @@ class TestAPersonWhoLeaves:
         departure = record.depart("ben", time=NOW)
         assert (departure.person, departure.answers, departure.epsilon) == (1, 1, 2.0)
         for run in ("going on", "later"):
-            assert record.may_answer(run, 1, seats(0, 1, 2)).tolist() == [True, False, True]
+            assert record.may_answer(run, 1, seats(0, 1, 2))[0].tolist() == [True, False, True]
             assert record.keep(run, 1, Q, b"rows", seats(0, 1)) is None
         assert record.charged(seats(1)).tolist() == [[2.0, 2e-6]]
 
@@ -232,7 +232,7 @@ class TestAPersonWhoLeaves:
     def test_may_be_known_to_another_process_only_at_its_next_write(self, tmp_path, record):
         record.agree(agreement(participations=2))
         with opened(tmp_path) as beside:
-            assert record.may_answer("r", 0, seats(0, 1)).all()  # and its rows are computed now
+            assert record.may_answer("r", 0, seats(0, 1))[0].all()  # and its rows are computed now
             beside.depart("ben", time=NOW)
         assert record.keep("r", 0, Q, b"rows", seats(0, 1)) is None
         assert record.keep("r", 0, Q, b"rows", seats(0)) == b"rows"
@@ -293,7 +293,7 @@ CLIENTS = DYING + textwrap.dedent(
             for number in range(2):
                 before = record.recall("r", number, bytes(16))
                 numbers = np.arange(3)
-                may = numbers[record.may_answer("r", number, numbers)]
+                may = numbers[record.may_answer("r", number, numbers)[0]]
                 answer = before or record.keep("r", number, bytes(16), bytes([1 in may]) + os.urandom(9000), may)
                 if answer is not None:
                     os.write(pipe, b"%d %d %d %s\\n" % (number, gone, answer[0], answer.hex().encode()))

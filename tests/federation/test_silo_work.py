@@ -18,7 +18,7 @@ from quoron_client.federation import run_client
 from quoron_client.federation.own_table import names_in
 from quoron_client.federation.record import Agreement, Record
 from quoron_client.federation.work import Worker
-from quoron_client.protocol import silo, wire
+from quoron_client.protocol import wire
 from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.questions import Answers, LocalSGD, PlacedGradient, Question, Status
 from quoron_privacy.errors import ConfigError, DataError, LedgerError, WireError
@@ -69,7 +69,7 @@ def opened(config) -> Record:
 
 def question(task, persons, number=0, people=PEOPLE, reduction=None) -> pb.Question:
     persons = np.asarray(persons)
-    body = wire.Body.of(task, silo.bits_of(persons, people=people), silo.reduction_to_wire(reduction))
+    body = wire.Body.of(task, wire.bits_of(persons, people=people), wire.reduction_to_wire(reduction))
     message = wire.question_head(body, run="r", round=number, user=FIRST, seconds=60)
     message.MergeFromString(body.data)
     return message
@@ -134,7 +134,7 @@ def test_nobody_is_in_two_sums_of_a_round(file: Path) -> None:
             return worker.reply(question(GRADIENT, persons, number, reduction=reduction))
 
         def of(sent: bytes) -> tuple[list[int], int]:
-            sums = silo.sums_from_wire(pb.Answer.FromString(sent), D, 6, reduction)
+            sums = wire.sums_from_wire(pb.Answer.FromString(sent), D, 6, reduction)
             return sums.total.tolist(), sums.answered
 
         one = told([0, 1])
@@ -163,10 +163,10 @@ SUMS = {
 
 @pytest.mark.parametrize("classes", [0, 1, 2**32 - 1])
 def test_contrasts_of_impossible_classes_take_no_time(classes: int) -> None:
-    sent = silo.reduction_to_wire(SUMS["lengths of classes"][0])
+    sent = wire.reduction_to_wire(SUMS["lengths of classes"][0])
     sent.classes = classes
     with pytest.raises((WireError, ConfigError), match="Expected"):
-        silo.reduction_from_wire(sent).of(np.zeros((0, 6)), np.zeros(0, bool))
+        wire.reduction_from_wire(sent).of(np.zeros((0, 6)), np.zeros(0, bool))
 
 
 def test_sums_are_refused_where_the_run_was_not_announced_with_them(file: Path) -> None:
@@ -175,7 +175,7 @@ def test_sums_are_refused_where_the_run_was_not_announced_with_them(file: Path) 
         worker.consider(announced(), FIRST)
         sent = worker.reply(question(GRADIENT, np.arange(6), reduction=ClippedSum(0.3, 10)))
         assert pb.Answer.FromString(sent).status == pb.STATUS_MISSING
-        assert record.spent == (0.0, 0.0) or not record.kept("r", 0)
+        assert record.spent == (0.0, 0.0) or not record.recall("r", 0)
 
 
 @pytest.mark.parametrize("odd", [ClippedSum(0.3, 10, np.zeros(5)), MomentSum(5, 1.0, 10)])
@@ -186,7 +186,7 @@ def test_sums_that_rows_do_not_have_are_refused_before_anything_is_kept(odd: Red
         worker.consider(announced(silo_sums=True), FIRST)
         sent = worker.reply(question(GRADIENT, np.arange(6), reduction=odd))
         assert pb.Answer.FromString(sent).status == pb.STATUS_MISSING
-        assert record.kept("r", 0) is None
+        assert record.recall("r", 0) is None
 
 
 def test_who_has_answered_says_the_same_again_and_others_may_be_asked_in_the_same_round(file: Path) -> None:

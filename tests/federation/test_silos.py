@@ -25,7 +25,7 @@ from federation.crowd import (
     specification,
 )
 from federation.silos import HonestSilos, Lie, Lying, Without, clients_of, scripted, silo_config, write_silos
-from quoron_client.protocol import silo, wire
+from quoron_client.protocol import wire
 from quoron_client.protocol.questions import Answers, Status
 from quoron_privacy.errors import ConfigError, WireError
 from quoron_privacy.means.clipping import ClippedSum
@@ -109,11 +109,11 @@ LIES = {
     "one status too many": with_statuses(lambda said: said + b"\0"),
     "no status": with_statuses(lambda _: b""),
     "unknown statuses": with_statuses(lambda said: b"\7" * len(said)),
-    "sums that were not asked for": lambda answer: silo.sums_to_wire(
+    "sums that were not asked for": lambda answer: wire.sums_to_wire(
         answer.run,
         answer.round,
         answer.digest,
-        silo.reduction_from_wire(pb.Reduction(clipped=pb.ClippedSum(norm=1.0, divisor=20))).of(
+        wire.reduction_from_wire(pb.Reduction(clipped=pb.ClippedSum(norm=1.0, divisor=20))).of(
             np.ones((3, 3)), np.ones(3, bool)
         ),
     ),
@@ -284,10 +284,10 @@ def test_no_bytes_of_a_silo_raise(data: bytes) -> None:
     except DecodeError:
         answer = pb.Answer(statuses=data)
     assert isinstance(wire.rows_from_wire(answer, (3,), 4), Answers)
-    silo.sums_from_wire(answer, 3, 4, ClippedSum(1.0, 4))
+    wire.sums_from_wire(answer, 3, 4, ClippedSum(1.0, 4))
     for bits in (data, data[:1]):
         try:
-            assert len(silo.persons_of(bits, people=8))
+            assert len(wire.persons_of(bits, people=8))
         except WireError:
             continue
 
@@ -298,15 +298,15 @@ def test_persons_of_a_silo_are_told_by_as_many_bytes_whoever_is_asked(people: in
     for _ in range(20):
         asked = np.flatnonzero(rng.random(people) < 0.5) if people > 1 else np.zeros(1, np.int64)
         if len(asked):
-            bits = silo.bits_of(asked, people=people)
+            bits = wire.bits_of(asked, people=people)
             lengths.add(len(bits))
-            np.testing.assert_array_equal(silo.persons_of(bits, people=people), asked)
+            np.testing.assert_array_equal(wire.persons_of(bits, people=people), asked)
     assert len(lengths) == 1
     for beyond in {people} if people % 8 else set():
         bits = bytearray(-(-people // 8))
         bits[beyond // 8] |= 1 << beyond % 8
         with pytest.raises(WireError, match="persons below"):
-            silo.persons_of(bytes(bits), people=people)
+            wire.persons_of(bytes(bits), people=people)
 
 
 KINDS = {"dp-sgd-poisson", "phased-sgd", "local-model", "dp-ftrl", "whitened-tracking"}  # kinds of questions

@@ -20,13 +20,12 @@ from federation.crowd import carried_out, complete, coordinator, from_items, inl
 from federation.tls import transport
 from federation.two_servers import USERS, clients, enrol, helped, helper, hurried, link, wanted
 from federation.wires import Wires
-from quoron_client.federation import ClientConfig, masking, work
-from quoron_client.federation.masking import Pinned
-from quoron_client.federation.record import Record
-from quoron_client.federation.record_file import RecordFile
+from quoron_client.federation import ClientConfig, work
+from quoron_client.federation.record import Record, RecordFile
 from quoron_client.federation.terms import read_terms
 from quoron_client.federation.work import Worker
 from quoron_client.protocol import masked, wire
+from quoron_client.protocol.masked import Pinned
 from quoron_client.protocol.questions import Question
 from quoron_privacy.errors import ConfigError, IdentityError
 from quoron_privacy.noise.streams import SecureNoise
@@ -102,13 +101,13 @@ class Views:
         self.values: list[np.ndarray] = []  # masked answers
         self.rows: list[np.ndarray] = []
         self.seeds: list[bytes] = []
-        masked, summed = Sessions.answer, Helped.sum
-        row, seed = masking._row, ring.seed_for
+        taken, summed = Sessions.answer, Helped.sum
+        row, seed = masked._row, ring.seed_for
 
         def came(sessions: Sessions, user: int, message: pb.MaskedAnswer, size: int = 0) -> Any:
             self.coordinator.append(message.SerializeToString())
             self.values.append(np.frombuffer(message.values, "<u8"))
-            return masked(sessions, user, message, size)
+            return taken(sessions, user, message, size)
 
         def listed(helped: Helped, head: Any, entries: Any, who: str) -> Any:
             self.helper += [head.SerializeToString(), *(b"".join(each[:3]) for each in entries)]
@@ -118,7 +117,7 @@ class Views:
 
         monkeypatch.setattr(Sessions, "answer", came)
         monkeypatch.setattr(Helped, "sum", listed)
-        monkeypatch.setattr(masking, "_row", lambda *given: self.rows.append(row(*given)) or self.rows[-1])
+        monkeypatch.setattr(masked, "_row", lambda *given: self.rows.append(row(*given)) or self.rows[-1])
         monkeypatch.setattr(ring, "seed_for", lambda *given: self.seeds.append(seed(*given)) or self.seeds[-1])
 
 
@@ -505,7 +504,7 @@ class TestAnswer:
         self, scene: Scene, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Twin 21."""
-        monkeypatch.setattr(masking.secrets, "token_bytes", lambda n: b"7" * n)
+        monkeypatch.setattr(masked.secrets, "token_bytes", lambda n: b"7" * n)
         masks = []
         made = ring.mask
         monkeypatch.setattr(ring, "mask", lambda seed, k: masks.append(seed) or made(seed, k))

@@ -14,7 +14,7 @@ from federation.faults import rehearsed
 from operators import reaching
 from quoron.cli.app import invoke
 from quoron.federation.control import Address, Control
-from quoron_client.federation.log_limit import JsonLines
+from quoron.federation.log_limit import JsonLines
 from quoron_privacy.errors import LedgerError
 from quoron_server.federation import RunStore
 from quoron_server.service import tokens

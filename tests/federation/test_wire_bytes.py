@@ -19,7 +19,8 @@ from federation.crowd import Honest, Peer, carried_out, complete, coordinator, s
 from federation.link import Link
 from federation.tls import transport
 from quoron.simulation.run import by_round
-from quoron_client.data.encoding import Encoding, Numeric, Signs
+from quoron_client.data.encoding import Encoding, Signs
+from quoron_client.data.features import Numeric
 from quoron_client.federation import session
 from quoron_client.protocol import wire
 from quoron_client.protocol.domains import L2Ball

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from typing_extensions import TypeAliasType
 
 from federation.test_wire import TASKS, same
-from quoron_client.protocol import silo, wire
+from quoron_client.protocol import wire
 from quoron_client.protocol.domains import Box, L2Ball
 from quoron_client.protocol.questions import (
     MAX_FEATURES,
@@ -90,14 +90,14 @@ GOLDEN = {
 
 def written(name):
     if name in SUMS:
-        return silo.reduction_to_wire(SUMS[name])
+        return wire.reduction_to_wire(SUMS[name])
     return federation.Question.FromString(wire.Body.of(TASKS[name].part(slice(0, 1))).data)
 
 
 def found(message):
     """What a question or sums are read as."""
     if isinstance(message, federation.Reduction):
-        return silo.reduction_from_wire(message)
+        return wire.reduction_from_wire(message)
     name = message.WhichOneof("task")
     return wire.read(wire.TASKS[name], getattr(message, name))
 
@@ -110,14 +110,14 @@ def test_questions_have_the_bytes_that_they_always_had(name):
 
 @pytest.mark.parametrize("name", SUMS)
 def test_sums_have_the_bytes_that_they_always_had(name):
-    message = silo.reduction_to_wire(SUMS[name])
+    message = wire.reduction_to_wire(SUMS[name])
     assert sha256(message.SerializeToString(deterministic=True)).hexdigest()[:32] == GOLDEN[name]
-    same(silo.reduction_from_wire(message), SUMS[name])
+    same(wire.reduction_from_wire(message), SUMS[name])
 
 
 @pytest.mark.parametrize("reduction", [None, COUNTS.transform])
 def test_what_a_silo_has_no_sums_of_is_answered_with_rows(reduction):
-    assert silo.reduction_to_wire(reduction) is None
+    assert wire.reduction_to_wire(reduction) is None
 
 
 numbers = st.floats(1e-149, 1e149)
@@ -202,8 +202,8 @@ def sums(draw):
 @given(sums())
 @settings(derandomize=True, deadline=None, max_examples=100)
 def test_sums_are_read_as_they_were_written(reduction):
-    message = silo.reduction_to_wire(reduction)
-    same(silo.reduction_from_wire(federation.Reduction.FromString(message.SerializeToString())), reduction)
+    message = wire.reduction_to_wire(reduction)
+    same(wire.reduction_from_wire(federation.Reduction.FromString(message.SerializeToString())), reduction)
 
 
 def fields(message, path=()):

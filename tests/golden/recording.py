@@ -39,7 +39,7 @@ from golden.verdicts import SLOW, options, verdicts
 from quoron.cli.app import invoke
 from quoron.training.table import hold
 from quoron_client.data.items import ItemBatch
-from quoron_client.federation.record_file import RecordFile
+from quoron_client.federation.record import RecordFile
 from quoron_client.protocol import wire as wires
 from quoron_client.protocol.questions import Status
 from quoron_privacy.errors import QuoronError

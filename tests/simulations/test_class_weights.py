@@ -19,14 +19,8 @@ from quoron.sklearn import PrivateLogisticRegression, PrivateRidge, UnfitRows
 from quoron.training import data_quality
 from quoron.training import run as training
 from quoron.training.result import one_answer
-from quoron_client.data.encoding import (
-    Balanced,
-    Categorical,
-    Classes,
-    ClassWeights,
-    Encoding,
-    Numeric,
-)
+from quoron_client.data.encoding import Balanced, Classes, ClassWeights, Encoding
+from quoron_client.data.features import Categorical, Numeric
 from quoron_client.losses import make_loss
 from quoron_privacy.counts.data_quality import DataQuality
 from quoron_privacy.errors import ConfigError, QuoronError, UsageError

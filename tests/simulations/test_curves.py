@@ -12,7 +12,8 @@ import quoron
 from quoron.config import parse
 from quoron.simulation.problem import BENT as DEGREES
 from quoron.simulation.problem import bent as choose_degrees
-from quoron_client.data.encoding import Encoding, Numeric
+from quoron_client.data.encoding import Encoding
+from quoron_client.data.features import Numeric
 from quoron_privacy.errors import ConfigError, DataError, UsageError
 
 COLUMNS: dict[str, Any] = {"numeric": {"x": [0, 1], "z": [0, 1]}, "categorical": {"ward": ["A", "B"]}}

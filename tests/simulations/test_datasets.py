@@ -25,7 +25,8 @@ from quoron.engine.inline import InlineEngine
 from quoron.engine.sharded import Settings, ShardedEngine
 from quoron_client.compute.enforcement import bounded
 from quoron_client.data import fused
-from quoron_client.data.encoding import Categorical, Encoding, Numeric, read_label
+from quoron_client.data.encoding import Encoding, read_label
+from quoron_client.data.features import Categorical, Numeric
 from quoron_client.data.files import Files
 from quoron_client.data.items import ItemBatch
 from quoron_client.losses import Linear, Logistic

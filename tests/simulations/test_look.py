@@ -22,7 +22,8 @@ from quoron.cli.app import invoke
 from quoron.reports import data_quality as words
 from quoron.training import lifetime
 from quoron.training.table import hold
-from quoron_client.data.encoding import Encoding, Numeric, Range, Signs
+from quoron_client.data.encoding import Encoding, Range, Signs
+from quoron_client.data.features import Numeric
 from quoron_client.data.fused import Tally, declared_columns, declared_labels
 from quoron_privacy.accounts import gdp
 from quoron_privacy.counts import data_quality

@@ -16,8 +16,9 @@ import quoron
 from quoron import model as model_text
 from quoron import model as models
 from quoron.cli.app import invoke
+from quoron.data import row_kinds
 from quoron.model import Model
-from quoron_client.data import row_kinds, tables
+from quoron_client.data import tables
 from quoron_client.data.encoding import Encoding, read_label
 from quoron_client.data.features import Categorical, Feature, Numeric
 from quoron_client.losses import make_loss

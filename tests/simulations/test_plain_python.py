@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quoron.model import LabelShares, Model
-from quoron_client.data.encoding import Categorical, Classes, Encoding, Hashed, Numeric, Range, Signs
+from quoron_client.data.encoding import Classes, Encoding, Range, Signs
+from quoron_client.data.features import Categorical, Hashed, Numeric
 from quoron_client.losses import make_loss
 from quoron_privacy.errors import UsageError
 

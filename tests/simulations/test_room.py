@@ -14,16 +14,17 @@ import pytest
 import row_files
 from quoron import config as configs
 from quoron.cli.app import invoke
+from quoron.data import user_rows
 from quoron.data.index import opened
 from quoron.data.item_store import ItemStore
 from quoron.data.rows import Rows
+from quoron.data.user_rows import UserReading, first_rows, group
 from quoron.planning.plans import Prepared
 from quoron.run_folder import RunFolder, claim
 from quoron.training import memory, run, table
 from quoron.training.table import Curated
-from quoron_client.data import fused, tables, text_files, users
+from quoron_client.data import fused, tables, text_files
 from quoron_client.data.items import ItemBatch
-from quoron_client.data.users import Reading, first_rows, group
 from quoron_client.losses import make_loss
 from quoron_client.protocol.questions import Question
 from quoron_privacy.errors import ConfigError, RunError
@@ -122,9 +123,9 @@ class TestTheFirstRows:
             pyarrow.csv.write_csv(shuffled, path)
         else:
             pq.write_table(shuffled, path, row_group_size=50)
-        for module, name, less in ((users, "_FIRST", 100), (text_files, "_PIECE", 999)):
+        for module, name, less in ((user_rows, "_FIRST", 100), (text_files, "_PIECE", 999)):
             monkeypatch.setattr(module, name, less)
-        reading = Reading(MOST, "who")
+        reading = UserReading(MOST, "who")
         found, whole = tables.read(path, None, reading), tables.read(path)
         assert found.num_rows < whole.num_rows
         first, wanted = (each.take(pa.array(kept_of(each, MOST))) for each in (found, whole))

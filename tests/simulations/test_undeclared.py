@@ -17,12 +17,12 @@ import quoron
 from quoron import config as configs
 from quoron.cli.app import invoke
 from quoron.config import Config, from_tree, is_wanted
-from quoron.data import Numeric, TablePopulation, from_table
+from quoron.data import Numeric, TablePopulation, from_table, row_kinds
 from quoron.simulation.problem import problem
 from quoron.training import column_bounds, estimated, lifetime, run
 from quoron.training.column_bounds import Want
 from quoron.training.estimated import Declarations, Found, Wanted, wanted
-from quoron_client.data import row_kinds, tables
+from quoron_client.data import tables
 from quoron_client.losses import Linear
 from quoron_client.losses.own import Declaration, declared_loss
 from quoron_client.protocol.domains import L2Ball, is_free

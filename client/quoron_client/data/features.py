@@ -50,6 +50,19 @@ Dates and times, by their parts: which month, weekday, day or hour, or how many 
 
 The calendar is the Gregorian one without beginning or end. 24:00 is 0:00 of the next day. What a value says depends on
 nothing but itself, the declaration and the type of its column.
+
+Features of a model that bends: polynomials of the numeric columns of a row, and products of two columns.
+
+    >>> Terms.of((Numeric("age", 0, 100), Categorical("ward", ("A", "B"))), curves=2, pairs=1).names
+    ('age', 'age^2', 'ward=A', 'ward=B', 'age*ward=A', 'age*ward=B')
+
+A number is brought from its declared range to v in [-1, 1]. `age^k` is the Legendre polynomial P_k(v), at most 1 in
+absolute value. P_1 is v itself, so a linear model is a special case. Polynomials of different degrees are orthogonal
+where values spread evenly over the range. With `pairs` = c two columns are multiplied: degrees k and l of
+numbers where k l <= c, a category's 0/1 counting as degree 1, so simple shapes come first (a hyperbolic cross). All of
+it is a public function of one row and of the declaration: what a user's row can change is bounded as before.
+
+Source of the polynomials: the recurrence (k + 1) P_{k+1} = (2k + 1) v P_k - k P_{k-1} of Bonnet.
 """
 
 import re
@@ -57,13 +70,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from datetime import date
+from functools import lru_cache
 from hashlib import blake2b
-from itertools import chain, groupby, pairwise
+from itertools import chain, combinations, groupby, islice, pairwise
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import ConfigDict, GetCoreSchemaHandler
+from pydantic import ConfigDict, GetCoreSchemaHandler, GetPydanticSchema
 from pydantic_core import CoreSchema, core_schema
 
 from quoron_client.data.clocks import WORDS, check_zone, form, unix
@@ -222,18 +236,15 @@ def counting(values: Sequence[str | int]) -> range | None:
     return many if all(type(a) is int and a == b for a, b in zip(values, many, strict=True)) else None
 
 
-class _Told:
-    """How JSON tells public values: a list, or integers that count up as one text."""
-
-    @staticmethod
-    def __get_pydantic_core_schema__(source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        del source
-        listed = handler(tuple[str | int | bool, ...])
-        said = core_schema.plain_serializer_function_ser_schema(_said)
-        return core_schema.no_info_wrap_validator_function(_read, listed, serialization=said)
+def _listed_or_counted(source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+    """How JSON has public values: a list, or integers that count up as one text."""
+    del source
+    said = core_schema.plain_serializer_function_ser_schema(_said)
+    listed = handler(tuple[str | int | bool, ...])
+    return core_schema.no_info_wrap_validator_function(_read, listed, serialization=said)
 
 
-Vocabulary = Annotated[tuple[str | int | bool, ...] | range, _Told()]
+Vocabulary = Annotated[tuple[str | int | bool, ...] | range, GetPydanticSchema(_listed_or_counted)]
 
 
 def _said(values: tuple[str | int | bool, ...] | range | str) -> tuple[str | int | bool, ...] | str:
@@ -275,8 +286,19 @@ _YEARS = 9999  # of a range, to either side of the year 0
 _CLOSED: ConfigDict = ConfigDict(extra="forbid")
 
 
+class _Dated(Kind):
+    """What is made of dates and times."""
+
+    __slots__ = ()
+    part: str
+
+    def check(self, table: "pa.Table") -> None:
+        """Raise DataError unless the table has the column once, of a type that says this part; looks at no value."""
+        dates.check(table, self.column, self.part)
+
+
 @dataclass(frozen=True, slots=True)
-class DatePart(Kind):
+class DatePart(_Dated):
     """One 0/1 column for each month, weekday, day of the month or hour of the day; a value without is all zeros."""
 
     column: str
@@ -311,10 +333,6 @@ class DatePart(Kind):
         """What it is, what a value is that does not fit, in words, and the fix."""
         return "category", f"no {'time' if self.part == 'hour' else 'date'}, or missing", _fix(self.format)
 
-    def check(self, table: "pa.Table") -> None:
-        """Raise DataError unless the table has the column once, of a type that says this part; looks at no value."""
-        dates.check(table, self.column, self.part)
-
     def read(self, table: "pa.Table") -> Codes:
         """Return the part of each value, shape (N,), from 0; -1 for none. Raises DataError as `check` does."""
         self.check(table)
@@ -327,7 +345,7 @@ class DatePart(Kind):
 
 
 @dataclass(frozen=True, slots=True)
-class DateNumber(Kind):
+class DateNumber(_Dated):
     """The year of a date, or the days since a declared one, [low, high] to [-1, 1]; others are held at the ends."""
 
     column: str
@@ -372,10 +390,6 @@ class DateNumber(Kind):
     def misfit(self) -> Misfit:
         """What it is, what a value is that does not fit, in words, and the fix."""
         return "number", f"outside [{self.low:g}, {self.high:g}], or no date", _fix(self.format)
-
-    def check(self, table: "pa.Table") -> None:
-        """Raise DataError unless the table has the column once, of a type that says this part; looks at no value."""
-        dates.check(table, self.column, self.part)
 
     def read(self, table: "pa.Table") -> Vector:
         """Return years, or whole days since the declared one, of all rows, shape (N,); NaN where a value is no date."""
@@ -666,3 +680,59 @@ def check_vocabulary(what: str, values: Sequence[str | int | bool]) -> None:
         raise ConfigError(f"Expected values of {what} with at least a character, got an empty one: it means missing.")
     if any(not isinstance(value, str) and not -MAX_INTEGER < value < MAX_INTEGER for value in values):
         raise ConfigError(f"Expected integers below 2**53 as values of {what}, got a larger one. Write them as text.")
+
+
+MAX_TERMS = 5000  # a second moment of more is of no use to anybody
+MAX_DEGREE = 8
+Place = tuple[int, int, int, int]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Terms:
+    """The features that columns become, but for the intercept."""
+
+    places: NDArray[np.int64]  # (m, 4): column and degree of either factor; -1 and 0 where there is one alone
+    names: tuple[str, ...]  # (m,)
+    owners: tuple[tuple[int, ...], ...]  # (m,): the features that each is made of, by their places
+    most: int  # what the squares of a row's features add up to, at most
+
+    @classmethod
+    @lru_cache(maxsize=16)
+    def of(cls, features: tuple[Feature, ...], *, curves: int, pairs: int) -> "Terms":
+        """Return the terms of features with numbers up to degree `curves`; ConfigError for more than MAX_TERMS."""
+        made = list(islice(_made(features, curves, pairs), MAX_TERMS + 1))  # there may be billions
+        if len(made) > MAX_TERMS:
+            raise ConfigError(
+                f"Expected at most {MAX_TERMS:,} features of curves={curves} and pairs={pairs}, got more. Lower them, "
+                "or leave columns out."
+            )
+        places, names, owners = zip(*made, strict=True) if made else ((), (), ())
+        most = len({(of, place[1], place[3]) for place, _, of in made})  # of the values of a category a row has one
+        return cls(np.array(places, np.int64).reshape(-1, 4), names, owners, most)
+
+
+def _made(features: tuple[Feature, ...], curves: int, pairs: int) -> Iterator[tuple[Place, str, tuple[int, ...]]]:
+    """Yield place, name and owners of every term."""
+    factors, first = [], 0
+    for one, feature in enumerate(features):
+        factors.append(_factors(feature, first, curves))
+        yield from (((a[0], a[1], -1, 0), a[2], (one,)) for a in factors[-1])
+        first += feature.width
+    for one, other in combinations(range(len(features)), 2) if pairs else ():
+        if _multiply(features[one], features[other]):
+            both = ((a, b) for a in factors[one] for b in factors[other] if a[1] * b[1] <= pairs)
+            yield from (((a[0], a[1], b[0], b[1]), f"{a[2]}*{b[2]}", (one, other)) for a, b in both)
+
+
+def _factors(feature: Feature, first: int, curves: int) -> list[tuple[int, int, str]]:
+    """Return column, degree and name of what a feature is alone."""
+    if not feature.is_number:
+        return [(first + place, 1, name) for place, name in enumerate(feature.names)]
+    name = feature.names[0]
+    return [(first, degree, name if degree == 1 else f"{name}^{degree}") for degree in range(1, curves + 1)]
+
+
+def _multiply(one: Feature, other: Feature) -> bool:
+    """Return whether a product of both says more: not of buckets of many words, nor of a number and its intervals."""
+    hashed = isinstance(one, Hashed) or isinstance(other, Hashed)
+    return not hashed and not (one.column == other.column and (one.is_number or other.is_number))

@@ -20,22 +20,18 @@ user's value change everybody's column. Rows are in the order of the files' path
 
 No message holds a value: of a partition's folder it says the key, and which of all files it is by their paths.
 
-What is made before it is wanted: a table is read while its rows become items.
-
 Arrow's own format: a Feather file, or a file or a stream of Arrow batches; compressed or not.
 """
 
 import hashlib
 import json
 import re
-import threading
-from collections.abc import Collection, Generator, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from queue import Queue
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import unquote_to_bytes
 
 import numpy as np
@@ -399,43 +395,6 @@ def _reached(what: str) -> Iterator[None]:
         raise DataError(
             f"Expected to reach {what!r}, but its file system refuses ({said}). Check the address, and who may read it."
         ) from None
-
-
-T = TypeVar("T")
-AHEAD = 2  # steps
-
-
-def ahead(source: Iterator[T]) -> Generator[T]:
-    """Yield the same things, made by another thread a few steps ahead; its error comes where it arose."""
-    made: Queue[tuple[bool, Any]] = Queue(AHEAD)
-    stopped = threading.Event()
-
-    def work() -> None:
-        try:
-            for each in source:
-                made.put((True, each))
-                if stopped.is_set():
-                    return
-            made.put((False, None))
-        except BaseException as error:
-            made.put((False, error))
-
-    thread = threading.Thread(target=work, daemon=True, name="quoron-ahead")
-    thread.start()
-    try:
-        while True:
-            more, each = made.get()
-            if not more:
-                if each is not None:
-                    raise each
-                return
-            yield each
-    finally:
-        stopped.set()
-        while thread.is_alive():  # it may wait for room
-            while not made.empty():
-                made.get()
-            thread.join(0.01)
 
 
 _MAGIC = b"ARROW1"

@@ -13,8 +13,8 @@ With a row's item come its marks, some bits that say what `Encoding` passes over
 | 1 + j            | the value of column j of `declared_columns` does not fit its declaration               |
 | from 1 + K on    | a number in as many bits as it takes: the place of its label, plus one; 0: none |
 
-A piece of rows is made by one thread, and a row's item and marks are functions of that row alone: the same bits for any
-pieces and threads.
+A value is read once, where Arrow has it, and written once, scaled, as part of its item. A piece of rows is made by one
+thread, and a row's item and marks are functions of that row alone: the same bits for any pieces and threads.
 
 A table's rows as items of its users, while it is read: nothing of a row stays but its item and its marks.
 
@@ -27,10 +27,6 @@ A table's rows as items of its users, while it is read: nothing of a row stays b
 Rows are made items (`fused`) in the order of the table, in memory that grows where it lies, and in the end put user by
 user where they are: there is never a second copy. Of one user only the first `most` rows stay, and a little more for a
 while.
-
-Rows as items, in one pass: a value is read once, where Arrow has it, and written once, scaled, as part of its item.
-
-What does not fit is marked with it, a few bits a row (`fused`). Loops of the same statement put rows user by user.
 
 What encoding passes over in silence: values that do not fit their declaration, column by column and user by user.
 

@@ -144,7 +144,7 @@ def read(
     With `names` only these columns, which must be there. With `reading` rows that do not count are left out while it is
     read.
     """
-    held, kept = opened(source, dialect), Reading.all() if reading is None else reading
+    held, kept = opened(source, dialect), Reading() if reading is None else reading
     kept.add(held.empty(names))
     for batch in held.batches(names, rows=sys.maxsize if held.held else ROWS):
         kept.add(batch)

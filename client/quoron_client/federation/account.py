@@ -6,6 +6,21 @@
 
 For the silo and its auditors, and nobody else: how many answered may reveal who was in a secret cohort. No person's
 name is in an account; `of_each` needs the names from the silo, as the record has none.
+
+And leaving, for good: a person leaves a silo (`depart`), or the owner of the record leaves (`leave`):
+
+    print(leave(Path("mine.sqlite"), certificate=Path("mine.pem"), key=Path("mine.key")).words())
+
+What is done when an owner leaves, in this order, and done again to the same end where it was interrupted:
+
+| what                                                    | how                                             |
+| ------------------------------------------------------- | ----------------------------------------------- |
+| every run, answer and coordinator's store in the record | erased, in the transaction that says "has left" |
+| the key, if it is given                                 | overwritten and removed: nobody is this user    |
+| the certificate, if it is given                         | removed                                         |
+
+What was released stays, and the promise covers it: docs/leaving.md. The owner's own data are the owner's, and are not
+touched: no copy of them is kept anywhere here.
 """
 
 import json
@@ -13,13 +28,16 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from math import inf
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from quoron_client.federation.record import Charge, Record
-from quoron_privacy.errors import ConfigError
+from quoron_client.durable import erase
+from quoron_client.federation.record import Charge, Farewell, Record
+from quoron_client.protocol import identity
+from quoron_privacy.errors import ConfigError, IdentityError
 
 UNTOLD = "not told: a coordinator says that this key has agreed to it, and the record was made after"
 DEPARTED = {
@@ -137,19 +155,11 @@ class DepartureReceipt:
 
     def words(self) -> str:
         """For people."""
-        return "\n".join(
-            [
-                f"{self.person} has left, at {self.left}. No answer of {self.record} has this person's rows any more.",
-                "",
-                "Erased:",
-                f"  {self.answers} kept answers that had this person's row",
-                "",
-                "Stays:",
-                *(f"  {what}: {why}" for what, why in DEPARTED.items()),
-                f"  spent: ε = {self.epsilon:g}, δ = {self.delta:g}",
-                "",
-                "The silo's own table is not touched: erase this person's rows there, and in your copies of it.",
-            ]
+        return _words(
+            f"{self.person} has left, at {self.left}. No answer of {self.record} has this person's rows any more.",
+            [f"{self.answers} kept answers that had this person's row"],
+            [*map(": ".join, DEPARTED.items()), f"spent: ε = {self.epsilon:g}, δ = {self.delta:g}"],
+            "The silo's own table is not touched: erase this person's rows there, and in your copies of it.",
         )
 
 
@@ -188,3 +198,100 @@ def _promise(charge: Charge) -> Promise:
         persons_charged=int(charge.charged.sum()),
         persons_answered=int(charge.answered.sum()),
     )
+
+
+STAYS = {
+    "that this user has left, and when": "a client that is started with this record again answers nothing",
+    "the sum of ε and of δ that was spent": "what was released stays released, and bounds what may follow",
+    "the number of writes, in the record and beside it": "an older copy of the record is distinguished from this one",
+    "what was released before": "it is out; its guarantee bounds, by ε and δ, what it can say of this user's items",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """What was erased, and what stays: of the record, and of files beside it."""
+
+    record: str
+    farewell: Farewell
+    files: tuple[str, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return all fields as JSON."""
+        fields = asdict(self.farewell)
+        erased = {"runs": fields.pop("runs"), "answers": fields.pop("answers"), "books": fields.pop("books")}
+        return (
+            {"left": fields.pop("time"), "record": self.record}
+            | fields
+            | {"erased": erased | {"files": self.files}, "stays": STAYS}
+        )
+
+    def words(self) -> str:
+        """For people."""
+        left = self.farewell
+        kept = f"{left.runs} runs, {left.answers} answers and {left.books} coordinators' stores in the record"
+        tell = f"Tell the coordinator's operator to forget the key {left.key} (quoron admin users forget)."
+        return _words(
+            f"This user has left, at {left.time}. Nothing is answered with {self.record} any more.",
+            [kept, *self.files],
+            [*map(": ".join, STAYS.items()), f"spent: ε = {left.epsilon:g}, δ = {left.delta:g}"],
+            tell if left.key else None,
+        )
+
+
+def _words(done: str, erased: Sequence[str], stays: Sequence[str], last: str | None) -> str:
+    indented = [
+        ["", title, *(f"  {line}" for line in lines)] for title, lines in (("Erased:", erased), ("Stays:", stays))
+    ]
+    return "\n".join([done, *indented[0], *indented[1], *([] if last is None else ["", last])])
+
+
+def would_erase(record: Path, *, certificate: Path | None = None, key: Path | None = None) -> list[str]:
+    """Return what `leave` would erase, as lines. ConfigError without a record, IdentityError for an unreadable file."""
+    _check(record, certificate, key)
+    files = [str(path) for path in (key, certificate) if path is not None]
+    return [f"all that {record} has kept of runs, answers and coordinators' stores", *files]
+
+
+def leave(record: Path, *, certificate: Path | None = None, key: Path | None = None) -> Receipt:
+    """Leave for good. What is given of key and certificate is erased too.
+
+    ConfigError without a record or for a key that is another's, LedgerError for a file that is no whole record,
+    IdentityError for a file that cannot be read or erased. A process that answers with the record is ended by it.
+    """
+    user = _check(record, certificate, key)
+    now = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S}+00:00"
+    with Record.open(record, epsilon=inf, delta=inf, anew=True, leaving=True) as kept:
+        farewell = kept.leave(key=user, time=now)
+    if user and farewell.key and user != farewell.key:
+        raise IdentityError(
+            f"Expected the certificate of the user who left with {record}, key {farewell.key[:16]}…, got that of "
+            f"{user[:16]}… in {certificate}. It is untouched."
+        )
+    for path in (key, certificate):
+        if path is not None:
+            _erase(path, secret=path == key)
+    return Receipt(str(record), farewell, tuple(str(path) for path in (key, certificate) if path is not None))
+
+
+def _check(record: Path, certificate: Path | None, key: Path | None) -> str:
+    """The fingerprint of the key, as far as a certificate says; empty where it was erased before or is not given."""
+    if not record.is_file():
+        raise ConfigError(f"Expected a client's state, got {record}, which is not there. Give --state.")
+    if key is not None and certificate is None:
+        raise ConfigError(f"Expected --certificate with --key {key}: its certificate says which key it is.")
+    if certificate is None or not certificate.exists():
+        return ""
+    if key is not None and key.exists() and key.stat().st_size and key.read_bytes().strip(b"\0"):
+        identity.check_pair(certificate, key)
+    return identity.fingerprint(identity.load(certificate))
+
+
+def _erase(path: Path, *, secret: bool) -> None:
+    try:
+        erase(path, secret=secret)
+    except OSError as error:
+        raise IdentityError(
+            f"Expected to erase {path}, cannot: {error.strerror}. The record is done; erase it yourself, or make it "
+            "yours to write and say the same again."
+        ) from None

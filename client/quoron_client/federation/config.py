@@ -10,7 +10,7 @@ from math import isfinite, isnan
 from pathlib import Path
 
 from quoron_client.data.formats import Dialect
-from quoron_client.protocol.charges import MOST_PEOPLE
+from quoron_client.protocol import MOST_PEOPLE
 from quoron_privacy.errors import ConfigError
 
 TRUST_MODELS = ("central-release", "central-broadcast", "two-servers", "local", "none")

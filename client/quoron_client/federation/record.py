@@ -15,9 +15,9 @@ A silo has a record for all of its persons, each with limits of its own:
     >>> seats = record.register(["anna", "ben", "carla"])
     >>> record.agree(terms), record.keep("r", 0, b"question", b"rows of two", seats[:2])
     (None, b'rows of two')
-    >>> record.may_answer("r", 1, seats), record.charged(seats)[:, 0]
+    >>> record.may_answer("r", 1, seats)[0], record.charged(seats)[:, 0]
     (array([False, False,  True]), array([1.5, 1.5, 1.5]))
-    >>> record.depart("carla", time="2026-01-02T03:04:05+00:00").person, record.may_answer("r", 1, seats).any()
+    >>> record.depart("carla", time="2026-01-02T03:04:05+00:00").person, record.may_answer("r", 1, seats)[0].any()
     (2, np.False_)
     >>> record.close()
 
@@ -29,17 +29,9 @@ whether the person is then asked or not. The charges of all runs add up, which i
 them, and stay within the limits, which are those of one person. A person without budget, or who has left, is not in an
 answer, as if away (docs/privacy/lifetime.md#ol1).
 
-How the file survives crashes, and is distinguished from an older copy of itself, is in `record_file`. A record that
-lacks a run which a coordinator says this key has agreed to is refused by name. An owner without another record declares
-so (`anew`): runs that coordinators report are then entered as spent, by everybody. In turn the record keeps what it has
-seen of each coordinator's store, and refuses an older one by name.
-
-Answers may be functions of the owner's data, so the file is its owner's alone, and answers are erased when the run has
-ended. Without the file these protections are lost: keep it with the data. For an owner who leaves (`leave`) everything
-is erased but that it has left and what was spent, and from then on nothing opens the file to answer. For a person who
-leaves a silo (`depart`) that person's answers are erased.
-
-Which store a coordinator says that it keeps, and whether it is older than what this client has seen of it.
+A record that lacks a run which a coordinator says this key has agreed to is refused by name. An owner without another
+record declares so (`anew`): runs that coordinators report are then entered as spent, by everybody. In turn the record
+keeps what it has seen of each coordinator's store, and refuses an older one by name:
 
     >>> word, head = "0" * 16, "a" * 64
     >>> claim = StoreClaim((word,), rows=7, head=head, then=head, charged=frozenset())
@@ -50,30 +42,56 @@ Which store a coordinator says that it keeps, and whether it is older than what 
 
 A store has a random word from its beginning, and one more each time it is restored: the last is its incarnation.
 Within one, rows of the lifetime ledger are only ever added, and each row's hash depends on all before it. A store that
-was restored, and says so, may have fewer: it must know every run that this client has been charged for.
+was restored, and says so, may have fewer: it must know every run that this client has been charged for. A coordinator
+that lies can keep this client away, and lower nothing: its own record decides what it answers.
 
-A coordinator that lies can keep this client away, and lower nothing: its own record decides what it answers.
+Answers may be functions of the owner's data, so the file is its owner's alone, and answers are erased when the run has
+ended. Without the file these protections are lost: keep it with the data. For an owner who leaves (`leave`) everything
+is erased but that it has left and what was spent, and from then on nothing opens the file to answer. For a person who
+leaves a silo (`depart`) that person's answers are erased.
+
+The file is SQLite with full synchronisation: what was written survives a crash and a loss of power. Between two writes
+all of it is in the one file, and how much was written is counted, in the file and beside it (`-acknowledged`): a copy
+that is older, empty or torn is refused by name. Of a person it has a salted digest of the name, so it reveals nobody's;
+an adversary who has the file can check a guessed name, as the salt is in it. Of a run it has one row, however many the
+persons are: who is charged and who has answered, a bit each, and how often, while the run is open. Sums of ε and of δ
+are correctly rounded.
 """
 
+import os
 import re
+import secrets
 import sqlite3
-from collections.abc import Callable, Collection, Iterable, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
+import zlib
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager
+from dataclasses import astuple, dataclass
 from datetime import UTC, datetime
+from hashlib import blake2b
 from math import fsum
 from pathlib import Path
-from typing import Self
+from threading import RLock
+from typing import Self, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
-from quoron_client.federation import record_file
-from quoron_client.federation.record_file import ONE_USER, Mask, Persons, RecordFile, Share, Sums
-from quoron_client.protocol.charges import MOST_TOLD, run_mark
+from quoron_client.durable import Tally
+from quoron_client.protocol.wire import MOST_TOLD, run_mark
 from quoron_privacy.errors import LedgerError, WireError, printable
 from quoron_protos.v1 import federation_pb2 as federation
 
+Persons = NDArray[np.int64]
+Mask = NDArray[np.bool_]
+Sums = NDArray[np.float64]
+_Number = TypeVar("_Number", bound=np.generic)
+ONE_USER: Persons = np.zeros(1, np.int64)
+ONE_USER.setflags(write=False)
+
 _MOST_OPEN = 1000  # runs: a coordinator could announce them for ever
+_MOST_RESTORED = 1000
+_WORD, _HASH = re.compile("[0-9a-f]{16}"), re.compile("[0-9a-f]{64}")
+May = Callable[[Collection[int], int], bool]  # rounds that were answered, another one
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,20 +120,6 @@ class Charge:
     people: int  # that the silo had while it was open; 1 of a user
     charged: Mask  # of the persons asked about
     answered: Mask
-
-
-_ENTER = """INSERT INTO runs (run, terms, epsilon, delta, participations, books, agreed, people, promise, charged)
-    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, 1) ON CONFLICT DO UPDATE SET charged = 1, people = excluded.people"""
-_ENTER_TOLD = """INSERT INTO runs (run, terms, epsilon, delta, participations, charged, ended, everybody)
-    VALUES (?, x'', ?, ?, 0, 1, 1, 1) ON CONFLICT DO NOTHING"""
-_OPEN = """SELECT run, terms, epsilon, delta, participations, promise FROM runs
-    WHERE charged AND NOT ended ORDER BY rowid"""
-_UNBEGUN = "SELECT run FROM runs WHERE charged AND NOT ended AND NOT everybody AND books = ? AND rowid <= ?"
-_CHARGES = """SELECT run, agreed, coalesce(promise, ''), epsilon, delta, ended,
-    (SELECT count(*) FROM answers WHERE answers.run = runs.run), coalesce(people, 1), everybody
-    FROM runs ORDER BY runs.rowid"""
-_MOST_RESTORED = 1000
-_WORD, _HASH = re.compile("[0-9a-f]{16}"), re.compile("[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,38 +182,39 @@ def objection(seen: Seen, claim: StoreClaim, named: int) -> str | None:
     return None
 
 
-def keep(database: sqlite3.Connection, place: str, claim: StoreClaim, named: int, *, other: bool) -> None:
-    """Write what is said into a client's record, in a transaction of `Record`; LedgerError as `Record.saw`."""
-    root = claim.incarnations[0]
-    query = "SELECT root, incarnation, rows, head FROM books WHERE root = ? OR place = ? ORDER BY root = ? DESC"
-    found = database.execute(query, (root, place, root)).fetchone()
-    seen = None if found is None else Seen(*found)
-    wrong = None if seen is None else objection(seen, claim, named)
-    lacking = []
-    if seen is not None and seen.incarnation != claim.incarnations[-1]:  # otherwise rows and hash say as much
-        charged = "SELECT run FROM runs JOIN shares USING (run) WHERE books = ? AND given AND epsilon < 9e999"
-        lacking = claim.lacks(row[0] for row in database.execute(charged, (root,)).fetchall())
-    if wrong is None and lacking:
-        wrong = (
-            f"a lifetime ledger without run {printable(lacking[0])!r}, and {len(lacking)} such in all, which "
-            "was answered here: the operator enters what is missing (quoron ledger charge --spent)"
-        )
-    if seen is not None and wrong is not None and not other:
-        raise LedgerError(
-            f"Expected the database of coordinator {place} that this client has seen, incarnation "
-            f"{seen.incarnation} of {seen.rows} rows, or a newer one, got {wrong}. The coordinator's database is "
-            "older than what this client saw, or another: its operator puts back the newer one. If there is "
-            "nothing else, say --accept-other-database: what it has forgotten then counts here alone."
-        )
-    if wrong is not None:
-        database.execute("DELETE FROM books WHERE place = ?", (place,))
-        database.executemany("UPDATE runs SET books = NULL WHERE run = ?", [(run,) for run in lacking])
-    row = (root, place, claim.incarnations[-1], claim.rows, claim.head)
-    if database.execute("SELECT * FROM books WHERE root = ?", (root,)).fetchone() != row:
-        database.execute("INSERT OR REPLACE INTO books VALUES (?, ?, ?, ?, ?)", row)
+@dataclass(frozen=True, slots=True)
+class Farewell:
+    """All that a record says of an owner who has left."""
 
+    time: str  # ISO 8601, UTC, to the second
+    key: str  # SHA-256 of the public key, if it is known
+    epsilon: float  # spent over all runs, which nothing takes back
+    delta: float
+    runs: int  # rows that were erased: runs, what was answered in them, and coordinators' stores
+    answers: int
+    books: int
 
-May = Callable[[Collection[int], int], bool]  # rounds that were answered, another one
+    @classmethod
+    def read(cls, database: sqlite3.Connection) -> Self | None:
+        """Return what a record says; None for an owner who has not left."""
+        if not database.execute("SELECT 1 FROM sqlite_schema WHERE name = 'left_for_good'").fetchone():
+            return None
+        return cls(*database.execute("SELECT * FROM left_for_good").fetchone())
+
+    def write(self, database: sqlite3.Connection) -> None:
+        """Erase every run, answer and coordinator's store, overwritten by `secure_delete`, and say so."""
+        for table in ("answers", "shares", "runs", "books", "people", "silo"):
+            database.execute(f"DELETE FROM {table}")
+        database.execute(_LEFT)
+        database.execute("INSERT INTO left_for_good VALUES (?, ?, ?, ?, ?, ?, ?)", astuple(self))
+
+    def refusal(self, path: Path) -> str:
+        """Return why the record answers nothing."""
+        return (
+            f"Expected the record of a user who takes part, got {str(path)!r}, whose user has left on "
+            f"{self.time[:10]}, for good: it answers nothing any more. Anyone who begins again does so as another "
+            f"user, with a key and a record of its own, and has spent ε = {self.epsilon:g} before."
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +226,207 @@ class Departure:
     answers: int  # that were kept, had its row, and are erased
     epsilon: float  # that it was charged, which nothing takes back
     delta: float
+
+
+VERSION = 5
+_TABLES = f"""
+CREATE TABLE runs (
+    run TEXT PRIMARY KEY, terms BLOB NOT NULL, epsilon REAL NOT NULL, delta REAL NOT NULL,
+    participations INTEGER NOT NULL, charged INTEGER NOT NULL DEFAULT 0, ended INTEGER NOT NULL DEFAULT 0,
+    books TEXT, everybody INTEGER NOT NULL DEFAULT 0, agreed TEXT, people INTEGER, promise TEXT
+) STRICT;
+CREATE TABLE answers (
+    run TEXT NOT NULL REFERENCES runs, round INTEGER NOT NULL, digest BLOB NOT NULL,
+    epsilon REAL NOT NULL, delta REAL NOT NULL, books TEXT, persons BLOB, answer BLOB, PRIMARY KEY (run, round)
+) STRICT;
+CREATE TABLE books (
+    root TEXT PRIMARY KEY, place TEXT NOT NULL, incarnation TEXT NOT NULL, rows INTEGER NOT NULL, head TEXT NOT NULL
+) STRICT;
+CREATE TABLE silo (salt BLOB NOT NULL) STRICT;
+CREATE TABLE people (
+    person INTEGER PRIMARY KEY, digest BLOB NOT NULL UNIQUE, departed TEXT
+) STRICT;
+CREATE INDEX gone ON people (departed) WHERE departed IS NOT NULL;
+CREATE TABLE shares (
+    run TEXT PRIMARY KEY REFERENCES runs, given INTEGER NOT NULL, charged BLOB NOT NULL, answered BLOB NOT NULL,
+    counts BLOB, mark BLOB NOT NULL
+) STRICT;
+CREATE TABLE written (
+    acknowledged INTEGER NOT NULL, runs INTEGER NOT NULL, charged INTEGER NOT NULL, ended INTEGER NOT NULL,
+    answers INTEGER NOT NULL, books INTEGER NOT NULL, given INTEGER NOT NULL, people INTEGER NOT NULL,
+    departed INTEGER NOT NULL
+) STRICT;
+INSERT INTO written VALUES (0, 0, 0, 0, 0, 0, 0, 0, 0);
+PRAGMA user_version = {VERSION};
+"""
+_LEFT = """CREATE TABLE left_for_good (
+    time TEXT NOT NULL, key TEXT NOT NULL, epsilon REAL NOT NULL, delta REAL NOT NULL,
+    runs INTEGER NOT NULL, answers INTEGER NOT NULL, books INTEGER NOT NULL
+) STRICT"""
+_COUNTED = "runs, charged, ended, answers, books, given, people, departed"
+_FOUND = """(SELECT count(*) FROM runs), (SELECT total(charged) FROM runs), (SELECT total(ended) FROM runs),
+    (SELECT count(*) FROM answers), (SELECT total(rows + 1) FROM books), (SELECT total(given) FROM shares),
+    (SELECT count(*) FROM people), (SELECT count(*) FROM people WHERE departed IS NOT NULL)"""
+_COUNT = f"UPDATE written SET ({_COUNTED}) = (SELECT {_FOUND}), acknowledged = acknowledged + 1"
+_ENTER = """INSERT INTO runs (run, terms, epsilon, delta, participations, books, agreed, people, promise, charged)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, 1) ON CONFLICT DO UPDATE SET charged = 1, people = excluded.people"""
+_ENTER_TOLD = """INSERT INTO runs (run, terms, epsilon, delta, participations, charged, ended, everybody)
+    VALUES (?, x'', ?, ?, 0, 1, 1, 1) ON CONFLICT DO NOTHING"""
+_OPEN = """SELECT run, terms, epsilon, delta, participations, promise FROM runs
+    WHERE charged AND NOT ended ORDER BY rowid"""
+_UNBEGUN = "SELECT run FROM runs WHERE charged AND NOT ended AND NOT everybody AND books = ? AND rowid <= ?"
+_CHARGES = """SELECT run, agreed, coalesce(promise, ''), epsilon, delta, ended,
+    (SELECT count(*) FROM answers WHERE answers.run = runs.run), coalesce(people, 1), everybody
+    FROM runs ORDER BY runs.rowid"""
+_SHARES = "SELECT mark, charged, answered, counts FROM shares"
+_CHARGED = """SELECT epsilon, delta, everybody, shares.charged FROM runs LEFT JOIN shares USING (run)
+    WHERE runs.charged AND run != ? ORDER BY runs.rowid"""
+
+
+class RecordFile:
+    """One connection to the file, for one thread at a time. Open with `RecordFile.connect`."""
+
+    def __init__(self, database: sqlite3.Connection, path: Path, *, anew: bool, leaving: bool) -> None:
+        self.database, self.path = database, path
+        self._anew, self._leaving = anew, leaving
+        self._lock = RLock()  # closing waits for what is being written
+        self._tally = Tally(path)
+
+    @classmethod
+    def connect(cls, path: Path, *, anew: bool, leaving: bool) -> Self:
+        """Return the file in `path`, a new one if there is none; LedgerError as `Record.open`."""
+        try:
+            # The journals take the file's permissions.
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+            database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        except (OSError, sqlite3.Error) as error:
+            raise LedgerError(f"Expected a client's record at {str(path)!r}, cannot open it: {error}.") from None
+        file = cls(database, path, anew=anew, leaving=leaving)
+        try:
+            file._prepare()
+        except BaseException:
+            database.close()
+            raise
+        return file
+
+    def close(self) -> None:
+        """Nothing is lost without it."""
+        with self._lock:
+            self.database.close()
+
+    def _prepare(self) -> None:
+        with self.errors():
+            for setting in ("journal_mode = DELETE", "synchronous = EXTRA", "foreign_keys = ON", "secure_delete = ON"):
+                self.database.execute(f"PRAGMA {setting}")
+            with self._exclusive():
+                (version,) = self.database.execute("PRAGMA user_version").fetchone()
+                (tables,) = self.database.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+                if version == 0 and tables == 0:
+                    for statement in _TABLES.split(";"):
+                        self.database.execute(statement)
+                elif version != VERSION:
+                    raise LedgerError(
+                        f"Expected a client's record of version {VERSION} in {str(self.path)!r}, got {version}. "
+                        "It is another file, or of another release: use the version that wrote it."
+                    )
+                self._check_whole()
+                self._check_count()
+                self._check_stays()
+
+    def _check_whole(self) -> None:
+        """A copy that was made in the middle of a write has pages of before and of after."""
+        database = self.database
+        whole = [row[0] for row in database.execute("PRAGMA integrity_check")] == ["ok"]
+        rows = database.execute(f"SELECT {_COUNTED} FROM written").fetchall() if whole else []
+        if (
+            not whole
+            or rows != [tuple(map(int, database.execute(f"SELECT {_FOUND}").fetchone()))]
+            or any(mark != _mark(*kept) for mark, *kept in database.execute(_SHARES))
+        ):
+            raise self._damaged()
+
+    def _damaged(self) -> LedgerError:
+        return LedgerError(
+            f"Expected a whole client's state in {str(self.path)!r}, got one that was damaged, or copied in the "
+            "middle of a write. Put back a copy that is whole. If there is none, move it away and say --new-state."
+        )
+
+    def _check_stays(self) -> None:
+        """LedgerError for an owner who has left."""
+        said = None if self._leaving else Farewell.read(self.database)
+        if said is not None:
+            raise LedgerError(said.refusal(self.path))
+
+    def _check_count(self) -> None:
+        (found,) = self.database.execute("SELECT acknowledged FROM written").fetchone()
+        if self._anew:
+            self._keep_count(found)
+            return
+        try:
+            kept = None if (read := self._tally.read()) is None else read[0]
+        except (OSError, ValueError):
+            kept = -1
+        if kept == -1 or (kept is None and found):
+            what = "something unreadable" if kept else "none"
+            raise LedgerError(
+                f"Expected the number of writes of the client's state {str(self.path)!r} in "
+                f"{self._tally.path.name!r} beside it, got {what}: the state may be an older copy. Put back both. If "
+                "there is nothing else, say --new-state: what the coordinator knows is then counted as spent."
+            )
+        if kept is not None and found < kept:
+            raise LedgerError(
+                f"Expected {kept} writes in the client's state {str(self.path)!r}, got {found}: it is an older copy, "
+                "or was removed, and what it lacks may have been spent. Put back the newer one. If there is none, say "
+                "--new-state: what the coordinator knows is then counted as spent."
+            )
+        if kept is None:
+            self._keep_count(0)
+
+    def _keep_count(self, count: int) -> None:
+        try:
+            self._tally.write(count)
+        except OSError as error:
+            raise LedgerError(
+                f"Expected to write {str(self._tally.path)!r}, cannot: {error.strerror}. Make room, then start again."
+            ) from None
+
+    @contextmanager
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """All or nothing, and counted if anything was written. LedgerError once the owner has left."""
+        count: int | None = None
+        with self._exclusive():
+            self._check_stays()
+            before = self.database.total_changes
+            yield self.database
+            if self.database.total_changes != before:
+                (count,) = self.database.execute(f"{_COUNT} RETURNING acknowledged").fetchone()
+        if count is not None:
+            self._keep_count(count)
+
+    @contextmanager
+    def _exclusive(self) -> Iterator[None]:
+        """All or nothing, and nobody else in between: another process may hold the same file."""
+        self.database.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            self.database.execute("COMMIT")
+        except BaseException:
+            if self.database.in_transaction:  # a full disk has ended it, and is what to speak of
+                self.database.execute("ROLLBACK")
+            raise
+
+    @contextmanager
+    def errors(self) -> Iterator[sqlite3.Connection]:
+        """One thread at a time; what SQLite raises is a LedgerError that names the file."""
+        try:
+            with self._lock:
+                yield self.database
+        except sqlite3.Error as error:
+            if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_CORRUPT:
+                raise self._damaged() from None
+            raise LedgerError(
+                f"Expected to read and write the client's record {str(self.path)!r}, got: {error}."
+            ) from None
 
 
 class Record(AbstractContextManager["Record"]):
@@ -279,17 +485,36 @@ class Record(AbstractContextManager["Record"]):
             numbers, left = self.known(names)
             return np.where([since is None for since in left], numbers, -1)
         with self._file.errors(), self._file.transaction() as database:
-            before = len(self._everybody()) if record_file.are_registered(database) else 0
-            numbers = record_file.register(database, names, most)
-            if (many := len(self._everybody())) > before:
+            found = database.execute("SELECT salt FROM silo").fetchone()
+            if found is None:
+                if database.execute("SELECT 1 FROM shares WHERE given").fetchone():
+                    raise LedgerError(
+                        "Expected the record of a silo, or a new one, got that of one user, who has answered with it. "
+                        "Give the silo a record, a key and a certificate of its own."
+                    )
+                found = (secrets.token_bytes(32),)
+                database.execute("INSERT INTO silo VALUES (?)", found)
+            digests = [_digest(found[0], name) for name in names]
+            known = {row[0]: row[1] if row[2] is None else -1 for row in database.execute(_PEOPLE)}
+            before = free = len(known)
+            for digest in digests:
+                if digest not in known:
+                    known[digest] = free if most is None or free < most else -1
+                    free += known[digest] >= 0
+            new = [(number, digest) for digest, number in known.items() if number >= before]
+            database.executemany("INSERT INTO people (person, digest) VALUES (?, ?)", new)
+            if new:
                 for terms in database.execute(_OPEN).fetchall():
-                    self._charge(Agreement(*terms), np.arange(before, many), people=many)
-            return numbers
+                    self._charge(Agreement(*terms), np.arange(before, free), people=free)
+            return np.array([known[digest] for digest in digests], np.int64)
 
     def known(self, names: Sequence[str]) -> tuple[Persons, list[str | None]]:
         """Return the number of each name, -1 of one without any, and since when it has left; nothing is written."""
         with self._file.errors() as database:
-            return record_file.known(database, names)
+            salt = database.execute("SELECT salt FROM silo").fetchone()
+            people = {row[0]: (row[1], row[2]) for row in database.execute(_PEOPLE)}
+            found = [(-1, None) if salt is None else people.get(_digest(salt[0], name), (-1, None)) for name in names]
+            return np.array([number for number, _ in found], np.int64), [left for _, left in found]
 
     @property
     def people(self) -> int:
@@ -335,12 +560,7 @@ class Record(AbstractContextManager["Record"]):
 
     def _everybody(self) -> Persons:
         """Every person with a number, or the one user."""
-        (many,) = self._database.execute("SELECT count(*) FROM people").fetchone()
-        return np.arange(max(1, many))
-
-    def _within(self, sums: Sums) -> Mask:
-        """Whether sums of ε and δ, shape (k, 2), are within the limits, shape (k,)."""
-        return np.logical_and(sums[:, 0] <= self._limits[0], sums[:, 1] <= self._limits[1])
+        return np.arange(max(1, self.people))
 
     def seen(self, place: str) -> int:
         """Return rows of the lifetime ledger that were seen of the coordinator at this address."""
@@ -354,15 +574,46 @@ class Record(AbstractContextManager["Record"]):
         LedgerError for a store that is older than the one that was seen, or another, or that lacks a run which is
         charged here; a record opened for `other_database` takes it, and asks for those runs no more.
         """
+        root, incarnation = claim.incarnations[0], claim.incarnations[-1]
         with self._file.errors(), self._file.transaction() as database:
-            keep(database, place, claim, named, other=self._other_database)
-            self._root, self._incarnation = claim.incarnations[0], claim.incarnations[-1]
+            query = "SELECT root, incarnation, rows, head FROM books WHERE root = ? OR place = ? ORDER BY root = ? DESC"
+            found = database.execute(query, (root, place, root)).fetchone()
+            seen = None if found is None else Seen(*found)
+            wrong = None if seen is None else objection(seen, claim, named)
+            lacking = []
+            if seen is not None and seen.incarnation != incarnation:  # otherwise rows and hash say as much
+                charged = "SELECT run FROM runs JOIN shares USING (run) WHERE books = ? AND given AND epsilon < 9e999"
+                lacking = claim.lacks(row[0] for row in database.execute(charged, (root,)).fetchall())
+            if wrong is None and lacking:
+                wrong = (
+                    f"a lifetime ledger without run {printable(lacking[0])!r}, and {len(lacking)} such in all, which "
+                    "was answered here: the operator enters what is missing (quoron ledger charge --spent)"
+                )
+            if seen is not None and wrong is not None and not self._other_database:
+                raise LedgerError(
+                    f"Expected the database of coordinator {place} that this client has seen, incarnation "
+                    f"{seen.incarnation} of {seen.rows} rows, or a newer one, got {wrong}. The coordinator's database "
+                    "is older than what this client saw, or another: its operator puts back the newer one. If there "
+                    "is nothing else, say --accept-other-database: what it has forgotten then counts here alone."
+                )
+            if wrong is not None:
+                database.execute("DELETE FROM books WHERE place = ?", (place,))
+                database.executemany("UPDATE runs SET books = NULL WHERE run = ?", [(run,) for run in lacking])
+            row = (root, place, incarnation, claim.rows, claim.head)
+            if database.execute("SELECT * FROM books WHERE root = ?", (root,)).fetchone() != row:
+                database.execute("INSERT OR REPLACE INTO books VALUES (?, ?, ?, ?, ?)", row)
+            self._root, self._incarnation = root, incarnation
 
-    def leave(self, *, key: str, time: str) -> record_file.Farewell:
+    def leave(self, *, key: str, time: str) -> Farewell:
         """Erase all but that the owner has left and what was spent, in one transaction: nothing is answered any more,
         by whichever process has the file open. Again is the same, as of the first time."""
-        with self._file.errors(), self._file.transaction():
-            return record_file.read(self._database) or record_file.write(self._database, key, time, self.spent)
+        with self._file.errors(), self._file.transaction() as database:
+            if (said := Farewell.read(database)) is None:
+                tables = ("runs", "answers", "books")
+                counts = [database.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in tables]
+                said = Farewell(time, key, *self.spent, *counts)
+                said.write(database)
+            return said
 
     def close(self) -> None:
         """Close the file; nothing is lost without it."""
@@ -381,7 +632,7 @@ class Record(AbstractContextManager["Record"]):
     def charged(self, those: Persons) -> Sums:
         """Return ε and δ charged so far over all runs, of each of these persons, shape (k, 2)."""
         with self._file.errors() as database:
-            return record_file.spent(database, those)
+            return _spent(database, those)
 
     def charges(self, those: Persons) -> list[Charge]:
         """Return every run that was agreed to, from the first, and which of these persons are charged for it."""
@@ -391,8 +642,8 @@ class Record(AbstractContextManager["Record"]):
                 _CHARGES
             ).fetchall():
                 share = Share.of(database, run)
-                charged = record_file.at(share.charged, those) | bool(everybody)
-                answered = record_file.at(share.answered, those)
+                charged = at(share.charged, those) | bool(everybody)
+                answered = at(share.answered, those)
                 said = run, agreed, promise, epsilon, delta, bool(ended), answers, people
                 found.append(Charge(*said, charged, answered))
             return found
@@ -418,8 +669,13 @@ class Record(AbstractContextManager["Record"]):
             if not (found is not None and found[1]) and not self._settled:
                 self._charge(a, everybody, people=len(everybody))
             if not Share.of(database, a.run).charged.any():
-                before = record_file.spent(database, everybody[:1], besides=a.run)
-                return self._beyond_limits(before[0], (a.epsilon, a.delta)) or "nobody has room for it"
+                before = _spent(database, everybody[:1], besides=a.run)[0]
+                for name, had, wanted, limit in zip("εδ", before, (a.epsilon, a.delta), self._limits, strict=True):
+                    if fsum((had, wanted)) > limit:
+                        return (
+                            f"its {name} = {wanted:g} and the {had:g} spent before exceed the lifetime limit {limit:g}"
+                        )
+                return "nobody has room for it"
         if found is not None:
             self._again.add(a.run)
         return None
@@ -427,13 +683,21 @@ class Record(AbstractContextManager["Record"]):
     def _charge(self, agreement: Agreement, those: Persons, *, people: int) -> None:
         """Charge those of them who are not yet, are here and have room."""
         a, database = agreement, self._database
-        new = ~record_file.at(Share.of(database, a.run).charged, those) & record_file.here(database, those)
-        new[new] = self._within(record_file.spent(database, those[new], plus=[(a.epsilon, a.delta)], besides=a.run))
+        new = ~at(Share.of(database, a.run).charged, those) & _here(database, those)
+        sums = _spent(database, those[new], plus=[(a.epsilon, a.delta)], besides=a.run)
+        new[new] = (sums <= self._limits).all(axis=1)
         if new.any():
             time = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S}+00:00"
             row = (a.run, a.terms, a.epsilon, a.delta, a.participations, self._root, time, people, a.promise)
             database.execute(_ENTER, row)
-            record_file.charge(database, a.run, those[new], participations=a.participations)
+            share, size = Share.of(database, a.run), int(those[new].max()) + 1
+            charged, answered, counts = (
+                np.pad(values, (0, max(0, size - len(values))))
+                for values in (share.charged, share.answered, share.counts)
+            )
+            charged[those[new]] = True
+            counts = counts.astype(np.min_scalar_type(a.participations))
+            Share(charged, answered, counts, share.given).write(database, a.run)
 
     def promise(self, run: str) -> str | None:
         """Return what was announced of a run that was agreed to, as `Agreement` has it; None of any other."""
@@ -442,19 +706,13 @@ class Record(AbstractContextManager["Record"]):
             found = database.execute(query, (run,)).fetchone()
             return None if found is None else str(found[0])
 
-    def kept(self, run: str, round: int) -> bytes | None:
-        """Return what was kept of an answer in a round, to any question; None if a later round was answered."""
+    def recall(self, run: str, round: int, digest: bytes | None = None) -> bytes | None:
+        """Return the answer already made to this question, to be sent again, or to any in this round; None once a later
+        round was answered."""
         with self._file.errors() as database:
-            query = "SELECT answer FROM answers WHERE run = ? AND round = ?"
-            found = database.execute(query, (run, round)).fetchone()
-            return None if found is None or self._is_past(run, round) else found[0]
-
-    def recall(self, run: str, round: int, digest: bytes) -> bytes | None:
-        """Return the answer already made to this question, to be sent again; None once a later round was answered."""
-        with self._file.errors() as database:
-            query = "SELECT answer FROM answers WHERE run = ? AND round = ? AND digest = ?"
-            found = database.execute(query, (run, round, digest)).fetchone()
-            return None if found is None or self._is_past(run, round) else found[0]
+            query = "SELECT digest, answer FROM answers WHERE run = ? AND round = ?"
+            kept = database.execute(query, (run, round)).fetchone() or (None, None)
+            return kept[1] if digest in (None, kept[0]) and not self._is_past(run, round) else None
 
     def _is_past(self, run: str, round: int) -> bool:
         """Whether a later round was answered to a coordinator. It commits a round before it asks the next, and a run
@@ -462,7 +720,7 @@ class Record(AbstractContextManager["Record"]):
         later = "SELECT 1 FROM answers WHERE run = ? AND round > ? AND books IS NOT NULL"
         return self._database.execute(later, (run, round)).fetchone() is not None
 
-    def objection(
+    def may_answer(
         self,
         run: str,
         round: int,
@@ -470,81 +728,52 @@ class Record(AbstractContextManager["Record"]):
         *,
         spends: tuple[float, float] = (0.0, 0.0),
         may: May | None = None,
-    ) -> str | None:
-        """Return why none of these persons may give a new answer in this round, or None; by default of the one user.
-        For no persons at all, return why nobody may.
-
-        The answer `spends` (ε, δ) by itself: a local report. `may` says whether the plan has a user in this round who
-        was in some others.
-        """
-        with self._file.errors():
-            return self._judged(run, round, those, spends, may)[1]
-
-    def may_answer(
-        self,
-        run: str,
-        round: int,
-        those: Persons,
-        *,
-        spends: tuple[float, float] = (0.0, 0.0),
-        may: May | None = None,
-        further: bool = False,
-    ) -> Mask:
-        """Which of these persons may give a new answer in this round, shape (k,); `further` to those who have
-        answered in it, and these are others.
-
-        The others are as those who are away: nothing may tell why.
-        """
-        with self._file.errors():
-            return self._judged(run, round, those, spends, may, further=further)[0]
-
-    def _judged(
-        self,
-        run: str,
-        round: int,
-        asked: Persons,
-        spends: tuple[float, float],
-        may_be: May | None = None,
-        *,
         further: bool = False,
     ) -> tuple[Mask, str | None]:
-        """Which of them may answer, and if none of them may, why not the first."""
-        database = self._database
-        nobody = np.zeros(len(asked), bool)
-        query = "SELECT epsilon, delta, participations, ended FROM runs WHERE run = ?"
-        terms = database.execute(query, (run,)).fetchone()
-        if terms is None:
-            return nobody, "the run was not agreed to"
-        *promised, participations, ended = terms
-        if ended:
-            return nobody, "the run has ended"
-        if self._is_past(run, round):
-            return nobody, "a later round was answered: the coordinator's database was put back to before it"
-        answered = database.execute("SELECT persons FROM answers WHERE run = ? AND round = ?", (run, round)).fetchone()
-        if answered is not None and (not further or record_file.are_among(answered[0], asked)):
-            return nobody, "the round was already answered, to another question"
-        if may_be is not None:
-            rounds = database.execute("SELECT round FROM answers WHERE run = ?", (run,)).fetchall()
-            if not may_be([each[0] for each in rounds], round):
-                return nobody, "the plan has no user in this round who was in those that were answered"
-        if not self._named and record_file.are_registered(database):
-            return nobody, "the record is that of a silo's persons, not of one user"
-        share = Share.of(database, run)
-        given = record_file.at(share.counts, asked)
-        # Both sides are for replacing one user. In a run of trust model local the charge is what was announced, which
-        # this enforces. In another one the coordinator keeps the announced promise, and this the person's lifetime
-        # limit: a zero-out promise is charged twice, so reports may come to that.
-        own = record_file.reported(database, run, asked, given, spends)
-        reasons = (
-            (~record_file.here(database, asked), "the person has left, or is none of this silo's"),
-            (~record_file.at(share.charged, asked), "the lifetime limit leaves no room for the run"),
-            (given >= participations, f"all {participations} answers of the run were given"),
-            ((own > promised).any(axis=1), "local reports would spend more than was agreed to"),
-        )
-        may = ~np.logical_or.reduce([each for each, _ in reasons])
-        if may.any() or not len(asked):
-            return may, None
-        return may, next(why for each, why in reasons if each[0])
+        """Return which of these persons may give a new answer in this round, shape (k,), and if none of them may, why
+        not the first; for no persons at all, why nobody may. By default of the one user.
+
+        The answer `spends` (ε, δ) by itself: a local report. `may` says whether the plan has a user in this round who
+        was in some others. With `further` others may have answered in it. A person who may not is as one who is away:
+        nothing may tell why.
+        """
+        with self._file.errors() as database:
+            nobody = np.zeros(len(those), bool)
+            query = "SELECT epsilon, delta, participations, ended FROM runs WHERE run = ?"
+            terms = database.execute(query, (run,)).fetchone()
+            if terms is None:
+                return nobody, "the run was not agreed to"
+            *promised, participations, ended = terms
+            if ended:
+                return nobody, "the run has ended"
+            if self._is_past(run, round):
+                return nobody, "a later round was answered: the coordinator's database was put back to before it"
+            query = "SELECT persons FROM answers WHERE run = ? AND round = ?"
+            answered = database.execute(query, (run, round)).fetchone()
+            if answered is not None and (not further or at(_unpacked(answered[0]), those).any()):
+                return nobody, "the round was already answered, to another question"
+            if may is not None:
+                rounds = database.execute("SELECT round FROM answers WHERE run = ?", (run,)).fetchall()
+                if not may([row[0] for row in rounds], round):
+                    return nobody, "the plan has no user in this round who was in those that were answered"
+            if not self._named and self.people:
+                return nobody, "the record is that of a silo's persons, not of one user"
+            share = Share.of(database, run)
+            given = at(share.counts, those)
+            # Both sides are for replacing one user. In a run of trust model local the charge is what was announced,
+            # which this enforces. In another one the coordinator keeps the announced promise, and this the person's
+            # lifetime limit: a zero-out promise is charged twice, so reports may come to that.
+            own = _reported(database, run, those, bool(given.any()), spends)
+            reasons = (
+                (~_here(database, those), "the person has left, or is none of this silo's"),
+                (~at(share.charged, those), "the lifetime limit leaves no room for the run"),
+                (given >= participations, f"all {participations} answers of the run were given"),
+                ((own > promised).any(axis=1), "local reports would spend more than was agreed to"),
+            )
+            allowed = ~np.logical_or.reduce([may_not for may_not, _ in reasons])
+            if allowed.any() or not len(those):
+                return allowed, None
+            return allowed, next(why for may_not, why in reasons if may_not[0])
 
     def keep(
         self,
@@ -567,17 +796,21 @@ class Record(AbstractContextManager["Record"]):
         with self._file.errors(), self._file.transaction() as database:
             if not further and (before := self.recall(run, round, digest)) is not None:
                 return before
-            if not len(those) or not self._judged(run, round, those, spends, may, further=further)[0].all():
+            allowed, _ = self.may_answer(run, round, those, spends=spends, may=may, further=further)
+            if not len(those) or not allowed.all():
                 return None
             # Last the answer: who sums ε over rounds reads none.
             query = "SELECT persons, epsilon, delta FROM answers WHERE run = ? AND round = ?"
             earlier = database.execute(query, (run, round)).fetchone() if further else None
-            everybody = record_file.mask(those) if earlier is None else record_file.union(earlier[0], those)
+            everybody = those if earlier is None else np.append(np.flatnonzero(_unpacked(earlier[0])), those)
             if earlier is not None:  # one row for all of them: of each as much as of the one who spends most
                 spends = max(spends[0], earlier[1]), max(spends[1], earlier[2])
-            row = (run, round, digest, *spends, self._incarnation, record_file.packed(everybody), answer)
+            row = (run, round, digest, *spends, self._incarnation, _packed(mask(everybody)), answer)
             database.execute("INSERT OR REPLACE INTO answers VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
-            record_file.count(database, run, those)
+            share = Share.of(database, run)
+            share.answered[those] = True
+            share.counts[those] += 1
+            Share(share.charged, share.answered, share.counts, share.given + len(those)).write(database, run)
         return answer
 
     def end(self, run: str, *, begun: bool = True) -> bool:
@@ -590,9 +823,12 @@ class Record(AbstractContextManager["Record"]):
             if not database.execute("SELECT 1 FROM runs WHERE run = ? AND ended = 0", (run,)).fetchone():
                 return False
             with self._file.transaction():
-                free = not begun and not Share.of(database, run).given
+                share = Share.of(database, run)
+                free = not begun and not share.given
                 database.execute("UPDATE runs SET ended = 1, charged = charged AND NOT ? WHERE run = ?", (free, run))
-                record_file.close(database, run, release=free)
+                charged = np.zeros_like(share.charged) if free else share.charged
+                Share(charged, share.answered, share.counts, share.given).write(database, run, open_=False)
+                database.execute("UPDATE answers SET answer = NULL, persons = NULL WHERE run = ?", (run,))
         self._again.discard(run)
         return True
 
@@ -603,12 +839,140 @@ class Record(AbstractContextManager["Record"]):
         Again is the same, as of the first time. LedgerError for a name that this record does not know.
         """
         with self._file.errors(), self._file.transaction() as database:
-            person, time, answers = record_file.depart(database, name, time)
-            ((epsilon, delta),) = record_file.spent(database, np.array([person]))
-        return Departure(person, time, answers, float(epsilon), float(delta))
+            (person,), (left,) = self.known([name])
+            if person < 0:
+                raise LedgerError(
+                    "Expected a person whom this record knows, got another. Check how the name is written."
+                )
+            if left is None:
+                database.execute("UPDATE people SET departed = ? WHERE person = ?", (time, int(person)))
+            kept = database.execute(
+                "SELECT rowid, persons FROM answers WHERE answer IS NOT NULL AND persons IS NOT NULL"
+            )
+            erased = [(row,) for row, persons in kept.fetchall() if at(_unpacked(persons), np.array([person]))[0]]
+            database.executemany("UPDATE answers SET answer = NULL WHERE rowid = ?", erased)
+            ((epsilon, delta),) = _spent(database, np.array([person]))
+        return Departure(int(person), left or time, len(erased), float(epsilon), float(delta))
 
-    def _beyond_limits(self, spent: Sums, cost: Sequence[float]) -> str | None:
-        for name, before, wanted, limit in zip(("ε", "δ"), spent, cost, self._limits, strict=True):
-            if fsum((before, wanted)) > limit:
-                return f"its {name} = {wanted:g} and the {before:g} spent before exceed the lifetime limit {limit:g}"
-        return None
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Share:
+    """Of one run: who is charged, and how many answers each has given, while it is open; all of one length n."""
+
+    charged: Mask
+    answered: Mask  # who has ever
+    counts: NDArray[np.unsignedinteger]
+    given: int  # answers of persons in all, also once the run has ended
+
+    @classmethod
+    def of(cls, database: sqlite3.Connection, run: str) -> "Share":
+        """Of a run; nobody is charged in one without any."""
+        query = "SELECT given, charged, answered, counts FROM shares WHERE run = ?"
+        found = database.execute(query, (run,)).fetchone()
+        if found is None:
+            return cls(np.zeros(0, bool), np.zeros(0, bool), np.zeros(0, np.uint8), 0)
+        given, charged, answered, counts = found
+        often = b"" if counts is None else zlib.decompress(counts[1:])
+        counted = (
+            np.frombuffer(often, f"<u{counts[0]}").copy() if often else np.zeros(len(_unpacked(charged)), np.uint8)
+        )
+        return cls(_unpacked(charged), _unpacked(answered), counted, given)
+
+    def write(self, database: sqlite3.Connection, run: str, *, open_: bool = True) -> None:
+        """Keep it; of a run that is over without how often each has answered."""
+        size = self.counts.itemsize
+        counts = bytes([size]) + zlib.compress(self.counts.astype(f"<u{size}").tobytes(), 1) if open_ else None
+        kept = _packed(self.charged), _packed(self.answered), counts
+        row = (run, self.given, *kept, _mark(*kept))
+        database.execute("INSERT OR REPLACE INTO shares VALUES (?, ?, ?, ?, ?, ?)", row)
+
+
+_PEOPLE = "SELECT digest, person, departed FROM people ORDER BY person"
+
+
+def _digest(salt: bytes, name: str) -> bytes:
+    """Of a person's name, 16 bytes."""
+    return blake2b(name.encode(), digest_size=16, key=salt, person=b"quoron-person").digest()
+
+
+def _here(database: sqlite3.Connection, persons: Persons) -> Mask:
+    """Return which of them have a number and have not left, shape (k,)."""
+    (many,) = database.execute("SELECT count(*) FROM people").fetchone()
+    if not many:
+        return np.equal(persons, 0)
+    gone = [row[0] for row in database.execute("SELECT person FROM people WHERE departed IS NOT NULL")]
+    inside: Mask = (persons >= 0) & (persons < many)
+    return np.logical_and(inside, ~np.isin(persons, gone)) if gone else inside
+
+
+def _spent(
+    database: sqlite3.Connection, persons: Persons, *, plus: Sequence[tuple[float, float]] = (), besides: str = ""
+) -> Sums:
+    """Return ε and δ that each person is charged over all runs but one, and `plus` these, shape (k, 2)."""
+    rows = database.execute(_CHARGED, (besides,)).fetchall()
+    held = np.zeros((len(rows), len(persons)), bool)
+    for kept, (_, _, everybody, charged) in zip(held, rows, strict=True):
+        kept[:] = True if everybody else at(_unpacked(charged), persons)
+    return _summed(held, [row[:2] for row in rows], plus)
+
+
+def _summed(held: Mask, costs: Sequence[tuple[float, float]], plus: Sequence[tuple[float, float]]) -> Sums:
+    """Of each column (R, k) of those `costs` that it has, and `plus` these; alike columns are summed once."""
+    patterns, which = np.unique(np.packbits(held, axis=0).T, axis=0, return_inverse=True)
+    sums = np.empty((len(patterns), 2))
+    for total, pattern in zip(sums, patterns, strict=True):
+        bits = np.unpackbits(pattern, count=len(costs))
+        all_of = [*(cost for cost, bit in zip(costs, bits, strict=True) if bit), *plus]
+        total[:] = fsum(epsilon for epsilon, _ in all_of), fsum(delta for _, delta in all_of)
+    return sums[which.ravel()]
+
+
+def _reported(
+    database: sqlite3.Connection, run: str, persons: Persons, given: bool, spends: tuple[float, float]
+) -> Sums:
+    """Return ε and δ of each person's local reports in a run, with one more that spends so much, shape (k, 2)."""
+    query = "SELECT epsilon, delta, persons FROM answers WHERE run = ? AND (epsilon > 0 OR delta > 0)"
+    rows = database.execute(query, (run,)).fetchall() if given else []
+    held = np.array([at(_unpacked(row[2]), persons) for row in rows], bool).reshape(len(rows), len(persons))
+    return _summed(held, [row[:2] for row in rows], [spends])
+
+
+def mask(persons: Persons) -> Mask:
+    """Return a bit for each person up to the last of these."""
+    bits = np.zeros(int(persons.max(initial=-1)) + 1, bool)
+    bits[persons] = True
+    return bits
+
+
+def _packed(bits: Mask) -> bytes:
+    """A bit each, for the file."""
+    return len(bits).to_bytes(4, "little") + zlib.compress(np.packbits(bits).tobytes(), 1)
+
+
+def _unpacked(kept: bytes) -> Mask:
+    many, bits = int.from_bytes(kept[:4], "little"), np.frombuffer(zlib.decompress(kept[4:]), np.uint8)
+    return np.unpackbits(bits, count=many).astype(bool)
+
+
+def at(values: NDArray[_Number], persons: Persons) -> NDArray[_Number]:
+    """Of these persons; zero beyond the last."""
+    inside = (persons >= 0) & (persons < len(values))
+    found = np.zeros(len(persons), values.dtype)
+    found[inside] = values[persons[inside]]
+    return found
+
+
+def _mark(charged: bytes, answered: bytes, counts: bytes | None) -> bytes:
+    kept = b"".join(len(part).to_bytes(8, "little") + part for part in (charged, answered, counts or b""))
+    return blake2b(kept, digest_size=8, person=b"quoron-share").digest()
+
+
+def welcomed(path: Path) -> bool:
+    """Return whether a record knows a coordinator, or cannot tell; nothing is written."""
+    if not path.exists():
+        return False
+    try:
+        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as database:
+            return bool(database.execute("SELECT count(*) FROM books").fetchone()[0])
+    except sqlite3.Error:
+        return True

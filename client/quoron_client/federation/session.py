@@ -1,6 +1,8 @@
-"""The conversation with a coordinator: enrol, say hello, answer what is asked, and come back after every interruption.
+"""A client and its conversation with a coordinator: enrol, answer what is asked, come back after every interruption.
 
-    await converse(config, Worker(config, record), stop)  # which `client` makes, of files that will do
+    asyncio.run(run_client(ClientConfig(coordinator="localhost:7443", data=Path("mine.csv"), ...)))
+
+Whose data it answers from, and that this is so, is known before it says a word to a coordinator.
 
 | what ends a conversation                                        | then                                            |
 | --------------------------------------------------------------- | ----------------------------------------------- |
@@ -19,25 +21,31 @@ import asyncio
 import logging
 import random
 from collections import deque
-from collections.abc import Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from importlib.metadata import version
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 from google.protobuf.message import DecodeError
 
 from quoron_client.federation.config import ClientConfig
-from quoron_client.federation.record import StoreClaim
+from quoron_client.federation.record import Record, StoreClaim
 from quoron_client.federation.terms import read_promised
 from quoron_client.federation.work import Worker
 from quoron_client.protocol import wire
-from quoron_client.protocol.charges import MOST_TOLD, UNASKED
-from quoron_client.protocol.identity import check_identity, endings
+from quoron_client.protocol.identity import check_identity, endings, warn_of_readers
+from quoron_client.protocol.wire import MOST_TOLD, UNASKED
 from quoron_privacy.errors import IdentityError, QuoronError, RunError, WireError, printable
+from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_protos.v1 import federation_pb2 as federation
 from quoron_protos.v1.federation_pb2_grpc import ClientPlaneStub
+
+if TYPE_CHECKING:
+    from quoron_client.protocol import masked
+else:
+    masked = OnFirstUse("quoron_client.protocol.masked")  # of two servers alone
 
 _LOG = logging.getLogger("quoron.client")
 _Call = grpc.aio.StreamStreamCall[federation.ClientMessage, federation.ServerMessage]
@@ -60,6 +68,39 @@ _OPTIONS = (
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.enable_retries", 0),
 )
+
+
+async def run_client(config: ClientConfig, *, stop: asyncio.Event | None = None) -> None:
+    """Take part in a coordinator's runs until `stop` is set; without it, for ever. With a user column, take part for
+    everybody in the file.
+
+    Raises what `Worker.of` and `take_part` do.
+    """
+    await take_part(config, stop=stop, worker=Worker.of)
+
+
+async def take_part(
+    config: ClientConfig,
+    *,
+    stop: asyncio.Event | None = None,
+    worker: Callable[[ClientConfig, Record], Worker],
+) -> None:
+    """As `run_client`, with what `worker` makes to answer in its name.
+
+    Raises what `worker` and `session.converse` do, IdentityError for files that will not do at the start, LedgerError
+    for a record that cannot be read.
+    """
+    if config.certificate is not None and config.key is not None and config.authority is not None:
+        check_identity(config.certificate, config.key, config.authority)
+    epsilon, delta = config.lifetime_epsilon, config.lifetime_delta
+    choices = {"anew": config.new_record, "other_database": config.other_database}
+    with Record.open(config.record, epsilon=epsilon, delta=delta, **choices) as record:
+        for path in (config.record, config.key):
+            warn_of_readers(path)
+        works = await asyncio.to_thread(worker, config, record)
+        if config.second_server_key is not None and config.certificate is not None:
+            works.pinned = masked.Pinned.read(config.second_server_key, config.certificate)
+        await converse(config, works, asyncio.Event() if stop is None else stop)
 
 
 async def converse(config: ClientConfig, worker: Worker, stop: asyncio.Event) -> None:

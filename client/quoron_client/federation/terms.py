@@ -10,9 +10,8 @@ from quoron_client.data.encoding import Encoding
 from quoron_client.federation.config import PUBLIC_PARTICIPATION, TWO_SERVERS, Limits
 from quoron_client.federation.record import Agreement
 from quoron_client.losses import Loss, make_loss
-from quoron_client.protocol.charges import replace_one
 from quoron_client.protocol.domains import Box, Domain, L2Ball
-from quoron_client.protocol.wire import MAX_DESCRIPTION, MAX_NAME
+from quoron_client.protocol.wire import MAX_DESCRIPTION, MAX_NAME, replace_one
 from quoron_privacy.errors import ConfigError, QuoronError, WireError
 from quoron_protos.v1 import federation_pb2 as federation
 
@@ -117,18 +116,8 @@ class Terms(Promised):
 
 
 T = TypeVar("T", bound=Promised)
-PROMISED = {
-    "algorithm",
-    "statement",
-    "theorem",
-    "epsilon",
-    "delta",
-    "adjacency",
-    "trust_model",
-    "rounds",
-    "simulation",
-    "participation",
-}
+# What the owner's account of a run has of its announcement.
+PROMISED = set(Promised.model_fields) - {"run", "participations", "dimension", "silo_sums", "seconds"}
 
 
 def read_terms(run: str, description: str) -> Terms:

@@ -44,8 +44,7 @@ from quoron_client.data.items import ItemBatch, Items
 from quoron_client.federation import own_table
 from quoron_client.federation.config import PUBLIC_PARTICIPATION, TWO_SERVERS, Owner
 from quoron_client.federation.own_table import OwnItems
-from quoron_client.federation.record import Record
-from quoron_client.federation.record_file import ONE_USER, Mask, Persons, at, mask, welcomed
+from quoron_client.federation.record import ONE_USER, Mask, Persons, Record, at, mask, welcomed
 from quoron_client.federation.terms import Terms, agreement, announced_digest, is_timely, read_terms, refusal
 from quoron_client.protocol import wire
 from quoron_client.protocol.domains import Bounds
@@ -59,11 +58,6 @@ from quoron_client.protocol.questions import (
     Status,
     Task,
 )
-from quoron_client.protocol.silo import (
-    persons_of,
-    reduction_from_wire,
-    sums_to_wire,
-)
 from quoron_client.protocol.smoothing import Convolution
 from quoron_client.protocol.wire import (
     BESIDE,
@@ -75,9 +69,12 @@ from quoron_client.protocol.wire import (
     answer_to_wire,
     body_digest,
     check_own,
+    persons_of,
     question_from_wire,
     question_name,
+    reduction_from_wire,
     rows_to_wire,
+    sums_to_wire,
 )
 from quoron_client.randomisers import LocalRandomness, SeededRandomness, SystemRandomness
 from quoron_privacy.errors import ConfigError, DataError, IdentityError, WireError
@@ -85,7 +82,7 @@ from quoron_privacy.release import Reduction
 from quoron_protos.v1 import federation_pb2 as federation
 
 if TYPE_CHECKING:
-    from quoron_client.federation.masking import Masking, Pinned
+    from quoron_client.protocol.masked import Masking, Pinned
 
 
 _LOG = logging.getLogger("quoron.client")
@@ -369,7 +366,7 @@ class Worker:
         `ready` nothing is computed, and what was not kept by now is zeros."""
         record, asked = self.record, query.asked
         # One user repeats an answer to this very question alone; of a silo's persons others may be asked again.
-        stored = record.kept(*query.name[:2]) if self.is_silo else record.recall(*query.name)
+        stored = record.recall(*query.name[:2]) if self.is_silo else record.recall(*query.name)
         further = stored is not None
         kept = None if stored is None else KeptRows.read(stored)
         if kept is None and further:
@@ -381,7 +378,7 @@ class Worker:
             found.values[same] = kept.answers.values[places[same]]
             found.status[same] = kept.answers.status[places[same]]
             new = places < 0
-        new[new] = record.may_answer(*query.name[:2], asked[new], **query.rules, further=further)
+        new[new] = record.may_answer(*query.name[:2], asked[new], **query.rules, further=further)[0]
         rows = np.flatnonzero(new)
         if len(rows):
             made = self._made(query, rows)
@@ -400,14 +397,14 @@ class Worker:
     def _whole(self, query: "_Query") -> bytes | str:
         """What is sent in place of rows, a masked answer or the sums of the asked persons who are in none that was sent
         in this round; to the same question the same."""
-        stored, record, asked = self.record.kept(*query.name[:2]), self.record, query.asked
+        stored, record, asked = self.record.recall(*query.name[:2]), self.record, query.asked
         kept = KeptSums() if stored is None else KeptSums.read(stored)
         if kept is None:
             return "the round was already answered, in another form"
         if (before := kept.said.get(query.name[2])) is not None:
             return before
         new, further = ~at(kept.persons, asked), stored is not None
-        new[new] = record.may_answer(*query.name[:2], asked[new], **query.rules, further=further)
+        new[new] = record.may_answer(*query.name[:2], asked[new], **query.rules, further=further)[0]
         rows = np.flatnonzero(new)
         if not len(rows) and (why := self._objection(query, further)) is not None:
             return why
@@ -427,7 +424,8 @@ class Worker:
         each of them, in as many bytes."""
         if self.is_silo and further:
             return None
-        return self.record.objection(*query.name[:2], query.asked[:0] if self.is_silo else query.asked, **query.rules)
+        asked = query.asked[:0] if self.is_silo else query.asked
+        return self.record.may_answer(*query.name[:2], asked, **query.rules)[1]
 
     def _made(self, query: "_Query", rows: NDArray[np.intp]) -> Answers:
         """Rows of asked persons who may answer: nothing where none can be computed. A local report shows nothing that

@@ -92,7 +92,7 @@ def _by_record(values: Values, limits: Limits, kept: Record, gradient: Gradient)
     before = kept.recall(run, number, digest)
     if before is not None:
         return record(answer=before)
-    why = kept.objection(run, number)
+    why = kept.may_answer(run, number)[1]
     if why is None:
         answer = answer_to_wire(run, number, digest, *_found(task, gradient, terms))
         sent = kept.keep(run, number, digest, bytes(answer.SerializeToString()))

@@ -34,7 +34,6 @@ from quoron_privacy.errors import ConfigError, IdentityError
 
 _LOG = logging.getLogger("quoron.client")
 T = TypeVar("T")
-_SPKI = Encoding.DER, PublicFormat.SubjectPublicKeyInfo
 SOON = 30.0  # days before its end from which on a certificate is warned of
 
 
@@ -61,8 +60,7 @@ def check_identity(certificate: Path, key: Path, authority: Path) -> None:
 
 def check_pair(certificate: Path, key: Path) -> None:
     """Raise IdentityError unless the key is that of the certificate."""
-    private = _load(key, "a private key without a password", lambda data: load_pem_private_key(data, password=None))
-    if private.public_key().public_bytes(*_SPKI) != load(certificate).public_key().public_bytes(*_SPKI):
+    if _encoded(_private(key).public_key()) != _encoded(load(certificate).public_key()):
         raise IdentityError(f"Expected {str(key)!r} to hold the key of {str(certificate)!r}, got another key.")
 
 
@@ -136,7 +134,7 @@ def _check_dates(path: Path, certificate: x509.Certificate) -> None:
 
 def fingerprint(certificate: x509.Certificate) -> str:
     """Return SHA-256 of the public key: one key, one user, also when its certificate is renewed."""
-    return hashlib.sha256(certificate.public_key().public_bytes(*_SPKI)).hexdigest()
+    return _fingerprint(_encoded(certificate.public_key()))
 
 
 def load(path: Path) -> x509.Certificate:
@@ -222,12 +220,7 @@ def _text(data: bytes) -> str:
 
 
 def _private(path: Path) -> Any:
-    try:
-        return load_pem_private_key(path.read_bytes(), password=None)
-    except OSError as error:
-        raise IdentityError(f"Expected a private key in {path}, cannot read it: {error.strerror}.") from None
-    except (ValueError, TypeError, UnsupportedAlgorithm):  # TypeError: a key with a password
-        raise IdentityError(f"Expected a private key without a password in {path}, got something else.") from None
+    return _load(path, "a private key without a password", lambda data: load_pem_private_key(data, password=None))
 
 
 def _signed(key: Any, said: bytes) -> bytes:

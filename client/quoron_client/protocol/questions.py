@@ -75,17 +75,17 @@ class Task(ABC):
         """d: the numbers of the model that it is about."""
 
     @property
-    @abstractmethod
     def gradients_per_user(self) -> int:
-        """User-average gradients each asked user computes."""
+        """User-average gradients each asked user computes: one, or what takes as long."""
+        return 1
 
     def planned_gradients(self, items: int) -> int:
         """Return item gradients of a user with so many items, as planned."""
         return self.gradients_per_user * items
 
-    @abstractmethod
     def answer_shape(self, dimension: int) -> tuple[int, ...]:
-        """Of one user's answer."""
+        """Return the shape of one user's answer for a model of `dimension` numbers: that of the model."""
+        return (dimension,)
 
     @property
     def numbers_down(self) -> int:
@@ -202,8 +202,20 @@ def summed(answers: Answers | Sums, reduction: Reduction) -> Sums:
     return reduction.of(answers.values, answers.answered) if isinstance(answers, Answers) else answers
 
 
+class _AtPoints(Task):
+    """A task at points of the model, rows (p, d)."""
+
+    __slots__ = ()
+    points: Matrix
+
+    @property
+    def model_size(self) -> int:
+        """d."""
+        return int(self.points.shape[1])
+
+
 @dataclass(frozen=True, slots=True, eq=False)
-class AverageGradient(Task):
+class AverageGradient(_AtPoints):
     """w_u · (Σ_k weights[k] · ∇F_u(points[k]) - centre), with F_u the average loss of user u's m_u items.
 
     One point with weight 1 is the plain gradient; two weighted points are a recursive gradient, computed in one pass
@@ -227,18 +239,9 @@ class AverageGradient(Task):
             raise WireError(f"Expected one or two points, got {len(self.points)}.")
 
     @property
-    def model_size(self) -> int:
-        """d."""
-        return int(self.points.shape[1])
-
-    @property
     def gradients_per_user(self) -> int:
         """User-average gradients each asked user computes."""
         return len(self.weights)
-
-    def answer_shape(self, dimension: int) -> tuple[int, ...]:
-        """Of one user's answer."""
-        return (dimension,)
 
     def honest(self, bounds: Bounds) -> float:
         """Return the weighted bound of the gradients, and the centre."""
@@ -264,11 +267,6 @@ class LocalSGD(Task):
     def model_size(self) -> int:
         """d."""
         return int(self.starts.shape[1])
-
-    @property
-    def gradients_per_user(self) -> int:
-        """A pass costs as many item gradients as one average gradient."""
-        return 1
 
     def answer_shape(self, dimension: int) -> tuple[int, ...]:
         """Final iterate and mean iterate."""
@@ -313,7 +311,7 @@ class SecondMoment(Task):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class PlacedGradient(Task):
+class PlacedGradient(_AtPoints):
     """(1/divisor) Σ_p clip(∇f(x; z_p)) over the places p of a user that row i of `places` names; x the one point.
 
     Places are numbers, 0, 1, ..., of a user's items in their stored order. A place without an item, and -1, adds zero:
@@ -335,24 +333,10 @@ class PlacedGradient(Task):
         if np.any((named[:, 1:] == named[:, :-1]) & (named[:, 1:] >= 0)):
             raise WireError("Expected each place once, got one twice.")
 
-    @property
-    def model_size(self) -> int:
-        """d."""
-        return int(self.points.shape[1])
-
-    @property
-    def gradients_per_user(self) -> int:
-        """At most one of all its items."""
-        return 1
-
     def planned_gradients(self, items: int) -> int:
         """Return the items that are expected, whatever the user has."""
         del items
         return self.expected
-
-    def answer_shape(self, dimension: int) -> tuple[int, ...]:
-        """Of one user's answer."""
-        return (dimension,)
 
     def honest(self, bounds: Bounds) -> float:
         """Return a bound on that many gradients."""
@@ -385,11 +369,6 @@ class MomentAndGradient(Task):
         """The second part."""
         return AverageGradient(self.point[None, :], (1.0,), centre=self.centre)
 
-    @property
-    def gradients_per_user(self) -> int:
-        """One."""
-        return 1
-
     def answer_shape(self, dimension: int) -> tuple[int, ...]:
         """Of one user's answer."""
         return (self.moment.answer_shape(dimension)[0] + len(self.point),)
@@ -400,7 +379,7 @@ class MomentAndGradient(Task):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class AverageLoss(Task):
+class AverageLoss(_AtPoints):
     """F_u(points[k]) for each of p points, ridge included, F_u the average of user u's items: an answer of (p,)."""
 
     points: Matrix
@@ -409,11 +388,6 @@ class AverageLoss(Task):
         """See Task."""
         if len(self.points) > MAX_POINTS:
             raise WireError(f"Expected at most {MAX_POINTS} points, got {len(self.points)}.")
-
-    @property
-    def model_size(self) -> int:
-        """d."""
-        return int(self.points.shape[1])
 
     @property
     def gradients_per_user(self) -> int:
@@ -505,10 +479,6 @@ class VectorReport(LocalReport):
     def check(self) -> None:
         """See Task."""
         probability(delta=self.delta)
-
-    def answer_shape(self, dimension: int) -> tuple[int, ...]:
-        """Return a vector."""
-        return (dimension,)
 
     def honest(self, bounds: Bounds) -> float:
         """Return the centre, and noise, which is below 10⁴ radii."""

@@ -27,6 +27,14 @@ What fits into one message is one, as ever.
 | another message before the last part, a part after none | WireError                                              |
 | a question of another digest; bytes of more than the end | WireError                                             |
 | the end of what is not wanted (any more)                | dropped as it comes                                    |
+
+A silo is one client that holds the rows of several persons, each a user of the federation. It has one question for all
+its asked persons, and one answer: a row and a status for each of them, or sums of their rows on the integer grid of the
+run's plan. Persons are named by bits in the order of their numbers: nobody twice, nobody of another silo, and equally
+many bytes for all choices of persons.
+
+    >>> bits_of(np.array([0, 2, 9]), people=12).hex(), persons_of(bytes([5, 2]), people=12).tolist()
+    ('0502', [0, 2, 9])
 """
 
 from collections.abc import Callable, Iterator
@@ -34,7 +42,7 @@ from copy import deepcopy
 from dataclasses import fields, is_dataclass
 from functools import cache, partial
 from hashlib import blake2b
-from math import inf, isfinite, prod
+from math import exp, inf, isfinite, prod
 from types import NoneType, UnionType
 from typing import Annotated, Any, Generic, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -44,6 +52,7 @@ from numpy.typing import NDArray
 
 from quoron_client.protocol.domains import Box, L2Ball
 from quoron_client.protocol.questions import (
+    REJECTED,
     Answers,
     AverageGradient,
     AverageLoss,
@@ -59,6 +68,19 @@ from quoron_client.protocol.questions import (
 )
 from quoron_client.protocol.smoothing import Convolution, Moreau
 from quoron_privacy.errors import QuoronError, WireError
+from quoron_privacy.means import silo_sums
+from quoron_privacy.means.clipping import ChangeSum, ClippedSum
+from quoron_privacy.means.free_presence import (
+    ColumnSum,
+    Contrasts,
+    ContrastSum,
+    LengthSum,
+    ShapedMomentSum,
+    VectorLengthSum,
+)
+from quoron_privacy.means.moment import MomentSum
+from quoron_privacy.means.norm_counts import NormCountSum
+from quoron_privacy.release import Reduction, Sums
 from quoron_protos.v1 import federation_pb2 as federation
 from quoron_protos.v1 import values_pb2 as values
 
@@ -77,11 +99,6 @@ T = TypeVar("T")
 Sizes = dict[str, int]  # of axes, by their letters
 
 
-def fits_one_message(length: int) -> bool:
-    """Return whether a question or an answer of so many bytes is one message."""
-    return length <= MOST
-
-
 def follows(end: bytes) -> federation.Follows:
     """Return what stands in place of a question's end."""
     return federation.Follows(length=len(end), digest=blake2b(end, digest_size=_DIGEST).digest())
@@ -95,7 +112,7 @@ def parts(end: bytes) -> Iterator[federation.Part]:
 
 def said(answer: federation.Answer | federation.MaskedAnswer) -> Iterator[federation.ClientMessage]:
     """Yield an answer, and where it is too long for one message its values after it."""
-    if fits_one_message(answer.ByteSize()):
+    if answer.ByteSize() <= MOST:
         yield _told(answer)
         return
     head, end = type(answer)(), deepcopy(answer)
@@ -206,6 +223,8 @@ MOST_VECTORS = 4  # in a question to one user
 MAX_NUMBERS = MAX_MESSAGE // 8 - 1024  # of one array, so that what surrounds it fits as well
 DIGEST_SIZE = 16  # bytes
 MOST_RUNS = 64  # that a coordinator carries out at the same time
+MOST_TOLD = 500  # runs, the latest, that a coordinator reports to a client that enrols
+UNASKED = "unasked"  # how a run has ended that had not begun: nobody was asked in it, and nobody is charged for it
 MAX_NAME = 200  # characters of a run's name
 KEEPALIVE_SECONDS = 30  # between a client's pings; a server must allow them this often, also without data
 # A peer that does not answer a ping is gone. gRPC waits a minute by default; a slow link needs some seconds.
@@ -243,7 +262,7 @@ class Body(NamedTuple):
         write(task, getattr(asked, task_name(task)))
         data = asked.SerializeToString(deterministic=True)
         end = follows(data)
-        return cls(data, end.digest, None if fits_one_message(len(data) + BESIDE) else end)
+        return cls(data, end.digest, None if len(data) + BESIDE <= MOST else end)
 
 
 def question_to_wire(
@@ -348,12 +367,7 @@ def rows_from_wire(message: federation.Answer, shape: tuple[int, ...], asked: in
     statuses = np.frombuffer(message.statuses if asked > 1 else b"\0", np.uint8)
     if found is None or len(statuses) != asked:
         return _nothing(shape, asked, Status.REJECTED)
-    if np.count_nonzero(np.isfinite(found)) == found.size and not statuses.any():  # several times as fast as `all`
-        return Answers(found, statuses)
-    rows, status = found.reshape(asked, prod(shape)).copy(), np.minimum(statuses, np.uint8(Status.REJECTED))
-    status[(status == Status.ANSWERED) & ~np.isfinite(rows).all(axis=1)] = Status.REJECTED
-    rows[status != Status.ANSWERED] = 0.0
-    return Answers(rows.reshape(asked, *shape), status)
+    return Answers.checked(found, np.minimum(statuses, REJECTED), largest=np.finfo(np.float64).max)
 
 
 def _nothing(shape: tuple[int, ...], asked: int, status: Status) -> Answers:
@@ -593,3 +607,103 @@ TASKS: dict[str, type[Task]] = {  # by their names on the wire
     "vector_report": VectorReport,
 }
 _NAMES = {kind: name for name, kind in TASKS.items()}
+
+
+def run_mark(run: str) -> int:
+    """Return 64 bits by which a run is known to those parties alone that know its name."""
+    return int.from_bytes(blake2b(run.encode(), digest_size=8, person=b"quoron-run").digest(), "little")
+
+
+def replace_one(epsilon: float, delta: float, *, adjacency: str, trust_model: str) -> tuple[float, float]:
+    """Replace-one (ε, δ) of a promise, so that those of all runs add up (docs/privacy/lifetime.md, 4).
+
+    Local reports are replace-one by themselves, and a client's record holds them to what was announced.
+
+    >>> replace_one(1.0, 0.0, adjacency="zero-out", trust_model="central-broadcast")
+    (2.0, 0.0)
+    """
+    if adjacency != "zero-out" or trust_model == "local":
+        return epsilon, delta
+    return 2 * epsilon, min(1.0, (1 + exp(min(epsilon, 700.0))) * delta)
+
+
+Persons = NDArray[np.int64]
+
+
+def bits_of(persons: Persons, *, people: int) -> bytes:
+    """Persons of a silo of so many, in order, as bits."""
+    asked = np.zeros(people, np.bool_)
+    asked[persons] = True
+    return np.packbits(asked, bitorder="little").tobytes()
+
+
+def persons_of(bits: bytes, *, people: int) -> Persons:
+    """Return who is asked, in order. WireError unless it is somebody, and all of this silo."""
+    if len(bits) != -(-people // 8):
+        raise WireError(f"Expected persons of a silo of {people:,} in {-(-people // 8):,} bytes, got {len(bits):,}.")
+    found = np.flatnonzero(np.unpackbits(np.frombuffer(bits, np.uint8), bitorder="little"))
+    if not len(found) or found[-1] >= people:
+        raise WireError(f"Expected persons below {people:,}, got none or others.")
+    return found.astype(np.int64)
+
+
+def reduction_to_wire(reduction: Reduction | None) -> federation.Reduction | None:
+    """Return the reduction by which a silo makes sums; None where it answers with rows."""
+    rows = reduction.own if isinstance(reduction, ChangeSum | ContrastSum) else reduction
+    name = "changes" if isinstance(reduction, ChangeSum) else _SUM_NAMES.get(type(rows))
+    if name is None:
+        return None
+    message = federation.Reduction()
+    write(rows, getattr(message, name))
+    if isinstance(reduction, ContrastSum):
+        message.classes = reduction.contrasts.outputs
+    return message
+
+
+def reduction_from_wire(message: federation.Reduction) -> Reduction:
+    """WireError for one that this silo does not know, or that cannot be."""
+    name = message.WhichOneof("kind")
+    if name is None:
+        raise WireError("Expected sums that this client knows, got others. Update the client.")
+    own: Reduction = read(_SUMS[name], getattr(message, name))
+    if name == "changes" and isinstance(own, ClippedSum):
+        own = ChangeSum(own)
+    if not message.HasField("classes"):
+        return own
+    if not isinstance(own, NormCountSum | VectorLengthSum) or own.transform is None or message.classes < 2:
+        raise WireError("Expected sums of contrasts of gradients of two classes or more, got others.")
+    return ContrastSum(Contrasts(len(own.transform), message.classes), own)
+
+
+def sums_to_wire(run: str, round: int, digest: bytes, sums: Sums) -> federation.Answer:
+    """Return the sums of a silo's asked persons."""
+    answer = federation.Answer(run=run, round=round, digest=digest)
+    write(sums, answer.sums)
+    return answer
+
+
+def sums_from_wire(message: federation.Answer, length: int, asked: int, reduction: Reduction) -> Sums | None:
+    """Return sums of `length` integers and at most so many persons, as sent; None for what is none. Never raises.
+
+    Nor is what no rows of so many persons, reduced so, could add up to.
+    """
+    if not message.HasField("sums") or int(message.status) != Status.ANSWERED:
+        return None
+    try:
+        sums = read(Sums, message.sums)
+    except WireError:
+        return None
+    return None if silo_sums.objection(sums, reduction, persons=asked, length=length) else sums
+
+
+_SUMS: dict[str, Any] = {  # by their names in a message
+    "clipped": ClippedSum,
+    "moment": MomentSum,
+    "norm_counts": NormCountSum,
+    "lengths": LengthSum,
+    "vector_lengths": VectorLengthSum,
+    "columns": ColumnSum,
+    "shaped_moment": ShapedMomentSum,
+}
+_SUM_NAMES = {kind: name for name, kind in _SUMS.items()}
+_SUMS["changes"] = ClippedSum  # of the changes

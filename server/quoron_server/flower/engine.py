@@ -30,7 +30,7 @@ from flwr.serverapp import Grid
 from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
-from quoron_client.protocol import silo, wire
+from quoron_client.protocol import wire
 from quoron_client.protocol.flower_records import (
     ANNOUNCED,
     Values,
@@ -273,7 +273,7 @@ class Users:
             if user in there and user in self.agreed:
                 rows = asked_of_each[user]
                 if user in self.silos:
-                    persons = silo.bits_of(users[rows] - user, people=self.silos[user])
+                    persons = wire.bits_of(users[rows] - user, people=self.silos[user])
                     body = wire.Body.of(task.part(rows), persons)
                 else:
                     body = shared or wire.Body.of(task.part(rows))

@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from quoron_client.protocol import wire
-from quoron_client.protocol.charges import MOST_PEOPLE
+from quoron_client.protocol import MOST_PEOPLE, wire
 from quoron_privacy.errors import ConfigError
 from quoron_protos.v1 import federation_pb2, federation_pb2_grpc
 from quoron_server.rounds import Evaluate

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from grpc import StatusCode
 
-from quoron_client.protocol import charges, wire
+from quoron_client.protocol import wire
 from quoron_privacy.errors import (
     BelowMinCohort,
     BudgetExceeded,
@@ -211,7 +211,7 @@ class Manager:
         """Name, ε and δ of the runs that a user's client has agreed to, from the latest."""
         for engine in [run.engine for run in self._active.values() if run.engine is not None]:
             await self._stored(engine.note_of, user)
-        return await self._stored(self._registry.agreed, user, charges.MOST_TOLD)
+        return await self._stored(self._registry.agreed, user, wire.MOST_TOLD)
 
     async def user(self, identity: str) -> int | None:
         """The user of an identity; None if it is not enrolled."""
@@ -386,7 +386,7 @@ class Manager:
             return
         self._active.pop(run.name, None)
         await self._close_helped()
-        self.sessions.close(run.name, how if run.begun else charges.UNASKED)
+        self.sessions.close(run.name, how if run.begun else wire.UNASKED)
         run.tell()
         told = error if how in ("failed", "below-min-cohort") else None
         run.feed.add({"kind": "ended", "how": how, "error": told})
@@ -458,7 +458,7 @@ class Manager:
 
     def _note_agreed(self, run: Running, users: set[int]) -> None:
         p = run.plan.guarantee
-        epsilon, delta = charges.replace_one(p.epsilon, p.delta, adjacency=p.adjacency, trust_model=p.trust_model)
+        epsilon, delta = wire.replace_one(p.epsilon, p.delta, adjacency=p.adjacency, trust_model=p.trust_model)
         self._registry.note_agreed(run.name, sorted(users), epsilon=epsilon, delta=delta)
 
     def _begin(self, run: Running) -> list[dict[str, Any]]:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron_client.protocol.charges import MOST_TOLD, run_mark
+from quoron_client.protocol.wire import MOST_TOLD, run_mark
 from quoron_privacy.errors import ConfigError, LedgerError, LedgerUnavailable, QuoronError, RunError
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_server.federation import RunStore

@@ -35,10 +35,9 @@ from quoron_server.silos import by_client, homes
 from quoron_server.traffic import GRPC, fits, free_disk, room_for, spill_folder
 
 if TYPE_CHECKING:
-    from quoron_client.protocol import masked, silo
+    from quoron_client.protocol import masked
 else:
     masked = OnFirstUse("quoron_client.protocol.masked")  # of two servers alone
-    silo = OnFirstUse("quoron_client.protocol.silo")  # where one client answers for several users
 
 _AT_ONCE = 1 << 20  # bytes of questions that are made between two looks at what has come in
 _READY = 256 << 20  # bytes of them that are made before the first of them leaves
@@ -88,8 +87,8 @@ class Cohort:
         users = members[question.cohort]
         rows, persons = by_client(users, silos), {}
         for client in rows.keys() & silos.keys():
-            persons[client] = silo.bits_of(users[rows[client]] - client, people=silos[client])
-        return cls(question, rows, persons, silo.reduction_to_wire(question.reduction) if sums else None, row)
+            persons[client] = wire.bits_of(users[rows[client]] - client, people=silos[client])
+        return cls(question, rows, persons, wire.reduction_to_wire(question.reduction) if sums else None, row)
 
     @property
     def apart(self) -> Rows | None:
@@ -410,7 +409,7 @@ class Sessions:
         if cohort.row is not None:
             return True  # nobody may see an answer of this run
         if cohort.sums is not None and user in cohort.persons and current.question.reduction is not None:
-            sums = silo.sums_from_wire(message, current.length, len(rows), current.question.reduction)
+            sums = wire.sums_from_wire(message, current.length, len(rows), current.question.reduction)
             if sums is not None:
                 current.sums[user] = sums
             return True

@@ -150,15 +150,15 @@ def leave(
     ] = False,
 ) -> None:
     """Leave a federation: the client never answers again, and what it kept is erased, except that it has left."""
-    from quoron_client.federation import leaving
+    from quoron_client.federation import account
 
     own = {} if certs is None else {"certificate": certs / CERTIFICATE, "key": certs / KEY}
     if not yes:
         print("This would erase, irrevocably (--yes does it):")
-        for what in leaving.would_erase(state, **own):
+        for what in account.would_erase(state, **own):
             print(f"  {what}")
         return
-    done = leaving.leave(state, **own)
+    done = account.leave(state, **own)
     give_receipt(done.as_json(), done.words(), receipt)
 
 

@@ -124,7 +124,7 @@ def begin(log: str, *, serves: bool = False) -> None:
 
     GRPC_VERBOSITY=INFO shows them. ConfigError for a `log` that is no LEVEL[,json].
     """
-    from quoron_client.federation import log_limit
+    from quoron.federation import log_limit
 
     level, comma, form = log.partition(",")
     if level not in LEVELS or form != ("json" if comma else ""):

@@ -4,11 +4,13 @@ Every reader of rows reads the user column with them, and compares it with the i
 other users than the index says end the operation that reads them.
 """
 
+from collections import deque
 from collections.abc import Generator, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -16,10 +18,10 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from quoron.data.index import Index, Names, column, opened
+from quoron.data.user_rows import before
 from quoron_client.data import columns
 from quoron_client.data.encoding import Encoding
-from quoron_client.data.files import Piece, ahead
-from quoron_client.data.users import before
+from quoron_client.data.files import Piece
 from quoron_privacy.errors import DataError
 
 Owners = NDArray[np.int64]
@@ -204,3 +206,19 @@ class _Cut:
                 table, self._left = table.slice(0, rows), table.slice(rows)
             rows -= table.num_rows
             yield table
+
+
+T = TypeVar("T")
+AHEAD = 2  # steps
+
+
+def ahead(source: Iterator[T]) -> Generator[T]:
+    """Yield the same things, made by another thread a few steps ahead; its error comes where it arose."""
+    maker, end = ThreadPoolExecutor(1, thread_name_prefix="quoron-ahead"), object()
+    try:
+        made: deque[Future[Any]] = deque(maker.submit(next, source, end) for _ in range(AHEAD))
+        while (each := made.popleft().result()) is not end:
+            made.append(maker.submit(next, source, end))
+            yield each
+    finally:
+        maker.shutdown(cancel_futures=True)

@@ -30,6 +30,7 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
+from quoron.data.user_rows import group
 from quoron.data.users import (
     ALL_HONEST,
     Beside,
@@ -47,25 +48,9 @@ from quoron.data.users import (
 )
 from quoron_client.compute.enforcement import bounded
 from quoron_client.data import fused, tables
-from quoron_client.data.encoding import (
-    Balanced,
-    Categorical,
-    Classes,
-    DateNumber,
-    DatePart,
-    Encoding,
-    Feature,
-    Hashed,
-    Label,
-    Numeric,
-    Owners,
-    Range,
-    Signs,
-    Weight,
-    read_label,
-)
+from quoron_client.data.encoding import Balanced, Classes, Encoding, Label, Owners, Range, Signs, Weight, read_label
+from quoron_client.data.features import Categorical, DateNumber, DatePart, Feature, Hashed, Numeric
 from quoron_client.data.items import ItemBatch, ItemView
-from quoron_client.data.users import group
 from quoron_client.losses import Absolute, Classification, Hinge, Huber, Linear, Logistic, Loss, SmoothedHinge, Softmax
 from quoron_client.protocol.domains import Domain, L2Ball, free_ball, on_boundary
 from quoron_client.protocol.questions import Matrix

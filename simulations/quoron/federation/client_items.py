@@ -19,6 +19,7 @@ from quoron.config import (
 )
 from quoron.data import Population
 from quoron.data.table import trained
+from quoron.data.user_rows import group
 from quoron.federation.folder import ITEMS, ORDER, RUN, SOURCE, Folder
 from quoron.paths import dataset, table_file
 from quoron.run_folder import FRAME
@@ -26,7 +27,6 @@ from quoron.simulation.problem import LABEL, encoding_of, loss_of, setup, with_c
 from quoron.simulation.sources import resolve
 from quoron_client.data import fused, tables
 from quoron_client.data.items import ItemBatch
-from quoron_client.data.users import group
 from quoron_client.durable import PRIVATE, replace_whole
 from quoron_privacy.errors import ConfigError
 from quoron_server.plan import EVERYONE

@@ -31,10 +31,10 @@ from quoron.simulation.problem import Setup
 from quoron_client.compute.draws import user_keys
 from quoron_client.compute.enforcement import bounded
 from quoron_client.compute.work import answer, local_report
-from quoron_client.federation.client import run_client, take_part
 from quoron_client.federation.config import PUBLIC_PARTICIPATION, TRUST_MODELS, TWO_SERVERS, ClientConfig
 from quoron_client.federation.own_table import OwnItems
 from quoron_client.federation.record import Record
+from quoron_client.federation.session import run_client, take_part
 from quoron_client.federation.terms import Terms
 from quoron_client.federation.work import Worker
 from quoron_client.protocol.questions import Answers, LocalReport, Status, Task, summed

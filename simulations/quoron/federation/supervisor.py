@@ -23,9 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from quoron.engine.processes import Lines, die_with, fork, send
-from quoron.federation import programs
+from quoron.federation import log_limit, programs
 from quoron.federation.folder import ORDER, RUNNING, Folder, Order
-from quoron_client.federation import log_limit
 from quoron_server.service.program import allow_many_files
 
 AGAIN, QUICK, TRIES = 0.2, 2.0, 5  # seconds before a restart; shorter lives than this fail, after so many tries

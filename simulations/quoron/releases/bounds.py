@@ -31,6 +31,7 @@ import pyarrow as pa
 from quoron import results, toml_text
 from quoron.arguments import DELTA, entry_point, shortened
 from quoron.data.columns import integers
+from quoron.data.user_rows import UserReading, group, most_rows, only_first
 from quoron.releases.once import Planned, release_once, slots_of
 from quoron.simulation import wildcards
 from quoron.training import column_bounds
@@ -38,7 +39,6 @@ from quoron.training.column_bounds import Want
 from quoron_client.data import columns, tables
 from quoron_client.data.features import DateNumber
 from quoron_client.data.formats import Dialect
-from quoron_client.data.users import Reading, group, most_rows, only_first
 from quoron_privacy.counts.data_quality import looked_at
 from quoron_privacy.counts.private_bounds import EstimatedBounds, edge
 from quoron_privacy.errors import CONTROL, ConfigError, DataError, Infeasible
@@ -196,7 +196,7 @@ def read(
     Of a user as many count as of one item that is declared: `most_rows`. Nobody may be there where it may be `empty`.
     """
     most = most_rows(1, len(names), weighted=False)
-    table = tables.read(source, [*dict.fromkeys([user, *names])], Reading(most, user), empty=empty)
+    table = tables.read(source, [*dict.fromkeys([user, *names])], UserReading(most, user), empty=empty)
     for name in names:
         if name in dates:
             DateNumber(name, "year", 0, 1).check(table)

@@ -18,6 +18,7 @@ import numpy as np
 
 from quoron.arguments import DELTA, entry_point
 from quoron.data.rows import Rows
+from quoron.data.user_rows import most_rows
 from quoron.data.users import Declared, PublicKnowledge
 from quoron.evaluation import figures, measuring
 from quoron.evaluation.evaluation import Evaluation
@@ -31,7 +32,6 @@ from quoron.training.table import gather
 from quoron_client.data import tables
 from quoron_client.data.encoding import Encoding, outcomes
 from quoron_client.data.items import ItemBatch
-from quoron_client.data.users import most_rows
 from quoron_client.protocol.domains import L2Ball
 from quoron_privacy.counts.held_out import HeldOut
 from quoron_privacy.errors import ConfigError

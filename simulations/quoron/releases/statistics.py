@@ -38,6 +38,7 @@ from numpy.typing import NDArray
 
 from quoron import results
 from quoron.arguments import DELTA, entry_point, shortened
+from quoron.data.row_kinds import is_day
 from quoron.releases import statistics as calendar
 from quoron.releases.bounds import read
 from quoron.releases.once import Planned, check_declared_users, release_once, slots_of, verify_gaussian
@@ -46,7 +47,6 @@ from quoron.training import column_bounds
 from quoron.training.column_bounds import Want
 from quoron_client.data import columns, tables
 from quoron_client.data.features import DateNumber
-from quoron_client.data.row_kinds import is_day
 from quoron_privacy.accounts import gdp
 from quoron_privacy.counts import private_bounds, spread
 from quoron_privacy.counts.private_bounds import KINDS, NUMBER, EstimatedBounds

@@ -12,25 +12,14 @@ from numpy.typing import NDArray
 from quoron import config as configs
 from quoron.config import Config, Dates, DomainSection, LossSection, Simulated
 from quoron.data import Outliers, Population, Synthetic
+from quoron.data.declared_types import check_types, types_of
 from quoron.data.users import Declared, Known
 from quoron.engine.inline import InlineEngine
 from quoron.paths import dataset, table_file
 from quoron.run_folder import FRAME
 from quoron.simulation import wildcards
-from quoron_client.data.encoding import (
-    AnyLabel,
-    Balanced,
-    Categorical,
-    ClassWeights,
-    Encoding,
-    Numeric,
-    Range,
-    Signs,
-    Weight,
-    check_types,
-    types_of,
-)
-from quoron_client.data.features import DateNumber, DatePart, Hashed, day_number
+from quoron_client.data.encoding import AnyLabel, Balanced, ClassWeights, Encoding, Range, Signs, Weight
+from quoron_client.data.features import Categorical, DateNumber, DatePart, Hashed, Numeric, day_number
 from quoron_client.losses import (
     Classification,
     LeastSquares,
@@ -274,8 +263,8 @@ def with_columns(config: Config, base: Path, frame: Any = None, *, users: int | 
     if not isinstance(table, configs.TableSection) or table.model is None or configs.is_wanted(config):
         return config
     if users is None and config.privacy.adjacency == "replace-one":
+        from quoron.data.user_rows import group
         from quoron_client.data import tables
-        from quoron_client.data.users import group
 
         source = (dataset(table.path, base) or table_file(table.path, base)) if frame is None else frame
         users = group(tables.read(source, [table.user], dialect=table.dialect), table.user, without_rows=True)[0]

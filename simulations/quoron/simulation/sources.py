@@ -9,10 +9,10 @@ from quoron import toml_text
 from quoron.arguments import Setting, layers_of, one_value, overlay, plain, sections, shortened
 from quoron.config import Config, TableSection
 from quoron.data.columns import written_out
+from quoron.data.declared_types import check_types, types_of
 from quoron.presets import preset, presets
 from quoron.run_folder import FRAME
 from quoron.simulation.problem import encoding_of, loss_of, with_columns
-from quoron_client.data.encoding import check_types, types_of
 from quoron_client.data.formats import SAID, format_of, is_table
 from quoron_privacy.errors import ConfigError, DataError
 

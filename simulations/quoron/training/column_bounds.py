@@ -15,10 +15,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from quoron_client.data import columns, row_kinds
+from quoron.data import row_kinds
+from quoron.data.user_rows import first_rows, most_rows
+from quoron_client.data import columns
 from quoron_client.data.features import DateNumber
 from quoron_client.data.tables import Opened
-from quoron_client.data.users import first_rows, most_rows
 from quoron_privacy.counts.data_quality import looked_at
 from quoron_privacy.counts.private_bounds import (
     KINDS,

@@ -27,7 +27,7 @@ from quoron import config as configs
 from quoron import toml_text
 from quoron.config import ALL, Config, TableSection, estimated_columns
 from quoron.data import columns as table_columns
-from quoron.data import index
+from quoron.data import index, row_kinds
 from quoron.data.users import Declared, PublicKnowledge
 from quoron.evaluation.scores import trained_users
 from quoron.paths import dataset, table_file
@@ -42,7 +42,7 @@ from quoron.training.memory import ELSEWHERE, ONCE, UNCHARGED, memory_for
 from quoron.training.result import EstimatedBound
 from quoron.training.start import Identity
 from quoron.training.table import check_section, slots
-from quoron_client.data import columns, row_kinds, tables
+from quoron_client.data import columns, tables
 from quoron_client.data.encoding import Encoding, Signs
 from quoron_client.data.features import is_span
 from quoron_client.data.features import named as spans_named

@@ -21,7 +21,10 @@ from numpy.typing import NDArray
 
 from quoron import config as configs
 from quoron.config import Config
+from quoron.data.declared_types import check_types, typed, types_of
+from quoron.data.rows import ahead
 from quoron.data.table import TableUsers
+from quoron.data.user_rows import most_rows
 from quoron.data.users import Declared, PublicKnowledge
 from quoron.engine.choice import INLINE, Inline, Ray
 from quoron.engine.sharded import KeyedRandomness, Settings, ShardedEngine
@@ -32,12 +35,10 @@ from quoron.simulation.wildcards import unread
 from quoron.training.memory import BESIDE, ELSEWHERE, ONCE, UNCHARGED, make_sure_of_items, memory_for
 from quoron.training.start import Identity
 from quoron_client.data import fused, tables
-from quoron_client.data.encoding import Encoding, check_types, typed, types_of
-from quoron_client.data.files import ahead
+from quoron_client.data.encoding import Encoding
 from quoron_client.data.fused import Fitting, Gathering, Marks, Tally, declared_columns, declared_labels
 from quoron_client.data.items import ItemBatch
 from quoron_client.data.tables import Opened
-from quoron_client.data.users import most_rows
 from quoron_client.protocol.questions import Answers, Question
 from quoron_privacy.errors import ConfigError, DataError
 from quoron_privacy.noise.streams import NoiseSource, of_the_run
