@@ -10,6 +10,7 @@ is private: trust model `central-broadcast`.
 """
 
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from math import exp, isfinite, isinf
 from typing import Any, Literal
 
@@ -182,11 +183,19 @@ class NoisySGDParameters(Parameters):
 def drawn_cohort(p: Any, users: int, round_: int, noise: NoiseSource) -> NDArray[np.int64]:
     """Return whom a round asks whose cohort is drawn afresh; who is in it is secret: amplification rests on it."""
     if p.cohort_size == users:
-        return np.arange(users, dtype=np.int64)
+        return _everybody(users)
     stream = noise.stream("cohort", round_)
     if p.poisson_sampling:
         return stream.poisson_subset(users, p.cohort_size / users)
     return stream.subset(users, p.cohort_size)
+
+
+@lru_cache(maxsize=1)
+def _everybody(users: int) -> NDArray[np.int64]:
+    """All of them, made once for all rounds."""
+    found = np.arange(users, dtype=np.int64)
+    found.flags.writeable = False
+    return found
 
 
 def drawn(problem: Problem, adaptive: bool) -> int:
