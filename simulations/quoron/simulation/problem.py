@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from quoron import config as configs
 from quoron.config import Config, Dates, DomainSection, LossSection, Simulated
 from quoron.data import Outliers, Population, Synthetic
-from quoron.data.declared_types import check_types, types_of
 from quoron.data.users import Declared, Known
 from quoron.engine.inline import InlineEngine
 from quoron.paths import dataset, table_file
@@ -232,7 +231,8 @@ def _users_of(
     config: Config, section: configs.TableSection, folder: Path, table: "pa.Table | None", **made_of: Any
 ) -> Population:
     """The users of a table, at a relative path of `folder` or given. DataError for columns of types that do not fit."""
-    from quoron.data.population import from_dataset  # these bring pyarrow
+    from quoron.data.declared_types import check_types, types_of  # these bring pyarrow
+    from quoron.data.population import from_dataset
     from quoron.data.table import encoded_table
     from quoron_client.data import tables
 
