@@ -9,7 +9,6 @@ from quoron import toml_text
 from quoron.arguments import Setting, layers_of, one_value, overlay, plain, sections, shortened
 from quoron.config import Config, TableSection
 from quoron.data.columns import written_out
-from quoron.data.declared_types import check_types, types_of
 from quoron.presets import preset, presets
 from quoron.run_folder import FRAME
 from quoron.simulation.problem import encoding_of, loss_of, with_columns
@@ -147,7 +146,8 @@ def needed(frame: Frame | None, config: Config) -> "tuple[pa.Table | None, Confi
     """
     if frame is None:
         return None, config
-    from quoron_client.data import tables  # it brings pyarrow
+    from quoron.data.declared_types import check_types, types_of  # they bring pyarrow
+    from quoron_client.data import tables
 
     section = config.population
     if not isinstance(section, TableSection):
