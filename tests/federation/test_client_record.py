@@ -259,7 +259,7 @@ class TestWhatACoordinatorSays:
             assert record.spent == (1.0, 1e-6)
 
     def test_is_counted_as_spent_where_its_owner_has_nothing_else(self, tmp_path):
-        with Record.open(tmp_path / "record.sqlite", epsilon=3.0, delta=1e-3, anew=True) as record:
+        with Record.open(tmp_path / "record.sqlite", epsilon=3.0, delta=1e-3, new_record=True) as record:
             record.witness(self.KNOWN)
             record.witness(self.KNOWN)
             assert record.spent == (2.5, 1.1e-6)

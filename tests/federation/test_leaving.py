@@ -67,7 +67,7 @@ class TestAClientThatLeaves:
         assert (receipt.farewell.runs, receipt.farewell.answers) == (2, 2)
         with pytest.raises(LedgerError, match=r"has left on 20\d\d-\d\d-\d\d, for good.*has spent ε = 1.75 before"):
             open_(record)
-        for words in ({"anew": True}, {"other_database": True}):
+        for words in ({"new_record": True}, {"other_database": True}):
             with pytest.raises(LedgerError, match="has left"):
                 open_(record, **words)
         again = account.leave(record, certificate=home / "mine/certificate.pem", key=home / "mine/key.pem")

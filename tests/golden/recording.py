@@ -310,7 +310,7 @@ def stored(folder: Path, _: str) -> Iterator[tuple[str, Any]]:
         ],
     )
     yield "run folder", sorted(path.relative_to(run.directory).as_posix() for path in run.directory.rglob("*"))
-    RecordFile.connect(folder / "client's record.sqlite", anew=True, leaving=False).close()
+    RecordFile.connect(folder / "client's record.sqlite", new_record=True, leaving=False).close()
     for path in sorted(folder.rglob("*.sqlite")):
         with closing(sqlite3.connect(path)) as opened:
             rows = opened.execute("SELECT sql FROM sqlite_master WHERE sql NOT NULL ORDER BY name")

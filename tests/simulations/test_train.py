@@ -30,6 +30,7 @@ from quoron_client import L2Ball, make_loss
 from quoron_client.data.items import ItemBatch
 from quoron_client.protocol.questions import AverageGradient, Question
 from quoron_privacy.errors import BudgetExceeded, ConfigError, DataError, LedgerError, RunError
+from quoron_privacy.means.clipping import ClippedSum
 from quoron_privacy.noise.streams import SecureNoise, SeededNoise, StartedNoise
 from quoron_server.storage import lifetime_ledger
 from quoron_server.storage.database import Database
@@ -246,6 +247,20 @@ def test_every_user_has_one_slot_in_an_order_that_follows_from_the_key_alone():
     np.testing.assert_array_equal(here, gradients(KEY))
     assert not np.array_equal(here, gradients(OTHER))
     assert not np.array_equal(-here, np.arange(USERS))
+
+
+def test_a_sum_over_everybody_is_the_same_in_every_order_of_slots_and_that_of_their_rows():
+    rng = np.random.default_rng(3)
+    features, labels = rng.standard_normal((USERS, 4)).astype(np.float32), rng.choice([-1.0, 1.0], USERS)
+    declared = Declared(USERS, 1, 4, make_loss("logistic", feature_norm=10.0), L2Ball(3.0))
+    engine = CuratorEngine(declared, ItemBatch(features, labels, np.arange(USERS + 1)), SecureNoise(KEY))
+    task, reduction = AverageGradient(np.ones((1, 4)), (1.0,)), ClippedSum(0.5, USERS)
+    rows = engine.ask(Question(0, np.arange(USERS), task)).values
+    expected = reduction.of(rows, np.ones(USERS, np.bool_))
+    for cohort in (np.arange(USERS), rng.permutation(USERS)):
+        found = engine.ask(Question(0, cohort, task, reduction=reduction))
+        np.testing.assert_array_equal(found.total, expected.total)
+        assert (found.clipped, found.answered) == (expected.clipped, USERS)
 
 
 def test_the_order_is_the_runs_at_every_start_and_words_of_local_reports_are_the_starts_own():

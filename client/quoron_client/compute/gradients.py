@@ -232,17 +232,15 @@ def gradient_sums(
         raise ConfigError(f"Expected a loss with one output, got loss={loss.name!r}.")
     adding = (reduction.adding, reduction.around(batch.dimension), *reduction.scales, largest)
     few = max(4, _HELD // max(batch.dimension, 1))
-    alone = (
-        len(task.points) == 1 and task.smoothing is None and task.user_smoothness is None
-        and task.reference_items is None and batch.weights is None and batch.dimension < SHORT
-    )  # fmt: skip
+    uniform = task.user_smoothness is None and task.reference_items is None and batch.weights is None
+    plain = uniform and len(task.points) == 1 and task.smoothing is None and batch.dimension < SHORT
     bounds, threads = pieces(batch, threads)
     # Each piece of users has sums of its own, in integers: adding them is exact in every order.
     totals, counts = np.zeros((len(bounds) - 1, batch.dimension), np.int64), np.zeros((len(bounds) - 1, 6), np.int64)
 
     def add(part: int, first: int, last: int) -> None:
         sums = (np.empty((few, batch.dimension)), *adding, totals[part], counts[part])
-        if alone:
+        if plain:
             reached = np.array([first])
             single_item_loop.over(batch, first, last, *own, *sums, reached)
             first = int(reached[0])
@@ -344,6 +342,18 @@ def _square_norms(features: Any, first: int, count: int, out: Any) -> None:
         for j in range(features.shape[1]):
             squares += np.float64(features[first + i, j]) * np.float64(features[first + i, j])
         out[i] = squares
+
+
+@helper
+def _beyond_items(shrink: Any, centre: Any, weight: float, scale: float, dimension: int, out: Any) -> None:
+    """w (s · ridge part - centre): what does not depend on a user's items."""
+    whole, rest = dimension // WIDTH * WIDTH, dimension % WIDTH
+    bent, less = alike(weight * scale), alike(-weight)
+    for j in range(0, whole, WIDTH):
+        keep(out, j, fused(bent, lanes(shrink, j), times(less, lanes(centre, j))))
+    if rest > 0:
+        value = times(less, first_lanes(centre, whole, rest))
+        keep(out, whole, fused(bent, first_lanes(shrink, whole, rest), value))
 
 
 @user_loop(
@@ -470,12 +480,7 @@ def gradient_loop(
             # What is the same whatever a user's items are is computed again where it is not the last user's.
             if done > 0 and not (weight == own_weight and own == own_scale):
                 own_weight, own_scale = weight, own
-                bent, less = alike(weight * own), alike(-weight)
-                for j in range(0, whole, WIDTH):
-                    keep(base, j, fused(bent, lanes(shrink, j), times(less, lanes(centre, j))))
-                if rest > 0:
-                    value = times(less, first_lanes(centre, whole, rest))
-                    keep(base, whole, fused(bent, first_lanes(shrink, whole, rest), value))
+                _beyond_items(shrink, centre, weight, own, dimension, base)
             share = alike(weight * own / max(done, 1))
             # Without items a user answers zeros, not -centre: it did not take part.
             for j in range(0, whole if done > 0 else 0, WIDTH):
@@ -545,18 +550,10 @@ def single_item_loop(
     whole, rest, zero = dimension // WIDTH * WIDTH, dimension % WIDTH, alike(0.0)
     flat, x, rows, base = features.reshape(-1), points[0], out.reshape(-1), aligned(1, dimension)[0]
     predicted, answered = np.zeros(_BLOCK), np.zeros(len(out), np.bool_)
-    marks, slopes, squares, parameters = (
-        np.zeros(_BLOCK),
-        np.empty(_BLOCK),
-        np.empty(_BLOCK),
-        np.full(_BLOCK, parameter),
-    )
-    enough, weight, gathered, u = min(most * most, 1e300), alike(weights[0]), 0, start
-    for j in range(0, whole, WIDTH):
-        keep(base, j, fused(alike(1.0), lanes(shrink, j), times(alike(-1.0), lanes(centre, j))))
-    if rest > 0:
-        value = times(alike(-1.0), first_lanes(centre, whole, rest))
-        keep(base, whole, fused(alike(1.0), first_lanes(shrink, whole, rest), value))
+    block_labels, slopes, squares = np.zeros(_BLOCK), np.empty(_BLOCK), np.empty(_BLOCK)
+    parameters, enough, weight = np.full(_BLOCK, parameter), min(most * most, 1e300), alike(weights[0])
+    gathered, u = 0, start
+    _beyond_items(shrink, centre, 1.0, 1.0, dimension, base)
     while u < stop:
         count, others = min(_BLOCK, len(out) // WIDTH * WIDTH, stop - u) // WIDTH * WIDTH, 0
         for i in range(count):
@@ -566,6 +563,7 @@ def single_item_loop(
         for i in range(0, count, WIDTH):
             first, second = begins[u + i] * dimension, begins[u + i + 1] * dimension
             third, fourth = begins[u + i + 2] * dimension, begins[u + i + 3] * dimension
+            # As in `predict`: one function of both made rounds of many items a tenth slower.
             a = b = c = d = zero
             for j in range(0, whole, WIDTH):
                 at = lanes(x, j)
@@ -579,13 +577,13 @@ def single_item_loop(
                 d = fused(first_lanes(flat, fourth + whole, rest), at, d)
             keep(predicted, i, sums_of(a, b, c, d))
         for i in range(count):
-            marks[i] = labels[begins[u + i]]
+            block_labels[i] = labels[begins[u + i]]
         for w in range(u + count, min(stop, u + 2 * count)):
-            if begins[w] != ends[w - 1]:  # neighbours the processor asks for by itself, and better
+            if begins[w] != ends[w - 1]:  # as in `gradient_loop`
                 prefetch(labels, begins[w])
                 for j in range(0, dimension, LINE):
                     prefetch(flat, begins[w] * dimension + j)
-        run(slope, (predicted, marks, parameters, slopes, (count + 7) // 8 * 8))
+        run(slope, (predicted, block_labels, parameters, slopes, (count + 7) // 8 * 8))
         if gathered + count > len(out):
             run(add, (rows, gathered, dimension, around, answered, norm, unit, total, counts))
             gathered = 0
@@ -595,7 +593,8 @@ def single_item_loop(
             into = (gathered + i) * dimension
             to, up, on = into + dimension, into + 2 * dimension, into + 3 * dimension
             # 0 · v is NaN where a prediction or a label is not finite, which a bounded slope may hide.
-            keep(slopes, i, fused(weight, lanes(slopes, i), times(zero, plus(lanes(predicted, i), lanes(marks, i)))))
+            nothing = times(zero, plus(lanes(predicted, i), lanes(block_labels, i)))
+            keep(slopes, i, fused(weight, lanes(slopes, i), nothing))
             e, f, g, h = alike(slopes[i]), alike(slopes[i + 1]), alike(slopes[i + 2]), alike(slopes[i + 3])
             a = b = c = d = zero
             for j in range(0, whole, WIDTH):

@@ -4,10 +4,10 @@
         print(account(record).as_json())
         print(of_each(record, ["patient 17"]))
 
-For the silo and its auditors, and nobody else: how many answered may reveal who was in a secret cohort. No person's
+For the silo and its auditors alone: how many answered may reveal who was in a secret cohort. No person's
 name is in an account; `of_each` needs the names from the silo, as the record has none.
 
-And leaving, for good: a person leaves a silo (`depart`), or the owner of the record leaves (`leave`):
+And leaving, which is final: a person leaves a silo (`depart`), or the owner of the record leaves (`leave`):
 
     print(leave(Path("mine.sqlite"), certificate=Path("mine.pem"), key=Path("mine.key")).words())
 
@@ -16,7 +16,7 @@ What is done when an owner leaves, in this order, and done again to the same end
 | what                                                    | how                                             |
 | ------------------------------------------------------- | ----------------------------------------------- |
 | every run, answer and coordinator's store in the record | erased, in the transaction that says "has left" |
-| the key, if it is given                                 | overwritten and removed: nobody is this user    |
+| the key, if it is given                                 | overwritten and removed: no one is this user    |
 | the certificate, if it is given                         | removed                                         |
 
 What was released stays, and the promise covers it: docs/leaving.md. The owner's own data are the owner's, and are not
@@ -203,14 +203,14 @@ def _promise(charge: Charge) -> Promise:
 STAYS = {
     "that this user has left, and when": "a client that is started with this record again answers nothing",
     "the sum of ε and of δ that was spent": "what was released stays released, and bounds what may follow",
-    "the number of writes, in the record and beside it": "an older copy of the record is distinguished from this one",
+    "the number of writes, in the record and in its count": "an older copy of the record is distinguished from it",
     "what was released before": "it is out; its guarantee bounds, by ε and δ, what it can say of this user's items",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """What was erased, and what stays: of the record, and of files beside it."""
+    """What was erased, and what stays: of the record, and of the files that were given with it."""
 
     record: str
     farewell: Farewell
@@ -254,14 +254,14 @@ def would_erase(record: Path, *, certificate: Path | None = None, key: Path | No
 
 
 def leave(record: Path, *, certificate: Path | None = None, key: Path | None = None) -> Receipt:
-    """Leave for good. What is given of key and certificate is erased too.
+    """Leave, which is final. What is given of key and certificate is erased too.
 
     ConfigError without a record or for a key that is another's, LedgerError for a file that is no whole record,
     IdentityError for a file that cannot be read or erased. A process that answers with the record is ended by it.
     """
     user = _check(record, certificate, key)
     now = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S}+00:00"
-    with Record.open(record, epsilon=inf, delta=inf, anew=True, leaving=True) as kept:
+    with Record.open(record, epsilon=inf, delta=inf, new_record=True, leaving=True) as kept:
         farewell = kept.leave(key=user, time=now)
     if user and farewell.key and user != farewell.key:
         raise IdentityError(

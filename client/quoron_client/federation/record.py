@@ -30,8 +30,8 @@ them, and stay within the limits, which are those of one person. A person withou
 answer, as if away (docs/privacy/lifetime.md#ol1).
 
 A record that lacks a run which a coordinator says this key has agreed to is refused by name. An owner without another
-record declares so (`anew`): runs that coordinators report are then entered as spent, by everybody. In turn the record
-keeps what it has seen of each coordinator's store, and refuses an older one by name:
+record declares so (`new_record`): runs that coordinators report are then entered as spent, by everybody. In turn the
+record keeps what it has seen of each coordinator's store, and refuses an older one by name:
 
     >>> word, head = "0" * 16, "a" * 64
     >>> claim = StoreClaim((word,), rows=7, head=head, then=head, charged=frozenset())
@@ -286,14 +286,14 @@ _CHARGED = """SELECT epsilon, delta, everybody, shares.charged FROM runs LEFT JO
 class RecordFile:
     """One connection to the file, for one thread at a time. Open with `RecordFile.connect`."""
 
-    def __init__(self, database: sqlite3.Connection, path: Path, *, anew: bool, leaving: bool) -> None:
+    def __init__(self, database: sqlite3.Connection, path: Path, *, new_record: bool, leaving: bool) -> None:
         self.database, self.path = database, path
-        self._anew, self._leaving = anew, leaving
+        self._new_record, self._leaving = new_record, leaving
         self._lock = RLock()  # closing waits for what is being written
         self._tally = Tally(path)
 
     @classmethod
-    def connect(cls, path: Path, *, anew: bool, leaving: bool) -> Self:
+    def connect(cls, path: Path, *, new_record: bool, leaving: bool) -> Self:
         """Return the file in `path`, a new one if there is none; LedgerError as `Record.open`."""
         try:
             # The journals take the file's permissions.
@@ -301,7 +301,7 @@ class RecordFile:
             database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         except (OSError, sqlite3.Error) as error:
             raise LedgerError(f"Expected a client's record at {str(path)!r}, cannot open it: {error}.") from None
-        file = cls(database, path, anew=anew, leaving=leaving)
+        file = cls(database, path, new_record=new_record, leaving=leaving)
         try:
             file._prepare()
         except BaseException:
@@ -359,7 +359,7 @@ class RecordFile:
 
     def _check_count(self) -> None:
         (found,) = self.database.execute("SELECT acknowledged FROM written").fetchone()
-        if self._anew:
+        if self._new_record:
             self._keep_count(found)
             return
         try:
@@ -433,11 +433,11 @@ class Record(AbstractContextManager["Record"]):
     """Open with `Record.open`, close with `close` or by leaving its context."""
 
     def __init__(
-        self, file: RecordFile, epsilon: float, delta: float, *, anew: bool, other_database: bool, settled: bool
+        self, file: RecordFile, epsilon: float, delta: float, *, new_record: bool, other_database: bool, settled: bool
     ) -> None:
         self._file, self._database = file, file.database
         self._limits = epsilon, delta
-        self._anew, self._other_database, self._settled = anew, other_database, settled
+        self._new_record, self._other_database, self._settled = new_record, other_database, settled
         # Of the coordinator's store with which runs are agreed to now, and answered: None where nobody tells.
         self._root: str | None = None
         self._incarnation: str | None = None
@@ -453,22 +453,22 @@ class Record(AbstractContextManager["Record"]):
         *,
         epsilon: float,
         delta: float,
-        anew: bool = False,
+        new_record: bool = False,
         other_database: bool = False,
         leaving: bool = False,
         settled: bool = False,
     ) -> Self:
         """Return the record in `path`, a new one if there is none, with its owner's lifetime limits, of one person.
 
-        `anew` takes it for all that there is, though it is older than its count or than what a coordinator knows;
+        `new_record` takes it for all that there is, though it is older than its count or than what a coordinator knows;
         `other_database` takes a coordinator's store for all that there is, though it is older than what was seen. With
         `settled` nobody is charged, or new: who is, was said when runs were announced, not when somebody is asked.
         LedgerError for a file that is no record, or not whole, or older; and for one of an owner who has left, unless
         it is opened for `leaving`.
         """
-        file = RecordFile.connect(path, anew=anew, leaving=leaving)
+        file = RecordFile.connect(path, new_record=new_record, leaving=leaving)
         try:
-            return cls(file, epsilon, delta, anew=anew, other_database=other_database, settled=settled)
+            return cls(file, epsilon, delta, new_record=new_record, other_database=other_database, settled=settled)
         except BaseException:
             file.close()
             raise
@@ -533,8 +533,8 @@ class Record(AbstractContextManager["Record"]):
         """Compare with what a coordinator says: names, ε and δ of runs that this key has agreed to.
 
         LedgerError if the record lacks one: it is an older copy, or the coordinator lies, which can only keep this
-        client away. A record opened `anew` counts them as spent instead, by everybody, and answers nothing more in
-        them.
+        client away. A record opened as a `new_record` counts them as spent instead, by everybody, and answers nothing
+        more in them.
 
         A run that another process agreed to, that was never answered, and that it does not speak of has not begun
         there: nobody is charged for it any more, until it is announced and agreed to again.
@@ -542,7 +542,7 @@ class Record(AbstractContextManager["Record"]):
         with self._file.errors(), self._file.transaction() as database:
             have = {row[0] for row in database.execute("SELECT run FROM runs")}
             lacking = [each for each in known if each[0] not in have]
-            if lacking and not self._anew:
+            if lacking and not self._new_record:
                 raise LedgerError(
                     f"Expected {str(self._file.path)!r} to know run {printable(lacking[0][0])!r}, which its "
                     f"coordinator says that this key has agreed to, but it lacks {len(lacking)} such: it is an older "

@@ -93,7 +93,7 @@ async def take_part(
     if config.certificate is not None and config.key is not None and config.authority is not None:
         check_identity(config.certificate, config.key, config.authority)
     epsilon, delta = config.lifetime_epsilon, config.lifetime_delta
-    choices = {"anew": config.new_record, "other_database": config.other_database}
+    choices = {"new_record": config.new_record, "other_database": config.other_database}
     with Record.open(config.record, epsilon=epsilon, delta=delta, **choices) as record:
         for path in (config.record, config.key):
             warn_of_readers(path)

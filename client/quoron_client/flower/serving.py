@@ -89,7 +89,7 @@ def opened(owner: Limits, *, settled: bool) -> Record:
     """Return the owner's record, in which runs are agreed to when announced, unless that is `settled`. LedgerError as
     `Record.open`."""
     epsilon, delta = owner.lifetime_epsilon, owner.lifetime_delta
-    return Record.open(owner.record, epsilon=epsilon, delta=delta, anew=owner.new_record, settled=settled)
+    return Record.open(owner.record, epsilon=epsilon, delta=delta, new_record=owner.new_record, settled=settled)
 
 
 @dataclass(frozen=True, slots=True)

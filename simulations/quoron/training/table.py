@@ -77,7 +77,7 @@ class CuratorEngine:
         )
         self._order = self._order if among is None else among[self._order]
         people, settings = self._holders(declared, items, seed), Settings(randomness=KeyedRandomness(noise))
-        self._engine = engine.over(people, settings)
+        self._engine, self._in_memory = engine.over(people, settings), isinstance(items, ItemBatch)
 
     def close(self) -> None:
         """End whatever other processes there are."""
@@ -92,8 +92,9 @@ class CuratorEngine:
 
     def ask(self, question: Question) -> Answers | Sums:
         """Answers of the question's cohort, in slot order, or their sums."""
-        whole = question.reduction is not None and len(question.cohort) == len(self._order)  # a sum has no order
-        asked = self._order if whole and question.task.own is None else self._order[question.cohort]
+        everybody = self._in_memory and len(question.cohort) == len(self._order)
+        unordered = everybody and question.reduction is not None and question.task.own is None  # as a sum is
+        asked = self._order if unordered else self._order[question.cohort]
         return self._engine.ask(replace(question, cohort=asked))
 
 

@@ -1,4 +1,4 @@
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -50,6 +50,15 @@ def test_a_state_comes_back_bit_for_bit(array, real, integer, flag, text):
     assert np.float64(again.real).tobytes() == np.float64(real).tobytes()
     assert (again.integer, again.flag, again.text, again.nothing) == (integer, flag, text, None)
     assert serial.encode(again) == serial.encode(state)
+
+
+def test_zeros_are_stored_as_their_shape_and_a_negative_zero_as_it_is():
+    zeros, signed = (replace(PLAIN, array=np.full((40, 50), value)) for value in (0.0, -0.0))
+    assert len(serial.encode(zeros)) < 200 < 40 * 50 * 8 < len(serial.encode(signed))
+    for state in (zeros, signed):
+        again = serial.decode(PLAIN, serial.encode(state)).array
+        assert again.flags.writeable
+        assert (again.shape, again.tobytes()) == (state.array.shape, state.array.tobytes())
 
 
 def test_bytes_of_another_class_are_refused_by_name():
