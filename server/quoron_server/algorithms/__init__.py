@@ -11,7 +11,7 @@ from types import MappingProxyType
 from quoron_server.algorithms.info import AlgorithmInfo
 from quoron_server.algorithms.registered import Registered
 
-_PLACES = (  # modules whose AlgorithmInfo are the registry's, in the order in which people are shown them
+_PLACES = (  # modules, or one name of a module, whose AlgorithmInfo are the registry's, in the order of lists
     "tracking.plan",
     "whitened.plan",
     "one_round.plan",
@@ -20,22 +20,24 @@ _PLACES = (  # modules whose AlgorithmInfo are the registry's, in the order in w
     "outlier_iterates.plan",
     "localised.phased",
     "localised.grouped",
-    "noisy.one_pass",
+    "noisy.plan:ONE_PASS",
     "one_epoch.plan",
     "accelerated_erm.plan",
     "outlier_gd.plan",
-    "noisy.dp_sgd",
+    "noisy.plan:POISSON",
+    "noisy.plan:WITHOUT_REPLACEMENT",
     "mean.plan",
     "winsorised.plan",
     "local_model.plan",
-    "noisy.sgd",
+    "noisy.plan:SGD",
 )
 
 
 def _infos(place: str) -> Iterator[AlgorithmInfo]:
-    for each in vars(import_module(f"{__name__}.{place}")).values():
-        if isinstance(each, AlgorithmInfo):
-            yield each
+    module, _, wanted = place.partition(":")
+    for name, info in vars(import_module(f"{__name__}.{module}")).items():
+        if isinstance(info, AlgorithmInfo) and wanted in ("", name):
+            yield info
 
 
 ALGORITHMS: Mapping[str, Registered] = MappingProxyType(

@@ -1,11 +1,18 @@
-"""What plans of noisy SGD share: clip, smoothing, the noise for a guarantee and its cost, by how cohorts are drawn.
+"""Plans of noisy SGD: rounds, step and cohorts by predicted risk, the noise for a guarantee by how cohorts are drawn.
 
-Those who verify count by the scales of a run and the second account; nothing that found the noise is asked. Statements
-and proofs: docs/privacy/subsampling.md.
+* `one-pass-dp-sgd`: each user is asked in one round only, so rounds compose in parallel and the whole transcript is
+  exactly as private as one round: μ-GDP with σ = 2C/(Bμ), replace-one. The baseline every user-level method has to
+  beat, and with `clip_norm` at the scale of user averages a strong one (docs/privacy/gaussian.md).
+* `dp-sgd-poisson`, `dp-sgd-wor`: rounds are Gaussian mechanisms on secretly sampled cohorts; ε comes from exact privacy
+  loss distributions, and a central limit only ranks candidates. With the whole population every round it is user-level
+  DP gradient descent, exactly √T μ-GDP (docs/privacy/subsampling.md).
+* `sgd`: one pass without privacy, the reference that the price of privacy is measured against.
+
+Those who verify count by the scales of a run and the second account; nothing that found the noise is asked.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
@@ -21,21 +28,54 @@ from quoron_privacy.noise.streams import total_variation
 from quoron_privacy.release import Adjacency
 from quoron_server.algorithms import search
 from quoron_server.algorithms.averaged_sgd import (
+    RATES,
     PhaseModel,
     best_phases,
+    default_clip,
     ranking_mu,
     replaced_ranking_mu,
     require_cohorts,
 )
-from quoron_server.algorithms.info import Chosen, Counting
-from quoron_server.algorithms.noisy.method import COINS, QUANTILES, AdaptiveClip, NoisySGDParameters, Sampling, drawn
-from quoron_server.algorithms.optimisers import SGD, Optimiser
+from quoron_server.algorithms.info import (
+    UNMEASURED,
+    AlgorithmInfo,
+    Choosing,
+    Chosen,
+    Counting,
+    Factor,
+    NoBlackBoxes,
+    Promises,
+    statistical_floor,
+)
+from quoron_server.algorithms.noisy.method import (
+    COINS,
+    QUANTILES,
+    AdaptiveClip,
+    NoisySGD,
+    NoisySGDParameters,
+    Sampling,
+    drawn,
+)
+from quoron_server.algorithms.optimisers import OptimiserOptions
+from quoron_server.algorithms.references import (
+    ABADI_2016,
+    MCMAHAN_2018,
+    POLYAK_1992,
+    WANG_2019,
+    Origin,
+    ours,
+    theirs,
+)
 from quoron_server.algorithms.search import Candidate, best, round_grid
 from quoron_server.parameters import Moves
 from quoron_server.plan import Privacy, RunPlan
 from quoron_server.problem import Problem
 
-LARGEST_ROUNDS = 4096  # of one pass
+_Schemes = Mapping[Adjacency, Sampling]  # by what is promised, the usual one first
+
+MOST_ROUNDS = 4096  # of one pass
+LARGEST_ROUNDS = 1024  # of several
+SUBSAMPLING = "docs/privacy/subsampling.md"
 LOUDEST_SHARE = 0.2  # noise of the share within a clip norm beyond which it tells nothing of it
 
 
@@ -177,30 +217,6 @@ class ClipOptions:
         return self.clip == "adaptive"
 
 
-@dataclass(frozen=True, slots=True)
-class Clipped:
-    """What privatises one round's answers."""
-
-    clip_norm: float
-    sensitivity: float
-    noise_scale: float
-    round_mu: float  # at least that of the whole round
-    adaptive: AdaptiveClip | None
-
-
-def clipped(
-    name: str, problem: Problem, options: ClipOptions, clip: float, cohort: int, adjacency: Adjacency, mu: float
-) -> Clipped:
-    """A clip and noise that make a round of `cohort` answers μ-GDP; errors as `adaptive_clip`."""
-    if not options.adaptive:
-        sensitivity = mean_sensitivity(clip, cohort, adjacency)
-        return Clipped(clip, sensitivity, scale_for(sensitivity, problem, mu), mu, None)
-    d, least = problem.dimension, mu * (1 - 1e-9)  # a plan is re-checked by other arithmetic
-    scale = NormCountMean.for_mu(dimension=d, users=cohort, mu=least, adjacency=adjacency, soft=True).scale
-    adaptive = adaptive_clip(name, problem, options, cohort, adjacency, scale)
-    return Clipped(clip, mean_sensitivity(1.0, cohort, adjacency), scale, mu, adaptive)
-
-
 def adaptive_clip(
     name: str, problem: Problem, options: ClipOptions, cohort: int, adjacency: Adjacency, scale: float
 ) -> AdaptiveClip:
@@ -234,50 +250,242 @@ def scale_for(sensitivity: float, problem: Problem, mu: float) -> float:
     return GaussianNoise.for_mu(sensitivity=sensitivity, mu=mu * (1 - 1e-9), dimension=problem.dimension).scale
 
 
-def disjoint(
-    name: str,
-    problem: Problem,
-    rounds: int | None,
-    step_size: float | None,
-    noise: Callable[[int], float] = lambda cohort: 0.0,
+@dataclass(frozen=True, slots=True)
+class SGDOptions:
+    """Planning options; None lets the plan choose by predicted excess risk."""
+
+    rounds: int | None = None
+    step_size: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OnePassOptions(ClipOptions, OptimiserOptions):
+    """Planning options; None lets the plan choose by predicted excess risk."""
+
+    rounds: int | None = None
+    step_size: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DPSGDOptions(ClipOptions, OptimiserOptions):
+    """Planning options; None lets the plan choose by predicted excess risk."""
+
+    rounds: int | None = None
+    rate: float | None = None  # B / n
+    step_size: float | None = None
+
+
+def _sgd(problem: Problem, privacy: Privacy, options: SGDOptions) -> Chosen:
+    """The plan with the smallest predicted excess risk; `privacy` plays no part."""
+    del privacy
+    found = _disjoint("sgd", problem, options, lambda cohort: 0.0)
+    phase = found.of
+    cohort, step, clip = problem.users // phase.rounds, phase.step_size, math.inf
+    numbers = NoisySGDParameters(
+        "disjoint", cohort, phase.rounds, step, phase.suffix, clip, sensitivity=0.0, noise_scale=0.0, round_mu=math.inf
+    )
+    return Chosen(numbers, found.risk)
+
+
+def _one_pass(problem: Problem, privacy: Privacy, options: OnePassOptions) -> Chosen:
+    """The plan with the smallest predicted excess risk. Raises Infeasible below 2 users a round."""
+    name, clip = "one-pass-dp-sgd", options.clip_norm or default_clip(problem)
+
+    def scale(cohort: int) -> float:
+        return noise_scale(mean_sensitivity(clip, cohort), problem, privacy)
+
+    found = _disjoint(name, problem, options, scale)
+    cohort = problem.users // found.of.rounds
+    noise = GaussianNoise(mean_sensitivity(clip, cohort), scale(cohort))
+    mu = noise.effective_mu(problem.dimension)
+    if options.adaptive:
+        kept = replace(privacy, delta=privacy.delta * (1 - 1e-9))
+        mu = gdp.mu_for(kept.epsilon, search.left_of_delta(name, kept, gaussians=drawn(problem, adaptive=True)))
+    return _chosen(name, "disjoint", problem, options, found, cohort, clip, noise.scale, mu)
+
+
+def _disjoint(
+    name: str, problem: Problem, options: SGDOptions | OnePassOptions, noise: Callable[[int], float]
 ) -> Candidate[PhaseModel]:
     """One pass over disjoint cohorts: the fewest rounds of about the least risk, `noise(cohort)` the σ of a round.
 
     Infeasible below two users a round.
     """
-    tried = [rounds] if rounds else round_grid(max(1, min(problem.users // 2, LARGEST_ROUNDS)))
+    tried = [options.rounds] if options.rounds else round_grid(max(1, min(problem.users // 2, MOST_ROUNDS)))
     require_cohorts(name, problem, min(tried))
     cohorts = [problem.users // total for total in tried]
     variances = [problem.user_deviation**2 / cohort + problem.dimension * noise(cohort) ** 2 for cohort in cohorts]
-    found = best_phases(problem, tried, np.array(variances), step_size=step_size)
+    found = best_phases(problem, tried, np.array(variances), step_size=options.step_size)
     chosen = best(Candidate(risk, (phase.rounds,), phase) for risk, phase in found)
     assert chosen is not None
     return chosen
 
 
-def chosen(
+def _several(name: str, schemes: _Schemes, problem: Problem, privacy: Privacy, options: DPSGDOptions) -> Chosen:
+    """The plan with the fewest answers of about the least predicted excess risk."""
+    [usual, *_] = schemes
+    sampling = schemes.get(privacy.adjacency or usual, schemes[usual])
+    draws, clip = DRAWS[sampling], options.clip_norm or default_clip(problem)
+    options.made(options.step_size)
+    require_cohorts(name, problem, 1)
+    rates = [options.rate] if options.rate else [rate for rate in RATES if rate * problem.users >= 2]
+    rounds = [options.rounds] if options.rounds else round_grid(LARGEST_ROUNDS, smallest=4)
+    total_mu = gdp.mu_for(privacy.epsilon, privacy.delta)
+    wanted = [(rate, total, draws.ranking_mu(rate, total, total_mu)) for rate in rates for total in rounds]
+    found = best(_candidates(draws, problem, options, clip, wanted))
+    assert found is not None
+    rate, phase = found.of
+    cohort = max(1, round(rate * problem.users))
+    samples = phase.rounds * drawn(problem, options.adaptive)
+    left = search.left_of_delta(name, privacy, gaussians=samples)
+    mu = draws.round_mu(draws.rate(cohort, problem.users), phase.rounds, privacy.epsilon, left)
+    [exact] = _candidates(draws, problem, options, clip, [(cohort / problem.users, phase.rounds, mu)])
+    scale = scale_for(mean_sensitivity(clip, cohort, draws.moved), problem, mu)
+    of_phase = Candidate(exact.risk, exact.price, exact.of[1])
+    chosen = _chosen(name, sampling, problem, options, of_phase, cohort, clip, scale, mu)
+    return replace(chosen, theorem=f"{SUBSAMPLING}#{sampling}", adjacency=draws.adjacency)
+
+
+def _candidates(
+    draws: Draws, problem: Problem, options: DPSGDOptions, clip: float, wanted: Sequence[tuple[float, int, float]]
+) -> list[Candidate[tuple[float, PhaseModel]]]:
+    """The best step and suffix for each (rate, number of rounds, μ a round)."""
+    rates, rounds, _ = zip(*wanted, strict=True)
+    variances = []
+    for rate, _, mu in wanted:
+        cohort = max(1, round(rate * problem.users))
+        sigma = mean_sensitivity(clip, cohort, draws.moved) / mu
+        variances.append((1 - rate) * problem.user_deviation**2 / cohort + problem.dimension * sigma**2)
+    floor = statistical_floor(problem)
+    found = best_phases(problem, rounds, np.array(variances), step_size=options.step_size)
+    return [
+        Candidate(risk + floor, (rate * phase.rounds,), (rate, phase))
+        for rate, (risk, phase) in zip(rates, found, strict=True)
+    ]
+
+
+def _chosen(
+    name: str,
     sampling: Sampling,
+    problem: Problem,
+    options: OnePassOptions | DPSGDOptions,
+    found: Candidate[PhaseModel],
     cohort: int,
-    phase: PhaseModel,
-    risk: float,
-    made: Clipped,
-    optimiser: Optimiser = SGD,
-    *,
-    theorem: str | None = None,
+    clip: float,
+    scale: float,
+    mu: float,
 ) -> Chosen:
-    """A phase with `cohort` users a round; a risk is predicted for a fixed clip and plain steps alone."""
+    """Rounds of `cohort` answers that are μ-GDP each, with noise `scale` where the clip is fixed.
+
+    A risk is predicted for a fixed clip and plain steps alone. Errors as `adaptive_clip`.
+    """
+    phase, optimiser = found.of, options.made(options.step_size)
+    moved: Adjacency = "zero-out" if sampling in COINS else "replace-one"
+    adaptive, longest = None, clip
+    if options.adaptive:
+        least = mu * (1 - 1e-9)  # a plan is re-checked by other arithmetic
+        rows = NormCountMean.for_mu(dimension=problem.dimension, users=cohort, mu=least, adjacency=moved, soft=True)
+        adaptive, scale, longest = adaptive_clip(name, problem, options, cohort, moved, rows.scale), rows.scale, 1.0
     numbers = NoisySGDParameters(
         sampling=sampling,
         cohort_size=cohort,
         rounds=phase.rounds,
         step_size=phase.step_size,
-        suffix=phase.suffix,
-        clip_norm=made.clip_norm,
-        sensitivity=made.sensitivity,
-        noise_scale=made.noise_scale,
-        round_mu=made.round_mu,
+        suffix=options.averaged(phase.suffix, phase.rounds),
+        clip_norm=clip,
+        sensitivity=mean_sensitivity(longest, cohort, moved),
+        noise_scale=scale,
+        round_mu=mu,
         optimiser=optimiser,
-        adaptive=made.adaptive,
+        adaptive=adaptive,
     )
-    predicted = optimiser.plain and made.adaptive is None
-    return Chosen(numbers, risk if predicted else None, theorem=theorem)
+    return Chosen(numbers, found.risk if optimiser.plain and not options.adaptive else None)
+
+
+def _verify(schemes: _Schemes, plan: RunPlan) -> None:
+    """Cohorts drawn as promised, and each round's Gaussian as private as it claims; all rounds: the registry."""
+    p, sampling = plan.parameters_of(NoisySGDParameters), schemes[plan.guarantee.adjacency]
+    verify_round(plan, "zero-out" if sampling in COINS else "replace-one")
+    if p.sampling != sampling:
+        raise VerificationError(f"Expected sampling {sampling} in a plan of {plan.algorithm}, got {p.sampling}.")
+
+
+def _verify_disjoint(plan: RunPlan) -> None:
+    """Each round is μ-GDP at replace-one sensitivity 2C/B, cohorts are disjoint, and μ gives (ε, δ)."""
+    p = plan.parameters_of(NoisySGDParameters)
+    verify_round(plan, "replace-one")
+    if p.sampling != "disjoint" or p.rounds * p.cohort_size > plan.problem.users:
+        raise VerificationError(f"Expected {p.rounds} disjoint cohorts of {p.cohort_size} among {plan.problem.users}.")
+
+
+SGD = AlgorithmInfo(
+    name="sgd",
+    summary="No privacy; the reference",
+    origin=theirs(POLYAK_1992.at(), note="no privacy"),
+    promises=Promises(
+        ("none",),
+        ("none",),
+        "docs/privacy/gaussian.md",
+        one_server="it adds no noise and guarantees nothing: take tracking-srgd",
+    ),
+    options=SGDOptions,
+    parameters=NoisySGDParameters,
+    planner=_sgd,
+    verifier=lambda plan: None,
+    maker=NoisySGD,
+    factor=UNMEASURED,
+    no_black_boxes=NoBlackBoxes("it has no privacy"),
+)
+ONE_PASS = AlgorithmInfo(
+    name="one-pass-dp-sgd",
+    summary="Disjoint cohorts, user-level clip, Gaussian noise every round; every user asked once",
+    origin=ours(ABADI_2016.at("Algorithm 1"), note="a baseline: users, in disjoint cohorts instead of samples"),
+    promises=Promises(
+        ("central-broadcast",),
+        ("replace-one",),
+        "docs/privacy/gaussian.md#parallel-composition",
+        pairs,
+        moves=moves,
+        one_server=None,
+    ),
+    options=OnePassOptions,
+    parameters=NoisySGDParameters,
+    planner=_one_pass,
+    verifier=_verify_disjoint,
+    maker=NoisySGD,
+    factor=Factor(known=3.0, unknown=9.0),
+    noise_ignores_domain=True,
+)
+
+
+def _info(name: str, schemes: _Schemes, summary: str, factor: Factor, curve_step: int, origin: Origin) -> AlgorithmInfo:
+    return replace(
+        ONE_PASS,
+        name=name,
+        summary=summary,
+        origin=origin,
+        promises=Promises(("central-broadcast",), tuple(schemes), SUBSAMPLING, pairs, COUNTING, moves, one_server=None),
+        options=DPSGDOptions,
+        planner=partial(_several, name, schemes),
+        verifier=partial(_verify, schemes),
+        factor=factor,
+        choosing=Choosing(many_passes=True, curve_step=curve_step),
+    )
+
+
+POISSON = _info(
+    "dp-sgd-poisson",
+    {"zero-out": "poisson", "replace-one": "poisson-replaced"},
+    "Several passes, each user in each round with a secret coin",
+    Factor(known=7.0, unknown=None),
+    curve_step=4,
+    origin=theirs(MCMAHAN_2018.at("Algorithm 1")),
+)
+WITHOUT_REPLACEMENT = _info(
+    "dp-sgd-wor",
+    {"replace-one": "without-replacement"},
+    "Several passes, a secret uniform cohort each round; rate 1 is DP gradient descent",
+    Factor(known=7.0, unknown=12.0),
+    curve_step=2,
+    origin=theirs(MCMAHAN_2018.at("Algorithm 1"), WANG_2019.at(), note="uniform cohorts in place of coins"),
+)
