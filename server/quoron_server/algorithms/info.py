@@ -74,13 +74,6 @@ def no_better(risk: float, start: float, problem: Problem) -> str:
     return f"an excess risk {said}no better than the {start:.2g} of not training"
 
 
-def require_better(name: str, risk: float | None, problem: Problem, *, also: str = "") -> None:
-    """Infeasible for a predicted risk that is no better than that of the start; `also` says what helps beside users."""
-    if risk is not None and risk >= trivial_risk(problem):
-        condition = f"n={problem.users:,} predict a risk of {told(risk, problem)}, no better than not training"
-        raise Infeasible.too_few(name, condition, problem.users + 1, also=also)
-
-
 def constant_risk(problem: Problem) -> float | None:
     """The most that there is to learn beside always saying the label rate p: H(p), of a logistic loss and declared p.
 
@@ -106,6 +99,11 @@ def trivial_risk(problem: Problem) -> float:
     if (curvature := problem.beliefs.isotropic) is not None:
         return min(bound, curvature * problem.distance**2 / 2)
     return bound
+
+
+def known_worth(problem: Problem) -> float:
+    """The same where the curvature is known; infinite where a forecast is a bound, which says too little of it."""
+    return math.inf if problem.beliefs.isotropic is None else trivial_risk(problem)
 
 
 def statistical_floor(problem: Problem) -> float:

@@ -2,22 +2,23 @@
 
     >>> tried = [Candidate(1.00, (64,), "many"), Candidate(1.04, (16,), "few"), Candidate(1.30, (4,), "fewest")]
     >>> best(tried).of, [candidate.of for candidate in ranked(tried)]
-    ('few', ['few', 'many', 'few', 'fewest'])
+    ('few', ['few', 'many', 'fewest'])
 
-Among candidates of about the least risk `best` takes the cheapest, and `exactly` the first whose theorem has parameters
-for it. All of it is about public numbers: a plan is as private as its calibration says, whichever candidate is taken.
+Among candidates of about the least risk `best` takes the cheapest, and a `Planner` the first whose theorem has
+parameters for it. All of it is about public numbers: a plan is as private as its calibration says, whichever candidate
+is taken.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import islice
-from typing import TYPE_CHECKING, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from quoron_client.protocol.domains import Box
 from quoron_privacy.errors import ConfigError, Infeasible, Needs, QuoronError, VerificationError
 from quoron_privacy.noise.streams import total_variation
+from quoron_server.algorithms.info import Chosen, no_better
 from quoron_server.plan import MOST_EPSILON, Cost, Privacy, RunPlan
 from quoron_server.problem import MOST, Problem
 
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 Again = Callable[[int, float, int | None], object]
 
 C = TypeVar("C")
-P = TypeVar("P")
+A = TypeVar("A")  # options
 
 NEAR = 1.05  # times the least predicted risk counts as about as good
 SINGLY = 16  # rounds up to which a limit on them tries every number
@@ -93,6 +94,11 @@ def require_smooth(name: str, problem: Problem) -> None:
     """Infeasible unless the loss is convex and smooth, which contraction rests on."""
     if not problem.convex or problem.beta is None:
         raise Infeasible(name, "the loss is not convex and smooth", "a convex smooth loss, such as logistic or huber")
+
+
+def check_smooth(inputs: "PlanInputs[Any]") -> None:
+    """`require_smooth` of what a plan is made from."""
+    require_smooth(inputs.name, inputs.problem)
 
 
 def require_box(name: str, problem: Problem) -> None:
@@ -181,24 +187,96 @@ def best(tried: Iterable[Candidate[C]], *, near: float = NEAR) -> Candidate[C] |
     return min(close, key=lambda candidate: (candidate.price, candidate.risk), default=None)
 
 
-def ranked(tried: Iterable[Candidate[C]]) -> list[Candidate[C]]:
-    """The `best`, then all of finite risk, the least first."""
-    finite = (candidate for candidate in tried if math.isfinite(candidate.risk))
-    found = sorted(finite, key=lambda candidate: candidate.risk)
-    first = best(found)
-    return [] if first is None else [first, *found]
+def ranked(tried: Iterable[Candidate[C]], *, near: float = NEAR) -> list[Candidate[C]]:
+    """The `best`, then the others of finite risk, the least first."""
+    found = list(tried)
+    if (first := best(found, near=near)) is None:
+        return []
+    others = (candidate for candidate in found if candidate is not first and math.isfinite(candidate.risk))
+    return [first, *sorted(others, key=lambda candidate: candidate.risk)]
 
 
-def exactly(tried: Iterable[Candidate[C]], calibrate: Callable[[C], P | None], *, most: int) -> P | None:
-    """What `calibrate` makes of the first candidate's values for which it neither raises Infeasible nor gives None.
+def least_of(found: Mapping[C, Candidate[Any] | None]) -> tuple[C, str] | None:
+    """Of kinds with their best candidates, the first of about the least risk and why; None where all are infeasible.
 
-    At most so many are tried: an exact account is slow, and the later ones promise less.
+    Processors round sums differently: of equal ones the first is taken.
     """
-    for candidate in islice(tried, most):
-        with suppress(Infeasible):
-            if (made := calibrate(candidate.of)) is not None:
-                return made
-    return None
+    risks = {kind: candidate.risk for kind, candidate in found.items() if candidate is not None}
+    if not risks:
+        return None
+    least = min(risks.values())
+    said = (f"{kind} {f'{risks[kind]:.2g}' if kind in risks else 'is infeasible'}" for kind in found)
+    reason = "asked for" if len(found) == 1 else f"least predicted risk: {', '.join(said)}"
+    return next(kind for kind, risk in risks.items() if risk <= least * (1 + 1e-9)), reason
+
+
+@dataclass(frozen=True, slots=True)
+class PlanInputs(Generic[A]):
+    """What a plan is made from."""
+
+    name: str  # of the algorithm
+    problem: Problem
+    privacy: Privacy
+    options: A
+
+    def rounds(self, grid: Iterable[int]) -> list[int]:
+        """Numbers of rounds to try: what options fix, else those of the grid."""
+        fixed: int | None = getattr(self.options, "rounds", None)
+        return [fixed] if fixed else list(grid)
+
+    @property
+    def promised(self) -> str:
+        """What the users were too few for: rounds that options fix, ε, δ and declared adversarial users."""
+        rounds, hostile = getattr(self.options, "rounds", None), self.problem.beliefs.hostile_share
+        within = f" in {rounds:,} rounds" if rounds else ""
+        among = f", with hostile_share={hostile:g}" if hostile else ""
+        return f"{within} at epsilon={self.privacy.epsilon:g}, delta={self.privacy.delta:g}{among}"
+
+
+@dataclass(frozen=True, slots=True)
+class Planner(Generic[A, C]):
+    """How an algorithm's numbers are chosen: candidates by predicted risk, then exact noise for the first that works.
+
+    Called with a problem, a promise and options it returns what it chose, and raises ConfigError for options that
+    cannot be, Infeasible where no candidate is feasible, or none is predicted to be better than not training.
+    """
+
+    name: str
+    check: Callable[[Any], None]  # raises ConfigError and Infeasible for what no candidate can mend
+    candidates: Callable[[Any], Iterable[Candidate[C]]]  # their risks may rest on estimated noise
+    calibrate: Callable[[Any, Candidate[C]], Chosen]  # raises Infeasible
+    missing: Callable[[Any], Infeasible] | str = (
+        "for any rounds"  # why nothing was feasible, or for what the users are too few
+    )
+    worth: Callable[[Problem], float] | None = None  # risk of not training; None: the forecast says too little of it
+    also: str = ""  # what helps beside more users against a risk that is no better
+    near: float = NEAR
+    most: int = 1  # candidates that are calibrated, as an exact account is slow, and the later ones promise less
+    inputs: Callable[[str, Problem, Privacy, A], Any] = PlanInputs  # what the functions above are called with
+
+    def __call__(self, problem: Problem, privacy: Privacy, options: A) -> Chosen:
+        """Return the numbers of the first candidate that can be calibrated and is worth running."""
+        inputs = self.inputs(self.name, problem, privacy, options)
+        self.check(inputs)
+        worth = math.inf if self.worth is None else self.worth(problem)
+        seen: float | None = None
+        for candidate in ranked(self.candidates(inputs), near=self.near)[: self.most]:
+            try:
+                chosen = self.calibrate(inputs, candidate)
+            except Infeasible:
+                if self.most == 1:
+                    raise
+                continue
+            if chosen.risk is None or self.worth is None or chosen.risk < worth:
+                return chosen
+            seen = chosen.risk if seen is None else min(seen, chosen.risk)
+        if seen is not None:
+            condition = f"n={problem.users:,} users predict {no_better(seen, worth, problem)}"
+        elif isinstance(self.missing, str):
+            condition = f"n={problem.users:,} users are too few {self.missing}{inputs.promised}"
+        else:
+            raise self.missing(inputs)
+        raise Infeasible.too_few(self.name, condition, problem.users + 1, also=self.also)
 
 
 def within_rounds(most: int, usual: RunPlan, exactly: Callable[[int], RunPlan]) -> RunPlan:

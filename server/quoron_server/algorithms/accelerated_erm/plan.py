@@ -11,7 +11,7 @@ Source: docs/privacy/accelerated-erm.md#e1 and accelerated-erm.md#e2.
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
@@ -56,13 +56,13 @@ from quoron_server.algorithms.accelerated_erm.method import (
     participations,
 )
 from quoron_server.algorithms.averaged_sgd import default_clip, ranking_mu, replaced_ranking_mu
-from quoron_server.algorithms.info import AlgorithmInfo, Choosing, Chosen, Factor, NoBlackBoxes, Promises, trivial_risk
+from quoron_server.algorithms.info import AlgorithmInfo, Choosing, Chosen, Factor, NoBlackBoxes, Promises, known_worth
 from quoron_server.algorithms.noisy import plan as worth
 from quoron_server.algorithms.noisy.method import Sampling as Cohorts
 from quoron_server.algorithms.noisy.plan import DRAWS
 from quoron_server.algorithms.printed import lowy_erm
 from quoron_server.algorithms.references import LOWY_2024, repaired
-from quoron_server.algorithms.search import Candidate, exactly, halves, ranked, round_grid
+from quoron_server.algorithms.search import Candidate, PlanInputs, Planner, halves, round_grid
 from quoron_server.parameters import Moves
 from quoron_server.plan import Privacy, RunPlan
 from quoron_server.problem import Problem
@@ -254,6 +254,10 @@ class Scene:
             ]
             return np.array([mean_sensitivity(1.0, draft.cohort) / mu for draft, mu in zip(drafts, mus, strict=True)])
         return lottery_noise(*target, cohorts, rates, often, o.kappa, o.aggregate, lost)
+
+
+Inputs = PlanInputs[AcceleratedERMOptions]
+_Tried = tuple[Scene, Family, int]  # and which of the family's steps
 
 
 @lru_cache(maxsize=64)
@@ -526,29 +530,6 @@ def _gap(phase: Draft, family: Family, steep: float, away: Vector, reach: float,
     return np.asarray(gap)
 
 
-def plan(problem: Problem, privacy: Privacy, options: AcceleratedERMOptions) -> Chosen:
-    """The plan of least predicted risk; among those about as good, one with few gradients.
-
-    Raises UnsoundCombination for a test, aggregate and schedule without a proof, Infeasible naming users that suffice.
-    """
-    _require(problem, options)
-    options = replace(options, kappa=removing(options.kappa, options.aggregate, problem.beliefs.hostile_share))
-    scenes = [Scene(problem, privacy, options, smoothing) for smoothing in smoothings(problem, privacy, options)]
-    tried: dict[object, Candidate[tuple[Scene, Family, int]]] = {}
-    for candidate in ranked(_candidates(scenes)):
-        drafts = ((draft.users, draft.cohort, draft.rounds) for draft in candidate.of[1].drafts)
-        tried.setdefault(tuple(drafts), candidate)  # of those with the same noise one is enough
-    found = exactly(tried.values(), lambda values: _calibrated(*values), most=TRIED)
-    if found is None:
-        rounds = f"{options.rounds} rounds" if options.rounds else "any number of rounds"
-        condition = f"{problem.users:,} users are too few for {rounds} at epsilon={privacy.epsilon:g}"
-        condition += f", delta={privacy.delta:g}"
-        if problem.beliefs.hostile_share:
-            condition += f" with hostile_share={problem.beliefs.hostile_share:g}"
-        raise Infeasible.too_few(NAME, condition, problem.users + 1)
-    return found
-
-
 def verify(plan: RunPlan) -> None:
     """Disjoint phases, each (ε, δ) by its theorem's second route, noise as accounted for, cost as planned."""
     p = plan.parameters_of(AcceleratedERMParameters)
@@ -663,20 +644,27 @@ def recounted_mu(account: Clipped, radius: float, scale: float, dimension: int) 
     return sensitivity_recount.mu(far, scale, dimension)
 
 
-def _candidates(scenes: list[Scene]) -> Iterator[Candidate[tuple[Scene, Family, int]]]:
-    """The best of each family by estimated noise, priced by its gradients."""
-    for scene in scenes:
+def _candidates(inputs: Inputs) -> Iterable[Candidate[_Tried]]:
+    """The best of each family by estimated noise, priced by its gradients; of those with the same noise one."""
+    problem, privacy, options = inputs.problem, inputs.privacy, inputs.options
+    options = replace(options, kappa=removing(options.kappa, options.aggregate, problem.beliefs.hostile_share))
+    found: dict[object, Candidate[_Tried]] = {}
+    for smoothing in smoothings(problem, privacy, options):
+        scene = Scene(problem, privacy, options, smoothing)
         tried = list(families(scene))
         for family, risks in zip(tried, estimated(scene, tried), strict=True):
             gradients = sum(draft.rounds * draft.cohort for draft in family.drafts)
-            yield Candidate(float(risks.min()), (gradients,), (scene, family, int(risks.argmin())))
+            noise = tuple((draft.users, draft.cohort, draft.rounds) for draft in family.drafts)
+            candidate = Candidate(float(risks.min()), (gradients,), (scene, family, int(risks.argmin())))
+            if noise not in found or candidate.risk < found[noise].risk:
+                found[noise] = candidate
+    return found.values()
 
 
-def _calibrated(scene: Scene, family: Family, place: int) -> Chosen | None:
-    """With exact accounts and noise; None where it is no better than not training.
-
-    Infeasible where a test leaves nothing or declared outliers fail it.
-    """
+def _chosen(inputs: Inputs, found: Candidate[_Tried]) -> Chosen:
+    """With exact accounts and noise. Infeasible where a test leaves nothing or declared outliers fail it."""
+    del inputs
+    scene, family, place = found.of
     o, radius = scene.options, scene.radius(sum(draft.rounds for draft in family.drafts))
     phases: list[Phase] = []
     for draft, stages, shape in family.at(place):
@@ -694,12 +682,15 @@ def _calibrated(scene: Scene, family: Family, place: int) -> Chosen | None:
         )
         phases.append(replace(phase, noise_scale=tested_noise_scale(NAME, scene.problem, phase)))
     risk = float(predicted(scene, family, [phase.noise_scale for phase in phases])[place])
-    if scene.curvature is not None and not risk < trivial_risk(scene.problem):
-        return None
     sampling = scene.sampling(family.drafts[0])
     numbers = AcceleratedERMParameters(_test(o), aggregate_of(o), sampling, tuple(phases), scene.smoothing)
     theorem = COINS if sampling == "poisson" else CLIPPED if o.test == "clip" else None
     return Chosen(numbers, risk, theorem=theorem)
+
+
+def _worth(problem: Problem) -> float:
+    """Of a smooth loss alone: that of a smoothed one is a bound."""
+    return math.inf if problem.smoothness is None else known_worth(problem)
 
 
 def tested_noise_scale(name: str, problem: Problem, phase: Numbers) -> float:
@@ -815,8 +806,9 @@ def aggregate_of(options: Any) -> Aggregate:
     return "weighted-mean" if options.aggregate == "weighted" else "random-inclusion"
 
 
-def _require(problem: Problem, options: AcceleratedERMOptions) -> None:
+def _check(inputs: Inputs) -> None:
     """ConfigError for options that contradict each other or the problem; UnsoundCombination for unproved ones."""
+    problem, options = inputs.problem, inputs.options
     if not problem.convex:
         raise Infeasible(NAME, "the loss is not convex", "a convex loss")
     search.require_options(options, "rounds", "phases", "stages", least=1, above=False)
@@ -859,7 +851,7 @@ INFO = AlgorithmInfo(
     ),
     options=AcceleratedERMOptions,
     parameters=AcceleratedERMParameters,
-    planner=plan,
+    planner=Planner(NAME, _check, _candidates, _chosen, "for private gradients", _worth, most=TRIED),
     verifier=verify,
     maker=AcceleratedERM,
     printed=lowy_erm.PRINTED,

@@ -33,7 +33,6 @@ from quoron_server.algorithms.info import (
     Factor,
     NoBlackBoxes,
     Promises,
-    no_better,
     statistical_floor,
     trivial_risk,
 )
@@ -41,8 +40,8 @@ from quoron_server.algorithms.local_model.method import Estimator, LocalModel, L
 from quoron_server.algorithms.local_reports import vector_scale
 from quoron_server.algorithms.printed import bassily_sun
 from quoron_server.algorithms.references import BASSILY_SUN_2023, repaired
-from quoron_server.algorithms.search import Candidate, best, round_grid
-from quoron_server.plan import Privacy, RunPlan
+from quoron_server.algorithms.search import Candidate, PlanInputs, Planner, best, least_of, round_grid
+from quoron_server.plan import RunPlan
 from quoron_server.problem import Problem
 
 Vector = NDArray[np.float64]
@@ -52,9 +51,8 @@ _Drafted = tuple[LocalModelParameters, float, float]
 NAME = "local-model"
 THEOREM = "docs/privacy/local-model.md#r5"
 ESTIMATORS: tuple[Estimator, ...] = ("clip", "tracking", "range")
-LARGEST_STEPS = 256
+STEPS_TRIED = tuple(round_grid(256))
 FAILURE = 1e-3  # chance that a range estimate misses in any step
-EQUAL = 1 + 1e-9  # times the least risk: processors round sums differently, and the first of equal ones is taken
 MOST_BINS = 1 << 8  # of a range report, one bit each
 WARM_SHARES, MOST_WARM_UPS = (0.01, 0.03, 0.1), 3  # of the users, in an interaction that only looks for a centre
 SPLITS = (0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6)  # shares of ε for the range that are tried
@@ -84,18 +82,7 @@ class LocalModelOptions:
     smoothing: float | None = None  # λ of the Moreau envelope, for losses whose slope jumps
 
 
-def plan(problem: Problem, privacy: Privacy, options: LocalModelOptions) -> Chosen:
-    """The plan of fewest interactions within 5 % of the least predicted risk; Infeasible, with the users it takes."""
-    _require(problem, options)
-    found = {name: _best(problem, privacy, options, name) for name in _wanted(options)}
-    feasible = [candidate for candidate in found.values() if candidate is not None]
-    if not feasible or (least := min(candidate.risk for candidate in feasible)) >= _worth(problem):
-        raise _infeasible(problem, options, feasible)
-    chosen = next(candidate for candidate in feasible if candidate.risk <= least * EQUAL)
-    sent, smoothing, inverse_step = chosen.of
-    smooth = _smoothness(problem, smoothing)
-    p = replace(sent, reason=_reason(found, options), inverse_step=inverse_step, smoothness=smooth, smoothing=smoothing)
-    return Chosen(p, chosen.risk)
+Inputs = PlanInputs[LocalModelOptions]
 
 
 def verify(plan: RunPlan) -> None:
@@ -162,29 +149,38 @@ def _scale_as_computed(p: LocalModelParameters, dimension: int) -> bool:
     return p.noise_scale <= needed * (1 + 1e-6)
 
 
-def _require(problem: Problem, options: LocalModelOptions) -> None:
+def _check(inputs: Inputs) -> None:
+    options = inputs.options
     search.require_choice(options, estimator=("auto", *ESTIMATORS), reports=("disjoint", "split"))
     search.require_options(options, "smoothing", "clip_norm", least=1e-80, most=1e80)
-    search.require_rough(problem, options.smoothing)
+    search.require_rough(inputs.problem, options.smoothing)
     if options.reports == "split" and options.estimator != "range":
         raise ConfigError(f"Expected estimator 'range' with reports='split', got estimator={options.estimator!r}.")
 
 
-def _wanted(options: LocalModelOptions) -> tuple[Estimator, ...]:
-    return ESTIMATORS if options.estimator == "auto" else (options.estimator,)
+def _candidates(inputs: Inputs) -> Iterator[Candidate[_Drafted]]:
+    """Of the estimator of least risk the fewest interactions among about the best."""
+    problem, options = inputs.problem, inputs.options
+    wanted: tuple[Estimator, ...] = ESTIMATORS if options.estimator == "auto" else (options.estimator,)
+    found = {
+        estimator: best(
+            candidate
+            for steps in _steps(inputs, estimator)
+            for warm in _warm_ups(problem, estimator, steps)
+            if (sent := _reports(inputs, estimator, steps - warm[0], *warm)) is not None
+            for candidate in _stepped(problem, options, sent)
+        )
+        for estimator in wanted
+    }
+    if (least := least_of(found)) is not None and (chosen := found[least[0]]) is not None:
+        sent, smoothing, inverse_step = chosen.of
+        yield replace(chosen, of=(replace(sent, reason=least[1]), smoothing, inverse_step))
 
 
-def _best(
-    problem: Problem, privacy: Privacy, options: LocalModelOptions, estimator: Estimator
-) -> Candidate[_Drafted] | None:
-    """The estimator's candidate with fewest interactions among about the best; None where none is feasible."""
-    return best(
-        candidate
-        for steps in _steps(options, estimator)
-        for warm in _warm_ups(problem, estimator, steps)
-        if (sent := _reports(problem, privacy, options, estimator, steps - warm[0], *warm)) is not None
-        for candidate in _candidates(problem, options, sent)
-    )
+def _chosen(inputs: Inputs, found: Candidate[_Drafted]) -> Chosen:
+    sent, smoothing, inverse_step = found.of
+    smooth = _smoothness(inputs.problem, smoothing)
+    return Chosen(replace(sent, inverse_step=inverse_step, smoothness=smooth, smoothing=smoothing), found.risk)
 
 
 def _warm_ups(problem: Problem, estimator: Estimator, interactions: int) -> Iterator[tuple[int, int]]:
@@ -199,24 +195,18 @@ def _warm_ups(problem: Problem, estimator: Estimator, interactions: int) -> Iter
                 yield count, users
 
 
-def _steps(options: LocalModelOptions, estimator: Estimator) -> list[int]:
-    if options.rounds is None:
-        return round_grid(LARGEST_STEPS)
-    if estimator == "range":
-        return [] if options.rounds % 2 else [options.rounds // 2]
-    return [options.rounds]
+def _steps(inputs: Inputs, estimator: Estimator) -> list[int]:
+    tried = inputs.rounds(STEPS_TRIED)
+    if estimator == "range" and inputs.options.rounds is not None:
+        return [rounds // 2 for rounds in tried if rounds % 2 == 0]
+    return tried
 
 
 def _reports(
-    problem: Problem,
-    privacy: Privacy,
-    options: LocalModelOptions,
-    estimator: Estimator,
-    steps: int,
-    warm_ups: int = 0,
-    warm_users: int = 0,
+    inputs: Inputs, estimator: Estimator, steps: int, warm_ups: int = 0, warm_users: int = 0
 ) -> LocalModelParameters | None:
     """What a step's users send, before the size of the steps is chosen; None where there are too few of them."""
+    problem, privacy, options = inputs.problem, inputs.privacy, inputs.options
     users, d = (problem.users - warm_ups * warm_users) // steps, problem.dimension
     first = options.clip_norm or default_clip(problem)
 
@@ -287,9 +277,7 @@ def _layout(problem: Problem, bound: float, failure: float) -> tuple[int, float,
     return bins, half_width, local.centred_radius(reach, dimension=d, users=n, failure=failure, width=width)
 
 
-def _candidates(
-    problem: Problem, options: LocalModelOptions, sent: LocalModelParameters
-) -> Iterator[Candidate[_Drafted]]:
+def _stepped(problem: Problem, options: LocalModelOptions, sent: LocalModelParameters) -> Iterator[Candidate[_Drafted]]:
     """All step sizes and smoothings for what a step's users send."""
     steps, sampling = sent.steps, sent.sampling_variance
     noise = problem.dimension * sent.noise_scale**2 / sent.vectors
@@ -342,23 +330,13 @@ def _worth(problem: Problem) -> float:
     return min(start, problem.even_curvature * (problem.feature_norm * far) ** 2 / (2 * problem.features))
 
 
-def _reason(found: dict[Estimator, Candidate[_Drafted] | None], options: LocalModelOptions) -> str:
-    """Why this estimator, in one phrase."""
-    if options.estimator != "auto":
-        return "asked for"
-    risks = [f"{name} {'is infeasible' if chosen is None else f'{chosen.risk:.2g}'}" for name, chosen in found.items()]
-    return f"least predicted risk: {', '.join(risks)}"
-
-
-def _infeasible(problem: Problem, options: LocalModelOptions, feasible: list[Candidate[_Drafted]]) -> Infeasible:
+def _missing(inputs: Inputs) -> Infeasible:
+    problem, options = inputs.problem, inputs.options
     if options.rounds is not None and options.estimator == "range" and options.rounds % 2:
         return Infeasible(NAME, f"{options.rounds} rounds are no pairs of range and vector", "an even rounds")
-    condition = f"{problem.users:,} users are too few for range reports of {padded(problem.dimension)} coordinates"
-    if feasible:
-        found = no_better(min(candidate.risk for candidate in feasible), _worth(problem), problem)
-        condition = f"{problem.users:,} local reports predict {found}"
-    elif _layout(problem, options.clip_norm or default_clip(problem), FAILURE) is None:
+    if _layout(problem, options.clip_norm or default_clip(problem), FAILURE) is None:
         return Infeasible(NAME, "users are spread over the whole range, which bins cannot divide", "another estimator")
+    condition = f"{problem.users:,} users are too few for range reports of {padded(problem.dimension)} coordinates"
     return Infeasible.too_few(NAME, condition, problem.users + 1)
 
 
@@ -373,7 +351,7 @@ INFO = AlgorithmInfo(
     ),
     options=LocalModelOptions,
     parameters=LocalModelParameters,
-    planner=plan,
+    planner=Planner(NAME, _check, _candidates, _chosen, _missing, _worth),
     verifier=verify,
     maker=LocalModel,
     factor=Factor(known=None, unknown=2.0),

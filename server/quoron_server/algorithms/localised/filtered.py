@@ -11,10 +11,9 @@ releases, explicit constants. As printed: `printed.ghazi.Filter`.
 """
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,7 +36,7 @@ from quoron_server.algorithms.info import (
     Choosing,
     Chosen,
     Promises,
-    require_better,
+    trivial_risk,
 )
 from quoron_server.algorithms.localised.method import Aggregate, LocalisedParameters, LocalisedSGD, Phase, Rule
 from quoron_server.algorithms.localised.plan import (
@@ -55,9 +54,9 @@ from quoron_server.algorithms.localised.plan import (
 )
 from quoron_server.algorithms.printed import ghazi
 from quoron_server.algorithms.references import GHAZI_2026, repaired
-from quoron_server.algorithms.search import round_grid
+from quoron_server.algorithms.search import Candidate, PlanInputs, Planner, round_grid
 from quoron_server.parameters import CONTRACTION, DOMINANT, Assumption
-from quoron_server.plan import Privacy, RunPlan
+from quoron_server.plan import RunPlan
 from quoron_server.problem import Problem
 
 Vector = NDArray[np.float64]
@@ -100,6 +99,22 @@ class FilterOptions(SizedOptions):
 
     distance: float | None = None  # typical distance of users' average gradients, from public knowledge
     norm: Norm | None = None  # that distances are measured in; linf needs a box and diagonally dominant Hessians
+
+
+@dataclass(frozen=True, slots=True)
+class _Inputs(PlanInputs[FilterOptions]):
+    """What a plan is made from."""
+
+    def calibrate(self, cohort: int, eta_beta: float) -> theorem.FilterParameters:
+        """The filter of cohorts of this size at steps up to this one; Infeasible."""
+        problem, epsilon, delta = self.problem, self.privacy.epsilon, self.privacy.delta
+        error = score_error(cohort, problem.dimension) + GRID_ERROR * max(1.0, 1 / epsilon**2)
+        slack = sampler_slack(problem)
+        return theorem.calibrate(epsilon, delta, cohort, eta_beta, problem.users, score_error=error, delta_slack=slack)
+
+    def smallest(self, eta_beta: float) -> int:
+        """The least cohort that has a filter at such steps."""
+        return theorem.smallest_cohort(self.privacy.epsilon, self.privacy.delta, eta_beta)
 
 
 def lengths(problem: Problem, options: FilterOptions) -> Geometry:
@@ -219,7 +234,9 @@ def _beyond(ratios: Vector) -> Vector:
     return np.log(np.maximum(ratios, 1.0) - 0.95)
 
 
-def _infeasible(problem: Problem, options: FilterOptions, edge: int) -> Infeasible:
+def _missing(inputs: _Inputs) -> Infeasible:
+    problem, options, beta = inputs.problem, inputs.options, geometries(inputs.problem, inputs.options)[0].beta
+    edge = inputs.smallest(min(options.step_size * beta if options.step_size else EDGES[0], 2.0) if beta else 0.0)
     if options.cohort_size and options.cohort_size < edge:
         return Infeasible(
             NAME, f"cohort_size={options.cohort_size:,} is too small for the test", f"cohort_size >= {edge:,}"
@@ -268,35 +285,28 @@ class OutlierFilter(Rule):
         return tally < self.cutoff.draw(noise.stream("cutoff", phase))
 
 
-def plan(problem: Problem, privacy: Privacy, options: FilterOptions) -> Chosen:
-    """The norm, cohort size, phases and steps of least predicted excess risk whose release the theorem allows.
-
-    Candidates are ranked by curves that are calibrated at a few points and interpolated; the winner is calibrated
-    exactly. Raises Infeasible, saying how many users would do.
-    """
-    search.require_smooth(NAME, problem)
-    epsilon, delta, slack = privacy.epsilon, privacy.delta, sampler_slack(problem)
+def _check(inputs: _Inputs) -> None:
+    """Infeasible for losses that are not convex and smooth, and where the accountant has no table or no δ."""
+    search.check_smooth(inputs)
+    epsilon = inputs.privacy.epsilon
     if epsilon < SMALLEST_EPSILON:
         enough = Needs(f"epsilon >= {SMALLEST_EPSILON:g}", epsilon=SMALLEST_EPSILON)
         raise Infeasible(NAME, f"epsilon={epsilon:g} is too small to tabulate", enough)
-    if (1 + math.exp(epsilon)) * slack >= delta:
+    if (1 + math.exp(epsilon)) * sampler_slack(inputs.problem) >= inputs.privacy.delta:
         needs = "a smaller epsilon, fewer users or a larger delta"
-        raise Infeasible(NAME, f"the noise of n={problem.users:,} decisions is not exact enough for delta", needs)
+        users = inputs.problem.users
+        raise Infeasible(NAME, f"the noise of n={users:,} decisions is not exact enough for delta", needs)
 
-    def calibrate(cohort: int, eta_beta: float) -> theorem.FilterParameters:
-        error = score_error(cohort, problem.dimension) + GRID_ERROR * max(1.0, 1 / epsilon**2)
-        return theorem.calibrate(epsilon, delta, cohort, eta_beta, problem.users, score_error=error, delta_slack=slack)
 
-    smallest = partial(theorem.smallest_cohort, epsilon, delta)
-    allowed = geometries(problem, options)
-    edge_for = _edge_curve(smallest)
+def _candidates(inputs: _Inputs) -> Iterator[Candidate[tuple[Schedule, Geometry]]]:
+    """The least risk in every norm, by curves that are calibrated at a few points and interpolated."""
+    problem, options = inputs.problem, inputs.options
+    edge_for = _edge_curve(inputs.smallest)
     longest = (2.0 if problem.beliefs.curvature == "isotropic" else 1.0) if problem.beta else 0.0  # of `step_grid`
-    noise = _noise_curve(smallest, calibrate, problem.dimension, longest)
-
+    noise = _noise_curve(inputs.smallest, inputs.calibrate, problem.dimension, longest)
     grid = round_grid(4096, smallest=FEWEST_ROUNDS)
-    tried = cohorts(NAME, problem, options, grid, most=LARGEST_COHORT)  # as far as scores can be added up exactly
-    best: tuple[float, Schedule, Geometry] | None = None
-    for geometry in allowed:
+    tried = cohorts(inputs, grid, most=LARGEST_COHORT)  # as far as scores can be added up exactly
+    for geometry in geometries(problem, options):
 
         def scale(sizes: Vector, first_steps: Vector, geometry: Geometry = geometry) -> Vector:
             steep = first_steps * geometry.beta
@@ -305,18 +315,17 @@ def plan(problem: Problem, privacy: Privacy, options: FilterOptions) -> Chosen:
             possible = (sizes >= edges) & (steep <= 2)
             return np.where(possible, geometry.length * noise(sizes, near) / sizes, np.inf)
 
-        found = best_schedule(problem, tried, scale, rounds=options.rounds, step_size=options.step_size)
-        if found is not None and math.isfinite(found[0]) and (best is None or found[0] < best[0]):
-            best = (*found, geometry)
-    if best is None:
-        beta = allowed[0].beta
-        gentlest = min(options.step_size * beta if options.step_size else EDGES[0], 2.0) if beta else 0.0
-        raise _infeasible(problem, options, smallest(gentlest))
-    _, schedule, geometry = best
-    filter_ = calibrate(schedule.cohort_size, min(2.0, schedule.largest_step * geometry.beta * (1 + 1e-12)))
-    chosen = behind_filter(FilteredParameters, problem, schedule, filter_, geometry, filter=filter_, norm=geometry.norm)
-    require_better(NAME, chosen.risk, problem)
-    return chosen
+        for found in best_schedule(problem, tried, scale, rounds=options.rounds, step_size=options.step_size):
+            if math.isfinite(found.risk):
+                yield Candidate(found.risk, found.price, (found.of, geometry))
+
+
+def _chosen(inputs: _Inputs, found: Candidate[tuple[Schedule, Geometry]]) -> Chosen:
+    schedule, geometry = found.of
+    filter_ = inputs.calibrate(schedule.cohort_size, min(2.0, schedule.largest_step * geometry.beta * (1 + 1e-12)))
+    return behind_filter(
+        FilteredParameters, inputs.problem, schedule, filter_, geometry, filter=filter_, norm=geometry.norm
+    )
 
 
 def verify(plan: RunPlan) -> None:
@@ -344,7 +353,7 @@ INFO = AlgorithmInfo(
     ),
     options=FilterOptions,
     parameters=FilteredParameters,
-    planner=plan,
+    planner=Planner(NAME, _check, _candidates, _chosen, _missing, trivial_risk, near=1.0, inputs=_Inputs),
     printed=ghazi.FILTER_AS_PRINTED,
     verifier=verify,
     maker=lambda plan: LocalisedSGD(plan, OutlierFilter(plan.parameters_of(FilteredParameters))),

@@ -34,7 +34,7 @@ from quoron_server.algorithms.info import ITERATES, AlgorithmInfo, Choosing, Cho
 from quoron_server.algorithms.localised.method import GroupedParameters, LocalisedSGD, Phase, PlainMeans, Share
 from quoron_server.algorithms.localised.plan import Shape, shapes
 from quoron_server.algorithms.references import FELDMAN_2020, theirs
-from quoron_server.algorithms.search import Candidate, best, round_grid
+from quoron_server.algorithms.search import Candidate, PlanInputs, Planner, round_grid
 from quoron_server.algorithms.slots import partition
 from quoron_server.plan import Privacy, RunPlan
 from quoron_server.problem import Problem
@@ -55,6 +55,9 @@ class GroupedOptions:
     step_size: float | None = None
 
 
+Inputs = PlanInputs[GroupedOptions]
+
+
 @dataclass(frozen=True, slots=True)
 class _Laid:
     """Phases laid out over users and places."""
@@ -65,32 +68,33 @@ class _Laid:
     scale: float  # σ_s/η_s, of all phases alike
 
 
-def plan(problem: Problem, privacy: Privacy, options: GroupedOptions) -> Chosen:
-    """The plan with the smallest predicted excess risk. Raises Infeasible for losses that are not convex and smooth."""
+def _check(inputs: Inputs) -> None:
+    """Infeasible for losses that are not convex and smooth."""
+    problem, options = inputs.problem, inputs.options
     search.require_smooth(NAME, problem)
     if problem.smoothness is None:
         raise Infeasible(NAME, "items' losses are not smooth", "a smooth loss, such as logistic or huber")
     if options.layout not in ("spread", "disjoint"):
         raise Infeasible(NAME, f"layout={options.layout!r} is unknown", "layout spread or disjoint")
-    found = best(_candidates(problem, privacy, options), near=1.0)
-    if found is None:
-        m, q = problem.items_per_user, options.questions
-        raise Infeasible(
-            NAME,
-            f"n={problem.users:,} users of m={m:,} items do not fill the rounds and phases with questions={q}",
-            "fewer rounds, phases or questions",
-        )
-    chosen = found.of
-    drifts = [_shift(problem, share) for share in chosen.shares]
+
+
+def _missing(inputs: Inputs) -> Infeasible:
+    n, m, q = inputs.problem.users, inputs.problem.items_per_user, inputs.options.questions
+    condition = f"n={n:,} users of m={m:,} items do not fill the rounds and phases with questions={q}"
+    return Infeasible(NAME, condition, "fewer rounds, phases or questions")
+
+
+def _chosen(inputs: Inputs, found: Candidate[_Laid]) -> Chosen:
+    problem, layout, laid = inputs.problem, inputs.options.layout, found.of
+    drifts = [_shift(problem, share) for share in laid.shares]
     phases = tuple(
-        Phase(share.rounds, step, suffix, step * drift, step * chosen.scale)
-        for share, step, suffix, drift in zip(chosen.shares, chosen.steps, chosen.suffixes, drifts, strict=True)
+        Phase(share.rounds, step, suffix, step * drift, step * laid.scale)
+        for share, step, suffix, drift in zip(laid.shares, laid.steps, laid.suffixes, drifts, strict=True)
     )
     mus = tuple(
         GaussianNoise(phase.sensitivity, phase.release_scale).effective_mu(problem.dimension) for phase in phases
     )
-    numbers = GroupedParameters(options.layout, phases, chosen.shares, mus, _total(options.layout, mus))
-    return Chosen(numbers, found.risk)
+    return Chosen(GroupedParameters(layout, phases, laid.shares, mus, _total(layout, mus)), found.risk)
 
 
 def item_shift(lipschitz: float, places: int, batch: float) -> float:
@@ -107,10 +111,11 @@ def _total(layout: str, mus: tuple[float, ...]) -> float:
     return _together(layout, mus) * (1 + 2.0**-50 if layout == "spread" else 1)
 
 
-def _candidates(problem: Problem, privacy: Privacy, options: GroupedOptions) -> Iterator[Candidate[_Laid]]:
+def _candidates(inputs: Inputs) -> Iterator[Candidate[_Laid]]:
     """The best step and suffix of every number of rounds with every shape; a shape's totals are predicted together."""
+    problem, options = inputs.problem, inputs.options
     items = replace(problem, user_smoothness=None)  # steps are of single items: β is theirs
-    totals = [options.rounds] if options.rounds else round_grid(min(problem.users, LARGEST_ROUNDS))
+    totals = inputs.rounds(round_grid(min(problem.users, LARGEST_ROUNDS)))
     suffixes = np.array(suffix_shares(problem))
     for shape in shapes((options.phases,) if options.phases else (1, 2, 3, 5), (1.0, 2.0, 4.0)):
         fitting = [(total, shares) for total in totals if (shares := _shares(problem, options, shape, total))]
@@ -118,7 +123,7 @@ def _candidates(problem: Problem, privacy: Privacy, options: GroupedOptions) -> 
             continue
         fixed = [options.step_size] if options.step_size else None
         steps = np.array([fixed or step_grid(items, total) for total, _ in fitting])
-        noise = _noise(problem, privacy, len(shape.shares) if options.layout == "spread" else 1)
+        noise = _noise(problem, inputs.privacy, len(shape.shares) if options.layout == "spread" else 1)
         scales = [
             _together(options.layout, [_shift(problem, each) for each in shares]) * noise for _, shares in fitting
         ]
@@ -284,7 +289,7 @@ INFO = AlgorithmInfo(
     ),
     options=GroupedOptions,
     parameters=GroupedParameters,
-    planner=plan,
+    planner=Planner(NAME, _check, _candidates, _chosen, _missing, near=1.0),
     verifier=verify,
     maker=make,
     factor=Factor(known=3.5, unknown=11.0),

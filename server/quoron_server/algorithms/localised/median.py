@@ -40,6 +40,7 @@ from quoron_server.algorithms.localised.method import (
 )
 from quoron_server.algorithms.localised.plan import (
     Geometry,
+    Schedule,
     SizedOptions,
     against_mean,
     behind_filter,
@@ -50,7 +51,7 @@ from quoron_server.algorithms.localised.plan import (
 )
 from quoron_server.algorithms.printed import ghazi
 from quoron_server.algorithms.references import GHAZI_2026, repaired
-from quoron_server.algorithms.search import round_grid
+from quoron_server.algorithms.search import Candidate, PlanInputs, Planner, round_grid
 from quoron_server.parameters import CONTRACTION, DOMINANT, Assumption
 from quoron_server.plan import Privacy, RunPlan
 from quoron_server.problem import Problem
@@ -124,29 +125,37 @@ class MedianOptions(SizedOptions):
     trim_rate: float | None = None  # share of answers trimmed on either side, below 1/2; None: the median
 
 
-def plan(problem: Problem, privacy: Privacy, options: MedianOptions) -> Chosen:
-    """The plan with the least predicted excess risk. Raises Infeasible off a box and without dominance, and if no
-    cohort and step suffice."""
-    search.require_smooth(NAME, problem)
-    geometry, slack = coordinatewise(NAME, problem, options.distance), sampler_slack(problem, privacy)
-    clip = clip_bound(problem)
+@dataclass(frozen=True, slots=True)
+class _Inputs(PlanInputs[MedianOptions]):
+    """What a plan is made from."""
 
-    def calibrate(size: int, eta_beta: float) -> theorem.MedianParameters:
+    @property
+    def geometry(self) -> Geometry:
+        """ℓ∞; Infeasible off a box and without dominance."""
+        return coordinatewise(NAME, self.problem, self.options.distance)
+
+    def calibrate(self, size: int, eta_beta: float) -> theorem.MedianParameters:
+        """The median and test of cohorts of this size at steps up to this one; Infeasible."""
+        problem, privacy, trim = self.problem, self.privacy, self.options.trim_rate
         return theorem.calibrate(
             privacy.epsilon,
             privacy.delta,
             size,
             eta_beta,
-            clip / geometry.distance,
-            trim=None if options.trim_rate is None else max(1, math.floor(options.trim_rate * size)),
+            clip_bound(problem) / self.geometry.distance,
+            trim=None if trim is None else max(1, math.floor(trim * size)),
             score_error=rounding(size, problem.dimension),
-            delta_slack=slack,
+            delta_slack=sampler_slack(problem, privacy),
         )
+
+
+def _candidates(inputs: _Inputs) -> list[Candidate[Schedule]]:
+    problem, options, geometry = inputs.problem, inputs.options, inputs.geometry
 
     @cache
     def factor(size: int, eta_beta: float) -> float:
         try:
-            return calibrate(size, eta_beta).noise_factor
+            return inputs.calibrate(size, eta_beta).noise_factor
         except Infeasible:
             return math.inf
 
@@ -155,16 +164,20 @@ def plan(problem: Problem, privacy: Privacy, options: MedianOptions) -> Chosen:
         pairs = zip(sizes, steep, strict=True)
         return geometry.length * np.array([factor(int(size), each) if each <= 2 else math.inf for size, each in pairs])
 
-    most = MOST_COHORTS if geometry.beta else MOST_FLAT_COHORTS
-    sizes = cohorts(NAME, problem, options, round_grid(most), least=3, most=LARGEST_COHORT)
+    sizes = cohorts(
+        inputs, round_grid(MOST_COHORTS if geometry.beta else MOST_FLAT_COHORTS), least=3, most=LARGEST_COHORT
+    )
     fixed, steps = options.step_size, _steps(geometry)
     found = best_schedule(problem, sizes, scale, rounds=options.rounds, step_size=fixed, steps=steps)
-    if found is None or math.isinf(found[0]):
-        raise _infeasible(problem, privacy, options)
-    _, schedule = found
-    median = calibrate(schedule.cohort_size, schedule.largest_step * geometry.beta)
+    return [each for each in found if math.isfinite(each.risk)]
+
+
+def _chosen(inputs: _Inputs, found: Candidate[Schedule]) -> Chosen:
+    problem, geometry, schedule = inputs.problem, inputs.geometry, found.of
+    median = inputs.calibrate(schedule.cohort_size, schedule.largest_step * geometry.beta)
+    bound = clip_bound(problem)
     return behind_filter(
-        CoordinateMedianParameters, problem, schedule, median, geometry, clip_bound=clip, median=median
+        CoordinateMedianParameters, problem, schedule, median, geometry, clip_bound=bound, median=median
     )
 
 
@@ -206,7 +219,8 @@ def _steps(geometry: Geometry) -> list[float] | None:
     return [float(product / geometry.beta) for product in np.geomspace(1e-5, 2.0, 23)]
 
 
-def _infeasible(problem: Problem, privacy: Privacy, options: MedianOptions) -> Infeasible:
+def _missing(inputs: _Inputs) -> Infeasible:
+    problem, privacy, options = inputs.problem, inputs.privacy, inputs.options
     edge = theorem.smallest_cohort(privacy.epsilon, privacy.delta, 0.0)
     assert edge is not None  # without curvature a cohort that is large enough always is
     if (options.cohort_size or problem.users) < edge:
@@ -231,7 +245,7 @@ INFO = AlgorithmInfo(
     ),
     options=MedianOptions,
     parameters=CoordinateMedianParameters,
-    planner=plan,
+    planner=Planner(NAME, search.check_smooth, _candidates, _chosen, _missing, inputs=_Inputs),
     printed=ghazi.MEDIANS_AS_PRINTED,
     verifier=verify,
     maker=lambda plan: LocalisedSGD(plan, CoordinateMedian(plan.parameters_of(CoordinateMedianParameters))),

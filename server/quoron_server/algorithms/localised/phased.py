@@ -21,6 +21,7 @@ from quoron_server.algorithms import search
 from quoron_server.algorithms.info import ITERATES, AlgorithmInfo, Chosen, Factor, Promises
 from quoron_server.algorithms.localised.method import LocalisedSGD, PhasedParameters, PlainMean
 from quoron_server.algorithms.localised.plan import (
+    Schedule,
     SizedOptions,
     as_phases,
     best_schedule,
@@ -30,9 +31,9 @@ from quoron_server.algorithms.localised.plan import (
 )
 from quoron_server.algorithms.noisy import plan as noisy
 from quoron_server.algorithms.references import FELDMAN_2020, theirs
-from quoron_server.algorithms.search import round_grid
+from quoron_server.algorithms.search import Candidate, PlanInputs, Planner, round_grid
 from quoron_server.parameters import Moves
-from quoron_server.plan import Privacy, RunPlan
+from quoron_server.plan import RunPlan
 from quoron_server.problem import Problem
 
 Vector = NDArray[np.float64]
@@ -41,26 +42,29 @@ NAME = "phased-sgd"
 LARGEST_ROUNDS = 2048
 
 
-def plan(problem: Problem, privacy: Privacy, options: SizedOptions) -> Chosen:
-    """The plan with the smallest predicted excess risk. Raises Infeasible for losses that are not convex and smooth."""
-    search.require_smooth(NAME, problem)
-    largest = max(1, min(problem.users, LARGEST_ROUNDS))
-    sizes = cohorts(NAME, problem, options, round_grid(largest))
+def _candidates(inputs: PlanInputs[SizedOptions]) -> list[Candidate[Schedule]]:
+    problem, options = inputs.problem, inputs.options
+    sizes = cohorts(inputs, round_grid(max(1, min(problem.users, LARGEST_ROUNDS))))
 
     def scale(tried: Vector, _steps: Vector) -> Vector:
         each, which = np.unique(tried, return_inverse=True)
-        noise = [noisy.noise_scale(shift_per_step(problem, int(cohort)), problem, privacy) for cohort in each]
+        noise = [noisy.noise_scale(shift_per_step(problem, int(cohort)), problem, inputs.privacy) for cohort in each]
         return np.array(noise)[which]
 
     some = list(shapes((1, 2, 3, 5), (2.0, 4.0)))
-    found = best_schedule(problem, sizes, scale, rounds=options.rounds, all_shapes=some, step_size=options.step_size)
-    if found is None:
-        raise Infeasible(NAME, f"n={problem.users:,} users do not fill the cohorts", "smaller cohorts or fewer rounds")
-    risk, schedule = found
-    first = schedule.phases[0]
-    shift = shift_per_step(problem, schedule.cohort_size)
+    return best_schedule(problem, sizes, scale, rounds=options.rounds, all_shapes=some, step_size=options.step_size)
+
+
+def _chosen(inputs: PlanInputs[SizedOptions], found: Candidate[Schedule]) -> Chosen:
+    schedule, problem = found.of, inputs.problem
+    first, shift = schedule.phases[0], shift_per_step(problem, schedule.cohort_size)
     mu = GaussianNoise(first.step_size * shift, first.release_scale).effective_mu(problem.dimension)
-    return Chosen(PhasedParameters(schedule.cohort_size, as_phases(schedule, shift), mu), risk)
+    return Chosen(PhasedParameters(schedule.cohort_size, as_phases(schedule, shift), mu), found.risk)
+
+
+def _missing(inputs: PlanInputs[SizedOptions]) -> Infeasible:
+    condition = f"n={inputs.problem.users:,} users do not fill the cohorts"
+    return Infeasible(NAME, condition, "smaller cohorts or fewer rounds")
 
 
 def shift_per_step(problem: Problem, cohort_size: int) -> float:
@@ -119,7 +123,7 @@ INFO = AlgorithmInfo(
     ),
     options=SizedOptions,
     parameters=PhasedParameters,
-    planner=plan,
+    planner=Planner(NAME, search.check_smooth, _candidates, _chosen, _missing),
     verifier=verify,
     maker=make,
     factor=Factor(known=2.5, unknown=11.0),

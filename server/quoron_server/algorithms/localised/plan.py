@@ -29,6 +29,7 @@ from quoron_server.algorithms.averaged_sgd import (
 )
 from quoron_server.algorithms.info import Chosen
 from quoron_server.algorithms.localised.method import LocalisedParameters, Phase
+from quoron_server.algorithms.search import Candidate, PlanInputs
 from quoron_server.parameters import ContractingPhases
 from quoron_server.plan import MOST_ROUNDS, RunPlan
 from quoron_server.problem import Problem
@@ -101,11 +102,11 @@ def best_schedule(
     all_shapes: Iterable[Shape] | None = None,
     step_size: float | None = None,
     steps: Sequence[float] | None = None,
-) -> tuple[float, Schedule] | None:
-    """(predicted excess risk, schedule) of least risk, over every cohort size, shape, step and suffix on the grid.
+) -> list[Candidate[Schedule]]:
+    """The schedule of least predicted risk, over every cohort size, shape, step and suffix on the grid.
 
     Without `rounds` there are as many as the users fill; `step_size` is the only step, else there are `steps`, else
-    those of `step_grid`. None where no candidate has both noise and users enough.
+    those of `step_grid`. Empty where no candidate has both noise and users enough.
     """
     steps = [step_size] if step_size else steps
     grid = [
@@ -120,7 +121,7 @@ def best_schedule(
             f"{max(cohort_sizes):,}: plans have at most {MOST_ROUNDS:,} rounds."
         )
     if not grid:
-        return None
+        return []
     cohorts, totals, largest = np.array(grid, np.float64).T
     scales = release_scale(cohorts, largest)
     feasible = np.isfinite(scales)
@@ -133,7 +134,7 @@ def best_schedule(
         shapes_of.setdefault(len(shape.shares), []).append(shape)
     found = [_best_of(problem, pairs, alike) for alike in shapes_of.values() if feasible.any()]
     risk, schedule = min(found, key=lambda entry: entry[0], default=(math.inf, None))
-    return None if schedule is None else (risk, schedule)
+    return [] if schedule is None else [Candidate(risk, (), schedule)]
 
 
 def steps_for(problem: Problem, cohort: int, rounds: int) -> list[float]:
@@ -210,12 +211,11 @@ def cohort_for(name: str, problem: Problem, rounds: int, cohort_size: int | None
     return cohort
 
 
-def cohorts(
-    name: str, problem: Problem, options: SizedOptions, rounds: Iterable[int], *, least: int = 1, most: int = 10**12
-) -> Sequence[int]:
+def cohorts(inputs: PlanInputs[Any], rounds: Iterable[int], *, least: int = 1, most: int = 10**12) -> Sequence[int]:
     """Cohort sizes to try: what options fix, else those from `least` to `most` that fill so many `rounds`."""
+    problem, options = inputs.problem, inputs.options
     if options.rounds:
-        return [cohort_for(name, problem, options.rounds, options.cohort_size)]
+        return [cohort_for(inputs.name, problem, options.rounds, options.cohort_size)]
     if options.cohort_size:
         return [options.cohort_size]
     return sorted(size for size in {problem.users // total for total in rounds} if least <= size <= most)

@@ -8,7 +8,7 @@ Source: docs/privacy/mean-sgd.md#ms1.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -50,7 +50,7 @@ from quoron_server.algorithms.noisy.method import Sampling
 from quoron_server.algorithms.noisy.plan import COUNTING, DRAWS
 from quoron_server.algorithms.printed import bassily_sun
 from quoron_server.algorithms.references import BASSILY_SUN_2023, ours, repaired
-from quoron_server.algorithms.search import NEAR, Candidate, best, round_grid
+from quoron_server.algorithms.search import NEAR, Candidate, PlanInputs, Planner, best, least_of, round_grid
 from quoron_server.parameters import Moves
 from quoron_server.plan import Privacy, RunPlan
 from quoron_server.problem import Problem
@@ -100,21 +100,26 @@ class _Run:
     phase: PhaseModel
 
 
-def plan(problem: Problem, privacy: Privacy, options: Options) -> Chosen:
-    """The plan with fewest answers within 5 % of the least predicted risk; Infeasible where no estimator works."""
-    _require(problem, privacy, options)
-    found = {name: _best(problem, privacy, options, name) for name in _wanted(options)}
-    feasible = {name: tried[0].risk for name, tried in found.items() if tried}
-    if not feasible:
-        raise _too_few(problem)
-    name, reason = min(feasible, key=lambda estimator: feasible[estimator]), _reason(found)
-    drawn, *everybody = (_calibrated(problem, privacy, options, tried.of, reason) for tried in found[name])
-    for other in everybody:  # whose noise was ranked as it is; that of drawn cohorts by a central limit
-        assert drawn.risk is not None
-        assert other.risk is not None
-        if other.risk * NEAR < drawn.risk:
-            return other
-    return drawn
+@dataclass(frozen=True, slots=True)
+class _Inputs(PlanInputs[Options]):
+    """What a plan is made from."""
+
+    @property
+    def wanted(self) -> tuple[Estimator, ...]:
+        """Estimators to choose among."""
+        options = self.options
+        if isinstance(options, MeanSGDOptions) and options.estimator != "auto":
+            return (options.estimator,)
+        return ESTIMATORS[self.name]
+
+    @property
+    def first_radius(self) -> float:
+        """C_0."""
+        return self.options.clip_norm or default_clip(self.problem)
+
+    def cohort(self, rate: float) -> int:
+        """Users asked in a round."""
+        return max(1, round(rate * self.problem.users))
 
 
 def verify(plan: RunPlan) -> None:
@@ -176,11 +181,12 @@ def moves(p: MeanSGDParameters, problem: Problem) -> list[Moves]:
     return [Moves.of(lambda how: sensitivity_recount.rows(1.0, p.cohort_size, how) / p.noise_scale)] * p.rounds
 
 
-def _require(problem: Problem, privacy: Privacy, options: Options) -> None:
+def _check(inputs: _Inputs) -> None:
+    problem, options, adjacency = inputs.problem, inputs.options, inputs.privacy.adjacency
     search.require_choice(options, sampling=("auto", "coins", "uniform"))
     if isinstance(options, MeanSGDOptions):
         search.require_choice(options, estimator=("auto", *ESTIMATORS[NAME]))
-    zero_out, ranges = privacy.adjacency == "zero-out", _wanted(options) == ("range",)
+    zero_out, ranges = adjacency == "zero-out", inputs.wanted == ("range",)
     if zero_out and ranges:
         needs = "privacy.adjacency=replace-one, or algorithm.options.estimator=clip"
         raise Infeasible(NAME, "nothing is proved of a private range under zero-out", needs)
@@ -189,46 +195,61 @@ def _require(problem: Problem, privacy: Privacy, options: Options) -> None:
         (options.sampling == "coins" and ranges, "sampling=uniform with a private range"),
     ):
         if wrong:
-            raise ConfigError(f"Expected {why}, got {options} under {privacy.adjacency}: nothing else is proved.")
+            raise ConfigError(f"Expected {why}, got {options} under {adjacency}: nothing else is proved.")
     search.require_options(options, "smoothing", "clip_norm", "step_size")
     search.require_rough(problem, options.smoothing)
-    require_cohorts(_name(options), problem, 1)
+    require_cohorts(inputs.name, problem, 1)
 
 
-def _name(options: Options) -> str:
-    return NAME if isinstance(options, MeanSGDOptions) else RECENTRED
+def _candidates(inputs: _Inputs) -> Iterator[Candidate[tuple[str, list[_Run]]]]:
+    """Of the estimator of least risk the fewest answers among about the best; where that draws, everybody's, too."""
+    found = {estimator: _tried(inputs, estimator) for estimator in inputs.wanted}
+    firsts = {estimator: best(tried) for estimator, tried in found.items()}
+    if (least := least_of(firsts)) is None or (first := firsts[least[0]]) is None:
+        return
+    everybody = best(each for each in found[least[0]] if each.of.rate == 1)
+    others = [] if everybody is None or everybody is first else [everybody.of]
+    yield Candidate(first.risk, first.price, (least[1], [first.of, *others]))
 
 
-def _wanted(options: Options) -> tuple[Estimator, ...]:
-    """Estimators to choose among."""
-    if isinstance(options, MeanSGDOptions) and options.estimator != "auto":
-        return (options.estimator,)
-    return ESTIMATORS[_name(options)]
+def _chosen(inputs: _Inputs, found: Candidate[tuple[str, list[_Run]]]) -> Chosen:
+    reason, runs = found.of
+    drawn, *everybody = (_calibrated(inputs, run, reason) for run in runs)
+    for other in everybody:  # whose noise was ranked as it is; that of drawn cohorts by a central limit
+        assert drawn.risk is not None
+        assert other.risk is not None
+        if other.risk * NEAR < drawn.risk:
+            return other
+    return drawn
 
 
-def _best(problem: Problem, privacy: Privacy, options: Options, estimator: Estimator) -> list[Candidate[_Run]]:
-    """The estimator's candidate with fewest answers among about the best, and where that draws, of those that do not.
+def _missing(inputs: _Inputs) -> Infeasible:
+    """Only a range can fail: it needs users enough for half of a round's μ."""
+    users, d = inputs.problem.users, inputs.problem.dimension
+    condition = f"{users:,} users are too few for a private range of {d} coordinates a round"
+    return Infeasible.too_few(NAME, condition, users + 1, also=", or recentred-sgd")
 
-    Empty where none is feasible.
-    """
-    total = gdp.mu_for(privacy.epsilon, privacy.delta)
+
+def _tried(inputs: _Inputs, estimator: Estimator) -> list[Candidate[_Run]]:
+    """All cohorts and rounds of an estimator, their noise by a central limit."""
+    problem, options = inputs.problem, inputs.options
+    total = gdp.mu_for(inputs.privacy.epsilon, inputs.privacy.delta)
+    # Of a linear loss a single step may be the best: its gradient is the same everywhere.
+    rounds = inputs.rounds(round_grid(LARGEST_ROUNDS, smallest=1 if problem.beta == 0 else SMALLEST_ROUNDS))
     grid = [
-        (rate, rounds)
+        (rate, count)
         for rate in ([options.rate] if options.rate else RATES)
         if options.rate or rate * problem.users >= 2
-        for rounds in _rounds(problem, options)
-        if rate == 1 or rounds >= SMALLEST_ROUNDS or options.rounds  # of fewer a central limit says nothing
+        for count in rounds
+        if rate == 1 or count >= SMALLEST_ROUNDS or options.rounds  # of fewer a central limit says nothing
     ]
-    tried = [
+    return [
         candidate
-        for sampling in _samplings(privacy, options, estimator)
-        for candidate in _candidates(
-            problem, options, estimator, sampling, [(*each, DRAWS[sampling].ranking_mu(*each, total)) for each in grid]
+        for sampling in _samplings(inputs.privacy, options, estimator)
+        for candidate in _predicted(
+            inputs, estimator, sampling, [(*each, DRAWS[sampling].ranking_mu(*each, total)) for each in grid]
         )
     ]
-    first, everybody = best(tried), best(each for each in tried if each.of.rate == 1)
-    found = [first] if first is everybody else [first, everybody]
-    return [each for each in found if each is not None]
 
 
 def _samplings(privacy: Privacy, options: Options, estimator: Estimator) -> tuple[Sampling, ...]:
@@ -242,53 +263,34 @@ def _samplings(privacy: Privacy, options: Options, estimator: Estimator) -> tupl
     return offered.get(options.sampling, (*offered["uniform"], *offered["coins"]))
 
 
-def _rounds(problem: Problem, options: Options) -> list[int]:
-    """Of a linear loss a single step may be the best: its gradient is the same everywhere."""
-    return (
-        [options.rounds]
-        if options.rounds
-        else round_grid(LARGEST_ROUNDS, smallest=1 if problem.beta == 0 else SMALLEST_ROUNDS)
-    )
-
-
-def _candidates(
-    problem: Problem,
-    options: Options,
-    estimator: Estimator,
-    sampling: Sampling,
-    wanted: Sequence[tuple[float, int, float]],
+def _predicted(
+    inputs: _Inputs, estimator: Estimator, sampling: Sampling, wanted: Sequence[tuple[float, int, float]]
 ) -> list[Candidate[_Run]]:
     """The best step and suffix for each smoothing and each feasible (rate, number of rounds, μ a round)."""
-    within = [(rate, rounds, *_within(problem, options, estimator, rate, rounds, mu)) for rate, rounds, mu in wanted]
-    feasible = [each for each in within if each[3] > 0]
+    problem, feasible = inputs.problem, []
+    for rate, rounds, mu in wanted:
+        if estimator != "range":
+            feasible.append((rate, rounds, inputs.first_radius, mu))
+        elif (found := _range(inputs, inputs.cohort(rate), rounds, mu)) is not None:
+            feasible.append((rate, rounds, *found[1:]))
     if not feasible:
         return []
-    tried = smoothings(problem, options.smoothing, problem.distance, none=estimator != "tracking")
-    return [found for each in tried for found in _best_steps(problem, options, estimator, sampling, feasible, each)]
-
-
-def _within(
-    problem: Problem, options: Options, estimator: Estimator, rate: float, rounds: int, mu: float
-) -> tuple[float, float]:
-    """(first radius, μ left for the Gaussian); μ is 0 where a range takes all of it."""
-    if estimator != "range":
-        return _first_radius(problem, options), mu
-    found = _range(problem, options, _cohort(problem, rate), rounds, mu)
-    return (0.0, 0.0) if found is None else found[1:]
+    tried = smoothings(problem, inputs.options.smoothing, problem.distance, none=estimator != "tracking")
+    return [run for smoothing in tried for run in _best_steps(inputs, estimator, sampling, feasible, smoothing)]
 
 
 def _best_steps(
-    problem: Problem,
-    options: Options,
+    inputs: _Inputs,
     estimator: Estimator,
     sampling: Sampling,
     feasible: Sequence[tuple[float, int, float, float]],
     parameter: float,
 ) -> list[Candidate[_Run]]:
     """The best step and suffix for each (rate, rounds, first radius, μ)."""
+    problem, first = inputs.problem, inputs.first_radius
     seen = smoothed(problem, parameter)
     rates, _, firsts, mus = (np.array(column) for column in zip(*feasible, strict=True))
-    rounds, cohorts = [each[1] for each in feasible], np.array([_cohort(problem, rate) for rate, *_ in feasible])
+    rounds, cohorts = [each[1] for each in feasible], np.array([inputs.cohort(rate) for rate, *_ in feasible])
     units = np.array([mean_sensitivity(1.0, int(cohort), DRAWS[sampling].moved) for cohort in cohorts]) / mus
     samplings = (1 - rates) * problem.user_deviation**2 / cohorts
 
@@ -303,7 +305,7 @@ def _best_steps(
             samplings=samplings,
             units=units,
             spread=problem.user_deviation,
-            first=_first_radius(problem, options),
+            first=first,
         )
 
     variances = tracked if estimator == "tracking" else samplings + problem.dimension * (units * firsts) ** 2
@@ -315,7 +317,7 @@ def _best_steps(
     late = seen.beliefs.isotropic is None and estimator == "tracking"
     tried = _linear_steps(seen, rounds, samplings, units, firsts) if seen.beta == 0 else None
     shares = (1.0, *LATE) if late else None
-    found = best_phases(seen, rounds, variances, step_size=options.step_size, steps=tried, shares=shares)
+    found = best_phases(seen, rounds, variances, step_size=inputs.options.step_size, steps=tried, shares=shares)
     return [
         Candidate(risk + extra, (rate * phase.rounds,), _Run(estimator, sampling, rate, parameter, phase))
         for (rate, *_), (risk, phase) in zip(feasible, found, strict=True)
@@ -334,27 +336,14 @@ def _linear_steps(problem: Problem, rounds: Sequence[int], samplings: Vector, un
     return np.geomspace(low / 2, 4 * high, STEPS, axis=1)
 
 
-def _cohort(problem: Problem, rate: float) -> int:
-    return max(1, round(rate * problem.users))
-
-
-def _first_radius(problem: Problem, options: Options) -> float:
-    return options.clip_norm or default_clip(problem)
-
-
-def _reach(problem: Problem) -> float:
-    """τ: nearly all users' averages are within it of their mean."""
-    return centring.margin(problem.dimension) * problem.user_deviation
-
-
-def _range(
-    problem: Problem, options: Options, cohort: int, rounds: int, mu: float
-) -> tuple[PrivateRange, float, float] | None:
+def _range(inputs: _Inputs, cohort: int, rounds: int, mu: float) -> tuple[PrivateRange, float, float] | None:
     """(range, radius around it, μ left for the Gaussian) of one round; None where the range takes all of μ.
 
     The least noise of ranges for users who lie as far apart as they are believed to, or farther: wider bins are fewer,
     and cost less of μ. Where a range leaves half of μ² none twice as wide is better.
     """
+    problem = inputs.problem
+    reach = centring.margin(problem.dimension) * problem.user_deviation  # nearly all users are within it of their mean
     found: list[tuple[float, tuple[PrivateRange, float, float]]] = []
     for factor in WIDER:
         with suppress(Infeasible):
@@ -362,8 +351,8 @@ def _range(
                 "range",
                 users=cohort,
                 dimension=problem.dimension,
-                bound=_first_radius(problem, options),
-                spread=factor * _reach(problem),
+                bound=inputs.first_radius,
+                spread=factor * reach,
                 mu=mu,
                 failure=FAILURE / rounds,
             )
@@ -375,19 +364,19 @@ def _range(
     return min(found, key=lambda pair: pair[0])[1] if found else None
 
 
-def _calibrated(problem: Problem, privacy: Privacy, options: Options, run: _Run, reason: str) -> Chosen:
-    rounds, cohort = run.phase.rounds, _cohort(problem, run.rate)
-    delta = search.left_of_delta(_name(options), privacy, gaussians=rounds * problem.dimension)
+def _calibrated(inputs: _Inputs, run: _Run, reason: str) -> Chosen:
+    problem, privacy, rounds, cohort = inputs.problem, inputs.privacy, run.phase.rounds, inputs.cohort(run.rate)
+    delta = search.left_of_delta(inputs.name, privacy, gaussians=rounds * problem.dimension)
     draws = DRAWS[run.sampling]
     mu = draws.round_mu(draws.rate(cohort, problem.users), rounds, privacy.epsilon, delta)
-    fixed = replace(options, smoothing=run.smoothing or None)
-    final = _candidates(problem, fixed, run.estimator, run.sampling, [(run.rate, rounds, mu)])
+    fixed = replace(inputs, options=replace(inputs.options, smoothing=run.smoothing or None))
+    final = _predicted(fixed, run.estimator, run.sampling, [(run.rate, rounds, mu)])
     chosen = best((each for each in final if each.of.smoothing == run.smoothing), near=1.0)
     if chosen is None:
-        raise _too_few(problem)
+        raise _missing(inputs)
     phase = chosen.of.phase
-    first, left, epsilon, bins, half_width = _first_radius(problem, options), mu, 0.0, 0, 0.0
-    if run.estimator == "range" and (found := _range(problem, options, cohort, rounds, mu)) is not None:
+    first, left, epsilon, bins, half_width = inputs.first_radius, mu, 0.0, 0, 0.0
+    if run.estimator == "range" and (found := _range(inputs, cohort, rounds, mu)) is not None:
         crude, first, left = found
         epsilon, bins, half_width = crude.epsilon, crude.bins, crude.half_width
     noise = GaussianNoise.for_mu(
@@ -416,20 +405,7 @@ def _calibrated(problem: Problem, privacy: Privacy, options: Options, run: _Run,
     return Chosen(numbers, chosen.risk, theorem=theorem, adjacency=draws.adjacency)
 
 
-def _reason(found: dict[Estimator, list[Candidate[_Run]]]) -> str:
-    """Why this estimator, in one phrase."""
-    if len(found) == 1:
-        return "asked for"
-    risks = [f"{name} {f'{tried[0].risk:.2g}' if tried else 'is infeasible'}" for name, tried in found.items()]
-    return f"least predicted risk: {', '.join(risks)}"
-
-
-def _too_few(problem: Problem) -> Infeasible:
-    """Only a range can fail: it needs users enough for half of a round's μ."""
-    condition = f"{problem.users:,} users are too few for a private range of {problem.dimension} coordinates a round"
-    return Infeasible.too_few(NAME, condition, problem.users + 1, also=", or recentred-sgd")
-
-
+_PLANNER = Planner(RECENTRED, _check, _candidates, _chosen, _missing, inputs=_Inputs)
 RECENTRED_INFO = AlgorithmInfo(
     name=RECENTRED,
     summary="Several passes, secret cohorts, a private mean clipped around the last release",
@@ -445,7 +421,7 @@ RECENTRED_INFO = AlgorithmInfo(
     ),
     options=RecentredSGDOptions,
     parameters=MeanSGDParameters,
-    planner=plan,
+    planner=_PLANNER,
     verifier=verify,
     maker=MeanSGD,
     factor=Factor(known=8.0, unknown=12.0),
@@ -462,6 +438,7 @@ MEAN = replace(
         one_server="its private range reads whole histograms without noise: take recentred-sgd or tracking-srgd",
     ),
     options=MeanSGDOptions,
+    planner=replace(_PLANNER, name=NAME),
     factor=UNMEASURED,  # of ranges
     printed=bassily_sun.CENTRAL,
 )

@@ -12,7 +12,7 @@ Those who verify count by the scales of a run and the second account; nothing th
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
@@ -66,7 +66,7 @@ from quoron_server.algorithms.references import (
     ours,
     theirs,
 )
-from quoron_server.algorithms.search import Candidate, best, round_grid
+from quoron_server.algorithms.search import Candidate, PlanInputs, Planner, round_grid
 from quoron_server.parameters import Moves
 from quoron_server.plan import Privacy, RunPlan
 from quoron_server.problem import Problem
@@ -275,81 +275,96 @@ class DPSGDOptions(ClipOptions, OptimiserOptions):
     step_size: float | None = None
 
 
-def _sgd(problem: Problem, privacy: Privacy, options: SGDOptions) -> Chosen:
-    """The plan with the smallest predicted excess risk; `privacy` plays no part."""
-    del privacy
-    found = _disjoint("sgd", problem, options, lambda cohort: 0.0)
+OnePass = PlanInputs[OnePassOptions]
+Several = PlanInputs[DPSGDOptions]
+
+
+def _check(inputs: PlanInputs[SGDOptions] | OnePass | Several) -> None:
+    """Infeasible below two users in a round; ConfigError for an optimiser without a step."""
+    options = inputs.options
+    if isinstance(options, OptimiserOptions):
+        options.made(options.step_size)
+    require_cohorts(inputs.name, inputs.problem, 1 if isinstance(options, DPSGDOptions) else options.rounds or 1)
+
+
+def _disjoint(
+    noise: Callable[[OnePass, int], GaussianNoise] | None, inputs: OnePass
+) -> Iterator[Candidate[PhaseModel]]:
+    """Rounds of one pass over disjoint cohorts; `noise` is that of a round with so many users."""
+    problem = inputs.problem
+    tried = inputs.rounds(round_grid(max(1, min(problem.users // 2, MOST_ROUNDS))))
+    cohorts = [problem.users // total for total in tried]
+    scales = [noise(inputs, cohort).scale if noise else 0.0 for cohort in cohorts]
+    variances = [
+        problem.user_deviation**2 / cohort + problem.dimension * scale**2
+        for cohort, scale in zip(cohorts, scales, strict=True)
+    ]
+    for risk, phase in best_phases(problem, tried, np.array(variances), step_size=inputs.options.step_size):
+        yield Candidate(risk, (phase.rounds,), phase)
+
+
+def _without_privacy(inputs: PlanInputs[SGDOptions], found: Candidate[PhaseModel]) -> Chosen:
     phase = found.of
-    cohort, step, clip = problem.users // phase.rounds, phase.step_size, math.inf
+    cohort, step, clip = inputs.problem.users // phase.rounds, phase.step_size, math.inf
     numbers = NoisySGDParameters(
         "disjoint", cohort, phase.rounds, step, phase.suffix, clip, sensitivity=0.0, noise_scale=0.0, round_mu=math.inf
     )
     return Chosen(numbers, found.risk)
 
 
-def _one_pass(problem: Problem, privacy: Privacy, options: OnePassOptions) -> Chosen:
-    """The plan with the smallest predicted excess risk. Raises Infeasible below 2 users a round."""
-    name, clip = "one-pass-dp-sgd", options.clip_norm or default_clip(problem)
+def _one_pass_noise(inputs: OnePass, cohort: int) -> GaussianNoise:
+    clip = inputs.options.clip_norm or default_clip(inputs.problem)
+    sensitivity = mean_sensitivity(clip, cohort)
+    return GaussianNoise(sensitivity, noise_scale(sensitivity, inputs.problem, inputs.privacy))
 
-    def scale(cohort: int) -> float:
-        return noise_scale(mean_sensitivity(clip, cohort), problem, privacy)
 
-    found = _disjoint(name, problem, options, scale)
-    cohort = problem.users // found.of.rounds
-    noise = GaussianNoise(mean_sensitivity(clip, cohort), scale(cohort))
+def _chosen_one_pass(inputs: OnePass, found: Candidate[PhaseModel]) -> Chosen:
+    problem, privacy, cohort = inputs.problem, inputs.privacy, inputs.problem.users // found.of.rounds
+    noise = _one_pass_noise(inputs, cohort)
     mu = noise.effective_mu(problem.dimension)
-    if options.adaptive:
+    if inputs.options.adaptive:
         kept = replace(privacy, delta=privacy.delta * (1 - 1e-9))
-        mu = gdp.mu_for(kept.epsilon, search.left_of_delta(name, kept, gaussians=drawn(problem, adaptive=True)))
-    return _chosen(name, "disjoint", problem, options, found, cohort, clip, noise.scale, mu)
+        left = search.left_of_delta(inputs.name, kept, gaussians=drawn(problem, adaptive=True))
+        mu = gdp.mu_for(kept.epsilon, left)
+    return _chosen(inputs, "disjoint", found.risk, found.of, cohort, noise.scale, mu)
 
 
-def _disjoint(
-    name: str, problem: Problem, options: SGDOptions | OnePassOptions, noise: Callable[[int], float]
-) -> Candidate[PhaseModel]:
-    """One pass over disjoint cohorts: the fewest rounds of about the least risk, `noise(cohort)` the σ of a round.
-
-    Infeasible below two users a round.
-    """
-    tried = [options.rounds] if options.rounds else round_grid(max(1, min(problem.users // 2, MOST_ROUNDS)))
-    require_cohorts(name, problem, min(tried))
-    cohorts = [problem.users // total for total in tried]
-    variances = [problem.user_deviation**2 / cohort + problem.dimension * noise(cohort) ** 2 for cohort in cohorts]
-    found = best_phases(problem, tried, np.array(variances), step_size=options.step_size)
-    chosen = best(Candidate(risk, (phase.rounds,), phase) for risk, phase in found)
-    assert chosen is not None
-    return chosen
-
-
-def _several(name: str, schemes: _Schemes, problem: Problem, privacy: Privacy, options: DPSGDOptions) -> Chosen:
-    """The plan with the fewest answers of about the least predicted excess risk."""
+def _sampling(schemes: _Schemes, privacy: Privacy) -> Sampling:
+    """How cohorts are drawn for what is promised."""
     [usual, *_] = schemes
-    sampling = schemes.get(privacy.adjacency or usual, schemes[usual])
-    draws, clip = DRAWS[sampling], options.clip_norm or default_clip(problem)
-    options.made(options.step_size)
-    require_cohorts(name, problem, 1)
+    return schemes.get(privacy.adjacency or usual, schemes[usual])
+
+
+def _several(schemes: _Schemes, inputs: Several) -> list[Candidate[tuple[float, PhaseModel]]]:
+    """All cohorts and rounds, with noise by a central limit."""
+    problem, privacy, options = inputs.problem, inputs.privacy, inputs.options
+    draws = DRAWS[_sampling(schemes, privacy)]
     rates = [options.rate] if options.rate else [rate for rate in RATES if rate * problem.users >= 2]
-    rounds = [options.rounds] if options.rounds else round_grid(LARGEST_ROUNDS, smallest=4)
     total_mu = gdp.mu_for(privacy.epsilon, privacy.delta)
+    rounds = inputs.rounds(round_grid(LARGEST_ROUNDS, smallest=4))
     wanted = [(rate, total, draws.ranking_mu(rate, total, total_mu)) for rate in rates for total in rounds]
-    found = best(_candidates(draws, problem, options, clip, wanted))
-    assert found is not None
-    rate, phase = found.of
+    return _predicted(inputs, draws, wanted)
+
+
+def _chosen_several(schemes: _Schemes, inputs: Several, found: Candidate[tuple[float, PhaseModel]]) -> Chosen:
+    problem, privacy, sampling = inputs.problem, inputs.privacy, _sampling(schemes, inputs.privacy)
+    draws, (rate, phase) = DRAWS[sampling], found.of
     cohort = max(1, round(rate * problem.users))
-    samples = phase.rounds * drawn(problem, options.adaptive)
-    left = search.left_of_delta(name, privacy, gaussians=samples)
+    samples = phase.rounds * drawn(problem, inputs.options.adaptive)
+    left = search.left_of_delta(inputs.name, privacy, gaussians=samples)
     mu = draws.round_mu(draws.rate(cohort, problem.users), phase.rounds, privacy.epsilon, left)
-    [exact] = _candidates(draws, problem, options, clip, [(cohort / problem.users, phase.rounds, mu)])
+    [exact] = _predicted(inputs, draws, [(cohort / problem.users, phase.rounds, mu)])
+    clip = inputs.options.clip_norm or default_clip(problem)
     scale = scale_for(mean_sensitivity(clip, cohort, draws.moved), problem, mu)
-    of_phase = Candidate(exact.risk, exact.price, exact.of[1])
-    chosen = _chosen(name, sampling, problem, options, of_phase, cohort, clip, scale, mu)
+    chosen = _chosen(inputs, sampling, exact.risk, exact.of[1], cohort, scale, mu)
     return replace(chosen, theorem=f"{SUBSAMPLING}#{sampling}", adjacency=draws.adjacency)
 
 
-def _candidates(
-    draws: Draws, problem: Problem, options: DPSGDOptions, clip: float, wanted: Sequence[tuple[float, int, float]]
+def _predicted(
+    inputs: Several, draws: Draws, wanted: Sequence[tuple[float, int, float]]
 ) -> list[Candidate[tuple[float, PhaseModel]]]:
     """The best step and suffix for each (rate, number of rounds, μ a round)."""
+    problem, clip = inputs.problem, inputs.options.clip_norm or default_clip(inputs.problem)
     rates, rounds, _ = zip(*wanted, strict=True)
     variances = []
     for rate, _, mu in wanted:
@@ -357,7 +372,7 @@ def _candidates(
         sigma = mean_sensitivity(clip, cohort, draws.moved) / mu
         variances.append((1 - rate) * problem.user_deviation**2 / cohort + problem.dimension * sigma**2)
     floor = statistical_floor(problem)
-    found = best_phases(problem, rounds, np.array(variances), step_size=options.step_size)
+    found = best_phases(problem, rounds, np.array(variances), step_size=inputs.options.step_size)
     return [
         Candidate(risk + floor, (rate * phase.rounds,), (rate, phase))
         for rate, (risk, phase) in zip(rates, found, strict=True)
@@ -365,13 +380,11 @@ def _candidates(
 
 
 def _chosen(
-    name: str,
+    inputs: OnePass | Several,
     sampling: Sampling,
-    problem: Problem,
-    options: OnePassOptions | DPSGDOptions,
-    found: Candidate[PhaseModel],
+    risk: float,
+    phase: PhaseModel,
     cohort: int,
-    clip: float,
     scale: float,
     mu: float,
 ) -> Chosen:
@@ -379,13 +392,18 @@ def _chosen(
 
     A risk is predicted for a fixed clip and plain steps alone. Errors as `adaptive_clip`.
     """
-    phase, optimiser = found.of, options.made(options.step_size)
+    problem, options = inputs.problem, inputs.options
+    clip, optimiser = options.clip_norm or default_clip(problem), options.made(options.step_size)
     moved: Adjacency = "zero-out" if sampling in COINS else "replace-one"
     adaptive, longest = None, clip
     if options.adaptive:
         least = mu * (1 - 1e-9)  # a plan is re-checked by other arithmetic
         rows = NormCountMean.for_mu(dimension=problem.dimension, users=cohort, mu=least, adjacency=moved, soft=True)
-        adaptive, scale, longest = adaptive_clip(name, problem, options, cohort, moved, rows.scale), rows.scale, 1.0
+        adaptive, scale, longest = (
+            adaptive_clip(inputs.name, problem, options, cohort, moved, rows.scale),
+            rows.scale,
+            1.0,
+        )
     numbers = NoisySGDParameters(
         sampling=sampling,
         cohort_size=cohort,
@@ -399,7 +417,7 @@ def _chosen(
         optimiser=optimiser,
         adaptive=adaptive,
     )
-    return Chosen(numbers, found.risk if optimiser.plain and not options.adaptive else None)
+    return Chosen(numbers, risk if optimiser.plain and not options.adaptive else None)
 
 
 def _verify(schemes: _Schemes, plan: RunPlan) -> None:
@@ -430,7 +448,7 @@ SGD = AlgorithmInfo(
     ),
     options=SGDOptions,
     parameters=NoisySGDParameters,
-    planner=_sgd,
+    planner=Planner("sgd", _check, partial(_disjoint, None), _without_privacy),
     verifier=lambda plan: None,
     maker=NoisySGD,
     factor=UNMEASURED,
@@ -450,7 +468,7 @@ ONE_PASS = AlgorithmInfo(
     ),
     options=OnePassOptions,
     parameters=NoisySGDParameters,
-    planner=_one_pass,
+    planner=Planner("one-pass-dp-sgd", _check, partial(_disjoint, _one_pass_noise), _chosen_one_pass),
     verifier=_verify_disjoint,
     maker=NoisySGD,
     factor=Factor(known=3.0, unknown=9.0),
@@ -466,7 +484,7 @@ def _info(name: str, schemes: _Schemes, summary: str, factor: Factor, curve_step
         origin=origin,
         promises=Promises(("central-broadcast",), tuple(schemes), SUBSAMPLING, pairs, COUNTING, moves, one_server=None),
         options=DPSGDOptions,
-        planner=partial(_several, name, schemes),
+        planner=Planner(name, _check, partial(_several, schemes), partial(_chosen_several, schemes)),
         verifier=partial(_verify, schemes),
         factor=factor,
         choosing=Choosing(many_passes=True, curve_step=curve_step),

@@ -54,9 +54,9 @@ from quoron_server.algorithms.references import (
     repaired,
     theirs,
 )
-from quoron_server.algorithms.search import Candidate, best, round_grid
+from quoron_server.algorithms.search import Candidate, PlanInputs, Planner, round_grid
 from quoron_server.parameters import Moves
-from quoron_server.plan import Privacy, RunPlan
+from quoron_server.plan import RunPlan
 from quoron_server.problem import Problem
 
 Vector = NDArray[np.float64]
@@ -264,16 +264,12 @@ class _Steps:
     clip: float
 
 
-@dataclass(frozen=True, slots=True)
-class _Scene:
-    """One planning task."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Scene(PlanInputs[OneEpochOptions]):
+    """What a plan of one of the methods is made from."""
 
-    name: str
     gradients: Gradients
     method: Method
-    problem: Problem
-    privacy: Privacy
-    options: OneEpochOptions
 
     @property
     def epochs(self) -> int:
@@ -303,24 +299,20 @@ class _Scene:
         return "banded" if kept <= min(options.noise_memory, most) else "blt"
 
 
-def plan(
-    name: str, gradients: Gradients, method: Method, problem: Problem, privacy: Privacy, options: OneEpochOptions
-) -> Chosen:
-    """The plan with the least predicted excess risk, or the one of fewest rounds within 5 % of it."""
-    _require(name, method, problem, options)
-    scene = _Scene(name, gradients, method, problem, privacy, options)
-    found = best(_candidates(scene))
-    if found is None:
-        fewest = 2 if options.rounds is None else scene.batches(options.rounds)
-        condition = f"n={problem.users:,} users cannot fill the cohorts"
-        raise Infeasible.too_few(name, condition, fewest * (options.reserve + 1))
-    chosen = found.of
+def _missing(scene: _Scene) -> Infeasible:
+    fewest = 2 if scene.options.rounds is None else scene.batches(scene.options.rounds)
+    condition = f"n={scene.problem.users:,} users cannot fill the cohorts"
+    return Infeasible.too_few(scene.name, condition, fewest * (scene.options.reserve + 1))
+
+
+def _chosen(scene: _Scene, found: Candidate[_Steps]) -> Chosen:
+    name, gradients, problem, options, chosen = scene.name, scene.gradients, scene.problem, scene.options, found.of
     divisor = scene.divisor(chosen.rounds)
     sensitivity = mean_sensitivity(1.0 if scene.adaptive else chosen.clip, divisor)
     scale, mu = _calibrated(scene, chosen.rounds, sensitivity)
     parameters = OneEpochParameters(
         gradients,
-        method,
+        scene.method,
         rounds=chosen.rounds,
         cohort_size=divisor + options.reserve,
         divisor=divisor,
@@ -403,7 +395,7 @@ def recounted_mu(p: OneEpochParameters, dimension: int, adjacency: Adjacency) ->
 def _candidates(scene: _Scene) -> Iterator[Candidate[_Steps]]:
     gradients, method, problem, options = scene.gradients, scene.method, scene.problem, scene.options
     most = min(max(LARGEST_ROUNDS, scene.epochs), scene.epochs * (problem.users // (2 + options.reserve)))
-    for rounds in [options.rounds] if options.rounds else round_grid(most, smallest=max(2, scene.epochs)):
+    for rounds in scene.rounds(round_grid(most, smallest=max(2, scene.epochs))):
         divisor = scene.divisor(rounds)
         if divisor < 1 or options.reserve > 63 * divisor:
             continue
@@ -512,8 +504,9 @@ def _calibrated(scene: _Scene, rounds: int, sensitivity: float) -> tuple[float, 
     return sensitivity * unit, mu
 
 
-def _require(name: str, method: Method, problem: Problem, options: OneEpochOptions) -> None:
-    if method != "ftrl" and (not problem.convex or problem.beta is None):
+def _check(scene: _Scene) -> None:
+    name, problem, options = scene.name, scene.problem, scene.options
+    if scene.method != "ftrl" and (not problem.convex or problem.beta is None):
         raise Infeasible(name, "the loss is not smooth", "a smooth loss, such as logistic or huber")
     if not 0 <= options.reserve <= problem.users - 4:
         raise Infeasible(name, f"reserve={options.reserve} leaves no cohorts", f"reserve from 0 to {problem.users - 4}")
@@ -526,6 +519,7 @@ def _require(name: str, method: Method, problem: Problem, options: OneEpochOptio
 
 
 def _info(name: str, gradients: Gradients, method: Method, **more: Any) -> AlgorithmInfo:
+    inputs = partial(_Scene, gradients=gradients, method=method)
     return AlgorithmInfo(
         name=name,
         promises=Promises(
@@ -538,7 +532,7 @@ def _info(name: str, gradients: Gradients, method: Method, **more: Any) -> Algor
         ),
         options=FTRLOptions if gradients == "ftrl" else OneEpochOptions,
         parameters=OneEpochParameters,
-        planner=partial(plan, name, gradients, method),
+        planner=Planner(name, _check, _candidates, _chosen, _missing, inputs=inputs),
         verifier=verify,
         **more,
     )

@@ -6,7 +6,6 @@ Noise and its re-check are those of `accelerated-erm` with one phase that asks e
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import product
 from typing import Literal
 
@@ -39,20 +38,20 @@ from quoron_server.algorithms.info import (
     Factor,
     NoBlackBoxes,
     Promises,
+    known_worth,
     statistical_floor,
-    trivial_risk,
 )
 from quoron_server.algorithms.outlier_gd.method import OutlierGD, OutlierGDParameters
 from quoron_server.algorithms.references import ASI_LIU_2024, LOWY_2024, repaired
-from quoron_server.algorithms.search import Candidate, exactly, ranked, round_grid
-from quoron_server.plan import Privacy, RunPlan
+from quoron_server.algorithms.search import Candidate, PlanInputs, Planner, round_grid
+from quoron_server.plan import RunPlan
 from quoron_server.problem import Problem
 
 Vector = NDArray[np.float64]
 
 NAME = "outlier-gd"
 THEOREM = "docs/privacy/outlier-gd.md#statement"
-LARGEST_ROUNDS = 512
+ROUNDS = tuple(round_grid(512))  # that are tried
 BEYOND = (1e-4, 1e-3, 1e-2)  # shares of pairs that may lie beyond τ, each with a test that forgives as much
 WIDER = 1.2  # users' spread on the way, over that at the optimum, at least
 STRAYS = (0.005, 0.01, 0.02, 0.03)  # what tests forgive in addition, of the average count: the most that costs little
@@ -74,6 +73,9 @@ class OutlierGDOptions:
     suffix: int | None = None  # iterates averaged
 
 
+Inputs = PlanInputs[OutlierGDOptions]
+
+
 @dataclass(frozen=True, slots=True)
 class _Tested:
     """Descent behind a test."""
@@ -86,23 +88,12 @@ class _Tested:
     phase: PhaseModel
 
 
-def plan(problem: Problem, privacy: Privacy, options: OutlierGDOptions) -> Chosen:
-    """The plan of least predicted risk; of those about as good, the one that forgives most strays, in fewest rounds.
-
-    Raises UnsoundCombination for a test and an aggregate without a proof, Infeasible naming users that suffice.
-    """
-    _require(options, problem)
-    options = replace(options, kappa=removing(options.kappa, options.aggregate, problem.beliefs.hostile_share))
-    tried = ranked(_candidates(problem, privacy, options))
-    found = exactly(tried, partial(_calibrated, problem, privacy, options), most=TRIED)
-    if found is None:
-        condition = f"{problem.users:,} users are too few for its tests at epsilon={privacy.epsilon:g}"
-        if options.radius is not None and (share := beyond(problem, options.radius)) > 0.001:
-            condition += f", with {100 * share:.2g} % of pairs beyond radius={options.radius:g}"
-        if problem.beliefs.hostile_share:
-            condition += f" with hostile_share={problem.beliefs.hostile_share:g}"
-        raise Infeasible.too_few(NAME, condition, problem.users + 1)
-    return found
+def _missing(inputs: Inputs) -> Infeasible:
+    problem, radius = inputs.problem, inputs.options.radius
+    condition = f"n={problem.users:,} users are too few for its tests{inputs.promised}"
+    if radius is not None and (share := beyond(problem, radius)) > 0.001:
+        condition += f", with {100 * share:.2g} % of pairs beyond radius={radius:g}"
+    return Infeasible.too_few(NAME, condition, problem.users + 1)
 
 
 def verify(plan: RunPlan) -> None:
@@ -147,15 +138,16 @@ def _spread(problem: Problem) -> float:
     return max(WIDER * problem.user_deviation, problem.widest_deviation)
 
 
-def _candidates(problem: Problem, privacy: Privacy, options: OutlierGDOptions) -> Iterator[Candidate[_Tested]]:
+def _candidates(inputs: Inputs) -> Iterator[Candidate[_Tested]]:
     """The best step and suffix for each number of rounds, test, τ and smoothing, with estimated noise.
 
     Of those about as good the one that forgives most comes first, in fewest rounds.
     """
+    problem, privacy, options, rounds = inputs.problem, inputs.privacy, inputs.options, inputs.rounds(ROUNDS)
+    kappa = removing(options.kappa, options.aggregate, problem.beliefs.hostile_share)
     cohort = min(problem.users, LARGEST_COHORT)
     if cohort < 4:
         return
-    rounds = [options.rounds] if options.rounds else round_grid(LARGEST_ROUNDS)
     target = privacy.epsilon, privacy.delta
     sizes, totals = np.full(len(rounds), cohort), np.array(rounds)
     for test in TESTS if options.test == "auto" else (options.test,):
@@ -165,9 +157,9 @@ def _candidates(problem: Problem, privacy: Privacy, options: OutlierGDOptions) -
             lost = np.full(len(rounds), forgiven(problem, cohort, share + stray))
             if test == "lottery":
                 ones = [1.0] * len(rounds)
-                noise = lottery_noise(*target, sizes, ones, rounds, options.kappa, options.aggregate, lost)
+                noise = lottery_noise(*target, sizes, ones, rounds, kappa, options.aggregate, lost)
             else:
-                noise = threshold_noise(*target, sizes, totals, totals, options.kappa, lost)
+                noise = threshold_noise(*target, sizes, totals, totals, kappa, lost)
             fit = np.isfinite(noise)
             some = [total for total, fits in zip(rounds, fit, strict=True) if fits]
             if some:
@@ -189,20 +181,19 @@ def _best(
     return [(risk + extra, phase) for risk, phase in found]
 
 
-def _calibrated(problem: Problem, privacy: Privacy, options: OutlierGDOptions, tested: _Tested) -> Chosen | None:
-    """With exact noise; None where it is no better than not training.
-
-    Infeasible where the test leaves nothing, or declared outliers fail it.
-    """
+def _chosen(inputs: Inputs, found: Candidate[_Tested]) -> Chosen:
+    """With exact noise. Infeasible where the test leaves nothing, or declared outliers fail it."""
+    problem, options, tested = inputs.problem, inputs.options, found.of
     cohort, rounds, aggregate = min(problem.users, LARGEST_COHORT), tested.phase.rounds, aggregate_of(options)
-    theorem_for(tested.test, aggregate, "everybody", kappa=options.kappa or 2)
+    kappa = removing(options.kappa, options.aggregate, problem.beliefs.hostile_share)
+    theorem_for(tested.test, aggregate, "everybody", kappa=kappa or 2)
     accounting = account(
         NAME,
         problem,
-        privacy,
+        inputs.privacy,
         test=tested.test,
         aggregate=options.aggregate,
-        kappa=options.kappa,
+        kappa=kappa,
         users=cohort,
         cohort=cohort,
         rounds=rounds,
@@ -226,17 +217,16 @@ def _calibrated(problem: Problem, privacy: Privacy, options: OutlierGDOptions, t
     p = replace(p, noise_scale=tested_noise_scale(NAME, problem, p))
     given = replace(options, step_size=p.step_size)
     [(risk, phase)] = _best(problem, given, [p.rounds], np.array([p.noise_scale]), p.smoothing)
-    if problem.beliefs.isotropic is not None and not risk < trivial_risk(problem):
-        return None
     return Chosen(replace(p, suffix=min(options.suffix or phase.suffix, p.rounds)), risk)
 
 
-def _require(options: OutlierGDOptions, problem: Problem) -> None:
+def _check(inputs: Inputs) -> None:
     """ConfigError for options that cannot be; UnsoundCombination for a test and an aggregate without a proof."""
+    options = inputs.options
     search.require_options(options, "rounds", "suffix", least=1, above=False)
     search.require_options(options, "step_size", "radius")
     search.require_options(options, "smoothing", above=False)
-    search.require_rough(problem, options.smoothing)
+    search.require_rough(inputs.problem, options.smoothing)
     if options.test != "auto":
         theorem_for(options.test, aggregate_of(options), "everybody", kappa=options.kappa or 2)
 
@@ -258,7 +248,7 @@ INFO = AlgorithmInfo(
     ),
     options=OutlierGDOptions,
     parameters=OutlierGDParameters,
-    planner=plan,
+    planner=Planner(NAME, _check, _candidates, _chosen, _missing, known_worth, most=TRIED),
     verifier=verify,
     maker=OutlierGD,
     factor=Factor(known=8.0, unknown=21.0),

@@ -14,7 +14,7 @@ How far two chains lie apart: docs/privacy/outlier-iterates.md#o7.
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Literal
 
 import numpy as np
@@ -30,12 +30,12 @@ from quoron_privacy.robust.robust_mean import Target, Test, certify, release_sca
 from quoron_server.algorithms import search
 from quoron_server.algorithms.averaged_sgd import released_excess
 from quoron_server.algorithms.chains import ChainPhase
-from quoron_server.algorithms.info import ITERATES, AlgorithmInfo, Choosing, Chosen, Factor, Promises, require_better
+from quoron_server.algorithms.info import ITERATES, AlgorithmInfo, Choosing, Chosen, Factor, Promises, trivial_risk
 from quoron_server.algorithms.outlier_iterates.method import OutlierIterateParameters, OutlierIterates
 from quoron_server.algorithms.printed import lowy_iterates
 from quoron_server.algorithms.references import LOWY_2024, repaired
-from quoron_server.algorithms.search import Candidate, best, round_grid
-from quoron_server.plan import Privacy, RunPlan
+from quoron_server.algorithms.search import Candidate, PlanInputs, Planner, round_grid
+from quoron_server.plan import RunPlan
 from quoron_server.problem import Problem
 
 Number = float | NDArray[np.float64]  # one, or one for each of many candidates: arrays that broadcast
@@ -251,19 +251,43 @@ def usual_factor(dimension: int) -> float:
     return max(1.5, math.sqrt(float(chdtri(dimension, STRAY)) / dimension))
 
 
-def plan(problem: Problem, privacy: Privacy, options: OutlierIterateOptions) -> Chosen:
-    """The plan with the least predicted excess risk. Raises Infeasible, with C_min and how many users would do."""
-    lost = problem.beliefs.hostile_share if options.tolerance is None else options.tolerance
-    kappa = _kappa(options, lost)
-    theorem_for(options.test, _KINDS[options.aggregate], "one-release", kappa=kappa or 2)
-    if not lost < 0.5:
-        raise ConfigError(f"Expected algorithm.options.tolerance < 0.5, got {lost:g}.")
-    # A user is in one phase; the others' noise has the same law in both worlds.
-    left = search.left_of_delta(NAME, privacy, gaussians=problem.dimension, laplaces=1)
-    target = Target(privacy.epsilon, math.nextafter(left, -1.0), options.test, options.aggregate, kappa)
-    found = best(_candidates(problem, target, options, lost), near=NEAR)
-    if found is None:
-        raise _infeasible(problem, target, options, lost)
+@dataclass(frozen=True, slots=True)
+class _Inputs(PlanInputs[OutlierIterateOptions]):
+    """What a plan is made from."""
+
+    @property
+    def lost(self) -> float:
+        """Share of users, adversarial or absent, that stop no release."""
+        tolerance = self.options.tolerance
+        return self.problem.beliefs.hostile_share if tolerance is None else tolerance
+
+    @property
+    def kappa(self) -> Kappa | None:
+        """κ as asked; else 1 where outliers are expected, as it removes from τ on; else None: the one of less noise."""
+        if self.options.kappa != "auto":
+            return self.options.kappa
+        if self.options.aggregate == "random":
+            return 2
+        return 1 if self.lost > 0 else None
+
+    @property
+    def target(self) -> Target:
+        """What releases are for. A user is in one phase; the others' noise has the same law in both worlds."""
+        left = search.left_of_delta(NAME, self.privacy, gaussians=self.problem.dimension, laplaces=1)
+        kept = math.nextafter(left, -1.0)
+        return Target(self.privacy.epsilon, kept, self.options.test, self.options.aggregate, self.kappa)
+
+
+def _check(inputs: _Inputs) -> None:
+    """UnsoundCombination for a test and an aggregate without a proof, ConfigError for what nobody can tolerate."""
+    aggregate = _KINDS[inputs.options.aggregate]
+    theorem_for(inputs.options.test, aggregate, "one-release", kappa=inputs.kappa or 2)
+    if not inputs.lost < 0.5:
+        raise ConfigError(f"Expected algorithm.options.tolerance < 0.5, got {inputs.lost:g}.")
+
+
+def _chosen(inputs: _Inputs, found: Candidate[_Tried]) -> Chosen:
+    problem, target, lost = inputs.problem, inputs.target, inputs.lost
     chains, drafts = found.of.chains, found.of.stages
     built = [
         robust_mean.release(target, chains, _score(chains, float(stage.users), lost), name=NAME) for stage in drafts
@@ -271,9 +295,7 @@ def plan(problem: Problem, privacy: Privacy, options: OutlierIterateOptions) -> 
     stages = [
         replace(stage, noise_multiplier=release.noise_multiplier) for stage, release in zip(drafts, built, strict=True)
     ]
-    forecast = _course(problem, stages, options)
-    risk = float(forecast.risk)
-    require_better(NAME, risk, problem, also=", or more items of each")
+    forecast = _course(problem, stages, inputs.options)
     phases = tuple(
         ChainPhase(
             users=int(stage.users),
@@ -287,7 +309,7 @@ def plan(problem: Problem, privacy: Privacy, options: OutlierIterateOptions) -> 
     )
     parameters = OutlierIterateParameters(chains, phases)
     single = all(phase.users == 1 for phase in phases)
-    return Chosen(parameters, risk, trust_model="central-broadcast" if single else "central-release")
+    return Chosen(parameters, float(forecast.risk), trust_model="central-broadcast" if single else "central-release")
 
 
 def verify(plan: RunPlan) -> None:
@@ -318,26 +340,22 @@ def _verify_phase(phase: ChainPhase, chains: int, plan: RunPlan) -> None:
     verify_scale(phase.release, phase.release_scale, phase.radius, dimension)
 
 
-def _candidates(
-    problem: Problem, target: Target, options: OutlierIterateOptions, lost: float
-) -> Iterable[Candidate[_Tried]]:
+def _candidates(inputs: _Inputs) -> Iterable[Candidate[_Tried]]:
     """The best step, shrink and share of each size and split into phases that allows a release, by the worst risk.
 
     Risk grows with noise: what would be too bad with less than any release can do with is not asked for its noise.
     """
-    least = smallest(target, lost)
+    problem, options, least = inputs.problem, inputs.options, smallest(inputs.target, inputs.lost)
     sizes = [(chains, counts) for n, chains in _sizes(problem, options, least) for counts in _splits(n, options)]
-    predicted = partial(_predicted, problem, target, options, lost)
-    bounds = predicted(sizes, robust_mean.least_noise)
+    bounds = _predicted(inputs, sizes, robust_mean.least_noise)
     first = sorted(bounds, key=lambda size: bounds[size].risk)[:1]
-    most = NEAR * min((size.risk for size in predicted(first, robust_mean.noise).values()), default=math.inf)
-    return predicted([size for size in bounds if bounds[size].risk <= most], robust_mean.noise).values()
+    most = NEAR * min((size.risk for size in _predicted(inputs, first, robust_mean.noise).values()), default=math.inf)
+    return _predicted(inputs, [size for size in bounds if bounds[size].risk <= most], robust_mean.noise).values()
 
 
-def _predicted(
-    problem: Problem, target: Target, options: OutlierIterateOptions, lost: float, sizes: Iterable[_Size], of: _Noise
-) -> dict[_Size, Candidate[_Tried]]:
+def _predicted(inputs: _Inputs, sizes: Iterable[_Size], of: _Noise) -> dict[_Size, Candidate[_Tried]]:
     """What these sizes leave at best, without those that allow no release."""
+    problem, target, options, lost = inputs.problem, inputs.target, inputs.options, inputs.lost
     found: dict[_Size, Candidate[_Tried]] = {}
     splits: dict[int, list[tuple[int, tuple[int, ...], list[float]]]] = {}  # by phases: chains, their lengths, noise
     for chains, counts in sizes:
@@ -423,15 +441,6 @@ def _steps(problem: Problem, options: OutlierIterateOptions, users: int) -> list
     return [float(step) for step in np.geomspace(min(largest / 1000, centre / 30), largest, STEPS)]
 
 
-def _kappa(options: OutlierIterateOptions, lost: float) -> Kappa | None:
-    """κ as asked; else 1 where outliers are expected, as it removes from τ on; else None: the one of less noise."""
-    if options.kappa != "auto":
-        return options.kappa
-    if options.aggregate == "random":
-        return 2
-    return 1 if lost > 0 else None
-
-
 def _lost(users: float, lost: float) -> float:
     """Chance that one of a chain's users is adversarial or absent."""
     return float(1 - (1 - lost) ** users)
@@ -459,8 +468,9 @@ def guaranteed_radius(problem: Problem, stage: Stage) -> Number:
     return radius
 
 
-def _infeasible(problem: Problem, target: Target, options: OutlierIterateOptions, lost: float) -> Infeasible:
-    least = smallest(target, lost)
+def _missing(inputs: _Inputs) -> Infeasible:
+    problem, options, lost = inputs.problem, inputs.options, inputs.lost
+    least = smallest(inputs.target, lost)
     if options.cohort_size and options.cohort_size < least:
         return Infeasible(
             NAME,
@@ -521,7 +531,9 @@ INFO = AlgorithmInfo(
     ),
     options=OutlierIterateOptions,
     parameters=OutlierIterateParameters,
-    planner=plan,
+    planner=Planner(
+        NAME, _check, _candidates, _chosen, _missing, trivial_risk, ", or more items of each", NEAR, inputs=_Inputs
+    ),
     verifier=verify,
     maker=OutlierIterates,
     printed=lowy_iterates.PRINTED,

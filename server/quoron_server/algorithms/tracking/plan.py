@@ -10,7 +10,7 @@ Every user is in exactly one cohort, so every cohort may spend all of μ: docs/p
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import NamedTuple
@@ -31,9 +31,9 @@ from quoron_privacy.prefix.noise import DEFAULT, sqrt_coefficients
 from quoron_privacy.release import Adjacency, packed
 from quoron_server.algorithms import search
 from quoron_server.algorithms.centring import margin
-from quoron_server.algorithms.info import AlgorithmInfo, Chosen, Factor, NoBlackBoxes, Promises, no_better, trivial_risk
+from quoron_server.algorithms.info import AlgorithmInfo, Chosen, Factor, NoBlackBoxes, Promises, trivial_risk
 from quoron_server.algorithms.references import BASSILY_SUN_2023, CHOQUETTE_CHOO_2025, ours
-from quoron_server.algorithms.search import Candidate, best
+from quoron_server.algorithms.search import Candidate, PlanInputs, Planner
 from quoron_server.algorithms.tracking.method import (
     LAG_SHARE,
     LEAST_SHARE,
@@ -48,7 +48,7 @@ from quoron_server.algorithms.tracking.method import (
 )
 from quoron_server.algorithms.whitening import curvature_share
 from quoron_server.parameters import Assumption, Kind
-from quoron_server.plan import Privacy, RunPlan
+from quoron_server.plan import RunPlan
 from quoron_server.problem import Problem
 
 Vector = NDArray[np.float64]
@@ -64,6 +64,7 @@ LARGEST_DIMENSION = 300  # of the features: with p of them a pilot user sends p 
 LARGEST_ROUNDS = 48  # main rounds that are tried
 WARMUPS = (2, 3, 4, 5, 6, 8, 10, 14, 20, 30)
 WARMUP_SHARES = (0.005, 0.01, 0.02, 0.05, 0.1, 0.15)  # of the users, in each warm-up round
+ALSO = " (fewer features or a method of many passes also do)"
 NEAR = 1.1  # of the least predicted risk: fewer rounds are taken then
 RESOLVED = 12.0, 25.0  # Bμ/√d of a warm-up round and of a main round, at least: below, radii do not settle
 FARTHEST = 2.5  # root mean square of predictions at the optimum, at most, of labels that nothing is known of
@@ -141,6 +142,9 @@ class TrackingOptions:
     factorisation: str = DEFAULT
 
 
+Inputs = PlanInputs[TrackingOptions]
+
+
 class _Sizes(NamedTuple):
     length: int
     moment: int
@@ -152,23 +156,6 @@ class _Sizes(NamedTuple):
     @property
     def total(self) -> int:
         return PILOT + self.warmups + self.rounds
-
-
-def plan(problem: Problem, privacy: Privacy, options: TrackingOptions) -> Chosen:
-    """The plan of fewest rounds within a tenth of the least predicted risk; Infeasible where one pass fails."""
-    require(problem, options)
-    mu = mu_for(privacy.epsilon, privacy.delta)
-    adjacency: Adjacency = privacy.adjacency or "replace-one"
-    sizes, prediction = _best(problem, mu, options, adjacency)
-    if sizes is None or prediction is None or prediction.total >= _worth(problem):
-        condition = f"one pass over {problem.users:,} users leaves cohorts too small for the radius to settle"
-        if prediction is not None:
-            found = no_better(float(prediction.total), _worth(problem), problem)
-            condition = f"one pass over {problem.users:,} users predicts {found}"
-        also = " (fewer features or a method of many passes also do)"
-        raise Infeasible.too_few(NAME, condition, problem.users + 1, also=also)
-    p = _calibrated(problem, privacy, options, sizes, _beyond(problem, mu, sizes, options))
-    return Chosen(p, float(prediction.total), adjacency=p.adjacency, assumptions=(_participation(options),))
 
 
 def verify(plan: RunPlan) -> None:
@@ -239,8 +226,9 @@ def _counts(cohorts: tuple[int, ...], divisors: tuple[int, ...]) -> bool:
     return all(divisor >= 1 and cohort <= 64 * divisor for cohort, divisor in zip(cohorts, divisors, strict=True))
 
 
-def require(problem: Problem, options: TrackingOptions) -> None:
+def _check(inputs: Inputs) -> None:
     """ConfigError for options out of range; Infeasible for a loss that is not generalised linear, convex and smooth."""
+    problem, options = inputs.problem, inputs.options
     search.require_choice(options, variant=("recursive", "independent"))
     search.require_participation(options.participation)
     search.require_options(options, "pilot_share", most=1.0)
@@ -258,21 +246,19 @@ def require(problem: Problem, options: TrackingOptions) -> None:
         raise Infeasible(NAME, condition, f"at most {LARGEST_DIMENSION} features")
 
 
-def _best(
-    problem: Problem, mu: float, options: TrackingOptions, adjacency: Adjacency
-) -> tuple[_Sizes | None, Prediction | None]:
-    """Return the sizes of about the least predicted risk, and what is predicted of them."""
-    tried = list(_candidates(problem, mu, options))
+def _candidates(inputs: Inputs) -> Iterable[Candidate[_Sizes]]:
+    """All sizes of cohorts that let radii settle."""
+    problem, privacy, options = inputs.problem, inputs.privacy, inputs.options
+    mu = mu_for(privacy.epsilon, privacy.delta)
+    tried = list(_sizes(problem, mu, options))
     if not tried:
-        return None, None
-    risks = predicted(problem, mu, options, tried, adjacency)
-    totals = np.nan_to_num(risks.total, nan=math.inf, posinf=math.inf).tolist()
-    found = best((Candidate(risk, (tried[i].total,), i) for i, risk in enumerate(totals)), near=NEAR)
-    assert found is not None
-    return tried[found.of], Prediction(*(float(np.asarray(part)[found.of]) for part in risks))
+        return []
+    risks = predicted(problem, mu, options, tried, privacy.adjacency or "replace-one").total
+    totals = np.nan_to_num(risks, nan=math.inf, posinf=math.inf).tolist()
+    return [Candidate(risk, (sizes.total,), sizes) for risk, sizes in zip(totals, tried, strict=True)]
 
 
-def _candidates(problem: Problem, mu: float, options: TrackingOptions) -> Iterator[_Sizes]:
+def _sizes(problem: Problem, mu: float, options: TrackingOptions) -> Iterator[_Sizes]:
     n, root = problem.users, math.sqrt(problem.dimension)
     least, least_main = (resolution * root for resolution in RESOLVED)
     pilot = round((options.pilot_share or _pilot_share(problem, mu, options)) * n)
@@ -399,9 +385,8 @@ def _beyond(problem: Problem, mu: float, sizes: _Sizes, options: TrackingOptions
     return min(0.5, max(min(max(wanted, BEYOND_RANGE[0]), BEYOND_RANGE[1]), 2 * problem.beliefs.hostile_share))
 
 
-def _calibrated(
-    problem: Problem, privacy: Privacy, options: TrackingOptions, sizes: _Sizes, beyond: float
-) -> TrackingParameters:
+def _chosen(inputs: Inputs, found: Candidate[_Sizes]) -> Chosen:
+    problem, privacy, options, sizes = inputs.problem, inputs.privacy, inputs.options, found.of
     d, adjacency = problem.dimension, privacy.adjacency or "replace-one"
     left = search.left_of_delta(NAME, privacy, gaussians=drawn(problem, sizes.total))
     mu = mu_for(privacy.epsilon, left * (1 - 1e-9))
@@ -422,7 +407,7 @@ def _calibrated(
         ).scale
     else:
         seed = NormCountMean.for_mu(dimension=d, users=main, mu=target, adjacency=adjacency).scale
-    return TrackingParameters(
+    p = TrackingParameters(
         variant=options.variant,
         adjacency=adjacency,
         length_cohort=sizes.length,
@@ -447,17 +432,14 @@ def _calibrated(
         intercept=problem.beliefs.intercept and problem.beliefs.hostile_share == 0 and problem.outputs == 1,
         spread=min(_spread(problem), _first_radius(problem, options)),
         first_radius=_first_radius(problem, options),
-        beyond=beyond,
+        beyond=_beyond(problem, mu_for(privacy.epsilon, privacy.delta), sizes, options),
         margin=margin(d),
         reference_items=options.reference_items or problem.items_per_user,
         mu=mu,
     )
-
-
-def _participation(options: TrackingOptions) -> Assumption:
-    if options.participation == 1:
-        return Assumption(Kind.ABSENT_IS_ZERO_ROW)
-    return Assumption(Kind.DECLARED_PARTICIPATION, (options.participation,))
+    declared = Assumption(Kind.DECLARED_PARTICIPATION, (options.participation,))
+    counted = Assumption(Kind.ABSENT_IS_ZERO_ROW) if options.participation == 1 else declared
+    return Chosen(p, found.risk, adjacency=adjacency, assumptions=(counted,))
 
 
 INFO = AlgorithmInfo(
@@ -473,7 +455,7 @@ INFO = AlgorithmInfo(
     ),
     options=TrackingOptions,
     parameters=TrackingParameters,
-    planner=plan,
+    planner=Planner(NAME, _check, _candidates, _chosen, "for a radius that settles in one pass", _worth, ALSO, NEAR),
     verifier=verify,
     maker=TrackingSRGD,
     factor=Factor(known=2.0, unknown=8.0),

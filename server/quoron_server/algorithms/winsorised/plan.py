@@ -29,11 +29,11 @@ from quoron_server.algorithms.info import (
     Factor,
     NoBlackBoxes,
     Promises,
+    known_worth,
     statistical_floor,
-    trivial_risk,
 )
 from quoron_server.algorithms.references import BASSILY_SUN_2023, LEVY_2021, repaired
-from quoron_server.algorithms.search import Candidate, best, round_grid
+from quoron_server.algorithms.search import Candidate, PlanInputs, Planner, round_grid
 from quoron_server.algorithms.winsorised.method import Phase, WinsorisedERM, WinsorisedERMParameters
 from quoron_server.plan import Privacy, RunPlan
 from quoron_server.problem import Problem
@@ -43,7 +43,7 @@ Vector = NDArray[np.float64]
 NAME = "winsorised-erm"
 THEOREM = "docs/privacy/winsorised-erm.md#we1"
 Radius = Literal["usual", "fresh", "uniform"]
-LARGEST_ROUNDS = 512
+ROUNDS = tuple(round_grid(512))  # that are tried
 PHASES = (1, 2)
 PULLS = (0.0, 0.03)  # λ over the curvature, of a second phase
 FAILURE = 1e-3  # chance that choices miss, or with fresh and uniform that a coordinate is clamped, in any round
@@ -64,6 +64,9 @@ class WinsorisedERMOptions:
     adjacency: Adjacency = "replace-one"
 
 
+Inputs = PlanInputs[WinsorisedERMOptions]
+
+
 @dataclass(frozen=True, slots=True)
 class Box:
     """What a round looks for: bins on [-reach, reach], and h around the chosen one."""
@@ -73,20 +76,11 @@ class Box:
     half_width: float  # h
 
 
-def plan(problem: Problem, privacy: Privacy, options: WinsorisedERMOptions) -> Chosen:
-    """The plan of least predicted risk; among those about as good, one with few answers. Infeasible for few users."""
-    _require(problem, options)
-    found = best(tried := list(_candidates(problem, privacy, options)))
-    worth = trivial_risk(problem) if problem.beliefs.isotropic is not None else math.inf
-    if found is None or min(each.risk for each in tried) >= worth:
-        condition = (
-            f"{problem.users:,} users are too few for a private range of {padded(problem.dimension)} coordinates"
-        )
-        condition += f" in each round at epsilon={privacy.epsilon:g}, or for noise that is worth running"
-        raise Infeasible.too_few(NAME, condition, problem.users + 1)
-    phases = found.of
+def _chosen(inputs: Inputs, found: Candidate[tuple[Phase, ...]]) -> Chosen:
+    options, phases = inputs.options, found.of
     mu = max(math.sqrt(phase.rounds) * phase.round_mu for phase in phases)
-    numbers = WinsorisedERMParameters(_rule(options), options.adjacency, phases, mu * (1 + 1e-12))
+    rule = options.radius if isinstance(options.radius, str) else "given"
+    numbers = WinsorisedERMParameters(rule, options.adjacency, phases, mu * (1 + 1e-12))
     return Chosen(numbers, found.risk, adjacency=options.adjacency)
 
 
@@ -168,16 +162,12 @@ def concentration(problem: Problem, radius: Radius, users: int, rounds: int) -> 
     return float(np.min(steep * (1 + np.sqrt(tail)) + 2 * beta * nets))
 
 
-def _require(problem: Problem, options: WinsorisedERMOptions) -> None:
-    search.require_options(options, "rounds", "phases", least=1, above=False)
-    search.require_options(options, "step_size", "radius", least=1e-100)
-    search.require_options(options, "regularisation", above=False)
-    if options.radius == "uniform":
-        concentration(problem, "uniform", problem.users, 1)
-
-
-def _rule(options: WinsorisedERMOptions) -> str:
-    return options.radius if isinstance(options.radius, str) else "given"
+def _check(inputs: Inputs) -> None:
+    search.require_options(inputs.options, "rounds", "phases", least=1, above=False)
+    search.require_options(inputs.options, "step_size", "radius", least=1e-100)
+    search.require_options(inputs.options, "regularisation", above=False)
+    if inputs.options.radius == "uniform":
+        concentration(inputs.problem, "uniform", inputs.problem.users, 1)
 
 
 def _mean(problem: Problem, options: WinsorisedERMOptions, users: int, rounds: int, mu: float) -> WinsorisedMean:
@@ -207,11 +197,9 @@ def _total_mu(problem: Problem, privacy: Privacy, rounds: int) -> float:
     return gdp.mu_for(privacy.epsilon, delta) if delta > 0 else 0.0
 
 
-def _candidates(
-    problem: Problem, privacy: Privacy, options: WinsorisedERMOptions
-) -> Iterator[Candidate[tuple[Phase, ...]]]:
+def _candidates(inputs: Inputs) -> Iterator[Candidate[tuple[Phase, ...]]]:
     """Phases priced by their answers, with exact noise, the best step and suffix of each."""
-    totals = [options.rounds] if options.rounds else round_grid(LARGEST_ROUNDS)
+    problem, privacy, options, totals = inputs.problem, inputs.privacy, inputs.options, inputs.rounds(ROUNDS)
     curvature = problem.beliefs.isotropic
     for number in [options.phases] if options.phases else PHASES:
         users = problem.users // number
@@ -295,7 +283,7 @@ INFO = AlgorithmInfo(
     ),
     options=WinsorisedERMOptions,
     parameters=WinsorisedERMParameters,
-    planner=plan,
+    planner=Planner(NAME, _check, _candidates, _chosen, "for a private range of every rotated coordinate", known_worth),
     verifier=verify,
     maker=WinsorisedERM,
     factor=Factor(known=5.0, unknown=20.0),
