@@ -32,7 +32,6 @@ Number = float | Vector  # one, or one for each of many candidates: arrays that 
 RATES = (1.0, 0.3, 0.1, 0.03, 0.01)  # cohorts that are tried, as shares of the users
 SMOOTHINGS = (1e-4, 1e-3, 1e-2, 0.1, 1.0)  # λ L / R that are tried where the loss has none of its own
 SUFFIXES = (1.0, 0.5, 0.25)  # fractions of a phase's iterates that are averaged
-_TABLE = 2**18  # numbers in one table of running sums
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,40 +89,45 @@ def _isotropic(problem: Problem, curvature: float, phases: Sequence[PhaseModels 
     return (slowest * remaining**2 + curvature * spread) / 2
 
 
-def averaging(factor: Number, rounds: Number, suffix: Number) -> tuple[Number, Number]:
-    """Bias factor Σ_t w_t a^t and variance factor Σ_s (Σ_{t≥s} w_t a^(t-s))² of a suffix average of x_1 .. x_T.
+def averaging(factor: Number, steps: Number, suffix: Number) -> tuple[Number, Number]:
+    """Bias Σ_t w_t a^t and variance Σ_s (Σ_{t≥s} w_t a^(t-s))² of the mean of the last `suffix` of x_1 .. x_T.
 
-    Running sums serve all T and suffixes with the same a; those of several a are the rows of one table.
+    A step is x ↦ a x + noise of unit variance. Sums in closed form, since T may be millions.
+
+        >>> bias, variance = averaging(1.0, 4, np.array([1, 4]))  # without curvature any average keeps the start
+        >>> bias.tolist(), variance.tolist()  # the last iterate has four units of noise, the mean (1 + 4 + 9 + 16) / 16
+        ([1.0, 1.0], [4.0, 1.875])
     """
-    every = np.broadcast_arrays(factor, rounds, suffix)
-    last, averaged = every[1].ravel().astype(np.int64), every[2].ravel().astype(np.int64)
-    factors, which = np.unique(every[0], return_inverse=True)
-    longest = np.zeros(len(factors), np.int64)
-    np.maximum.at(longest, which.ravel(), last)
-    order = np.argsort(longest, kind="stable")  # rows of about one length stand in one table
-    row = np.argsort(order)[which.ravel()]
-    bias, variance, end = np.empty(len(row)), np.empty(len(row)), len(order)
-    while end > 0:
-        start = max(0, end - max(1, _TABLE // int(longest[order[end - 1]] + 1)))
-        places = np.flatnonzero((start <= row) & (row < end))
-        sums = factors[order[start:end]], row[places] - start, last[places], averaged[places]
-        bias[places], variance[places] = _suffix_averages(*sums)
-        end = start
-    return bias.reshape(every[0].shape), variance.reshape(every[0].shape)
+    a, before = np.asarray(factor, np.float64), steps - suffix
+    slow = np.abs(1 - a) * steps < 1e-5  # too little contraction for differences of sums, and for anybody to notice
+    a = np.where(slow, 0.5, np.where(np.abs(a) < 1e-150, 1e-150, a))
+    log, turns = np.log(np.abs(a)), bool(np.any(a < 0))
+
+    def power(terms: Number) -> Number:
+        return a**terms if turns else np.exp(log * terms)
+
+    def sums(terms: Number) -> Number:
+        """1 + a + … + a^(terms - 1)."""
+        found: Number = np.expm1(log * terms) / np.expm1(log)
+        return np.where(a < 0, (1 - power(terms)) / (1 - a), found) if turns else found
+
+    def squares(terms: Number) -> Number:
+        """1 + a² + … + a^(2 terms - 2)."""
+        found: Number = np.expm1(2 * log * terms) / np.expm1(2 * log)
+        return np.where(log == 0, terms, found) if turns else found
+
+    with np.errstate(divide="ignore", invalid="ignore"):  # of a = -1, whose powers are 1
+        whole = sums(suffix)  # suffix times the weight of a step's noise that reaches the whole suffix
+        within = suffix - 2 * a * whole + a**2 * squares(suffix)
+        tail = whole / suffix
+        variance = within / ((1 - a) * suffix) ** 2 + tail**2 * a**2 * squares(before)
+    bias = np.where(slow, 1.0, tail * power(before + 1.0))
+    return bias, np.where(slow, still(steps, suffix), variance)
 
 
-def _suffix_averages(factors: Vector, row: Integers, last: Integers, s: Integers) -> tuple[Vector, Vector]:
-    """`averaging` of a = factors[row], T = last and suffix s, arrays of one length."""
-    first = last - s + 1  # steps up to here reach the whole suffix, decayed
-    powers = np.repeat(factors[:, None], last.max() + 1, axis=1)
-    powers[:, 0] = 1.0
-    powers = powers.cumprod(axis=1)  # 1, a, a², …
-    reach, squares = powers.cumsum(axis=1), (powers * powers).cumsum(axis=1)
-    within = (reach * reach).cumsum(axis=1)  # of later steps, 1 .. s - 1 before the end
-    whole = reach[row, s - 1]  # s times the weight of a step's noise that reaches the whole suffix
-    bias = powers[row, first] * (whole / s)
-    variance = (whole / s) ** 2 * squares[row, first - 1] + (within[row, s - 1] - whole**2) / s**2
-    return bias, variance
+def still(steps: Number, suffix: Number) -> Number:
+    """Return the variance of `averaging` without contraction."""
+    return steps - suffix + (suffix + 1) * (2 * suffix + 1) / (6 * suffix)
 
 
 def _worst_case(problem: Problem, phases: Sequence[PhaseModels | PhaseModel]) -> Number:

@@ -14,12 +14,10 @@ from quoron_privacy.errors import Infeasible
 from quoron_privacy.robust import robust_mean
 from quoron_privacy.robust.robust_mean import Target
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.algorithms.averaged_sgd import averaging as summed
 from quoron_server.algorithms.outlier_iterates.plan import (
     FAILURE,
     Stage,
     apart,
-    averaging,
     distance,
     expected_score,
     guaranteed_radius,
@@ -74,17 +72,6 @@ def test_too_few_users_are_told_the_least_number_of_chains_and_how_many_users_wo
     assert plan_of(replace(ISSUE, users=refused.value.users), rounds=100).problem.users >= 8_200
     with pytest.raises(Infeasible, match=r"cohort_size >= 82 \(C_min"):
         plan_of(cohort_size=80)
-
-
-@given(
-    factor=st.one_of(st.just(1.0), st.floats(0.0, 1.0)),
-    steps=st.integers(1, 400),
-    share=st.floats(0.0, 1.0),
-)
-@settings(derandomize=True, deadline=None, max_examples=100)
-def test_closed_forms_of_averaging_equal_the_sums(factor, steps, share):
-    suffix = max(1, round(share * steps))
-    np.testing.assert_allclose(averaging(factor, steps, suffix), summed(factor, steps, suffix), rtol=2e-4, atol=1e-12)
 
 
 @given(steps=st.integers(1, 300), share=st.floats(0.0, 1.0))

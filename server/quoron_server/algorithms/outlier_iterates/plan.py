@@ -28,7 +28,7 @@ from quoron_privacy.robust.lottery import OneShot
 from quoron_privacy.robust.outlier_mean import LARGEST_COHORT, Kappa
 from quoron_privacy.robust.robust_mean import Target, Test, certify, release_scale, verify_scale
 from quoron_server.algorithms import search
-from quoron_server.algorithms.averaged_sgd import released_excess
+from quoron_server.algorithms.averaged_sgd import averaging, released_excess, still
 from quoron_server.algorithms.chains import ChainPhase
 from quoron_server.algorithms.info import ITERATES, AlgorithmInfo, Choosing, Chosen, Factor, Promises, trivial_risk
 from quoron_server.algorithms.outlier_iterates.method import OutlierIterateParameters, OutlierIterates
@@ -87,41 +87,6 @@ class Course:
 Radius = Callable[[Stage, Number], Number]  # τ from a stage and the deviation of items there
 
 
-def averaging(factor: Number, steps: Number, suffix: Number) -> tuple[Number, Number]:
-    """Bias Σ_t w_t a^t and variance Σ_s (Σ_{t≥s} w_t a^(t-s))² of the mean of the last `suffix` of x_1 .. x_T.
-
-    A step is x ↦ a x + noise of unit variance, 0 <= a <= 1. Closed forms of `prediction`'s sums: T may be millions.
-
-        >>> bias, variance = averaging(1.0, 4, np.array([1, 4]))  # without curvature any average keeps the start
-        >>> bias.tolist(), variance.tolist()  # the last iterate has four units of noise, the mean (1 + 4 + 9 + 16) / 16
-        ([1.0, 1.0], [4.0, 1.875])
-    """
-    gap, before = 1 - np.asarray(factor, np.float64), steps - suffix
-    slow = gap * steps < 1e-4  # too little contraction for the closed forms' differences, and for anybody to notice
-    closed = ~slow & (gap < 1)
-    a = np.where(closed, factor, 0.5)
-    log = np.log(a)
-    tail = _geometric(log, suffix) / suffix  # weight of a step's noise that reaches the whole suffix
-    within = suffix - 2 * a * _geometric(log, suffix) + a**2 * _geometric(2 * log, suffix)
-    variance = within / ((1 - a) * suffix) ** 2 + tail**2 * a**2 * _geometric(2 * log, before)
-    bias = tail * np.exp(log * (before + 1))
-    return (
-        np.where(closed, bias, np.where(slow, 1.0, 0.0)),
-        np.where(closed, variance, np.where(slow, _still(steps, suffix), 1 / suffix)),
-    )
-
-
-def _geometric(log: Number, terms: Number) -> Number:
-    """1 + b + … + b^(terms - 1) for b = e^log < 1."""
-    ratio: Number = np.expm1(log * terms) / np.expm1(log)
-    return ratio
-
-
-def _still(steps: Number, suffix: Number) -> Number:
-    """Variance of `averaging` without contraction."""
-    return steps - suffix + (suffix + 1) * (2 * suffix + 1) / (6 * suffix)
-
-
 def apart(steps: Number, suffix: Number) -> Number:
     """√2 times the mean of √t over the averaged steps: two chains' root mean square distance in units of ηV."""
     first = steps - suffix + 1
@@ -148,7 +113,7 @@ def distance(problem: Problem, stage: Stage, deviation: Number) -> Number:
     if curvature is None:
         return length
     damped = averaging(np.maximum(0.0, 1 - stage.step_size * curvature), steps, suffix)[1]
-    shorter: Number = length * np.sqrt(damped / _still(steps, suffix))
+    shorter: Number = length * np.sqrt(damped / still(steps, suffix))
     return shorter
 
 
