@@ -18,7 +18,7 @@ _PLACES = (  # modules, or one name of a module, whose AlgorithmInfo are the reg
     "localised.filtered",
     "localised.median",
     "outlier_iterates.plan",
-    "localised.phased",
+    "localised.plan",
     "localised.grouped",
     "noisy.plan:ONE_PASS",
     "one_epoch.plan",
