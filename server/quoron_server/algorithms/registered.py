@@ -264,8 +264,11 @@ class Registered(AlgorithmInfo):
             self._check_promise(plan)
             verify_min_cohort(plan)
             alone = own.without("servers")
-            self.verifier(replace(alone, problem=alone.problem.without_beliefs()))
+            alone = replace(alone, problem=alone.problem.without_beliefs())
+            self.verifier(alone)
             search.require_cost(own)
+            if (claimed := getattr(alone.parameters, "mu", None)) is not None:
+                search.require_gaussian(alone, self._pairs(alone), claimed)
             if promise.servers is not None:
                 two_servers.verify(plan)
             verify_counts(plan, self.promises.moves)

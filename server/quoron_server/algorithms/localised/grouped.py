@@ -219,7 +219,6 @@ def verify(plan: RunPlan) -> None:
             raise VerificationError(f"Expected noise for a sensitivity >= {needed} in every phase, got {phase}.")
     for claimed, mu in zip(p.mus, recounted_mus(p, problem), strict=True):
         search.require_least(NAME, "mu of a phase", claimed, mu)
-    search.require_gaussian(plan, pairs(p, problem, plan.guarantee.adjacency), p.mu)
 
 
 def pairs(p: GroupedParameters, problem: Problem, adjacency: Adjacency) -> tuple[Pair, ...]:

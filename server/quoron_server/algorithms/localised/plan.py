@@ -430,7 +430,6 @@ def verify(plan: RunPlan) -> None:
         if phase.noise is None:
             raise VerificationError(f"Expected noise in every phase of {NAME}, got {phase}.")
         search.require_least(NAME, "sensitivity", phase.sensitivity, needed)
-    search.require_gaussian(plan, pairs(p, plan.problem, plan.guarantee.adjacency), p.mu)
 
 
 def pairs(p: PhasedParameters, problem: Problem, adjacency: Adjacency) -> tuple[Pair, ...]:

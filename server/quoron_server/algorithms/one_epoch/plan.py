@@ -354,7 +354,6 @@ def verify(plan: RunPlan) -> None:
     require_clip(p.clip_norm, p.sensitivity, p.divisor, p.adaptive, adjacency)
     if p.adaptive is not None and p.gradients != "ftrl":
         raise VerificationError(f"Expected a fixed clip of {plan.algorithm}, got {p.adaptive}.")
-    search.require_gaussian(plan, pairs(p, plan.problem, adjacency), p.mu)
 
 
 def pairs(p: OneEpochParameters, problem: Problem, adjacency: Adjacency) -> tuple[Pair, ...]:

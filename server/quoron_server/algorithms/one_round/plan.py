@@ -81,7 +81,6 @@ def verify(plan: RunPlan) -> None:
         ("the guaranteed adjacency", p.adjacency == promise.adjacency, p.adjacency),
         ("positive scales", min(p.label_scale, p.label_bound, p.moment_norm, p.target) > 0, p.label_scale),
     )
-    search.require_gaussian(plan, pairs(p, plan.problem, promise.adjacency), p.mu)
 
 
 def pairs(p: OneRoundParameters, problem: Problem, adjacency: Adjacency) -> tuple[Pair, ...]:

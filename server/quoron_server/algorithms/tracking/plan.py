@@ -167,7 +167,6 @@ def verify(plan: RunPlan) -> None:
     for name, spent in zip(PHASES, recounted_mus(p, plan.problem, p.adjacency), strict=True):
         if not spent <= p.mu * (1 + 1e-12):
             raise VerificationError(f"Expected mu >= {spent} for the {name} cohorts, got {p.mu}: too little noise.")
-    search.require_gaussian(plan, pairs(p, plan.problem, p.adjacency), p.mu)
 
 
 def pairs(p: TrackingParameters, problem: Problem, adjacency: Adjacency) -> tuple[Pair, ...]:

@@ -110,7 +110,6 @@ def verify(plan: RunPlan) -> None:
         ("the problem's ridge", p.ridge == plan.problem.ridge, p.ridge),
         ("positive bounds", min(p.vote_bound, p.start_slope, p.resolution, p.mean_curvature) > 0, p.vote_bound),
     )
-    search.require_gaussian(plan, pairs(p, plan.problem, promise.adjacency), p.mu)
 
 
 def pairs(p: WhitenedParameters, problem: Problem, adjacency: Adjacency) -> tuple[Pair, ...]:
