@@ -141,7 +141,7 @@ class Chosen:
     assumptions: tuple[Assumption, ...] = ()  # that do not follow from the parameters
 
 
-Planner = Callable[[Problem, Privacy, Any], Chosen]  # problem, privacy, options; raises Infeasible
+PlanFunction = Callable[[Problem, Privacy, Any], Chosen]  # problem, privacy, options; raises Infeasible
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +213,7 @@ class Printed:
 
     options: type  # frozen dataclass of the constants that the paper leaves open, all with defaults
     parameters: type[PrintedParameters]
-    planner: Planner  # of such parameters
+    planner: PlanFunction  # of such parameters
     maker: Callable[[RunPlan], Algorithm[Any]]
     # What our accountant finds for a run of these numbers at this δ, under the adjacency that the planner chose:
     # of parameters, problem and δ; infinite where no theorem covers them.
@@ -230,7 +230,7 @@ class AlgorithmInfo:
     promises: Promises
     options: type  # frozen dataclass of planning options, all with defaults
     parameters: type[Parameters]  # of its plans
-    planner: Planner
+    planner: PlanFunction
     verifier: Callable[[RunPlan], None]  # independent re-check of the theorem; raises VerificationError
     maker: Callable[[RunPlan], Algorithm[Any]]
     factor: Factor  # makes of what its planner guesses a bound that holds in nine of ten problems

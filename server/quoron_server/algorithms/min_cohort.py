@@ -177,13 +177,15 @@ def with_min_cohort(
         beta=min_cohorts.BETA / 2 if own.parameters.poisson_sampling else min_cohorts.BETA,
         name=f"{own.algorithm} with a minimum cohort",
     )
-    whole = replace(
-        alone,
-        epsilon=privacy.epsilon if private else alone.epsilon,
-        delta=privacy.delta if private else alone.delta,
-        min_cohort=min_cohort,
+    return _beside(own, privacy, min_cohort)
+
+
+def _beside(own: RunPlan, privacy: Privacy, min_cohort: MinCohort) -> RunPlan:
+    """The plan with this minimum cohort, which promises all that is asked for."""
+    asked = own.guarantee if own.guarantee.trust_model == "none" else privacy
+    return replace(
+        own, guarantee=replace(own.guarantee, epsilon=asked.epsilon, delta=asked.delta, min_cohort=min_cohort)
     )
-    return replace(own, guarantee=whole)
 
 
 def with_public_participation(own: RunPlan, privacy: Privacy) -> RunPlan:
@@ -198,9 +200,7 @@ def with_public_participation(own: RunPlan, privacy: Privacy) -> RunPlan:
         participations=own.schedule.participations,
         rest=(alone.epsilon, alone.delta),
     )
-    private = alone.trust_model != "none"
-    epsilon, delta = (privacy.epsilon, privacy.delta) if private else (alone.epsilon, alone.delta)
-    plan = replace(own, guarantee=replace(alone, epsilon=epsilon, delta=delta, min_cohort=min_cohort))
+    plan = _beside(own, privacy, min_cohort)
     if (why := told_too_much(plan)) is not None:
         raise Infeasible(
             f"{own.algorithm} with public participation",

@@ -353,10 +353,8 @@ def _feasible(
     most: float,
     rounded: Callable[[float], float],
     kind: Literal["users", "epsilon"],
-    *,
-    within: float = 1.1,
 ) -> float | None:
-    """Return a number for which `planned` raises nothing, within that factor of one for which it does.
+    """Return a number for which `planned` raises nothing, within a tenth of one for which it does.
 
     From an estimate on it goes where errors point, and on by growing factors; None where that ends beyond `most`.
     """
@@ -376,7 +374,7 @@ def _feasible(
         factor = 2.0 if further is None or further == good + 1 else factor
         bad, good = good, min(max(rounded(factor * good), good + (kind == "users"), further or 0.0), most)
         factor = min(factor**2, 2.0)
-    factor = within  # the estimate is mostly the least number, and one look below it will do
+    within = factor = 1.1  # the estimate is mostly the least number, and one look below it will do
     while good > within * bad and bad < (lower := rounded(max(good / factor, math.sqrt(bad * good)))) < good:
         if refusal(lower) is None:
             good, factor = lower, factor**2

@@ -21,7 +21,7 @@ from quoron_privacy.robust.lottery import ladder_mus
 from quoron_server.algorithms import ALGORITHMS, acsa
 from quoron_server.algorithms.accelerated_erm import plan as search
 from quoron_server.algorithms.accelerated_erm.method import AcceleratedERM
-from quoron_server.algorithms.accelerated_erm.plan import Scene, forgiving_series, release_chance
+from quoron_server.algorithms.accelerated_erm.plan import Inputs, forgiving_series, release_chance
 from quoron_server.parameters import Kind
 from quoron_server.plan import Privacy
 
@@ -156,7 +156,7 @@ def test_estimated_noise_is_near_the_calibrated(users, cohort, rounds, test):
     problem = replace(PROBLEM, users=users)
     options = INFO.options(rounds=rounds, phases=1, stages=1, cohort=cohort, test=test)
     phase = INFO.plan(problem, privacy, options, "calibrated", 7).parameters.phases[0]
-    scene = Scene(problem, privacy, options, None)
+    scene = Inputs("accelerated-erm", problem, privacy, options, None)
     [estimate] = scene.noise([search.Draft(users, cohort, phase.rounds, phase.regularisation)])
     assert 0.7 < estimate * scene.radius(rounds) / phase.noise_scale < 1.5
 
@@ -182,7 +182,7 @@ def risk_by_stages(scene, phases, sigmas):
 @pytest.mark.parametrize("problem", [PROBLEM, UNKNOWN, replace(UNKNOWN, smoothness=None, user_smoothness=None)])
 def test_a_familys_risks_are_those_of_each_candidate(problem):
     smoothing = 0.3 if problem.smoothness is None else None
-    scene = Scene(problem, PRIVACY, INFO.options(), smoothing)
+    scene = Inputs("accelerated-erm", problem, PRIVACY, INFO.options(), smoothing)
     tried = list(search.families(scene))[::7]
     assert {len(family.drafts) for family in tried} >= {1, 2}
     for family, estimates in zip(tried, search.estimated(scene, tried), strict=True):
@@ -224,11 +224,11 @@ class TestStrongSchedule:
 
 def test_guaranteed_radii_hold_every_pair_with_heterogeneity_and_never_exceed_the_diameter():
     problem = replace(PROBLEM, items_per_user=10**6)
-    wide = Scene(problem, PRIVACY, INFO.options(radius="guaranteed"), None).radius(10)
-    rule = Scene(problem, PRIVACY, INFO.options(), None).radius(10)
+    wide = Inputs("accelerated-erm", problem, PRIVACY, INFO.options(radius="guaranteed"), None).radius(10)
+    rule = Inputs("accelerated-erm", problem, PRIVACY, INFO.options(), None).radius(10)
     assert rule < wide < 0.1
     mixed = changed(problem, heterogeneity=0.1)
-    assert Scene(mixed, PRIVACY, INFO.options(radius="guaranteed"), None).radius(10) == 2.0
+    assert Inputs("accelerated-erm", mixed, PRIVACY, INFO.options(radius="guaranteed"), None).radius(10) == 2.0
 
 
 class TestClip:

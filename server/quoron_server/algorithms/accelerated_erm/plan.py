@@ -156,13 +156,10 @@ def forgiven(problem: Problem, cohort: int, share: float) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Scene:
-    """One planning task."""
+class Inputs(PlanInputs[AcceleratedERMOptions]):
+    """What a plan is made from."""
 
-    problem: Problem
-    privacy: Privacy
-    options: AcceleratedERMOptions
-    smoothing: float | None  # r
+    smoothing: float | None = None  # r
 
     @property
     def beta(self) -> float:
@@ -256,8 +253,7 @@ class Scene:
         return lottery_noise(*target, cohorts, rates, often, o.kappa, o.aggregate, lost)
 
 
-Inputs = PlanInputs[AcceleratedERMOptions]
-_Tried = tuple[Scene, Family, int]  # and which of the family's steps
+_Tried = tuple[Inputs, Family, int]  # and which of the family's steps
 
 
 @lru_cache(maxsize=64)
@@ -344,27 +340,27 @@ def smoothings(problem: Problem, privacy: Privacy, options: AcceleratedERMOption
     return [rule * 4.0**k for k in range(max(1, largest))][-8:]
 
 
-def families(scene: Scene) -> Iterator[Family]:
+def families(inputs: Inputs) -> Iterator[Family]:
     """Return everything that is tried."""
-    o, strong = scene.options, scene.strong_convexity is not None
+    o, strong = inputs.options, inputs.strong_convexity is not None
     totals = [o.rounds] if o.rounds else round_grid(LARGEST_ROUNDS, smallest=4)
     steps = range(1, MOST_STEPS + 1) if strong else (1,)
     for repeats in steps:
-        for inner in [o.phases] if o.phases else ((1,) if strong else PHASES[: 2 if scene.curvature else 3]):
-            sizes = halves(scene.problem.users // repeats, inner) * repeats
-            for cohorts in _cohorts(scene, sizes):
+        for inner in [o.phases] if o.phases else ((1,) if strong else PHASES[: 2 if inputs.curvature else 3]):
+            sizes = halves(inputs.problem.users // repeats, inner) * repeats
+            for cohorts in _cohorts(inputs, sizes):
                 for total in totals:
                     if total < len(sizes):
                         continue
-                    for pulls in _pulls(scene, sizes, cohorts, total, repeats):
-                        family = _family(scene, sizes, cohorts, pulls, total)
+                    for pulls in _pulls(inputs, sizes, cohorts, total, repeats):
+                        family = _family(inputs, sizes, cohorts, pulls, total)
                         if family.steps:
                             yield family
 
 
-def _cohorts(scene: Scene, sizes: list[int]) -> Iterator[list[int]]:
+def _cohorts(inputs: Inputs, sizes: list[int]) -> Iterator[list[int]]:
     """Cohort sizes; the same kind of sampling in every phase."""
-    o = scene.options
+    o = inputs.options
     free = o.cohort is None and (o.test != "above-threshold" or o.schedule == "public")
     for rate in RATES if free else (1.0,):
         cohorts = [min(size, o.cohort or round(rate * size)) for size in sizes]
@@ -373,30 +369,30 @@ def _cohorts(scene: Scene, sizes: list[int]) -> Iterator[list[int]]:
             yield cohorts
 
 
-def _pulls(scene: Scene, sizes: list[int], cohorts: list[int], total: int, repeats: int) -> Iterator[list[float]]:
+def _pulls(inputs: Inputs, sizes: list[int], cohorts: list[int], total: int, repeats: int) -> Iterator[list[float]]:
     """Lists of λ_i."""
-    o, inner = scene.options, len(sizes) // repeats
+    o, inner = inputs.options, len(sizes) // repeats
     localised = [LOCALISED**k for k in range(inner)]
-    if scene.strong_convexity is not None:
-        slope = _slope(scene, sizes, cohorts, total)
-        if steps_needed(scene.problem, slope) <= repeats:
-            radii = schedule(scene.problem, scene.strong_convexity, slope, repeats)
+    if inputs.strong_convexity is not None:
+        slope = _slope(inputs, sizes, cohorts, total)
+        if steps_needed(inputs.problem, slope) <= repeats:
+            radii = schedule(inputs.problem, inputs.strong_convexity, slope, repeats)
             yield [(o.regularisation or slope / radius) * factor for radius in radii for factor in localised]
     elif o.regularisation is not None:
         yield [o.regularisation * factor for factor in localised]
-    elif scene.curvature is not None:
-        yield from ([share * scene.curvature * factor for factor in localised] for share in PULLS)
+    elif inputs.curvature is not None:
+        yield from ([share * inputs.curvature * factor for factor in localised] for share in PULLS)
     else:
-        rule = _slope(scene, sizes, cohorts, total) / scene.problem.radius
+        rule = _slope(inputs, sizes, cohorts, total) / inputs.problem.radius
         yield from ([share * rule * factor for factor in localised] for share in RULES)
 
 
-def _slope(scene: Scene, sizes: list[int], cohorts: list[int], total: int) -> float:
+def _slope(inputs: Inputs, sizes: list[int], cohorts: list[int], total: int) -> float:
     """a, about: λ = a / r balances λ r²/2 with the rest, and a phase from distance r ends with excess risk a r."""
     rounds = max(1, total // len(sizes))
-    sigma = float(scene.noise([Draft(sizes[0], cohorts[0], rounds, 1.0)])[0]) * scene.radius(total)
-    sigma = min(sigma, 1e6 * scene.problem.lipschitz)
-    rest = 2 * scene.problem.user_deviation**2 / sizes[0] + scene.problem.dimension * sigma**2 / rounds
+    sigma = float(inputs.noise([Draft(sizes[0], cohorts[0], rounds, 1.0)])[0]) * inputs.radius(total)
+    sigma = min(sigma, 1e6 * inputs.problem.lipschitz)
+    rest = 2 * inputs.problem.user_deviation**2 / sizes[0] + inputs.problem.dimension * sigma**2 / rounds
     return math.sqrt(2 * rest)
 
 
@@ -414,12 +410,12 @@ def schedule(problem: Problem, strong_convexity: float, slope: float, steps: int
     return radii
 
 
-def _family(scene: Scene, sizes: list[int], cohorts: list[int], pulls: list[float], total: int) -> Family:
+def _family(inputs: Inputs, sizes: list[int], cohorts: list[int], pulls: list[float], total: int) -> Family:
     """All stages and step sizes for given users, cohorts, λ and rounds."""
-    ridge = scene.problem.ridge
-    spent = _split(total, [math.sqrt(1 + scene.beta / (pull + ridge)) for pull in pulls])
-    steps = tuple(step for step in _steps(scene.strengths, scene.options.stages) if step.stages <= min(spent))
-    return Family(tuple(map(Draft, sizes, cohorts, spent, pulls)), steps, scene.beta)
+    ridge = inputs.problem.ridge
+    spent = _split(total, [math.sqrt(1 + inputs.beta / (pull + ridge)) for pull in pulls])
+    steps = tuple(step for step in _steps(inputs.strengths, inputs.options.stages) if step.stages <= min(spent))
+    return Family(tuple(map(Draft, sizes, cohorts, spent, pulls)), steps, inputs.beta)
 
 
 @lru_cache(maxsize=64)
@@ -443,24 +439,24 @@ def _split(total: int, shares: list[float]) -> list[int]:
 # -- risk --------------------------------------------------------------------------------------------------------------
 
 
-def predicted(scene: Scene, family: Family, sigmas: Sequence[float]) -> Vector:
+def predicted(inputs: Inputs, family: Family, sigmas: Sequence[float]) -> Vector:
     """Predicted excess risk of each candidate with these noises of the phases, that of smoothing included; (K,)."""
     if not all(math.isfinite(sigma) for sigma in sigmas):
         return np.full(len(family.steps), np.inf)
-    if scene.curvature is not None:
-        return _isotropic(scene.problem, scene.curvature, family, sigmas)
-    return _bounded(scene, family, sigmas) + scene.bias
+    if inputs.curvature is not None:
+        return _isotropic(inputs.problem, inputs.curvature, family, sigmas)
+    return _bounded(inputs, family, sigmas) + inputs.bias
 
 
-def estimated(scene: Scene, tried: Sequence[Family]) -> list[Vector]:
+def estimated(inputs: Inputs, tried: Sequence[Family]) -> list[Vector]:
     """`predicted` with estimated noise."""
     noisy = {(draft.users, draft.cohort, draft.rounds): draft for family in tried for draft in family.drafts}
-    noise = dict(zip(noisy, scene.noise(list(noisy.values())).tolist(), strict=True)) if noisy else {}
+    noise = dict(zip(noisy, inputs.noise(list(noisy.values())).tolist(), strict=True)) if noisy else {}
     risks = []
     for family in tried:
-        radius = scene.radius(sum(draft.rounds for draft in family.drafts))
+        radius = inputs.radius(sum(draft.rounds for draft in family.drafts))
         sigmas = [noise[draft.users, draft.cohort, draft.rounds] * radius for draft in family.drafts]
-        risks.append(predicted(scene, family, sigmas))
+        risks.append(predicted(inputs, family, sigmas))
     return risks
 
 
@@ -496,11 +492,11 @@ def _responses(
     )
 
 
-def _bounded(scene: Scene, family: Family, sigmas: Sequence[float]) -> Vector:
-    problem, strong = scene.problem, scene.strong_convexity
+def _bounded(inputs: Inputs, family: Family, sigmas: Sequence[float]) -> Vector:
+    problem, strong = inputs.problem, inputs.strong_convexity
     steep, none = problem.lipschitz, np.zeros(len(family.steps))
     square, total, gap, pull = none + problem.radius**2, none, none, 1.0
-    inner = scene.options.phases or (1 if strong is not None else len(family.drafts))
+    inner = inputs.options.phases or (1 if strong is not None else len(family.drafts))
     for index, (phase, sigma) in enumerate(zip(family.drafts, sigmas, strict=True)):
         if index % inner == 0:  # a new step of the strongly convex schedule starts at an expected squared distance
             if index:
@@ -650,12 +646,12 @@ def _candidates(inputs: Inputs) -> Iterable[Candidate[_Tried]]:
     options = replace(options, kappa=removing(options.kappa, options.aggregate, problem.beliefs.hostile_share))
     found: dict[object, Candidate[_Tried]] = {}
     for smoothing in smoothings(problem, privacy, options):
-        scene = Scene(problem, privacy, options, smoothing)
-        tried = list(families(scene))
-        for family, risks in zip(tried, estimated(scene, tried), strict=True):
+        smoothed = replace(inputs, options=options, smoothing=smoothing)
+        tried = list(families(smoothed))
+        for family, risks in zip(tried, estimated(smoothed, tried), strict=True):
             gradients = sum(draft.rounds * draft.cohort for draft in family.drafts)
             noise = tuple((draft.users, draft.cohort, draft.rounds) for draft in family.drafts)
-            candidate = Candidate(float(risks.min()), (gradients,), (scene, family, int(risks.argmin())))
+            candidate = Candidate(float(risks.min()), (gradients,), (smoothed, family, int(risks.argmin())))
             if noise not in found or candidate.risk < found[noise].risk:
                 found[noise] = candidate
     return found.values()
@@ -664,10 +660,24 @@ def _candidates(inputs: Inputs) -> Iterable[Candidate[_Tried]]:
 def _chosen(inputs: Inputs, found: Candidate[_Tried]) -> Chosen:
     """With exact accounts and noise. Infeasible where a test leaves nothing or declared outliers fail it."""
     del inputs
-    scene, family, place = found.of
-    o, radius = scene.options, scene.radius(sum(draft.rounds for draft in family.drafts))
+    smoothed, family, place = found.of
+    o, radius = smoothed.options, smoothed.radius(sum(draft.rounds for draft in family.drafts))
     phases: list[Phase] = []
     for draft, stages, shape in family.at(place):
+        sampling = smoothed.sampling(draft)
+        accounting = account(
+            NAME,
+            smoothed.problem,
+            smoothed.privacy,
+            o,
+            sampling,
+            test=_test(o),
+            users=draft.users if sampling in SECRET else draft.cohort,
+            cohort=draft.cohort,
+            rounds=draft.rounds,
+            often=participations(draft.rounds, draft.users, draft.cohort, sampling),
+            forgiven=smoothed.forgiven(draft.cohort),
+        )
         phase = Phase(
             first=sum(phase.users for phase in phases),
             users=draft.users,
@@ -677,13 +687,13 @@ def _chosen(inputs: Inputs, found: Candidate[_Tried]) -> Chosen:
             strength=shape.strength,
             smoothness=shape.smoothness,
             radius=radius,
-            accounting=_account(scene, draft),
+            accounting=accounting,
             noise_scale=0.0,
         )
-        phases.append(replace(phase, noise_scale=tested_noise_scale(NAME, scene.problem, phase)))
-    risk = float(predicted(scene, family, [phase.noise_scale for phase in phases])[place])
-    sampling = scene.sampling(family.drafts[0])
-    numbers = AcceleratedERMParameters(_test(o), aggregate_of(o), sampling, tuple(phases), scene.smoothing)
+        phases.append(replace(phase, noise_scale=tested_noise_scale(NAME, smoothed.problem, phase)))
+    risk = float(predicted(smoothed, family, [phase.noise_scale for phase in phases])[place])
+    sampling = smoothed.sampling(family.drafts[0])
+    numbers = AcceleratedERMParameters(_test(o), aggregate_of(o), sampling, tuple(phases), smoothed.smoothing)
     theorem = COINS if sampling == "poisson" else CLIPPED if o.test == "clip" else None
     return Chosen(numbers, risk, theorem=theorem)
 
@@ -714,55 +724,39 @@ def release_chance(phase: Numbers, outliers: float) -> float:
     return 1 - 0.5 * math.exp(-margin) if margin > 0 else 0.5 * math.exp(margin)
 
 
-def _account(scene: Scene, draft: Draft) -> SubsampledLottery | Series | Clipped:
-    o, sampling = scene.options, scene.sampling(draft)
-    theorem_for(_test(o), aggregate_of(o), sampling, kappa=o.kappa or 2)
-    return account(
-        NAME,
-        scene.problem,
-        scene.privacy,
-        test=_test(o),
-        aggregate=o.aggregate,
-        kappa=o.kappa,
-        users=draft.users if sampling in SECRET else draft.cohort,
-        cohort=draft.cohort,
-        rounds=draft.rounds,
-        often=participations(draft.rounds, draft.users, draft.cohort, sampling),
-        forgiven=scene.forgiven(draft.cohort),
-        coins=sampling == "poisson",
-    )
-
-
 def account(
     name: str,
     problem: Problem,
     privacy: Privacy,
+    options: Any,
+    sampling: Sampling,
     *,
     test: Test,
-    aggregate: Kind,
-    kappa: Kappa | None,
     users: int,
     cohort: int,
     rounds: int,
     often: int,
     forgiven: int,
-    coins: bool = False,
 ) -> SubsampledLottery | Series | Clipped:
     """The mechanism of `rounds` gradients of `cohort` of `users`, any one of them in `often`, with its exact account.
 
-    Its test forgives that the average count misses the cohort by `forgiven`. Raises Infeasible.
+    `options` name the aggregate and κ. Its test forgives that the average count misses the cohort by `forgiven`. Raises
+    UnsoundCombination without a proof, Infeasible.
     """
+    theorem_for(test, aggregate_of(options), sampling, kappa=options.kappa or 2)
     # The samplers' total variation in one phase; less, however little it is.
     left = search.left_of_delta(name, privacy, gaussians=rounds * problem.dimension, laplaces=rounds + 1)
-    epsilon, delta = privacy.epsilon, math.nextafter(left, -1.0)
+    epsilon, delta, kappa = privacy.epsilon, math.nextafter(left, -1.0), options.kappa
     if test == "none":
+        coins = sampling == "poisson"
         draws = DRAWS["poisson-replaced" if coins else "without-replacement"]
         return Clipped(cohort, draws.round_mu(draws.rate(cohort, users), rounds, epsilon, delta), coins)
     if test == "above-threshold":
         series = above_threshold.calibrate(epsilon, delta, cohort, releases=rounds, participations=often, kappa=kappa)
         return forgiving_series(series, forgiven)
+    kind = options.aggregate
     return subsampled_lottery.calibrate(
-        epsilon, delta, users=users, cohort_size=cohort, releases=often, kappa=kappa, kind=aggregate, forgiven=forgiven
+        epsilon, delta, users=users, cohort_size=cohort, releases=often, kappa=kappa, kind=kind, forgiven=forgiven
     )
 
 
@@ -851,7 +845,7 @@ INFO = AlgorithmInfo(
     ),
     options=AcceleratedERMOptions,
     parameters=AcceleratedERMParameters,
-    planner=Planner(NAME, _check, _candidates, _chosen, "for private gradients", _worth, most=TRIED),
+    planner=Planner(NAME, _check, _candidates, _chosen, "for private gradients", _worth, most=TRIED, inputs=Inputs),
     verifier=verify,
     maker=AcceleratedERM,
     printed=lowy_erm.PRINTED,

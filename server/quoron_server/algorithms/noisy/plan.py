@@ -196,11 +196,8 @@ def moves(p: NoisySGDParameters, problem: Problem) -> list[Moves]:
 def recounted_mu(p: NoisySGDParameters, dimension: int) -> float:
     """GDP of a round for one who is replaced in its cohort, with coins for one who is left out; by its scales."""
     how: Adjacency = "zero-out" if p.poisson_sampling else "replace-one"
-    if p.adaptive is None:
-        return sensitivity_recount.mu(
-            sensitivity_recount.rows(p.clip_norm, p.cohort_size, how), p.noise_scale, dimension
-        )
-    return sensitivity_recount.mu(sensitivity_recount.rows(1.0, p.cohort_size, how), p.noise_scale, dimension + SHARES)
+    longest, numbers = (p.clip_norm, dimension) if p.adaptive is None else (1.0, dimension + SHARES)
+    return sensitivity_recount.mu(sensitivity_recount.rows(longest, p.cohort_size, how), p.noise_scale, numbers)
 
 
 @dataclass(frozen=True)  # a mix-in

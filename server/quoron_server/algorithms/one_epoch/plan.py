@@ -265,7 +265,7 @@ class _Steps:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Scene(PlanInputs[OneEpochOptions]):
+class _Inputs(PlanInputs[OneEpochOptions]):
     """What a plan of one of the methods is made from."""
 
     gradients: Gradients
@@ -299,20 +299,20 @@ class _Scene(PlanInputs[OneEpochOptions]):
         return "banded" if kept <= min(options.noise_memory, most) else "blt"
 
 
-def _missing(scene: _Scene) -> Infeasible:
-    fewest = 2 if scene.options.rounds is None else scene.batches(scene.options.rounds)
-    condition = f"n={scene.problem.users:,} users cannot fill the cohorts"
-    return Infeasible.too_few(scene.name, condition, fewest * (scene.options.reserve + 1))
+def _missing(inputs: _Inputs) -> Infeasible:
+    fewest = 2 if inputs.options.rounds is None else inputs.batches(inputs.options.rounds)
+    condition = f"n={inputs.problem.users:,} users cannot fill the cohorts"
+    return Infeasible.too_few(inputs.name, condition, fewest * (inputs.options.reserve + 1))
 
 
-def _chosen(scene: _Scene, found: Candidate[_Steps]) -> Chosen:
-    name, gradients, problem, options, chosen = scene.name, scene.gradients, scene.problem, scene.options, found.of
-    divisor = scene.divisor(chosen.rounds)
-    sensitivity = mean_sensitivity(1.0 if scene.adaptive else chosen.clip, divisor)
-    scale, mu = _calibrated(scene, chosen.rounds, sensitivity)
+def _chosen(inputs: _Inputs, found: Candidate[_Steps]) -> Chosen:
+    name, gradients, problem, options, chosen = inputs.name, inputs.gradients, inputs.problem, inputs.options, found.of
+    divisor = inputs.divisor(chosen.rounds)
+    sensitivity = mean_sensitivity(1.0 if inputs.adaptive else chosen.clip, divisor)
+    scale, mu = _calibrated(inputs, chosen.rounds, sensitivity)
     parameters = OneEpochParameters(
         gradients,
-        scene.method,
+        inputs.method,
         rounds=chosen.rounds,
         cohort_size=divisor + options.reserve,
         divisor=divisor,
@@ -321,7 +321,7 @@ def _chosen(scene: _Scene, found: Candidate[_Steps]) -> Chosen:
         clip_norm=chosen.clip,
         sensitivity=sensitivity,
         noise_scale=scale,
-        factorisation="-" if gradients == "independent" else scene.factorisation(chosen.rounds),
+        factorisation="-" if gradients == "independent" else inputs.factorisation(chosen.rounds),
         mu=mu,
     )
     risk: float | None = found.risk
@@ -391,21 +391,21 @@ def recounted_mu(p: OneEpochParameters, dimension: int, adjacency: Adjacency) ->
     return played.mu_with_shares(noise, scales, once, dimension + SHARES)
 
 
-def _candidates(scene: _Scene) -> Iterator[Candidate[_Steps]]:
-    gradients, method, problem, options = scene.gradients, scene.method, scene.problem, scene.options
-    most = min(max(LARGEST_ROUNDS, scene.epochs), scene.epochs * (problem.users // (2 + options.reserve)))
-    for rounds in scene.rounds(round_grid(most, smallest=max(2, scene.epochs))):
-        divisor = scene.divisor(rounds)
+def _candidates(inputs: _Inputs) -> Iterator[Candidate[_Steps]]:
+    gradients, method, problem, options = inputs.gradients, inputs.method, inputs.problem, inputs.options
+    most = min(max(LARGEST_ROUNDS, inputs.epochs), inputs.epochs * (problem.users // (2 + options.reserve)))
+    for rounds in inputs.rounds(round_grid(most, smallest=max(2, inputs.epochs))):
+        divisor = inputs.divisor(rounds)
         if divisor < 1 or options.reserve > 63 * divisor:
             continue
         unit = mean_sensitivity(1.0, divisor)
-        scale, _ = _calibrated(scene, rounds, unit)
-        kernel = scale * _kernel(scene, rounds)
+        scale, _ = _calibrated(inputs, rounds, unit)
+        kernel = scale * _kernel(inputs, rounds)
         louder = float(np.sqrt(np.sum(kernel**2)))  # of the last sum
         betas = [options.inverse_step] if options.inverse_step else _inverse_steps(method, problem, rounds)
         suffixes = _suffixes(method, problem, rounds)
         inverse_steps, averaged = np.repeat(betas, len(suffixes)), np.tile(suffixes, len(betas))
-        clips = _clips(scene, rounds, inverse_steps, averaged)
+        clips = _clips(inputs, rounds, inverse_steps, averaged)
         if method == "ftrl" and options.inverse_step is None:
             # the noise of the sum alone would throw iterates against the boundary
             calm = math.sqrt(problem.dimension) * clips * louder / inverse_steps <= problem.radius / 4
@@ -441,30 +441,30 @@ def _inverse_steps(method: Method, problem: Problem, rounds: int) -> list[float]
 
 
 def _clips(
-    scene: _Scene, rounds: int, inverse_steps: NDArray[np.float64], suffixes: NDArray[np.int64]
+    inputs: _Inputs, rounds: int, inverse_steps: NDArray[np.float64], suffixes: NDArray[np.int64]
 ) -> NDArray[np.float64]:
     """At the scale of what ordinary users send along each candidate's predicted path; public facts only."""
-    problem, recursive = scene.problem, scene.gradients == "recursive"
-    if scene.options.clip_norm:
-        return np.full_like(inverse_steps, scene.options.clip_norm)
+    problem, recursive = inputs.problem, inputs.gradients == "recursive"
+    if inputs.options.clip_norm:
+        return np.full_like(inverse_steps, inputs.options.clip_norm)
     largest = problem.lipschitz * (LARGEST_CLIP if recursive else 1.0)
     if problem.beliefs.curvature != "isotropic" or problem.beliefs.typical_curvature is None:
         return np.full_like(inverse_steps, min(largest, (2.0 if recursive else 1.0) * problem.start))
-    moved = response(scene.method, rounds, inverse_steps, problem.beliefs.typical_curvature, suffixes)
-    far = drift(problem, scene.gradients, moved, problem.beliefs.typical_curvature)
+    moved = response(inputs.method, rounds, inverse_steps, problem.beliefs.typical_curvature, suffixes)
+    far = drift(problem, inputs.gradients, moved, problem.beliefs.typical_curvature)
     hessians = (problem.smoothness or 0.0) / (problem.beliefs.typical_curvature * problem.items_per_user)
     sent = np.sqrt(far**2 * (1 + hessians) + problem.user_deviation**2)
     clips: NDArray[np.float64] = np.minimum(largest, 1.3 * np.max(sent, axis=1))
     return clips
 
 
-def _kernel(scene: _Scene, rounds: int) -> NDArray[np.float64]:
+def _kernel(inputs: _Inputs, rounds: int) -> NDArray[np.float64]:
     """What a unit of seed noise adds to later sums, per round of lag; for a single epoch near enough for ranking."""
-    factorisation, epochs = scene.factorisation(rounds), scene.epochs
-    if scene.gradients == "independent" or factorisation == "independent":
+    factorisation, epochs = inputs.factorisation(rounds), inputs.epochs
+    if inputs.gradients == "independent" or factorisation == "independent":
         return np.ones(rounds)
     if epochs > 1:  # B is Toeplitz, and nowhere negative
-        rows = factorise(factorisation, rounds, scene.batches(rounds)).row_norms
+        rows = factorise(factorisation, rounds, inputs.batches(rounds)).row_norms
         return np.sqrt(np.diff(rows**2, prepend=0.0))
     lags = np.arange(1, rounds)
     toeplitz = np.concatenate(([1.0], np.cumprod((2 * lags - 1) / (2 * lags))))
@@ -491,21 +491,21 @@ def _unit_scale(gradients: Gradients, dimension: int, mu: float, rounds: int, fa
     return made.scale
 
 
-def _calibrated(scene: _Scene, rounds: int, sensitivity: float) -> tuple[float, float]:
+def _calibrated(inputs: _Inputs, rounds: int, sensitivity: float) -> tuple[float, float]:
     """Seed noise and μ for this sensitivity."""
-    gradients, problem, privacy = scene.gradients, scene.problem, scene.privacy
-    at_once = samples(problem, scene.adaptive)
+    gradients, problem, privacy = inputs.gradients, inputs.problem, inputs.privacy
+    at_once = samples(problem, inputs.adaptive)
     gaussians = at_once * (1 if gradients == "independent" else rounds)
-    left = search.left_of_delta(scene.name, privacy, gaussians=gaussians)
+    left = search.left_of_delta(inputs.name, privacy, gaussians=gaussians)
     rounding = 1e-9 if privacy.epsilon < 0.25 else 0.0  # by which the two accounts of δ differ near ε = 0, and more
     mu = mu_for(privacy.epsilon, left * (1 - rounding))
-    unit = _unit_scale(gradients, at_once, mu, rounds, scene.factorisation(rounds), scene.epochs)
+    unit = _unit_scale(gradients, at_once, mu, rounds, inputs.factorisation(rounds), inputs.epochs)
     return sensitivity * unit, mu
 
 
-def _check(scene: _Scene) -> None:
-    name, problem, options = scene.name, scene.problem, scene.options
-    if scene.method != "ftrl" and (not problem.convex or problem.beta is None):
+def _check(inputs: _Inputs) -> None:
+    name, problem, options = inputs.name, inputs.problem, inputs.options
+    if inputs.method != "ftrl" and (not problem.convex or problem.beta is None):
         raise Infeasible(name, "the loss is not smooth", "a smooth loss, such as logistic or huber")
     if not 0 <= options.reserve <= problem.users - 4:
         raise Infeasible(name, f"reserve={options.reserve} leaves no cohorts", f"reserve from 0 to {problem.users - 4}")
@@ -518,7 +518,7 @@ def _check(scene: _Scene) -> None:
 
 
 def _info(name: str, gradients: Gradients, method: Method, **more: Any) -> AlgorithmInfo:
-    inputs = partial(_Scene, gradients=gradients, method=method)
+    inputs = partial(_Inputs, gradients=gradients, method=method)
     return AlgorithmInfo(
         name=name,
         promises=Promises(

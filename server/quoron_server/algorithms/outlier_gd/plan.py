@@ -184,16 +184,15 @@ def _best(
 def _chosen(inputs: Inputs, found: Candidate[_Tested]) -> Chosen:
     """With exact noise. Infeasible where the test leaves nothing, or declared outliers fail it."""
     problem, options, tested = inputs.problem, inputs.options, found.of
-    cohort, rounds, aggregate = min(problem.users, LARGEST_COHORT), tested.phase.rounds, aggregate_of(options)
-    kappa = removing(options.kappa, options.aggregate, problem.beliefs.hostile_share)
-    theorem_for(tested.test, aggregate, "everybody", kappa=kappa or 2)
+    options = replace(options, kappa=removing(options.kappa, options.aggregate, problem.beliefs.hostile_share))
+    cohort, rounds = min(problem.users, LARGEST_COHORT), tested.phase.rounds
     accounting = account(
         NAME,
         problem,
         inputs.privacy,
+        options,
+        "everybody",
         test=tested.test,
-        aggregate=options.aggregate,
-        kappa=kappa,
         users=cohort,
         cohort=cohort,
         rounds=rounds,
@@ -203,7 +202,7 @@ def _chosen(inputs: Inputs, found: Candidate[_Tested]) -> Chosen:
     assert not isinstance(accounting, Clipped)
     p = OutlierGDParameters(
         test=tested.test,
-        aggregate=aggregate,
+        aggregate=aggregate_of(options),
         cohort_size=cohort,
         rounds=rounds,
         step_size=tested.phase.step_size,
