@@ -217,7 +217,7 @@ class Printed:
     maker: Callable[[RunPlan], Algorithm[Any]]
     # What our accountant finds for a run of these numbers at this δ, under the adjacency that the planner chose:
     # of parameters, problem and δ; infinite where no theorem covers them.
-    epsilon: Callable[[Any, Problem, float], float]
+    epsilon: Callable[[Any, Problem, float], float] = lambda *_: math.inf
 
 
 @dataclass(frozen=True, slots=True)

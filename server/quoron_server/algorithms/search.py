@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 from quoron_client.protocol.domains import Box
 from quoron_privacy.errors import ConfigError, Infeasible, Needs, QuoronError, VerificationError
 from quoron_privacy.noise.streams import total_variation
+from quoron_server.algorithms.averaged_sgd import default_clip
 from quoron_server.algorithms.info import Chosen, no_better
 from quoron_server.plan import MOST_EPSILON, Cost, Privacy, RunPlan
 from quoron_server.problem import MOST, Problem
@@ -223,6 +224,12 @@ class PlanInputs(Generic[A]):
         """Numbers of rounds to try: what options fix, else those of the grid."""
         fixed: int | None = getattr(self.options, "rounds", None)
         return [fixed] if fixed else list(grid)
+
+    @property
+    def clip_norm(self) -> float:
+        """C, or where it follows the users C_0: what options fix, else one at the scale of user averages."""
+        fixed: float | None = self.options.clip_norm  # type: ignore[attr-defined]
+        return fixed or default_clip(self.problem)
 
     @property
     def promised(self) -> str:

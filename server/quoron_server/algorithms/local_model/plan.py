@@ -26,7 +26,7 @@ from quoron_privacy.means.rotation import coordinate_bound, padded
 from quoron_privacy.noise.streams import total_variation
 from quoron_server.algorithms import centring, search
 from quoron_server.algorithms.acsa import response
-from quoron_server.algorithms.averaged_sgd import default_clip, smoothings
+from quoron_server.algorithms.averaged_sgd import smoothings
 from quoron_server.algorithms.info import (
     AlgorithmInfo,
     Chosen,
@@ -208,7 +208,7 @@ def _reports(
     """What a step's users send, before the size of the steps is chosen; None where there are too few of them."""
     problem, privacy, options = inputs.problem, inputs.privacy, inputs.options
     users, d = (problem.users - warm_ups * warm_users) // steps, problem.dimension
-    first = options.clip_norm or default_clip(problem)
+    first = inputs.clip_norm
 
     def sent(
         scouts: int,
@@ -334,7 +334,7 @@ def _missing(inputs: Inputs) -> Infeasible:
     problem, options = inputs.problem, inputs.options
     if options.rounds is not None and options.estimator == "range" and options.rounds % 2:
         return Infeasible(NAME, f"{options.rounds} rounds are no pairs of range and vector", "an even rounds")
-    if _layout(problem, options.clip_norm or default_clip(problem), FAILURE) is None:
+    if _layout(problem, inputs.clip_norm, FAILURE) is None:
         return Infeasible(NAME, "users are spread over the whole range, which bins cannot divide", "another estimator")
     condition = f"{problem.users:,} users are too few for range reports of {padded(problem.dimension)} coordinates"
     return Infeasible.too_few(NAME, condition, problem.users + 1)

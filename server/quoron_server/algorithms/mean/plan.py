@@ -30,7 +30,6 @@ from quoron_server.algorithms.averaged_sgd import (
     PhaseModel,
     Vector,
     best_phases,
-    default_clip,
     require_cohorts,
     smoothed,
     smoothings,
@@ -111,11 +110,6 @@ class _Inputs(PlanInputs[Options]):
         if isinstance(options, MeanSGDOptions) and options.estimator != "auto":
             return (options.estimator,)
         return ESTIMATORS[self.name]
-
-    @property
-    def first_radius(self) -> float:
-        """C_0."""
-        return self.options.clip_norm or default_clip(self.problem)
 
     def cohort(self, rate: float) -> int:
         """Users asked in a round."""
@@ -270,7 +264,7 @@ def _predicted(
     problem, feasible = inputs.problem, []
     for rate, rounds, mu in wanted:
         if estimator != "range":
-            feasible.append((rate, rounds, inputs.first_radius, mu))
+            feasible.append((rate, rounds, inputs.clip_norm, mu))
         elif (found := _range(inputs, inputs.cohort(rate), rounds, mu)) is not None:
             feasible.append((rate, rounds, *found[1:]))
     if not feasible:
@@ -287,7 +281,7 @@ def _best_steps(
     parameter: float,
 ) -> list[Candidate[_Run]]:
     """The best step and suffix for each (rate, rounds, first radius, μ)."""
-    problem, first = inputs.problem, inputs.first_radius
+    problem, first = inputs.problem, inputs.clip_norm
     seen = smoothed(problem, parameter)
     rates, _, firsts, mus = (np.array(column) for column in zip(*feasible, strict=True))
     rounds, cohorts = [each[1] for each in feasible], np.array([inputs.cohort(rate) for rate, *_ in feasible])
@@ -351,7 +345,7 @@ def _range(inputs: _Inputs, cohort: int, rounds: int, mu: float) -> tuple[Privat
                 "range",
                 users=cohort,
                 dimension=problem.dimension,
-                bound=inputs.first_radius,
+                bound=inputs.clip_norm,
                 spread=factor * reach,
                 mu=mu,
                 failure=FAILURE / rounds,
@@ -375,7 +369,7 @@ def _calibrated(inputs: _Inputs, run: _Run, reason: str) -> Chosen:
     if chosen is None:
         raise _missing(inputs)
     phase = chosen.of.phase
-    first, left, epsilon, bins, half_width = inputs.first_radius, mu, 0.0, 0, 0.0
+    first, left, epsilon, bins, half_width = inputs.clip_norm, mu, 0.0, 0, 0.0
     if run.estimator == "range" and (found := _range(inputs, cohort, rounds, mu)) is not None:
         crude, first, left = found
         epsilon, bins, half_width = crude.epsilon, crude.bins, crude.half_width

@@ -31,7 +31,6 @@ from quoron_server.algorithms.averaged_sgd import (
     RATES,
     PhaseModel,
     best_phases,
-    default_clip,
     ranking_mu,
     replaced_ranking_mu,
     require_cohorts,
@@ -310,8 +309,7 @@ def _without_privacy(inputs: PlanInputs[SGDOptions], found: Candidate[PhaseModel
 
 
 def _one_pass_noise(inputs: OnePass, cohort: int) -> GaussianNoise:
-    clip = inputs.options.clip_norm or default_clip(inputs.problem)
-    sensitivity = mean_sensitivity(clip, cohort)
+    sensitivity = mean_sensitivity(inputs.clip_norm, cohort)
     return GaussianNoise(sensitivity, noise_scale(sensitivity, inputs.problem, inputs.privacy))
 
 
@@ -351,8 +349,7 @@ def _chosen_several(schemes: _Schemes, inputs: Several, found: Candidate[tuple[f
     left = search.left_of_delta(inputs.name, privacy, gaussians=samples)
     mu = draws.round_mu(draws.rate(cohort, problem.users), phase.rounds, privacy.epsilon, left)
     [exact] = _predicted(inputs, draws, [(cohort / problem.users, phase.rounds, mu)])
-    clip = inputs.options.clip_norm or default_clip(problem)
-    scale = scale_for(mean_sensitivity(clip, cohort, draws.moved), problem, mu)
+    scale = scale_for(mean_sensitivity(inputs.clip_norm, cohort, draws.moved), problem, mu)
     chosen = _chosen(inputs, sampling, exact.risk, exact.of[1], cohort, scale, mu)
     return replace(chosen, theorem=f"{SUBSAMPLING}#{sampling}", adjacency=draws.adjacency)
 
@@ -361,7 +358,7 @@ def _predicted(
     inputs: Several, draws: Draws, wanted: Sequence[tuple[float, int, float]]
 ) -> list[Candidate[tuple[float, PhaseModel]]]:
     """The best step and suffix for each (rate, number of rounds, μ a round)."""
-    problem, clip = inputs.problem, inputs.options.clip_norm or default_clip(inputs.problem)
+    problem, clip = inputs.problem, inputs.clip_norm
     rates, rounds, _ = zip(*wanted, strict=True)
     variances = []
     for rate, _, mu in wanted:
@@ -390,7 +387,7 @@ def _chosen(
     A risk is predicted for a fixed clip and plain steps alone. Errors as `adaptive_clip`.
     """
     problem, options = inputs.problem, inputs.options
-    clip, optimiser = options.clip_norm or default_clip(problem), options.made(options.step_size)
+    clip, optimiser = inputs.clip_norm, options.made(options.step_size)
     moved: Adjacency = "zero-out" if sampling in COINS else "replace-one"
     adaptive, longest = None, clip
     if options.adaptive:

@@ -489,12 +489,6 @@ def _risk(problem: Problem, numbers: PhasesAsPrinted, steep: float) -> float | N
     return risk if steep <= 2 and math.isfinite(risk := excess_risk(problem, phases)) else None
 
 
-def filter_epsilon(parameters: FilterAsPrinted, problem: Problem, delta: float) -> float:
-    """No theorem: outlier-filter#f1 needs a Laplace scale that does not depend on the secret cutoff."""
-    del parameters, problem, delta
-    return math.inf
-
-
 def medians_epsilon(parameters: MediansAsPrinted, problem: Problem, delta: float) -> float:
     """ε that median-sgd#md2 finds for every phase at δ, replace-one; infinite where one of its conditions fails."""
     p, size, dimension, beta = parameters, parameters.cohort_size, problem.dimension, problem.coordinate_beta
@@ -579,7 +573,7 @@ FILTER_AS_PRINTED = Printed(
     parameters=FilterAsPrinted,
     planner=plan_filter,
     maker=lambda plan: Localisation(plan, Filter(plan)),
-    epsilon=filter_epsilon,
+    # No theorem: outlier-filter#f1 needs a Laplace scale that does not depend on the secret cutoff.
 )
 MEDIANS_AS_PRINTED = Printed(
     options=MediansOpen,
