@@ -252,13 +252,11 @@ class Planner(Generic[A, C]):
     check: Callable[[Any], None]  # raises ConfigError and Infeasible for what no candidate can mend
     candidates: Callable[[Any], Iterable[Candidate[C]]]  # their risks may rest on estimated noise
     calibrate: Callable[[Any, Candidate[C]], Chosen]  # raises Infeasible
-    missing: Callable[[Any], Infeasible] | str = (
-        "for any rounds"  # why nothing was feasible, or for what the users are too few
-    )
+    missing: Callable[[Any], Infeasible] | str = "for any rounds"  # why none is feasible, or too few users for what
     worth: Callable[[Problem], float] | None = None  # risk of not training; None: the forecast says too little of it
     also: str = ""  # what helps beside more users against a risk that is no better
     near: float = NEAR
-    most: int = 1  # candidates that are calibrated, as an exact account is slow, and the later ones promise less
+    max_calibrated: int = 1  # candidates, as an exact account is slow, and the later ones promise less
     inputs: Callable[[str, Problem, Privacy, A], Any] = PlanInputs  # what the functions above are called with
 
     def __call__(self, problem: Problem, privacy: Privacy, options: A) -> Chosen:
@@ -266,19 +264,19 @@ class Planner(Generic[A, C]):
         inputs = self.inputs(self.name, problem, privacy, options)
         self.check(inputs)
         worth = math.inf if self.worth is None else self.worth(problem)
-        seen: float | None = None
-        for candidate in ranked(self.candidates(inputs), near=self.near)[: self.most]:
+        least: float | None = None
+        for candidate in ranked(self.candidates(inputs), near=self.near)[: self.max_calibrated]:
             try:
                 chosen = self.calibrate(inputs, candidate)
             except Infeasible:
-                if self.most == 1:
+                if self.max_calibrated == 1:
                     raise
                 continue
             if chosen.risk is None or self.worth is None or chosen.risk < worth:
                 return chosen
-            seen = chosen.risk if seen is None else min(seen, chosen.risk)
-        if seen is not None:
-            condition = f"n={problem.users:,} users predict {no_better(seen, worth, problem)}"
+            least = chosen.risk if least is None else min(least, chosen.risk)
+        if least is not None:
+            condition = f"n={problem.users:,} users predict {no_better(least, worth, problem)}"
         elif isinstance(self.missing, str):
             condition = f"n={problem.users:,} users are too few {self.missing}{inputs.promised}"
         else:

@@ -61,7 +61,14 @@ def planner(risks, *, worth, most, also=""):
         return [Candidate(1.0 + number, (number,), number) for number in range(len(risks))]
 
     made = Planner(
-        "some", lambda _: None, candidates, calibrate, "for this", worth and (lambda _: worth), also, most=most
+        "some",
+        lambda _: None,
+        candidates,
+        calibrate,
+        "for this",
+        worth and (lambda _: worth),
+        also,
+        max_calibrated=most,
     )
     return (lambda: made(PROBLEM, Privacy(1.0, 1e-6), object())), asked
 

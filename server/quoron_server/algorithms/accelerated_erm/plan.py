@@ -845,7 +845,9 @@ INFO = AlgorithmInfo(
     ),
     options=AcceleratedERMOptions,
     parameters=AcceleratedERMParameters,
-    planner=Planner(NAME, _check, _candidates, _chosen, "for private gradients", _worth, most=TRIED, inputs=Inputs),
+    planner=Planner(
+        NAME, _check, _candidates, _chosen, "for private gradients", _worth, max_calibrated=TRIED, inputs=Inputs
+    ),
     verifier=verify,
     maker=AcceleratedERM,
     printed=lowy_erm.PRINTED,

@@ -247,7 +247,7 @@ INFO = AlgorithmInfo(
     ),
     options=OutlierGDOptions,
     parameters=OutlierGDParameters,
-    planner=Planner(NAME, _check, _candidates, _chosen, _missing, known_worth, most=TRIED),
+    planner=Planner(NAME, _check, _candidates, _chosen, _missing, known_worth, max_calibrated=TRIED),
     verifier=verify,
     maker=OutlierGD,
     factor=Factor(known=8.0, unknown=21.0),
