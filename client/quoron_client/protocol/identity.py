@@ -180,7 +180,7 @@ def check(text: str) -> tuple[str, str]:
     """Return the fingerprints of the old key and of the one that follows it. ConfigError unless both have signed so."""
     wrong = ConfigError(
         "Expected a rotation, signed by the old key and by the new one, got something else. `quoron admin users "
-        "rotation` makes one, where both keys are."
+        "sign-new-key` makes one, where both keys are."
     )
     if len(text) > LONGEST:
         raise wrong

@@ -303,15 +303,13 @@ class Users:
         told = {"run": run, "specification": row.specification} | found.as_json()
         return told | {"users": found.active.tolist(), "drawn": found.members.tolist()}
 
-    async def change(self, action: str, word: str, by: str = "") -> dict[str, Any]:
+    async def change(self, action: str, word: str) -> dict[str, Any]:
         """What an operator says of a user, and what came of it in words. ConfigError for what cannot be."""
-        if action not in (actions := ("retire", "away", "back", "replace")):
+        if action not in (actions := ("retire", "away", "back")):
             raise ConfigError(f"Expected {', '.join(actions)}, got {action!r}.")
 
         def work() -> str:
             user = self._registry.find(word)
-            if action == "replace":
-                return self._replace(user, by)
             if action == "retire":
                 self._registry.retire([user.user])
                 return f"{_name(user)} is retired: a member of no run that begins from now on."
@@ -350,24 +348,6 @@ class Users:
             "the same lifetime budget. The old key is refused from now on."
         )
         return {"said": said}
-
-    def _replace(self, old: User, word: str) -> str:
-        new = self._registry.find(word)
-        if new.fingerprint in self._now_revoked():
-            raise ConfigError(f"Expected a user whose certificate is good, got {_name(new)}: it is revoked.")
-        self._store.replace_user(old.user, new.user)
-        both = self._registry.shared(old.user, new.user)
-        said = (
-            f"{_name(new)} has the seat of {_name(old)} in runs that begin from now on, as another user: with a "
-            f"lifetime budget of its own, in which nothing counts that was guaranteed to user {old.user}. If both are "
-            "one person, that person is two users, and each guarantee is made to one: "
-        )
-        said += (
-            f"{both} run{'s' if both > 1 else ''} had both, and guaranteed that person twice the ε. "
-            if both
-            else f"no run has both, so what the account of group {old.group!r} counts holds for that person too. "
-        )
-        return said + "Only a new key that the old one has signed stays the same user: quoron admin users rotation."
 
     def _now_revoked(self) -> frozenset[str]:
         return frozenset() if self._revoked is None else self._revoked.now()
