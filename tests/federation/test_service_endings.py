@@ -401,15 +401,15 @@ def test_a_full_disk_is_told_as_a_pause_until_a_write_succeeds_though_the_store_
                 assert watching.words(awaited) == f"paused: {full} written."
                 health, metrics = await told(running)
                 assert health.startswith(b"HTTP/1.1 503")
-                assert "\nquoron_database_up 0\n" in metrics
-                assert '\nquoron_runs{state="paused"} 1\n' in metrics
+                assert "\nquoron_database_up 0.0\n" in metrics
+                assert '\nquoron_runs{state="paused"} 1.0\n' in metrics
                 for where in (running.listen, running.control):
                     await becomes("NOT_SERVING", where)
             for where in (running.listen, running.control):
                 await becomes("SERVING", where)
             health, metrics = await told(running)
             assert health.startswith(b"HTTP/1.1 200")
-            assert "\nquoron_database_up 1\n" in metrics
+            assert "\nquoron_database_up 1.0\n" in metrics
             await joining
             return await complete(running)
 

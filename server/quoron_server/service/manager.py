@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from grpc import StatusCode
+from prometheus_client import Histogram
 
 from quoron_client.protocol import wire
 from quoron_privacy.errors import (
@@ -38,7 +39,7 @@ from quoron_server.rounds import Observer
 from quoron_server.service import certificates, journal, records, security
 from quoron_server.service import running as attending
 from quoron_server.service.journal import Feed
-from quoron_server.service.metrics import Seconds
+from quoron_server.service.metrics import histogram
 from quoron_server.service.records import Records, Users, outside, retried_once
 from quoron_server.service.running import (
     FeedObserver,
@@ -82,7 +83,9 @@ class Counts:
     refused: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(WHY, 0)))
     calls: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(CALLS, 0)))
     misfits: Counter[str] = field(default_factory=Counter)  # messages of software that does not fit, by client
-    commits: Seconds = field(default_factory=Seconds)  # of rounds, counted when these are published
+    commits: Histogram = field(
+        default_factory=lambda: histogram("round_commit_seconds", "Durable commits of published rounds.")
+    )
     newer_store: int = 0  # enrolments of clients that have seen more of the lifetime ledger than there is
 
     def refuse(self, error: QuoronError) -> None:

@@ -27,7 +27,7 @@ from quoron_server.plan import RunPlan
 from quoron_server.service import journal
 from quoron_server.service.certificates import Revocations
 from quoron_server.service.journal import Feed, missing_words, named, public
-from quoron_server.service.metrics import Seconds
+from quoron_server.service.metrics import histogram
 from quoron_server.service.sessions import Sessions
 from quoron_server.specification import RunSpecification, make_plan
 from quoron_server.storage.database import Database
@@ -65,7 +65,7 @@ class Records:
         self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="read")
         self._planner = ThreadPoolExecutor(1, thread_name_prefix="plan")
         self._registry, self._population = Registry(database), PopulationLedger(database)
-        self.waits = {"plan": Seconds(), "read": Seconds()}  # for a thread, by what is done in it
+        self.waits = histogram("queue_seconds", "What plans and reads wait for a thread.", "queue")
         self._closed = False
         self.paused: dict[str, str] = {}  # by run: why this coordinator leaves it as it is, though it has not ended
 
@@ -182,7 +182,7 @@ class Records:
         asked = time.perf_counter()
 
         def call() -> T:
-            self.waits[queue].add(time.perf_counter() - asked)
+            self.waits.labels(queue).observe(time.perf_counter() - asked)
             return function()
 
         return call
