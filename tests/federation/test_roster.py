@@ -266,12 +266,12 @@ class Clock:
 
 def clocked(running: Coordinator) -> Clock:
     clock = Clock()
-    running.manager._registry._clock = clock
+    running.manager.registry._clock = clock
     return clock
 
 
 def registry(running: Coordinator) -> Registry:
-    return running.manager._registry
+    return running.manager.registry
 
 
 def trusting(issued: Path, tmp_path: Path) -> dict[str, object]:

@@ -29,7 +29,7 @@ from cryptography.hazmat.primitives.asymmetric.types import CertificatePublicKey
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from quoron_client.durable import OWN, PRIVATE, PUBLIC, erase, locked, make_folder, replace_whole
-from quoron_client.protocol.identity import SOON, days_left, issued, leads_to
+from quoron_client.protocol.identity import SOON, constraints, days_left, issued, leads_to
 from quoron_client.protocol.identity import fingerprint as fingerprint
 from quoron_privacy.errors import ConfigError, IdentityError
 from quoron_server.service import journal
@@ -216,9 +216,8 @@ def _entry(name: str, certificate: x509.Certificate, listed: Container[str]) -> 
 
 
 def _kind(certificate: x509.Certificate) -> str:
-    with suppress(x509.ExtensionNotFound):
-        if certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca:
-            return AUTHORITY
+    if (stands := constraints(certificate)) is not None and stands.ca:
+        return AUTHORITY
     with suppress(x509.ExtensionNotFound):
         uses = certificate.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
         if ExtendedKeyUsageOID.SERVER_AUTH in uses and ExtendedKeyUsageOID.CLIENT_AUTH not in uses:
@@ -367,7 +366,16 @@ def strong(certificate: x509.Certificate) -> bool:
 def near(chain: Sequence[x509.Certificate], authorities: Sequence[x509.Certificate]) -> bool:
     """Whether one of `authorities` issued the first of `chain`, or lets others do so in its place (its path length is
     not 0) and is where the rest of the chain leads."""
-    return any(issued(each, chain[0]) or (_delegates(each) and leads_to(chain, [each])) for each in authorities)
+    return any(
+        issued(each, chain[0])
+        or (
+            (stands := constraints(each)) is not None
+            and stands.ca
+            and stands.path_length != 0
+            and leads_to(chain, [each])
+        )
+        for each in authorities
+    )
 
 
 def parse_authorities(pem: bytes, source: str) -> list[x509.Certificate]:
@@ -379,14 +387,6 @@ def parse_authorities(pem: bytes, source: str) -> list[x509.Certificate]:
         return x509.load_pem_x509_certificates(pem)
     except ValueError:
         raise IdentityError(f"Expected a PEM certificate in {source}, got something else.") from None
-
-
-def _delegates(authority: x509.Certificate) -> bool:
-    try:
-        stands = authority.extensions.get_extension_for_class(x509.BasicConstraints).value
-    except (x509.ExtensionNotFound, ValueError):
-        return False
-    return stands.ca and (stands.path_length is None or stands.path_length > 0)
 
 
 def group(certificate: x509.Certificate) -> str | None:

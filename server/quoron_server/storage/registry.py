@@ -447,10 +447,6 @@ class Registry:
             connection.execute(GONE.insert(), done)
             return done
 
-    def fold(self) -> None:
-        """Leave no copy of what was erased in SQLite's journal."""
-        self._database.checkpoint()
-
     def rotations(self) -> list[dict[str, Any]]:
         """Every key that was somebody's, with the statement that put another in its place."""
         rows = self._database.all(sa.select(KEYS).order_by(KEYS.c.user, KEYS.c.time))

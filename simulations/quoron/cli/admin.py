@@ -228,7 +228,7 @@ def forget_person(
             print("--yes has this user leave, irrevocably: no answer has its rows any more.")
             return
         done = accounts.depart(kept, record, person)
-    give_receipt(done.as_json(), done.words(), receipt)
+    give_receipt(asdict(done) | {"stays": accounts.DEPARTED}, accounts.departure_words(done), receipt)
 
 
 def _opened(record: Path) -> "records.Record":
