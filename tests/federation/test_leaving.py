@@ -172,7 +172,7 @@ class TestAUserWhoIsForgotten:
         assert registry.user(ada) is None
         with pytest.raises(ForgottenKey):
             registry.enrol(ada, name="Ada again")
-        with pytest.raises(ConfigError, match="seat is its own"):
+        with pytest.raises(ConfigError, match="who has a key"):
             registry.back(0)
         assert store.forget_user("0", sure=True) == done
         assert registry.enrol("c" * 64) == 2, "its number is nobody else's"
