@@ -280,7 +280,7 @@ def trusting(issued: Path, tmp_path: Path) -> dict[str, object]:
 
 
 def key_of(folder: Path, name: str) -> str:
-    return certificates.fingerprint(certificates.load_certificate(folder / f"{name}/certificate.pem"))
+    return certificates.fingerprint(certificates.load(folder / f"{name}/certificate.pem"))
 
 
 async def waits(running: Coordinator) -> dict[str, object]:

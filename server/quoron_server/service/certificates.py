@@ -29,7 +29,7 @@ from cryptography.hazmat.primitives.asymmetric.types import CertificatePublicKey
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from quoron_client.durable import OWN, PRIVATE, PUBLIC, erase, locked, make_folder, replace_whole
-from quoron_client.protocol.identity import SOON, constraints, days_left, issued, leads_to
+from quoron_client.protocol.identity import SOON, constraints, days_left, issued, leads_to, load
 from quoron_client.protocol.identity import fingerprint as fingerprint
 from quoron_privacy.errors import ConfigError, IdentityError
 from quoron_server.service import journal
@@ -170,7 +170,7 @@ def _self_signed(key: ec.EllipticCurvePrivateKey, title: str, days: int) -> x509
 
 def _signer(folder: Path) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
     """The first authority in authority.pem, and its key."""
-    authority, path = load_certificate(folder / TRUSTED), folder / f"{AUTHORITY}.key"
+    authority, path = load(folder / TRUSTED), folder / f"{AUTHORITY}.key"
     if (key := _stored_key(path)).public_key() != authority.public_key():
         raise IdentityError(f"Expected the key of {_title(authority.subject)!r} in {path}, got another. Put it back.")
     return authority, key
@@ -256,7 +256,7 @@ def issue(
         (authority, signer), own = _signer(folder), path.with_name(KEY)
         names = [_host(host) for host in hosts]
         if path.exists():
-            old = load_certificate(path)
+            old = load(path)
             if (folder / FILE).exists() and fingerprint(old) in read_revoked(folder / FILE):
                 raise ConfigError(
                     f"Expected a certificate that is not revoked, but {path} is. Issue one of another name."
@@ -291,7 +291,7 @@ def add_hosts(folder: Path, name: str, hosts: Sequence[str], *, days: float) -> 
     Raises as `issue` does, and IdentityError without the certificate.
     """
     check_name(name)
-    stands = _hosts(load_certificate(folder / name / CERTIFICATE))
+    stands = _hosts(load(folder / name / CERTIFICATE))
     if all(_host(host) in stands for host in hosts):
         return None
     return issue(folder, name, coordinator=True, days=days, renew=True, more_hosts=hosts)
@@ -303,7 +303,7 @@ def revoke(folder: Path, name: str) -> Path:
     It is the key that is revoked, so that the name is never renewed. IdentityError without its certificate.
     """
     check_name(name)
-    return revoke_key(folder, fingerprint(load_certificate(folder / name / CERTIFICATE)), name=name)
+    return revoke_key(folder, fingerprint(load(folder / name / CERTIFICATE)), name=name)
 
 
 def revoke_key(folder: Path, fingerprint: str, *, name: str = FORGOTTEN) -> Path:
@@ -338,11 +338,6 @@ def check_name(name: str) -> None:
     fits = all(letter.isalnum() or letter in "-_." for letter in name) and not name.startswith(".")
     if not name or not fits or Path(name).stem == AUTHORITY or name == FILE:
         raise ConfigError(f"Expected a name of letters, digits, '-', '_' and '.', got {name!r}. Choose another.")
-
-
-def load_certificate(path: Path) -> x509.Certificate:
-    """The certificate in a PEM file; IdentityError if missing or unreadable."""
-    return parse_certificate(read(path), str(path))
 
 
 def parse_certificate(pem: bytes, source: str) -> x509.Certificate:

@@ -66,6 +66,8 @@ class Records:
         self._planner = ThreadPoolExecutor(1, thread_name_prefix="plan")
         self._registry, self._population = Registry(database), PopulationLedger(database)
         self.waits = histogram("queue_seconds", "What plans and reads wait for a thread.", "queue")
+        for queue in ("plan", "read"):
+            self.waits.labels(queue)  # it is there from the start
         self._closed = False
         self.paused: dict[str, str] = {}  # by run: why this coordinator leaves it as it is, though it has not ended
 
