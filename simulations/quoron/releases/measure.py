@@ -25,7 +25,7 @@ from quoron.evaluation.evaluation import Evaluation
 from quoron.evaluation.scores import Scorer
 from quoron.model import Model, load
 from quoron.paths import dataset
-from quoron.releases.once import Planned, check_declared_users, release_once, slots_of
+from quoron.releases.once import check_declared_users, release_once, slots_of
 from quoron.training import evaluated
 from quoron.training.memory import ELSEWHERE, UNCHARGED, memory_for
 from quoron.training.table import gather
@@ -102,8 +102,9 @@ def evaluate(
         return made, {"evaluation": hashlib.sha256(dumps(made.as_json()).encode()).hexdigest()}
 
     mu = math.ceil(held.pair.mu * 1e8) / 1e8  # no stored number hangs on a library's last bits
-    planned = Planned(draw, partial(held.verify, **promised), mu, held.pair.lack)
-    told, statement = release_once("evaluation", promise, planned, seed=seed, population=population, ledger=ledger)
+    given: dict[str, Any] = {"mu": mu, "variation": held.pair.lack, "seed": seed}
+    given |= {"population": population, "ledger": ledger}
+    told, statement = release_once("evaluation", promise, draw, partial(held.verify, **promised), **given)
     return replace(told, statement=statement)
 
 
