@@ -179,7 +179,7 @@ def tune(
     population: Population = None,
 ) -> None:
     """Train with several settings and release the best by a private score: one price, stated before it begins."""
-    from quoron.simulation.cells import sweep
+    from quoron.simulation.comparison import sweep
 
     names = None if algorithms is None else [each.strip() for each in algorithms.split(",") if each.strip()]
     asked: dict[str, Any] = {"vary": sweep(vary or ()), "algorithms": names, "holdout": holdout}
@@ -219,7 +219,7 @@ def compare(
     as_json: Json = False,
 ) -> None:
     """Simulate algorithms and settings side by side: excess risk with intervals, rounds, gradients, bytes."""
-    from quoron.simulation.cells import sweep
+    from quoron.simulation.comparison import sweep
 
     names = None if algorithms is None else [each.strip() for each in algorithms.split(",") if each.strip()]
     asked: dict[str, Any] = {"algorithms": names, "vary": sweep(vary or ()), "seeds": seeds}

@@ -20,7 +20,7 @@ from quoron.arguments import DELTA, entry_point
 from quoron.data.rows import Rows
 from quoron.data.user_rows import most_rows
 from quoron.data.users import Declared, PublicKnowledge
-from quoron.evaluation import figures, measuring
+from quoron.evaluation import figures
 from quoron.evaluation.evaluation import Evaluation
 from quoron.evaluation.scores import Scorer
 from quoron.model import Model, load
@@ -97,7 +97,7 @@ def evaluate(
 
     def draw(noise: NoiseSource) -> tuple[Evaluation, dict[str, Any]]:
         items = partial(evaluated.batches, declared, rows, np.arange(slots))
-        made = figures.read(held, scorer, measuring.release(held, scorer, items, noise), promise)
+        made = figures.read(held, scorer, figures.release(held, scorer, items, noise), promise)
         made = replace(made, remarks=(*made.remarks, OF_THEM))
         return made, {"evaluation": hashlib.sha256(dumps(made.as_json()).encode()).hexdigest()}
 

@@ -45,7 +45,7 @@ from quoron.evaluation.scores import held_out, held_users, means, products, usab
 from quoron.planning.plans import Plan, Prepared, choose
 from quoron.results import Printed, in_units
 from quoron.run_folder import CHOICE, MODEL, SEARCH, RunFolder
-from quoron.simulation.cells import Cell, Request, shown
+from quoron.simulation.comparison import Cell, Request, shown
 from quoron.simulation.problem import encoding_of, loss_of, make_domain, with_columns
 from quoron.simulation.problem import problem as problem_of
 from quoron.training import data_quality, lifetime, result
