@@ -53,7 +53,7 @@ PLACES = {
     "erase": "quoron_client.durable:erase",
     "revoke_key": "quoron_server.service.certificates:revoke_key",
     "forget": "quoron_server.storage.registry:Registry.forget",
-    "fold": "quoron_server.storage.registry:Registry.fold",
+    "fold": "quoron_server.storage.store:Store.checkpoint",
 }
 ROUNDS: dict[str, Callable[[tuple[Any, ...]], int]] = {  # of a call that belongs to one
     "quality": lambda given: _stage(given, PREFACE),

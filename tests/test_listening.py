@@ -193,7 +193,7 @@ def test_who_watches_over_a_coordinator_is_let_in_where_that_was_asked_for(tmp_p
         assert all(each.here_alone for each in here)
         told = {path: httpx.get(f"http://{found[3]}/{path}") for path in ("metrics", "healthz", "tokens.json")}
         assert [each.status_code for each in told.values()] == [200, 200, 404]
-        assert "\nquoron_database_up 1\n" in told["metrics"].text
+        assert "\nquoron_database_up 1.0\n" in told["metrics"].text
     finally:
         process.send_signal(signal.SIGTERM)
         _, errors = process.communicate()

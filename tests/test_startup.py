@@ -85,7 +85,7 @@ def test_a_door_brings_these_distributions_and_no_others(door: str, tmp_path: Pa
     assert brought(code, tmp_path) - AT_HAND == expected
 
 
-WITHOUT = ("sqlalchemy", "greenlet", "grpc", "grpc_health", "flwr")
+WITHOUT = ("sqlalchemy", "greenlet", "grpc", "grpc_health", "prometheus_client", "flwr")
 ALONE = f"""
 import sys
 sys.modules.update(dict.fromkeys({WITHOUT!r}))

@@ -201,7 +201,7 @@ class RunStore:
             if fingerprint in revoked:
                 raise ConfigError(
                     f"Expected keys that were never revoked, got {fingerprint[:16]}…, the {which} one: anyone who has "
-                    "a lost key could sign for any other. Replace the user without a rotation; then it is another user."
+                    "a lost key could sign for any other. Retire the user and enrol another."
                 )
         with self.population.seat({"what": "rotated", "user": of, "old": old, "new": new}):
             user, joined = self.registry.rotate(old, new, statement)
@@ -218,13 +218,8 @@ class RunStore:
             return user.as_json() | {"keys_before": before}
         with self.population.seat({"what": "forgotten", "user": user.user}):
             done = self.registry.forget(user.user)
-        self.registry.fold()
+        self.database.checkpoint()  # no copy of what was erased is left in SQLite's journal
         return {"group": user.group} | done
-
-    def replace_user(self, old: int, new: int) -> None:
-        """As `Registry.replace`: the seat of `old` is another user's, with a budget of its own."""
-        with self.population.seat({"what": "replaced", "user": old, "by": new}):
-            self.registry.replace(old, new)
 
     def _run(self, specification: Described, plan: RunPlan) -> Run:
         return Run(

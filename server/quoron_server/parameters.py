@@ -43,7 +43,6 @@ class Kind(StrEnum):
     ONE_REPORT = "one-report"
     TWO_REPORTS = "two-reports"
     CARELESS_PARTICIPATION = "careless-participation"
-    UNPROVED_CONSTANTS = "unproved-constants"
     # Of a federation.
     ONE_KEY_ONE_USER = "one-key-one-user"
     ONE_PARTITION_ONE_USER = "one-partition-one-user"
@@ -64,7 +63,6 @@ OPEN: Mapping[Kind, int] = MappingProxyType(
         Kind.ABSENT_IS_ZERO: 1,
         Kind.FIRST_ANSWERS_COUNT: 2,
         Kind.DECLARED_PARTICIPATION: 1,
-        Kind.UNPROVED_CONSTANTS: 1,
         Kind.PERSONS_OF_SILOS: 2,
     }
 )

@@ -146,11 +146,10 @@ class Guarantee:
         """The promise of the same run on one trusted machine that holds the table and computes all answers itself.
 
         What algorithms assume is about clients: that they send true answers, whenever they are asked, and keep nothing.
-        Here the answers are our own code's, nobody sees who was asked, and only the releases leave the machine. What
-        somebody vouches for of the loss stays assumed, and `assumptions` of the table.
+        Here the answers are our own code's, nobody sees who was asked, and only the releases leave the machine. What is
+        left are `assumptions` of the table.
         """
-        kept = (each for each in self.assumptions if each.kind is Kind.UNPROVED_CONSTANTS)
-        return replace(self, curated=True, assumptions=together(assumptions, kept))
+        return replace(self, curated=True, assumptions=together(assumptions))
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,6 @@ _CONSTANTS = (
     "coordinate_lipschitz",
     "coordinate_smoothness",
 )
-LONGEST = 1000  # characters of what a promise says about constants that nobody proved
 LARGEST = 1e30  # constant in its units, the smallest is 1 / LARGEST; beyond, squares and quotients leave float64
 
 
@@ -135,7 +134,6 @@ class Problem:
     coordinate_smoothness: float | None = None  # β∞: on row sums of Hessians, all diagonally dominant; None: not sure
     wide: Wide | None = None  # for methods whose noise does not depend on the domain
     outputs: int = 1  # K: predictions of an item, such as one for each of several classes
-    unproved_constants: str | None = None  # what a promise says of constants of the loss that nobody proved
     beliefs: Beliefs = Beliefs()
 
     def __post_init__(self) -> None:
@@ -148,11 +146,6 @@ class Problem:
             if getattr(self, name) > MOST:
                 raise ConfigError(f"Expected {name} <= {MOST:,}, got {name}={getattr(self, name):,}.")
         _in_range(self, _CONSTANTS, zero=("smoothness", "ridge", "link_curvature", "coordinate_smoothness"))
-        said: object = self.unproved_constants
-        if said is not None and not (isinstance(said, str) and said.isprintable() and 0 < len(said) <= LONGEST):
-            raise ConfigError(
-                f"Expected unproved_constants to be a line of at most {LONGEST:,} characters, got {said!r:.99}."
-            )
         if not 1 / LARGEST <= self.radius <= LARGEST:
             raise ConfigError(f"Expected the radius of the domain in [1e-30, 1e30], got {self.radius:g}.")
 

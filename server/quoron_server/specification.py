@@ -170,12 +170,11 @@ def check_constants(specification: RunSpecification) -> None:
         raise ConfigError(
             "Expected a problem with one domain, got problem.wide, too. Submit with `quoron submit`, which settles it."
         )
-    for key, held in (("outputs", loss.outputs), ("unproved_constants", loss.unproved_constants)):
-        if getattr(given, key) != held:
-            raise ConfigError(
-                f"Expected problem.{key}={held!r} for the {name} loss of this run, got {getattr(given, key)!r}. "
-                "Submit with `quoron submit`, which takes it from the loss."
-            )
+    if given.outputs != loss.outputs:
+        raise ConfigError(
+            f"Expected problem.outputs={loss.outputs} for the {name} loss of this run, got {given.outputs}. Submit "
+            "with `quoron submit`, which takes it from the loss."
+        )
     needed = {
         "lipschitz": loss.lipschitz(given.domain, given.dimension),
         "smoothness": loss.smoothness,
@@ -194,8 +193,6 @@ def check_constants(specification: RunSpecification) -> None:
                 f"Expected problem.{key} {wanted} for the {name} loss of this run, got {claimed}. "
                 "Submit with `quoron submit`, which takes it from the loss."
             )
-    if given.convex and not loss.convex:
-        raise ConfigError(f"Expected problem.convex=false for the {name} loss, got true.")
 
 
 def require_deployable(specification: RunSpecification, plan: RunPlan, *, allow_simulation: bool) -> None:

@@ -74,7 +74,6 @@ TEXTS: Mapping[Kind, str] = MappingProxyType(
         Kind.ONE_REPORT: "a client answers one question of the run, once, with words of its own",
         Kind.TWO_REPORTS: "a client answers one range and one vector question of the run, once, with words of its own",
         Kind.CARELESS_PARTICIPATION: "whether a client answers does not depend on its data",
-        Kind.UNPROVED_CONSTANTS: "{}",
         Kind.ONE_KEY_ONE_USER: "a user holds one SuperNode key that the SuperLink has verified, and that node's "
         "answers depend on no other user's items",
         Kind.ONE_PARTITION_ONE_USER: "a user is one partition, whose answers depend on no other user's items",

@@ -151,7 +151,7 @@ def test_people_are_told_all_that_a_promise_rests_on(name: str) -> None:
 
 def test_assumptions_are_put_together_in_the_order_of_their_kinds_each_once() -> None:
     early, secret = Assumption(Kind.EARLY_ENDS), Assumption(Kind.SECRET_COHORTS)
-    one, other = (Assumption(Kind.UNPROVED_CONSTANTS, (who,)) for who in ("ada", "bob"))
+    one, other = (Assumption(Kind.DECLARED_PARTICIPATION, (share,)) for share in (0.5, 0.9))
     assert together((secret, other), (early, secret), (one,)) == (other, one, early, secret)
 
 

@@ -57,7 +57,6 @@ def carry_out(url: str) -> None:
         registry.add_run("run", "{}")
         registry.fix_members("run", 2)
         registry.enrol("eve")
-        store.replace_user(1, 2)
         registry.away(0)
         registry.back(0)
         store.rotate_key(STATEMENT, of=0)

@@ -67,8 +67,8 @@ class TestNoChangeIsLost:
     def test_of_an_authority_that_is_made_at_once(self, tmp_path: Path) -> None:
         at_once(lambda number: certificates.make_authority(tmp_path, days=1))
         certificates.issue(tmp_path, "ada", days=1)
-        signer = certificates.load_certificate(tmp_path / "authority.pem")
-        certificates.load_certificate(tmp_path / "ada/certificate.pem").verify_directly_issued_by(signer)
+        signer = certificates.load(tmp_path / "authority.pem")
+        certificates.load(tmp_path / "ada/certificate.pem").verify_directly_issued_by(signer)
 
     def test_of_a_file_whose_draft_cannot_be_written(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         def full(*_: object) -> None:
@@ -231,7 +231,7 @@ def run(script: str, *words: str, trial: Path, program: Path, **more: str) -> su
 
 def hosts(certificate: Path) -> list[str]:
     """The names that a certificate is for."""
-    loaded = certificates.load_certificate(certificate)
+    loaded = certificates.load(certificate)
     names = loaded.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     return [str(each.value) for each in names]
 

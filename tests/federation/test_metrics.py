@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from prometheus_client import Histogram, Metric
 
 from federation import crowd
 from federation.crowd import Answering, Honest, carried_out, coordinator, put_clock_forward, until
@@ -24,7 +25,7 @@ from quoron_client.protocol.questions import Status
 from quoron_privacy.errors import ConfigError
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_server.service import metrics
-from quoron_server.service.metrics import BOUNDS, Family, Metrics, Seconds, text
+from quoron_server.service.metrics import BOUNDS, Metrics, family, histogram, text
 from quoron_server.service.sessions import Sessions
 
 ROUNDS = 2
@@ -73,11 +74,11 @@ async def _world(at: Scene, odd: Answering) -> list[str]:
         return await original(self, *given)  # type: ignore[arg-type]
 
     async def scrape() -> None:
-        told.append(re.sub(r"(quoron_run_idle_seconds.*) \d+", r"\1", await at.running.metrics.text()))
+        told.append(re.sub(r"(quoron_run_idle_seconds.*) \S+", r"\1", await at.running.metrics.text()))
 
-    original, add = Sessions._until_due, Seconds.add
+    original, observe = Sessions._until_due, Histogram.observe
     at.patch.setattr(Sessions, "_until_due", until_due)
-    at.patch.setattr(Seconds, "add", lambda self, _: add(self, 0.0))  # how long a thing takes here is this machine's
+    at.patch.setattr(Histogram, "observe", lambda self, _: observe(self, 0.0))  # what a thing takes is this machine's
     at.patch.setattr(Sessions, "free_disk", 1 << 40)
     at.patch.setattr("shutil.disk_usage", lambda _: shutil._ntuple_diskusage(1 << 40, 0, 1 << 40))
     honest = Honest.of(USERS)
@@ -131,7 +132,7 @@ def test_no_metric_and_no_line_of_the_log_tells_how_or_whether_a_user_answers(
     assert len(told) == 2 + 2 * ROUNDS
     assert len(set(told)) > 3  # something goes on
     assert "ended" in str(logged)
-    commits = [int(re.findall(r"^quoron_round_commit_seconds_count (.*)", each, re.M)[0]) for each in told]
+    commits = [float(re.findall(r"^quoron_round_commit_seconds_count (.*)", each, re.M)[0]) for each in told]
     assert commits == [0, 0, 1, 1, 1, ROUNDS], "a commit counts once its round is published, not when it is made"
     assert world(tmp_path / "other", WORLDS[odd], our_logs) == (told, logged)
 
@@ -140,10 +141,10 @@ def _counting(monkeypatch: pytest.MonkeyPatch) -> None:
     """A twin that tells how many bytes of answers there were."""
     original = Metrics._of_doors
 
-    def families(self: Metrics) -> Iterator[Family]:
+    def families(self: Metrics) -> Iterator[Metric]:
         yield from original(self)
         sizes = [session.open.up if session.open else 0 for session in self._manager.sessions.runs.values()]
-        yield Family("quoron_answers_bytes", "gauge", "Taken.", (({}, sum(sizes)),))
+        yield family("answers_bytes", "Taken.", sum(sizes))
 
     monkeypatch.setattr(Metrics, "_of_doors", families)
 
@@ -211,7 +212,7 @@ def test_answers_of_another_length_are_named_where_cohorts_are_no_secret_and_wha
 
     told = crowd.carried_out(scene())
     counted = [line for line in told.splitlines() if line.startswith("quoron_client_misfits")]
-    assert counted == (['quoron_client_misfits_total{client="client-0"} 3'] if named else [])
+    assert counted == (['quoron_client_misfits_total{client="client-0"} 3.0'] if named else [])
     found = [line for line in our_logs.messages if "does not fit" in line]
     assert len(found) == named
     assert not named or "client 'client-0' answers with another type or length" in found[0]
@@ -282,23 +283,24 @@ async def test_the_port_is_off_unless_asked_for_and_on_loopback_unless_a_host_is
 
 @given(st.lists(st.floats(0, 1e3), max_size=20))
 def test_a_histogram_counts_each_duration_in_every_bucket_that_has_room_for_it(durations: list[float]) -> None:
-    held = Seconds()
+    held = histogram("x_seconds", "X.", "of")
+    held.labels("y")
     for seconds in durations:
-        held.add(seconds)
-    lines = text([Family("quoron_x_seconds", "histogram", "X.", tuple(held.samples(of="y")))]).splitlines()[2:]
+        held.labels("y").observe(seconds)
+    lines = text(held.collect()).splitlines()[2:]
     bounds = [*map(str, BOUNDS), "+Inf"]
     values = [sum(each <= float(bound) for each in durations) for bound in bounds]
     assert [float(re.findall('le="([^"]*)"', line)[0]) for line in lines[:-2]] == [*BOUNDS, math.inf]
-    assert [int(line.split()[-1]) for line in lines[:-2]] == values
-    assert lines[-2].startswith('quoron_x_seconds_sum{of="y"} ')
-    assert float(lines[-2].split()[-1]) == pytest.approx(sum(durations))
-    assert lines[-1] == f'quoron_x_seconds_count{{of="y"}} {len(durations)}'
+    assert [float(line.split()[-1]) for line in lines[:-2]] == values
+    assert lines[-1].startswith('quoron_x_seconds_sum{of="y"} ')
+    assert float(lines[-1].split()[-1]) == pytest.approx(sum(durations))
+    assert lines[-2] == f'quoron_x_seconds_count{{of="y"}} {len(durations):.1f}'
 
 
 @settings(max_examples=50)
 @given(st.text(max_size=20), st.floats(allow_nan=False))
 def test_any_name_and_number_is_written_in_the_format(name: str, number: float) -> None:
-    lines = text([Family("quoron_runs", "gauge", "Runs.", (({"run": name}, number),))])
+    lines = text([family("runs", "Runs.", [({"run": name}, number)])])
     assert lines.count("\n") == 3
     said = re.fullmatch(r'quoron_runs\{run="((?:[^"\\\n]|\\.)*)"\} (\S+)', lines.split("\n")[2])
     assert said is not None

@@ -22,9 +22,9 @@ def test_certs_makes_a_private_authority_once_and_keeps_what_is_there(tmp_path: 
     assert (tmp_path / "client-3/certificate.pem").is_file()
     for key in ("authority.key", *(f"{name}/key.pem" for name in names)):
         assert stat.S_IMODE((tmp_path / key).stat().st_mode) == 0o600
-    own = certificates.load_certificate(tmp_path / "ada/certificate.pem")
+    own = certificates.load(tmp_path / "ada/certificate.pem")
     assert invoke(["admin", "certs", str(tmp_path), "--client", "ada", "--renew"]) == 0
-    renewed = certificates.load_certificate(tmp_path / "ada/certificate.pem")
+    renewed = certificates.load(tmp_path / "ada/certificate.pem")
     assert renewed.serial_number != own.serial_number
     assert certificates.fingerprint(renewed) == certificates.fingerprint(own)
 

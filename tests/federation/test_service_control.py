@@ -346,7 +346,7 @@ name = "one-pass-dp-sgd"
 
 def test_certs_adds_the_hosts_that_a_coordinators_certificate_lacks_and_keeps_its_key(tmp_path: Path) -> None:
     def stands() -> tuple[str, set[str], int]:
-        loaded = certificates.load_certificate(tmp_path / "coordinator/certificate.pem")
+        loaded = certificates.load(tmp_path / "coordinator/certificate.pem")
         names = loaded.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         return certificates.fingerprint(loaded), {str(each.value) for each in names}, loaded.serial_number
 
@@ -369,7 +369,7 @@ def test_certs_revokes_clients_and_makes_nothing_else(tmp_path: Path, capsys: Ca
     assert {path.name for path in tmp_path.iterdir()} == before
     listed = certificates.read_revoked(tmp_path / "revoked.json")
     assert listed == {
-        certificates.fingerprint(certificates.load_certificate(tmp_path / f"{name}/certificate.pem")): name
+        certificates.fingerprint(certificates.load(tmp_path / f"{name}/certificate.pem")): name
         for name in ("client-1", "client-2")
     }
     assert invoke(["admin", "certs", str(tmp_path), "--client", "client-1", "--renew"]) == 2

@@ -40,7 +40,7 @@ from quoron_protos.v1 import federation_pb2_grpc
 from quoron_server import rounds, serial
 from quoron_server import runs as run_module
 from quoron_server.federation import RunStore
-from quoron_server.service import Coordinator, program, records, tokens
+from quoron_server.service import Coordinator, client_plane, program, records, tokens
 from quoron_server.service import manager as managers
 from quoron_server.service.sessions import Sessions
 from quoron_server.specification import make_plan
@@ -213,7 +213,7 @@ async def test_a_run_whose_model_is_released_is_complete_even_if_it_is_cancelled
 async def test_whoever_comes_back_hears_of_every_run_of_its_own_that_has_ended_up_to_the_latest_thousand(
     most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(managers, "MOST_TOLD", most)
+    monkeypatch.setattr(client_plane, "MOST_TOLD", most)
     ended = {f"run-{number}": ("complete", "cancelled", "failed")[number % 3] for number in range(70)}
 
     def history(registry: Registry) -> None:
@@ -401,15 +401,15 @@ def test_a_full_disk_is_told_as_a_pause_until_a_write_succeeds_though_the_store_
                 assert watching.words(awaited) == f"paused: {full} written."
                 health, metrics = await told(running)
                 assert health.startswith(b"HTTP/1.1 503")
-                assert "\nquoron_database_up 0\n" in metrics
-                assert '\nquoron_runs{state="paused"} 1\n' in metrics
+                assert "\nquoron_database_up 0.0\n" in metrics
+                assert '\nquoron_runs{state="paused"} 1.0\n' in metrics
                 for where in (running.listen, running.control):
                     await becomes("NOT_SERVING", where)
             for where in (running.listen, running.control):
                 await becomes("SERVING", where)
             health, metrics = await told(running)
             assert health.startswith(b"HTTP/1.1 200")
-            assert "\nquoron_database_up 1\n" in metrics
+            assert "\nquoron_database_up 1.0\n" in metrics
             await joining
             return await complete(running)
 

@@ -545,7 +545,7 @@ class TestEveryCallHasAStatus:
             monkeypatch.setattr(running.manager.sessions, "consent", broken)
             await peer.send(consent=pb.Consent(run="trial"))
             found = [await ended(peer.call)]
-            for method in ("user", "enrol"):
+            for method in ("stored", "enrol"):
                 monkeypatch.setattr(Manager, method, broken)
             call = channel.stream_stream(WORK)(metadata=(("quoron-client", "ada"),))
             await say(call, HELLO)

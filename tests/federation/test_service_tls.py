@@ -234,7 +234,7 @@ class TestExpiry:
     """TLS looks at a certificate when a connection begins, and not at all when it is taken up again."""
 
     def at(self, certificate: Path, ended: bool) -> dt.datetime:
-        ends = certificates.load_certificate(certificate).not_valid_after_utc
+        ends = certificates.load(certificate).not_valid_after_utc
         return ends + dt.timedelta(seconds=1 if ended else -1)
 
     @pytest.mark.parametrize("said", ["a message", "nothing"])
@@ -432,7 +432,7 @@ class TestWhatTLSLetsPass:
     @pytest.mark.parametrize(("kind", "let_in"), [("rsa 1024", False), ("rsa 2048", True), ("intermediate", False)])
     def test_is_refused_by_the_service(self, issued: Path, tmp_path: Path, kind: str, let_in: bool) -> None:
         own = own_authority(issued, tmp_path)
-        root = certificates.load_certificate(own / "authority.pem")
+        root = certificates.load(own / "authority.pem")
         signer = serialization.load_pem_private_key((own / "authority.key").read_bytes(), None)
         issuer, chain = root.subject, b""
         if kind == "intermediate":
@@ -545,7 +545,7 @@ async def shown(where: str) -> bytes:
 
 
 def der(path: Path) -> bytes:
-    return certificates.load_certificate(path).public_bytes(certificates.serialization.Encoding.DER)
+    return certificates.load(path).public_bytes(certificates.serialization.Encoding.DER)
 
 
 class TestTheCoordinatorsCertificate:
@@ -775,7 +775,7 @@ async def test_a_session_taken_up_again_lets_nobody_in_whose_certificate_is_no_l
     certificates.revoke_all(listed, {})
     files = (folder / "coordinator/certificate.pem", folder / "coordinator/key.pem", folder / "authority.pem")
     transport = replace(Transport(*files), revoked=certificates.Revocations(listed))
-    own = certificates.load_certificate(folder / "client/certificate.pem")
+    own = certificates.load(folder / "client/certificate.pem")
     enrolment = pb.EnrolRequest(protocol=2).SerializeToString()
     hello = pb.ClientMessage(hello=pb.Hello(protocol=2)).SerializeToString()
     async with coordinator(tmp_path, transport=transport) as running:

@@ -204,7 +204,7 @@ class TestAPersonWhoLeaves:
             record.agree(agreement(run, participations=3))
         record.keep("going on", 0, Q, b"rows", seats(0, 1))
         departure = record.depart("ben", time=NOW)
-        assert (departure.person, departure.answers, departure.epsilon) == (1, 1, 2.0)
+        assert (departure.number, departure.answers, departure.epsilon) == (1, 1, 2.0)
         for run in ("going on", "later"):
             assert record.may_answer(run, 1, seats(0, 1, 2))[0].tolist() == [True, False, True]
             assert record.keep(run, 1, Q, b"rows", seats(0, 1)) is None

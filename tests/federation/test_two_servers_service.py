@@ -400,7 +400,7 @@ class TestConsent:
         assert takes_part(scene, scene.announcement())
         monkeypatch.setattr(work.time, "time", lambda: float(scene.leader.consent.expires))
         assert scene.worker.reply(scene.question()[0]) is None
-        assert scene.worker.zero_row(scene.question()[0]) is None
+        assert scene.worker.reply(scene.question()[0], ready=False) is None
 
     def test_what_was_agreed_to_never_changes(self, scene: Scene) -> None:
         assert takes_part(scene, scene.announcement())
@@ -457,7 +457,7 @@ class TestAnswer:
             assert takes_part(each, each.announcement())
             question, _ = each.question(reduction=ClippedRows(made, 1.0, around))
             assert each.worker.attends("trial") == each.run.seconds, "it answers at a time that is public"
-            answer = (each.worker.reply if ready else each.worker.zero_row)(question)
+            answer = each.worker.reply(question, ready=ready)
             sent.append((answer, each.opened(answer or b"", question)))
         assert sent[0][1].any()
         assert not sent[1][1].any()
@@ -573,7 +573,7 @@ def test_twenty_kills_of_a_client_at_its_writes_change_no_byte_that_it_sends(
         with contextlib.suppress(Killed):
             if takes_part(scene, scene.announcement(), worker):
                 for number, question in questions.items():
-                    sent[number].append((worker.zero_row if kills[0] % 3 else worker.reply)(question))
+                    sent[number].append(worker.reply(question, ready=not kills[0] % 3))
             worker.forget("trial")
             ended = True
     assert kills[0] >= 20

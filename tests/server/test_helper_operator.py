@@ -89,8 +89,8 @@ class TestMetrics:
                 leader.ask(0, [leader.masked(user, 0)[0] for user in range(users)])
                 expires = helped.store.runs()[0].expires - 1_800_000_000
                 made = self.scraped(helped, helped.store._database)
-                assert 'quoron_second_server_run_rounds_answered{run="trial"} 1\n' in made
-                assert 'quoron_second_server_runs{state="open"} 1\n' in made
+                assert 'quoron_second_server_run_rounds_answered{run="trial"} 1.0\n' in made
+                assert 'quoron_second_server_runs{state="open"} 1.0\n' in made
                 assert f'quoron_second_server_run_keys_seconds_left{{run="trial"}} {expires}\n' in made
                 texts.append(made.replace(str(expires), ""))
         assert texts[0] == texts[1]

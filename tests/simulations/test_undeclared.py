@@ -26,7 +26,6 @@ from quoron_client.data import tables
 from quoron_client.data.encoding import Encoding, Signs
 from quoron_client.data.features import Numeric
 from quoron_client.losses import Linear, Logistic
-from quoron_client.losses.own import Declaration, declared_loss
 from quoron_client.protocol.domains import L2Ball, is_free
 from quoron_privacy.counts.private_bounds import KINDS, EstimatedBounds
 from quoron_privacy.errors import ConfigError, DataError, Infeasible, NothingReleased
@@ -368,20 +367,6 @@ def test_where_no_radius_is_declared_nothing_bounds_models_whose_noise_needs_no_
     # A linear loss has its least at the end of the domain; it has none where there is no end.
     assert problem(configured(), replace(careful(), loss=Linear())).wide is None
     assert problem(configured(), replace(careful(), loss=Linear(ridge=0.1))).wide is not None
-
-
-def test_a_loss_whose_constants_cannot_be_tried_everywhere_has_the_bound_that_is_said() -> None:
-    """cosh of a prediction leaves float64 far away, where nobody can say that its author's constants hold."""
-    declaration = Declaration(
-        value=lambda prediction, label, width: np.log(np.cosh(prediction - label)),
-        slope=lambda prediction, label, width: np.sinh(prediction - label) / np.cosh(prediction - label),
-        labels="numbers",
-        curvature=1.0,
-        slope_bound=1.0,
-        convex=True,
-    )
-    own = declared_loss("log-cosh", declaration, vouched_by="its author")(label_bound=1.0)
-    assert problem(configured(), replace(careful(), loss=own)).wide is None
 
 
 @pytest.mark.parametrize(("robust", "slope"), [(True, 30.0), (True, 0.3), (False, 30.0)])

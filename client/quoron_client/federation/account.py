@@ -35,7 +35,7 @@ from typing import Any
 import numpy as np
 
 from quoron_client.durable import erase
-from quoron_client.federation.record import Charge, Farewell, Record
+from quoron_client.federation.record import Charge, Departure, Farewell, Record
 from quoron_client.protocol import identity
 from quoron_privacy.errors import ConfigError, IdentityError
 
@@ -137,33 +137,17 @@ def of_each(record: Record, those: Sequence[str]) -> list[PersonAccount]:
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class DepartureReceipt:
-    """What was done when a person left a silo, and what stays."""
-
-    person: str
-    number: int
-    left: str
-    record: str
-    epsilon: float
-    delta: float
-    answers: int
-
-    def as_json(self) -> dict[str, Any]:
-        """Return all fields as JSON."""
-        return asdict(self) | {"stays": DEPARTED}
-
-    def words(self) -> str:
-        """For people."""
-        return _words(
-            f"{self.person} has left, at {self.left}. No answer of {self.record} has this person's rows any more.",
-            [f"{self.answers} kept answers that had this person's row"],
-            [*map(": ".join, DEPARTED.items()), f"spent: ε = {self.epsilon:g}, δ = {self.delta:g}"],
-            "The silo's own table is not touched: erase this person's rows there, and in your copies of it.",
-        )
+def departure_words(gone: Departure) -> str:
+    """Return what was done when a person left a silo, and what stays, for people."""
+    return _words(
+        f"{gone.person} has left, at {gone.left}. No answer of {gone.record} has this person's rows any more.",
+        [f"{gone.answers} kept answers that had this person's row"],
+        [*map(": ".join, DEPARTED.items()), f"spent: ε = {gone.epsilon:g}, δ = {gone.delta:g}"],
+        "The silo's own table is not touched: erase this person's rows there, and in your copies of it.",
+    )
 
 
-def depart(record: Record, path: Path, name: str) -> DepartureReceipt:
+def depart(record: Record, path: Path, name: str) -> Departure:
     """A person leaves for good; said again it ends the same, with the time of the first. ConfigError for a name that
     the record in this file does not know."""
     if record.known([name])[0][0] < 0:
@@ -172,8 +156,7 @@ def depart(record: Record, path: Path, name: str) -> DepartureReceipt:
             "numbers without a decimal point. Anyone who was never registered is in no answer: take the rows out of "
             "the table before the client is started."
         )
-    gone = record.depart(name, time=f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S}+00:00")
-    return DepartureReceipt(name, gone.person, gone.time, str(path), gone.epsilon, gone.delta, gone.answers)
+    return record.depart(name, time=f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S}+00:00")
 
 
 def _promise(charge: Charge) -> Promise:

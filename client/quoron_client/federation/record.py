@@ -17,7 +17,7 @@ A silo has a record for all of its persons, each with limits of its own:
     (None, b'rows of two')
     >>> record.may_answer("r", 1, seats)[0], record.charged(seats)[:, 0]
     (array([False, False,  True]), array([1.5, 1.5, 1.5]))
-    >>> record.depart("carla", time="2026-01-02T03:04:05+00:00").person, record.may_answer("r", 1, seats)[0].any()
+    >>> record.depart("carla", time="2026-01-02T03:04:05+00:00").number, record.may_answer("r", 1, seats)[0].any()
     (2, np.False_)
     >>> record.close()
 
@@ -219,13 +219,15 @@ class Farewell:
 
 @dataclass(frozen=True, slots=True)
 class Departure:
-    """A person who has left a silo."""
+    """A person who has left a silo, and what was erased."""
 
-    person: int
-    time: str  # ISO 8601, UTC, to the second; the first time
-    answers: int  # that were kept, had its row, and are erased
+    person: str
+    number: int
+    left: str  # ISO 8601, UTC, to the second; the first time
+    record: str
     epsilon: float  # that it was charged, which nothing takes back
     delta: float
+    answers: int  # that were kept, had its row, and are erased
 
 
 VERSION = 5
@@ -852,7 +854,8 @@ class Record(AbstractContextManager["Record"]):
             erased = [(row,) for row, persons in kept.fetchall() if at(_unpacked(persons), np.array([person]))[0]]
             database.executemany("UPDATE answers SET answer = NULL WHERE rowid = ?", erased)
             ((epsilon, delta),) = _spent(database, np.array([person]))
-        return Departure(int(person), left or time, len(erased), float(epsilon), float(delta))
+        spent = float(epsilon), float(delta)
+        return Departure(name, int(person), left or time, str(self._file.path), *spent, len(erased))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

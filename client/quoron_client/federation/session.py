@@ -268,7 +268,7 @@ class _Session:
         computed = self._computing.submit(worker.reply, question)
         await asyncio.sleep(asked + min(_READY * took, took - _TO_KEEP) - loop.time())
         late = computed.cancel() or not computed.done()
-        answer = await asyncio.to_thread(worker.zero_row, question) if late else computed.result()
+        answer = await asyncio.to_thread(worker.reply, question, ready=False) if late else computed.result()
         await asyncio.sleep(asked + took - loop.time())
         await _say(call, said, _messages(answer, question))
 

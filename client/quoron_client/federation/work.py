@@ -279,13 +279,6 @@ class Worker:
         part = self.parts.get(run)
         return part.terms.seconds if part is not None and part.terms.timely else None
 
-    def zero_row(self, message: federation.Question) -> bytes | None:
-        """In place of an answer that is not ready when it has to be sent: zeros, or what was kept by now.
-
-        As `reply`, and like it at most one answer a question: what is ready later is never sent. Raises LedgerError.
-        """
-        return self.reply(message, ready=False)
-
     def wanted(self, head: Long) -> int | None:
         """Return how many bytes may follow a question of which all but its task is there; None: none of them is wanted.
 
@@ -304,7 +297,8 @@ class Worker:
     def reply(self, message: federation.Question, *, ready: bool = True) -> bytes | None:
         """Return the answer to a question, as bytes; None if the question has no name to answer to. Raises LedgerError.
 
-        Zeros unless there is time to be `ready` with another.
+        Zeros, or what was kept by now, unless there is time to be `ready` with another. There is at most one answer a
+        question: what is ready later is never sent.
         """
         try:
             name = question_name(message)

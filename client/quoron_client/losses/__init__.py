@@ -24,9 +24,7 @@ from quoron_client.losses.standard import (
     Softmax,
 )
 from quoron_privacy.errors import ConfigError
-from quoron_privacy.kernels.on_first_use import OnFirstUse
 
-brought = OnFirstUse("quoron_client.losses.own")  # losses that others declare
 __all__ = [
     "LOSSES",
     "Absolute",
@@ -42,7 +40,6 @@ __all__ = [
     "SmoothedHinge",
     "Softmax",
     "loss_family",
-    "loss_names",
     "make_loss",
 ]
 
@@ -54,31 +51,17 @@ LOSSES: Mapping[str, type[Loss]] = MappingProxyType(
 )
 
 
-def loss_names() -> tuple[str, ...]:
-    """Return all losses: those of this package, then those that installed distributions bring."""
-    return (*LOSSES, *(name for name in brought.installed() if name not in LOSSES))
-
-
 def loss_family(name: str) -> type[Loss]:
-    """Return the losses called `name`, to be called with their bounds.
-
-    Raises `ConfigError` for an unknown name, and for a loss from elsewhere that cannot be had.
-    """
-    if name in LOSSES:
-        return LOSSES[name]
-    if name not in brought.installed():
-        raise ConfigError(
-            f"Expected loss to be one of {', '.join(loss_names())}, got loss={name!r}. Install the package that "
-            "brings it, if it is another's."
-        )
-    family: type[Loss] = brought.installed_loss(name)
-    return family
+    """Return the losses called `name`, to be called with their bounds. Raises `ConfigError` for an unknown name."""
+    if name not in LOSSES:
+        raise ConfigError(f"Expected loss to be one of {', '.join(LOSSES)}, got loss={name!r}.")
+    return LOSSES[name]
 
 
 def make_loss(name: str, **bounds: float) -> Loss:
     """Return the loss called `name` with these public bounds; bounds left out keep their defaults.
 
-    Raises `ConfigError` for an unknown name or bound, a bound out of range, or declared constants that do not hold.
+    Raises `ConfigError` for an unknown name or bound, and for a bound out of range.
     """
     family = loss_family(name)
     known = [field.name for field in fields(family)]

@@ -20,7 +20,7 @@ Vector = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loss(ABC):
-    """A generalised linear loss. Its constants hold for every item within the bounds, at every point of the domain.
+    """A convex generalised linear loss, whose constants hold for every item within the bounds, anywhere in the domain.
 
     An item's weight w in [0, 1] multiplies φ and leaves every constant as it is. A loss with several `outputs` has as
     many predictions ⟨a, x_k⟩ of an item: the model is x_1, ..., x_K one after the other, and `values`, `slopes` and
@@ -35,7 +35,6 @@ class Loss(ABC):
     active_features: int | None = None  # k: at most so many a_j are not zero; None: all may be
 
     name: ClassVar[str]
-    convex: ClassVar[bool] = True
     values: ClassVar[Pointwise]  # φ, compiled
     slopes: ClassVar[Pointwise]  # φ', the derivative by the prediction (a subgradient where there is none), compiled
     envelope: ClassVar[Pointwise | None] = None  # slopes of φ's Moreau envelope, the parameters its λ; if φ' jumps
@@ -66,11 +65,6 @@ class Loss(ABC):
     def outputs(self) -> int:
         """K: predictions of an item, and so how many times as many numbers as features the model has."""
         return 1
-
-    @property
-    def unproved_constants(self) -> str | None:
-        """Who stands in for the constants, in words for a promise; None where they are proved."""
-        return None
 
     @property
     def parameter(self) -> float:

@@ -82,7 +82,8 @@ def ending(what: object, days: float) -> str | None:
 def ends_in(path: Path) -> float:
     """Return days until a file is no good any more: its first certificate, or the last of several authorities."""
     several = _load(path, "certificates", x509.load_pem_x509_certificates)
-    return max(days_left(each) for each in several) if _is_authority(several[0]) else days_left(several[0])
+    stands = constraints(several[0])
+    return max(map(days_left, several)) if stands is not None and stands.ca else days_left(several[0])
 
 
 def endings(*paths: Path) -> list[str]:
@@ -91,11 +92,12 @@ def endings(*paths: Path) -> list[str]:
     return [each for each in said if each is not None]
 
 
-def _is_authority(certificate: x509.Certificate) -> bool:
+def constraints(certificate: x509.Certificate) -> x509.BasicConstraints | None:
+    """Return what a certificate says of its right to issue others; None where it says nothing."""
     try:
-        return certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+        return certificate.extensions.get_extension_for_class(x509.BasicConstraints).value
     except (x509.ExtensionNotFound, ValueError):
-        return False
+        return None
 
 
 def warn_of_readers(path: Path | None) -> None:
@@ -180,7 +182,7 @@ def check(text: str) -> tuple[str, str]:
     """Return the fingerprints of the old key and of the one that follows it. ConfigError unless both have signed so."""
     wrong = ConfigError(
         "Expected a rotation, signed by the old key and by the new one, got something else. `quoron admin users "
-        "rotation` makes one, where both keys are."
+        "sign-new-key` makes one, where both keys are."
     )
     if len(text) > LONGEST:
         raise wrong

@@ -30,9 +30,8 @@ from quoron_privacy.kernels.shipped import cfunc, njit
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_FLAGS: Any = {"cache": True, "nogil": True, "error_model": "numpy"}
 # Sums may be reordered and fused. NaN and infinities keep their meaning: they are how a bad row is recognised.
-SUMS = _FLAGS | {"fastmath": {"reassoc", "contract"}}
+SUMS: Any = {"cache": True, "nogil": True, "error_model": "numpy", "fastmath": {"reassoc", "contract"}}
 
 
 def read_only(element: Any, dimensions: int) -> Any:
@@ -84,24 +83,13 @@ def helper(function: F) -> F:
 class Pointwise:
     """A scalar function of (prediction, label, parameter), compiled over arrays; see `POINTWISE`."""
 
-    def __init__(self, function: Callable[..., None], *, kept: bool = True) -> None:
-        self._function, self._kept = function, kept
-
-    @classmethod
-    def of_scalar(cls, function: Callable[[float, float, float], float]) -> "Pointwise":
-        """Return the loop over a function of one (prediction, label, parameter); every process compiles it again."""
-
-        def loop(predictions: Any, labels: Any, parameters: Any, out: Any, count: int) -> None:
-            for i in range(count):
-                out[i] = scalar(predictions[i], labels[i], parameters[i])
-
-        scalar: Any = njit(**_FLAGS | {"cache": False})(function)
-        return cls(loop, kept=False)
+    def __init__(self, function: Callable[..., None]) -> None:
+        self._function = function
 
     @cached_property
     def compiled(self) -> Any:
         """The compiled loop, whose `address` is passed to user loops: a value, so a new loss recompiles none."""
-        return cfunc(POINTWISE, cache=self._kept, error_model="numpy")(self._function)
+        return cfunc(POINTWISE, cache=True, error_model="numpy")(self._function)
 
     def once(self, prediction: float, label: float, parameter: float) -> float:
         """Return one value, with nothing compiled."""

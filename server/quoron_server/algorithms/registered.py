@@ -464,17 +464,14 @@ def _worse(estimates: GaussianPromise, promise: Guarantee) -> GaussianPromise:
 
 
 def derived(plan: RunPlan) -> tuple[Assumption, ...]:
-    """What a promise rests on by its numbers; on a data holder's own machine all is so but what somebody vouches for.
+    """What a promise rests on by its numbers; on a data holder's own machine on nothing.
 
     A minimum cohort needs, where clients see iterates without noise, that these move nobody to answer: it would tell of
     them.
     """
-    promise, unproved = plan.guarantee, plan.problem.unproved_constants
-    if promise.trust_model == "none":
+    promise = plan.guarantee
+    if promise.trust_model == "none" or promise.curated:
         return ()
-    constants = () if unproved is None else (Assumption(Kind.UNPROVED_CONSTANTS, (unproved,)),)
-    if promise.curated:
-        return constants
     moved = promise.min_cohort is not None and promise.trust_model == "central-release"
     unmoved = (Assumption(Kind.UNMOVED_PARTICIPATION),) if moved else ()
     known = (
@@ -482,7 +479,7 @@ def derived(plan: RunPlan) -> tuple[Assumption, ...]:
     )  # to both servers alone
     told = (Assumption(Kind.PUBLIC_PARTICIPATION),) if known else ()
     seen = () if promise.servers is None else (Assumption(Kind.CARELESS_PARTICIPATION),)
-    return together(constants, plan.parameters.assumptions(plan.problem), unmoved, told, seen)
+    return together(plan.parameters.assumptions(plan.problem), unmoved, told, seen)
 
 
 def resting(plan: RunPlan) -> RunPlan:

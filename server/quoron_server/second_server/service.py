@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import grpc
+from prometheus_client import Metric
 
 from quoron_client.durable import locked
 from quoron_client.protocol.identity import fingerprint, load
@@ -45,7 +46,7 @@ from quoron_server.second_server.runs import (
     UnknownRun,
 )
 from quoron_server.service import security
-from quoron_server.service.metrics import Family, ServerMetrics, family
+from quoron_server.service.metrics import ServerMetrics, family
 from quoron_server.service.program import Port, Program
 from quoron_server.service.security import Transport, Trust
 from quoron_server.storage.database import Database
@@ -113,7 +114,7 @@ class SecondServerMetrics(ServerMetrics[Stored]):
             return {"keys": shutil.disk_usage(self._helped.keys.folder).free}
         return {}
 
-    def _own(self, stored: Stored | None) -> Iterator[Family]:
+    def _own(self, stored: Stored | None) -> Iterator[Metric]:
         words = "Whether the keys of finished runs could be destroyed when it was last tried."
         yield family("second_server_keys_end", words, self.on_time)
         refused = [({"why": why}, self.refused[why]) for why in REFUSED]

@@ -29,7 +29,7 @@ from cryptography.hazmat.primitives.asymmetric.types import CertificatePublicKey
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from quoron_client.durable import OWN, PRIVATE, PUBLIC, erase, locked, make_folder, replace_whole
-from quoron_client.protocol.identity import SOON, days_left, issued, leads_to
+from quoron_client.protocol.identity import SOON, constraints, days_left, issued, leads_to, load
 from quoron_client.protocol.identity import fingerprint as fingerprint
 from quoron_privacy.errors import ConfigError, IdentityError
 from quoron_server.service import journal
@@ -170,7 +170,7 @@ def _self_signed(key: ec.EllipticCurvePrivateKey, title: str, days: int) -> x509
 
 def _signer(folder: Path) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
     """The first authority in authority.pem, and its key."""
-    authority, path = load_certificate(folder / TRUSTED), folder / f"{AUTHORITY}.key"
+    authority, path = load(folder / TRUSTED), folder / f"{AUTHORITY}.key"
     if (key := _stored_key(path)).public_key() != authority.public_key():
         raise IdentityError(f"Expected the key of {_title(authority.subject)!r} in {path}, got another. Put it back.")
     return authority, key
@@ -216,9 +216,8 @@ def _entry(name: str, certificate: x509.Certificate, listed: Container[str]) -> 
 
 
 def _kind(certificate: x509.Certificate) -> str:
-    with suppress(x509.ExtensionNotFound):
-        if certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca:
-            return AUTHORITY
+    if (stands := constraints(certificate)) is not None and stands.ca:
+        return AUTHORITY
     with suppress(x509.ExtensionNotFound):
         uses = certificate.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
         if ExtendedKeyUsageOID.SERVER_AUTH in uses and ExtendedKeyUsageOID.CLIENT_AUTH not in uses:
@@ -257,7 +256,7 @@ def issue(
         (authority, signer), own = _signer(folder), path.with_name(KEY)
         names = [_host(host) for host in hosts]
         if path.exists():
-            old = load_certificate(path)
+            old = load(path)
             if (folder / FILE).exists() and fingerprint(old) in read_revoked(folder / FILE):
                 raise ConfigError(
                     f"Expected a certificate that is not revoked, but {path} is. Issue one of another name."
@@ -292,7 +291,7 @@ def add_hosts(folder: Path, name: str, hosts: Sequence[str], *, days: float) -> 
     Raises as `issue` does, and IdentityError without the certificate.
     """
     check_name(name)
-    stands = _hosts(load_certificate(folder / name / CERTIFICATE))
+    stands = _hosts(load(folder / name / CERTIFICATE))
     if all(_host(host) in stands for host in hosts):
         return None
     return issue(folder, name, coordinator=True, days=days, renew=True, more_hosts=hosts)
@@ -304,7 +303,7 @@ def revoke(folder: Path, name: str) -> Path:
     It is the key that is revoked, so that the name is never renewed. IdentityError without its certificate.
     """
     check_name(name)
-    return revoke_key(folder, fingerprint(load_certificate(folder / name / CERTIFICATE)), name=name)
+    return revoke_key(folder, fingerprint(load(folder / name / CERTIFICATE)), name=name)
 
 
 def revoke_key(folder: Path, fingerprint: str, *, name: str = FORGOTTEN) -> Path:
@@ -341,11 +340,6 @@ def check_name(name: str) -> None:
         raise ConfigError(f"Expected a name of letters, digits, '-', '_' and '.', got {name!r}. Choose another.")
 
 
-def load_certificate(path: Path) -> x509.Certificate:
-    """The certificate in a PEM file; IdentityError if missing or unreadable."""
-    return parse_certificate(read(path), str(path))
-
-
 def parse_certificate(pem: bytes, source: str) -> x509.Certificate:
     """The certificate of a PEM text; IdentityError names `source`."""
     try:
@@ -367,7 +361,16 @@ def strong(certificate: x509.Certificate) -> bool:
 def near(chain: Sequence[x509.Certificate], authorities: Sequence[x509.Certificate]) -> bool:
     """Whether one of `authorities` issued the first of `chain`, or lets others do so in its place (its path length is
     not 0) and is where the rest of the chain leads."""
-    return any(issued(each, chain[0]) or (_delegates(each) and leads_to(chain, [each])) for each in authorities)
+    return any(
+        issued(each, chain[0])
+        or (
+            (stands := constraints(each)) is not None
+            and stands.ca
+            and stands.path_length != 0
+            and leads_to(chain, [each])
+        )
+        for each in authorities
+    )
 
 
 def parse_authorities(pem: bytes, source: str) -> list[x509.Certificate]:
@@ -379,14 +382,6 @@ def parse_authorities(pem: bytes, source: str) -> list[x509.Certificate]:
         return x509.load_pem_x509_certificates(pem)
     except ValueError:
         raise IdentityError(f"Expected a PEM certificate in {source}, got something else.") from None
-
-
-def _delegates(authority: x509.Certificate) -> bool:
-    try:
-        stands = authority.extensions.get_extension_for_class(x509.BasicConstraints).value
-    except (x509.ExtensionNotFound, ValueError):
-        return False
-    return stands.ca and (stands.path_length is None or stands.path_length > 0)
 
 
 def group(certificate: x509.Certificate) -> str | None:

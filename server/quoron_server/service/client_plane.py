@@ -35,6 +35,7 @@ Place = tuple[str, int]  # address and port
 
 _MOST = 4096  # names, before those are forgotten that have nothing to wait for
 
+MOST_TOLD = 1000  # ended runs that a returning client hears of
 MOST_EACH = 4  # connections of one client: one is used, others may be dying unnoticed
 MOST_BESIDE = 64  # beyond them, which are ended one after another; those beyond all of these at once
 ENDED_EACH = 2  # of one client's in a look
@@ -356,7 +357,8 @@ class ClientPlane:
     async def _catch_up(self, conversation: Conversation) -> None:
         """Tell a client which runs have ended while it was away, so that it erases the answers that it keeps."""
         with suppress(QuoronError):  # the database is another's, or the coordinator leaves: it will ask again
-            for run, how in await self._manager.ended_with(conversation.user):
+            manager = self._manager
+            for run, how in await manager.stored(manager.registry.ended_with, conversation.user, MOST_TOLD):
                 conversation.send(pb.ServerMessage(ended=pb.Ended(run=run, how=how)))
                 await conversation.wait_for_space()
 
@@ -370,7 +372,7 @@ class ClientPlane:
                     raise Refused(grpc.StatusCode.INVALID_ARGUMENT, "Expected a hello first.")
                 _check_protocol(first.hello)
                 # Whose key it is now: it may have changed, or been forgotten, while the hello was waited for.
-                user = await self._manager.user(caller.identity)
+                user = await self._manager.stored(self._manager.registry.user, caller.identity)
         except TimeoutError:
             words = f"Expected a hello within {GREETING_SECONDS:g} seconds."
             raise Refused(grpc.StatusCode.DEADLINE_EXCEEDED, words) from None

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import grpc
 import numpy as np
+from pydantic import ConfigDict, ValidationError, create_model
 
 from quoron_privacy.errors import ConfigError, LedgerUnavailable, QuoronError, UsageError
 from quoron_protos.v1 import federation_pb2 as pb
@@ -26,6 +27,7 @@ LATE = 1.0  # seconds before a call is refused, when there are more than a hundr
 MOST_TRUSTED = 5.0  # seconds for which a quiet stream goes without asking again who watches
 _LOOK = 1.0  # seconds between two looks at what a run awaits
 _NO_TOKEN = "Expected a token. Make one: `quoron admin tokens NAME --role ROLE`."
+_STRICT = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 _LONGEST = 64  # characters of a population's name or a run's, as in a specification
 UNREADABLE = "The coordinator cannot read its tokens now. Its log says why."
 _log = logging.getLogger("quoron")
@@ -150,15 +152,13 @@ class Commands:
         """A page of the roster: users of a group and a state, or of all, from number `after` on."""
         return await self._manager.users.page(group=group, state=state, after=after)
 
-    async def change_user(
-        self, *, action: str, user: str, successor: str = "", rotation: str = "", by: str
-    ) -> Document:
-        """Retire a user, set it away or back, give its seat to a `successor`, or it the key that its old one signed."""
-        if rotation:
+    async def change_user(self, *, action: str, user: str, rotation: str = "", by: str) -> Document:
+        """Retire a user, set it away or back, or `rotate`: give it the key that its old one signed."""
+        if action == "rotate":
             done = await self._manager.users.rotate(user, rotation)
         else:
-            done = await self._manager.users.change(action, user, successor)
-        journal.note("user", action=action or "rotate", by=by, said=done["said"])
+            done = await self._manager.users.change(action, user)
+        journal.note("user", action=action, by=by, said=done["said"])
         return await self._manager.after(done)
 
     async def forget_user(self, *, user: str, sure: bool, by: str) -> Document:
@@ -186,21 +186,15 @@ def _check_name(what: str, name: str) -> None:
 def _arguments(name: str, text: str) -> Document:
     """Read a command's keyword arguments. ConfigError for one too many or too few, or a value of another kind."""
     parameters = {key: each for key, each in signature(COMMANDS[name]).parameters.items() if key not in ("self", "by")}
-    needed = {key for key, each in parameters.items() if each.default is each.empty}
+    fields: Any = {key: (p.annotation, ... if p.default is p.empty else p.default) for key, p in parameters.items()}
     try:
-        given = json.loads(text or "{}")
-        json.dumps(given, ensure_ascii=False).encode()  # half of a pair of surrogates is no text
-        if isinstance(given, dict) and needed <= given.keys() <= parameters.keys():
-            kinds = {key: parameters[key].annotation for key in given}
-            read = {key: float(v) if kinds[key] is float and type(v) is int else v for key, v in given.items()}
-            if all(type(value) is kinds[key] for key, value in read.items()):
-                return read
-    except (ValueError, OverflowError):
-        pass
-    raise ConfigError(
-        f"Expected {', '.join(parameters) or 'no arguments'} with {name}, got {text[:200]!r}. Use the same version of "
-        "quoron on both sides."
-    )
+        read: Document = create_model(name, __config__=_STRICT, **fields).model_validate_json(text or "{}").model_dump()
+        return read
+    except ValidationError:
+        raise ConfigError(
+            f"Expected {', '.join(parameters) or 'no arguments'} with {name}, got {text[:200]!r}. Use the same version "
+            "of quoron on both sides."
+        ) from None
 
 
 class ControlPlane(federation_pb2_grpc.ControlPlaneServicer):

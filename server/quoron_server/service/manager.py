@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from grpc import StatusCode
+from prometheus_client import Histogram
 
 from quoron_client.protocol import wire
 from quoron_privacy.errors import (
@@ -38,7 +39,7 @@ from quoron_server.rounds import Observer
 from quoron_server.service import certificates, journal, records, security
 from quoron_server.service import running as attending
 from quoron_server.service.journal import Feed
-from quoron_server.service.metrics import Seconds
+from quoron_server.service.metrics import histogram
 from quoron_server.service.records import Records, Users, outside, retried_once
 from quoron_server.service.running import (
     FeedObserver,
@@ -68,7 +69,6 @@ OTHER_PROTOCOL = f"Expected protocol {wire.PROTOCOL}, which {software()} speaks"
 _NAMED, _OTHERS = 100, "others"  # clients
 CALLS = ("identity", "revoked", "expired", "foreign", "other")  # a call is refused
 
-MOST_TOLD = 1000  # ended runs that a returning client hears of
 _LONGEST_PAUSE = 30.0  # seconds between two tries of a database that is away
 _MEMORY = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")  # bytes of this machine
 _log = logging.getLogger("quoron")
@@ -82,7 +82,9 @@ class Counts:
     refused: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(WHY, 0)))
     calls: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(CALLS, 0)))
     misfits: Counter[str] = field(default_factory=Counter)  # messages of software that does not fit, by client
-    commits: Seconds = field(default_factory=Seconds)  # of rounds, counted when these are published
+    commits: Histogram = field(
+        default_factory=lambda: histogram("round_commit_seconds", "Durable commits of published rounds.")
+    )
     newer_store: int = 0  # enrolments of clients that have seen more of the lifetime ledger than there is
 
     def refuse(self, error: QuoronError) -> None:
@@ -115,7 +117,7 @@ class Manager:
         """
         self.sessions, self._config, plaintext = sessions, config, config.transport.plaintext
         self._database, self._store = database, RunStore(database, away_after=config.away_after)
-        self._registry = self._store.registry
+        self.registry = self._store.registry
         self.users = Users(self._store, sessions, config.transport.revoked)
         self.population = self._store.population
         self.records = Records(database, float if plaintext else security.put_back)
@@ -136,23 +138,23 @@ class Manager:
 
     async def start(self) -> None:
         """Take up every run that has not ended."""
-        if self._config.gather and await self._stored(self._registry.users_count):
+        if self._config.gather and await self.stored(self.registry.users_count):
             self._gathered = asyncio.get_running_loop().time() + self._config.gather
         async with self._taking:
             try:
-                await self._stored(self._store.settle)
+                await self.stored(self._store.settle)
             except LedgerError as error:  # of a chain that does not hold together: what has ended can still be read
                 _log.error("what was left of runs that have ended is not written: %s", error)
-            for row in await self._stored(self._registry.runs):
+            for row in await self.stored(self.registry.runs):
                 if row.state not in OPEN:
                     continue
                 try:
                     row.require(SERVICE)
                     run = await self._planned(row.specification)
                 except QuoronError as error:
-                    self._pause(row.run, Feed(await self._stored(self.records.events, row.run)), error)
+                    self._pause(row.run, Feed(await self.stored(self.records.events, row.run)), error)
                     continue
-                run.seated = await self._stored(self._registry.seated, row.run)
+                run.seated = await self.stored(self.registry.seated, row.run)
                 self._waiting[row.run] = run
         await self._close_helped()
         await self._begin_those_that_can()
@@ -161,7 +163,7 @@ class Manager:
         """The second server of two servers hears of runs that have ended, so that it destroys their keys."""
         if self._helping is not None:
             with suppress(RunStopped):
-                await self._stored(self._helping.close_ended, self._registry)
+                await self.stored(self._helping.close_ended, self.registry)
 
     async def _planned(self, text: str) -> Running:
         specification = RunSpecification.parse(text)
@@ -190,10 +192,9 @@ class Manager:
                 "of them is a user, who takes seats in runs. The coordinator's operator lets it in with `quoron serve "
                 f"--set max_users_per_client={people}`."
             )
-        known = await self._stored(self._registry.user, identity)
-        roster = self._registry
+        known = await self.stored(self.registry.user, identity)
         told = {"name": name, "software": software}
-        user: int = await self._stored(lambda: roster.enrol(identity, group, **told, people=people))
+        user: int = await self.stored(lambda: self.registry.enrol(identity, group, **told, people=people))
         if known is None:
             shown = journal.called(name, identity)
             event = "enrolled silo" if people > 1 else "enrolled"
@@ -210,16 +211,8 @@ class Manager:
     async def agreed(self, user: int) -> list[tuple[str, float, float]]:
         """Name, ε and δ of the runs that a user's client has agreed to, from the latest."""
         for engine in [run.engine for run in self._active.values() if run.engine is not None]:
-            await self._stored(engine.note_of, user)
-        return await self._stored(self._registry.agreed, user, wire.MOST_TOLD)
-
-    async def user(self, identity: str) -> int | None:
-        """The user of an identity; None if it is not enrolled."""
-        return await self._stored(self._registry.user, identity)
-
-    async def ended_with(self, user: int) -> list[tuple[str, State]]:
-        """Name and state of the runs of a user that have ended, from the latest."""
-        return await self._stored(self._registry.ended_with, user, MOST_TOLD)
+            await self.stored(engine.note_of, user)
+        return await self.stored(self.registry.agreed, user, wire.MOST_TOLD)
 
     async def submit(self, text: str, *, by: str = "") -> str:
         """Take a run on that an operator asks for; its name. The same specification again is the same run.
@@ -239,7 +232,7 @@ class Manager:
         async with self._taking:
             new = await retried_once(lambda: self._store.submit(specification, run.plan, SERVICE, by=by))
             if not new and name not in self._waiting and name not in self._active:  # entered, but never acknowledged?
-                row = await retried_once(lambda: self._registry.run(name))
+                row = await retried_once(lambda: self.registry.run(name))
                 new = row is not None and row.state == "waiting"
             if new:
                 self._go_on(name)
@@ -266,7 +259,7 @@ class Manager:
             if waiting is not None:
                 waiting.cancelled = True  # from now on it does not begin
             if active is None:
-                how = await self._stored(lambda: self._store.cancel(run, by=by))
+                how = await self.stored(lambda: self._store.cancel(run, by=by))
                 self._waiting.pop(run, None)
                 self._go_on(run)
                 self.sessions.close(run, str(how))  # it may have paused in the middle
@@ -276,7 +269,7 @@ class Manager:
         if active is not None:
             active.cancelled = True
             active.stop()
-            await self._stored(lambda: self._store.note_cancelled(run, by=by))
+            await self.stored(lambda: self._store.note_cancelled(run, by=by))
             if active.task is not None:
                 await asyncio.wait({active.task})  # a caller that stops waiting does not stop the run
         journal.note("cancelled", run=run, by=by)
@@ -330,7 +323,7 @@ class Manager:
                 if len(self._active) >= wire.MOST_RUNS:
                     return  # the others wait until one has ended
                 wanted = run.specification.problem.users, run.specification.group
-                if not run.seated and not (self.users.may_be(*wanted) and await self._stored(self.users.are, *wanted)):
+                if not run.seated and not (self.users.may_be(*wanted) and await self.stored(self.users.are, *wanted)):
                     continue
                 if name in self._waiting and not run.cancelled and not self._stopping.is_set():
                     self._active[name] = self._waiting.pop(name)
@@ -377,7 +370,7 @@ class Manager:
             _log.exception("run %s failed", run.name)
             how, error = "failed", f"{type(problem).__name__}: see the coordinator's log"
         try:
-            how = await self._stored(self._store.end, run.name, how, error)
+            how = await self.stored(self._store.end, run.name, how, error)
         except RunStopped:
             return
         except QuoronError as problem:  # the database is no longer ours: nothing may be written, somebody else goes on
@@ -403,7 +396,7 @@ class Manager:
         if (session := self.sessions.runs.get(run.name)) is None:
             consent = None if helping is None else await asyncio.to_thread(helping.open, wanted, run.plan)
             description = json.dumps(specifications.describe(wanted, run.plan))
-            silos = await asyncio.to_thread(self._registry.silos)
+            silos = await asyncio.to_thread(self.registry.silos)
             specifications.require_silos(wanted, run.plan, homes(members, silos))
             told: dict[str, Any] = {} if consent is None else {"spec": run.plan.spec.as_json(), "consent": consent}
             session = self.sessions.open(
@@ -459,15 +452,16 @@ class Manager:
     def _note_agreed(self, run: Running, users: set[int]) -> None:
         p = run.plan.guarantee
         epsilon, delta = wire.replace_one(p.epsilon, p.delta, adjacency=p.adjacency, trust_model=p.trust_model)
-        self._registry.note_agreed(run.name, sorted(users), epsilon=epsilon, delta=delta)
+        self.registry.note_agreed(run.name, sorted(users), epsilon=epsilon, delta=delta)
 
     def _begin(self, run: Running) -> list[dict[str, Any]]:
         members = self._store.begin(run.specification, run.plan)
         if run.specification.participation == "public":
-            run.names = self._registry.called(members.tolist())
+            run.names = self.registry.called(members.tolist())
         return self.records.events(run.name)
 
-    async def _stored(self, function: Callable[..., T], *arguments: Any) -> T:
+    async def stored(self, function: Callable[..., T], *arguments: Any) -> T:
+        """What a method of the store returns, in a thread, however long its database is away; RunStopped in the end."""
         return await self._read(lambda: asyncio.to_thread(function, *arguments))
 
     async def _read(self, attempt: Callable[[], Awaitable[T]]) -> T:

@@ -1,9 +1,9 @@
 """Metrics of a coordinator in Prometheus' text format, and the port that serves them: public values, no others.
 
-    >>> print(text([Family("quoron_runs", "gauge", "Runs by state.", (({"state": "running"}, 2),))]), end="")
+    >>> print(text([family("runs", "Runs by state.", [({"state": "running"}, 2)])]), end="")
     # HELP quoron_runs Runs by state.
     # TYPE quoron_runs gauge
-    quoron_runs{state="running"} 2
+    quoron_runs{state="running"} 2.0
 
 Nothing follows from an answer, from who gave one or when, or from how many there were. The text is the same for any
 answers (docs/operate.md#metrics), except those of a length or type that no data lead to. The progress of a run changes
@@ -14,16 +14,16 @@ import asyncio
 import logging
 import math
 import shutil
-import threading
 import time
 from abc import ABC, abstractmethod
-from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from itertools import accumulate
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, get_args
+
+from prometheus_client import Histogram, Metric, disable_created_metrics, generate_latest
 
 from quoron_privacy.errors import ConfigError, LedgerError, LedgerUnavailable
 from quoron_server.plan import EVERYONE
@@ -58,6 +58,7 @@ _PER_RUN = {
 
 BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)  # seconds
 
+disable_created_metrics()  # type: ignore[no-untyped-call]  # when a histogram began is when the process did
 LOOPBACK = "127.0.0.1"
 MOST = 16  # connections at a time; others are hung up on
 LONGEST = 8 << 10  # bytes of a request
@@ -68,65 +69,23 @@ _KIND = {"/metrics": "text/plain; version=0.0.4; charset=utf-8", "/healthz": "te
 _WORDS = {200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed", 503: "Service Unavailable"}
 
 
-@dataclass(frozen=True, slots=True)
-class Family:
-    """One metric and its samples, each with labels."""
-
-    name: str
-    kind: str  # gauge, counter or histogram
-    help: str
-    samples: tuple[Sample, ...]
+def histogram(name: str, help_: str, *labels: str) -> Histogram:
+    """A histogram of durations in seconds, to be counted from any thread."""
+    return Histogram(f"quoron_{name}", help_, labels, buckets=BOUNDS, registry=None)
 
 
-class Seconds:
-    """A histogram of durations, counted from any thread."""
-
-    def __init__(self) -> None:
-        self._mutex, self._total, self._counts = threading.Lock(), 0.0, [0] * (len(BOUNDS) + 1)
-
-    def add(self, seconds: float) -> None:
-        """Count one more."""
-        with self._mutex:
-            self._total += seconds
-            self._counts[bisect_left(BOUNDS, seconds)] += 1
-
-    def samples(self, **labels: str) -> Iterator[Sample]:
-        """Its samples, whose names end in the label that has no name."""
-        with self._mutex:
-            total, below = self._total, list(accumulate(self._counts))
-        for bound, number in zip((*BOUNDS, math.inf), below, strict=True):
-            yield {"": "_bucket", **labels, "le": _number(bound)}, number
-        yield {"": "_sum", **labels}, total
-        yield {"": "_count", **labels}, below[-1]
+def family(name: str, help_: str, samples: "Iterable[Sample] | float", kind: str = "gauge") -> Metric:
+    """Return one of our own metrics, with one value or one for each set of labels."""
+    made = Metric(f"quoron_{name.removesuffix('_total')}", help_, kind)
+    for labels, value in [({}, samples)] if isinstance(samples, int | float) else samples:
+        made.add_sample(f"quoron_{name}", dict(labels), value)
+    return made
 
 
-def text(families: Iterable[Family]) -> str:
+def text(families: Iterable[Metric]) -> str:
     """Prometheus' text format, version 0.0.4; families without samples are left out."""
-    return "".join(line for family in families if family.samples for line in _lines(family))
-
-
-def _lines(family: Family) -> Iterator[str]:
-    yield f"# HELP {family.name} {family.help}\n"
-    yield f"# TYPE {family.name} {family.kind}\n"
-    for labels, value in family.samples:
-        named = ",".join(f'{name}="{_escaped(said)}"' for name, said in labels.items() if name)
-        yield f"{family.name}{labels.get('', '')}{'{' + named + '}' if named else ''} {_number(value)}\n"
-
-
-def _escaped(words: str) -> str:
-    return words.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
-
-
-def _number(value: float) -> str:
-    if math.isinf(value):
-        return "+Inf" if value > 0 else "-Inf"
-    return str(int(value)) if value == int(value) else repr(float(value))
-
-
-def family(name: str, help_: str, samples: "Iterable[Sample] | float", kind: str = "gauge") -> Family:
-    """Of our own metrics, with one value or one for each set of labels."""
-    given: Iterable[Sample] = [({}, samples)] if isinstance(samples, int | float) else samples
-    return Family(f"quoron_{name}", kind, help_, tuple(given))
+    found: Any = SimpleNamespace(collect=lambda: [each for each in families if each.samples])
+    return generate_latest(found).decode()
 
 
 class ServerMetrics(ABC, Generic[S]):
@@ -179,7 +138,7 @@ class ServerMetrics(ABC, Generic[S]):
         """Bytes left on other disks than the database's, by what is stored there."""
 
     @abstractmethod
-    def _own(self, stored: S | None) -> Iterator[Family]:
+    def _own(self, stored: S | None) -> Iterator[Metric]:
         """The metrics of this kind of server; `stored` is None while the database does not answer."""
 
 
@@ -212,7 +171,7 @@ class Metrics(ServerMetrics[Stored]):
     def _free(self) -> Mapping[str, int]:
         return {"scratch": self._manager.sessions.free_disk}
 
-    def _own(self, stored: Stored | None) -> Iterator[Family]:
+    def _own(self, stored: Stored | None) -> Iterator[Metric]:
         yield family("ledger_intact", "Whether the privacy ledger was intact when it was last verified.", self.whole)
         yield from self._of_store(stored)
         yield from self._of_runs()
@@ -250,7 +209,7 @@ class Metrics(ServerMetrics[Stored]):
         users = {name: asdict(self._registry.standing(name)) for name in sorted({*groups, EVERYONE})}
         return Stored(self._registry.states(), users, groups)
 
-    def _of_store(self, stored: Stored | None) -> Iterator[Family]:
+    def _of_store(self, stored: Stored | None) -> Iterator[Metric]:
         there = self._place is None or (self._file is not None and _inode(self._place) == self._file)
         yield family("database_in_place", "Whether the database's file is the one that was opened.", there)
         if self._place is not None:
@@ -282,22 +241,20 @@ class Metrics(ServerMetrics[Stored]):
         yield family("epsilon_left", "The largest ε of a run that still fits, with δ = 0 and no μ.", epsilon)
         yield family("mu_left", "The largest μ of a Gaussian run that still fits.", mu)
 
-    def _of_runs(self) -> Iterator[Family]:
+    def _of_runs(self) -> Iterator[Metric]:
         runs = self._manager.standing()
         for name, words in _PER_RUN.items():
             found = [({"run": run.run}, run.figures.get(name)) for run in runs]
             yield family(name, words, [(labels, number) for labels, number in found if number is not None])
 
-    def _of_time(self) -> Iterator[Family]:
+    def _of_time(self) -> Iterator[Metric]:
         """How long things take, where nothing follows from an answer: a round's own work alone may depend on them."""
-        waits = [each for name, queue in self._manager.records.waits.items() for each in queue.samples(queue=name)]
-        commits, late = self._manager.counts.commits.samples(), self._manager.sessions.late
-        yield family("queue_seconds", "What plans and reads wait for a thread.", waits, "histogram")
-        yield family("round_commit_seconds", "Durable commits of published rounds.", commits, "histogram")
+        yield from self._manager.records.waits.collect()
+        yield from self._manager.counts.commits.collect()
         told = "Rounds that opened late, as the work of the one before took longer than its pause."
-        yield family("rounds_late_total", told, late, "counter")
+        yield family("rounds_late_total", told, self._manager.sessions.late, "counter")
 
-    def _of_doors(self) -> Iterator[Family]:
+    def _of_doors(self) -> Iterator[Metric]:
         yield family("clients_connected", "Clients in conversation.", self._manager.sessions.connected)
         calls = [({"why": why}, number) for why, number in self._manager.counts.calls.items()]
         yield family("calls_refused_total", "Calls that were refused, since the start.", calls, "counter")

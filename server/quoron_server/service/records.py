@@ -27,7 +27,7 @@ from quoron_server.plan import RunPlan
 from quoron_server.service import journal
 from quoron_server.service.certificates import Revocations
 from quoron_server.service.journal import Feed, missing_words, named, public
-from quoron_server.service.metrics import Seconds
+from quoron_server.service.metrics import histogram
 from quoron_server.service.sessions import Sessions
 from quoron_server.specification import RunSpecification, make_plan
 from quoron_server.storage.database import Database
@@ -65,7 +65,9 @@ class Records:
         self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="read")
         self._planner = ThreadPoolExecutor(1, thread_name_prefix="plan")
         self._registry, self._population = Registry(database), PopulationLedger(database)
-        self.waits = {"plan": Seconds(), "read": Seconds()}  # for a thread, by what is done in it
+        self.waits = histogram("queue_seconds", "What plans and reads wait for a thread.", "queue")
+        for queue in ("plan", "read"):
+            self.waits.labels(queue)  # it is there from the start
         self._closed = False
         self.paused: dict[str, str] = {}  # by run: why this coordinator leaves it as it is, though it has not ended
 
@@ -182,7 +184,7 @@ class Records:
         asked = time.perf_counter()
 
         def call() -> T:
-            self.waits[queue].add(time.perf_counter() - asked)
+            self.waits.labels(queue).observe(time.perf_counter() - asked)
             return function()
 
         return call
@@ -303,15 +305,13 @@ class Users:
         told = {"run": run, "specification": row.specification} | found.as_json()
         return told | {"users": found.active.tolist(), "drawn": found.members.tolist()}
 
-    async def change(self, action: str, word: str, by: str = "") -> dict[str, Any]:
+    async def change(self, action: str, word: str) -> dict[str, Any]:
         """What an operator says of a user, and what came of it in words. ConfigError for what cannot be."""
-        if action not in (actions := ("retire", "away", "back", "replace")):
+        if action not in (actions := ("retire", "away", "back")):
             raise ConfigError(f"Expected {', '.join(actions)}, got {action!r}.")
 
         def work() -> str:
             user = self._registry.find(word)
-            if action == "replace":
-                return self._replace(user, by)
             if action == "retire":
                 self._registry.retire([user.user])
                 return f"{_name(user)} is retired: a member of no run that begins from now on."
@@ -350,24 +350,6 @@ class Users:
             "the same lifetime budget. The old key is refused from now on."
         )
         return {"said": said}
-
-    def _replace(self, old: User, word: str) -> str:
-        new = self._registry.find(word)
-        if new.fingerprint in self._now_revoked():
-            raise ConfigError(f"Expected a user whose certificate is good, got {_name(new)}: it is revoked.")
-        self._store.replace_user(old.user, new.user)
-        both = self._registry.shared(old.user, new.user)
-        said = (
-            f"{_name(new)} has the seat of {_name(old)} in runs that begin from now on, as another user: with a "
-            f"lifetime budget of its own, in which nothing counts that was guaranteed to user {old.user}. If both are "
-            "one person, that person is two users, and each guarantee is made to one: "
-        )
-        said += (
-            f"{both} run{'s' if both > 1 else ''} had both, and guaranteed that person twice the ε. "
-            if both
-            else f"no run has both, so what the account of group {old.group!r} counts holds for that person too. "
-        )
-        return said + "Only a new key that the old one has signed stays the same user: quoron admin users rotation."
 
     def _now_revoked(self) -> frozenset[str]:
         return frozenset() if self._revoked is None else self._revoked.now()

@@ -16,6 +16,7 @@ from operator import add
 from typing import Any
 
 import numpy as np
+from prometheus_client import Histogram
 
 from quoron_client.protocol.questions import FAR, Answers, Question, Status
 from quoron_privacy.errors import BelowMinCohort, RunError
@@ -25,7 +26,6 @@ from quoron_server.plan import RunPlan
 from quoron_server.problem import Problem
 from quoron_server.rounds import PAUSE, Observer, RoundEvent, opening
 from quoron_server.service.journal import MOST_SHOWN, Feed, named, public
-from quoron_server.service.metrics import Seconds
 from quoron_server.service.sessions import RunSession, Sessions, look
 from quoron_server.specification import RunSpecification, willing_needed
 from quoron_server.storage.database import Database
@@ -209,7 +209,7 @@ class Running:
 
     specification: RunSpecification
     plan: RunPlan
-    commits: Seconds = field(default_factory=Seconds)  # of published rounds, of all runs of a coordinator
+    commits: Histogram  # of published rounds, of all runs of a coordinator
     feed: Feed = field(default_factory=Feed)
     engine: GrpcEngine | None = None
     task: "asyncio.Task[None] | None" = None
@@ -229,7 +229,7 @@ class Running:
         while self.untold:
             event, committed = self.untold.pop(0)
             self.feed.add(named(event, self.names))
-            self.commits.add(committed)
+            self.commits.observe(committed)
 
     def stop(self) -> None:
         """Give up whatever it waits for."""

@@ -153,7 +153,7 @@ class PopulationLedger:
 
     @contextmanager
     def seat(self, what: dict[str, Any]) -> Iterator[None]:
-        """Note that a user has another key, or another user its seat, in one transaction with what the block does."""
+        """Note that a user has another key, or is forgotten, in one transaction with what the block does."""
         with self._lock:  # before the database's, as everywhere
             try:
                 with self._database.writing():

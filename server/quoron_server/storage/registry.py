@@ -120,7 +120,7 @@ T = TypeVar("T")
 STATES: tuple[UserState, ...] = ("active", "away", "retired")
 DAY = 86400.0
 AWAY_AFTER = 7 * DAY
-REVOKED, REPLACED, ROTATED = "revoked", "replaced", "its key is another user's now"
+REVOKED, ROTATED = "revoked", "its key is another user's now"
 FORGOTTEN = "forgotten"
 _SAID = "by its operator"
 _STEPS = 24  # of `away_after`, in which it is kept when somebody was seen
@@ -161,7 +161,7 @@ def require_unused(connection: sa.Connection, other: int, user: int) -> None:
         if connection.execute(sa.select(table.c.user).where(any_of).limit(1)).first() is not None:
             raise ConfigError(
                 f"Expected a new key that was in no run, got that of user {other}. It is another user than user {user} "
-                "for ever: replace the one by the other without a rotation, or rotate to a key that is new."
+                "for ever: retire one of them, or rotate to a key that is new."
             )
 
 
@@ -229,11 +229,11 @@ class RunRow:
 class Registry:
     """Users, runs and memberships in one database. Every method is one transaction and may be repeated.
 
-    A user is *retired* when its operator says so, when its key was revoked and when another has its seat; *away* when
-    its operator says so, or when it was not seen for `away_after` seconds; otherwise *active*. To be seen is to be
-    connected: nothing that a client computes, answers or declines moves any of it, so who is drawn is no function of
-    anybody's data (docs/privacy/silos.md#ro1). When somebody was seen is kept as a time on a grid of `away_after` / 24:
-    who had to come back in the middle of a round does not show.
+    A user is *retired* when its operator says so or its key was revoked; *away* when its operator says so, or when it
+    was not seen for `away_after` seconds; otherwise *active*. To be seen is to be connected: nothing that a client
+    computes, answers or declines moves any of it, so who is drawn is no function of anybody's data
+    (docs/privacy/silos.md#ro1). When somebody was seen is kept as a time on a grid of `away_after` / 24: who had to
+    come back in the middle of a round does not show.
     """
 
     def __init__(
@@ -379,34 +379,17 @@ class Registry:
 
     def away(self, user: int) -> None:
         """It is no member of runs that begin, until it is said to be back. ConfigError for one that is retired."""
-        self._require(user, "active or away", {"active", "away"})
+        found = self._by_number(user)
+        if found.state == "retired":
+            raise ConfigError(f"Expected a user who is active or away, got user {user}, retired: {found.why}.")
         self._say([user], "away", _SAID)
 
     def back(self, user: int) -> None:
-        """It is active from now on, though it may have to be seen first. ConfigError where another has its seat."""
-        found = self._require(user, "whose seat is its own", set(STATES))
-        if found.why.startswith((REPLACED, ROTATED, FORGOTTEN)):
-            raise ConfigError(f"Expected a user whose seat is its own, got user {user}: {found.why}.")
+        """It is active from now on, though it may have to be seen first. ConfigError for one without a key."""
+        found = self._by_number(user)
+        if found.why in (ROTATED, FORGOTTEN):
+            raise ConfigError(f"Expected a user who has a key, got user {user}: {found.why}.")
         self._say([user], "active", "")
-
-    def replace(self, old: int, new: int) -> None:
-        """`new` has the seat of `old` in runs that begin from now on, as another user. ConfigError for one user, for
-        two groups, and for a `new` that is retired."""
-        before, after = self._by_number(old), self._by_number(new)
-        if old == new:
-            raise ConfigError(f"Expected two users, got user {old} twice.")
-        if before.group != after.group:
-            raise ConfigError(
-                f"Expected two users of one group, got {before.group!r} and {after.group!r}: what was guaranteed to "
-                f"user {old} is added up in its group, and a seat never leaves it."
-            )
-        if after.state == "retired":
-            raise ConfigError(f"Expected a user who is not retired in the seat, got user {new}: {after.why}.")
-        with self._database.writing() as connection:
-            gone = USERS.update().where(USERS.c.user == old)
-            connection.execute(gone.values(state="retired", why=f"{REPLACED} by user {new}"))
-            here = USERS.update().where(USERS.c.user == new, USERS.c.state == "away")
-            connection.execute(here.values(state="active", why=""))
 
     def rotate(self, old: str, new: str, statement: str) -> tuple[int, int | None]:
         """The user with the key `old` has the key `new` from now on, and the same number, memberships and budget.
@@ -427,7 +410,7 @@ class Registry:
             if user.why == REVOKED:
                 raise ConfigError(
                     f"Expected a key that was never revoked, got that of user {user.user}: anyone who has it could "
-                    "sign for any other. Replace the user without a rotation; then it is another user."
+                    "sign for any other. Retire the user and enrol another."
                 )
             require_current(connection, new)
             if holder is not None:
@@ -463,10 +446,6 @@ class Registry:
             done = {"user": user, "time": now(), "keys": len(keys), "agreements": agreements}
             connection.execute(GONE.insert(), done)
             return done
-
-    def fold(self) -> None:
-        """Leave no copy of what was erased in SQLite's journal."""
-        self._database.checkpoint()
 
     def rotations(self) -> list[dict[str, Any]]:
         """Every key that was somebody's, with the statement that put another in its place."""
@@ -550,13 +529,6 @@ class Registry:
         rows = self._database.all(sa.select(DRAWS).where(DRAWS.c.run == run))
         return Draw(str(rows[0].seed), unpacked(rows[0].active), self.members(run)) if rows else None
 
-    def shared(self, one: int, other: int) -> int:
-        """How many runs have both users, or people of both silos, as members."""
-        both = _slots.alias()
-        runs = sa.func.count(sa.distinct(_slots.c.run))
-        query = sa.select(runs).select_from(_slots.join(both, both.c.run == _slots.c.run))
-        return int(self._database.all(query.where(self._of(_slots, one), self._of(both, other)))[0][0])
-
     def members(self, run: str) -> NDArray[np.int64]:
         """User by slot, as fixed; shape (0,) before."""
         query = sa.select(_slots.c.user).where(_slots.c.run == run).order_by(_slots.c.slot)
@@ -609,12 +581,6 @@ class Registry:
             for some in _batched(users, _AT_ONCE):
                 which = USERS.c.user.in_(some), *([USERS.c.state != "retired"] if state == "retired" else [])
                 connection.execute(USERS.update().where(*which).values(state=state, why=why))
-
-    def _require(self, user: int, what: str, states: set[str]) -> User:
-        found = self._by_number(user)
-        if found.state not in states:
-            raise ConfigError(f"Expected a user who is {what}, got user {user}, {found.state}: {found.why}.")
-        return found
 
     def _by_number(self, user: int) -> User:
         rows = self._database.all(sa.select(USERS).where(USERS.c.user == user))

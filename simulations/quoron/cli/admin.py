@@ -228,7 +228,7 @@ def forget_person(
             print("--yes has this user leave, irrevocably: no answer has its rows any more.")
             return
         done = accounts.depart(kept, record, person)
-    give_receipt(done.as_json(), done.words(), receipt)
+    give_receipt(asdict(done) | {"stays": accounts.DEPARTED}, accounts.departure_words(done), receipt)
 
 
 def _opened(record: Path) -> "records.Record":
@@ -249,7 +249,7 @@ def _names(given: list[str] | None, data: Path | None, user: str | None, csv: li
     return own_people.names_in(data, user, dialect(csv))
 
 
-users = typer.Typer(help="The users of a federation: list, set, replace, forget.", no_args_is_help=True)
+users = typer.Typer(help="The users of a federation: list, set, rotate, forget.", no_args_is_help=True)
 
 _ACTIONS = {"retired": "retire", "away": "away", "active": "back"}
 
@@ -291,25 +291,21 @@ def set_users(
 
 @users.command()
 @connects
-def replace(
-    old: Annotated[str, typer.Argument(metavar="OLD", help="Number, name or fingerprint.")],
-    new: Annotated[str | None, typer.Argument(metavar="[NEW]", help="Who has the seat: a user, enrolled.")] = None,
-    rotation: Annotated[Path | None, typer.Option(metavar="FILE", help="A new key of OLD, signed by the old.")] = None,
+def rotate(
+    user: Annotated[str, typer.Argument(metavar="USER", help="Number, name or fingerprint.")],
+    statement: Annotated[Path, typer.Argument(metavar="FILE", help="From `quoron admin users sign-new-key`.")],
 ) -> None:
-    """Give a user's seat to another, from the next run on; or, by its old key's signature, to its own new key."""
-    if (new is None) == (rotation is None):
-        raise ConfigError(f"Expected NEW or --rotation, got {'neither' if new is None else 'both'}.")
+    """Give a user the new key that its old one has signed: the same user, with the same lifetime budget."""
     try:
-        statement = "" if rotation is None else rotation.read_text(encoding="utf-8")
+        signed = statement.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
-        raise ConfigError(f"Expected a rotation in {rotation}, cannot read it: {error}.") from None
+        raise ConfigError(f"Expected a rotation in {statement}, cannot read it: {error}.") from None
     with reached().control() as control:
-        how = {"action": "replace", "successor": new or "", "rotation": statement}
-        print(printable(control.call("change_user", user=old, **how)["said"]))
+        print(printable(control.call("change_user", action="rotate", user=user, rotation=signed)["said"]))
 
 
 @users.command()
-def rotation(
+def sign_new_key(
     key: Annotated[Path, typer.Option(help="The old key, PEM: it says that the new one follows it.")],
     new_key: Annotated[Path, typer.Option(help="The new key, PEM.")],
     out: Annotated[Path, typer.Option(help="Where to write what both have signed, for the operator.")],

@@ -250,7 +250,7 @@ app.command()(stats)
 app.command()(show)
 
 
-EXTRAS = {"flwr": "flower"} | dict.fromkeys(("grpc", "grpc_health", "sqlalchemy"), "federation")
+EXTRAS = {"flwr": "flower"} | dict.fromkeys(("grpc", "grpc_health", "prometheus_client", "sqlalchemy"), "federation")
 
 
 def invoke(arguments: Sequence[str]) -> int:

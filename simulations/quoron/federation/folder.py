@@ -29,6 +29,7 @@ from typing import Any, Self
 
 from quoron.engine.processors import free_memory
 from quoron_client.durable import OWN, PRIVATE, make_folder, replace_whole
+from quoron_client.protocol import identity
 from quoron_privacy.errors import ConfigError
 from quoron_server.service import certificates, tokens
 from quoron_server.storage.database import Database
@@ -221,7 +222,7 @@ class Folder:
         with Database(self.database_url) as database, database.writing():
             registry = Registry(database)
             for number in range(1, clients + 1):
-                certificate = certificates.load_certificate(authority / f"client-{number}" / certificates.CERTIFICATE)
+                certificate = identity.load(authority / f"client-{number}" / certificates.CERTIFICATE)
                 registry.enrol(certificates.fingerprint(certificate))
 
     def write(self, name: str, value: Any) -> None:

@@ -125,7 +125,6 @@ def problem(config: Config, population: Known) -> Problem:
         domain=population.domain,
         lipschitz=loss.lipschitz(population.domain, population.dimension),
         smoothness=loss.smoothness,
-        convex=loss.convex,
         user_smoothness=_user_smoothness(config, population),
         start_gradient=loss.start_gradient,
         feature_norm=loss.feature_norm,
@@ -135,7 +134,6 @@ def problem(config: Config, population: Known) -> Problem:
         coordinate_smoothness=loss.coordinate_smoothness(population.dimension),
         wide=wide,
         outputs=loss.outputs,
-        unproved_constants=loss.unproved_constants,
         beliefs=Beliefs(
             distance=None if wide is None else population.domain.norm_bound(population.dimension),
             gradient_deviation=section.gradient_deviation or known.gradient_deviation,
@@ -183,10 +181,7 @@ def _free(config: Config, population: Known) -> Wide | None:
     ):
         return None
     domain = free_ball(loss.feature_norm)
-    try:
-        wide = Wide(domain, loss.lipschitz(domain, population.dimension))
-    except ConfigError:  # of a loss of somebody's own, whose constants cannot be tried there
-        return None
+    wide = Wide(domain, loss.lipschitz(domain, population.dimension))
     # Of a loss that is not smooth, predictions and steps rest on the bound itself.
     steady = wide.lipschitz == loss.lipschitz(population.domain, population.dimension)
     return wide if steady or loss.smoothness is not None else None
