@@ -21,10 +21,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 import quoron
-from quoron.reports.pictures import ALONE, HUES, WIDTH, Axis, Line, chart
+from quoron.reports.pictures import HUES, WIDTH, Axis, Line, chart
 from quoron_privacy.errors import QuoronError
 from quoron_server.rounds import Observer, RoundEvent
 
+ALONE = """<style>svg{font-family:sans-serif;background:#fff}text{font-size:12px;fill:#4a5662}.end{text-anchor:end}
+.mid{text-anchor:middle}.grid{stroke:#dde2e7}[class^=c]{fill:none;stroke-width:1.8;stroke:hsl(var(--hue) 62% 38%)}
+.dot{fill:hsl(var(--hue) 62% 38%)}{hues}</style>"""
 Measure = Literal["excess", "rounds", "gradients", "removed"]
 Record = Mapping[str, Any]
 Settings = tuple[str, ...]

@@ -27,7 +27,7 @@ from few_users_tasks import _CHEM97, _INSTEVAL, _STAR, FAR
 
 from quoron.data import TablePopulation, from_table
 from quoron.data import table as tables
-from quoron_client.data.encoding import read_label
+from quoron_client.data.encoding import Encoding, read_label
 from quoron_client.data.features import Categorical, Feature, Numeric
 from quoron_client.losses import Logistic, Softmax
 from quoron_privacy.accounts import gdp
@@ -52,15 +52,10 @@ class Task:
         frame = frame[frame[self.label].isin(self.classes)].copy()
         if binary is not None:
             frame["own"] = (frame[self.label] == binary).astype(int)
-        return from_table(
-            frame,
-            user=self.user,
-            label=read_label(self.label, classes=self.classes) if binary is None else read_label("own == 1"),
-            features=self.features,
-            loss=Softmax(classes=len(self.classes)) if binary is None else Logistic(),
-            domain=FAR,
-            items_per_user=self.items,
-        )
+        label = read_label(self.label, classes=self.classes) if binary is None else read_label("own == 1")
+        loss = Softmax(classes=len(self.classes)) if binary is None else Logistic()
+        rules = Encoding(self.features, label=label)
+        return from_table(frame, rules, user=self.user, loss=loss, domain=FAR, items_per_user=self.items)
 
 
 def _shipped(name: str) -> Any:

@@ -21,7 +21,7 @@ import grpc
 import numpy as np
 
 from federation import answering, peak, spawn, specification, vector
-from quoron.federation.control import Address, Control
+from quoron.federation.control import Control
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_protos.v1 import federation_pb2_grpc
 from quoron_server.service import tokens
@@ -105,7 +105,7 @@ def measured(options: argparse.Namespace, folder: Path) -> dict[str, float]:
         crowd = spawn(__file__, "--as-clients", where, "--connected", options.connected)
         assert crowd.stdout.readline() == "connected\n"
         figures["full_mebibytes"] = peak(coordinator.pid)
-        with Control(Address(control, token, None, True)) as operator:
+        with Control(control, token, None, True) as operator:
             began = time.perf_counter()
             operator.submit(wanted(options.users, options.rounds).as_text())
             events = operator.watch("load")

@@ -28,10 +28,11 @@ from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostin
 from sklearn.metrics import roc_auc_score
 
 from quoron.config import from_tree
-from quoron.data import Categorical, Numeric, TablePopulation
-from quoron.data.table import encoded_table
+from quoron.data import TablePopulation
+from quoron.data.table import from_table
 from quoron.simulation.problem import bent
 from quoron_client.data.encoding import Encoding, read_label
+from quoron_client.data.features import Categorical, Numeric
 from quoron_client.losses import LeastSquares, Logistic
 from quoron_privacy.errors import QuoronError
 
@@ -104,7 +105,7 @@ def people_of(task: Task, frame: pd.DataFrame, split: int, curves: int, pairs: i
         "items_per_user": task.items,
         "seed": split,
     }
-    return encoded_table(frame[[*encoding.columns, task.user]], encoding, **given)
+    return from_table(frame[[*encoding.columns, task.user]], encoding, **given)
 
 
 def degrees(asked: str, task: Task, users: int, epsilon: float, rate: float | None) -> tuple[int, int]:

@@ -22,7 +22,7 @@ from few_users import population_of
 from few_users_tasks import FIXED, OTHERS
 from numpy.typing import NDArray
 
-from quoron.evaluation import figures, measuring
+from quoron.evaluation import figures
 from quoron.evaluation.scores import Scorer, usable
 from quoron_client.data.encoding import Range
 from quoron_client.data.items import ItemBatch
@@ -74,9 +74,9 @@ def measured(task: str, epsilon: float, users: int, repetitions: int, seed: int)
     for repetition in range(repetitions):
         items = everybody.of(draw.integers(0, everybody.users, users))
         noise = SeededNoise(10_000 * (seed - 1) + repetition)
-        released = measuring.release(held, scorer, lambda items=items: [items], noise)
+        released = figures.release(held, scorer, lambda items=items: [items], noise)
         said = figures.read(held, scorer, released, ReleaseGuarantee(epsilon, 1e-6, ""))
-        bound = measuring.where(held, scorer, np.array(released["places"])).bound
+        bound = figures.where(held, scorer, np.array(released["places"])).bound
         if bound not in truths:
             truths[bound] = own_figures(scorer, everybody, bound)
         found.append((said, own_figures(scorer, items, bound), truths[bound]))

@@ -30,7 +30,7 @@ from typing import Any
 import grpc
 import numpy as np
 
-from quoron.federation.control import Address, Control
+from quoron.federation.control import Control
 from quoron_client.data.encoding import Encoding, Signs
 from quoron_client.data.features import Numeric
 from quoron_client.protocol import wire
@@ -170,8 +170,8 @@ def measured(options: argparse.Namespace, dimension: int, folder: Path) -> dict[
         crowd = spawn(__file__, "--as-clients", where, "--folder", folder, *sizes(options, dimension))
         assert crowd.stdout.readline() == "enrolled\n"
         enrolled = time.perf_counter() - began
-        address = Address(control, token, None if options.insecure else folder / "authority.pem", options.insecure)
-        with Control(address) as operator:
+        authority = None if options.insecure else folder / "authority.pem"
+        with Control(control, token, authority, options.insecure) as operator:
             operator.submit(wanted.as_text())
             rounds = [(time.perf_counter(), event) for event in operator.watch("load")]
             model = operator.model("load")

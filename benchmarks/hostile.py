@@ -39,7 +39,7 @@ import grpc
 from hostile_attacks import ATTACKS, DECLARED, MEMBERS, Target
 
 from federation import specification, vector
-from quoron.federation.control import Address, Control
+from quoron.federation.control import Control
 from quoron_client.protocol import wire
 from quoron_client.protocol.questions import Status
 from quoron_protos.v1 import federation_pb2 as pb
@@ -209,8 +209,7 @@ def measured(name: str, folder: Path, turns: int, seconds: float) -> dict[str, P
         crowd = stack.enter_context(process(__file__, "--as", "honest", "--at", where["clients"], "--folder", folder))
         assert crowd.stdout is not None
         assert crowd.stdout.readline() == "ready\n"
-        address = Address(where["control"], (folder / "token").read_text(), folder / "authority.pem")
-        with Control(address) as operator:
+        with Control(where["control"], (folder / "token").read_text(), folder / "authority.pem") as operator:
             operator.submit(specification(USERS, ROUNDS, DIMENSION).as_text())
         reader = threading.Thread(target=lambda: said.extend(map(json.loads, crowd.stdout)), daemon=True)
         reader.start()

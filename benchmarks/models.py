@@ -27,7 +27,7 @@ from models_pfl import network, shape_of
 from torch import nn
 
 import quoron.torch
-from quoron.torch.computing import ModuleRows, TorchModule
+from quoron.torch.training import ModuleRows, TorchModule
 from quoron.training.rows import Items, LocalSGD
 from quoron_privacy.accounts.gdp import mu_for
 from quoron_privacy.gaussian import GaussianNoise

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from quoron.torch.computing import ModuleRows, TorchModule
+from quoron.torch.training import ModuleRows, TorchModule
 from quoron.training.rows import BlackBox, Items, LocalSGD, RowsEngine, Setting, problem_of
 from quoron_privacy.noise.streams import SeededNoise
 from quoron_server.algorithms import ALGORITHMS

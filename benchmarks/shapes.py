@@ -33,9 +33,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from quoron.data import Categorical, Feature, Numeric, Synthetic, TablePopulation, from_table
+from quoron.data import Synthetic, TablePopulation, from_table
 from quoron.data.population import from_dataset
 from quoron_client.data.encoding import Encoding, read_label
+from quoron_client.data.features import Categorical, Feature, Numeric
 from quoron_client.losses import LeastSquares, Logistic
 from quoron_client.protocol.domains import L2Ball
 
@@ -60,21 +61,20 @@ def table(shape: str, users: int, columns: int, draw: int = 0) -> TablePopulatio
 def _drawn(shape: str, users: int, columns: int, draw: int) -> TablePopulation:
     if shape == "family":
         return _family(users, columns, draw)
-    frame, rules = _rows(shape, users, columns, draw)
-    return from_table(frame, **rules)
+    frame, encoding, rules = _rows(shape, users, columns, draw)
+    return from_table(frame, encoding, **rules)
 
 
 def on_disk(shape: str, users: int, columns: int, draw: int, folder: Path) -> Any:
     """The same with rows in Parquet in that folder, and items in files beside it."""
-    frame, rules = _rows(shape, users, columns, draw)
+    frame, encoding, rules = _rows(shape, users, columns, draw)
     frame.to_parquet(folder / "rows.parquet", row_group_size=1 << 16)
-    encoding = Encoding(rules.pop("features"), rules.pop("label"), intercept=rules.pop("intercept"))
     crowd = from_dataset(folder, encoding, **rules)
     return crowd.read_in(np.arange(crowd.users))
 
 
-def _rows(shape: str, users: int, columns: int, draw: int) -> tuple[pd.DataFrame, dict[str, Any]]:
-    """A table, and how it is read."""
+def _rows(shape: str, users: int, columns: int, draw: int) -> tuple[pd.DataFrame, Encoding, dict[str, Any]]:
+    """A table, how its rows become items, and how it is read."""
     random = np.random.Generator(np.random.Philox([draw, columns, SHAPES.index(shape)]))
     everybody, many = users + HELD_OUT, columns - (shape != "bare")
     counts = _counts(shape, everybody, random)
@@ -86,16 +86,19 @@ def _rows(shape: str, users: int, columns: int, draw: int) -> tuple[pd.DataFrame
         scores += random.normal(size=everybody)[owners]
     labels: Mapping[str, Any] = {"y": _labels(shape, scores, random)}
     amounts = shape in ("amounts", "wages")
-    return pd.DataFrame(values | labels | {"who": owners}), {
-        "user": "who",
-        "label": read_label("y", range=(-AWAY - 8, AWAY + 8) if shape == "wages" else (-8, 8) if amounts else None),
-        "features": _features(shape, values),
-        "loss": LeastSquares() if amounts else Logistic(),
-        "domain": FAR,
-        "intercept": shape != "bare",
-        "items_per_user": 1 if shape == "single" else 3,
-        "test_fraction": HELD_OUT / everybody,
-    }
+    label = read_label("y", range=(-AWAY - 8, AWAY + 8) if shape == "wages" else (-8, 8) if amounts else None)
+    encoding = Encoding(_features(shape, values), label, intercept=shape != "bare")
+    return (
+        pd.DataFrame(values | labels | {"who": owners}),
+        encoding,
+        {
+            "user": "who",
+            "loss": LeastSquares() if amounts else Logistic(),
+            "domain": FAR,
+            "items_per_user": 1 if shape == "single" else 3,
+            "test_fraction": HELD_OUT / everybody,
+        },
+    )
 
 
 def _family(users: int, columns: int, draw: int) -> TablePopulation:

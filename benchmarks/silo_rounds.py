@@ -26,7 +26,9 @@ import pyarrow.parquet as pq
 import federation
 from quoron.data import from_table
 from quoron.engine.inline import InlineEngine
+from quoron_client.data.encoding import Encoding, Signs
 from quoron_client.federation import ClientConfig, run_client
+from quoron_client.losses import Logistic
 from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.questions import Answers, Question
 from quoron_privacy.noise.streams import SeededNoise
@@ -72,16 +74,9 @@ class Timed:
 
 
 def in_process(wanted: RunSpecification, people: pa.Table, folder: Path) -> tuple[np.ndarray, float]:
-    population = from_table(
-        people,
-        user="who",
-        label="y",
-        features=wanted.columns.features,
-        domain=L2Ball(2.0),
-        intercept=False,
-        test_fraction=0.0,
-        items_per_user=wanted.problem.items_per_user,
-    )
+    rules = Encoding(wanted.columns.features, label=Signs("y"), intercept=False)
+    sizes = {"test_fraction": 0.0, "items_per_user": wanted.problem.items_per_user}
+    population = from_table(people, rules, user="who", loss=Logistic(), domain=L2Ball(2.0), **sizes)
     plan, noise = make_plan(wanted), SeededNoise(0)
     timed = Timed(InlineEngine(population, seed=0))
     with Ledger.create(folder / "inline.sqlite", plan="{}", config_digest="", noise_key=noise.export_key()) as ledger:

@@ -27,11 +27,10 @@ import pandas as pd
 from quoron.data.table import auc
 from quoron.model import Model
 from quoron.simulation.sources import described
+from quoron.training import tuning as tables
 from quoron.training.examples import write_example
 from quoron.training.start import Identity
-from quoron.tuning import tables
-from quoron.tuning.searching import Effort, TrialNoise, search
-from quoron.tuning.tables import Candidate, TableSearch, prepare
+from quoron.training.tuning import Candidate, Effort, TableSearch, TrialNoise, best_trial, prepare
 from quoron_privacy.noise.streams import NoiseSource, SeededNoise, StartedNoise
 
 METHODS = ("auto", "whitened-tracking", "tracking-srgd", "one-pass-dp-sgd")
@@ -145,7 +144,7 @@ def cell(
         chosen, names, tried = [], [], []
         for repeat in range(repeats):
             source = SeededNoise(1000 + repeat)
-            best = search(found.price, source, table.perform)
+            best = best_trial(found.price, source, table.perform)
             names.append(found.candidates[best.candidate].name)
             chosen.append(figure(found, found.candidates[best.candidate], best.weights, test))
             tried.append(found.price.trials.draw(source))

@@ -17,7 +17,7 @@ import tempfile
 from pathlib import Path
 
 from federation import connected, cpu, spawn, specification, vector
-from quoron.federation.control import Address, Control
+from quoron.federation.control import Control
 from quoron_client.federation.terms import read_terms
 from quoron_client.protocol import wire
 from quoron_client.protocol.identity import fingerprint, load
@@ -104,7 +104,7 @@ def measured(options, trust_model, folder):
         programs["clients"] = spawn(__file__, "--as-clients", where, "--folder", folder, *sys.argv[1:])
         assert programs["clients"].stdout.readline() == "enrolled\n"
         spent = []
-        with Control(Address(control, token, folder / "authority.pem", False)) as operator:
+        with Control(control, token, folder / "authority.pem", False) as operator:
             operator.submit(wanted.as_text())
             for event in operator.watch("load"):
                 if event.get("kind") == "round":

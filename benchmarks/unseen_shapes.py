@@ -16,8 +16,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from quoron.data import Numeric, TablePopulation, from_table
-from quoron_client.data.encoding import read_label
+from quoron.data import TablePopulation, from_table
+from quoron_client.data.encoding import Encoding, read_label
+from quoron_client.data.features import Numeric
 from quoron_client.losses import LeastSquares, Logistic
 from quoron_client.protocol.domains import L2Ball
 
@@ -272,11 +273,11 @@ def table(pool: str, name: str, users: int, columns: int, draw: int = 0) -> Tabl
     numbers = np.clip(numbers, lows, highs)
     labels, ends = _labels(shape, numbers, owners, random)
     names = [f"x{k}" for k in range(d)]
+    features = tuple(Numeric(*each) for each in zip(names, lows, highs, strict=True))
     return from_table(
         pd.DataFrame(numbers, columns=names).assign(who=owners, y=labels),
+        Encoding(features, label=read_label("y", range=ends)),
         user="who",
-        label=read_label("y", range=ends),
-        features=tuple(Numeric(*each) for each in zip(names, lows, highs, strict=True)),
         loss=LeastSquares() if shape.squares else Logistic(),
         domain=FAR,
         items_per_user=max(1, round(math.exp(np.mean(np.log(rows))))),

@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from alone import alone
 
 import quoron
-from quoron.reports.pictures import Axis, Line, alone, chart
+from quoron.reports.pictures import Axis, Line, chart
 from quoron.run_folder import RunFolder
 from quoron.simulation.problem import setup
 from quoron.simulation.run import SimulatedRun

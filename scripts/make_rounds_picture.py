@@ -3,8 +3,10 @@
 import sys
 from pathlib import Path
 
+from alone import alone
+
 import quoron
-from quoron.reports.pictures import Axis, Line, alone, chart
+from quoron.reports.pictures import Axis, Line, chart
 
 AT_MOST = "predicted excess risk, at most"
 PICTURE = Path(__file__).parent.parent / "docs" / "images" / "rounds.svg"

@@ -46,7 +46,7 @@ PLACES = {
     "keep": "quoron_client.federation.record:Record.keep",
     "encode": "quoron_client.data.fused:_Shape.encode",
     "write_json": "quoron.run_folder:RunFolder.write_json",
-    "search": "quoron.tuning.tables:TableSearch.perform",
+    "search": "quoron.training.tuning:TableSearch.perform",
     "replace": "os:replace",
     "leave": "quoron_client.federation.record:Record.leave",
     "farewell": "quoron_client.federation.record:Farewell.write",

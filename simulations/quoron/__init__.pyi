@@ -14,7 +14,7 @@ from .api.comparing import compare as compare
 from .api.simulating import plan as plan
 from .api.resuming import resume as resume
 from .api.listing import algorithms as algorithms
-from .data.reading import read_table as read_table
+from .paths import read_table as read_table
 from .data.columns import Columns as Columns
 from .config import Config as Config
 from .results import Run as Run

@@ -29,7 +29,6 @@ import quoron
 import quoron_client
 import quoron_privacy
 import quoron_server
-from quoron.data.columns import DescribedTable
 from quoron.engine.processors import processors
 from quoron.training.examples import write_example
 from quoron_client.compute.user_loops import UserLoop
@@ -54,7 +53,7 @@ VARIANTS = (  # what reaches loops that the default options do not
     ("outlier-iterates", ("algorithm.options.test='laplace'",)),
     ("one-pass-dp-sgd", ("population.outliers.share=0.05",)),
 )
-TRAINED: tuple[tuple[str | None, str, DescribedTable], ...] = (  # a preset, or the shipped table as a person has it
+TRAINED: tuple[tuple[str | None, str, dict[str, Any]], ...] = (  # a preset, or the shipped table as a person has it
     ("scorecard", "auto", {}),
     ("storms", "auto", {}),
     ("scorecard", "one-round-least-squares", {}),

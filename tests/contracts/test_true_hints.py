@@ -11,7 +11,7 @@ import quoron
 from cover import by_default
 from problems import problem_of
 from quoron.config import from_tree
-from quoron.simulation.cells import Request
+from quoron.simulation.comparison import Request
 from quoron_client.protocol.domains import Box, L2Ball
 from quoron_privacy.errors import ConfigError, Infeasible, Needs, QuoronError
 from quoron_server.algorithms import ALGORITHMS

@@ -18,6 +18,7 @@ from quoron.data import Population, Synthetic, TablePopulation, from_table
 from quoron.engine.inline import InlineEngine
 from quoron_client.data.encoding import Encoding, Signs
 from quoron_client.data.features import Numeric
+from quoron_client.losses import Logistic
 from quoron_client.protocol import wire
 from quoron_client.protocol.domains import Box, L2Ball
 from quoron_client.protocol.questions import Question, Status
@@ -81,16 +82,10 @@ def items(users: int) -> pa.Table:
 
 def from_items(users: int) -> TablePopulation:
     """The same people, as clients read their tables."""
-    return from_table(
-        items(users),
-        user="who",
-        label="sick",
-        features=tuple(Numeric(f"x{j}", -1.0, 1.0) for j in range(DIMENSION)),
-        domain=L2Ball(2.0),
-        intercept=False,
-        test_fraction=0.0,
-        items_per_user=4,
-    )
+    features = tuple(Numeric(f"x{j}", -1.0, 1.0) for j in range(DIMENSION))
+    rules = Encoding(features, label=Signs("sick"), intercept=False)
+    sizes = {"test_fraction": 0.0, "items_per_user": 4}
+    return from_table(items(users), rules, user="who", loss=Logistic(), domain=L2Ball(2.0), **sizes)
 
 
 def write_items(folder: Path, users: int) -> list[Path]:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from federation.crowd import Answering, Honest, Peer, coordinator, crowd, put_clock_forward, specification, until
-from quoron.federation.control import Address, Control
+from quoron.federation.control import Control
 from quoron_server.service import Coordinator, tokens
 
 NAME, USERS, SECONDS = "one-pass-dp-sgd", 20, 60.0
@@ -126,7 +126,7 @@ class Scene:
         """An operator's calls, with a good token unless another is given."""
         if token is None:
             token = tokens.add(self.folder / "tokens.json", name=f"ada-{time.monotonic_ns()}", role="operator")
-        with Control(Address(self.running.control, token, insecure=True)) as control:
+        with Control(self.running.control, token, insecure=True) as control:
             yield lambda command, **named: asyncio.to_thread(control.call, command, **named)
 
     @property

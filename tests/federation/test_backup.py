@@ -12,7 +12,7 @@ import pytest
 import sqlalchemy as sa
 
 from federation.crowd import Honest, complete, coordinator, crowd, specification
-from quoron.federation.control import Address, Control
+from quoron.federation.control import Control
 from quoron_client.protocol.questions import AverageGradient, Question
 from quoron_privacy.errors import ConfigError, LedgerError, QuoronError
 from quoron_server.federation import RunStore
@@ -121,7 +121,7 @@ async def test_a_running_coordinator_copies_its_file_beside_it_for_operators_onl
         await running.manager.enrol("ada", "everyone")
 
         def asked(token: str) -> tuple[str, str]:
-            with Control(Address(running.control, token, insecure=True)) as control:
+            with Control(running.control, token, insecure=True) as control:
                 return control.backup()
 
         with pytest.raises(QuoronError, match="role operator"):

@@ -26,10 +26,10 @@ from federation.conversation import (
     values,
 )
 from federation.crowd import until
-from quoron.data import Categorical, from_table
+from quoron.data import from_table
 from quoron_client.compute.work import local_report
 from quoron_client.data.encoding import Encoding, Signs, read_label
-from quoron_client.data.features import Numeric
+from quoron_client.data.features import Categorical, Numeric
 from quoron_client.data.formats import Dialect
 from quoron_client.federation import Record, run_client, session, work
 from quoron_client.federation.own_table import check_one_user, own_items
@@ -457,10 +457,9 @@ class TestTheItems:
         frame = visits()
         bound = getattr(loss, "label_bound", None)
         label_of = read_label(label, range=bound and (-bound, bound), bound=bound or 1.0)
-        everyone = from_table(
-            frame, user="who", label=label_of, features=(Numeric("age", 0, 100), Categorical("ward", ("A", "1"))),
-            loss=loss, normalize=normalize, intercept=intercept, test_fraction=0.0,
-        )  # fmt: skip
+        features, of = (Numeric("age", 0, 100), Categorical("ward", ("A", "1"))), {"feature_norm": loss.feature_norm}
+        rules = Encoding(features, label=label_of, normalize=normalize, intercept=intercept, **of)
+        everyone = from_table(frame, rules, user="who", loss=loss, test_fraction=0.0)
         bounds = loss.bounds
         agreed = described(
             **columns(

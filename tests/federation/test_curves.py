@@ -11,7 +11,7 @@ import pytest
 from federation.crowd import SEED, carried_out, complete, coordinator, inline_model
 from federation.silos import clients_of, silo_config
 from quoron import config as configs
-from quoron.data.table import encoded_table
+from quoron.data.table import from_table
 from quoron.federation.submission import specify
 from quoron_client.federation.terms import read_terms
 from quoron_client.losses import make_loss
@@ -75,7 +75,7 @@ async def federated(wanted: RunSpecification, folder: Path, sizes: tuple[int, ..
 def inline(wanted: RunSpecification, folder: Path) -> np.ndarray:
     loss, domain = make_loss(**wanted.loss), L2Ball(2.0)
     of = {"user": "who", "loss": loss, "domain": domain, "test_fraction": 0.0, "items_per_user": 4}
-    return inline_model(wanted, folder, encoded_table(people(), wanted.columns, **of))
+    return inline_model(wanted, folder, from_table(people(), wanted.columns, **of))
 
 
 @pytest.mark.parametrize(

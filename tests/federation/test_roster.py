@@ -26,7 +26,7 @@ from federation.crowd import Honest, Peer, carried_out, coordinator, crowd, spec
 from federation.tls import channel, own_authority, refused, transport
 from operators import reaching
 from quoron.cli.app import invoke
-from quoron.federation.control import Address, Control
+from quoron.federation.control import Control
 from quoron_client.protocol import identity
 from quoron_client.protocol.questions import Status
 from quoron_privacy.errors import ConfigError
@@ -506,7 +506,7 @@ def operator(running: Coordinator, folder: Path) -> list[str]:
 async def test_an_auditor_reads_the_roster_and_changes_nothing(tmp_path: Path) -> None:
     async with coordinator(tmp_path) as running, crowd(running.listen, 2):
         token = tokens.add(tmp_path / "tokens.json", name="eve", role="auditor")
-        with Control(Address(running.control, token, None, True)) as control:
+        with Control(running.control, token, None, True) as control:
             listed = len(await asyncio.to_thread(lambda: list(control.users())))
             standing = await asyncio.to_thread(control.standing, "everyone")
             with pytest.raises(Exception, match="role operator, got auditor"):

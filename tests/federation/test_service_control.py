@@ -32,7 +32,7 @@ from federation.wires import Wires
 from operators import reaching
 from quoron.cli.app import invoke
 from quoron.federation import control, watching
-from quoron.federation.control import Address, Control
+from quoron.federation.control import Control
 from quoron_privacy.errors import BudgetExceeded, ConfigError, LedgerError, LedgerUnavailable, Unreachable
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_protos.v1 import federation_pb2_grpc
@@ -206,7 +206,7 @@ async def test_a_model_of_any_length_is_fetched(tmp_path: Path) -> None:
             return released
 
         running.manager.records.model = model
-        with Control(Address(running.control, token, insecure=True)) as own:
+        with Control(running.control, token, insecure=True) as own:
             found = await asyncio.to_thread(own.model, "trial")
     np.testing.assert_array_equal(found, released)
 
@@ -463,7 +463,7 @@ async def test_a_watch_over_a_connection_that_died_without_a_word_ends_as_one_th
     token = tokens.add(tmp_path / "tokens.json", name="ada", role="auditor")
     async with coordinator(tmp_path) as running:
         await running.manager.submit(specification("one-pass-dp-sgd").as_text())
-        with Wires(running.control) as wires, Control(Address(wires.address, token, insecure=True)) as own:
+        with Wires(running.control) as wires, Control(wires.address, token, insecure=True) as own:
             events = own.watch("trial")
             assert (await asyncio.to_thread(next, events))["kind"] == "awaits"
             wires.cut.add(0)

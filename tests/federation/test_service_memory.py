@@ -35,7 +35,7 @@ from federation.test_service_same_bits import federated
 from federation.tls import client_config, transport
 from quoron.data import Synthetic
 from quoron.engine.inline import InlineEngine
-from quoron.federation.control import Address, Control
+from quoron.federation.control import Control
 from quoron_client.data.encoding import Encoding, Signs
 from quoron_client.data.features import Numeric
 from quoron_client.federation import run_client
@@ -304,7 +304,7 @@ async def test_what_is_too_long_is_refused_by_name_and_never_by_the_transport(le
     operator = tokens.add(tmp_path / "tokens.json", name="operator", role="operator")
     text = ("é" if letters < LONGEST else "x") * letters
     async with coordinator(tmp_path) as running:
-        control = Control(Address(running.control, operator, insecure=True))
+        control = Control(running.control, operator, insecure=True)
         with control, pytest.raises(ConfigError, match=r"Expected a (specification|message)"):
             await asyncio.to_thread(control.submit, text)
 

@@ -34,7 +34,7 @@ from federation.crowd import (
 from operators import reaching
 from quoron.config import parse
 from quoron.engine.processors import free_port
-from quoron.federation.control import Address, Control
+from quoron.federation.control import Control
 from quoron.federation.submission import specify
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_protos.v1 import federation_pb2_grpc
@@ -270,7 +270,7 @@ def test_authority_and_certificates_are_changed_under_three_clients_in_the_middl
         carried_out(enrolled_in_order(where, trial, users))
         started += [client(user, where) for user in range(users - 1)]
         operator = reaching(coordinator=control, token_file=token, authority=tmp_path / "operator/authority.pem")
-        with Control(Address(control, token.read_text().strip(), trial / "authority.pem")) as control_plane:
+        with Control(control, token.read_text().strip(), trial / "authority.pem") as control_plane:
             control_plane.submit(wanted.as_text())
         for each in started[1:]:
             says(each, "waiting for runs")

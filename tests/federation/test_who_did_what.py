@@ -13,7 +13,7 @@ from federation.crowd import carried_out, complete, coordinator, everybody, spec
 from federation.faults import rehearsed
 from operators import reaching
 from quoron.cli.app import invoke
-from quoron.federation.control import Address, Control
+from quoron.federation.control import Control
 from quoron.federation.log_limit import JsonLines
 from quoron_privacy.errors import LedgerError
 from quoron_server.federation import RunStore
@@ -33,7 +33,7 @@ async def a_day(folder: Path) -> str:
     async with coordinator(folder) as running, contextlib.AsyncExitStack() as stack:
 
         async def said(token: str, command: str, **arguments: object) -> object:
-            with Control(Address(running.control, token, insecure=True)) as own:
+            with Control(running.control, token, insecure=True) as own:
                 return await asyncio.to_thread(own.call, command, **arguments)
 
         await said(ben, "limit", group="everyone", epsilon=20.0, delta=0.5)

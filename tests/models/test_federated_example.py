@@ -15,7 +15,7 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from flower.grids import FakeGrid, spread
 from quoron.torch import LocalSGD, answering, weights, with_weights
-from quoron.torch.computing import ModuleRows, TorchModule
+from quoron.torch.training import ModuleRows, TorchModule
 from quoron.training import lifetime
 from quoron.training.rows import Items
 from quoron_privacy.noise.streams import SeededNoise

@@ -17,8 +17,8 @@ from torch import nn
 import quoron.torch
 from audits.harness import epsilon_lower_bound
 from flower.plugged import Killed
-from quoron.torch import computing
-from quoron.torch.computing import ModuleRows, TorchModule, sum_clipped
+from quoron.torch import training as computing
+from quoron.torch.training import ModuleRows, TorchModule, sum_clipped
 from quoron.training import lifetime
 from quoron.training.rows import Items, LocalSGD, RowsEngine, Setting, TrainedRows, problem_of
 from quoron_client.protocol.questions import AverageGradient, Question

@@ -9,9 +9,12 @@ import pandas as pd
 import pytest
 
 from problems import problem_of
-from quoron.data import Numeric, TablePopulation, from_table
+from quoron.data import TablePopulation, from_table
 from quoron.engine import inline
 from quoron.engine.inline import InlineEngine
+from quoron_client.data.encoding import Encoding, Signs
+from quoron_client.data.features import Numeric
+from quoron_client.losses import Logistic
 from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.questions import Answers, MomentAndGradient, Question
 from quoron_privacy.means import free_presence
@@ -30,7 +33,8 @@ def people() -> TablePopulation:
     names, numbers = ("a", "b", "c"), draw.normal(size=(counts.sum(), 3))
     frame = pd.DataFrame(numbers, columns=names).assign(who=np.repeat(np.arange(USERS), counts), ill=numbers[:, 0] > 0)
     features = tuple(Numeric(name, -3, 3) for name in names)
-    return from_table(frame, user="who", label="ill", features=features, domain=L2Ball(30.0), test_fraction=0.0)
+    rules = Encoding(features, label=Signs("ill"))
+    return from_table(frame, rules, user="who", loss=Logistic(), domain=L2Ball(30.0), test_fraction=0.0)
 
 
 @cache

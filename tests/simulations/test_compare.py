@@ -29,7 +29,7 @@ from quoron.simulation import comparison
 from quoron.simulation import comparison as comparisons
 from quoron.simulation import comparison as report
 from quoron.simulation import run as runs
-from quoron.simulation.cells import Request, cell_rows, run_row, sweep
+from quoron.simulation.comparison import Request, cell_rows, run_row, sweep
 from quoron_privacy.errors import ConfigError, RunError
 from quoron_server.serial import dumps
 from quoron_server.wording import plan_json

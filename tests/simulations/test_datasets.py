@@ -19,7 +19,7 @@ from quoron.data import TablePopulation, index, item_store
 from quoron.data.item_store import ItemStore
 from quoron.data.population import DatasetPopulation, from_dataset
 from quoron.data.rows import RowSpan
-from quoron.data.table import encoded_table
+from quoron.data.table import from_table
 from quoron.engine import inline
 from quoron.engine.inline import InlineEngine
 from quoron.engine.sharded import Settings, ShardedEngine
@@ -45,7 +45,7 @@ def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def both(folder: Path, table: pa.Table, **changes: object) -> tuple[DatasetPopulation, TablePopulation]:
     given: dict = {"user": "who", "loss": Logistic(), "test_fraction": 0.2, "items_per_user": 4, **changes}
-    return from_dataset(folder, RULES, **given), encoded_table(table, RULES, **given)
+    return from_dataset(folder, RULES, **given), from_table(table, RULES, **given)
 
 
 def assert_same(found, expected) -> None:
@@ -265,7 +265,7 @@ def test_disks_that_refuse_to_go_past_the_cache_are_asked_through_it(direct, tmp
         monkeypatch.setattr(item_store, "_directly", lambda file, wanted: False)
     ours, theirs = (
         make(given, RULES, user="who", loss=Logistic())
-        for make, given in ((from_dataset, tmp_path / "d"), (encoded_table, table))
+        for make, given in ((from_dataset, tmp_path / "d"), (from_table, table))
     )
     found, expected = (each.items(np.arange(ours.users)) for each in (ours, theirs))
     for name in ("features", "labels", "offsets"):
@@ -348,7 +348,7 @@ def test_users_are_numbered_as_in_memory_whatever_type_their_names_have(tmp_path
             pq.write_table(read, folder / "all.parquet", row_group_size=40)
         rules = Encoding((Numeric("a", 0, 1),), label=read_label("sick"))
         given = {"user": "who", "loss": Logistic(), "test_fraction": 0.0}
-        ours, theirs = from_dataset(folder, rules, **given), encoded_table(read, rules, **given)
+        ours, theirs = from_dataset(folder, rules, **given), from_table(read, rules, **given)
         users = np.arange(ours.users)
         np.testing.assert_array_equal(ours.items(users).features, theirs.items(users).features)
         np.testing.assert_array_equal(ours.items(users).offsets, theirs.items(users).offsets)

@@ -12,12 +12,14 @@ import pytest
 
 import quoron
 from problems import problem_of
-from quoron.data import Numeric, Outliers, PublicKnowledge, Synthetic, TablePopulation, from_table
+from quoron.data import Outliers, PublicKnowledge, Synthetic, TablePopulation, from_table
 from quoron.engine import inline
 from quoron.engine.inline import InlineEngine
 from quoron.engine.sharded import Settings, ShardedEngine
 from quoron_client.compute.enforcement import bounded
 from quoron_client.compute.gradients import average_gradient
+from quoron_client.data.encoding import Encoding, Signs
+from quoron_client.data.features import Numeric
 from quoron_client.data.items import ItemBatch
 from quoron_client.losses import Logistic, Loss
 from quoron_client.protocol.domains import Domain, L2Ball
@@ -371,7 +373,8 @@ def people() -> TablePopulation:
     names, numbers = ("a", "b", "c"), draw.normal(size=(counts.sum(), 3))
     frame = pd.DataFrame(numbers, columns=names).assign(who=np.repeat(np.arange(MANY), counts), ill=numbers[:, 0] > 0)
     features = tuple(Numeric(name, -3, 3) for name in names)
-    return from_table(frame, user="who", label="ill", features=features, domain=L2Ball(30.0), test_fraction=0.0)
+    rules = Encoding(features, label=Signs("ill"))
+    return from_table(frame, rules, user="who", loss=Logistic(), domain=L2Ball(30.0), test_fraction=0.0)
 
 
 @cache

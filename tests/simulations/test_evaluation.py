@@ -16,7 +16,7 @@ import quoron
 from dying import Moment
 from patients import patients
 from quoron.cli.app import invoke
-from quoron.evaluation import figures, measuring
+from quoron.evaluation import figures
 from quoron.evaluation.evaluation import Evaluation
 from quoron.evaluation.scores import Scorer
 from quoron.training import evaluated, lifetime
@@ -200,7 +200,7 @@ def test_a_model_that_is_none_is_called_useless_and_one_beyond_squares_is_measur
     labels = random.integers(0, 3, 900) if scorer.classes == 3 else random.choice([-1.0, 1.0], 900)
     items = ItemBatch(random.uniform(-0.5, 0.5, (900, 2)), labels.astype(np.float64), np.arange(901))
     held = HeldOut.calibrate(users=900, classes=scorer.classes, epsilon=2.0, delta=1e-6)
-    released = measuring.release(held, scorer, lambda: [items], SeededNoise(1))
+    released = figures.release(held, scorer, lambda: [items], SeededNoise(1))
     found = figures.read(held, scorer, released, ReleaseGuarantee(2.0, 1e-6, ""))
     assert all(np.isfinite([each.value, each.low, each.high]).all() for each in found.figures)
     none = not np.isfinite(weights).all()
@@ -226,11 +226,11 @@ def test_the_bound_of_errors_is_where_they_end_and_no_step_that_noise_alone_exce
     waves, shares = held_out.waves(steps, held_out.STEEP), np.zeros(steps)
     shares[10:16], noise = 1 / 6, np.random.default_rng(0).normal(0, held.scales[0], (2000, steps + held_out.LABELS))
     said = np.append(waves @ shares * held_out.ERRORS**0.5, np.zeros(held_out.LABELS))
-    known = measuring.where(held, scorer, said).bound
-    assert max(measuring.where(held, scorer, said + each).bound for each in noise) <= 3 * known
+    known = figures.where(held, scorer, said).bound
+    assert max(figures.where(held, scorer, said + each).bound for each in noise) <= 3 * known
     shares[4], shares[10:16] = 0.4, 0.1  # a group that is far
     said[:steps] = waves @ shares * held_out.ERRORS**0.5
-    assert measuring.where(held, scorer, said).bound == 2.0**-2
+    assert figures.where(held, scorer, said).bound == 2.0**-2
 
 
 def test_a_model_that_is_worse_than_always_saying_the_same_is_told_so():
@@ -239,7 +239,7 @@ def test_a_model_that_is_worse_than_always_saying_the_same_is_told_so():
     scorer = Scorer(np.array([2.0]), make_loss("logistic"), encoding)
     items = ItemBatch(random.uniform(-1, 1, (5000, 1)), np.ones(5000), np.arange(5001))
     held = HeldOut.calibrate(users=5000, classes=2, epsilon=2.0, delta=1e-6)
-    released = measuring.release(held, scorer, lambda: [items], SeededNoise(1))
+    released = figures.release(held, scorer, lambda: [items], SeededNoise(1))
     accuracy = figures.read(held, scorer, released, ReleaseGuarantee(2.0, 1e-6, "")).figure("accuracy")
     assert accuracy.high < 0.55 < accuracy.baseline
     assert not accuracy.useless

@@ -14,12 +14,13 @@ from scipy.optimize import minimize
 
 import quoron
 from quoron import config as configs
-from quoron.data import Numeric, from_table
+from quoron.data import from_table
 from quoron.data.table import ExcessLoss, TrainingObjective
 from quoron.engine.inline import InlineEngine
 from quoron.federation.submission import specify
 from quoron_client import Answers, L2Ball, Question, make_loss
-from quoron_client.data.encoding import Classes
+from quoron_client.data.encoding import Classes, Encoding
+from quoron_client.data.features import Numeric
 from quoron_client.federation.config import Owner
 from quoron_client.federation.record import Record
 from quoron_client.federation.work import Worker
@@ -48,9 +49,8 @@ def frame(users=USERS):
 def crowd(users=40, **changes):
     options = {"loss": make_loss("softmax", classes=3, feature_norm=2.0, ridge=0.01), "domain": L2Ball(4.0)}
     features = tuple(Numeric(name, *ends) for name, ends in RANGES.items())
-    return from_table(
-        frame(users), user="who", label=Classes("kind", (0, 1, 2)), features=features, **options | changes
-    )
+    rules = Encoding(features, label=Classes("kind", (0, 1, 2)), feature_norm=2.0)
+    return from_table(frame(users), rules, user="who", **options | changes)
 
 
 @pytest.mark.parametrize(

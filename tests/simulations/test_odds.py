@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from quoron.reports.sections import ALARMS, Odds, rounded_up
+from quoron.reports.pages import ALARMS, Odds, rounded_up
 from quoron.results import percent
 from quoron_privacy.accounts import gdp
 

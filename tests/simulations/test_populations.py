@@ -1,6 +1,6 @@
 """Populations: items are a function of the seed and the user, the optimum is one, and what is amiss is named."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -12,13 +12,7 @@ from scipy import stats
 from scipy.optimize import minimize
 from scipy.special import expit
 
-from quoron.data import (
-    Categorical,
-    Numeric,
-    Outliers,
-    Synthetic,
-    from_table,
-)
+from quoron.data import Outliers, Synthetic, from_table
 from quoron.data.synthetic import divergence, exponential
 from quoron.data.table import ExcessLoss, TrainingObjective, auc
 from quoron.data.users import fill_normals, fill_uniforms, normals, words
@@ -26,7 +20,8 @@ from quoron.simulation.problem import setup
 from quoron.simulation.sources import resolve
 from quoron_client.compute.enforcement import bounded
 from quoron_client.compute.work import answer
-from quoron_client.data.encoding import Range
+from quoron_client.data.encoding import Encoding, Range, Signs, read_label
+from quoron_client.data.features import Categorical, Numeric
 from quoron_client.data.items import ItemBatch
 from quoron_client.losses import Absolute, Hinge, Huber, LeastSquares, Linear, Logistic, Loss, SmoothedHinge, Softmax
 from quoron_client.protocol.domains import Box, L2Ball, on_boundary
@@ -223,6 +218,7 @@ def test_the_optimum_is_in_the_flat_directions_and_the_excess_is_the_quadratic()
     assert crowd.excess_risk(crowd.optimum) == 0.0
 
 
+RULES = {each.name for each in fields(Encoding)}
 FEATURES = (Numeric("age", 0, 100), Categorical("ward", ("A", "B")))
 
 
@@ -238,8 +234,12 @@ def visits(rows=400, users=60, seed=0):
 
 
 def clinic(frame=None, **changes):
-    arguments = {"user": "who", "label": "sick", "features": FEATURES, "domain": L2Ball(5.0)}
-    return from_table(visits() if frame is None else frame, **(arguments | changes))
+    loss, label = changes.pop("loss", Logistic()), changes.pop("label", "sick")
+    label = read_label(label) if isinstance(label, str) else label
+    said = {name: changes.pop(name) for name in [*changes] if name in RULES}
+    rules = Encoding(**{"features": FEATURES, "label": label, "feature_norm": loss.feature_norm} | said)
+    given = {"user": "who", "domain": L2Ball(5.0)} | changes
+    return from_table(visits() if frame is None else frame, rules, loss=loss, **given)
 
 
 class TestEncoding:
@@ -462,9 +462,8 @@ def wide():
     frame = pd.DataFrame(features, columns=[f"x{i}" for i in range(8)]).assign(
         who=rng.integers(0, 900, 6000), sick=sick
     )
-    return from_table(
-        frame, user="who", label="sick", features=tuple(Numeric(f"x{i}", -1, 1) for i in range(8)), items_per_user=6
-    )
+    rules = Encoding(tuple(Numeric(f"x{i}", -1, 1) for i in range(8)), label=Signs("sick"))
+    return from_table(frame, rules, user="who", loss=Logistic(), items_per_user=6)
 
 
 @pytest.mark.parametrize("scale", [2.0, 0.1, 1e-3, 1e-5])

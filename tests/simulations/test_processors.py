@@ -13,7 +13,6 @@ import pytest
 
 from quoron import __main__ as command
 from quoron import kernels
-from quoron.data import caches
 from quoron.engine import processors
 from quoron.engine.processors import free_memory
 
@@ -64,8 +63,8 @@ class TestASystemWithoutLocks:
 
 COMPILES = """
 import os
-from quoron.data import caches
-caches.ensure(os.environ)
+from quoron.__main__ import keep_compiled
+keep_compiled(os.environ)
 from quoron.data.users import normals
 assert normals(seed=0, purpose=0, user=0, count=4).shape == (4,)
 """
@@ -74,7 +73,7 @@ assert normals(seed=0, purpose=0, user=0, count=4).shape == (4,)
 @pytest.fixture
 def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The one place where anything can be written."""
-    monkeypatch.setattr(caches.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(command.tempfile, "gettempdir", lambda: str(tmp_path))
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     return tmp_path
 
@@ -83,7 +82,7 @@ def test_an_account_without_a_place_gets_one_of_its_own_and_the_same_again(tempo
     found = []
     for _ in range(2):
         environment = {"XDG_CACHE_HOME": "/nonexistent/cache"}
-        caches.ensure(environment)
+        command.keep_compiled(environment)
         found.append(environment)
     own = temporary / f"quoron-{os.geteuid()}"
     assert found[0] == found[1]
@@ -103,7 +102,7 @@ def test_a_place_that_somebody_else_could_fill_is_not_taken(temporary: Path, the
         own.mkdir()
         own.chmod(0o777)
     environment: dict[str, str] = {}
-    caches.ensure(environment)
+    command.keep_compiled(environment)
     taken = Path(environment["NUMBA_CACHE_DIR"]).parent
     assert taken.parent == temporary
     assert taken != own
@@ -114,11 +113,11 @@ def test_what_the_environment_says_or_the_libraries_find_is_left(
     tmp_path: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said = {"NUMBA_CACHE_DIR": "/somewhere"}
-    caches.ensure(said)
+    command.keep_compiled(said)
     assert said == {"NUMBA_CACHE_DIR": "/somewhere"}
     monkeypatch.setattr(os, "access", lambda path, mode: Path(path) == tmp_path)
     at_home = {"XDG_CACHE_HOME": str(tmp_path / "not" / "yet")}
-    caches.ensure(at_home)
+    command.keep_compiled(at_home)
     assert list(at_home) == ["XDG_CACHE_HOME"]
     assert not list(temporary.iterdir())
 

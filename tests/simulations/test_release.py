@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import quoron
-from quoron.releases.once import Planned, release_once, verify_gaussian
+from quoron.releases.once import release_once, verify_gaussian
 from quoron.training import lifetime
 from quoron_privacy.accounts import gdp
 from quoron_privacy.accounts.pair import Pair
@@ -31,8 +31,8 @@ def once(steps: list[Any], ledger: Path, seed: int | None = None, fails: bool = 
         steps.append((type(noise), charges))
         return 7, {"seven": 7}
 
-    planned = Planned(draw, verify, 0.1, 1e-30)
-    return release_once("seven", PROMISE, planned, seed=seed, population=None, ledger=ledger)
+    given: dict[str, Any] = {"mu": 0.1, "variation": 1e-30, "population": None, "ledger": ledger}
+    return release_once("seven", PROMISE, draw, verify, seed=seed, **given)
 
 
 def charged(ledger: Path) -> list[Any]:
@@ -74,8 +74,8 @@ def test_with_a_seed_the_sentence_says_simulated_and_only_a_given_ledger_is_char
     assert (value, steps) == (7, ["verify", (SeededNoise, 1)])
     assert statement.startswith("SIMULATED")
     monkeypatch.setenv(lifetime.VARIABLE, str(tmp_path / "usual.sqlite"))
-    planned = Planned(lambda _: (7, {}), lambda: None, 0.1, 1e-30)
-    assert release_once("seven", PROMISE, planned, seed=3, population=None, ledger=None) == (7, statement)
+    given: dict[str, Any] = {"seed": 3, "population": None, "ledger": None}
+    assert release_once("seven", PROMISE, lambda _: (7, {}), lambda: None, **given) == (7, statement)
     assert not (tmp_path / "usual.sqlite").exists()
 
 

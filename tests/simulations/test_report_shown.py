@@ -17,7 +17,7 @@ from quoron.reports import pages as alone
 from quoron.reports import pages as training
 from quoron.run_folder import RunFolder
 from quoron.simulation import comparison as comparing
-from quoron.simulation.cells import Request
+from quoron.simulation.comparison import Request
 from quoron.training import result
 from small_run import TOML
 

@@ -21,7 +21,7 @@ from quoron import kernels
 from quoron.cli.app import invoke
 from quoron.data import Outliers, Synthetic
 from quoron.data.population import from_dataset
-from quoron.data.table import encoded_table
+from quoron.data.table import from_table
 from quoron.engine import sharded as engines
 from quoron.engine.choice import Flower, Inline, Ray, Service, from_spec
 from quoron.engine.processes import Died
@@ -97,7 +97,7 @@ def crowd(kind: str, folder: Path):
     if kind == "made up":
         return made_up()
     if kind == "table":
-        return encoded_table(folder / "one.parquet", RULES, **given)
+        return from_table(folder / "one.parquet", RULES, **given)
     population = from_dataset(folder / "d", RULES, **given)
     return population.read_in(partition(seed=1, users=population.users))
 

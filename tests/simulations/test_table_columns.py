@@ -23,7 +23,7 @@ from quoron.arguments import plain
 from quoron.cli.app import app, invoke
 from quoron.config import ColumnsSection, LabelSection, Simulated, TableSection
 from quoron.data import columns as table_columns
-from quoron.data.columns import OPTIONS, Label, read
+from quoron.data.columns import TYPED, Label, read
 from quoron.federation.submission import specify
 from quoron.releases.bounds import find_bounds
 from quoron.simulation import wildcards
@@ -81,9 +81,8 @@ def test_a_command_has_an_option_for_every_word_that_is_one(name: str) -> None:
     command = typer.main.get_command(app)
     assert isinstance(command, click.Group)
     options = {option for each in command.commands[name].params for option in each.opts}
-    assert {f"--{option}" for option in OPTIONS} | {"--set"} < options
-    assert not {f"--{key}" for key in quoron.Columns.__annotations__.keys() - OPTIONS.keys()} & options
-    assert all(option.means for option in OPTIONS.values())
+    assert {f"--{option}" for option in TYPED} | {"--user", "--label", "--set"} < options
+    assert not {f"--{key}" for key in quoron.Columns.__annotations__.keys() - TYPED.keys()} & options
 
 
 ROWS = "who;age;dose;code;id;w;ill\n" + "".join(
@@ -111,7 +110,7 @@ BESIDE: dict[str, Any] = {  # every key that is no option
 
 def test_what_is_no_option_is_set_beside_a_plain_table_in_toml(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text(ROWS)
-    keys = {f"columns.{key}" for key in quoron.Columns.__annotations__.keys() - OPTIONS.keys()}
+    keys = {f"columns.{key}" for key in quoron.Columns.__annotations__.keys() - TYPED.keys()}
     assert set(BESIDE) == keys | {f"label.{key}" for key in Label.__annotations__}
     given: dict[str, Any] = {"numeric": {"age": (0, 9), "dose": (0, 9)}, "csv": {"separator": ";"}}
     for word, value in BESIDE.items():
@@ -175,12 +174,11 @@ if TYPE_CHECKING:  # a type checker knows the words: it reports an ignore that i
 @pytest.mark.parametrize(
     ("word", "typed", "value"),
     [
-        ("user", ["patient"], "patient"),
         ("numeric", ["age=0:100", "dose=-1.5:1e3"], {"age": (0, 100), "dose": (-1.5, 1000)}),
         ("numeric", ["age=0:100,x*=-1:1"], {"age": (0, 100), "x*": (-1, 1)}),
         ("numeric", ["age=0:100,dose"], {"age": (0, 100), "dose": None}),
         ("categorical", ["ward=1,2", "zip=01,2"], {"ward": [1, 2], "zip": ["01", "2"]}),
-        ("categorical", ["ward,clinic"], ["ward", "clinic"]),
+        ("categorical", ["ward,clinic"], {"ward": None, "clinic": None}),
         ("categorical", ['drug="a,b",c', "ward"], {"drug": ["a,b", "c"], "ward": None}),
     ],
 )

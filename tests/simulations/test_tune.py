@@ -21,10 +21,9 @@ import quoron
 from dying import Moment
 from quoron.cli.app import invoke
 from quoron.evaluation.scores import products
-from quoron.training import lifetime
+from quoron.training import lifetime, tuning
 from quoron.training.start import Identity
-from quoron.tuning import tables
-from quoron.tuning.searching import Outcome, Price, noise_for, private_mean, search, user_scores, within
+from quoron.training.tuning import Outcome, Price, best_trial, noise_for, private_mean, user_scores, within
 from quoron_client.data.items import ItemBatch
 from quoron_client.losses import make_loss
 from quoron_privacy.accounts.pair import Pair
@@ -72,7 +71,7 @@ class Killed(BaseException):
 class TestASearchOverATable:
     def test_takes_no_user_into_training_who_scores(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         training, scoring = [], []
-        engine, batches = tables.CuratorEngine, tables.batches
+        engine, batches = tuning.CuratorEngine, tuning.batches
 
         def trained(*args: Any, among: Any, **more: Any) -> Any:
             training.append(among.tolist())
@@ -82,8 +81,8 @@ class TestASearchOverATable:
             scoring.append(users.tolist())
             return batches(declared, items, users)
 
-        monkeypatch.setattr(tables, "CuratorEngine", trained)
-        monkeypatch.setattr(tables, "batches", scored)
+        monkeypatch.setattr(tuning, "CuratorEngine", trained)
+        monkeypatch.setattr(tuning, "batches", scored)
         quoron.tune(table(), **asked(tmp_path))
         assert len(training) == len(scoring) >= 1
         assert all(each == training[0] for each in training)  # one split for all trials
@@ -112,7 +111,7 @@ class TestASearchOverATable:
             quoron.tune(table(), **asked(tmp_path, epsilon=0.012, delta=1e-5), dry_run=True)
 
     def test_another_search_in_the_same_folder_is_refused(self, tmp_path: Path) -> None:
-        with pytest.raises(Killed), ending(tables.TableSearch, "perform", "after", 1):
+        with pytest.raises(Killed), ending(tuning.TableSearch, "perform", "after", 1):
             quoron.tune(table(), **asked(tmp_path))
         with pytest.raises(OtherVersion, match="settings to try"):
             quoron.tune(table(), **asked(tmp_path, vary={"loss.ridge": [0.0, 0.5]}))
@@ -121,7 +120,7 @@ class TestASearchOverATable:
 
     def test_a_column_that_is_another_under_any_setting_is_another_table(self, tmp_path: Path) -> None:
         swept = {"vary": {"population.columns.numeric": [{"b": (-9, -8)}, {"b": (-1, 1)}]}}
-        with pytest.raises(Killed), ending(tables.TableSearch, "perform", "after", 1):
+        with pytest.raises(Killed), ending(tuning.TableSearch, "perform", "after", 1):
             quoron.tune(table(), **asked(tmp_path, **swept))
         with pytest.raises(OtherVersion, match="same table"):
             quoron.tune(table().assign(b=0.5), **asked(tmp_path, **swept))
@@ -178,8 +177,8 @@ MOMENTS: list[tuple[Any, str, int]] = [
     (Ledger, "create", 1),
     (PopulationLedger, "charge", 1),
     (Ledger, "same_inputs", 1),
-    (tables.TableSearch, "perform", 1),
-    (tables.TableSearch, "perform", 2),
+    (tuning.TableSearch, "perform", 1),
+    (tuning.TableSearch, "perform", 2),
     (Ledger, "finish", 1),
     (PopulationLedger, "release", 1),
     (PopulationLedger, "end", 1),
@@ -235,14 +234,14 @@ class TestNothingOfATrialIsOutside:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
     ) -> None:
         run, seen = tmp_path / "run", []
-        original = tables.TableSearch.perform
+        original = tuning.TableSearch.perform
 
         def watched(self: Any, *given: Any) -> Outcome:
             done = original(self, *given)
             seen.append({str(path): path.read_bytes() for path in run.rglob("*") if path.is_file()})
             return done
 
-        monkeypatch.setattr(tables.TableSearch, "perform", watched)
+        monkeypatch.setattr(tuning.TableSearch, "perform", watched)
         quoron.tune(table(), **asked(tmp_path, n_trials=4.0, padded=True))
         assert len(seen) == 12
         assert all(each == seen[0] for each in seen)
@@ -276,7 +275,7 @@ class TestTheClock:
             return Outcome(float(noise.stream("score").uniform(1)[0]), np.zeros(1))
 
         price = Price(law, (Pair.gaussian(0.1),), 1.0, 1e-6, "replace-one", 3, padded)
-        best = search(price, SeededNoise(seed), perform)
+        best = best_trial(price, SeededNoise(seed), perform)
         return len(seen), best.candidate, best.score
 
     def test_tells_nothing_where_it_is_and_the_outcome_is_the_same(self) -> None:
@@ -298,7 +297,7 @@ class TestTheCommand:
         ]
 
     def test_goes_on_after_a_kill(self, files: list[str], tmp_path: Path) -> None:
-        with pytest.raises(Killed), ending(tables.TableSearch, "perform", "after", 1):
+        with pytest.raises(Killed), ending(tuning.TableSearch, "perform", "after", 1):
             invoke([*files, "--json"])
         assert invoke(["resume", "run", "--json"]) == 0
         assert charges(tmp_path) == [(4.0, 1e-5)]
@@ -419,14 +418,14 @@ class TestTrials:
             seen.append(candidate)
             return Outcome(*broken[len(seen) % 3]) if candidate == 0 else Outcome(0.2, np.full(2, 7.0))
 
-        best = search(self.PRICE, SeededNoise(2), perform)
+        best = best_trial(self.PRICE, SeededNoise(2), perform)
         assert {0, 1} == set(seen)
         assert best.weights.tolist() == [7.0, 7.0]
 
     def test_of_which_none_is_a_model_release_nothing_for_the_one_charge(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(tables.TableSearch, "perform", lambda *_: Outcome(np.nan, np.zeros(3)))
+        monkeypatch.setattr(tuning.TableSearch, "perform", lambda *_: Outcome(np.nan, np.zeros(3)))
         for _ in range(2):
             with pytest.raises(NothingReleased, match="finite"):
                 quoron.tune(table(), **asked(tmp_path))

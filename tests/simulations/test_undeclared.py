@@ -17,13 +17,15 @@ import quoron
 from quoron import config as configs
 from quoron.cli.app import invoke
 from quoron.config import Config, from_tree, is_wanted
-from quoron.data import Numeric, TablePopulation, from_table, row_kinds
+from quoron.data import TablePopulation, from_table, row_kinds
 from quoron.simulation.problem import problem
 from quoron.training import column_bounds, estimated, lifetime, run
 from quoron.training.column_bounds import Want
 from quoron.training.estimated import Declarations, Found, Wanted, wanted
 from quoron_client.data import tables
-from quoron_client.losses import Linear
+from quoron_client.data.encoding import Encoding, Signs
+from quoron_client.data.features import Numeric
+from quoron_client.losses import Linear, Logistic
 from quoron_client.protocol.domains import L2Ball, is_free
 from quoron_privacy.counts.private_bounds import KINDS, EstimatedBounds
 from quoron_privacy.errors import ConfigError, DataError, Infeasible, NothingReleased
@@ -344,7 +346,8 @@ def table(widest: float = 40.0) -> tuple[pd.DataFrame, tuple[Numeric, ...]]:
 @cache
 def careful(widest: float = 40.0) -> TablePopulation:
     frame, features = table(widest)
-    return from_table(frame, user="who", label="ill", features=features, domain=L2Ball(3.0), test_fraction=0.0)
+    rules = Encoding(features, label=Signs("ill"))
+    return from_table(frame, rules, user="who", loss=Logistic(), domain=L2Ball(3.0), test_fraction=0.0)
 
 
 def configured(epsilon: float = 4.0, *, algorithm: str = "auto", **domain: Any) -> Config:

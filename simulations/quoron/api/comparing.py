@@ -11,8 +11,7 @@ from quoron.engine.choice import Engine, Inline, Ray, inline_or_ray
 from quoron.reports import terminal as bars
 from quoron.run_folder import RunFolder
 from quoron.simulation import comparison as comparisons
-from quoron.simulation.cells import Request
-from quoron.simulation.comparison import Comparison
+from quoron.simulation.comparison import Comparison, Request
 from quoron.simulation.sources import Source, described, needed
 
 

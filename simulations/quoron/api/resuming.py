@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from quoron.reports import pages
     from quoron.training import result as results
     from quoron.training import run as training
+    from quoron.training import tuning
     from quoron.training.result import TrainedTable
-    from quoron.tuning import tables as tuning
 else:  # simulations go on without them
     pages = OnFirstUse("quoron.reports.pages")
     results = OnFirstUse("quoron.training.result")
     training = OnFirstUse("quoron.training.run")
-    tuning = OnFirstUse("quoron.tuning.tables")
+    tuning = OnFirstUse("quoron.training.tuning")
 
 
 @entry_point

@@ -8,10 +8,9 @@ from quoron.arguments import TrainingArguments, entry_point
 from quoron.data.columns import Label
 from quoron.run_folder import SEARCH, RunFolder, claim
 from quoron.simulation.sources import Source, described
+from quoron.training import tuning
 from quoron.training.start import Identity
-from quoron.tuning import tables
-from quoron.tuning.searching import Effort
-from quoron.tuning.tables import TableSearch, Tuned, prepare
+from quoron.training.tuning import Effort, TableSearch, Tuned, prepare
 
 
 class TuningArguments(TrainingArguments, total=False):
@@ -89,4 +88,4 @@ def tune(
         return search
     claimed = claim(search.request.config, name)
     with claimed.resumable():
-        return tables.carry_out(search, claimed)
+        return tuning.carry_out(search, claimed)

@@ -28,23 +28,26 @@ from quoron.cli.common import (
     INTERRUPTED,
     Algorithm,
     AnyEngine,
+    Categorical,
     Epsilon,
     Json,
+    Label,
+    Numeric,
     Out,
     Run,
     Seed,
     Settings,
     Source,
+    User,
+    described,
     err,
     interruptible,
     progress,
     showing,
     shows_progress,
-    table_options,
 )
 from quoron.cli.tables import bounds, evaluate, stats
 from quoron.cli.train import compare, show, tune
-from quoron.data.columns import DescribedTable
 from quoron_privacy.errors import Infeasible, QuoronError, RunError
 
 # What people come for: the headings of `quoron --help` and of the command reference. A new command joins by its name.
@@ -164,10 +167,12 @@ def _program(
 
 
 @app.command()
-@table_options
 def simulate(
-    columns: DescribedTable,
     source: Source = "quickstart",
+    user: User = None,
+    label: Label = None,
+    numeric: Numeric = None,
+    categorical: Categorical = None,
     epsilon: Epsilon = None,
     algorithm: Algorithm = None,
     seed: Seed = None,
@@ -183,8 +188,9 @@ def simulate(
     asked: dict[str, Any] = {"epsilon": epsilon, "algorithm": algorithm, "seed": seed, "out": out}
     asked["evaluate"] = False if no_evaluate else None
     asked |= {"progress": shows_progress(as_json=as_json), "settings": settings or ()}
+    asked |= described(user, label, numeric, categorical)
     with interruptible():
-        result = quoron.simulate(source, **asked, engine=engine, **columns)
+        result = quoron.simulate(source, **asked, engine=engine)
     showing.show(result, as_json=as_json)
 
 
@@ -197,10 +203,12 @@ def resume(run: Run, as_json: Json = False, engine: AnyEngine = "inline") -> Non
 
 
 @app.command()
-@table_options
 def plan(
-    columns: DescribedTable,
     source: Source = "quickstart",
+    user: User = None,
+    label: Label = None,
+    numeric: Numeric = None,
+    categorical: Categorical = None,
     epsilon: Epsilon = None,
     algorithm: Algorithm = None,
     settings: Settings = None,
@@ -214,7 +222,8 @@ def plan(
 
     A round is what papers count as a batch gradient step (docs/rounds.md).
     """
-    asked: dict[str, Any] = {"epsilon": epsilon, "algorithm": algorithm, "settings": settings or (), **columns}
+    asked: dict[str, Any] = {"epsilon": epsilon, "algorithm": algorithm, "settings": settings or ()}
+    asked |= described(user, label, numeric, categorical)
     try:
         planned = quoron.plan(source, **asked, risk=risk)
     except Infeasible as error:  # what would be feasible comes before the error

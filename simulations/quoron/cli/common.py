@@ -3,8 +3,6 @@
 Options of the commands that take a table: those words of `quoron.data.columns` that are options.
 """
 
-import functools
-import inspect
 import math
 import os
 import re
@@ -20,7 +18,7 @@ import click
 import typer
 
 import quoron
-from quoron.data.columns import OPTIONS, Columns, DescribedTable, read
+from quoron.data.columns import TYPED, read
 from quoron.presets import presets
 from quoron.toml_text import pairs
 from quoron_client.data.formats import is_table
@@ -72,6 +70,19 @@ Source = Annotated[
         autocompletion=sources,
     ),
 ]
+User = Annotated[str | None, typer.Option(metavar="COLUMN", help="Column that says whose item a row is; needed.")]
+Label = Annotated[
+    str | None,
+    typer.Option(metavar="COLUMN", help="Column to predict, or a comparison such as 'delay > 15'; needed."),
+]
+Numeric = Annotated[
+    list[str] | None,
+    typer.Option(metavar=TYPED["numeric"][0], help="Public range of each column of numbers."),
+]
+Categorical = Annotated[
+    list[str] | None,
+    typer.Option(metavar=TYPED["categorical"][0], help="Public values of a column of words; once for each column."),
+]
 Epsilon = Annotated[float | None, typer.Option(help="ε; short for privacy.epsilon. Required where noise is secret.")]
 Delta = Annotated[float | None, typer.Option(help="δ; short for privacy.delta. 1e-06 without.")]
 Algorithm = Annotated[
@@ -90,6 +101,15 @@ Csv = Annotated[
     ),
 ]
 ZeroOut = Annotated[int | None, typer.Option("--zero-out", help="Hide who is there at all: so many users at most.")]
+
+
+def described(
+    user: str | None, label: str | None, numeric: list[str] | None, categorical: list[str] | None
+) -> dict[str, Any]:
+    """Arguments of `quoron.train` that describe a table. ConfigError as of `quoron.data.columns.read`."""
+    typed = {"numeric": numeric, "categorical": categorical}
+    columns = {name: read(name, texts) for name, texts in typed.items() if texts}
+    return {"user": user, "label": label, "columns": columns or None}
 
 
 def opened(table: str, csv: list[str] | None) -> Any:
@@ -246,41 +266,3 @@ def say(found: Any, words: str = "", *, as_json: bool) -> None:
     from quoron_server.serial import dumps
 
     print(dumps(found) if as_json else words, flush=True)
-
-
-def with_options(
-    command: Callable[..., None], place: str, options: Mapping[str, tuple[Any, Any]], read: Callable[..., Any]
-) -> Callable[..., None]:
-    """The command, with `options`, each an annotation and a default, in place of its parameter `place`, for which it
-    gets what `read` makes of them."""
-    parameters = list(inspect.signature(command, eval_str=True).parameters.values())
-    at = next(number for number, each in enumerate(parameters) if each.name == place)
-    parameters[at : at + 1] = [
-        inspect.Parameter(name, parameters[at].kind, annotation=annotation, default=default)
-        for name, (annotation, default) in options.items()
-    ]
-
-    @functools.wraps(command)
-    def given(**said: Any) -> None:
-        made = read(**{name: said.pop(name) for name in options})
-        command(**{place: made}, **said)
-
-    given.__dict__["__signature__"] = inspect.Signature(parameters)  # what typer reads
-    return given
-
-
-def table_options(command: Callable[..., None]) -> Callable[..., None]:
-    """The command, with an option for each of those words in place of its parameter `columns`."""
-
-    def described(**said: list[str] | None) -> DescribedTable:
-        columns = {name: read(name, typed) for name, typed in said.items() if typed}
-        roles = {name: columns.pop(name) for name in ("user", "label") if name in columns}
-        return DescribedTable(**roles, columns=Columns(**columns))  # type: ignore[typeddict-item,no-any-return]
-
-    return with_options(command, "columns", {name: (_option(name), None) for name in OPTIONS}, described)
-
-
-def _option(name: str) -> Any:
-    asked = OPTIONS[name]
-    means = f"{asked.means[:1].upper()}{asked.means[1:]}."
-    return Annotated[list[str] | None, typer.Option(metavar=asked.metavar, help=means)]

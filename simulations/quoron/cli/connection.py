@@ -7,7 +7,7 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from quoron.cli.common import RARE, keyed, of_program, showing, with_options
+from quoron.cli.common import RARE, of_program, showing
 from quoron.federation import profiles
 from quoron.federation.profiles import Profile
 from quoron_privacy.errors import ConfigError
@@ -39,31 +39,11 @@ Log = Annotated[
 ]
 
 
-def server_options(
-    variables: str, database: str, where: str, kinds: Mapping[str, Callable[[str, str], Any]], settings: str
-) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Put the options of every server in place of a command's parameter `server`, which gets fields of a configuration.
-
-    Names of environment variables begin with `variables`. `where` is the help of --database and `database` its default,
-    `settings` the help of --set and `kinds` its keys and how they are read. Logging has begun when the command runs.
-    """
-
-    def read(*, settings: list[str] | None, log: str, **fields: Any) -> dict[str, Any]:
-        begin(log, serves=True)
-        return fields | keyed("--set", settings, kinds, variables)
-
-    seeded = "Accept runs with seeded noise: made-up data only."
-    shown = "Where /metrics and /healthz are, in plain HTTP, of 127.0.0.1 unless a host is given. Off by default."
-    simulations = typer.Option("--allow-simulation", help=seeded, rich_help_panel=RARE)
-    metrics = typer.Option(envvar=f"{variables}METRICS", metavar="[HOST:]PORT", help=shown)
-    options: dict[str, tuple[Any, Any]] = {
-        "database": (Annotated[str, typer.Option(envvar=f"{variables}DATABASE", help=where)], database),
-        "allow_simulation": (Annotated[bool, simulations], False),
-        "settings": (Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help=settings)], None),
-        "metrics": (Annotated[str | None, metrics], None),
-        "log": (Log, "info"),
-    }
-    return lambda command: with_options(command, "server", options, read)
+Simulations = Annotated[
+    bool,
+    typer.Option("--allow-simulation", help="Accept runs with seeded noise: made-up data only.", rich_help_panel=RARE),
+]
+METRICS = "Where /metrics and /healthz are, in plain HTTP, of 127.0.0.1 unless a host is given. Off by default."
 
 
 def connects(command: Callable[..., None]) -> Callable[..., None]:

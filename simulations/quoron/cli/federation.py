@@ -18,19 +18,22 @@ from quoron.cli import second_server
 from quoron.cli.admin import JsonLines, backup, health, restore, silo, tokens
 from quoron.cli.admin import users as users_of
 from quoron.cli.client import client, leave
-from quoron.cli.common import RARE, bytes_of, number, say, seconds_of, showing, whole
+from quoron.cli.common import RARE, bytes_of, keyed, number, say, seconds_of, showing, whole
 from quoron.cli.connection import (
     CLIENTS,
     CONTROL,
+    METRICS,
     Certs,
     Files,
     Insecure,
+    Log,
+    Simulations,
     anywhere,
+    begin,
     connects,
     login,
     reached,
     run,
-    server_options,
 )
 from quoron_privacy.errors import BelowMinCohort, ConfigError, RunError, printable
 
@@ -46,17 +49,13 @@ SETTINGS: dict[str, Callable[[str, str], Any]] = {  # a key of --set, and how it
     "away_after": seconds_of,
     **second_server.ADDRESS,
 }
-
-
-@server_options(
-    "QUORON_",
-    "sqlite:///coordinator.sqlite",
-    "sqlite:///FILE or postgresql://USER@HOST/NAME.",
-    SETTINGS,
+SET = (
     "max_message=4MiB, max_clients=2000, max_users_per_client=1, gather=75 (seconds for clients to come back at a "
     "start), away_after=7d (or never: until when unseen users are drawn); second_server=HOST:PORT, "
-    "second_server_certs=FOLDER, second_server_key=FILE.pem. Also QUORON_MAX_MESSAGE...",
+    "second_server_certs=FOLDER, second_server_key=FILE.pem. Also QUORON_MAX_MESSAGE..."
 )
+
+
 def serve(
     listen: Annotated[str, typer.Option(envvar="QUORON_LISTEN", help="Where clients connect.")] = CLIENTS,
     control: Annotated[str, typer.Option(envvar="QUORON_CONTROL", help="Where operators connect.")] = CONTROL,
@@ -65,17 +64,26 @@ def serve(
         Path, typer.Option("--tokens", envvar="QUORON_TOKENS", help="File made by `quoron admin tokens`.")
     ] = Path("tokens.json"),
     insecure: Insecure = False,
-    server: Any = None,
+    database: Annotated[
+        str, typer.Option(envvar="QUORON_DATABASE", help="sqlite:///FILE or postgresql://USER@HOST/NAME.")
+    ] = "sqlite:///coordinator.sqlite",
+    allow_simulation: Simulations = False,
+    settings: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help=SET)] = None,
+    metrics: Annotated[str | None, typer.Option(envvar="QUORON_METRICS", metavar="[HOST:]PORT", help=METRICS)] = None,
+    log: Log = "info",
 ) -> None:
     """Coordinate a federation until SIGTERM or SIGINT; what is interrupted goes on at the next start."""
+    begin(log, serves=True)
     from quoron_server import service
     from quoron_server.service import certificates
 
-    own = Files.of(certs, insecure=insecure)
-    refused = certificates.Revocations(own.revoked) if own.revoked else None
-    transport = service.Transport(own.certificate, own.key, own.authority, insecure, anywhere(insecure), refused)
-    link, fields = second_server.link(server), {"gather": 75.0} | server
-    config = service.ServeConfig(transport, listen, control, tokens=token_file, second_server=link, **fields)
+    given = {"gather": 75.0} | keyed("--set", settings, SETTINGS, "QUORON_")
+    files = Files.of(certs, insecure=insecure)
+    refused = certificates.Revocations(files.revoked) if files.revoked else None
+    transport = service.Transport(files.certificate, files.key, files.authority, insecure, anywhere(insecure), refused)
+    own: dict[str, Any] = {"tokens": token_file, "allow_simulation": allow_simulation, "metrics": metrics}
+    own |= {"second_server": second_server.link(given)}
+    config = service.ServeConfig(transport, listen, control, database, **own, **given)
     run(service.Coordinator(config))
 
 

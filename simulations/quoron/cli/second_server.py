@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from quoron.cli.common import RARE, seconds_of, whole
-from quoron.cli.connection import Certs, Files, run, server_options
+from quoron.cli.common import RARE, keyed, seconds_of, whole
+from quoron.cli.connection import METRICS, Certs, Files, Log, Simulations, begin, run
 from quoron_privacy.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -26,8 +26,10 @@ SecondServerKey = Annotated[
         rich_help_panel=RARE,
     ),
 ]
-OF_THIS_SERVER = "sqlite:///FILE, of this server alone."
-DatabaseUrl = Annotated[str, typer.Option("--database", envvar="QUORON_SECOND_SERVER_DATABASE", help=OF_THIS_SERVER)]
+DatabaseUrl = Annotated[
+    str,
+    typer.Option("--database", envvar="QUORON_SECOND_SERVER_DATABASE", help="sqlite:///FILE, of this server alone."),
+]
 RunKeys = Annotated[
     Path, typer.Option("--keys", envvar="QUORON_SECOND_SERVER_KEYS", help="Keys of runs: keep them out of backups.")
 ]
@@ -42,6 +44,7 @@ ADDRESS: dict[str, Callable[[str, str], Any]] = {  # settings of a coordinator, 
     "second_server_key": lambda _, text: Path(text),
 }
 SETTINGS: dict[str, Callable[[str, str], Any]] = {"keep": seconds_of, "threads": whole}
+SET = "keep=90d: destroy a run's keys after so long; threads=N. Also QUORON_SECOND_SERVER_KEEP, _THREADS."
 
 
 def link(settings: dict[str, Any]) -> "SecondServerLink | None":
@@ -64,13 +67,6 @@ def link(settings: dict[str, Any]) -> "SecondServerLink | None":
 
 
 @app.command()
-@server_options(
-    "QUORON_SECOND_SERVER_",
-    _DATABASE,
-    OF_THIS_SERVER,
-    SETTINGS,
-    "keep=90d: destroy a run's keys after so long; threads=N. Also QUORON_SECOND_SERVER_KEEP, _THREADS.",
-)
 def serve(
     coordinator: Annotated[
         list[Path], typer.Option(envvar="QUORON_SECOND_SERVER_COORDINATORS", help="A coordinator's certificate.")
@@ -81,14 +77,22 @@ def serve(
     ] = COORDINATORS,
     keys: RunKeys = _KEYS,
     signing_key: Signing = _SIGNING,
-    server: Any = None,
+    database: DatabaseUrl = _DATABASE,
+    allow_simulation: Simulations = False,
+    settings: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help=SET)] = None,
+    metrics: Annotated[
+        str | None, typer.Option(envvar="QUORON_SECOND_SERVER_METRICS", metavar="[HOST:]PORT", help=METRICS)
+    ] = None,
+    log: Log = "info",
 ) -> None:
     """Serve coordinators until SIGTERM or SIGINT. There is no plaintext: callers are known by their certificates."""
+    begin(log, serves=True)
     from quoron_server.second_server import service
 
     own = Files.of(certs).all() | {"coordinators": service.keys_of(coordinator)}
-    own |= {"listen": listen, "keys": keys, "signing_key": signing_key}
-    run(service.SecondServer(service.SecondServerConfig(**own, **server)))
+    own |= {"listen": listen, "keys": keys, "signing_key": signing_key, "database": database, "metrics": metrics}
+    own |= {"allow_simulation": allow_simulation} | keyed("--set", settings, SETTINGS, "QUORON_SECOND_SERVER_")
+    run(service.SecondServer(service.SecondServerConfig(**own)))
 
 
 @app.command()

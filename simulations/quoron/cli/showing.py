@@ -16,7 +16,7 @@ from quoron.planning.choosing import Candidate, refusals, risk_sentence, risk_wo
 from quoron.planning.plans import SURE, Plan
 from quoron.planning.questions import Enough
 from quoron.presets import presets
-from quoron.reports import pages, sections
+from quoron.reports import pages
 from quoron.reports.page import Section, Table
 from quoron.reports.summary import Summary
 from quoron.reports.terminal import Terminal
@@ -35,7 +35,7 @@ from quoron_server.wording import domain_words, sentence
 if TYPE_CHECKING:
     from quoron.model import Model
     from quoron.training.result import TrainedTable, TrainingSummary
-    from quoron.tuning.tables import TableSearch
+    from quoron.training.tuning import TableSearch
 
 COEFFICIENTS = 4  # that are shown
 RELEASED = "by what the run released"  # label of a row of summaries
@@ -129,7 +129,7 @@ def _of_plan(planned: Plan) -> list[Section]:
     others = [_candidate_row(each, chosen.algorithm) for each in feasible]
     heads = ["algorithm", "predicted excess risk", "trust_model", "rounds", "messages", "payload"]
     curve = planned.curve
-    curves = [] if curve is None else [sections.rounds_section(chosen.algorithm, curve, chosen.cost.rounds)]
+    curves = [] if curve is None else [pages.rounds_section(chosen.algorithm, curve, chosen.cost.rounds)]
     return [
         doubted(planned.doubts),
         Section(note=[promised, *_choice(planned)], rows=plan_rows(planned), warnings=planned.remarks),
@@ -266,7 +266,7 @@ def _choice(planned: Plan) -> list[str]:
 
 def trained_briefly(summary: "TrainingSummary", model: "Model") -> list[Section]:
     """A complete run: its promise, its public figures, the first coefficients, and warnings."""
-    known = sections.coefficients(model, COEFFICIENTS)
+    known = pages.coefficients(model, COEFFICIENTS)
     unseen = [] if summary.data_quality is not None else [summary.unseen]
     return [
         Section(

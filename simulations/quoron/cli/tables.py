@@ -8,7 +8,7 @@ import typer
 
 import quoron
 from quoron.cli.common import Csv, Json, Page, Population, ZeroOut, check_page, opened, showing
-from quoron.data.columns import OPTIONS, read
+from quoron.data.columns import TYPED, read
 from quoron_client.data.formats import is_folder
 
 Listed = list[str] | None
@@ -65,11 +65,11 @@ def stats(
     delta: Annotated[float, typer.Option(help="δ of all of it together.")] = 1e-6,
     numeric: Annotated[
         Listed,
-        typer.Option(metavar=OPTIONS["numeric"].metavar, help="Public ranges; estimated privately without."),
+        typer.Option(metavar=TYPED["numeric"][0], help="Public ranges; estimated privately without."),
     ] = None,
     categorical: Annotated[
         Listed,
-        typer.Option(metavar=OPTIONS["categorical"].metavar, help="Public groups; estimated privately without."),
+        typer.Option(metavar=TYPED["categorical"][0], help="Public groups; estimated privately without."),
     ] = None,
     items_per_user: Annotated[
         int | None, typer.Option(metavar="K", help="Let items weigh one each, up to K of a user; else users do.")
@@ -120,8 +120,7 @@ def _dates(typed: Sequence[str]) -> dict[str, tuple[str, ...] | None]:
 
 def _said(word: str, typed: Listed) -> dict[str, Any]:
     """What is declared by column; columns of which nothing is said are as if they were left out."""
-    found = read(word, typed) if typed else {}
-    return {name: said for name, said in found.items() if said} if isinstance(found, dict) else {}
+    return {name: said for name, said in read(word, typed or ()).items() if said}
 
 
 def evaluate(

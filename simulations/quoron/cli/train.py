@@ -19,15 +19,20 @@ from quoron.cli import common
 from quoron.cli.common import (
     RARE,
     Algorithm,
+    Categorical,
     Csv,
     Delta,
     Epsilon,
     InlineOrRay,
     Json,
+    Label,
+    Numeric,
     Out,
     Population,
     Settings,
     Source,
+    User,
+    described,
     doubts,
     interruptible,
     opened,
@@ -36,9 +41,7 @@ from quoron.cli.common import (
     showing,
     shows_progress,
     sources,
-    table_options,
 )
-from quoron.data.columns import DescribedTable
 from quoron_privacy.errors import ConfigError, nearest
 
 Table = Annotated[
@@ -51,10 +54,12 @@ Table = Annotated[
 ]
 
 
-@table_options
 def train(
     source: Table,
-    columns: DescribedTable,
+    user: User = None,
+    label: Label = None,
+    numeric: Numeric = None,
+    categorical: Categorical = None,
     epsilon: Epsilon = None,
     delta: Delta = None,
     algorithm: Algorithm = None,
@@ -76,7 +81,8 @@ def train(
 
     where = inline_or_ray(engine)  # refused before a dry run, too
     asked: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "algorithm": algorithm, "out": out}
-    asked |= {"holdout": holdout, "settings": settings or (), "population": population, **columns}
+    asked |= {"holdout": holdout, "settings": settings or (), "population": population}
+    asked |= described(user, label, numeric, categorical)
     if dry_run:
         from quoron.api.training import plan_training
 
@@ -136,10 +142,12 @@ def example(
         print(path)
 
 
-@table_options
 def tune(
     source: Table,
-    columns: DescribedTable,
+    user: User = None,
+    label: Label = None,
+    numeric: Numeric = None,
+    categorical: Categorical = None,
     epsilon: Epsilon = None,
     delta: Delta = None,
     vary: Annotated[
@@ -171,14 +179,14 @@ def tune(
     population: Population = None,
 ) -> None:
     """Train with several settings and release the best by a private score: one price, stated before it begins."""
-    from quoron.simulation.cells import sweep
+    from quoron.simulation.comparison import sweep
 
     names = None if algorithms is None else [each.strip() for each in algorithms.split(",") if each.strip()]
     asked: dict[str, Any] = {"vary": sweep(vary or ()), "algorithms": names, "holdout": holdout}
     tried = common.keyed("--trials", trials, {"mean": common.number, "most": common.whole, "padded": common.whole})
     asked |= {"n_trials": tried.get("mean"), "max_trials": tried.get("most"), "padded": "padded" in tried}
-    asked |= {"epsilon": epsilon, "delta": delta, "out": out, "settings": settings or (), **columns}
-    asked["population"] = population
+    asked |= {"epsilon": epsilon, "delta": delta, "out": out, "settings": settings or ()}
+    asked |= {"population": population, **described(user, label, numeric, categorical)}
     if dry_run:
         showing.show_search(quoron.tune(source, dry_run=True, **asked), as_json=as_json)
         return
@@ -187,10 +195,12 @@ def tune(
     showing.show(tuned, as_json=as_json)
 
 
-@table_options
 def compare(
-    columns: DescribedTable,
     source: Source = "quickstart",
+    user: User = None,
+    label: Label = None,
+    numeric: Numeric = None,
+    categorical: Categorical = None,
     epsilon: Epsilon = None,
     algorithms: Annotated[
         str | None,
@@ -209,11 +219,12 @@ def compare(
     as_json: Json = False,
 ) -> None:
     """Simulate algorithms and settings side by side: excess risk with intervals, rounds, gradients, bytes."""
-    from quoron.simulation.cells import sweep
+    from quoron.simulation.comparison import sweep
 
     names = None if algorithms is None else [each.strip() for each in algorithms.split(",") if each.strip()]
     asked: dict[str, Any] = {"algorithms": names, "vary": sweep(vary or ()), "seeds": seeds}
-    asked |= {"epsilon": epsilon, "out": out, "settings": settings or (), "engine": engine, **columns}
+    asked |= {"epsilon": epsilon, "out": out, "settings": settings or (), "engine": engine}
+    asked |= described(user, label, numeric, categorical)
     with interruptible():
         comparison = quoron.compare(source, progress=shows_progress(as_json=as_json), **asked)
     showing.show(comparison, as_json=as_json)

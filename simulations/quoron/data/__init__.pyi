@@ -1,11 +1,5 @@
 from .synthetic import FamilyName as FamilyName
 from .synthetic import Synthetic as Synthetic
-from .table import Categorical as Categorical
-from .table import DateNumber as DateNumber
-from .table import DatePart as DatePart
-from .table import Feature as Feature
-from .table import Hashed as Hashed
-from .table import Numeric as Numeric
 from .table import TablePopulation as TablePopulation
 from .table import from_table as from_table
 from .users import Corruption as Corruption

@@ -8,14 +8,12 @@
     {'population': {'label': {'column': 'ill'}, 'columns': {'numeric': {}, 'estimate': {'dose': 'number'}}}}
 
 A new key is a line here, one of the docstring of `Columns` or `Label`, and the field of that name of `ColumnsSection`
-or `LabelSection`, which checks it and says in the reference what it means. Of these `OPTIONS` have an option of the
+or `LabelSection`, which checks it and says in the reference what it means. Of these `TYPED` are options of the
 commands; all are set by `--set population.columns.KEY=`, in TOML. What is given is passed to the field as it is.
 """
 
 import csv
-import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal, TypedDict
 
 from quoron_privacy.errors import ConfigError
@@ -27,20 +25,29 @@ SHORT = (  # tables that one value may stand for, and its key within
 )
 
 
-def _ranges(typed: str) -> dict[str, Any] | list[str]:
+def _ranges(typed: str) -> dict[str, tuple[float, float] | None]:
     """`age=0:100,dose=0:5`; or `age,dose`, whose ranges nobody says."""
-    named = {}
+    named: dict[str, tuple[float, float] | None] = {}
     for each in _parts(typed):
         column, equals, ends = each.rpartition("=")
-        low, high = map(float, ends.split(":")) if equals else (None, None)
-        named[column if equals else each] = (low, high) if equals else None
-    return list(named) if not any(named.values()) else named
+        if equals:
+            low, high = map(float, ends.split(":"))
+            named[column] = low, high
+        else:
+            named[each] = None
+    return named
 
 
-def _vocabularies(typed: str) -> dict[str, Any] | list[str]:
+def _vocabularies(typed: str) -> dict[str, list[str] | list[int] | None]:
     """`ward=north,south`, or `ward,clinic`, whose values nobody says."""
     column, equals, listed = typed.partition("=")
-    return {column: integers(_parts(listed))} if equals else _parts(typed)
+    return {column: integers(_parts(listed))} if equals else dict.fromkeys(_parts(typed))
+
+
+TYPED: dict[str, tuple[str, Callable[[str], dict[str, Any]]]] = {  # an option, how it is typed, and who reads that
+    "numeric": ("COLUMN=LOW:HIGH,...", _ranges),
+    "categorical": ("COLUMN=VALUE,...", _vocabularies),
+}
 
 
 def _parts(typed: str) -> list[str]:
@@ -56,21 +63,6 @@ def integers(texts: Sequence[str]) -> list[str] | list[int]:
 def _is_integer(text: str) -> bool:
     digits = text.removeprefix("-")
     return len(digits) < 19 and digits.isascii() and digits.isdigit() and str(int(text)) == text
-
-
-@dataclass(frozen=True, slots=True)
-class Option:
-    """How a part of a table's description is typed in a shell, and what it means."""
-
-    metavar: str
-    read: Callable[[str], Any]  # ValueError for what cannot be meant
-    means: str  # as the docstring below says
-
-
-def _meaning(kind: type, name: str) -> str:
-    """What a docstring says of an argument."""
-    found = re.search(rf"^ *{name}: (.+?)\.\n", kind.__doc__ or "", re.DOTALL | re.MULTILINE)
-    return " ".join(found[1].split()) if found else ""
 
 
 class Columns(TypedDict, total=False):
@@ -131,55 +123,22 @@ class Label(TypedDict, total=False):
     range: tuple[float, float]
 
 
-class DescribedTable(TypedDict, total=False):
-    """All that is said of a table: arguments of `quoron.train`.
+def read(name: str, typed: Sequence[str]) -> dict[str, Any]:
+    """What an option of `TYPED` says of each column, typed once or several times; None of a column without a value.
 
-    Args:
-        user: column that says whose item a row is; needed.
-        label: column to predict, or a comparison such as 'delay > 15'; needed.
+    ConfigError for what cannot be meant, and for two values of one column.
     """
-
-    user: str
-    label: str | Label
-    columns: Columns
-
-
-OPTIONS: dict[str, Option] = {
-    name: Option(metavar, typed, _meaning(described, name))
-    for name, metavar, typed, described in (
-        ("user", "COLUMN", str, DescribedTable),
-        ("label", "COLUMN", str, DescribedTable),
-        ("numeric", "COLUMN=LOW:HIGH,...", _ranges, Columns),
-        ("categorical", "COLUMN=VALUE,...", _vocabularies, Columns),
-    )
-}
-
-
-def read(name: str, typed: Sequence[str]) -> Any:
-    """The value of an option that was typed so, once or several times. ConfigError for what cannot be meant."""
-    asked, option = OPTIONS[name], f"--{name}"
-    found: list[Any] = []
-    for each in typed:
+    metavar, parse = TYPED[name]
+    found: dict[str, Any] = {}
+    for text in typed:
         try:
-            found.append(asked.read(each))
+            said = parse(text)
         except ValueError:
-            raise ConfigError(f"Expected {option} {asked.metavar}, got {option} {each!r}.") from None
-    if len(found) > 1 and not all(isinstance(each, dict | list) for each in found):
-        raise ConfigError(f"Expected {option} once, got it {len(found)} times.")
-    if any(isinstance(each, dict) for each in found):
-        columns: dict[str, Any] = {}
-        for column, value in ((column, value) for each in found for column, value in _as_columns(each).items()):
-            if columns.setdefault(column, value) != value:
-                raise ConfigError(
-                    f"Expected one {option} of {column}, got {columns[column]} and {value}. Leave one out."
-                )
-        return columns
-    return found[0] if len(found) == 1 else [one for each in found for one in each]
-
-
-def _as_columns(given: Mapping[str, Any] | Sequence[str]) -> Mapping[str, Any]:
-    """Columns whose range or values nobody says, beside those of others."""
-    return given if isinstance(given, Mapping) else dict.fromkeys(given)
+            raise ConfigError(f"Expected --{name} {metavar}, got --{name} {text!r}.") from None
+        for column, value in said.items():
+            if found.setdefault(column, value) != value:
+                raise ConfigError(f"Expected one --{name} of {column}, got {found[column]} and {value}. Leave one out.")
+    return found
 
 
 def written_out(tree: Mapping[str, Any]) -> dict[str, Any]:

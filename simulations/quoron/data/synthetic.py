@@ -43,7 +43,6 @@ Every user's items come from that user's streams alone: the same bits for any co
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from enum import IntEnum
 from functools import cached_property, lru_cache, partial
 from itertools import pairwise
 from typing import Literal
@@ -309,53 +308,10 @@ def in_ranges(loop: Callable[[int, int], object], offsets: NDArray[np.int64], wi
 
 # float32 rounding may lengthen a row by half a unit in the last place; this keeps it within its norm.
 _SHRINK = 1.0 - 2.0**-23
-_SHIFT, _LABELS = np.uint32(Purpose.SHIFT), np.uint32(Purpose.LABELS)
+_FEATURES, _SHIFT, _LABELS = (np.uint32(each) for each in (Purpose.FEATURES, Purpose.SHIFT, Purpose.LABELS))
+_LOGISTIC, _SQUARES, _MEANS = 0, 1, 2  # laws of items, in compiled loops
 _TOGETHER = 256  # items whose scores are held at a time: in the nearest cache, and their rows as well
 _LARGEST = 700.0  # an exponent; beyond it exp neither overflows nor matters
-
-
-class Family(IntEnum):
-    """Which item law."""
-
-    LOGISTIC = 0
-    LEAST_SQUARES = 1
-    LINEAR = 2
-
-
-@dataclass(frozen=True, slots=True)
-class Law:
-    """The law of one family's items."""
-
-    family: Family
-    radius: float  # R, for means rho
-    noise: float  # w
-    spread: float  # h
-    signal: NDArray[np.float64]  # theta*, (d,)
-
-
-def fill_items(
-    streams: tuple[np.uint64, np.uint32],
-    users: NDArray[np.int64],
-    offsets: NDArray[np.int64],
-    flipped: NDArray[np.bool_],
-    law: Law,
-    features: NDArray[np.float32],
-    labels: NDArray[np.float64],
-) -> None:
-    """Write items offsets[i] to offsets[i + 1], less offsets[0], of users[i]; `streams` are a seed and a purpose.
-
-    Where `flipped`, labels (for means: items) change sign.
-    """
-    seed, purpose = streams
-    d = features.shape[1]
-    fill_normals(seed, purpose, users, offsets * d, features.reshape(-1))
-    shifts = np.empty((len(users) if law.spread else 0, d), np.float32)
-    if law.spread:
-        fill_normals(seed, _SHIFT, users, np.arange(len(users) + 1) * d, shifts.reshape(-1))
-    if law.family != Family.LINEAR:
-        fill_uniforms(seed, _LABELS, users, offsets, labels)
-    numbers = float(law.radius), float(law.noise), float(law.spread)  # of one type each: another would be compiled for
-    _shape(offsets, flipped, int(law.family), *numbers, law.signal, features, shifts, labels)
 
 
 @njit(inline="always", error_model="numpy")
@@ -424,11 +380,11 @@ def _to_sphere(flat, first, d, radius, mean, own, scores):  # type: ignore[no-un
 
 
 @njit(cache=True, error_model="numpy")
-def _label(labels, family, noise, scores):  # type: ignore[no-untyped-def]
+def _label(labels, law, noise, scores):  # type: ignore[no-untyped-def]
     """Labels of uniforms (`labels`) and of the items' scores."""
-    if family == Family.LINEAR:
+    if law == _MEANS:
         labels[:] = 0.0
-    elif family == Family.LOGISTIC:
+    elif law == _LOGISTIC:
         for item in range(labels.size):
             labels[item] = 1.0 if labels[item] * (1.0 + exponential(-scores[item])) < 1.0 else -1.0
     else:
@@ -450,10 +406,10 @@ def _shifted(own, signal, spread, normals):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _shape(  # type: ignore[no-untyped-def]
-    offsets, flipped, family, radius, noise, spread, signal, features, shifts, labels
+    offsets, flipped, law, radius, noise, spread, signal, features, shifts, labels
 ):
     """Make items of normals (`features`, and `shifts` (k, d) of users) and of uniforms (`labels`)."""
-    d, means, first = features.shape[1], family == Family.LINEAR, offsets[0]
+    d, means, first = features.shape[1], law == _MEANS, offsets[0]
     flat, own, largest = features.reshape(features.size), aligned(1, d)[0], 0
     for j in range(d):
         own[j] = signal[j]
@@ -468,13 +424,13 @@ def _shape(  # type: ignore[no-untyped-def]
             mean = 0.0 if not means else -_SHRINK if flipped[i] else _SHRINK
             own_scores = scores[: stop - start]
             _to_sphere(flat, start, d, radius * _SHRINK * (mean if means else 1.0), mean, own, own_scores)
-            _label(labels[start:stop], family, noise, own_scores)
+            _label(labels[start:stop], law, noise, own_scores)
     else:
         scores = np.empty(_TOGETHER)
         for start in range(0, labels.size, _TOGETHER):
             stop = min(start + _TOGETHER, labels.size)
             _to_sphere(flat, start, d, radius * _SHRINK, 0.0, own, scores[: stop - start])
-            _label(labels[start:stop], family, noise, scores)
+            _label(labels[start:stop], law, noise, scores)
     for i in range(flipped.size):
         for item in range(offsets[i] - first, offsets[i + 1] - first if flipped[i] else 0):
             labels[item] = -labels[item]
@@ -577,14 +533,19 @@ class Synthetic:
         if means:
             within -= self._mean_norm + self.heterogeneity
             signal = signal * (self._mean_norm / self.signal_norm if self.signal_norm else 1.0)
-        family = Family.LINEAR if means else Family[self.family.upper()]
-        law = Law(family, within, self.label_noise, self.heterogeneity, signal)
-        streams = (np.uint64(self.seed), np.uint32(Purpose.FEATURES))
+        law = _MEANS if means else _LOGISTIC if self.family == "logistic" else _SQUARES
+        numbers = float(within), float(self.label_noise), float(self.heterogeneity)  # another type is compiled again
+        seed, d = np.uint64(self.seed), self.dimension
 
         def fill(first: int, last: int) -> None:
-            rows = slice(offsets[first], offsets[last])
-            own = (asked[first:last], offsets[first : last + 1], flipped[first:last])
-            fill_items(streams, *own, law, features[rows], labels[rows])
+            own, ends, rows = asked[first:last], offsets[first : last + 1], slice(offsets[first], offsets[last])
+            fill_normals(seed, _FEATURES, own, ends * d, features[rows].reshape(-1))
+            shifts = np.empty((len(own) if self.heterogeneity else 0, d), np.float32)
+            if self.heterogeneity:
+                fill_normals(seed, _SHIFT, own, np.arange(len(own) + 1) * d, shifts.reshape(-1))
+            if not means:
+                fill_uniforms(seed, _LABELS, own, ends, labels[rows])
+            _shape(ends, flipped[first:last], law, *numbers, signal, features[rows], shifts, labels[rows])
 
         in_ranges(fill, offsets, self.dimension)
         return ItemBatch(features, labels, offsets)

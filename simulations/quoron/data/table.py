@@ -1,8 +1,10 @@
 """A table with a user column as a population: CSV, Parquet, a pandas DataFrame or a pyarrow Table.
 
     >>> import pandas as pd
+    >>> from quoron_client.data.features import Numeric
     >>> visits = pd.DataFrame({"who": ["a", "a", "b", "c", "d"], "age": [30, 31, 62, 55, 80], "sick": [0, 0, 1, 0, 1]})
-    >>> clinic = from_table(visits, user="who", label="sick", features=(Numeric("age", 0, 100),), test_fraction=0.25)
+    >>> rules = Encoding((Numeric("age", 0, 100),), label=Signs("sick"))
+    >>> clinic = from_table(visits, rules, user="who", loss=Logistic(), test_fraction=0.25)
     >>> clinic.users, clinic.dimension
     (3, 2)
 
@@ -24,7 +26,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import scipy
@@ -48,8 +50,7 @@ from quoron.data.users import (
 )
 from quoron_client.compute.enforcement import bounded
 from quoron_client.data import fused, tables
-from quoron_client.data.encoding import Balanced, Classes, Encoding, Label, Owners, Range, Signs, Weight, read_label
-from quoron_client.data.features import Categorical, DateNumber, DatePart, Feature, Hashed, Numeric
+from quoron_client.data.encoding import Balanced, Classes, Encoding, Owners, Range, Signs
 from quoron_client.data.items import ItemBatch, ItemView
 from quoron_client.losses import Absolute, Classification, Hinge, Huber, Linear, Logistic, Loss, SmoothedHinge, Softmax
 from quoron_client.protocol.domains import Domain, L2Ball, free_ball, on_boundary
@@ -561,17 +562,6 @@ class TableUsers(TabularUsers):
 
 
 DOMAIN = L2Ball(10.0)  # of models, where none is given
-__all__ = [
-    "Categorical",
-    "DateNumber",
-    "DatePart",
-    "Feature",
-    "Hashed",
-    "Numeric",
-    "TablePopulation",
-    "from_table",
-]
-
 _UNDECLARED = (
     "items_per_user is not declared: planned as if every user had 1. Set population.items_per_user to a low typical "
     "number of items."
@@ -705,41 +695,6 @@ class TablePopulation(TableUsers):
 
 def from_table(
     source: Any,
-    *,
-    user: str,
-    label: Label | str | None,
-    features: tuple[Feature, ...],
-    loss: Loss | None = None,
-    intercept: bool = True,
-    normalize: bool = False,
-    weight: Weight | None = None,
-    missing: Literal["drop", "midpoint"] = "drop",
-    **others: Any,
-) -> TablePopulation:
-    """The users of a table as a population.
-
-    `source` is a path (.csv, .parquet), a DataFrame or a pyarrow Table; `label` a kind of label, or as text a column
-    of signs or a comparison such as `arr_delay > 15`; None only for the linear loss. What becomes of a row is said by
-    `quoron_client.data.encoding.Encoding`, with the same arguments; `others` are those of `encoded_table`.
-
-    Raises DataError for a table that cannot be read, a missing column, a row without a user; ConfigError for arguments
-    out of range and for labels that the loss does not take. No other value of a row is an error.
-    """
-    loss = Logistic() if loss is None else loss
-    encoding = Encoding(
-        features,
-        label=read_label(label) if isinstance(label, str) else label,
-        intercept=intercept,
-        normalize=normalize,
-        feature_norm=loss.feature_norm,
-        weight=weight,
-        missing=missing,
-    )
-    return encoded_table(source, encoding, user=user, loss=loss, **others)
-
-
-def encoded_table(
-    source: Any,
     encoding: Encoding,
     *,
     user: str,
@@ -750,9 +705,13 @@ def encoded_table(
     outliers: Outliers = ALL_HONEST,
     seed: int = 0,
 ) -> TablePopulation:
-    """The users of a table as a population, by rules made before. Arguments and errors are those of `from_table`.
+    """The users of a table as a population.
 
+    `source` is a path (.csv, .parquet), a DataFrame or a pyarrow Table; what becomes of a row says `encoding`.
     `items_per_user` is the public nominal m; left out, it is 1. Weights of classes that wait for an estimate are alike.
+
+    Raises DataError for a table that cannot be read, a missing column, a row without a user; ConfigError for arguments
+    out of range and for labels that the loss does not take. No other value of a row is an error.
     """
     encoding.check_loss(loss)
     table = tables.read(source, (*encoding.columns, user))

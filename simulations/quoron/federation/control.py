@@ -1,6 +1,6 @@
 """Speaking to a coordinator's control plane, as an operator or an auditor.
 
-with Control(Address("127.0.0.1:7444", token="quoron_…", insecure=True)) as control:
+with Control("127.0.0.1:7444", token="quoron_…", insecure=True) as control:
     control.submit(specification)
     for event in control.watch("summer"): ...
 """
@@ -8,7 +8,6 @@ with Control(Address("127.0.0.1:7444", token="quoron_…", insecure=True)) as co
 import json
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -46,24 +45,22 @@ _KINDS: dict[grpc.StatusCode, type[QuoronError]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Address:
-    """Where a control plane is, and how to be let in."""
-
-    coordinator: str  # host:port
-    token: str
-    authority: Path | None = None  # that signed the coordinator's certificate
-    insecure: bool = False
-    insecure_anywhere: bool = False
-
-
 class Control(AbstractContextManager["Control"]):
     """One connection to a control plane. Every method raises the coordinator's own words as a QuoronError."""
 
-    def __init__(self, address: Address) -> None:
-        self.name, self._where = f"the coordinator {address.coordinator}", address.coordinator
-        self._metadata = (("authorization", f"Bearer {address.token}"),)
-        self._channel = _channel(address)
+    def __init__(
+        self,
+        coordinator: str,
+        token: str,
+        authority: Path | None = None,
+        insecure: bool = False,
+        insecure_anywhere: bool = False,
+    ) -> None:
+        """To HOST:PORT, whose certificate the `authority` signed; or in plaintext, on this machine or anywhere."""
+        self.name, self._where = f"the coordinator {coordinator}", coordinator
+        self._metadata = (("authorization", f"Bearer {token}"),)
+        check_plaintext(coordinator, insecure=insecure, anywhere=insecure_anywhere)
+        self._channel = _channel(coordinator, authority, plaintext=insecure or insecure_anywhere)
         self._stub = federation_pb2_grpc.ControlPlaneStub(self._channel)
 
     def __exit__(self, *_: object) -> None:
@@ -139,19 +136,17 @@ class Control(AbstractContextManager["Control"]):
             raise _KINDS.get(code, RunError)(details) from None
 
 
-def _channel(address: Address) -> grpc.Channel:
-    check_plaintext(address.coordinator, insecure=address.insecure, anywhere=address.insecure_anywhere)
-    plaintext = address.insecure or address.insecure_anywhere
-    if (address.authority is None) is not plaintext:
+def _channel(coordinator: str, authority: Path | None, *, plaintext: bool) -> grpc.Channel:
+    if (authority is None) is not plaintext:
         raise ConfigError(
             "Expected the authority that signed the coordinator's certificate (--authority of `quoron login`, or "
             "QUORON_AUTHORITY), or --insecure for a coordinator on this machine that was started so, got "
             f"{'both' if plaintext else 'neither'}."
         )
-    if address.authority is None:
-        return grpc.insecure_channel(address.coordinator, options=_OPTIONS)
+    if authority is None:
+        return grpc.insecure_channel(coordinator, options=_OPTIONS)
     try:
-        roots = address.authority.read_bytes()
+        roots = authority.read_bytes()
     except OSError as error:
-        raise IdentityError(f"Expected a readable {address.authority}, got: {error.strerror}.") from None
-    return grpc.secure_channel(address.coordinator, grpc.ssl_channel_credentials(roots), options=_OPTIONS)
+        raise IdentityError(f"Expected a readable {authority}, got: {error.strerror}.") from None
+    return grpc.secure_channel(coordinator, grpc.ssl_channel_credentials(roots), options=_OPTIONS)

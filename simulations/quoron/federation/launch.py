@@ -27,7 +27,7 @@ from typing import Any
 from quoron.config import Config
 from quoron.engine.processes import ALONE, Lines, Program, forking, send
 from quoron.federation.client_items import give_tables, silos_in
-from quoron.federation.control import Address, Control
+from quoron.federation.control import Control
 from quoron.federation.folder import ORDER, RUNNING, Folder, Order, host_of, processes_for, reached
 from quoron_client.durable import OWN, make_folder
 from quoron_privacy.errors import ConfigError, QuoronError, RunError
@@ -132,7 +132,7 @@ class Local:
 
     def operator(self) -> Control:
         """A connection to the control plane."""
-        return Control(Address(reached(self.control), self.folder.token, self.folder.authority))
+        return Control(reached(self.control), self.folder.token, self.folder.authority)
 
     def stop(self) -> dict[str, Any]:
         """End all processes in order, and keep the folder: who was killed."""

@@ -64,10 +64,9 @@ class Profile:
                 f"Expected a coordinator, got the database of {self.origin}. Choose another profile with `quoron "
                 "--profile NAME`, or make one: `quoron login HOST:PORT`."
             )
-        from quoron.federation.control import Address, Control
+        from quoron.federation.control import Control
 
-        where = Address(self.coordinator, self.token(), self.authority, self.insecure, self.insecure_anywhere)
-        return Control(where)
+        return Control(self.coordinator, self.token(), self.authority, self.insecure, self.insecure_anywhere)
 
     @contextmanager
     def store(self, *, create: bool = False, sole: bool = True) -> "Iterator[Control | OfflineStore]":

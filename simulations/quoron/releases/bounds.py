@@ -32,7 +32,7 @@ from quoron import results, toml_text
 from quoron.arguments import DELTA, entry_point, shortened
 from quoron.data.columns import integers
 from quoron.data.user_rows import UserReading, group, most_rows, only_first
-from quoron.releases.once import Planned, release_once, slots_of
+from quoron.releases.once import release_once, slots_of
 from quoron.simulation import wildcards
 from quoron.training import column_bounds
 from quoron.training.column_bounds import Want
@@ -171,8 +171,9 @@ def find_bounds(
         paid.verify(epsilon, delta, users=users, adjacency="replace-one", own=(0.0, 0.0))
 
     promise = ReleaseGuarantee.central(epsilon, delta, "bounds", "docs/privacy/private-bounds.md")
-    planned = Planned(draw, verify, paid.mu, paid.variation)
-    declared, statement = release_once("declare", promise, planned, seed=seed, population=population, ledger=ledger)
+    given: dict[str, Any] = {"mu": paid.mu, "variation": paid.variation, "seed": seed}
+    given |= {"population": population, "ledger": ledger}
+    declared, statement = release_once("declare", promise, draw, verify, **given)
     opened, many = tables.opened(source), len(categorical)
     error = paid.errors(columns=0, names=many).names
     shown = math.ceil(paid.threshold(many) + CLEAR * error) if many else None

@@ -193,11 +193,7 @@ def mean(
         plan = partial(_plan, dimension=values.shape[1], bound=bound, spread=spread, method=method)
         planned = _useful(plan, len(values), privacy, radius)
     _log.info("private mean by method %s: %s", planned.method, planned.error)
-    from quoron.releases.once import (
-        Planned,
-        release_once,
-        verify_gaussian,  # heavy
-    )
+    from quoron.releases.once import release_once, verify_gaussian  # heavy
 
     mu, variation = planned.mu, total_variation(gaussians=planned.gaussians)
 
@@ -214,8 +210,9 @@ def mean(
         return made, {"mean": value.tolist(), "method": planned.method}
 
     guarantee = ReleaseGuarantee(epsilon, delta, sentence(planned.guarantee))
-    release = Planned(draw, verify, mu, variation)
-    found, _ = release_once("mean", guarantee, release, seed=seed, population=population, ledger=ledger)
+    given: dict[str, Any] = {"mu": mu, "variation": variation, "seed": seed}
+    given |= {"population": population, "ledger": ledger}
+    found, _ = release_once("mean", guarantee, draw, verify, **given)
     if found is None:
         raise NothingReleased(
             f"Nothing was released: by a private test, more than {100 * (outliers or 0.0):g} % of the users lie "

@@ -20,12 +20,12 @@ from quoron.arguments import DELTA, entry_point
 from quoron.data.rows import Rows
 from quoron.data.user_rows import most_rows
 from quoron.data.users import Declared, PublicKnowledge
-from quoron.evaluation import figures, measuring
+from quoron.evaluation import figures
 from quoron.evaluation.evaluation import Evaluation
 from quoron.evaluation.scores import Scorer
 from quoron.model import Model, load
 from quoron.paths import dataset
-from quoron.releases.once import Planned, check_declared_users, release_once, slots_of
+from quoron.releases.once import check_declared_users, release_once, slots_of
 from quoron.training import evaluated
 from quoron.training.memory import ELSEWHERE, UNCHARGED, memory_for
 from quoron.training.table import gather
@@ -97,13 +97,14 @@ def evaluate(
 
     def draw(noise: NoiseSource) -> tuple[Evaluation, dict[str, Any]]:
         items = partial(evaluated.batches, declared, rows, np.arange(slots))
-        made = figures.read(held, scorer, measuring.release(held, scorer, items, noise), promise)
+        made = figures.read(held, scorer, figures.release(held, scorer, items, noise), promise)
         made = replace(made, remarks=(*made.remarks, OF_THEM))
         return made, {"evaluation": hashlib.sha256(dumps(made.as_json()).encode()).hexdigest()}
 
     mu = math.ceil(held.pair.mu * 1e8) / 1e8  # no stored number hangs on a library's last bits
-    planned = Planned(draw, partial(held.verify, **promised), mu, held.pair.lack)
-    told, statement = release_once("evaluation", promise, planned, seed=seed, population=population, ledger=ledger)
+    given: dict[str, Any] = {"mu": mu, "variation": held.pair.lack, "seed": seed}
+    given |= {"population": population, "ledger": ledger}
+    told, statement = release_once("evaluation", promise, draw, partial(held.verify, **promised), **given)
     return replace(told, statement=statement)
 
 

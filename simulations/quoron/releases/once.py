@@ -7,8 +7,8 @@ but to a ledger that is given.
 
 import secrets
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
-from typing import Any, Generic, TypeVar
+from dataclasses import asdict, replace
+from typing import Any, TypeVar
 
 from quoron.training import lifetime
 from quoron_privacy.accounts.pair import Pair
@@ -21,41 +21,38 @@ from quoron_server.wording import ReleaseGuarantee, simulated
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Planned(Generic[T]):
-    """A calibrated release. Public numbers alone decide all of it but what `draw` returns."""
-
-    draw: Callable[[NoiseSource], tuple[T, dict[str, Any]]]  # the value, and what the ledger keeps of it
-    verify: Callable[[], Any]  # raises unless the second account finds the release within its guarantee
-    mu: float | None = None  # everything drawn is μ-GDP up to `variation`; None: (ε, δ) is all that is known
-    variation: float = 0.0
-
-
 def release_once(
     what: str,
     guarantee: ReleaseGuarantee,
-    planned: Planned[T],
+    draw: Callable[[NoiseSource], tuple[T, dict[str, Any]]],
+    verify: Callable[[], object],
     *,
+    mu: float | None = None,
+    variation: float = 0.0,
     seed: int | None,
     population: str | None,
     ledger: Any,
 ) -> tuple[T, str]:
     """Verify, charge and draw a release, and return it with the sentence of its guarantee.
 
+    `draw` gives the value, and what the ledger keeps of it; public numbers alone decide all else. `verify` raises
+    unless the second account finds the release within its guarantee. Everything drawn is μ-GDP up to `variation`;
+    without `mu` (ε, δ) is all that is known.
+
     BudgetExceeded where the population's limit leaves no room; nothing is drawn then. A kill between the charge and
     the end leaves the charge, and nothing that anybody has seen.
     """
-    planned.verify()
+    verify()
     if seed is not None:
         guarantee = replace(guarantee, statement=simulated(guarantee.statement))
     noise: NoiseSource = SecureNoise.fresh() if seed is None else SeededNoise(seed)
     if seed is not None and ledger is None:
-        return planned.draw(noise)[0], guarantee.statement
+        return draw(noise)[0], guarantee.statement
     path, name = lifetime.place(ledger), f"{what}-{secrets.token_hex(8)}"
     with lifetime.opened(path) as kept:
-        spent = asdict(guarantee) | {"mu": planned.mu, "variation": planned.variation}
+        spent = asdict(guarantee) | {"mu": mu, "variation": variation}
         kept.charge(name, population or EVERYONE, **spent)
-    value, record = planned.draw(noise)
+    value, record = draw(noise)
     with lifetime.opened(path) as kept:
         kept.release(name, record)
         kept.end(name, "complete")

@@ -39,9 +39,8 @@ from numpy.typing import NDArray
 from quoron import results
 from quoron.arguments import DELTA, entry_point, shortened
 from quoron.data.row_kinds import is_day
-from quoron.releases import statistics as calendar
 from quoron.releases.bounds import read
-from quoron.releases.once import Planned, check_declared_users, release_once, slots_of, verify_gaussian
+from quoron.releases.once import check_declared_users, release_once, slots_of, verify_gaussian
 from quoron.results import Axes, axes
 from quoron.training import column_bounds
 from quoron.training.column_bounds import Want
@@ -518,10 +517,9 @@ def statistics(
         kept = [asdict(entry) for entry in (*entries, *(part.entry() for _, part in parts))]
         return (rows, remarks), {"statistics": kept}
 
-    planned = Planned(draw, verify, *charged)
-    (rows, remarks), statement = release_once(
-        "statistics", promise, planned, seed=seed, population=population, ledger=ledger
-    )
+    given: dict[str, Any] = {"mu": charged[0], "variation": charged[1], "seed": seed}
+    given |= {"population": population, "ledger": ledger}
+    (rows, remarks), statement = release_once("statistics", promise, draw, verify, **given)
     return Statistics(rows, shared.users, epsilon, delta, statement, remarks)
 
 
@@ -604,8 +602,8 @@ def _found(facts: Facts, found: Mapping[str, Any], paid: EstimatedBounds) -> tup
             ends = low - half if low < 0 else max(0.0, low - half), high + half if high > 0 else min(0.0, high + half)
             shown = f"{ends[0]:g}", f"{ends[1]:g}"
             if name in facts.dates:
-                ends = calendar.of_years(low - half, high + half)
-                shown = calendar.day(ends[0]), calendar.day(ends[1])
+                ends = of_years(low - half, high + half)
+                shown = day(ends[0]), day(ends[1])
             ranges[name] = ends
             said.append(f"{name} from {shown[0]} to {shown[1]}, and items beyond count as at its end")
     share = f"{100 * paid.share:.2g} % of μ²"

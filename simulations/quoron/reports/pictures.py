@@ -21,9 +21,6 @@ WIDTH, HEIGHT, LINE = 360, 210, 20  # of a picture without its legend, and of a 
 LETTER = 7.6  # width of a letter, about
 LOG, EIGHTHS = "on a log scale", " ▏▎▍▌▋▊▉"  # above bars that are drawn with letters
 COLOURS = 12  # then they begin again, dashed
-ALONE = """<style>svg{font-family:sans-serif;background:#fff}text{font-size:12px;fill:#4a5662}.end{text-anchor:end}
-.mid{text-anchor:middle}.grid{stroke:#dde2e7}[class^=c]{fill:none;stroke-width:1.8;stroke:hsl(var(--hue) 62% 38%)}
-.dot{fill:hsl(var(--hue) 62% 38%)}{hues}</style>"""
 HUES = "".join(f".c{place}{{--hue:{(210 + 137.5 * place) % 360:.0f}}}" for place in range(COLOURS))
 
 
@@ -73,18 +70,6 @@ def chart(title: str, lines: Sequence[Line], across: Axis, up: Axis) -> str:
         legend, height = _legend(lines, margin, HEIGHT + 8)
         drawn.append(legend)
     return _svg(title, "\n".join(drawn), height)
-
-
-def alone(pictures: Sequence[str]) -> bytes:
-    """Pictures side by side as one file that looks the same wherever it is shown, on a white ground."""
-    heights = [float(picture.split('viewBox="0 0 ')[1].split('"')[0].split()[1]) for picture in pictures]
-    wide = (WIDTH + 20) * len(pictures)
-    inner = "\n".join(
-        picture.replace("<svg ", f'<svg x="{10 + (WIDTH + 20) * place}" y="8" width="{WIDTH}" height="{height:g}" ', 1)
-        for place, (picture, height) in enumerate(zip(pictures, heights, strict=True))
-    )
-    size = f'viewBox="0 0 {wide} {max(heights) + 16:g}" width="{wide * 1.25:g}"'
-    return f'<svg xmlns="http://www.w3.org/2000/svg" {size}>{ALONE.replace("{hues}", HUES)}\n{inner}\n</svg>\n'.encode()
 
 
 def bar(value: float, least: float, most: float, width: int = 36) -> str:

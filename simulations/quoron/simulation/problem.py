@@ -228,7 +228,7 @@ def _users_of(
     """The users of a table, at a relative path of `folder` or given. DataError for columns of types that do not fit."""
     from quoron.data.declared_types import check_types, types_of  # these bring pyarrow
     from quoron.data.population import from_dataset
-    from quoron.data.table import encoded_table
+    from quoron.data.table import from_table
     from quoron_client.data import tables
 
     loss = loss_of(config)
@@ -244,7 +244,7 @@ def _users_of(
     given = tables.opened(table_file(section.path, folder) if table is None else table, section.dialect)
     if table is None and Path(section.path).name != FRAME:  # of a frame its own types were looked at
         check_types(encoding, given.schema)
-    return encoded_table(given, encoding, **rules)
+    return from_table(given, encoding, **rules)
 
 
 def with_columns(config: Config, base: Path, frame: Any = None, *, users: int | None = None) -> Config:

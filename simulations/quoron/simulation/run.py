@@ -66,7 +66,7 @@ class SimulatedRun(Run[Any]):
 
     def plot(self, *, ax: Axes | None = None) -> Axes:
         """Return matplotlib Axes with excess risk by round. ConfigError where it does not change or is unknown."""
-        if not (lines := simulated.sections.risk_lines(self.summary, self.records())):
+        if not (lines := simulated.risk_lines(self.summary, self.records())):
             raise ConfigError("Expected a run whose excess risk changes from round to round to plot, got another.")
         found = axes(ax, xlabel="rounds", ylabel="excess risk")
         for line in lines:

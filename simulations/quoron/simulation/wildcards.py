@@ -9,6 +9,7 @@ the header. No value is looked at, and rows are not read: names of columns are p
 Those that are named themselves are left out, and `*` is all the others.
 """
 
+import re
 import textwrap
 from collections.abc import Collection, Sequence
 from pathlib import Path
@@ -192,13 +193,6 @@ def _matched(pattern: str, header: Sequence[str], without: Collection[str]) -> t
 
 def _fits(name: str, pattern: str) -> bool:
     """Whether a name is the pattern with some text in place of each `*`; in time that is linear in both."""
-    first, *between, last = pattern.split(WILD)
-    if len(name) < len(first) + len(last) or not (name.startswith(first) and name.endswith(last)):
-        return False
-    place, end = len(first), len(name) - len(last)
-    for part in between:
-        found = name.find(part, place, end)
-        if found < 0:
-            return False
-        place = found + len(part)
-    return True
+    first, *between, last = map(re.escape, pattern.split(WILD))
+    middle = "".join(f"(?>.*?{part})" for part in between)  # what has been found is not looked for again
+    return re.fullmatch(f"(?s:{first}{middle}.*{last})", name) is not None

@@ -9,29 +9,55 @@ Where users hold their own items `answering` is what a client answers, and weigh
 
 The server's side is `quoron.flower.train_privately(grid, start=weights(network), dimension=len(start), ...)`, and
 `with_weights(network, trained.weights)` at its end. Page: docs/models.md.
+
+Rows of users under a module: average gradients or local SGD, many users at once.
+
+A module is a function of one flat vector of what it trains. An item is handed to it by itself, as a batch of one: so
+nothing in it can see two users, or two items.
+
+    compute = ModuleRows(network, items, items_per_user=50, local=LocalSGD(batch_size=10))
+    rows = compute(round, users, point, noise)              # (k, d)
+
+Who takes which of its items when is `quoron.training.rows`'s. A user without items has the zero row.
+
+Sums of clipped rows where the rows are: `ClippedSum.of` in torch's float64, on any device that has it.
+
+    sums = sum_clipped(rows, reduction, largest)            # rows (k, d), any floating type
+
+Integers leave the device, so neither order nor chunks matter. Norms are added in the device's own order, which
+noise#n8 allows for: integers may differ in their last places from the processor's, the sensitivity is the same.
 """
 
+import copy
 import hashlib
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Unpack
+from typing import Any, Unpack
 
 import numpy as np
 import torch
+import torch._decomp.decompositions
 from numpy.typing import NDArray
+from torch.func import functional_call, grad, vmap
+from torch.overrides import TorchFunctionMode
 
 from quoron.arguments import entry_point
-from quoron.torch.computing import Loss, ModuleRows, TorchModule
 from quoron.training.rows import (
     ITEMS,
     Array,
     Data,
+    Items,
     LocalSGD,
     Metric,
+    Minibatches,
     ModuleTraining,
+    Timetable,
     Trainable,
     TrainedRows,
+    Users,
     Vector,
     completed,
     items_of,
@@ -39,7 +65,370 @@ from quoron.training.rows import (
     released,
     start_of,
 )
-from quoron_privacy.noise.streams import SecureNoise
+from quoron.training.start import Bytes, Start
+from quoron_client.protocol.questions import Question, plain
+from quoron_privacy.errors import ConfigError
+from quoron_privacy.means.clipping import ClippedSum
+from quoron_privacy.noise.streams import NoiseSource, SecureNoise
+from quoron_privacy.release import Sums
+
+Loss = Callable[[Any, torch.Tensor], torch.Tensor]  # output of a batch of one and its target -> one number
+Weights = dict[str, torch.Tensor]
+_REPLACED = {
+    "BatchNorm": "GroupNorm or LayerNorm, or its running statistics frozen with .eval()",
+    "InstanceNorm": "InstanceNorm with track_running_stats=False, or GroupNorm",
+}
+
+_RECURRENT = {"gru": "gru_impl", "lstm": "lstm_impl", "rnn_tanh": "rnn_tanh_input", "rnn_relu": "rnn_relu_input"}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TorchModule:
+    """A copy of a module on a device, and the loss of one item under any weights."""
+
+    module: torch.nn.Module
+    loss: Loss | None  # None: the module returns its loss
+    device: torch.device
+    names: tuple[str, ...] = ()  # of an item's parts, which are then given by name
+
+    @classmethod
+    def of(
+        cls, module: torch.nn.Module, loss: Loss | None, device: str | torch.device, names: tuple[str, ...] = ()
+    ) -> "TorchModule":
+        """ConfigError for a module that trains nothing or is known to write buffers."""
+        if not isinstance(module, torch.nn.Module):
+            raise ConfigError(f"Expected a torch.nn.Module, got {type(module).__name__}. Wrap a function in one.")
+        _refuse_statistics(module)
+        made = cls(copy.deepcopy(module), loss, torch.device(device), names)
+        for part in made.module.modules():
+            if isinstance(part, torch.nn.Embedding | torch.nn.EmbeddingBag):
+                part.sparse = False  # the same gradient, which adds up with others
+        if not made.weights():
+            raise ConfigError("Expected a module with parameters that require gradients, got none. Unfreeze some.")
+        made.module.to(made.device)
+        return made
+
+    def weights(self) -> dict[str, torch.Tensor]:
+        """What is trained, by name: parameters that require gradients, each once."""
+        named = self.module.named_parameters()
+        return {name: weight.detach() for name, weight in named if weight.requires_grad}
+
+    @property
+    def dimension(self) -> int:
+        """d: numbers that are trained."""
+        return sum(weight.numel() for weight in self.weights().values())
+
+    def flat(self) -> NDArray[np.float64]:
+        """The module's weights, shape (d,)."""
+        return np.concatenate([weight.double().cpu().numpy().ravel() for weight in self.weights().values()])
+
+    def unflat(self, point: NDArray[np.float64]) -> dict[str, torch.Tensor]:
+        """Weights of a point (d,), of the types and on the device of the module's own."""
+        found, first = {}, 0
+        for name, weight in self.weights().items():
+            part = torch.from_numpy(point[first : first + weight.numel()]).reshape(weight.shape)
+            found[name] = part.to(weight.device, weight.dtype)
+            first += weight.numel()
+        return found
+
+    def start(self) -> Start:
+        """What training starts from, and what of the module stays as it is."""
+        return Start(self.flat(), {name: _bytes(each) for name, each in self._fixed().items()})
+
+    def begin(self, start: Start) -> None:
+        """Take another start."""
+        with torch.no_grad():
+            own = dict(self.module.named_parameters())
+            for name, weight in self.unflat(start.weights).items():
+                own[name].copy_(weight)
+            for name, each in self._fixed().items():
+                raw = torch.from_numpy(start.fixed[name].copy())
+                each.copy_(raw.view(each.dtype).reshape(each.shape))
+
+    def _fixed(self) -> dict[str, torch.Tensor]:
+        """Parameters that are not trained, and buffers, by name."""
+        trained, named = self.weights(), (*self.module.named_parameters(), *self.module.named_buffers())
+        return {name: each.detach() for name, each in named if name not in trained}
+
+    def item_loss(self, weights: Weights, *parts: torch.Tensor) -> torch.Tensor:
+        """Of one item, whose parts have no batch dimension: a number."""
+        batch = tuple(part.unsqueeze(0) for part in parts)
+        lost = self._lost(lambda given, named: functional_call(self.module, dict(weights), given, named), batch)
+        return lost.reshape(())
+
+    def _lost(self, call: Callable[[tuple[torch.Tensor, ...], Weights], Any], parts: tuple[torch.Tensor, ...]) -> Any:
+        """Return the loss of a batch for which `call` returns the module's output."""
+        inputs = parts if self.loss is None else parts[:-1]
+        output = call((), dict(zip(self.names, inputs, strict=False))) if self.names else call(inputs, {})
+        if self.loss is not None:
+            return self.loss(output, parts[-1])
+        return output["loss"] if isinstance(output, Mapping) else getattr(output, "loss", output)
+
+    def trained(self, point: NDArray[np.float64]) -> torch.nn.Module:
+        """A module on the processor with the weights of a point (d,)."""
+        made = copy.deepcopy(self.module)
+        with torch.no_grad():
+            own = dict(made.named_parameters())
+            for name, weight in self.unflat(point).items():
+                own[name].copy_(weight)
+        return made.cpu()
+
+    def require_pure(self, *parts: torch.Tensor) -> None:
+        """ConfigError, naming them, if a forward pass on `parts`, items of nobody, writes buffers."""
+        probe = copy.deepcopy(self)  # with plain calls, which show every way to write
+        before = {name: (buffer, buffer._version) for name, buffer in probe.module.named_buffers()}
+        given = tuple(part[:1].to(self.device) for part in parts)
+        try:
+            with torch.random.fork_rng(devices=cuda_of(self.device)), torch.no_grad():
+                lost = self._lost(lambda inputs, named: probe.module(*inputs, **named), given)
+        except Exception as error:
+            raise ConfigError(
+                f"Expected a module and a loss that take an item by itself, as a batch of one; on an item of zeros "
+                f"they raised {type(error).__name__}: {error}"
+            ) from error
+        if not isinstance(lost, torch.Tensor) or lost.numel() != 1:
+            found = f"shape {tuple(lost.shape)}" if isinstance(lost, torch.Tensor) else type(lost).__name__
+            raise ConfigError(f"Expected a loss of one number, got {found}. Take its mean.")
+        after = {name: (buffer, buffer._version) for name, buffer in probe.module.named_buffers()}
+        written = [name for name, now in after.items() if name not in before or not _same(before[name], now)]
+        if written:
+            raise ConfigError(
+                f"Expected a module that writes no buffer in its forward pass, got one that writes {written[0]!r}: it "
+                "would carry one user's items to others, without noise. Freeze that part with .eval(), or replace it "
+                "by one that keeps nothing, such as GroupNorm."
+            )
+
+
+def _refuse_statistics(module: torch.nn.Module) -> None:
+    for name, part in module.named_modules():
+        kind = type(part).__name__
+        is_batch = isinstance(part, torch.nn.modules.batchnorm._BatchNorm)
+        is_instance = isinstance(part, torch.nn.modules.instancenorm._InstanceNorm)
+        if part.training and (is_batch or (is_instance and part.track_running_stats)):
+            instead = _REPLACED["BatchNorm" if is_batch else "InstanceNorm"]
+            raise ConfigError(
+                f"Expected a module that keeps no statistics of items, got {kind} as {name or 'the module'!r}: it "
+                f"would carry one user's items to others, without noise. Replace it by {instead}."
+            )
+
+
+def _bytes(each: torch.Tensor) -> Bytes:
+    """Of a tensor, whatever its type."""
+    found: Bytes = each.contiguous().cpu().reshape(-1).view(torch.uint8).numpy()
+    return found
+
+
+def _same(before: tuple[torch.Tensor, int], after: tuple[torch.Tensor, int]) -> bool:
+    return before[0] is after[0] and before[1] == after[1]
+
+
+def cuda_of(device: torch.device) -> list[torch.device]:
+    """Where torch keeps another generator."""
+    return [device] if device.type == "cuda" else []
+
+
+BLOCK = 2**25  # numbers at once
+_ULP = 2.0**-52
+
+
+def sum_clipped(rows: torch.Tensor, reduction: ClippedSum, largest: float) -> Sums:
+    """The sums of `rows` (k, d); one with anything not finite, or beyond `largest`, has not answered."""
+    d, device = rows.shape[1], rows.device
+    total = torch.zeros(d, dtype=torch.int64, device=device)
+    cells = torch.zeros(4, dtype=torch.int64, device=device)
+    counts = torch.zeros(2, dtype=torch.int64, device=device)
+    centre = None if reduction.centre is None else torch.from_numpy(reduction.centre).to(device)
+    unit = 2.0**reduction.bits
+    for part in torch.split(rows, max(1, BLOCK // d)):
+        row = part.double()
+        answered = (row.amax(1) <= largest) & (row.amin(1) >= -largest)  # False for NaN
+        row = row if centre is None else row - centre
+        most = row.abs().amax(1)
+        usable = answered & most.isfinite()
+        row = torch.where(usable[:, None], row, 0.0)
+        most = torch.where(usable & (most > 0), most, 1.0)
+        ratio = row / most[:, None]
+        root = (ratio * ratio).sum(1).sqrt()
+        inside = most / reduction.norm
+        s = torch.minimum(inside, 1.0 / (root * (1 + (d + 8) * _ULP)))
+        total += (ratio * s[:, None] * unit).to(torch.int64).sum(0)
+        # as `clipping_loops`: what the clipped row's norm leaves of 1, rounded down, and its soft share
+        a = root * (1 + (d + 8) * _ULP) * s * (1 + 4 * _ULP)
+        short = ((1 - a).clamp(min=0.0) * unit * (1 - 4 * _ULP)).to(torch.int64)
+        within, x = 3 * short >= int(unit), short.double() / unit  # a quotient of integers would be of float32
+        soft = ((x * (4 - 3 * x)).sqrt() * (1 - 4 * _ULP) * unit).to(torch.int64)
+        soft = torch.where(within, torch.full_like(soft, int(unit)), soft)
+        cells += torch.stack([each[usable].sum() for each in (short, within.long(), torch.ones_like(short), soft)])
+        counts += torch.stack([(s < inside).sum(), answered.sum()])
+    clipped, count = counts.tolist()
+    return Sums(np.asarray(total.cpu()), np.asarray(cells.cpu()), clipped, count)
+
+
+Step = Callable[..., Weights]
+
+
+class ModuleRows:
+    """Rows of any users at any point. A function of them, of their items and of dice: nothing is kept between calls."""
+
+    def __init__(
+        self, network: TorchModule, items: Items, *, items_per_user: int, local: LocalSGD | None, compiled: bool = False
+    ) -> None:
+        """`local` None asks for average gradients. ConfigError for a module that writes buffers or takes no item.
+
+        A module that torch cannot batch over users is computed user by user, one that it cannot compile without that:
+        `why_looped` and `why_eager` say why.
+        """
+        self._network, self._counts, self._local = network, items.counts, local
+        self.timetable = Timetable(items, items_per_user, local)
+        blank = items.blank(2, self.timetable.batch)
+        network.require_pure(*(torch.from_numpy(part[0]) for part in blank))
+        self._blank = tuple(torch.from_numpy(part).to(network.device) for part in blank)
+        self._parts = _near(tuple(torch.from_numpy(part) for part in items.at_least_one), network.device)
+        dims = (None if local is None else 0, 0, 0)
+        self._gradients: Step = vmap(grad(self._loss), in_dims=dims, randomness="different")
+        self.why_looped = self._tried(self._gradients)
+        if self.why_looped is not None and self._tried(traced := partial(_traced, self._gradients)) is None:
+            self._gradients, self.why_looped = traced, None
+        self.why_eager: str | None = None
+        if compiled and self.why_looped is None:
+            quick: Step = torch.compile(self._gradients)
+            self.why_eager = self._tried(quick)
+            self._gradients = quick if self.why_eager is None else self._gradients
+
+    def __call__(self, round_: int, users: Users, point: Vector, noise: NoiseSource) -> NDArray[np.float64]:
+        """Rows (k, d) of `users` (k,) at `point` (d,); `noise` has the dice, the same again for the same round."""
+        found: NDArray[np.float64] = self._made(round_, users, point, noise).cpu().double().numpy()
+        return found
+
+    def sums(self, question: Question, users: Users, start: Vector, noise: NoiseSource, largest: float) -> Sums:
+        """What the question's reduction is of the answers of `users`, from points that count from `start`."""
+        task = plain(question.task)
+        assert isinstance(question.reduction, ClippedSum)
+        rows = torch.zeros((), dtype=torch.float64, device=self._network.device)
+        for point, weight in zip(task.points, task.weights, strict=True):
+            rows = rows + weight * self._made(question.round, users, start + point, noise).double()
+        if task.centre is not None:
+            rows = rows - torch.from_numpy(task.centre).to(rows.device)
+        return sum_clipped(rows, question.reduction, largest)
+
+    def _made(self, round_: int, users: Users, point: Vector, noise: NoiseSource) -> torch.Tensor:
+        """Rows on the device, float32."""
+        minibatches, seeds = self.timetable.minibatches(round_, users, noise), self.timetable.dice(round_, users, noise)
+        start = self._network.unflat(point)
+        with torch.random.fork_rng(devices=cuda_of(self._network.device)):
+            if self.why_looped is None:
+                torch.manual_seed(int(seeds[0]))
+                rows = self._many(minibatches, start)
+            else:
+                rows = torch.cat([self._one(minibatches, start, place, int(seed)) for place, seed in enumerate(seeds)])
+        empty = torch.from_numpy(self._counts[users] == 0).to(rows.device)
+        return torch.where(empty[:, None], 0.0, rows)
+
+    def _many(self, minibatches: Minibatches, start: Weights) -> torch.Tensor:
+        """Rows of all users of some minibatches at once."""
+        if self._local is None:
+            return _rows(self._gradients(start, *self._step(minibatches, slice(None), 0)))
+        users = len(minibatches.places)
+        moved = {name: weight.expand(users, *weight.shape) for name, weight in start.items()}
+        return _rows(self._walk(self._gradients, minibatches, slice(None), start, moved))
+
+    def _one(self, minibatches: Minibatches, start: Weights, place: int, seed: int) -> torch.Tensor:
+        """The same of one user, item by item."""
+        torch.manual_seed(seed)
+        here = slice(place, place + 1)
+
+        def step(weights: Weights, weight: torch.Tensor, parts: tuple[torch.Tensor, ...]) -> Weights:
+            own = {name: each[0].detach().requires_grad_() for name, each in weights.items()}
+            with torch.enable_grad():
+                total = torch.zeros((), device=self._network.device)
+                for index in range(self.timetable.batch):
+                    lost = self._network.item_loss(own, *(part[0, index] for part in parts))
+                    total = total + weight[0, index] * lost
+                gradient = torch.autograd.grad(total, list(own.values()), allow_unused=True)
+            each = zip(own.items(), gradient, strict=True)
+            return {name: (torch.zeros_like(w) if g is None else g)[None] for (name, w), g in each}
+
+        moved = {name: weight[None] for name, weight in start.items()}
+        if self._local is None:
+            return _rows(step(moved, *self._step(minibatches, here, 0)))
+        return _rows(self._walk(step, minibatches, here, start, moved))
+
+    def _walk(self, step: Step, minibatches: Minibatches, users: slice, start: Weights, moved: Weights) -> Weights:
+        """How far local SGD goes from `start`, of each user: start less end."""
+        assert self._local is not None
+        for number in range(self.timetable.steps):
+            gradients = step(moved, *self._step(minibatches, users, number))
+            moved = {name: weight - self._local.step_size * gradients[name] for name, weight in moved.items()}
+        return {name: start[name] - weight for name, weight in moved.items()}
+
+    def _step(
+        self, minibatches: Minibatches, users: slice, number: int
+    ) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
+        """Weights (k, batch) and items (k, batch, ...) of one step, on the device."""
+        places, device = torch.from_numpy(minibatches.places[users, number]), self._network.device
+        weights = torch.from_numpy(minibatches.weights[users, number]).to(device)
+        return weights, tuple(part[places.to(part.device)].to(device) for part in self._parts)
+
+    def _loss(self, weights: Weights, weight: torch.Tensor, parts: tuple[torch.Tensor, ...]) -> torch.Tensor:
+        """Of one user: the weighted sum over a step's items, each by itself."""
+        each = vmap(self._network.item_loss, in_dims=(None, *(0 for _ in parts)), randomness="different")
+        return (weight * each(weights, *parts)).sum()
+
+    def _tried(self, gradients: Step) -> str | None:
+        """Why these cannot be computed for users at once, tried on items of nobody; None if they can."""
+        start = self._network.weights()
+        weight = torch.ones((2, self.timetable.batch), device=self._network.device)
+        if self._local is not None:
+            start = {name: each.expand(2, *each.shape) for name, each in start.items()}
+        try:
+            with torch.random.fork_rng(devices=cuda_of(self._network.device)):
+                gradients(start, weight, self._blank)
+        except Exception as error:  # whatever torch makes of a module that it cannot batch, or not compile
+            return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no reason given'}"
+        return None
+
+
+class _Traced(TorchFunctionMode):  # type: ignore[misc]  # torch is not there where types are checked
+    """Modules as a compiler of torch traces them, by whose rules vmap can batch more of them.
+
+    Transformers then take no shortcut that depends on the values of a mask. Recurrent layers are torch's own
+    decompositions, since vmap has no rule for the fused kernels.
+    """
+
+    def __enter__(self) -> Any:
+        self._before, torch.compiler._is_compiling_flag = torch.compiler._is_compiling_flag, True
+        return super().__enter__()
+
+    def __exit__(self, *raised: Any) -> None:
+        torch.compiler._is_compiling_flag = self._before
+        super().__exit__(*raised)
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = _RECURRENT.get(getattr(func, "__name__", ""))
+        if name is None:
+            return func(*args, **(kwargs or {}))
+        fused, torch.backends.mkldnn.enabled = torch.backends.mkldnn.enabled, False  # its LSTM has no rule either
+        try:
+            return getattr(torch._decomp.decompositions, name)(*args, **(kwargs or {}))
+        finally:
+            torch.backends.mkldnn.enabled = fused
+
+
+def _traced(gradients: Step, *given: Any) -> Weights:
+    with _Traced():
+        return gradients(*given)
+
+
+def _near(parts: tuple[torch.Tensor, ...], device: torch.device) -> tuple[torch.Tensor, ...]:
+    """Items on a GPU if they take no more than a quarter of its free memory; else a round's are carried there."""
+    size = sum(part.numel() * part.element_size() for part in parts)
+    fit = device.type == "cuda" and 4 * size <= torch.cuda.mem_get_info(device)[0]
+    return tuple(part.to(device) for part in parts) if fit else parts
+
+
+def _rows(weights: Weights) -> torch.Tensor:
+    """Weights of k users, flat: (k, d)."""
+    return torch.cat([each.detach().flatten(1).float() for each in weights.values()], dim=1)
 
 
 def answering(

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from quoron.config import Config
 from quoron.data.users import Declared
-from quoron.evaluation import figures, measuring
+from quoron.evaluation import figures
 from quoron.evaluation.evaluation import Evaluation
 from quoron.evaluation.scores import Scorer, Users, trained_users
 from quoron.planning.plans import Plan, Prepared
@@ -94,7 +94,7 @@ def last(
     def ending(weights: Vector) -> tuple[Any, dict[str, Any]]:
         scorer = Scorer(weights, declared.loss, encoding)
         source = SecureNoise.fresh() if noise is None else noise
-        released = measuring.release(held, scorer, lambda: batches(declared, items, apart), source)
+        released = figures.release(held, scorer, lambda: batches(declared, items, apart), source)
         return held.entries(), {"evaluation": released}
 
     return ending
