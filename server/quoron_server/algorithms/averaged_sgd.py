@@ -118,9 +118,12 @@ def averaging(factor: Number, steps: Number, suffix: Number) -> tuple[Number, Nu
 
     with np.errstate(divide="ignore", invalid="ignore"):  # of a = -1, whose powers are 1
         whole = sums(suffix)  # suffix times the weight of a step's noise that reaches the whole suffix
-        within = suffix - 2 * a * whole + a**2 * squares(suffix)
-        tail = whole / suffix
-        variance = within / ((1 - a) * suffix) ** 2 + tail**2 * a**2 * squares(before)
+        gap, tail = 1 - a, whole / suffix
+        within = (suffix - 2 * a * whole + a**2 * squares(suffix)) / (gap * suffix) ** 2
+        # Of a short suffix that is a difference of equal numbers: then to first order in the gap.
+        falls = (suffix**2 - 1) * (3 * suffix + 2) / (12 * suffix)
+        within = np.where(np.abs(gap) * suffix < 1e-4, still(suffix, suffix) - gap * falls, within)
+        variance = within + tail**2 * a**2 * squares(before)
     bias = np.where(slow, 1.0, tail * power(before + 1.0))
     return bias, np.where(slow, still(steps, suffix), variance)
 

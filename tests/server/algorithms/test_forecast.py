@@ -59,6 +59,18 @@ def test_averaging_factors_follow_the_recursion(factor, rounds, data):
     )
 
 
+@pytest.mark.parametrize("suffix", [1, 2, 3, 97, 50_000])
+@pytest.mark.parametrize("gap", [0.0, 1e-12, 1e-10, 1e-8, 1e-6, 1e-4, 1e-2])
+def test_a_mean_of_few_of_many_iterates_is_averaged_without_cancellation(gap, suffix):
+    """Exact sums of rational numbers would take hours: those of whole arrays in extended precision."""
+    factor, rounds = 1 - gap, 100_000
+    powers = np.longdouble(factor) ** np.arange(rounds + 1)
+    reach = np.cumsum(powers)[np.minimum(np.arange(rounds), suffix - 1)]  # of the last step, the one before, ...
+    late = np.concatenate([np.ones(suffix), powers[1 : rounds - suffix + 1]])  # how much of it is left in the suffix
+    bias, variance = powers[rounds - suffix + 1] * reach[-1] / suffix, ((late * reach / suffix) ** 2).sum()
+    assert averaging(factor, rounds, suffix) == pytest.approx((float(bias), float(variance)), rel=2e-5)
+
+
 @given(
     first=st.lists(st.tuples(st.integers(1, 30), st.floats(0.01, 2.0), st.floats(0.0, 1.0)), min_size=1, max_size=4),
     second=st.lists(st.tuples(st.integers(1, 30), st.floats(0.01, 2.0), st.floats(0.0, 1.0)), min_size=1, max_size=4),
