@@ -31,7 +31,7 @@ def pytest_configure(config: pytest.Config) -> None:
     gc.set_threshold(50_000, 20, 20)
     config.stash[WARDEN] = warden.start()
     os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "16")  # idle threads sleep: other tests use the processors
-    os.environ.setdefault("QUORON_GATHER", "0")  # a coordinator that a test starts again waits for no clients
+    os.environ.setdefault("QUORON_WAITING", "0")  # a coordinator that a test starts again waits for no clients
     folder = private.quick_folder()
     if folder is not None:
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", folder)

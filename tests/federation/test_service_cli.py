@@ -123,12 +123,12 @@ def test_a_setting_that_is_unknown_or_given_two_values_is_refused_with_what_was_
 ) -> None:
     serve = ["serve", "--insecure"]
     said = refusal(capsys, *serve, "--set", "max_mesage=1MiB")
-    assert "max_message, max_clients, max_users_per_client, gather, away_after, second_server, " in said
+    assert "max_message, max_clients, max_users_per_client, waiting, away_after, second_server, " in said
     assert "Did you mean 'max_message'?" in said
-    assert "got 'gather'. Did you mean 'gather'?" in refusal(capsys, *serve, "--set", "gather")
-    said = refusal(capsys, *serve, "--set", "gather=1", "--set", "gather=2")
-    assert "Expected one --set gather, got gather=1 and gather=2." in said
-    for text in ("gather=soon", "max_clients=0", "max_clients=1.5", "max_message=much", "away_after=7"):
+    assert "got 'waiting'. Did you mean 'waiting'?" in refusal(capsys, *serve, "--set", "waiting")
+    said = refusal(capsys, *serve, "--set", "waiting=1", "--set", "waiting=2")
+    assert "Expected one --set waiting, got waiting=1 and waiting=2." in said
+    for text in ("waiting=soon", "max_clients=0", "max_clients=1.5", "max_message=much", "away_after=7"):
         key, _, value = text.partition("=")
         said = refusal(capsys, *serve, "--set", text)
         assert f"Expected --set {key} as" in said

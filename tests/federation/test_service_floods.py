@@ -470,7 +470,7 @@ async def test_clients_enrolled_before_have_time_to_come_back_before_anybody_is_
     wanted = specification("one-pass-dp-sgd")
     async with coordinator(tmp_path) as running, crowd(running.listen, USERS):
         pass
-    async with coordinator(tmp_path, gather=3600.0) as running, contextlib.AsyncExitStack() as stack:
+    async with coordinator(tmp_path, waiting=3600.0) as running, contextlib.AsyncExitStack() as stack:
         await running.manager.submit(wanted.as_text())
         await until(lambda: "trial" in running.sessions.runs)
         awaited = await running.manager.awaited("trial")

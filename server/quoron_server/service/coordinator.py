@@ -61,7 +61,7 @@ class ServeConfig:
     max_message: int = 4 << 20  # bytes of an answer, in parts if need be: of d numbers up to d = 523,000
     max_clients: int = 2000  # connected at a time, if there are as many files: 70 KiB each, for any client
     metrics: str | None = None  # where /metrics and /healthz are served, [HOST:]PORT; None: nowhere
-    gather: float = 0.0  # seconds after a start in which clients come back, before anybody is asked
+    waiting: float = 0.0  # seconds after a start in which clients come back, before anybody is asked
     away_after: float = AWAY_AFTER  # seconds until a user who is not seen is a member of no run that begins
     max_users_per_client: int = 1  # for whom one client may answer: each takes a seat, and is a user of runs
     second_server: "SecondServerLink | None" = None  # of two servers; None: runs of that trust model are refused
@@ -72,8 +72,8 @@ class ServeConfig:
             raise ConfigError(
                 f"Expected max_message in [{SMALLEST:,}, {wire.MAX_MESSAGE:,}] bytes, got {self.max_message:,}."
             )
-        if not 0 <= self.gather < math.inf:
-            raise ConfigError(f"Expected gather of 0 seconds or more, got {self.gather}.")
+        if not 0 <= self.waiting < math.inf:
+            raise ConfigError(f"Expected waiting of 0 seconds or more, got {self.waiting}.")
         if not 1 <= self.max_users_per_client <= MOST_PEOPLE:
             raise ConfigError(
                 f"Expected max_users_per_client in [1, {MOST_PEOPLE:,}], got {self.max_users_per_client}."

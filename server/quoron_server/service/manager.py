@@ -138,8 +138,8 @@ class Manager:
 
     async def start(self) -> None:
         """Take up every run that has not ended."""
-        if self._config.gather and await self.stored(self.registry.users_count):
-            self._gathered = asyncio.get_running_loop().time() + self._config.gather
+        if self._config.waiting and await self.stored(self.registry.users_count):
+            self._gathered = asyncio.get_running_loop().time() + self._config.waiting
         async with self._taking:
             try:
                 await self.stored(self._store.settle)

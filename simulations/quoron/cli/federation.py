@@ -45,12 +45,12 @@ SETTINGS: dict[str, Callable[[str, str], Any]] = {  # a key of --set, and how it
     "max_message": bytes_of,
     "max_clients": whole,
     "max_users_per_client": whole,
-    "gather": number,
+    "waiting": number,
     "away_after": seconds_of,
     **second_server.ADDRESS,
 }
 SET = (
-    "max_message=4MiB, max_clients=2000, max_users_per_client=1, gather=75 (seconds for clients to come back at a "
+    "max_message=4MiB, max_clients=2000, max_users_per_client=1, waiting=75 (seconds for clients to come back at a "
     "start), away_after=7d (or never: until when unseen users are drawn); second_server=HOST:PORT, "
     "second_server_certs=FOLDER, second_server_key=FILE.pem. Also QUORON_MAX_MESSAGE..."
 )
@@ -77,7 +77,7 @@ def serve(
     from quoron_server import service
     from quoron_server.service import certificates
 
-    given = {"gather": 75.0} | keyed("--set", settings, SETTINGS, "QUORON_")
+    given = {"waiting": 75.0} | keyed("--set", settings, SETTINGS, "QUORON_")
     files = Files.of(certs, insecure=insecure)
     refused = certificates.Revocations(files.revoked) if files.revoked else None
     transport = service.Transport(files.certificate, files.key, files.authority, insecure, anywhere(insecure), refused)

@@ -51,7 +51,7 @@ from quoron_server.service.security import Transport
 
 SIMULATION = "simulation.pickle"
 EPSILON, DELTA = 8.0, 1e-4  # what a client's owner allows in a federation that is kept, as in docker-compose.yml
-GATHER = 75.0  # seconds in which clients come back to a coordinator of such a federation
+WAITING = 75.0  # seconds in which clients come back to a coordinator of such a federation
 LARGEST = 64 << 20  # bytes of an answer in a simulation; for real as `quoron serve`
 LOOK = 0.05
 LATER = 60.0  # seconds until a client that has failed tries again
@@ -127,7 +127,7 @@ def coordinator(folder: Folder, order: Order, simulation: Simulation | None, sta
         allow_simulation=simulated,
         max_users_per_client=max(order.people, default=1),
         max_clients=max(2 * order.clients, 64),
-        gather=0.0 if simulated or not before else GATHER,
+        waiting=0.0 if simulated or not before else WAITING,
         evaluate=None if simulation is None else simulation.scene.evaluate,
         max_message=LARGEST if simulated else LARGEST >> 4,
     )
