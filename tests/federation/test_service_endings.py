@@ -287,7 +287,7 @@ async def test_a_run_that_is_stopped_before_a_round_opens_has_not_spent_it(
         return await until_due(self, session, seconds)
 
     monkeypatch.setattr(Sessions, "_until_due", waiting)
-    text = specification(NAME, early_ends=False, seconds=0.5).as_text()
+    text = specification(NAME, early_ends=False, seconds=1.5).as_text()
     async with coordinator(tmp_path) as running, contextlib.AsyncExitStack() as stack:
         await everybody(running, stack)
         await running.manager.submit(text)

@@ -20,6 +20,7 @@ import quoron
 from quoron import config as configs
 from quoron.api import resuming
 from quoron.cli.app import invoke
+from quoron.cli.common import sweep
 from quoron.engine.choice import Inline
 from quoron.engine.processes import Workers
 from quoron.reports import terminal as progress
@@ -29,7 +30,7 @@ from quoron.simulation import comparison
 from quoron.simulation import comparison as comparisons
 from quoron.simulation import comparison as report
 from quoron.simulation import run as runs
-from quoron.simulation.comparison import Request, cell_rows, run_row, sweep
+from quoron.simulation.comparison import Request, cell_rows, run_row
 from quoron_privacy.errors import ConfigError, RunError
 from quoron_server.serial import dumps
 from quoron_server.wording import plan_json

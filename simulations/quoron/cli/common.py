@@ -8,7 +8,7 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -20,7 +20,7 @@ import typer
 import quoron
 from quoron.data.columns import TYPED, read
 from quoron.presets import presets
-from quoron.toml_text import pairs
+from quoron.toml_text import assignment, pairs
 from quoron_client.data.formats import is_table
 from quoron_privacy.errors import ConfigError
 from quoron_privacy.kernels.on_first_use import OnFirstUse
@@ -127,6 +127,26 @@ def dialect(csv: list[str] | None) -> "Dialect":
 def csv_words(csv: list[str] | None) -> dict[str, Any]:
     """Read what --csv says, by key. ConfigError as of `keyed`."""
     return keyed("--csv", csv, dict.fromkeys(CSV, lambda _, text: text))
+
+
+def sweep(texts: Sequence[str]) -> dict[str, list[Any]]:
+    """Keys and values of `key=[value, value]` texts; ConfigError for anything else.
+
+    >>> sweep(["privacy.epsilon=[0.5, 1]"])
+    {'privacy.epsilon': [0.5, 1]}
+    """
+    found: dict[str, list[Any]] = {}
+    for text in texts:
+        key, _, value = text.partition("=")
+        read: Any = assignment(text) if value.strip().startswith("[") else None
+        if read is None:
+            raise ConfigError(f"Expected key=[value, value], such as 'privacy.epsilon=[0.5, 1, 2]', got {text!r}.")
+        for part in key.strip().split("."):
+            read = read[part.strip().strip('"')]
+        if key.strip() in found:
+            raise ConfigError(f"Expected each key once, got {key.strip()} again. Give all its values in one list.")
+        found[key.strip()] = read
+    return found
 
 
 def keyed(

@@ -179,10 +179,8 @@ def tune(
     population: Population = None,
 ) -> None:
     """Train with several settings and release the best by a private score: one price, stated before it begins."""
-    from quoron.simulation.comparison import sweep
-
     names = None if algorithms is None else [each.strip() for each in algorithms.split(",") if each.strip()]
-    asked: dict[str, Any] = {"vary": sweep(vary or ()), "algorithms": names, "holdout": holdout}
+    asked: dict[str, Any] = {"vary": common.sweep(vary or ()), "algorithms": names, "holdout": holdout}
     tried = common.keyed("--trials", trials, {"mean": common.number, "most": common.whole, "padded": common.whole})
     asked |= {"n_trials": tried.get("mean"), "max_trials": tried.get("most"), "padded": "padded" in tried}
     asked |= {"epsilon": epsilon, "delta": delta, "out": out, "settings": settings or ()}
@@ -219,10 +217,8 @@ def compare(
     as_json: Json = False,
 ) -> None:
     """Simulate algorithms and settings side by side: excess risk with intervals, rounds, gradients, bytes."""
-    from quoron.simulation.comparison import sweep
-
     names = None if algorithms is None else [each.strip() for each in algorithms.split(",") if each.strip()]
-    asked: dict[str, Any] = {"algorithms": names, "vary": sweep(vary or ()), "seeds": seeds}
+    asked: dict[str, Any] = {"algorithms": names, "vary": common.sweep(vary or ()), "seeds": seeds}
     asked |= {"epsilon": epsilon, "out": out, "settings": settings or (), "engine": engine}
     asked |= described(user, label, numeric, categorical)
     with interruptible():

@@ -179,26 +179,6 @@ class Request:
         return cls.of(config, algorithms=stored["algorithms"], vary=stored["vary"], seeds=stored["seeds"])
 
 
-def sweep(texts: Sequence[str]) -> dict[str, list[Any]]:
-    """Keys and values of `key=[value, value]` texts; ConfigError for anything else.
-
-    >>> sweep(["privacy.epsilon=[0.5, 1]"])
-    {'privacy.epsilon': [0.5, 1]}
-    """
-    found: dict[str, list[Any]] = {}
-    for text in texts:
-        key, _, value = text.partition("=")
-        read: Any = toml_text.assignment(text) if value.strip().startswith("[") else None
-        if read is None:
-            raise ConfigError(f"Expected key=[value, value], such as 'privacy.epsilon=[0.5, 1, 2]', got {text!r}.")
-        for part in key.strip().split("."):
-            read = read[part.strip().strip('"')]
-        if key.strip() in found:
-            raise ConfigError(f"Expected each key once, got {key.strip()} again. Give all its values in one list.")
-        found[key.strip()] = read
-    return found
-
-
 def shown(value: Any) -> str:
     """A value for people: bare words, numbers without trailing zeros."""
     return f"{value:g}" if isinstance(value, float) else str(value) if isinstance(value, str) else json.dumps(value)
