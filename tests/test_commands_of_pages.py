@@ -64,8 +64,8 @@ GIVEN: dict[str, list[tuple[str, list[str]]]] = {
 # What is there before a line, by its first words.
 BEFORE = {
     "quoron admin users list": [
-        "quoron admin certs trial --client ada --client ada-2 --client ben --client cem --client cem-2",
-        *(f"{DIARY} {CLIENT.format(name)}" for name in ("ada", "ben", "cem", "cem-2")),
+        "quoron admin certs trial --client ada --client ada-2 --client ben --client cem",
+        *(f"{DIARY} {CLIENT.format(name)}" for name in ("ada", "ben", "cem")),
     ],
     "quoron admin users sign-new-key": ["quoron admin users set ada active"],
     "quoron login sqlite:///coordinator": [

@@ -27,8 +27,6 @@ from quoron.reports import terminal as progress
 from quoron.reports.summary import Summary
 from quoron.run_folder import RunFolder
 from quoron.simulation import comparison
-from quoron.simulation import comparison as comparisons
-from quoron.simulation import comparison as report
 from quoron.simulation import run as runs
 from quoron.simulation.comparison import Request, cell_rows, run_row
 from quoron_privacy.errors import ConfigError, RunError
@@ -45,23 +43,23 @@ REQUEST = Request.of(
 
 
 @pytest.fixture(scope="module")
-def compared(tmp_path_factory: pytest.TempPathFactory) -> comparisons.Comparison:
-    return comparisons.carry_out(
+def compared(tmp_path_factory: pytest.TempPathFactory) -> comparison.Comparison:
+    return comparison.carry_out(
         REQUEST, tmp_path_factory.mktemp("compared"), watcher=Watched(), engine=Inline(workers=1)
     )
 
 
-def test_what_is_complete_is_not_carried_out_again(compared: comparisons.Comparison) -> None:
+def test_what_is_complete_is_not_carried_out_again(compared: comparison.Comparison) -> None:
     watched = Watched()
-    again = comparisons.carry_out(REQUEST, compared.directory, watcher=watched, engine=ONE)
+    again = comparison.carry_out(REQUEST, compared.directory, watcher=watched, engine=ONE)
     assert (watched.runs, again.cells, again.runs) == (0, compared.cells, compared.runs)
-    assert comparisons.stored(compared.directory).cells == compared.cells
+    assert comparison.stored(compared.directory).cells == compared.cells
     more = replace(REQUEST, seeds=3, algorithms=("recentred-sgd", "filtered-sgd"))
-    missing = comparisons._missing(comparisons._jobs(more, compared.directory))
+    missing = comparison._missing(comparison._jobs(more, compared.directory))
     assert sum(job.cell.algorithm == "recentred-sgd" for job in missing) == 2
 
 
-def test_cells_are_ordered_and_summed_up_as_a_plain_reading_of_the_runs_says(compared: comparisons.Comparison) -> None:
+def test_cells_are_ordered_and_summed_up_as_a_plain_reading_of_the_runs_says(compared: comparison.Comparison) -> None:
     for row in compared.cells:
         same = [
             each for each in compared.runs if all(each[key] == row[key] for key in ("privacy.epsilon", "algorithm"))
@@ -79,7 +77,7 @@ def test_cells_are_ordered_and_summed_up_as_a_plain_reading_of_the_runs_says(com
     assert order == sorted(order)
 
 
-def test_the_tables_on_disk_and_the_data_frame_hold_the_same(compared: comparisons.Comparison) -> None:
+def test_the_tables_on_disk_and_the_data_frame_hold_the_same(compared: comparison.Comparison) -> None:
     for name, rows in (("cells", compared.cells), ("runs", compared.runs)):
         stored = pc.read_csv(compared.directory / f"{name}.csv").to_pylist()
         for row, found in zip(rows, stored, strict=True):
@@ -138,11 +136,11 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path: Path, monkeypatch: p
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "letter.txt").write_text("mine")
     with pytest.raises(ConfigError, match="other"):
-        comparisons.claim(tmp_path / "other", "x")
+        comparison.claim(tmp_path / "other", "x")
     with pytest.raises(ConfigError, match="the file"):
-        comparisons.claim(tmp_path / "other" / "letter.txt", "x")
-    assert str(comparisons.claim(None, "x")) == "runs/x-compare-1"
-    assert str(comparisons.claim(None, "x")) == "runs/x-compare-2"
+        comparison.claim(tmp_path / "other" / "letter.txt", "x")
+    assert str(comparison.claim(None, "x")) == "runs/x-compare-1"
+    assert str(comparison.claim(None, "x")) == "runs/x-compare-2"
 
 
 @pytest.mark.parametrize("form", ["nothing", "lines", "bars"])
@@ -183,11 +181,13 @@ def of_two(first: list[float], second: list[float]) -> list[dict]:
 def test_a_winner_is_named_only_where_the_differences_of_all_seeds_part_from_zero() -> None:
     users = [0.1, 0.5, 0.3, 0.2, 0.4]  # they differ far more by their seeds than methods do
     rows = of_two(users, [each + 0.01 + 0.001 * place for place, each in enumerate(users)])
-    assert report.best_words(rows) == "Least excess risk: srgd, 0.3, less than all others after 5 seeds."
+    assert comparison.best_words(rows) == "Least excess risk: srgd, 0.3, less than all others after 5 seeds."
     assert rows[1]["behind_low"] > 0
     assert rows[1]["low"] < rows[0]["high"]  # though the intervals of the two means overlap
     rows = of_two(users, [each + change for each, change in zip(users, (0.1, -0.09, 0.05, -0.04, 0.01), strict=True)])
-    assert report.best_words(rows).startswith("No difference shown after 5 seeds between srgd (mean excess risk 0.3)")
+    assert comparison.best_words(rows).startswith(
+        "No difference shown after 5 seeds between srgd (mean excess risk 0.3)"
+    )
     assert (rows[1]["behind_low"] or 0.0) <= 0 < rows[1]["behind_high"]
     differences = [0.1, -0.09, 0.05, -0.04, 0.01]
     low, high = stats.t.interval(0.95, 4, np.mean(differences), stats.sem(differences))
@@ -213,13 +213,13 @@ def test_a_worker_that_is_killed_loses_nothing_that_was_done(tmp_path: Path, mon
 
     monkeypatch.setattr(Workers, "start", recorded)
     with pytest.raises(RunError, match=r"A worker ended at recentred-sgd seed 1: try fewer workers"):
-        comparisons.carry_out(request, tmp_path, watcher=Killing(), engine=ONE)
+        comparison.carry_out(request, tmp_path, watcher=Killing(), engine=ONE)
     assert not any(Path(f"/proc/{number}").exists() for number in numbers)
     with pytest.raises(RunError, match="Complete it with `quoron resume"):
         resuming.stored(tmp_path)
     watched = Watched()
-    complete = comparisons.carry_out(
-        comparisons.stored_request(tmp_path), tmp_path, watcher=watched, engine=Inline(workers=1)
+    complete = comparison.carry_out(
+        comparison.stored_request(tmp_path), tmp_path, watcher=watched, engine=Inline(workers=1)
     )
     assert watched.ends == [("recentred-sgd seed 1", "done")]
     assert [row["runs"] for row in complete.cells] == [2]
@@ -258,7 +258,7 @@ def test_a_comparison_that_is_killed_leaves_no_worker_and_resumes(tmp_path: Path
     before = {path: path.stat().st_mtime_ns for path in done}
     assert 1 <= len(done) <= 2
     resumed = quoron.resume(folder)
-    assert isinstance(resumed, comparisons.Comparison)
+    assert isinstance(resumed, comparison.Comparison)
     assert [row["runs"] for row in resumed.cells] == [2]
     assert {path: path.stat().st_mtime_ns for path in done} == before
 
@@ -290,7 +290,7 @@ def _when_gone(pid: int, ended: threading.Event) -> None:
     threading.Thread(target=wait, daemon=True).start()
 
 
-def test_every_run_has_the_bits_of_the_same_simulation(compared: comparisons.Comparison, tmp_path: Path) -> None:
+def test_every_run_has_the_bits_of_the_same_simulation(compared: comparison.Comparison, tmp_path: Path) -> None:
     done = [row for row in compared.runs if not row["infeasible"]]
     assert len(done) == 8
     for row in done[:4]:

@@ -361,16 +361,12 @@ def strong(certificate: x509.Certificate) -> bool:
 def near(chain: Sequence[x509.Certificate], authorities: Sequence[x509.Certificate]) -> bool:
     """Whether one of `authorities` issued the first of `chain`, or lets others do so in its place (its path length is
     not 0) and is where the rest of the chain leads."""
-    return any(
-        issued(each, chain[0])
-        or (
-            (stands := constraints(each)) is not None
-            and stands.ca
-            and stands.path_length != 0
-            and leads_to(chain, [each])
-        )
-        for each in authorities
-    )
+    return any(issued(each, chain[0]) or (_delegates(each) and leads_to(chain, [each])) for each in authorities)
+
+
+def _delegates(authority: x509.Certificate) -> bool:
+    stands = constraints(authority)
+    return stands is not None and stands.ca and stands.path_length != 0
 
 
 def parse_authorities(pem: bytes, source: str) -> list[x509.Certificate]:

@@ -159,7 +159,7 @@ def privacy(statement: str, adjacency: str, odds: Odds | None) -> list[Section]:
 
 
 def evaluation(found: "Evaluation") -> list[Section]:
-    """Figures of users who were kept apart, each with its interval and baseline."""
+    """Figures of held-out users, each with its interval and baseline."""
     note = (
         f"Of {found.users:,} people, by numbers with noise that protects them, too. Intervals cover that noise, and "
         "that these people are a sample of more; a figure is useless where its interval is too wide to say anything."

@@ -73,7 +73,7 @@ if TYPE_CHECKING:
     from quoron.reports.terminal import Display
 
 SEEDS = 5  # runs of each cell, by default
-OURS = ("algorithm.name", "run.seed", "run.out")  # keys that a comparison sets by itself
+OURS = ("algorithm.name", "run.seed", "run.out")  # keys that a comparison sets
 Varied = tuple[tuple[str, Any], ...]
 
 
