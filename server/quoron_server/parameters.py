@@ -157,6 +157,11 @@ class Parameters(ABC):
         del problem
         return ()
 
+    def separate(self, problem: Problem) -> bool:
+        """Whether every round releases fresh Gaussian noise alone, of everybody, and is as much μ-GDP as the others."""
+        del problem
+        return False
+
     def outgrown(self, last: Mapping[str, Any]) -> bool:
         """Whether what the last round made public says that users' answers were longer than a forecast takes them."""
         del last

@@ -341,7 +341,8 @@ class RunPlan:
         made = made if min_cohort is None else (*made, *_decisions(min_cohort, self, made))
         if (held := self.guarantee.held_out) is None:
             return made
-        return (*made, *(PlannedRelease(held, each, 1, (EVALUATED,), mu) for each, mu in held.releases()))
+        when = (*held.rounds, EVALUATED)
+        return (*made, *(PlannedRelease(held, each, len(when), when, mu) for each, mu in held.releases()))
 
 
 def _decisions(min_cohort: "MinCohort", plan: RunPlan, made: tuple[PlannedRelease, ...]) -> tuple[PlannedRelease, ...]:

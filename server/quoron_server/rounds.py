@@ -13,7 +13,7 @@ When rounds end: docs/comparing.md#when-rounds-end.
 import math
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
@@ -35,7 +35,6 @@ if TYPE_CHECKING:  # a plan is made, and an engine written, without a database
 
 Vector = NDArray[np.float64]
 Evaluate = Callable[[Vector], Mapping[str, float]]
-Last = Callable[[Vector], tuple[Sequence[Release], dict[str, Any]]]  # what is released with the model, and its event
 
 PAUSE = 0.1  # of a round's seconds
 
@@ -109,6 +108,18 @@ class RoundEvent:
     diagnostics: Mapping[str, Any] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Evaluations:
+    """What is released of users that nobody trains on: of the final model, and after some rounds of where it stands.
+
+    All points between are functions of releases, so when to stop may be one, too (evaluation#ev5).
+    """
+
+    release: Callable[[Vector, int], tuple[Sequence[Release], dict[str, Any]]]  # of a point, the how manieth; an event
+    rounds: Container[int] = ()  # after which there is one
+    enough: Callable[[Sequence[dict[str, Any]]], bool] = lambda _: False  # whether to stop, by the events of all so far
+
+
 @runtime_checkable
 class Foreseen(Protocol):
     """An algorithm that draws one Gaussian sample for each number of the model in every round, and says where."""
@@ -166,7 +177,7 @@ def run(
     simulation: bool = False,
     evaluate: Evaluate | None = None,
     trust_clients: bool = False,
-    last: Last | None = None,
+    evaluations: Evaluations | None = None,
 ) -> Vector:
     """Run `algorithm` to its end and return the released model, shape (d,).
 
@@ -175,8 +186,9 @@ def run(
     Outside simulation the noise source must be deployable, the promise proved, and the trust model `central-release`,
     in which clients see un-noised iterates, needs `trust_clients`. Every call draws noise and coins of its own, a
     simulation those of its seed; where models are large, noise of coming rounds is drawn while users compute. What
-    `last` releases of the final model is committed with it, or drawn again. Raises BudgetExceeded, RunError,
-    LedgerError; OtherVersion, with the ledger as it was, if another version, configuration or noise began this run.
+    `evaluations` release is committed with the round or the model that it is of, or drawn again; where they are enough
+    the point that stands is the model. Raises BudgetExceeded, RunError, LedgerError; OtherVersion, with the ledger as
+    it was, if another version, configuration or noise began this run.
     """
     budget = budget or Budget()
     budget.check_plan(algorithm.plan)
@@ -196,7 +208,7 @@ def run(
         ledger.relax()
     try:
         with _ahead(algorithm, noise, simulation=simulation) as drawn:
-            model = _carry_out(algorithm, engine, ledger, drawn, budget, observers, simulation, evaluate, last)
+            model = _carry_out(algorithm, engine, ledger, drawn, budget, observers, simulation, evaluate, evaluations)
     except BaseException:
         with suppress(LedgerError):  # what cannot be taken back stays counted, and what went wrong is told
             ledger.withdraw(after=getattr(engine, "last_asked", algorithm.plan.cost.rounds))
@@ -228,15 +240,17 @@ def _carry_out(
     observers: Sequence[Observer],
     simulation: bool,
     evaluate: Evaluate | None,
-    last: Last | None,
+    evaluations: Evaluations | None,
 ) -> Vector:
     state, totals, moved = _resume(algorithm, ledger)
+    evaluated = [event["public"]["evaluation"] for event in ledger.events() if "evaluation" in event["public"]]
+    stopped = evaluations is not None and evaluations.enough(evaluated)
     sizes = Sizes(algorithm.plan.problem.dimension)
     spent = False  # this round, with the commit of the one before
     measuring = engine if simulation and isinstance(engine, Measuring) else None  # to ask costs a look at all methods
     for observer in observers:
         observer.started(algorithm.plan)
-    question = algorithm.request(state, noise)
+    question = None if stopped else algorithm.request(state, noise)
     while question is not None:  # whom it asks depends on nobody's answers
         cost = _cost(algorithm.plan, question, budget, totals)
         encoded_down, encoded_up = sizes.of(question)
@@ -253,6 +267,11 @@ def _carry_out(
         update = algorithm.update(state, answers, noise)
         state = update.state
         totals = {name: totals[name] + cost[name] for name in totals}
+        releases, public = update.releases, {**update.public, **there}
+        if evaluations is not None and question.round in evaluations.rounds:
+            entries, public["evaluation"] = evaluations.release(algorithm.iterate(state), len(evaluated))
+            releases, evaluated = (*releases, *entries), [*evaluated, public["evaluation"]]
+            stopped = evaluations.enough(evaluated)
         figures = measuring.measured() if measuring is not None else {}
         moved = {name: moved.get(name, 0) + figure for name, figure in figures.items()}
         diagnostics = {**update.diagnostics, **figures, **{f"total_{name}": total for name, total in moved.items()}}
@@ -266,20 +285,25 @@ def _carry_out(
             seconds_server=time.perf_counter() - answered if simulation else 0.0,
             encoded_down=encoded_down,
             encoded_up=encoded_up,
-            public={**update.public, **there},
+            public=public,
             diagnostics=_diagnose(algorithm, state, question.round, diagnostics, evaluate) if simulation else {},
         )
-        following, spending = algorithm.request(state, noise), None
+        following, spending = None if stopped else algorithm.request(state, noise), None
         if following is not None:
             with suppress(BudgetExceeded):  # raised in its own turn, once this round is committed
                 cost = _cost(algorithm.plan, following, budget, totals)
                 spending = following, cost["messages"], cost["gradient_evaluations"]
-        ledger.commit(question.round, serial.encode(state), update.releases, _record(event), spending)
+        ledger.commit(question.round, serial.encode(state), releases, _record(event), spending)
         for observer in observers:
             observer.round_finished(event)
         question, spent = following, spending is not None
-    model = algorithm.model(state)
-    ledger.finish(model, *(() if last is None else last(model)))
+    model = algorithm.iterate(state) if stopped else algorithm.model(state)
+    if evaluations is None:
+        ledger.finish(model)
+    elif stopped:  # where it stands has been measured
+        ledger.finish(model, (), evaluated[-1])
+    else:
+        ledger.finish(model, *evaluations.release(model, len(evaluated)))
     return model
 
 

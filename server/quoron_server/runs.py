@@ -13,6 +13,7 @@ name. Every step is harmless to repeat, and a run that was killed goes on with t
 """
 
 import hashlib
+import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -30,7 +31,7 @@ from quoron_server import rounds
 from quoron_server.algorithm import Algorithm
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.plan import EVERYONE, Budget, RunPlan
-from quoron_server.rounds import Engine, Evaluate, Last, Observer
+from quoron_server.rounds import Engine, Evaluate, Evaluations, Observer
 from quoron_server.serial import dumps
 from quoron_server.storage.ledger import Ledger
 from quoron_server.storage.lifetime_ledger import PopulationLedger
@@ -126,7 +127,7 @@ class Run:
         observers: Sequence[Observer] = (),
         *,
         evaluate: Evaluate | None = None,
-        last: Last | None = None,
+        evaluations: Evaluations | None = None,
     ) -> Vector:
         """Ask on from where the ledger of a begun and charged run stands, to the end: the released model, shape (d,).
 
@@ -144,8 +145,21 @@ class Run:
             simulation=self.simulation_seed is not None,
             evaluate=evaluate,
             trust_clients=self.trust_clients,
-            last=last,
+            evaluations=evaluations,
         )
+
+    def give_back(self, population: PopulationLedger, rounds: int) -> bool:
+        """Have a run that stopped after so many rounds counted with these alone, where that is proved (lifetime#lt2).
+
+        Of its held-out users no larger a share of the evaluations has been made. Whether it is counted so.
+        """
+        gaussian, plan = ALGORITHMS[self.plan.algorithm].gaussian(self.plan), self.plan
+        alone = plan.parameters.separate(plan.problem) and plan == plan.without(
+            "estimates", "data_quality", "min_cohort"
+        )
+        if gaussian is None or not alone:
+            return False
+        return population.give_back(self.name, _rounded_up(gaussian.mu * math.sqrt(rounds / plan.cost.rounds)))
 
     @property
     def _made(self) -> Algorithm[Any]:
@@ -171,6 +185,11 @@ def end(population: PopulationLedger, run: str, how: str = "complete", *, model:
     population.end(run, how)
 
 
+def _rounded_up(mu: float) -> float:
+    """So that no stored number depends on the last bits of a library's functions."""
+    return float(_EIGHT_DIGITS.create_decimal(Decimal(mu)))
+
+
 def charge_of(plan: RunPlan) -> dict[str, Any]:
     """What a plan's promise costs over a lifetime, as `PopulationLedger.charge` takes it."""
     promise, info = plan.guarantee, ALGORITHMS[plan.algorithm]
@@ -180,8 +199,7 @@ def charge_of(plan: RunPlan) -> dict[str, Any]:
     return {
         "epsilon": promise.epsilon,
         "delta": promise.delta,
-        # Rounded up, so that no stored number depends on the last bits of a library's functions.
-        "mu": None if gaussian is None else float(_EIGHT_DIGITS.create_decimal(Decimal(gaussian.mu))),
+        "mu": None if gaussian is None else _rounded_up(gaussian.mu),
         "variation": 0.0 if charged is None else charged.variation,
         "adjacency": promise.adjacency,
         "near": () if nearly is None else nearly.near,

@@ -258,6 +258,22 @@ def held_out_audits():
             "noise for right or wrong alone": case(held=second(room.CORRECT**0.5)),
         },
     )
+    often, wide = 5, {"users": users, "figures": 1, "epsilon": epsilon, "delta": delta}
+    measured = room.HeldMeans.calibrate(**wide, rounds=tuple(range(often - 1)))
+
+    def evaluations(held=measured):
+        """Log ratios of five evaluations of one user who is always right, were it always wrong."""
+        near, far = (np.array([1.0, (own + 0.5 * (users - 1)) / users]) * held._weights for own in (1.0, 0.0))
+        shown = held.noise.release(np.tile(near, (often * 100_000, 1)), SeededNoise(11).stream("means"))
+        return gaussian_ratio(shown, near, far, held.scale).reshape(-1, often).sum(axis=1)
+
+    yield Audit(
+        "held-out users measure five times",
+        delta,
+        ratios(evaluations, epsilon=epsilon),
+        {"as calibrated": case(least=0.1)},
+        {"noise of one evaluation": case(held=replace(measured, scale=room.HeldMeans.calibrate(**wide).scale))},
+    )
     yield Audit(
         "both releases of held-out users",
         delta,

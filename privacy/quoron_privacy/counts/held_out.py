@@ -13,6 +13,7 @@ many rows it has. Statement, proof and the weights: docs/privacy/evaluation.md.
 import math
 from dataclasses import dataclass
 from functools import cache
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -75,6 +76,7 @@ class HeldOut:
     scales: tuple[float, float]  # standard deviations of a coordinate of the mean, of each release
     cap: int = 1  # rows of a user that count where each row weighs alike; 1: no figures per item
     cells: int = FEWEST  # B, of scores of each class, where there are two
+    rounds: ClassVar[tuple[int, ...]] = ()  # of the final model alone
 
     def __post_init__(self) -> None:
         count(users=self.users, cap=self.cap, cells=self.cells)
@@ -206,29 +208,39 @@ class HeldOut:
 
 @dataclass(frozen=True, slots=True)
 class HeldMeans:
-    """Means over held-out users of numbers in [0, 1] that somebody else computes, and how many have any: one release.
+    """Means over held-out users of numbers in [0, 1] that somebody else computes, and how many have any.
 
-    Formal guarantee: `mu`-GDP with exact noise (evaluation#ev3), whatever the numbers are. One that is not finite makes
-    its user one without any, who is the zero vector; others are held at the ends.
+    Formal guarantee: all releases together are `mu`-GDP with exact noise (evaluation#ev3), whatever the numbers are and
+    however the points depend on earlier releases. One that is not finite makes its user one without any, who is the
+    zero vector; others are held at the ends.
     """
 
     users: int  # m, held out, and the divisor
     figures: int  # F
     adjacency: Adjacency
     scale: float  # standard deviation of a coordinate of the mean of vectors of norm one
+    rounds: tuple[int, ...] = ()  # after which the point that stands is measured, beside the final model
 
     @classmethod
     def calibrate(
-        cls, *, users: int, figures: int, epsilon: float, delta: float, adjacency: Adjacency = "replace-one"
+        cls,
+        *,
+        users: int,
+        figures: int,
+        epsilon: float,
+        delta: float,
+        adjacency: Adjacency = "replace-one",
+        rounds: tuple[int, ...] = (),
     ) -> "HeldMeans":
         """Return the least noise for (ε, δ); Infeasible where rounding or the samplers alone cost that."""
         count(users=users, figures=figures)
-        left = delta - (1 + math.exp(epsilon)) * total_variation(gaussians=1 + figures) * (1 + 1e-9)
+        often = 1 + len(rounds)
+        left = delta - (1 + math.exp(epsilon)) * total_variation(gaussians=often * (1 + figures)) * (1 + 1e-9)
         if left <= 0:
             raise Infeasible("evaluation", f"delta={delta:g} is below the resolution of the noise", "a larger delta")
-        mu = gdp.mu_for(epsilon, left) * (1 - 1e-9)  # verified by other arithmetic
+        mu = gdp.mu_for(epsilon, left) / math.sqrt(often) * (1 - 1e-9)  # verified by other arithmetic
         noise = GaussianNoise.for_mu(sensitivity=_one_moves(users), mu=mu, dimension=1 + figures)
-        return cls(users, figures, adjacency, noise.scale)
+        return cls(users, figures, adjacency, noise.scale, rounds)
 
     @property
     def noise(self) -> GaussianNoise:
@@ -238,14 +250,16 @@ class HeldMeans:
     @property
     def pair(self) -> Pair:
         """What it costs a user who is held out, by its scale alone: two vectors between zero and one of norm one."""
-        size, far = (
-            1 + self.figures,
-            sensitivity_recount.rows(1 + 2.0**-31, self.users, "zero-out"),
-        )  # cut, none leaves its ends
-        return Pair.gaussian(sensitivity_recount.mu(far, self.scale, size), total_variation(gaussians=size))
+        size, often = 1 + self.figures, 1 + len(self.rounds)
+        far = sensitivity_recount.rows(1 + 2.0**-31, self.users, "zero-out")  # cut, none leaves its ends
+        mu = sensitivity_recount.mu(far, self.scale, size) * math.sqrt(often) * (1 + 2.0**-50)
+        return Pair.gaussian(mu, total_variation(gaussians=often * size))
 
     def release(self, values: Matrix, stream: RandomStream) -> Vector:
-        """(presence, F sums), each of numbers in [0, 1] and divided by m, of users' values (k, F). Once a run."""
+        """(presence, F sums), each of numbers in [0, 1] and divided by m, of users' values (k, F).
+
+        Once for the final model and once after each of `rounds`.
+        """
         here = np.isfinite(values).all(axis=1, keepdims=True)
         rows = np.hstack([here, np.where(here, _unit(values), 0.0)]) * self._weights
         reduction = ClippedSum(1.0 + 1e-9, self.users)
@@ -260,9 +274,10 @@ class HeldMeans:
     verify = _verify
 
     def releases(self) -> tuple[tuple[Release, float], ...]:
-        """Return the ledger entry, with its μ."""
+        """Return the ledger entry, with the μ of all of them."""
         parameters = {"sensitivity": self.noise.sensitivity, "scale": self.scale, "users": float(self.users)}
-        return ((Release("held-out-means", parameters), self.noise.effective_mu(1 + self.figures)),)
+        mu = self.noise.effective_mu(1 + self.figures) * math.sqrt(1 + len(self.rounds))
+        return ((Release("held-out-means", parameters), mu),)
 
     @property
     def _weights(self) -> Vector:

@@ -17,7 +17,7 @@ import json
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Unpack
 
 from quoron_privacy.accounts.lifetime import Account, Charge, Limit, Promise, Spent, compose, gaussian
@@ -39,7 +39,7 @@ from quoron_server.storage.store import (
 )
 
 CHAIN = "population"
-_READ = ("charge", "limit", "submit")  # kinds whose payload decides or tells something later
+_READ = ("charge", "limit", "submit", "give-back")  # kinds whose payload decides or tells something later
 _COLUMNS = {"sequence": "INTEGER", "time": "TEXT", "kind": "TEXT", "payload": "TEXT", "hash": "TEXT"}
 _chain = Table(CHAIN, {name: f"{kind} NOT NULL" for name, kind in _COLUMNS.items()}, ("sequence",))
 SCHEMA = (_chain,)  # for `backup`
@@ -52,7 +52,7 @@ class Known:
     count: int = 0  # rows
     head: str = START
     charges: dict[str, Charge] = field(default_factory=dict)  # by run, in order
-    held: dict[str, list[Charge]] = field(default_factory=dict)  # by group, in order
+    held: dict[str, list[Charge]] = field(default_factory=dict)  # by group, in order; less what was given back
     accounts: dict[str, Account] = field(default_factory=dict)  # of groups with a limit
     noted: set[str] = field(default_factory=set)  # releases and ends
     elsewhere: set[str] = field(default_factory=set)  # what other tools carry out
@@ -72,6 +72,10 @@ class Known:
         elif row["kind"] == "limit":
             limit = Limit(**unsigned(payload))
             self.accounts[limit.group] = limit.account(self.held.get(limit.group, ()))
+        elif row["kind"] == "give-back":
+            held = self.held[group := self.charges[payload["run"]].group]
+            held[-1] = replace(held[-1], mu=payload["mu"])
+            self.accounts[group] = self.accounts[group].limit.account(held)
         else:
             if row["kind"] == "submit":
                 self.plans[payload["run"]] = payload["plan"]
@@ -146,6 +150,23 @@ class PopulationLedger:
     def cancel(self, run: str, *, by: str) -> None:
         """Note who cancels `run`; call it before the run is ended."""
         self._note("cancel", {"run": run, "plan": self._now().plans.get(run, "")} | signed(by))
+
+    def give_back(self, run: str, mu: float) -> bool:
+        """Count `run`, which stopped early, with the μ of the rounds that were carried out. Whether it is counted so.
+
+        Only while it is its group's last charge, and in the Gaussian account of a limit (lifetime#lt2).
+        """
+        with self._adding() as (known, append):
+            held = known.held.get(known.charges[run].group, [])
+            last, account = held[-1], known.accounts.get(held[-1].group)
+            if last.run != run or last.mu is None or account is None:
+                return False
+            before = account.limit.account(held[:-1])
+            if not before.square < before.after(last).square:
+                return False
+            if mu < last.mu:
+                append("give-back", {"run": run, "mu": mu} | signed())
+        return True
 
     def release(self, run: str, what: dict[str, Any]) -> None:
         """Note that `run` has made something public; `what` is JSON-compatible and holds no secret."""

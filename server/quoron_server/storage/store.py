@@ -30,7 +30,7 @@ from quoron_client.durable import PRIVATE, Tally, sync_folder
 from quoron_privacy.errors import LedgerError, LedgerUnavailable
 
 START = "0" * 64
-KINDS = ("limit", "charge", "release", "end", "seat", "submit", "cancel")
+KINDS = ("limit", "charge", "give-back", "release", "end", "seat", "submit", "cancel")
 SIGNED = ("by", "software")  # who did it, where an operator did, and with which code: beside what it says
 Row = dict[str, Any]
 Execute = Callable[..., list[Row]]  # a statement within a transaction, and the values of each `?` in it: its rows
@@ -86,7 +86,7 @@ def acts(rows: Sequence[Row]) -> list[Row]:
     submitted: dict[Any, Row] = {}
     for row in rows:
         payload = row["payload"]
-        if row["kind"] not in ("submit", "cancel", "limit", "charge"):
+        if row["kind"] not in ("submit", "cancel", "limit", "charge", "give-back"):
             continue
         act = {"time": row["time"], "what": row["kind"], "by": payload.get("by", "")}
         act |= {word: payload[name] for name, word in _TOLD.items() if name in payload}

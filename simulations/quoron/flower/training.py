@@ -151,7 +151,7 @@ def train_privately(
         store.settle()
         moved = train(grid, asked, plan, store, origin, action=action, seconds=seconds, waiting=waiting)
     model = origin + moved
-    return TrainedRows(model, model, sentence(plan.guarantee), folder, plan)
+    return TrainedRows(model, model, sentence(plan.guarantee), folder, plan, plan.cost.rounds)
 
 
 def _start(folder: Path, run: str, asked: Start, *, known: bool, given: bool) -> Start:

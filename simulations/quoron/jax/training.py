@@ -9,7 +9,7 @@ Who takes which of its items when is `quoron.training.rows`'s. A chunk that is n
 hold nothing, so that all have one shape, and nothing is compiled twice. A user without items has the zero row.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -27,7 +27,6 @@ from quoron.training.rows import (
     Data,
     Items,
     LocalSGD,
-    Metric,
     ModuleTraining,
     Timetable,
     Trainable,
@@ -168,8 +167,6 @@ def train(
     local: LocalSGD | None = None,
     draws: bool = False,
     watch: Callable[[int, Params], None] | None = None,
-    holdout: float | None = None,
-    metrics: Mapping[str, Metric] | None = None,
     **training: Unpack[ModuleTraining],
 ) -> TrainedRows[Params]:
     """Train `params`, a tree of arrays, with (ε, δ)-differential privacy for all items of each user.
@@ -201,7 +198,7 @@ def train(
 
     start, described = start_of(training, Start(compute.origin)), f"{jax.tree.structure(params)} {local} {draws}"
     model: Trainable[Params] = Trainable(start, described, compute, tree, tree, _arrays)
-    return model.train(people, training, watch=watch, holdout=holdout, metrics=metrics)
+    return model.train(people, training, watch=watch)
 
 
 def _arrays(*parts: Array) -> tuple[Array, ...]:

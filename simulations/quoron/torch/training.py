@@ -51,7 +51,6 @@ from quoron.training.rows import (
     Data,
     Items,
     LocalSGD,
-    Metric,
     Minibatches,
     ModuleTraining,
     Timetable,
@@ -494,8 +493,6 @@ def train(
     compiled: bool | None = None,
     device: str | torch.device = "cpu",
     watch: Callable[[int, torch.nn.Module], None] | None = None,
-    holdout: float | None = None,
-    metrics: Mapping[str, Metric] | None = None,
     **training: Unpack[ModuleTraining],
 ) -> TrainedRows[torch.nn.Module]:
     """Train `module` with (ε, δ)-differential privacy for all items of each user, from the weights that it has.
@@ -554,7 +551,7 @@ def train(
         _tensors,
         compute.sums if network.device.type == "cuda" else None,
     )
-    return model.train(people, training, watch=watch, holdout=holdout, metrics=metrics)
+    return model.train(people, training, watch=watch)
 
 
 def _tensors(*parts: Array) -> tuple[torch.Tensor, ...]:

@@ -2,7 +2,7 @@
 
     planned = with_held_out(planned, config, encoding, users)
     trained, apart = split.parts(users, config.train.holdout, run.noise(own))
-    model = run.carry_out(own, engine, observers, last=last(prepared, items, apart))
+    model = run.carry_out(own, engine, observers, evaluations=of_final_model(prepared, items, apart))
     evaluation(promise, loss, encoding, model, own.released(EVALUATED))
 
 Statement and proof: docs/privacy/evaluation.md. The mechanism: quoron_privacy.counts.held_out.
@@ -29,7 +29,7 @@ from quoron_privacy.counts.held_out import HeldOut
 from quoron_privacy.noise.streams import NoiseSource, SecureNoise
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.plan import Guarantee
-from quoron_server.rounds import Last
+from quoron_server.rounds import Evaluations
 from quoron_server.wording import ReleaseGuarantee, sentence
 
 if TYPE_CHECKING:
@@ -75,13 +75,13 @@ def measured_by(
     return held
 
 
-def last(
+def of_final_model(
     prepared: Prepared[Curated],
     encoding: Encoding,
     items: "ItemBatch | Rows",
     apart: Users,
     noise: NoiseSource | None = None,
-) -> Last | None:
+) -> Evaluations | None:
     """Return the evaluation of the final model on held-out users; None where there are none.
 
     The noise is of this start alone, unless given: nobody has seen what is drawn and not committed with the model.
@@ -91,13 +91,13 @@ def last(
         return None
     declared = prepared.scene.held.declared
 
-    def ending(weights: Vector) -> tuple[Any, dict[str, Any]]:
+    def release(weights: Vector, _: int) -> tuple[Any, dict[str, Any]]:
         scorer = Scorer(weights, declared.loss, encoding)
         source = SecureNoise.fresh() if noise is None else noise
         released = figures.release(held, scorer, lambda: batches(declared, items, apart), source)
         return held.entries(), {"evaluation": released}
 
-    return ending
+    return Evaluations(release)
 
 
 def batches(declared: Declared, items: "ItemBatch | Rows", users: Users) -> Iterator[ItemBatch]:
@@ -114,7 +114,7 @@ def batches(declared: Declared, items: "ItemBatch | Rows", users: Users) -> Iter
 def evaluation(
     promise: Guarantee, loss: Loss, encoding: Encoding, weights: Vector, event: dict[str, Any] | None
 ) -> Evaluation | None:
-    """Return what `last` released of held-out users, read with its promise; None where there were none."""
+    """Return what was released of held-out users, read with its promise; None where there were none."""
     if not isinstance(promise.held_out, HeldOut) or event is None:
         return None
     said = ReleaseGuarantee(promise.epsilon, promise.delta, sentence(promise))

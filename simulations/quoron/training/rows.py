@@ -73,7 +73,7 @@ from quoron_server.black_box import UNKNOWN_CLIP, Asked
 from quoron_server.parameters import Assumption, Kind
 from quoron_server.plan import EVALUATED, EVERYONE, Guarantee, Privacy, RunPlan, check_delta
 from quoron_server.problem import Problem
-from quoron_server.rounds import Last, Observer
+from quoron_server.rounds import Evaluations, Observer
 from quoron_server.runs import Run, end
 from quoron_server.wording import ReleaseGuarantee, plan_json, sentence
 
@@ -87,12 +87,15 @@ class TrainedRows(Released[M]):
     """What was trained by rows that somebody else computes."""
 
     plan: RunPlan
+    rounds: int  # that were carried out: fewer than planned where it stopped early
     evaluation: Evaluation | None = None  # of users that were held out; None: nobody was
+    history: tuple[tuple[int, Evaluation], ...] = ()  # after so many rounds, with `evaluate_every`
 
     def rows(self) -> list[tuple[str, str]]:
-        """Those of the plan, and how good the model is."""
-        measured = [] if self.evaluation is None else self.evaluation.rows()
-        return [("algorithm", self.plan.algorithm), *self.plan.rows()[-3:], *measured]
+        """Those of the plan, when it stopped, and how good the model is."""
+        planned, measured = self.plan.cost.rounds, [] if self.evaluation is None else self.evaluation.rows()
+        early = [("stopped early", f"after {self.rounds} of {planned} rounds")] if self.rounds < planned else []
+        return [("algorithm", self.plan.algorithm), *self.plan.rows()[-3:], *early, *measured]
 
     @property
     def guarantee(self) -> Guarantee:
@@ -123,6 +126,10 @@ class Training(BlackBox, total=False):
     out: str | Path | None  # the run's folder; None: the next under runs/
     ledger: str | Path | None  # the file of privacy budgets; None: QUORON_LEDGER, or the platform's place
     observers: Sequence[Observer]  # called with the public figures of every round
+    holdout: float | None  # share of the users that are not trained on but measure the model, for the same ε
+    metrics: Mapping[str, "Metric"] | None  # what they measure, by name: numbers in [0, 1]
+    evaluate_every: int | None  # rounds after which they measure it, too; None: they measure the final model alone
+    patience: int | None  # stop where the first metric rose no more over so many of these evaluations; None: never
 
 
 def algorithm_of(method: BlackBox) -> tuple[str, dict[str, Any]]:
@@ -188,28 +195,30 @@ class Setting(Asked):
 
     held: int = 0  # users that are held out
     measured: tuple[str, ...] = ()  # what is measured with them
+    every: int | None = None  # after so many rounds each
+    patience: int | None = None  # evaluations on average no better than as many before: then it stops
     model: str = ""  # what else has to be the same after an interruption, for the caller
     allow_large_delta: bool = False  # accept δ above 1/n
 
     @classmethod
-    def of(
-        cls,
-        training: Training,
-        *,
-        users: int,
-        start: "Start",
-        model: str = "",
-        holdout: float | None = None,
-        metrics: Mapping[str, Metric] | None = None,
-    ) -> "Setting":
+    def of(cls, training: Training, *, users: int, start: "Start", model: str = "") -> "Setting":
         """Return the setting. ConfigError for users that are held out without a metric, or the reverse."""
+        holdout, metrics = training.get("holdout"), training.get("metrics")
+        every, patience = training.get("evaluate_every"), training.get("patience")
         if (holdout is None) != (not metrics):
             raise ConfigError(f"Expected holdout and metrics together, got holdout={holdout} and metrics={metrics}.")
+        if every is not None and holdout is None:
+            raise ConfigError(f"Expected holdout with evaluate_every, got evaluate_every={every} alone.")
+        if patience is not None and every is None:
+            raise ConfigError(f"Expected evaluate_every with patience, got patience={patience} alone.")
+        count(evaluate_every=1 if every is None else every, patience=1 if patience is None else patience)
         held = 0 if holdout is None else held_users(users, holdout)
         algorithm, options = algorithm_of(training)
         return cls(
             held=held,
             measured=tuple(metrics or ()),
+            every=every,
+            patience=patience,
             problem=problem_of(training, users=users - held, dimension=len(start.weights)),
             privacy=Privacy(training["epsilon"], _needed(training, "delta")),
             clip_norm=training.get("clip_norm"),
@@ -233,9 +242,15 @@ class Setting(Asked):
             kinds.append(Kind.FORGETFUL_FUNCTION)
         plan = made.as_curated(map(Assumption, kinds))
         if self.held:
-            promise = plan.guarantee
+            promise, planned = plan.guarantee, plan.cost.rounds
             asked: dict[str, Any] = {"epsilon": promise.epsilon, "delta": promise.delta, "adjacency": promise.adjacency}
-            means = HeldMeans.calibrate(users=self.held, figures=len(self.measured), **asked)
+            rounds = () if self.every is None else tuple(range(self.every - 1, planned - 1, self.every))
+            if self.every is not None and not (rounds and promise.trust_model == "central-broadcast"):
+                raise ConfigError(
+                    f"Expected evaluate_every below the {planned} rounds of an algorithm that releases every point, "
+                    f"got evaluate_every={self.every} with {plan.algorithm}, {promise.trust_model}."
+                )
+            means = HeldMeans.calibrate(users=self.held, figures=len(self.measured), rounds=rounds, **asked)
             plan = replace(plan, guarantee=replace(promise, held_out=means))
         ALGORITHMS[self.algorithm].verify(plan)
         plan.require_deployable(trust_clients=False)
@@ -361,8 +376,6 @@ def train_rows(
     dimension: int,
     start: NDArray[np.float64] | None = None,
     watch: Watch | None = None,
-    holdout: float | None = None,
-    metrics: Mapping[str, Metric] | None = None,
     **training: Unpack[Training],
 ) -> TrainedRows[Vector]:
     """Train any model of `dimension` numbers with (ε, δ)-differential privacy for all items of each of `users` users.
@@ -394,6 +407,11 @@ def train_rows(
             in both parts (docs/evaluation.md).
         metrics: of these users, by name: metric(user_ids, model) returns (k,) numbers in [0, 1], NaN for a user without
             items. Means over users, with 95 % intervals, are in `evaluation` of the result.
+        evaluate_every: rounds after which they measure the released point as well, for the same ε: with K evaluations
+            each has √K times the noise. They are in `history`, and in `public` of the observers' events.
+        patience: stop once the first metric, of which more is better, was on average no higher in the last so many of
+            these evaluations than in as many before. The point that stands is the model. docs/models.md says what is
+            given back.
         observers: called with the public figures of every round.
 
     Nobody checks what the items are (docs/train.md): `rows` alone knows.
@@ -410,7 +428,7 @@ def train_rows(
     count(users=users, dimension=dimension)
     kept = None if start is not None else begun_with(training)
     begin = kept or Start(origin_of(start, dimension))
-    setting = Setting.of(training, users=users, start=begin, holdout=holdout, metrics=metrics)
+    setting, metrics = Setting.of(training, users=users, start=begin), training.get("metrics")
 
     def compute(round_: int, asked: Users, point: Vector, noise: NoiseSource) -> Any:
         del round_, noise
@@ -500,40 +518,52 @@ def carry_out(
     with closing(own):
         run.charge()
         words = (StartedNoise.fresh if seed is None else StartedNoise.simulated)(run.noise(own))
-        among, last = None, None
+        among, evaluations = None, None
         if setting.held and figures is not None:
             apart = held_out(run.noise(own), run.plan.problem.users + setting.held, setting.held)
             among = np.flatnonzero(~apart)
-            last = _measuring(run.plan, figures, start.weights, np.flatnonzero(apart), seed)
+            evaluations = _evaluations(run.plan, setting, figures, start.weights, np.flatnonzero(apart))
         engine = RowsEngine(compute, run.plan.problem, start.weights, words, chunk, watch, summing, among)
-        moved = run.carry_out(own, engine, training.get("observers", ()), last=last)
+        moved = run.carry_out(own, engine, training.get("observers", ()), evaluations=evaluations)
         events, told = own.events(), own.released(EVALUATED)
     model, statement = start.weights + moved, sentence(run.plan.guarantee)
     folder.write_model(model)
     folder.write_rounds([public_row(event) if seed is None else flat(event) for event in events])
     evaluation = None if told is None else _said(run.plan, setting, told, statement)
+    between = ((event["round"] + 1, event["public"].get("evaluation")) for event in events)
+    history = tuple((done, _said(run.plan, setting, each, statement)) for done, each in between if each is not None)
     said = {} if evaluation is None else {"evaluation": evaluation.as_json()}
     folder.write_json("summary.json", {"statement": statement, "rounds": len(events)} | said)
-    trained = TrainedRows(model, model, statement, folder.path, run.plan, evaluation)
+    trained = TrainedRows(model, model, statement, folder.path, run.plan, len(events), evaluation, history)
     write_rows(folder, trained, "public weights (start.npz)" if start.weights.any() else "zero")
     if run.account is not None:
         with run.account() as kept:
             end(kept, run.name, model=moved)
+            stopped = setting.patience is not None and len(events) < run.plan.cost.rounds
+            if stopped and not run.give_back(kept, len(events)):
+                _log.info("%s stopped early and stays charged in full (docs/models.md says when)", run.name)
     return trained
 
 
-def _measuring(plan: RunPlan, figures: Rows, start: Vector, apart: Users, seed: int | None) -> Last:
-    """What held-out users say of the final model, with noise of this start alone, or from a simulation's seed."""
-    held = plan.guarantee.held_out
+def _evaluations(plan: RunPlan, setting: Setting, figures: Rows, start: Vector, apart: Users) -> Evaluations:
+    """What held-out users say of a model, with noise of this start alone, or from a simulation's seed."""
+    held, seed, patience = plan.guarantee.held_out, setting.simulation_seed, setting.patience
     assert isinstance(held, HeldMeans)
 
-    def ending(moved: Vector) -> tuple[Any, dict[str, Any]]:
+    def release(moved: Vector, number: int) -> tuple[Any, dict[str, Any]]:
         values = as_matrix(figures(apart.copy(), start + moved), (len(apart), held.figures))
         source: NoiseSource = SecureNoise.fresh() if seed is None else SeededNoise(seed)
-        told = held.release(values, source.stream("held out", "means"))
+        told = held.release(values, source.stream("held out", "means", number))
         return [entry for entry, _ in held.releases()], {"means": told.tolist()}
 
-    return ending
+    def enough(released: Sequence[dict[str, Any]]) -> bool:
+        if patience is None or len(released) < 2 * patience:
+            return False
+        sums = np.array([each["means"][1] for each in released[-2 * patience :]])
+        before, last = sums.reshape(2, patience).mean(axis=1)
+        return bool(last <= before)  # of sums, as how many have items is the same
+
+    return Evaluations(release, held.rounds, enough)
 
 
 def _said(plan: RunPlan, setting: Setting, told: dict[str, Any], statement: str) -> Evaluation:
@@ -829,13 +859,10 @@ class Trainable(Generic[M]):
         training: ModuleTraining,
         *,
         watch: Callable[[int, M], None] | None,
-        holdout: float | None,
-        metrics: Mapping[str, Metric] | None,
     ) -> TrainedRows[M]:
         """Train on these items; arguments and errors as of `train_rows`, but that metrics take a model and items."""
-        given: dict[str, Any] = {"users": items.users, "holdout": holdout, "metrics": metrics}
-        setting, figures = Setting.of(training, start=self.start, model=self.described, **given), None
-        if metrics:
+        setting, figures = Setting.of(training, users=items.users, start=self.start, model=self.described), None
+        if metrics := training.get("metrics"):
             require_metrics(items, metrics, self.measured_at(self.start.weights), self.parts_of)
             figures = figures_of(items, metrics, self.measured_at, self.parts_of)
 
@@ -853,8 +880,7 @@ class Trainable(Generic[M]):
             summing=self.summing,
             figures=figures,
         )
-        model = self.model_at(done.weights)
-        return TrainedRows(model, done.weights, done.statement, done.directory, done.plan, done.evaluation)
+        return cast("TrainedRows[M]", replace(done, model=self.model_at(done.weights)))  # type: ignore[arg-type]
 
 
 def figures_of(

@@ -115,8 +115,8 @@ def rehearse(config: Config, *, simulation_seed: int, frame: Any) -> tuple[Model
     weights, events = without_ledger(ALGORITHMS[plan.algorithm].make(plan), engine, noise)
     shares = data_quality.label_shares(encoding, quality, seen)
     model = Model.released(weights, encoding, held.declared.loss, plan, made=None, shares=shares)
-    if len(apart) and (last := evaluated.last(prepared, encoding, items, apart, source)) is not None:
-        promise, told = prepared.planned.plan.guarantee.simulated(), last(model.weights)[1]
+    if len(apart) and (ending := evaluated.of_final_model(prepared, encoding, items, apart, source)) is not None:
+        promise, told = prepared.planned.plan.guarantee.simulated(), ending.release(model.weights, 0)[1]
         measured = evaluated.evaluation(promise, held.declared.loss, encoding, model.weights, told)
         model = replace(model, evaluation=measured)
     return model, plan, len(events)
@@ -328,9 +328,9 @@ def carry_out(
             if encoding is not held.encoding:
                 items = data_quality.weigh(items, encoding)
             seed = _read_by(run.plan)
-            last = evaluated.last(prepared, encoding, items, apart) if len(apart) else None
+            ending = evaluated.of_final_model(prepared, encoding, items, apart) if len(apart) else None
             with closing(CuratorEngine(held.declared, items, words, seed=seed, engine=engine, among=among)) as asked:
-                model = run.carry_out(own, asked, observers, last=last)
+                model = run.carry_out(own, asked, observers, evaluations=ending)
             events = own.events()
             measured = None
             if len(apart):

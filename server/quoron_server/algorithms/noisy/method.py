@@ -173,6 +173,10 @@ class NoisySGDParameters(Parameters):
         """GDP of a round whose cohort is known."""
         return answer_mu(self.sampling, self.round_mu)
 
+    def separate(self, problem: Problem) -> bool:
+        """Where nobody is drawn."""
+        return self.sampling != "disjoint" and self.cohort_size == problem.users
+
     def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
         """Secret cohorts, where they are drawn."""
         if self.sampling == "disjoint":
