@@ -523,6 +523,8 @@ def train(
         metrics: by name, metric(module, *parts) gets the final module, in eval mode and on the processor, and all items
             of one of these users as tensors; it returns a number in [0, 1] an item, (m,). Means over users, with
             intervals, are in `evaluation` of the result (docs/evaluation.md).
+        evaluate_every, patience: rounds after which they measure the released point, too; and whether to stop where the
+            first metric rises no more (docs/evaluation.md).
 
     Other arguments, charges, interruptions and errors are those of `quoron.train_rows`. Only parameters that require
     gradients are trained. A module that writes buffers in its forward pass is refused with the replacement; what torch

@@ -410,8 +410,8 @@ def train_rows(
         evaluate_every: rounds after which they measure the released point as well, for the same ε: with K evaluations
             each has √K times the noise. They are in `history`, and in `public` of the observers' events.
         patience: stop once the first metric, of which more is better, was on average no higher in the last so many of
-            these evaluations than in as many before. The point that stands is the model. docs/models.md says what is
-            given back.
+            these evaluations than in as many before. The point that stands is the model. docs/evaluation.md says what
+            is given back.
         observers: called with the public figures of every round.
 
     Nobody checks what the items are (docs/train.md): `rows` alone knows.
@@ -541,7 +541,7 @@ def carry_out(
             end(kept, run.name, model=moved)
             stopped = setting.patience is not None and len(events) < run.plan.cost.rounds
             if stopped and not run.give_back(kept, len(events)):
-                _log.info("%s stopped early and stays charged in full (docs/models.md says when)", run.name)
+                _log.info("%s stopped early and stays charged in full (docs/evaluation.md says when)", run.name)
     return trained
 
 
