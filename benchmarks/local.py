@@ -4,24 +4,30 @@
 
 The command is `quoron simulate --engine service`, in this process. Every client is asked in every round. An answer's
 time is the coordinator's processor time from the end of the first round to that of the last, with its store, and with
-the looks at the excess risk that only a simulation has (a tenth of it). Memory is what all processes take together,
-shared pages once (Pss), looked at after every round. The load of the machine stands beside: others may be at work.
+the looks at the excess risk that only a simulation has (a tenth of it). Beside it stands that of a server of gRPC and
+nothing else, with mutual TLS, as many processes, and the same bytes each way. Memory is what all processes take
+together, shared pages once (Pss), looked at after every round. The load of the machine stands beside, too.
 """
 
 import argparse
+import asyncio
 import json
+import multiprocessing
 import os
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
+import grpc
 import numpy as np
 
 import quoron
 from quoron.config import parse
 from quoron.engine.choice import Service
 from quoron.federation.folder import RUNNING, Folder
+from quoron_client.protocol import wire
+from quoron_server.service import certificates
 
 BEYOND, AN_ANSWER, FIRST, MEMORY = 120.0, 0.3, 20.0, 4096.0
 CONFIG = """
@@ -91,6 +97,64 @@ def mebibytes(process: int) -> float:
     return 0.0
 
 
+def bare_client(folder: Path, port: int, answer: bytes) -> None:
+    """Answer every message of the bare server."""
+    own = [(folder / f"client/{end}.pem").read_bytes() for end in ("key", "certificate")]
+    credentials = grpc.ssl_channel_credentials((folder / "authority.pem").read_bytes(), *own)
+
+    async def talk() -> None:
+        async with grpc.aio.secure_channel(f"127.0.0.1:{port}", credentials, options=wire.STEADY) as channel:
+            call = channel.stream_stream("/bare/Work")()
+            await call.write(b"here")
+            while await call.read() is not grpc.aio.EOF:
+                await call.write(answer)
+
+    asyncio.run(talk())
+
+
+async def bare(options: argparse.Namespace, folder: Path) -> float:
+    """Milliseconds of this process for a message to a client and its answer, with gRPC alone."""
+    certificates.make_authority(folder, days=1)
+    certificates.issue(folder, "coordinator", coordinator=True, hosts=("127.0.0.1",), days=1)
+    certificates.issue(folder, "client", days=1)
+    own = [(folder / f"coordinator/{end}.pem").read_bytes() for end in ("key", "certificate")]
+    calls: list[Any] = []
+    over, number = asyncio.Event(), bytes(8 * options.dimension)
+
+    async def work(_: Any, call: Any) -> None:
+        await call.read()
+        calls.append(call)
+        await over.wait()
+
+    server = grpc.aio.server(options=wire.STEADY)
+    handlers = {"Work": grpc.stream_stream_rpc_method_handler(work)}
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("bare", handlers),))
+    signed = (folder / "authority.pem").read_bytes()
+    port = server.add_secure_port("127.0.0.1:0", grpc.ssl_server_credentials([tuple(own)], signed, True))
+    await server.start()
+    made = multiprocessing.get_context("forkserver")
+    clients = [made.Process(target=bare_client, args=(folder, port, number)) for _ in range(options.clients)]
+    for client in clients:
+        client.start()
+    while len(calls) < options.clients:
+        await asyncio.sleep(0.1)
+
+    async def exchange(call: Any) -> None:
+        await call.write(number)
+        await call.read()
+
+    await asyncio.gather(*map(exchange, calls))
+    began = time.process_time()
+    for _ in range(options.rounds):
+        await asyncio.gather(*map(exchange, calls))
+    used = time.process_time() - began
+    over.set()
+    await server.stop(5)
+    for client in clients:
+        client.join()
+    return 1000 * used / (options.clients * options.rounds)
+
+
 def measured(options: argparse.Namespace, folder: Path) -> dict[str, float]:
     """Everything that one run shows."""
     config = parse(CONFIG.format(**vars(options)))
@@ -103,12 +167,16 @@ def measured(options: argparse.Namespace, folder: Path) -> dict[str, float]:
     figures = json.loads((folder / "run" / "federation.json").read_text())
     inline = quoron.simulate(config, out=folder / "inline")
     answers = options.clients * (options.rounds - 1)
+    (certified := folder / "bare").mkdir()
+    alone, each = asyncio.run(bare(options, certified)), 1000 * (watch.used[-1] - watch.used[0]) / answers
     return {
         "processes": figures["processes"],
         "seconds_to_first_question": watch.asked,
         "seconds_of_rounds": watch.last - watch.asked,
         "seconds_beyond_rounds": whole - (watch.last - watch.asked),
-        "coordinator_ms_an_answer": 1000 * (watch.used[-1] - watch.used[0]) / answers,
+        "coordinator_ms_an_answer": each,
+        "bare_grpc_ms_an_answer": alone,
+        "ratio": each / alone,
         "mebibytes_together": watch.memory,
         "same_bits": float(np.array_equal(result.weights, inline.weights)),
         "nothing_left": float(not list(passing.iterdir())),
