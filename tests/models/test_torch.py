@@ -700,6 +700,10 @@ def test_held_out_users_tell_how_good_the_module_is_and_nobody_trains_on_them(tm
     accuracy = found.evaluation.figure("accuracy")
     assert accuracy.low <= (found.model(x).argmax(1) == y).float().mean() <= accuracy.high
     assert trained(tmp_path / "run", **more).evaluation == found.evaluation
+    often = trained(tmp_path / "often", **more, evaluate_every=5, patience=1)
+    assert [done for done, _ in often.history] == [5, 10, 15][: len(often.history)]
+    assert often.rounds in (10, 15, 20)
+    assert isinstance(often.model, nn.Module)
     with pytest.raises(ConfigError, match=r"one number an item, got shape \(2, 2\)"):
         trained(tmp_path / "no", **more | {"metrics": {"a": lambda module, x, y: module(x)[:, :2]}})
     assert not (tmp_path / "no").exists()
