@@ -175,6 +175,14 @@ def test_what_was_given_back_is_there_for_the_next_run_and_no_more(tmp_path: Pat
         trained(tmp_path / "third")
 
 
+def test_noise_that_would_stop_a_run_by_chance_is_said_with_its_fix(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for evaluate_every, told in ((12, 0), (1, 1)):
+        trained(tmp_path / str(told), holdout=0.1, evaluate_every=evaluate_every, patience=1, seed=1)
+        assert sum("larger evaluate_every" in each.message for each in caplog.records) == told
+
+
 @pytest.mark.parametrize(
     ("changed", "said"),
     [

@@ -320,6 +320,7 @@ COHORT, LEAST_RATE = 2_000, 0.1
 TRAVEL = 1.2  # rounds times Adam's step: about how far each number of a model may go
 ITEMS = 32  # of a user that take part
 FARTHEST = 1e6  # a radius that bounds nothing
+COARSE = 0.05  # of a metric: more noise than improvements that training is stopped by
 
 
 def completed(training: "ModuleTraining", users: int, dimension: int) -> "ModuleTraining":
@@ -549,6 +550,11 @@ def _evaluations(plan: RunPlan, setting: Setting, figures: Rows, start: Vector, 
     """What held-out users say of a model, with noise of this start alone, or from a simulation's seed."""
     held, seed, patience = plan.guarantee.held_out, setting.simulation_seed, setting.patience
     assert isinstance(held, HeldMeans)
+    if patience is not None and (noise := 1.96 * held.errors[1] / math.sqrt(patience)) > COARSE:
+        more = "Take a larger evaluate_every, patience or holdout, or fewer metrics."
+        _log.warning(
+            "noise alone moves a mean of %d evaluations by ± %.2f, so it may stop by chance. %s", patience, noise, more
+        )
 
     def release(moved: Vector, number: int) -> tuple[Any, dict[str, Any]]:
         values = as_matrix(figures(apart.copy(), start + moved), (len(apart), held.figures))
