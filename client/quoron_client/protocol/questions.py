@@ -173,8 +173,11 @@ class Answers:
         axes = tuple(range(1, values.ndim))
         # The comparisons are False for NaN and, with a finite `largest`, infinities. All rows at once is quicker.
         with np.errstate(invalid="ignore"):
-            usable = np.ones(len(values), np.bool_)
-            if not (values.max(initial=0.0) <= largest and values.min(initial=0.0) >= -largest):
+            if values.max(initial=0.0) <= largest and values.min(initial=0.0) >= -largest:
+                usable = np.ones(len(values), np.bool_)
+                if not status.any():
+                    return cls(values, status)
+            else:
                 most, least = values.max(axis=axes, initial=0.0), values.min(axis=axes, initial=0.0)
                 usable = (most <= largest) & (least >= -largest)
         kept = np.where((status == ANSWERED) & ~usable, REJECTED, status).astype(np.uint8)
