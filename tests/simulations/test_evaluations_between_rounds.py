@@ -120,6 +120,7 @@ def test_a_run_whose_metric_falls_stops_and_leaves_room_for_the_rounds_that_it_d
     found = trained(tmp_path / "run", metrics={"near": worsening}, patience=1)
     assert found.rounds < ROUNDS
     assert ("stopped early", f"after {found.rounds} of {ROUNDS} rounds") in found.rows()
+    assert "after 4 rounds" in (found.directory / "model-card.md").read_text()
     whole = ALGORITHMS["dp-sgd-wor"].gaussian(found.plan)
     assert whole is not None
     assert counted(ledger) == pytest.approx([whole.mu * np.sqrt(found.rounds / ROUNDS)], rel=1e-7)

@@ -448,16 +448,18 @@ def write_rows(folder: RunFolder, trained: "TrainedRows[Any]", started: str) -> 
     It `started` at public weights or at zero.
     """
     promise, problem, measured = trained.guarantee, trained.plan.problem, trained.evaluation
+    earlier = [(f"{label}, after {done} rounds", text) for done, each in trained.history for label, text in each.rows()]
     made = [
         ("algorithm", trained.plan.algorithm),
         ("users", f"{problem.users:,}, all items of one of them are protected together"),
         ("numbers trained", f"{problem.dimension:,}, from {started}"),
-        *[row for row in trained.plan.rows() if row[0] == "rounds"],
+        *[row for row in trained.rows() if row[0] in ("rounds", "stopped early")],
     ]
     simulated = trained.statement.startswith("SIMULATED")
     odds = None if simulated else Odds(promise.epsilon, promise.delta)
     parts = [
         *(evaluation(measured) if measured else [Section(title="How good the model is", note=[UNKNOWN])]),
+        Section(title="How good it was on the way", rows=earlier),
         *privacy(trained.statement, promise.adjacency, odds),
         Section(title="How it was made", rows=made),
     ]
