@@ -31,6 +31,7 @@ SAFETY = (
 _COARSE = 1e-3  # relative growth of δ that the lattice may cost
 _BEYOND = 1e-6  # share of δ in all rounds that losses beyond the lattice add, about
 _WRAPPED = 1e-8, 1e-11, 1e-14  # of the tilted law of the sum: mass on either side of the window, the first that does
+_POWERS = np.geomspace(0.05, 20, 20)[::-1]  # over the standard deviation of the sum, of a bound on its tails
 _MOST = 1 << 21  # points of a transform: where more would be needed, the lattice is coarser
 _FARTHEST = 600.0  # losses beyond count as infinite
 
@@ -185,24 +186,32 @@ def _tail(law: _Law, rounds: int, epsilon: float, tilt: float) -> float | None:
     log_scale, weights = law.tilted(tilt)
     values = law.gap * law.places
     deviation = max(math.sqrt(rounds * float(weights @ (values - float(weights @ values)) ** 2)), law.gap)
-    # Of the tilted law, by Markov's inequality for powers, the best of some: its logarithm beyond each edge is growth
-    # less more · edge.
-    more = np.geomspace(0.05, 20, 20) / deviation
-    growths = [rounds * np.array([law.tilted(tilt + sign * each)[0] - log_scale for each in more]) for sign in (-1, 1)]
+
+    def edge(sign: int, wrapped: float) -> float:
+        """Where the tilted law has so much left, by Markov's inequality for powers, the best of some: by convexity
+        of the logarithm of its moments that is the last before the first that is worse."""
+        least = math.inf
+        for more in _POWERS / deviation:
+            found = float((rounds * (law.tilted(tilt + sign * more)[0] - log_scale) - math.log(wrapped)) / more)
+            if found > least:
+                break
+            least = found
+        return least / law.gap
+
     # The largest weight of (1 - e^{-y}) e^{-tilt y}, y > 0: what one sum that is not looked at is worth at most.
     most = math.exp(-tilt * math.log1p(1 / tilt)) / (1 + tilt)
     start = math.floor(epsilon / law.gap) + 1
     for wrapped in _WRAPPED:
-        down, up = (float(np.min((growth - math.log(wrapped)) / more)) / law.gap for growth in growths)
-        bottom, top = min(-math.ceil(down), start), max(math.ceil(up), start)
+        bottom, top = min(-math.ceil(edge(-1, wrapped)), start), max(math.ceil(edge(1, wrapped)), start)
         length = scipy.fft.next_fast_len(max(top - bottom + 1, 16), real=True)
         if length > _MOST:
             return None
-        once = np.bincount(law.places % length, weights=weights, minlength=length)
-        sums = scipy.fft.irfft(scipy.fft.rfft(once) ** rounds, length)
+        spectrum = scipy.fft.rfft(np.bincount(law.places % length, weights=weights, minlength=length))
+        spectrum[np.abs(spectrum) < math.exp(-800 / rounds)] = 0.0  # as their powers are, which take long
+        sums = scipy.fft.irfft(spectrum**rounds, length)
         places = np.arange(start, top + 1)
         beyond = places * law.gap - epsilon
-        seen = float(np.exp(-tilt * beyond) * -np.expm1(-beyond) @ sums[places % length])
+        seen = float(np.exp(-tilt * beyond) * -np.expm1(-beyond) @ sums.take(places, mode="wrap"))
         if wrapped * most < 1e-4 * seen:
             break
     seen = max(seen, 0.0) + wrapped * most
