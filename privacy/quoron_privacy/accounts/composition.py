@@ -31,7 +31,6 @@ SAFETY = (
 _COARSE = 1e-3  # relative growth of δ that the lattice may cost
 _BEYOND = 1e-6  # share of δ in all rounds that losses beyond the lattice add, about
 _WRAPPED = 1e-8, 1e-11, 1e-14  # of the tilted law of the sum: mass on either side of the window, the first that does
-_POWERS = np.geomspace(0.05, 20, 20)[::-1]  # over the standard deviation of the sum, of a bound on its tails
 _MOST = 1 << 21  # points of a transform: where more would be needed, the lattice is coarser
 _FARTHEST = 600.0  # losses beyond count as infinite
 
@@ -188,10 +187,9 @@ def _tail(law: _Law, rounds: int, epsilon: float, tilt: float) -> float | None:
     deviation = max(math.sqrt(rounds * float(weights @ (values - float(weights @ values)) ** 2)), law.gap)
 
     def edge(sign: int, wrapped: float) -> float:
-        """Where the tilted law has so much left, by Markov's inequality for powers, the best of some: by convexity
-        of the logarithm of its moments that is the last before the first that is worse."""
+        """Where so much is left, by Markov's inequality for powers; by convexity all behind the first worse one are."""
         least = math.inf
-        for more in _POWERS / deviation:
+        for more in np.geomspace(0.05, 20, 20)[::-1] / deviation:
             found = float((rounds * (law.tilted(tilt + sign * more)[0] - log_scale) - math.log(wrapped)) / more)
             if found > least:
                 break
