@@ -157,6 +157,14 @@ def test_an_algorithm_brings_its_own_family_alone_and_no_compiler() -> None:
     assert families == {"quoron_server.algorithms.noisy.method", "quoron_server.algorithms.noisy.plan"}
 
 
+@pytest.mark.programs
+def test_a_simulation_of_a_named_algorithm_brings_no_other_family(tmp_path: Path) -> None:
+    asked = ("--algorithm", "one-pass-dp-sgd", "--set", "population.users=3000", "--out", str(tmp_path / "run"))
+    held = modules(run("--quiet", "simulate", "quickstart", *asked))
+    plans = {name for name in held if re.fullmatch(r"quoron_server\.algorithms\.\w+\.plan", name)}
+    assert plans == {"quoron_server.algorithms.noisy.plan"}
+
+
 def test_every_algorithm_is_registered_by_its_own_name() -> None:
     from quoron_server import ALGORITHMS
 
