@@ -24,7 +24,7 @@ def test_an_algorithm_added_as_the_page_says_keeps_every_contract(tmp_path: Path
     (line,) = re.findall(r"^```text\n(.*\n)```", PAGE, flags=re.MULTILINE)
     registry = tmp_path / "server/quoron_server/algorithms/__init__.py"
     text = registry.read_text(encoding="utf-8")
-    place = text.index("\n)", text.index("_PLACES = (")) + 1
+    place = text.index("\n}", text.index("_PLACES = {")) + 1
     registry.write_text(text[:place] + line + text[place:], encoding="utf-8")
     contracts = ["tests/contracts/test_algorithms.py", "tests/contracts/test_min_cohort.py", "-k", "averaged-sgd"]
     done = subprocess.run(

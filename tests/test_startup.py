@@ -1,6 +1,7 @@
 """What starts at once stays light: heavy libraries are imported by what needs them."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -23,11 +24,16 @@ HEAVY = {
 }
 
 
-def loaded(code: str) -> set[str]:
-    """The heavy libraries that a fresh Python has imported after `code`."""
-    asked = f"import sys\n{code}\nprint(*sorted({HEAVY!r} & set(sys.modules)), file=sys.__stdout__)"
+def modules(code: str) -> set[str]:
+    """What a fresh Python has imported after `code`."""
+    asked = f"import sys\n{code}\nprint(*sys.modules, file=sys.__stdout__)"
     done = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)
-    return set(done.stdout.splitlines()[-1].split()) if done.stdout.strip() else set()
+    return set(done.stdout.splitlines()[-1].split())
+
+
+def loaded(code: str) -> set[str]:
+    """The heavy libraries among them."""
+    return HEAVY & modules(code)
 
 
 # What libraries take where it happens to be there, and what a plain install of theirs brings for that.
@@ -142,6 +148,30 @@ def test_making_certificates_and_tokens_brings_cryptography_alone() -> None:
 def test_a_plan_brings_no_database_no_table_no_network_and_no_compiler() -> None:
     _, held = (loaded(run("plan", "quickstart", "--json")) for _ in range(2))  # the first may compile
     assert held & {"sqlalchemy", "grpc", "flwr", "pandas", "pyarrow", "dp_accounting", "numba.np.linalg"} == set()
+
+
+def test_an_algorithm_brings_its_own_family_alone_and_no_compiler() -> None:
+    code = "from quoron_server import ALGORITHMS; names = set(ALGORITHMS); ALGORITHMS['one-pass-dp-sgd']"
+    assert loaded(code) == {"numpy", "scipy"}
+    families = {name for name in modules(code) if re.fullmatch(r"quoron_server\.algorithms\.\w+\.\w+", name)}
+    assert families == {"quoron_server.algorithms.noisy.method", "quoron_server.algorithms.noisy.plan"}
+
+
+@pytest.mark.programs
+def test_a_simulation_of_a_named_algorithm_brings_no_other_family(tmp_path: Path) -> None:
+    asked = ("--algorithm", "one-pass-dp-sgd", "--set", "population.users=3000", "--out", str(tmp_path / "run"))
+    held = modules(run("--quiet", "simulate", "quickstart", *asked))
+    plans = {name for name in held if re.fullmatch(r"quoron_server\.algorithms\.\w+\.plan", name)}
+    assert plans == {"quoron_server.algorithms.noisy.plan"}
+
+
+def test_every_algorithm_is_registered_by_its_own_name() -> None:
+    from quoron_server import ALGORITHMS
+
+    assert [info.name for info in ALGORITHMS.values()] == list(ALGORITHMS)
+    assert "tracking" not in ALGORITHMS
+    with pytest.raises(KeyError, match="tracking"):
+        ALGORITHMS["tracking"]
 
 
 @pytest.mark.programs

@@ -204,7 +204,8 @@ def _tests() -> Any:
 def _prefix() -> Any:
     sizes: dict[str, Any] = {"rounds": 24, "sensitivity": 1.0, "mu": 0.5, "dimension": 3}
     made = [PrefixNoise.for_mu(**sizes, factorisation=kind) for kind in ("blt", "sqrt-toeplitz", "tree", "independent")]
-    return [[noise.scale, noise.column_norm, noise.max_std, noise.rms_std] for noise in made]
+    spread = [noise.scale * float(np.sqrt(np.mean(noise.factors.row_norms**2))) for noise in made]
+    return [[noise.scale, noise.column_norm, noise.max_std, usual] for noise, usual in zip(made, spread, strict=True)]
 
 
 def _robust() -> Any:

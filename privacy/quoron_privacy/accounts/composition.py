@@ -185,24 +185,31 @@ def _tail(law: _Law, rounds: int, epsilon: float, tilt: float) -> float | None:
     log_scale, weights = law.tilted(tilt)
     values = law.gap * law.places
     deviation = max(math.sqrt(rounds * float(weights @ (values - float(weights @ values)) ** 2)), law.gap)
-    # Of the tilted law, by Markov's inequality for powers, the best of some: its logarithm beyond each edge is growth
-    # less more · edge.
-    more = np.geomspace(0.05, 20, 20) / deviation
-    growths = [rounds * np.array([law.tilted(tilt + sign * each)[0] - log_scale for each in more]) for sign in (-1, 1)]
+
+    def edge(sign: int, wrapped: float) -> float:
+        """Where so much is left, by Markov's inequality for powers; by convexity all behind the first worse one are."""
+        least = math.inf
+        for more in np.geomspace(0.05, 20, 20)[::-1] / deviation:
+            found = float((rounds * (law.tilted(tilt + sign * more)[0] - log_scale) - math.log(wrapped)) / more)
+            if found > least:
+                break
+            least = found
+        return least / law.gap
+
     # The largest weight of (1 - e^{-y}) e^{-tilt y}, y > 0: what one sum that is not looked at is worth at most.
     most = math.exp(-tilt * math.log1p(1 / tilt)) / (1 + tilt)
     start = math.floor(epsilon / law.gap) + 1
     for wrapped in _WRAPPED:
-        down, up = (float(np.min((growth - math.log(wrapped)) / more)) / law.gap for growth in growths)
-        bottom, top = min(-math.ceil(down), start), max(math.ceil(up), start)
+        bottom, top = min(-math.ceil(edge(-1, wrapped)), start), max(math.ceil(edge(1, wrapped)), start)
         length = scipy.fft.next_fast_len(max(top - bottom + 1, 16), real=True)
         if length > _MOST:
             return None
-        once = np.bincount(law.places % length, weights=weights, minlength=length)
-        sums = scipy.fft.irfft(scipy.fft.rfft(once) ** rounds, length)
+        spectrum = scipy.fft.rfft(np.bincount(law.places % length, weights=weights, minlength=length))
+        spectrum[np.abs(spectrum) < math.exp(-800 / rounds)] = 0.0  # as their powers are, which take long
+        sums = scipy.fft.irfft(spectrum**rounds, length)
         places = np.arange(start, top + 1)
         beyond = places * law.gap - epsilon
-        seen = float(np.exp(-tilt * beyond) * -np.expm1(-beyond) @ sums[places % length])
+        seen = float(np.exp(-tilt * beyond) * -np.expm1(-beyond) @ sums.take(places, mode="wrap"))
         if wrapped * most < 1e-4 * seen:
             break
     seen = max(seen, 0.0) + wrapped * most

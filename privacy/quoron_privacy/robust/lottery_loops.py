@@ -11,22 +11,22 @@ _GRID = 2.0**53  # chances are whole multiples of 2⁻⁵³: a coin of exactly t
 
 @njit(cache=True)
 def delta_gauss(epsilon, mu):  # type: ignore[no-untyped-def]
-    """Plain double evaluation of the Gaussian profile; no slack."""
-    if epsilon < 0:
-        return -math.expm1(epsilon) + math.exp(epsilon) * delta_gauss(-epsilon, mu)
-    near, far = (epsilon / mu - mu / 2) / math.sqrt(2.0), (epsilon / mu + mu / 2) / math.sqrt(2.0)
-    if near > 26.0:
-        return 0.0
-    second = 0.5 * math.exp(epsilon) * math.erfc(far) if far < 26.0 else 0.0
-    return max(0.5 * math.erfc(near) - second, 0.0)
+    """Plain double evaluation of the Gaussian profile, no slack; and erfc of its nearer end, 0 beyond 26."""
+    size, found, tail = abs(epsilon), 0.0, 0.0
+    near, far = (size / mu - mu / 2) / math.sqrt(2.0), (size / mu + mu / 2) / math.sqrt(2.0)
+    if near <= 26.0:
+        tail = math.erfc(near)
+        found = max(0.5 * tail - (0.5 * math.exp(size) * math.erfc(far) if far < 26.0 else 0.0), 0.0)
+    return found if epsilon >= 0 else -math.expm1(epsilon) + math.exp(epsilon) * found, tail
 
 
 @njit(cache=True)
-def profile(epsilon, mus, chances):  # type: ignore[no-untyped-def]
-    """Profile of the mixture of shifts."""
+def profile(epsilon, mus, chances, rounded=0.0):  # type: ignore[no-untyped-def]
+    """Profile of the mixture of shifts; with `rounded` 1 more than the rounding of its two terms is added."""
     total = 0.0
     for index in range(len(mus)):
-        total += chances[index] * delta_gauss(epsilon, mus[index])
+        value, tail = delta_gauss(epsilon, mus[index])
+        total += chances[index] * (value + rounded * (1e-12 * tail + 1e-300))
     return total
 
 
@@ -112,14 +112,14 @@ def step_profile(epsilons, table, steps, mus, chances, found):  # type: ignore[n
         best, waiting = table[0], 0
         if last > 0:
             ends[0, 0], ends[0, 1], waiting = 0, last, 1
-            best = max(best, table[top] * _upper(epsilon - steps[top - 1], mus[top], chances[top]))
+            best = max(best, table[top] * profile(epsilon - steps[top - 1], mus[top], chances[top], 1.0))
         # The higher chance first.
         while waiting:
             waiting -= 1
             start, end = ends[waiting]
             if table[end] <= best:
                 continue
-            bound = table[end] * _upper(epsilon - widest[start], mus[start + 1], chances[start + 1])
+            bound = table[end] * profile(epsilon - widest[start], mus[start + 1], chances[start + 1], 1.0)
             if bound <= best:
                 continue
             if end - start > 1:
@@ -128,7 +128,7 @@ def step_profile(epsilons, table, steps, mus, chances, found):  # type: ignore[n
                 ends[waiting + 1, 0], ends[waiting + 1, 1] = middle, end
                 waiting += 2
                 continue
-            value = table[end] * _upper(epsilon - steps[start], mus[end], chances[end])
+            value = table[end] * profile(epsilon - steps[start], mus[end], chances[end], 1.0)
             if value > best:
                 best, top = value, end
         # The lower chance first: once its silence counts for nothing, equal chances are worse.
@@ -138,21 +138,10 @@ def step_profile(epsilons, table, steps, mus, chances, found):  # type: ignore[n
             value, row = max(silent, 0.0) + 1e-15, rung + 1
             if silent > -1e-15 and value + table[rung] > best:
                 if rung >= until:
-                    alike, until = _upper(epsilon, mus[row], chances[row]), rung + width
+                    alike, until = profile(epsilon, mus[row], chances[row], 1.0), rung + width
                 if value + table[rung] * alike > best:
-                    best = max(best, value + table[rung] * _upper(epsilon + steps[rung], mus[row], chances[row]))
+                    best = max(best, value + table[rung] * profile(epsilon + steps[rung], mus[row], chances[row], 1.0))
         found[place] = min(best * (1 + 1e-11), 1.0)
-
-
-@njit(cache=True)
-def _upper(epsilon, mus, chances):  # type: ignore[no-untyped-def]
-    """`profile`, with more than the rounding of its two terms added."""
-    total = 0.0
-    for index in range(len(mus)):
-        near = (abs(epsilon) / mus[index] - mus[index] / 2) / math.sqrt(2.0)
-        slack = 1e-12 * math.erfc(min(near, 26.0)) + 1e-300
-        total += chances[index] * (delta_gauss(epsilon, mus[index]) + slack)
-    return total
 
 
 @njit(cache=True)
@@ -165,12 +154,12 @@ def laplace_worst(epsilon, each, mus, chances, cells):  # type: ignore[no-untype
     ends = np.linspace(-each - 45.0, 0.0, 4 * cells + 1)
     near = np.linspace(-each - 8.0, 0.0, cells + 1)
     ends = np.concatenate((ends[ends < near[0]], near))
-    worst = _upper(epsilon, mus, chances)
+    worst = profile(epsilon, mus, chances, 1.0)
     for place in range(len(ends) - 1):
         left, right = ends[place], ends[place + 1]
         ratio = _laplace_tail(right) / _laplace_tail(right + each)
-        worst = max(worst, _laplace_tail(left) * _upper(epsilon - math.log(ratio) - 1e-13, mus, chances))
-    top = 0.5 * _upper(epsilon - each, mus, chances)
+        worst = max(worst, _laplace_tail(left) * profile(epsilon - math.log(ratio) - 1e-13, mus, chances, 1.0))
+    top = 0.5 * profile(epsilon - each, mus, chances, 1.0)
     return max(worst, top) * (1 + 1e-12)
 
 

@@ -217,6 +217,7 @@ def _calibrate(
 
     means = partial(ladder_means, size, kappa=kappa, kind=kind, forgiven=forgiven)
 
+    @cache  # where the search for a noise ends that for rungs begins
     def excess(rungs: int, noise: float, *, fine: bool = False) -> float:
         _, shifts, chances = means(rungs)
         table, mus = _table(rungs, first, release), shifts / noise

@@ -5,43 +5,60 @@
 """
 
 from collections.abc import Iterator, Mapping
+from dataclasses import fields
+from functools import cache
 from importlib import import_module
-from types import MappingProxyType
 
 from quoron_server.algorithms.info import AlgorithmInfo
 from quoron_server.algorithms.registered import Registered
 
-_PLACES = (  # modules, or one name of a module, whose AlgorithmInfo are the registry's, in the order of lists
-    "tracking.plan",
-    "whitened.plan",
-    "one_round.plan",
-    "localised.filtered",
-    "localised.median",
-    "outlier_iterates.plan",
-    "localised.plan",
-    "localised.grouped",
-    "noisy.plan:ONE_PASS",
-    "one_epoch.plan",
-    "accelerated_erm.plan",
-    "outlier_gd.plan",
-    "noisy.plan:POISSON",
-    "noisy.plan:WITHOUT_REPLACEMENT",
-    "mean.plan",
-    "winsorised.plan",
-    "local_model.plan",
-    "noisy.plan:SGD",
-)
+_PLACES = {  # the module with the AlgorithmInfo of each, in the order of lists
+    "tracking-srgd": "tracking.plan",
+    "whitened-tracking": "whitened.plan",
+    "one-round-least-squares": "one_round.plan",
+    "filtered-sgd": "localised.filtered",
+    "median-sgd": "localised.median",
+    "outlier-iterates": "outlier_iterates.plan",
+    "phased-sgd": "localised.plan",
+    "group-phased-sgd": "localised.grouped",
+    "one-pass-dp-sgd": "noisy.plan",
+    "accelerated-srgd": "one_epoch.plan",
+    "accelerated-sgd": "one_epoch.plan",
+    "srgd": "one_epoch.plan",
+    "online-to-batch": "one_epoch.plan",
+    "dp-ftrl": "one_epoch.plan",
+    "accelerated-erm": "accelerated_erm.plan",
+    "outlier-gd": "outlier_gd.plan",
+    "dp-sgd-poisson": "noisy.plan",
+    "dp-sgd-wor": "noisy.plan",
+    "recentred-sgd": "mean.plan",
+    "mean-sgd": "mean.plan",
+    "winsorised-erm": "winsorised.plan",
+    "local-model": "local_model.plan",
+    "sgd": "noisy.plan",
+}
 
 
-def _infos(place: str) -> Iterator[AlgorithmInfo]:
-    module, _, wanted = place.partition(":")
-    for name, info in vars(import_module(f"{__name__}.{module}")).items():
-        if isinstance(info, AlgorithmInfo) and wanted in ("", name):
-            yield info
+@cache
+def _registered(name: str) -> Registered:
+    held = vars(import_module(f"{__name__}.{_PLACES[name]}")).values()
+    info = next(each for each in held if isinstance(each, AlgorithmInfo) and each.name == name)
+    return Registered(**{field.name: getattr(info, field.name) for field in fields(info)})
 
 
-ALGORITHMS: Mapping[str, Registered] = MappingProxyType(
-    {info.name: Registered.of(info) for place in _PLACES for info in _infos(place)}
-)
+class _Registry(Mapping[str, Registered]):
+    """Algorithms by name; a family is imported when one of its algorithms is first looked at."""
+
+    def __getitem__(self, name: str) -> Registered:
+        return _registered(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_PLACES)
+
+    def __len__(self) -> int:
+        return len(_PLACES)
+
+
+ALGORITHMS: Mapping[str, Registered] = _Registry()
 
 __all__ = ["ALGORITHMS", "AlgorithmInfo", "Registered"]

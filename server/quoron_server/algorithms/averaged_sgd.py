@@ -56,13 +56,8 @@ class PhaseModels:
     release_scale: Number = 0.0
 
 
-def excess_risk(problem: Problem, phases: Sequence[PhaseModel]) -> float:
-    """Predicted E F(x) - F* after `phases`, in the units of the loss."""
-    return float(excess_risks(problem, phases))
-
-
 def excess_risks(problem: Problem, phases: Sequence[PhaseModels | PhaseModel]) -> Number:
-    """`excess_risk` of many candidates with equally many phases: the shape that their arrays broadcast to.
+    """Predicted E F(x) - F* after `phases`, in the units of the loss; of many candidates with equally many phases too.
 
     Infinite where steps are so long that floating point cannot follow them: such a candidate loses against any other.
     """

@@ -107,11 +107,6 @@ def _beside(
 class Registered(AlgorithmInfo):
     """An algorithm as the rest of the system uses it."""
 
-    @classmethod
-    def of(cls, info: AlgorithmInfo) -> "Registered":
-        """The same algorithm."""
-        return cls(**{each.name: getattr(info, each.name) for each in fields(info)})
-
     def plan(
         self,
         problem: Problem,

@@ -446,7 +446,6 @@ def _worthwhile(candidate: Candidate, problem: Problem) -> Candidate:
 
 def _named(config: Config, problem: Problem, algorithms: Registry, *, compare: bool, alternatives: bool) -> Plan:
     name = config.algorithm.name
-    others = {other: info for other, info in algorithms.items() if other != name}
     info = algorithms[name]
     if info.trust_model != "none" and (why := _other_promise(info, config)) is not None:
         raise ConfigError(f"Expected a method with the promise that is asked for, got {name}: {why}. Name another.")
@@ -455,10 +454,10 @@ def _named(config: Config, problem: Problem, algorithms: Registry, *, compare: b
     except Infeasible as error:
         if not alternatives:
             raise
-        feasible = tuple(each.algorithm for each in _candidates(config, problem, others) if each.plan)
+        feasible = tuple(each.algorithm for each in _candidates(config, problem, algorithms, name) if each.plan)
         raise Infeasible(error.algorithm, error.condition, error.needs, feasible, users=error.users) from None
     info.verify(plan)
-    candidates = (Candidate(name, plan), *(_candidates(config, problem, others) if compare else ()))
+    candidates = (Candidate(name, plan), *(_candidates(config, problem, algorithms, name) if compare else ()))
     return Plan(plan, candidates)
 
 
@@ -507,8 +506,8 @@ def _two_servers(info: Registered, config: Config) -> Literal["two-servers"] | N
     return "two-servers" if asked else None
 
 
-def _candidates(config: Config, problem: Problem, algorithms: Registry) -> tuple[Candidate, ...]:
-    return tuple(_candidate(info, config, problem) for info in _private(config, algorithms))
+def _candidates(config: Config, problem: Problem, algorithms: Registry, beside: str = "") -> tuple[Candidate, ...]:
+    return tuple(_candidate(info, config, problem) for info in _private(config, algorithms) if info.name != beside)
 
 
 def _private(config: Config, algorithms: Registry) -> list[Registered]:

@@ -15,7 +15,6 @@ from quoron_server.algorithms.averaged_sgd import (
     PhaseModel,
     PhaseModels,
     averaging,
-    excess_risk,
     excess_risks,
     released_excess,
 )
@@ -89,7 +88,7 @@ def test_risks_of_many_schedules_are_those_of_each(first, second, curvature, lea
         return PhaseModels(*(np.expand_dims(each, axis) for each in values))
 
     found = excess_risks(problem, [stacked(rows, 1), stacked(columns, 0)])
-    expected = [[excess_risk(problem, [one, two]) for two in columns] for one in rows]
+    expected = [[excess_risks(problem, [one, two]) for two in columns] for one in rows]
     np.testing.assert_allclose(found, expected, rtol=1e-12)
 
 
@@ -108,7 +107,7 @@ def test_isotropic_prediction_is_the_measured_risk_of_a_quadratic():
             total += x / phase.suffix if phase.rounds - t <= phase.suffix else 0.0
         x = total + phase.release_scale * rng.standard_normal(x.shape)
     measured = h / 2 * np.mean(np.sum(x * x, axis=1))
-    assert excess_risk(PROBLEM, phases) == pytest.approx(measured, rel=0.05)
+    assert excess_risks(PROBLEM, phases) == pytest.approx(measured, rel=0.05)
 
 
 @pytest.mark.parametrize("dimension", [1, 2, 5, 40])

@@ -5,7 +5,7 @@ import pytest
 
 from problems import changed, problem_of
 from quoron_client.protocol.domains import L2Ball
-from quoron_server.algorithms.averaged_sgd import PhaseModel, best_phases, excess_risk, step_grid, suffix_grid
+from quoron_server.algorithms.averaged_sgd import PhaseModel, best_phases, excess_risks, step_grid, suffix_grid
 
 PROBLEM = problem_of(
     users=3000,
@@ -31,7 +31,7 @@ def test_the_best_phases_are_the_best_of_each_predicted_alone(problem):
             for suffix in suffix_grid(problem, total)
         ]
         assert phase in every
-        assert risk == pytest.approx(min(excess_risk(problem, [each]) for each in every))
+        assert risk == pytest.approx(min(excess_risks(problem, [each]) for each in every))
 
 
 def test_steps_that_floating_point_cannot_follow_lose_against_every_other():
@@ -39,7 +39,7 @@ def test_steps_that_floating_point_cannot_follow_lose_against_every_other():
     for rounds in (256, 1448, 4096):
         with np.errstate(over="ignore", invalid="ignore"):  # as the registry plans
             [(risk, phase)] = best_phases(steep, [rounds], np.array([0.1]))
-            wild = excess_risk(steep, [PhaseModel(rounds, 2 / PROBLEM.smoothness, rounds, 0.1)])
+            wild = excess_risks(steep, [PhaseModel(rounds, 2 / PROBLEM.smoothness, rounds, 0.1)])
         assert np.isfinite(risk)
         assert phase.step_size * 2.4 * PROBLEM.smoothness / 2 < 2
         assert wild > 1e6 * risk

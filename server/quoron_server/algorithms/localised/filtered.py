@@ -301,11 +301,13 @@ def _check(inputs: _Inputs) -> None:
 def _candidates(inputs: _Inputs) -> Iterator[Candidate[tuple[Schedule, Geometry]]]:
     """The least risk in every norm, by curves that are calibrated at a few points and interpolated."""
     problem, options = inputs.problem, inputs.options
+    grid, least = round_grid(4096, smallest=FEWEST_ROUNDS), math.ceil(RATIOS[0] * inputs.smallest(EDGES[0]))
+    tried = cohorts(inputs, grid, least=least, most=LARGEST_COHORT)  # as far as scores can be added up exactly
+    if not tried:
+        return
     edge_for = _edge_curve(inputs.smallest)
     longest = (2.0 if problem.beliefs.curvature == "isotropic" else 1.0) if problem.beta else 0.0  # of `step_grid`
     noise = _noise_curve(inputs.smallest, inputs.calibrate, problem.dimension, longest)
-    grid = round_grid(4096, smallest=FEWEST_ROUNDS)
-    tried = cohorts(inputs, grid, most=LARGEST_COHORT)  # as far as scores can be added up exactly
     for geometry in geometries(problem, options):
 
         def scale(sizes: Vector, first_steps: Vector, geometry: Geometry = geometry) -> Vector:

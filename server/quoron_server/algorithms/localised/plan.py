@@ -32,7 +32,6 @@ from quoron_server.algorithms.averaged_sgd import (
     Number,
     PhaseModel,
     PhaseModels,
-    excess_risk,
     excess_risks,
     step_grid,
     suffix_shares,
@@ -344,7 +343,7 @@ def behind_filter(
         distance=geometry.distance,
         **own,
     )
-    return Chosen(numbers, excess_risk(problem, schedule.phases))
+    return Chosen(numbers, float(excess_risks(problem, schedule.phases)))
 
 
 def require_of_phases(

@@ -31,7 +31,7 @@ from quoron_privacy.robust.filter.concentration import LARGEST_COHORT, cohort_sc
 from quoron_privacy.robust.filter.thresholds import LaplaceThreshold
 from quoron_server.algorithm import InPhases, Update, Vector
 from quoron_server.algorithms import search
-from quoron_server.algorithms.averaged_sgd import PhaseModel, excess_risk
+from quoron_server.algorithms.averaged_sgd import PhaseModel, excess_risks
 from quoron_server.algorithms.info import Chosen, Printed
 from quoron_server.algorithms.slots import partition
 from quoron_server.parameters import CONTRACTION, DOMINANT, Assumption, ContractingPhases, PrintedParameters
@@ -486,7 +486,7 @@ def _risk(problem: Problem, numbers: PhasesAsPrinted, steep: float) -> float | N
     """Our model's forecast of a run without a halt; None where steps do not contract."""
     variance = problem.user_deviation**2 / numbers.cohort_size
     phases = [PhaseModel(p.rounds, p.step_size, p.rounds, variance, p.release_scale) for p in numbers.phases]
-    return risk if steep <= 2 and math.isfinite(risk := excess_risk(problem, phases)) else None
+    return risk if steep <= 2 and math.isfinite(risk := float(excess_risks(problem, phases))) else None
 
 
 def medians_epsilon(parameters: MediansAsPrinted, problem: Problem, delta: float) -> float:
