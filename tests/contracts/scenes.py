@@ -101,6 +101,7 @@ SMALL: dict[str, dict[str, object]] = {  # options that keep the runs short
     },
     "dp-sgd-wor/adaptive": {"rounds": 5, "rate": 0.1, "clip": "adaptive"},
     "dp-sgd-wor": {"rounds": 5, "rate": 0.1},
+    "dp-sgd-wor/normalised": {"rounds": 5, "rate": 0.1, "optimiser": "normalised", "step_size": 0.1},
     "accelerated-srgd": {"rounds": 6},
     "srgd": {"rounds": 5},
     "accelerated-sgd": {"rounds": 5},

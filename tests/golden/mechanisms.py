@@ -29,6 +29,7 @@ from quoron_privacy.robust.filter import concentration, outlier_filter, threshol
 from quoron_privacy.selection.price import Selection
 from quoron_privacy.selection.trials import Trials
 from quoron_server.algorithms import references
+from range_bits import bits_epsilon
 
 EPSILONS = (0.1, 1.0, 4.0)
 ADJACENCIES: tuple[Adjacency, ...] = ("replace-one", "zero-out")
@@ -322,7 +323,7 @@ MECHANISMS: Mapping[str, Callable[[], Any]] = {
     "local reports": lambda: [
         [local.group_size(epsilon=e, bins=16, failure=1e-3) for e in EPSILONS],
         [local.vector_delta(radius=1.0, scale=3.0, dimension=5, epsilon=e) for e in EPSILONS],
-        [local.bits_epsilon(flips) for flips in (1, 10**6, 10**9)],
+        [bits_epsilon(flips) for flips in (1, 10**6, 10**9)],
     ],
     "prefix sums": _prefix,
     "filters": _filters,

@@ -382,6 +382,8 @@ def test_missing_arguments_follow_from_public_numbers_and_what_is_given_stays(us
     assert (own["delta"], own["clip_norm"]) == (1e-5, 1.0)
     plain = completed({"epsilon": 2.0, "options": {"optimiser": "sgd", "step_size": 1.0}}, users, 500)["options"]
     assert plain == {"rounds": options["rounds"], "rate": options["rate"], "optimiser": "sgd", "step_size": 1.0}
+    adam = completed({"epsilon": 2.0, "options": {"optimiser": "adam"}}, users, 500)["options"]
+    assert (options["optimiser"], adam) == ("normalised", options | {"optimiser": "adam"})
     named: Any = {"epsilon": 2.0, "algorithm": "one-pass-dp-sgd", "options": {"step_size": 1.0}, "radius": 3.0}
     assert completed(named, users, 500) == {"items_per_user": 32, "delta": 1e-6} | named
 

@@ -4,13 +4,21 @@
     momentum   m ← β₁ m + g;                          x ← Proj(x - η (m + λ x))
     adam       m ← β₁ m + (1 - β₁) g;  v ← β₂ v + (1 - β₂) g²
                x ← Proj(x - η (m/(1 - β₁^t) / (√(v/(1 - β₂^t)) + κ) + λ x)),   t = 1, 2, ...
+    normalised v ← β₂ v + (1 - β₂) g²;  w = v/(1 - β₂^t);  u = g / √max(w/4, median w)
+               x ← Proj(x - η (f u + λ x))
+               a ← β₁ a + (1 - β₁) ⟨u, x₁ - x⟩/‖x₁ - x‖;  f ← f exp(6/T clip(a/(1 - β₁^t)/2.5 - 1)), in [1, 4]
+
+`normalised` divides by the median second moment, which is the noise, and shortens numbers with far more. Steps get
+longer while gradients lead away from the start x₁: the noise of u is drawn after x, so it has mean 0 and deviation
+about 1 in the alignment ⟨u, x₁ - x⟩/‖x₁ - x‖. In the first third of the T rounds f is 1; clip is to [-1, 1].
 
 λ is decoupled weight decay: it draws towards the start of training, from which points count, and is never averaged.
 With a schedule round t of T has the step η s(t/T): 1 (constant), 1 - x (linear), (1 + cos πx)/2 (cosine), or factors
 that are given, one a round.
 
 Source: Polyak (1964); Kingma & Ba (2015), Algorithm 1; Loshchilov & Hutter (2019), Algorithm 2. As server optimisers:
-Reddi et al. (2021), *Adaptive federated optimization*.
+Reddi et al. (2021), *Adaptive federated optimization*. Steps that follow an alignment: Baydin et al. (2018),
+*Hypergradient descent*; the rest of `normalised` is ours (docs/results.md).
 """
 
 import math
@@ -22,8 +30,12 @@ import numpy as np
 from quoron_privacy.errors import ConfigError
 from quoron_server.algorithm import Vector
 
-Kind = Literal["sgd", "momentum", "adam"]
+Kind = Literal["sgd", "momentum", "adam", "normalised"]
 Schedule = Literal["constant", "linear", "cosine"] | tuple[float, ...]  # by name, or the factors of all rounds
+
+ALIGNED = 2.5  # alignment of a path that is long enough: above it steps grow
+GROWTH = 6.0  # of the logarithm of f over all rounds, at most
+LONGEST = 4.0  # f
 
 
 @dataclass(frozen=True)  # several such mix-ins make an algorithm's options: no slots
@@ -31,8 +43,8 @@ class OptimiserOptions:
     """Options of algorithms that step along released gradients."""
 
     optimiser: Kind = "sgd"
-    momentum: float = 0.9  # β₁, of momentum and adam
-    second_momentum: float = 0.999  # β₂, of adam
+    momentum: float = 0.9  # β₁, of momentum and adam; of the alignment of normalised
+    second_momentum: float = 0.999  # β₂, of adam and normalised
     stability: float = 1e-8  # κ, of adam: beside the root of the second moment
     weight_decay: float = 0.0  # λ
     schedule: Schedule = "constant"  # of the steps over the rounds: a name, or a factor for each round
@@ -64,7 +76,7 @@ class OptimiserOptions:
 class Moments:
     """What an optimiser remembers; released, like all that it is made of. Shape (d,), or (0,) where it is not used."""
 
-    first: Vector  # m
+    first: Vector  # m; of normalised (2,): a and log f
     second: Vector  # v
 
 
@@ -89,18 +101,20 @@ class Optimiser:
 
     @property
     def plain(self) -> bool:
-        """Whether steps are those that predictions of risk are about."""
-        return self.kind == "sgd" and self.weight_decay == 0
+        """Whether steps are those that predictions of risk are about: constant ones of SGD."""
+        return type(self) is Optimiser and self.kind == "sgd" and self.weight_decay == 0
 
     def start(self, dimension: int) -> Moments:
         """Nothing to remember."""
-        first, second = (dimension if self.kind in kinds else 0 for kinds in (("momentum", "adam"), ("adam",)))
+        first = {"sgd": 0, "normalised": 2}.get(self.kind, dimension)
+        second = dimension if self.kind in ("adam", "normalised") else 0
         return Moments(np.zeros(first), np.zeros(second))
 
     def step(
-        self, x: Vector, gradient: Vector, moments: Moments, *, step_size: float, t: int
+        self, x: Vector, gradient: Vector, moments: Moments, step_size: float, *, t: int, rounds: int
     ) -> tuple[Vector, Moments]:
-        """The point before its projection, shape (d,), and what is remembered, after the gradient of round t from 0."""
+        """Return the point before its projection, (d,), and what is remembered, after round t of `rounds`, from 0."""
+        step_size *= self.rate(t, rounds)
         direction = gradient
         if self.kind == "momentum":
             direction = self.momentum * moments.first + gradient
@@ -111,9 +125,26 @@ class Optimiser:
             moments = Moments(first, second)
             rooted = np.sqrt(second / -math.expm1((t + 1) * _log(self.second_momentum)))
             direction = first / -math.expm1((t + 1) * _log(self.momentum)) / (rooted + self.stability)
+        elif self.kind == "normalised":
+            direction, moments = self._normalised(x, gradient, moments, t, rounds)
         if self.weight_decay:
             direction = direction + self.weight_decay * x
         return x - step_size * direction, moments
+
+    def _normalised(self, x: Vector, gradient: Vector, moments: Moments, t: int, rounds: int) -> tuple[Vector, Moments]:
+        """Return f u, (d,), and what is remembered. Sums are NumPy's own, whose bits no number of threads changes."""
+        alignment, growth = moments.first
+        second = self.second_momentum * moments.second + (1 - self.second_momentum) * gradient**2
+        squares = second / -math.expm1((t + 1) * _log(self.second_momentum))
+        lengths = np.sqrt(np.maximum(squares / 4, np.median(squares)))
+        unit = gradient / np.where(lengths > 0, lengths, 1.0)
+        distance = math.sqrt(np.sum(x**2))
+        along = -np.sum(unit * x) / distance if distance else 0.0
+        alignment = self.momentum * alignment + (1 - self.momentum) * along
+        if 3 * t >= rounds:
+            excess = alignment / -math.expm1((t + 1) * _log(self.momentum)) / ALIGNED - 1
+            growth = min(max(growth + GROWTH / rounds * min(max(excess, -1.0), 1.0), 0.0), math.log(LONGEST))
+        return math.exp(growth) * unit, Moments(np.array([alignment, growth]), second)
 
     def rate(self, t: int, rounds: int) -> float:
         """Return the factor of the step in round t, from 0, of so many."""
@@ -132,11 +163,6 @@ class Scheduled(Optimiser):
         factors = self.schedule if isinstance(self.schedule, tuple) else (1.0,)
         if not all(0 <= factor < math.inf for factor in factors) or not any(factors):
             raise ConfigError("Expected options.schedule of finite factors >= 0, not all zero, got others.")
-
-    @property
-    def plain(self) -> bool:
-        """Predictions of risk are about constant steps."""
-        return False
 
     def rate(self, t: int, rounds: int) -> float:
         """Return the factor of the step in round t, from 0, of so many."""

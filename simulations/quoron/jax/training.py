@@ -79,18 +79,13 @@ class LossRows:
 
     def __call__(self, round_: int, users: Users, point: Vector, noise: NoiseSource) -> NDArray[np.float64]:
         """Rows (k, d) of `users` (k,) at `point` (d,); `noise` has the dice, the same again for the same round."""
-        minibatches, seeds = (
-            self._timetable.minibatches(round_, users, noise),
-            self._timetable.dice(round_, users, noise),
-        )
+        minibatches = self._timetable.minibatches(round_, users, noise)
+        seeds = self._timetable.dice(round_, users, noise)
         found = np.zeros((len(users), len(point)))
         for first in range(0, len(users), self._chunk):
             here = slice(first, first + self._chunk)
-            places, weights = (
-                _full(minibatches.places[here], self._chunk),
-                _full(minibatches.weights[here], self._chunk),
-            )
-            keys = _full(seeds[here], self._chunk)
+            given = minibatches.places[here], minibatches.weights[here], seeds[here]
+            places, weights, keys = (_full(part, self._chunk) for part in given)
             rows = self._many(jnp.asarray(point, self.type), self._taken(places), weights, _halves(keys))
             found[here] = np.asarray(rows, np.float64)[: len(users) - first]
         found[self._items.counts[users] == 0] = 0.0

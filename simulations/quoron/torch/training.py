@@ -112,11 +112,6 @@ class TorchModule:
         named = self.module.named_parameters()
         return {name: weight.detach() for name, weight in named if weight.requires_grad}
 
-    @property
-    def dimension(self) -> int:
-        """d: numbers that are trained."""
-        return sum(weight.numel() for weight in self.weights().values())
-
     def flat(self) -> NDArray[np.float64]:
         """The module's weights, shape (d,)."""
         return np.concatenate([weight.double().cpu().numpy().ravel() for weight in self.weights().values()])
@@ -506,8 +501,8 @@ def train(
     The target is the last part, or that called `label`. Without `loss` the module gets all parts and returns its loss:
     a number, or an object or mapping with `loss`.
 
-    Nothing else has to be given: without an algorithm it is `dp-sgd-wor`, with rounds, cohorts, clip norm and steps of
-    Adam by a public rule of n, d, ε and δ (`completed` in quoron.training.rows); `options` replace any of them.
+    Nothing else has to be given: without an algorithm it is `dp-sgd-wor`, with rounds, cohorts, clip norm and steps by
+    a public rule of n, d, ε and δ (`completed` in quoron.training.rows); `options` replace any of them.
 
     Args:
         items_per_user: 32 unless given; public: a user with more items takes part with so many, drawn in each round.

@@ -317,7 +317,7 @@ class RowsEngine:
 
 ROUNDS = ((3.0, 40), (5.0, 80), (math.inf, 120))  # up to so much room, n μ / (2 √d)
 COHORT, LEAST_RATE = 2_000, 0.1
-TRAVEL = 1.2  # rounds times Adam's step: about how far each number of a model may go
+TRAVEL = 1.2  # rounds times the step; released sums may lengthen the last two thirds of the steps up to 4 times
 ITEMS = 32  # of a user that take part
 FARTHEST = 1e6  # a radius that bounds nothing
 COARSE = 0.05  # of a metric: more noise than improvements that training is stopped by
@@ -327,8 +327,8 @@ def completed(training: "ModuleTraining", users: int, dimension: int) -> "Module
     """Return the arguments with defaults for missing ones, by a public rule of n, d, ε and δ (docs/results.md).
 
     It is `dp-sgd-wor` in rounds of everybody up to 2,000 users, beyond that of 2,000 or a tenth: 40, 80 or 120, the
-    more the less noise there is beside a row. Rows have one small norm (Bu et al. 2023, "Automatic clipping"), as Adam
-    ignores lengths; its steps add up to 1.2 for each number, and the model is the mean of the last quarter.
+    more the less noise there is beside a row. Rows have one small norm (Bu et al. 2023, "Automatic clipping"); steps
+    are `normalised` and add up to 1.2 for each number, or to more by releases. The model is the last quarter's mean.
     """
     given: dict[str, Any] = {name: value for name, value in training.items() if value is not None}
     own = dict(given.get("options") or {})
@@ -338,10 +338,10 @@ def completed(training: "ModuleTraining", users: int, dimension: int) -> "Module
         room = users * mu / (2 * math.sqrt(max(dimension, 1)))
         rounds = own.get("rounds") or next(rounds for most, rounds in ROUNDS if room < most)
         rule: dict[str, Any] = {"rounds": rounds, "rate": min(1.0, max(COHORT / max(users, 1), LEAST_RATE))}
-        if own.get("optimiser", "adam") == "adam":
+        if own.get("optimiser", "normalised") in ("normalised", "adam"):
             falls = own.get("schedule") in ("linear", "cosine")
             steps = (rounds + 1) / 2 if falls else rounds  # the sum of all factors
-            rule |= {"optimiser": "adam", "second_momentum": 0.99, "step_size": TRAVEL / steps}
+            rule |= {"optimiser": "normalised", "second_momentum": 0.99, "step_size": TRAVEL / steps}
             rule |= {"suffix": max(1, rounds // 4)}
             filled["clip_norm"] = 0.001  # shorter than most rows
         filled |= {"algorithm": "dp-sgd-wor", "options": rule | own}

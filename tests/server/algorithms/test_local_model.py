@@ -19,6 +19,7 @@ from quoron_privacy.accounts import gdp
 from quoron_privacy.noise.streams import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.acsa import response
+from range_bits import bits_epsilon
 
 INFO = ALGORITHMS["local-model"]
 MANY_ITEMS = replace(PROBLEM, items_per_user=400_000)
@@ -137,7 +138,7 @@ class TestBudget:
         for question in questions:
             task = question.task
             if isinstance(task, RangeReport):
-                spent = local.bits_epsilon(RangeBits(task.epsilon, task.bins, task.half_width).flips)
+                spent = bits_epsilon(RangeBits(task.epsilon, task.bins, task.half_width).flips)
                 assert spent <= PRIVACY.epsilon
                 continue
             scale = VectorNoise(task.epsilon, task.delta, task.radius).scale(3)

@@ -1,5 +1,7 @@
 """Server optimisers against their formulas, and what every one of them keeps: the domain, resumption, the promise."""
 
+import math
+
 import numpy as np
 import pytest
 
@@ -8,7 +10,7 @@ from quoron_client.protocol.questions import Answers
 from quoron_privacy.errors import ConfigError
 from quoron_privacy.noise.streams import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.algorithms.optimisers import Optimiser, Scheduled
+from quoron_server.algorithms.optimisers import LONGEST, Optimiser, Scheduled
 
 GRADIENTS = np.random.default_rng(3).normal(size=(7, 4))
 
@@ -16,7 +18,7 @@ GRADIENTS = np.random.default_rng(3).normal(size=(7, 4))
 def path(optimiser: Optimiser) -> list[np.ndarray]:
     x, moments, points = np.ones(4), optimiser.start(4), []
     for t, gradient in enumerate(GRADIENTS):
-        x, moments = optimiser.step(x, gradient, moments, step_size=0.1, t=t)
+        x, moments = optimiser.step(x, gradient, moments, step_size=0.1, t=t, rounds=7)
         points.append(x)
     return points
 
@@ -36,6 +38,56 @@ def test_adam_is_the_papers(decay):
         v = sum(0.001 * 0.999 ** (t - s) * GRADIENTS[s] ** 2 for s in range(t + 1)) / (1 - 0.999 ** (t + 1))
         x = x - 0.1 * (m / (np.sqrt(v) + 1e-8) + decay * x)
     np.testing.assert_allclose(path(Optimiser("adam", weight_decay=decay))[-1], x, rtol=1e-9)
+
+
+def test_normalised_steps_follow_their_formula():
+    x, factor, points = np.ones(4), 1.0, [np.ones(4)]
+    units = []
+    for t in range(7):
+        v = sum(0.001 * 0.999 ** (t - s) * GRADIENTS[s] ** 2 for s in range(t + 1)) / (1 - 0.999 ** (t + 1))
+        units.append(GRADIENTS[t] / [max(math.sqrt(one) / 2, math.sqrt(np.median(v))) for one in v])
+        along = [-units[s] @ points[s] / np.linalg.norm(points[s]) for s in range(t + 1)]
+        alignment = sum(0.1 * 0.9 ** (t - s) * along[s] for s in range(t + 1)) / (1 - 0.9 ** (t + 1))
+        if t >= 7 / 3:
+            factor = np.clip(factor * np.exp(6 / 7 * np.clip(alignment / 2.5 - 1, -1, 1)), 1, LONGEST)
+        x = x - 0.1 * factor * units[t]
+        points.append(x)
+    np.testing.assert_allclose(path(Optimiser("normalised")), points[1:], rtol=1e-9)
+
+
+@pytest.mark.parametrize(("signal", "least", "most"), [(0.0, 1.0, 1.5), (0.3, 3.0, LONGEST)])
+def test_normalised_steps_get_longer_where_releases_still_lead_on_and_not_by_noise(signal, least, most):
+    random, factors = np.random.default_rng(5), []
+    for _ in range(20):
+        optimiser = Optimiser("normalised", second_momentum=0.99)
+        x, moments = np.zeros(300), optimiser.start(300)
+        for t in range(60):
+            gradient = 1e-4 * (random.normal(size=300) - signal)
+            x, moments = optimiser.step(x, gradient, moments, step_size=0.02, t=t, rounds=60)
+            factor = math.exp(moments.first[1])
+            assert 1 <= factor <= LONGEST * (1 + 1e-12)
+        factors.append(factor)
+    assert least <= np.mean(factors) <= most
+
+
+def test_normalised_steps_of_releases_that_are_zero_stay_where_they_are():
+    optimiser = Optimiser("normalised")
+    x, moments = optimiser.step(np.ones(3), np.zeros(3), optimiser.start(3), step_size=0.1, t=0, rounds=1)
+    np.testing.assert_array_equal(x, np.ones(3))
+    assert np.isfinite([*moments.first, *moments.second]).all()
+
+
+@pytest.mark.parametrize("name", ["one-pass-dp-sgd", "dp-sgd-wor", "dp-sgd-poisson"])
+def test_steps_that_follow_releases_leave_the_guarantee_and_the_noise_as_they_are(name):
+    info = ALGORITHMS[name]
+    plans = [
+        info.plan(PROBLEM, PRIVACY, info.options(rounds=4, optimiser=kind, step_size=0.1), "calibrated", 1)
+        for kind in ("sgd", "normalised")
+    ]
+    plain, normalised = plans
+    assert plain.guarantee == normalised.guarantee
+    assert plain.parameters.noise == normalised.parameters.noise
+    info.verify(normalised)
 
 
 @pytest.mark.parametrize("name", ["one-pass-dp-sgd", "dp-sgd-wor", "dp-sgd-poisson"])

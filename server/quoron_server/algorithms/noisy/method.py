@@ -264,8 +264,7 @@ class NoisySGD(OfPlan[NoisySGDParameters]):
         else:
             assert not isinstance(mean, NoisySums)
             gradient = mean
-        step_size = p.step_size * p.optimiser.rate(t, p.rounds)
-        wanted, moments = p.optimiser.step(state.iterate, gradient, state.moments, step_size=step_size, t=t)
+        wanted, moments = p.optimiser.step(state.iterate, gradient, state.moments, p.step_size, t=t, rounds=p.rounds)
         iterate = self.plan.problem.domain.project(wanted)
         averaged = p.rounds - t <= p.suffix
         running = state.running + iterate / p.suffix if averaged else state.running

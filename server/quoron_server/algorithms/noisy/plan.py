@@ -393,11 +393,8 @@ def _chosen(
     if options.adaptive:
         least = mu * (1 - 1e-9)  # a plan is re-checked by other arithmetic
         rows = NormCountMean.for_mu(dimension=problem.dimension, users=cohort, mu=least, adjacency=moved, soft=True)
-        adaptive, scale, longest = (
-            adaptive_clip(inputs.name, problem, options, cohort, moved, rows.scale),
-            rows.scale,
-            1.0,
-        )
+        adaptive = adaptive_clip(inputs.name, problem, options, cohort, moved, rows.scale)
+        scale, longest = rows.scale, 1.0
     numbers = NoisySGDParameters(
         sampling=sampling,
         cohort_size=cohort,

@@ -361,8 +361,7 @@ class DPFTRL(OneEpoch):
         if p.adaptive is None and p.optimiser.plain:
             x = self.project(-total / p.beta)
         else:
-            step_size = p.optimiser.rate(t, p.rounds) / p.beta
-            wanted, moments = p.optimiser.step(state.x, gradient, moments, step_size=step_size, t=t)
+            wanted, moments = p.optimiser.step(state.x, gradient, moments, 1 / p.beta, t=t, rounds=p.rounds)
             x = self.project(wanted)
         own = replace(state, radius=radius, moments=moments, presence=presence)
         return replace(self.moved(own, x, x, x, sums, diagnostics), releases=(entry,), public=public)
