@@ -76,12 +76,6 @@ def centred_radius(spread: float, *, dimension: int, users: int, failure: float,
     return spread + math.sqrt(padded(dimension)) * (deviation + half)
 
 
-def bits_epsilon(flips: int) -> float:
-    """Return ε of one range report whose bits flip with probability flips / 2⁶⁴: 2 ln((2⁶⁴ - flips) / flips)."""
-    count(flips=flips)
-    return 2 * math.log((2**64 - flips) / flips)
-
-
 def vector_delta(*, radius: float, scale: float, dimension: int, epsilon: float) -> float:
     """Return δ at `epsilon` of a report of a vector clipped to `radius`, noise `scale`, sampler and grid included."""
     mu = GaussianNoise(2 * radius, scale).effective_mu(dimension)

@@ -190,11 +190,6 @@ class PrefixNoise:
         """Largest standard deviation per coordinate of any released sum."""
         return self.scale * float(self.factors.row_norms.max())
 
-    @property
-    def rms_std(self) -> float:
-        """Root mean square over rounds of the standard deviations."""
-        return self.scale * float(np.sqrt(np.mean(self.factors.row_norms**2)))
-
     def std(self, t: int) -> float:
         """Return the standard deviation per coordinate of the noise in the sum released in round t, 0 <= t < rounds."""
         if not 0 <= t < self.rounds:
