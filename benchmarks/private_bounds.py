@@ -32,7 +32,7 @@ from quoron.data import TablePopulation
 from quoron_client.data import columns as reading
 from quoron_client.data.features import Categorical, Numeric
 from quoron_privacy.counts.data_quality import looked_at
-from quoron_privacy.counts.private_bounds import EstimatedBounds, marks, ranges, released_near, share_for
+from quoron_privacy.counts.private_bounds import EstimatedBounds, marks, ranges, share_for
 from quoron_privacy.errors import Infeasible, QuoronError
 from quoron_privacy.noise.streams import SeededNoise
 
@@ -82,7 +82,7 @@ TASKS = SHIPPED | {name: task for name, task in {**FIXED, **OTHERS}.items() if t
 def released_ranges(plan, numbers, kinds, noise):
     """(low, high), each (K,), of everybody's marks (m, K, MARKS), by the first three releases."""
     shapes = plan.shapes(plan.release_places(plan.place_counts(numbers, kinds), noise.stream("bought", "places")))
-    return ranges(released_near(plan, numbers, shapes.windows, noise)[0])
+    return ranges(plan.release_near(numbers, shapes.windows, noise)[0])
 
 
 def frame_of(task: Task, users: int, seed: int) -> Any:

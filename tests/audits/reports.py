@@ -9,6 +9,7 @@ import numpy as np
 import scipy.optimize
 
 from audits.harness import Audit, case, events, ratios
+from privacy import references
 from quoron.engine.inline import InlineEngine
 from quoron_client import randomisers
 from quoron_client.compute import work
@@ -22,11 +23,10 @@ from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.local_model.method import LocalModel, LocalModelParameters
 from quoron_server.plan import Privacy
 from quoron_server.problem import Problem
-from range_bits import bits_epsilon
 
 EPSILON, DELTA, BINS, HUGE = 1.0, 1e-3, 4, 1e9
 # μ of a vector report by a user who has sent a range report of ε/2.
-SECOND = scipy.optimize.brentq(lambda mu: gdp.randomised_response_delta(EPSILON, 0.5, 1, mu) - DELTA * 0.9999, 1e-3, 5)
+SECOND = scipy.optimize.brentq(lambda mu: references.responses_delta(EPSILON, 0.5, 1, mu) - DELTA * 0.9999, 1e-3, 5)
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ def report_audits():
         sent = vector_world(HUGE, 1, noise, SeededRandomness(95))(draws)
         scale = 2 / mu
         drawn = (sent - 6.0) / noise.scale(1) * scale
-        return own * bits_epsilon(bits.flips) + 2 * (1 + drawn) / scale**2
+        return own * references.bits_epsilon(bits.flips) + 2 * (1 + drawn) / scale**2
 
     full = gdp.mu_for(EPSILON, DELTA)
     split = SECOND
@@ -195,7 +195,7 @@ def engine_audits():
     def both(first, second):
         """Of both reports of one user: the clipped gradient is +1 here, -1 in the other world."""
         bits, sent = received(first, -1.0, 34, 0), received(second, -1.0, 34, 1)[:, 0]
-        ratio = bits_epsilon(RangeBits(first.epsilon, first.bins, first.half_width).flips)
+        ratio = references.bits_epsilon(RangeBits(first.epsilon, first.bins, first.half_width).flips)
         scale = VectorNoise(second.epsilon, second.delta, second.radius).scale(1) / second.radius
         return (bits[:, -1] - bits[:, 0]) / 2 * ratio + 2 * (sent - second.centre[0]) / second.radius / scale**2
 

@@ -12,6 +12,7 @@ import pytest
 from scipy import stats
 
 from audits.harness import Audit, case, events
+from privacy.references import unit_for
 from quoron_privacy.accounts import gdp
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.noise.streams import SeededNoise
@@ -23,7 +24,6 @@ from quoron_privacy.two_servers.noise import (
     next_chain,
     outsiders_mu,
     server_mu,
-    unit_for,
 )
 from quoron_privacy.two_servers.rows import (
     ClippedRows,

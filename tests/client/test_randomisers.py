@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from scipy import stats
 from scipy.linalg import hadamard
 
+from privacy import references
 from quoron_client.randomisers import (
     RangeBits,
     SeededRandomness,
@@ -55,6 +56,7 @@ class TestRangeBits:
             worst = 2 * (Decimal(2**64 - flips) / flips).ln()
             assert worst <= Decimal(epsilon)
             assert worst >= Decimal(epsilon) * (1 - Decimal(2) ** -30)
+        assert references.bits_epsilon(flips) == pytest.approx(epsilon, rel=1e-9)
 
     def test_flips_happen_exactly_below_the_threshold(self):
         bits = RangeBits(1.0, 4, 1.0)

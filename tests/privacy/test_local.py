@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binom
 
+from privacy.references import responses_delta
 from quoron_privacy import local
-from quoron_privacy.accounts import gdp
 from quoron_privacy.errors import ConfigError
 from quoron_privacy.local import count_bits, mean_of_reports
 from quoron_privacy.means.rotation import coordinate_bound, padded, random_signs, rotate, rotate_back, walsh_hadamard
@@ -55,7 +55,7 @@ class TestCentredRadius:
 class TestMessages:
     @pytest.mark.parametrize(("total", "first", "scale"), [(1.0, 0.5, 15.7), (4.0, 1.0, 3.05)])
     def test_noise_of_a_second_message_at_one_in_a_million(self, total, first, scale):
-        spent = [gdp.randomised_response_delta(total, first, 1, 2 / (scale + more)) for more in (-0.05, 0.05)]
+        spent = [responses_delta(total, first, 1, 2 / (scale + more)) for more in (-0.05, 0.05)]
         assert spent[0] > 1e-6 > spent[1]
 
     def test_the_classical_formula_is_wasteful_below_one_and_wrong_above(self):

@@ -143,8 +143,8 @@ TABLE = {
 @pytest.mark.parametrize(("name", "rounds"), TABLE)
 def test_the_figures_are_the_published_ones(name, rounds):
     noise = PrefixNoise.for_mu(rounds=rounds, sensitivity=0.5, mu=0.25, dimension=1, factorisation=name)
-    usual = noise.scale * np.sqrt(np.mean(noise.factors.row_norms**2))
-    for got, wanted in zip((noise.max_std, usual), TABLE[name, rounds], strict=True):
+    root_mean_square = noise.scale * float(np.sqrt(np.mean(noise.factors.row_norms**2)))
+    for got, wanted in zip((noise.max_std, root_mean_square), TABLE[name, rounds], strict=True):
         assert abs(got / 2.0 - wanted) <= 0.0051 if wanted < 10 else abs(got / 2.0 - wanted) <= 0.051
 
 

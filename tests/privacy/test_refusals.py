@@ -118,7 +118,7 @@ CONFIG: list[tuple[str, Callable[[], object]]] = [
         "marks of shape",
         lambda: MADE["estimates"].place_counts(np.zeros((5, 2, MARKS)), np.zeros((5, 2, MARKS), np.int8)),
     ),
-    ("counts of 1 to 3 columns", lambda: MADE["estimates"].release_cells(np.zeros((4, CELLS), np.int64), STREAM)),
+    ("counts of 1 to 3 columns", lambda: MADE["estimates"].release_places(np.zeros((4, CELLS), np.int64), STREAM)),
     ("names of 1 to 2 columns", lambda: MADE["estimates"].release_names([], STREAM)),
     ("Expected", lambda: marks(np.ones(1), np.array([0, 1]), 3)),
     ("Expected", lambda: marks(np.ones(1), np.array([0.0]), 3)),

@@ -94,14 +94,9 @@ def exact_gaussian(mu: float, epsilon: float) -> float:
 
 
 def agrees() -> bool:
-    """Whether what is known by other means is found, never less and hardly more, and from below never more."""
+    """Whether what is known by other means is found, never less and hardly more."""
     if not brute_force_agrees():
         return False
-    for case, epsilon in TABLE.items():
-        run = Pair.sampled(case[0], case[2], case[1], "replace-one")
-        most = run.delta(epsilon, 1e-6)
-        if not 0.99 * most < run.least_delta(epsilon, 1e-6) <= most:
-            return False
     for case, epsilon in TABLE.items():
         if not replaced(*case, 1.004 * epsilon, 1e-6) < 1e-6 < replaced(*case, 0.996 * epsilon, 1e-6):
             return False
@@ -171,10 +166,6 @@ WRONG = {
         "window",
         lambda was: lambda *given: (was(*given)[0], was(*given)[0] + (was(*given)[1] - was(*given)[0]) // 3),
     ),
-    "the mean of a cell above it": (
-        losses, "_mean", lambda was: lambda *given: (was(*given)[0] + 0.02, was(*given)[1])
-    ),
-    "what places are too large by is forgotten": (losses, "over", lambda was: lambda *given: -0.05),
 }  # fmt: skip
 
 

@@ -12,7 +12,7 @@ several, and of each place the best bound is kept. Statement and proof: docs/pri
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -24,12 +24,10 @@ from quoron_privacy.errors import ConfigError, probability
 if TYPE_CHECKING:
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
-Direction = Literal["pessimistic", "optimistic"]
 _TILTS = 9  # from that of `near` downwards, and none at all
 _LONGEST = 1 << 20  # places
 _ANY = 1e-4  # gap of what has no losses
 _LESS_STEEP = 10  # how often less steep a tilt is tried
-_RARE = 1e-9  # of a tilted law: sums whose places are too large by more than is made up for
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,12 +41,11 @@ class Law:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Lattice:
-    """Laws of losses in both orders, or one where both are the same; δ from them is never below the pair's, or above.
+    """Laws of losses in both orders, or one where both are the same; δ from them is never below the pair's.
 
-    `lack` is what samplers lack of exact noise: (1 + e^ε) times that is added to a pessimistic δ.
+    `lack` is what samplers lack of exact noise: (1 + e^ε) times that is added to δ.
     """
 
-    direction: Direction
     gap: float
     laws: tuple[Law, ...]
     lack: float
@@ -59,48 +56,42 @@ class Lattice:
         for law in self.laws:
             beyond = (law.first + np.arange(len(law.masses))) * self.gap - epsilon
             found.append(float(law.masses @ np.maximum(-np.expm1(-np.maximum(beyond, 0.0)), 0.0)) + law.infinite)
-        lacking = (1 + math.exp(min(epsilon, 700.0))) * self.lack if self.direction == "pessimistic" else 0.0
+        lacking = (1 + math.exp(min(epsilon, 700.0))) * self.lack
         return min(1.0, max(found) + lacking)
 
     def distribution(self) -> "PrivacyLossDistribution":
         """Return the same for dp-accounting, which composes it with others of the same gap. It knows of no `lack`."""
         from dp_accounting.pld import pld_pmf, privacy_loss_distribution  # heavy
 
-        pessimistic = self.direction == "pessimistic"
-        made = [pld_pmf.DensePLDPmf(self.gap, law.first, law.masses, law.infinite, pessimistic) for law in self.laws]
+        made = [pld_pmf.DensePLDPmf(self.gap, law.first, law.masses, law.infinite, True) for law in self.laws]
         return privacy_loss_distribution.PrivacyLossDistribution(*made)
 
 
-def lattice(pair: Pair, *, near: float = NEAR, direction: Direction = "pessimistic") -> Lattice:
+def lattice(pair: Pair, *, near: float = NEAR) -> Lattice:
     """Return the law of the whole pair's loss, exact enough for every δ from `near` on.
 
     ConfigError where that would take more than a million places.
     """
     probability(near=near)
-    if direction not in ("pessimistic", "optimistic"):
-        raise ConfigError(f"Expected direction pessimistic or optimistic, got direction={direction!r}.")
     if not pair.mu and not pair.stages:
-        return Lattice(direction, _ANY, (Law(0, np.ones(1), 0.0),), pair.lack)
+        return Lattice(_ANY, (Law(0, np.ones(1), 0.0),), pair.lack)
     orders = losses.orders(pair.mu, pair.stages)
     rounds = max(sum(times for _, times in parts) for parts in orders)
     cut, epsilon = losses.CUT * near / rounds, Pair(pair.mu, pair.stages).epsilon(near)
     tilts = [losses.tilted(parts, min(epsilon, 1e3), cut) for parts in orders]
     steepest = max((tilt for tilt in tilts if tilt is not None), default=1.0)
-    make = _above if direction == "pessimistic" else _below
     # Where every loss is an atom the tilt grows without bound towards the largest sum: one less steep will do.
     pure = all(isinstance(law, losses.Atoms) for parts in orders for law, _ in parts)
     for last in (False,) * _LESS_STEEP * pure + (True,):
         gap = min(losses.gap_for(parts, min(epsilon, 1e3), steepest) for parts in orders)
-        if direction == "optimistic":  # all of it is put down by a whole place at least
-            gap /= 8 if rounds <= losses.FEW else 2
         try:
-            laws = tuple(make(parts, gap, cut, near, steepest) for parts in orders)
+            laws = tuple(_above(parts, gap, cut, near, steepest) for parts in orders)
             break
         except ConfigError:
             if last:
                 raise
             steepest /= 4
-    return Lattice(direction, gap, laws, pair.lack)
+    return Lattice(gap, laws, pair.lack)
 
 
 def _above(parts: losses.Parts, gap: float, cut: float, near: float, steepest: float) -> Law:
@@ -123,20 +114,6 @@ def _above(parts: losses.Parts, gap: float, cut: float, near: float, steepest: f
     return Law(first, (1 - share) * whole + share * moved, min(1.0, losses.lost(laws) + above))
 
 
-def _below(parts: losses.Parts, gap: float, cut: float, near: float, steepest: float) -> Law:
-    """Masses that are never too large, as far down as places may be too large; what is beside them is left out."""
-    del near
-    laws = [(losses.below(law, gap, cut), times) for law, times in parts]
-    found = list(_sums(laws, steepest, None))
-    over = max(losses.over(laws, tilt, _RARE) for tilt, _ in found)
-    best = np.zeros(len(found[0][1].sums))
-    for _, each in found:
-        with np.errstate(over="ignore", invalid="ignore"):
-            seen = np.maximum(each.sums - each.error - 2 * losses.OUTSIDE - _RARE, 0.0)
-            best = np.maximum(best, np.where(seen > 0, np.exp(each.logs - each.rounding) * seen, 0.0))
-    return Law(found[0][1].first - math.ceil(over / gap), best, losses.least_lost(parts))
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class _Seen:
     """Of a tilted sum: its first place, ln of each place's factor, its masses, what these and factors are wrong by."""
@@ -148,7 +125,7 @@ class _Seen:
     rounding: float
 
 
-def _sums(laws: losses.Laws, steepest: float, above: float | None) -> Iterator[tuple[float, _Seen]]:
+def _sums(laws: losses.Laws, steepest: float, above: float) -> Iterator[tuple[float, _Seen]]:
     """The sum's law on one window, without a tilt and under some."""
     gap = laws[0][0].gap
     tilts = [0.0, *(steepest * np.geomspace(2.0 ** (1 - _TILTS), 1.0, _TILTS)).tolist()]

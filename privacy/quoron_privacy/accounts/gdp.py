@@ -21,7 +21,7 @@ import scipy
 from numpy.typing import NDArray
 
 from quoron_privacy.accounts.roots import root
-from quoron_privacy.errors import Infeasible, count, non_negative, probability
+from quoron_privacy.errors import Infeasible, non_negative, probability
 from quoron_privacy.noise.streams import total_variation
 
 _SLACK = 1e-12  # relative; the formulas below are good to a few 1e-13, measured against 60-digit arithmetic
@@ -106,20 +106,6 @@ def pure_mu(epsilon: float) -> float:
     non_negative(epsilon=epsilon)
     exact = -2 * float(scipy.special.ndtri(scipy.special.expit(-epsilon)))
     return exact * (1 + 1e-11) + 1e-11
-
-
-def randomised_response_delta(epsilon: float, each: float, count_: int, mu: float = 0.0) -> float:
-    """Return δ at ε of `count_` adaptive (each, 0)-DP releases followed by one μ-GDP release; never below the truth.
-
-    The k-fold composition of binary randomised response dominates (Kairouz, Oh & Viswanath): its loss is (k − 2i)·each
-    with i ~ Bin(k, 1 / (1 + e^each)), and the Gaussian stage is met at what is left of ε.
-    """
-    non_negative(each=each, mu=mu)
-    count(count_=count_)
-    flips = np.arange(count_ + 1)
-    weights = scipy.stats.binom.pmf(flips, count_, 1 / (1 + math.exp(each)))
-    left = np.asarray(epsilon - (count_ - 2 * flips) * each, dtype=np.float64)
-    return min(1.0, float(weights @ delta_for(mu, left)) * (1 + 1e-9))
 
 
 def _mills(u: NDArray[np.float64]) -> NDArray[np.float64]:

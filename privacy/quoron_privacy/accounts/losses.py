@@ -1,12 +1,11 @@
-"""Laws of privacy loss and their sums: δ at ε of independent stages, certified from above and from below.
+"""Laws of privacy loss and their sums: δ at ε of independent stages, certified from above.
 
-    >>> least, most = gaussian(0.2367, np.array([1.0]))
-    >>> bool(0.99e-6 < least[0] <= most[0] <= 1e-6)
+    >>> bool(0.99e-6 < gaussian(0.2367, np.array([1.0]))[0] <= 1e-6)
     True
 
-A release is a pair of Gaussian mixtures (`Mixtures`) or has finitely many losses (`Atoms`). `above` and `below` put its
-loss on a lattice, `most` and `least` add independent losses up, and `exactly` composes all stages of a pair. What is
-rounded or cut off is bounded, added from above and left out below.
+A release is a pair of Gaussian mixtures (`Mixtures`) or has finitely many losses (`Atoms`). `above` puts its loss on a
+lattice, `most` adds independent losses up, and `exactly` composes all stages of a pair. What is rounded or cut off is
+bounded and added.
 
 Statement and proof: docs/privacy/pairs.md#pl1 and pairs.md#pl2.
 """
@@ -33,16 +32,12 @@ _BELOW = 8.5  # and below so many, 1e-17, a loss counts as that of the edge
 STEP = 2e-3  # of x, between two points of a table, in standard deviations
 FARTHEST = 100.0  # standard deviations between shifts, beyond which laws count as fully distinguishable
 
-_CELLS = 1 << 15  # of a law from below, beyond which one cell takes several gaps
 _SUMS = 512  # of atoms, up to which each is gone through
 
 CUT = 1e-5  # of the δ that is asked about, in all rounds: chance of losses that count as infinite
 _COARSE = 2e-3  # relative growth of δ that the lattice of losses may cost
 OUTSIDE = 1e-9  # of the tilted law of the sum: mass beside the window, on either side
-_FINER = (4, 1)  # times as fine is the lattice from below: the first that is not too long
 _SEEN = 1e-4  # of what is seen of the tilted law, the same at most
-FEW = 64  # rounds up to which four times finer yet
-_RARE = 1e-5  # of the tilted law's weight in δ, about: sums whose places are too large by more than is made up for
 _MOST = 1 << 22  # points of a transform
 _WIDER = 4  # gaps tried, each twice as wide, where the transform would be longer
 _JUMPS = 6  # of one law, losses so large that few of them make up δ
@@ -70,11 +65,11 @@ class Mixtures:
         return bool(np.ptp(np.concatenate([self.left[1], self.right[1]])) > FARTHEST)
 
 
-def gaussian(mu: float, epsilons: Vector) -> tuple[Vector, Vector]:
-    """Return δ at each ε (k,), of any sign, of a μ-GDP release: never above the truth, never below, hardly either."""
+def gaussian(mu: float, epsilons: Vector) -> Vector:
+    """Return δ at each ε (k,), of any sign, of a μ-GDP release: never below the truth, and hardly above it."""
     positive(mu=mu)
     if mu > FARTHEST:
-        return np.maximum(-np.expm1(np.minimum(epsilons, 0.0)), 0.0), np.ones(len(epsilons))
+        return np.ones(len(epsilons))
     at = epsilons / mu + mu / 2  # where the loss is ε, in standard deviations from the right law
     near = epsilons / mu - mu / 2
     own, off = _above(near)
@@ -85,9 +80,8 @@ def gaussian(mu: float, epsilons: Vector) -> tuple[Vector, Vector]:
         far = 0.5 * scipy.special.erfcx(size / math.sqrt(2)) * density
         right = np.where(at >= 0, far, np.exp(np.minimum(epsilons, 0.0)) * _above(np.minimum(at, 0.0))[0])
     wrong = off + (64 + 8 * np.abs(epsilons) + 4 * near * near + 4 * np.minimum(at * at, 1e4)) * UNIT * (own + right)
-    found = own - right
-    least = np.maximum(found - wrong, np.maximum(-np.expm1(np.minimum(epsilons, 0.0)) * (1 - 4 * UNIT), 0.0))
-    return least, np.clip(found + wrong + 1e-300, 0.0, 1.0)
+    most: Vector = np.clip(own - right + wrong + 1e-300, 0.0, 1.0)
+    return most
 
 
 def _above(t: Vector) -> tuple[Vector, Vector]:
@@ -137,12 +131,11 @@ def masses(law: tuple[Vector, Vector], edges: Vector) -> tuple[Vector, Vector]:
     return mass, wrong + 8 * len(law[0]) * UNIT * mass
 
 
-def once(pair: Mixtures, epsilon: float) -> tuple[float, float]:
-    """Return δ at ε >= 0 of a release, never above, never below the truth: left less e^ε right, for losses above."""
+def once(pair: Mixtures, epsilon: float) -> float:
+    """Return δ at ε >= 0 of a release, never below the truth: left less e^ε right, for losses above."""
     x, known = table(pair, 12.0)
     if epsilon >= known[-1]:
-        most = float(masses(pair.left, np.array([x[-1], np.inf]))[0][0]) + 1e-300
-        return 0.0, min(1.0, most)
+        return min(1.0, float(masses(pair.left, np.array([x[-1], np.inf]))[0][0]) + 1e-300)
     at, off = where(pair, np.array([epsilon]), x, known)
     before = at[0] - 2 * STEP
     edges = np.array([before, at[0], np.inf])
@@ -151,8 +144,7 @@ def once(pair: Mixtures, epsilon: float) -> tuple[float, float]:
     doubtful = left.sum() if loss(pair, edges[:1])[0][0] <= epsilon else 1.0
     rounded = float(more[1] + math.exp(epsilon) * (less[1] + 4 * UNIT * (1 + epsilon) * right[1]))
     found = float(left[1] - math.exp(epsilon) * right[1])
-    most = max(0.0, found) + rounded + 2 * off * float(doubtful) + 1e-300
-    return max(0.0, found - rounded), min(1.0, most)
+    return min(1.0, max(0.0, found) + rounded + 2 * off * float(doubtful) + 1e-300)
 
 
 def table(pair: Mixtures, reach: float) -> tuple[Vector, Vector]:
@@ -228,7 +220,6 @@ class Losses:
     gap: float
     lost: float
     off: float = 0.0  # factor, as a logarithm, by which the left law may be larger than the one accounted for
-    over: Vector | None = None  # from below: what each place is too large by, at most
 
     @property
     def values(self) -> Vector:
@@ -237,8 +228,7 @@ class Losses:
 
     def where(self, kept: NDArray[np.bool_]) -> "Losses":
         """Return the same with some of its places (k,) alone."""
-        over = None if self.over is None else self.over[kept]
-        return replace(self, places=self.places[kept], masses=self.masses[kept], over=over)
+        return replace(self, places=self.places[kept], masses=self.masses[kept])
 
     def growth(self, tilts: Vector) -> Vector:
         """ln E e^{tilt · loss} of what is finite, at each tilt (k,)."""
@@ -292,36 +282,6 @@ def above(law: Mixtures | Atoms, gap: float, cut: float) -> Losses:
     return _cut(places, np.concatenate([left[:1] + more[:1], *split]), gap, lost, off, cut)
 
 
-def below(law: Mixtures | Atoms, gap: float, cut: float) -> Losses:
-    """Return a law that is never above the true one: each cell's mass at one loss, at the nearest place of the lattice.
-
-    Of large losses a mass of at most `cut` is left out, so that no tilt finds them.
-    """
-    if isinstance(law, Atoms):
-        return _gathered(law.losses, law.masses * (1 - 4 * UNIT), gap, lost=law.lost)
-    x, known = table(law, -float(scipy.special.ndtri(cut)))
-    edges: Vector = np.asarray((_ends(known, gap) + 0.5) * gap, dtype=np.float64)
-    edges = edges[(edges > known[0]) & (edges < known[-1]) & ((edges > 0) | (not law.folded))]
-    if law.folded and not len(edges):
-        edges = np.array([gap / 2])
-    at = where(law, edges, x, known)[0] if len(edges) else np.empty(0)
-    (left, more), (right, less) = _cells(law, at)
-    if law.folded:
-        least = 1 - float(np.sum((left + more + right + less)[1:])) - 4 * len(left) * UNIT
-        up, down = _mean(left[1:], more[1:], right[1:], less[1:]), _mean(right[1:], less[1:], left[1:], more[1:])
-        losses = np.concatenate([up[0], down[0], [0.0]])
-        return _gathered(losses, np.concatenate([up[1], down[1], [least]]), gap, cut=cut)
-    return _gathered(*_mean(left, more, right, less), gap, cut=cut)
-
-
-def _ends(known: Vector, gap: float) -> Integers:
-    """Whole multiples of the gap between the losses of a table: all of them, or those next to one of the table's."""
-    first, last = math.floor(known[0] / gap), math.ceil(known[-1] / gap)
-    if last - first <= _CELLS:
-        return np.arange(first, last + 1, dtype=np.int64)
-    return _next_to(known, gap)
-
-
 def _next_to(known: Vector, gap: float) -> Integers:
     """Those that are next to a loss of the table."""
     return np.unique(np.rint(known / gap)).astype(np.int64)
@@ -366,26 +326,6 @@ def _split(
     return whole - upper, upper
 
 
-def _mean(left: Vector, more: Vector, right: Vector, less: Vector) -> tuple[Vector, Vector]:
-    """The loss at which all of a cell is gathered, and its left mass there, rounded down."""
-    masses = left - more
-    kept = masses > 0
-    with np.errstate(divide="ignore"):
-        found = np.log(np.where(kept, masses, 1.0)) - np.log(np.maximum(right + less, 1e-300))
-    return found - 8 * UNIT * (1 + np.abs(found)), np.where(kept, masses, 0.0)
-
-
-def _gathered(losses: Vector, masses: Vector, gap: float, *, lost: float = 0.0, cut: float = 0.0) -> Losses:
-    """Those with a mass, but for the largest, each at the place nearest to it."""
-    order = np.argsort(losses)
-    losses, masses = losses[order], masses[order]
-    kept = (masses > 0) & (np.cumsum(masses[::-1])[::-1] > cut)
-    losses, masses = losses[kept], masses[kept]
-    places = np.rint(losses / gap).astype(np.int64)
-    over = _times(places, gap) - losses + 4 * UNIT * (1 + np.abs(losses))
-    return Losses(places, masses, gap, lost, over=over)
-
-
 Parts = Sequence[tuple[Mixtures | Atoms, int]]  # laws of losses, and how often each is there
 Laws = Sequence[tuple[Losses, int]]
 
@@ -413,7 +353,7 @@ def most(parts: Parts, epsilon: float, near: float) -> float:
         gap *= 2
     else:
         return 1.0
-    found = _value(tail, tail.seen + tail.wrong, tail.rounding)
+    found = tail.most
     if tail.wrong > _SEEN * tail.seen and (jumps := _jumps(laws, level / 4, CUT * near)) is not None:
         found = min(found, _most_by_jumps(jumps, level, CUT * near))
     return min(1.0, found + CUT * near + lost(laws) + 1e-300)
@@ -427,55 +367,8 @@ def _most_by_jumps(jumps: "_Jumps", level: float, above: float) -> float:
             continue
         if (tail := _tail(laws, level, tilt, above / ways)) is None:
             return 1.0
-        total += ways * _value(tail, tail.seen + tail.wrong, tail.rounding) * (1 + 1e-12) + above
+        total += ways * tail.most * (1 + 1e-12) + above
     return total
-
-
-def _value(tail: "_Tail", seen: float, rounding: float) -> float:
-    return math.exp(min(tail.scale + math.log(max(seen, 1e-300)) + rounding, 1.0))
-
-
-def least(parts: Parts, epsilon: float, near: float) -> float:
-    """Return δ at ε of all of them together, never above the truth."""
-    rounds = sum(times for _, times in parts)
-    parts = [(law, times) for law, times in parts if not (isinstance(law, Mixtures) and law.too_far)]
-    cut = CUT * near / rounds
-    tilt = tilted(parts, epsilon, cut)
-    if tilt is None:
-        return least_lost(parts)
-    gap = gap_for(parts, epsilon, tilt)
-    for finer in (4 * _FINER[0], *_FINER) if rounds <= FEW else _FINER:
-        laws = [(below(law, gap / finer, cut), times) for law, times in parts]
-        if (seen := _least_tail(laws, epsilon, tilt)) is not None:
-            found, exact = seen
-            if not exact and (jumps := _jumps(laws, epsilon / 4, CUT * near)) is not None:
-                found = max(found, _least_by_jumps(jumps, epsilon))
-            return max(0.0, min(1.0, found * (1 - 1e-12) + least_lost(parts)))
-    return least_lost(parts)
-
-
-def _least_by_jumps(jumps: "_Jumps", epsilon: float) -> float:
-    """The tail of the sum beyond ε, never above the truth, each number of large losses under its own tilt."""
-    total = 0.0
-    for ways, laws in jumps.each:
-        tilt = _best_tilt(laws, epsilon)
-        found = None if tilt is None else _least_tail(laws, epsilon, tilt)
-        total += 0.0 if found is None else ways * found[0] * (1 - 1e-12)
-    return total
-
-
-def _least_tail(laws: Laws, epsilon: float, tilt: float) -> tuple[float, bool] | None:
-    """The tail of the sum beyond ε, never above the truth, and whether it is close to that. None: too long."""
-    rare = _RARE / (1 + tilt * (tilt + 1) * _moments(laws, tilt)[1])
-    tail = _tail(laws, epsilon + over(laws, tilt, rare), tilt, None)
-    if tail is not None and rare > _SEEN * tail.seen > 0:  # little of the tilted law is about ε
-        rare = _SEEN * tail.seen
-        tail = _tail(laws, epsilon + over(laws, tilt, rare), tilt, None)
-    if tail is None:
-        return None
-    seen = tail.seen - tail.wrong - rare
-    found = _value(tail, seen, -tail.rounding) if seen > 0 else 0.0
-    return found, tail.wrong + rare <= 1e-3 * tail.seen
 
 
 @dataclass(frozen=True, slots=True)
@@ -520,12 +413,6 @@ def lost(laws: Laws) -> float:
     if any(law.lost >= 1 for law, _ in laws):
         return 1.0
     return -math.expm1(sum(times * math.log1p(-law.lost) for law, times in laws)) * (1 + 1e-12)
-
-
-def least_lost(parts: Parts) -> float:
-    """Return the same of what has any for certain, rounded down."""
-    finite = sum(times * math.log1p(-law.lost) for law, times in parts if isinstance(law, Atoms))
-    return max(0.0, -math.expm1(finite) * (1 - 1e-12))
 
 
 def tilted(parts: Parts, epsilon: float, cut: float) -> float | None:
@@ -578,7 +465,7 @@ def _apart(law: Mixtures | Atoms) -> float:
     """The total variation between the two laws, about."""
     if isinstance(law, Atoms):
         return float(law.masses @ -np.expm1(-np.maximum(law.losses, 0.0))) + law.lost
-    return once(law, 0.0)[1]
+    return once(law, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -590,9 +477,14 @@ class _Tail:
     scale: float
     rounding: float  # the same of all of it, as a logarithm
 
+    @property
+    def most(self) -> float:
+        """What it is at most."""
+        return math.exp(min(self.scale + math.log(max(self.seen + self.wrong, 1e-300)) + self.rounding, 1.0))
 
-def _tail(laws: Laws, level: float, tilt: float, above: float | None) -> _Tail | None:
-    """The tail of the sum beyond `level`; `above`: chance of sums not to be looked at, if any. None: too long."""
+
+def _tail(laws: Laws, level: float, tilt: float, above: float) -> _Tail | None:
+    """The tail of the sum beyond `level`; `above`: chance of sums not to be looked at. None: too long."""
     gap = laws[0][0].gap
     growths = [float(law.growth(np.array([tilt]))[0]) for law, _ in laws]
     bottom, top = window(laws, growths, tilt, above)
@@ -604,7 +496,7 @@ def _tail(laws: Laws, level: float, tilt: float, above: float | None) -> _Tail |
     places = np.arange(max(start, bottom), top + 1)
     beyond = places * gap - level
     weights = np.exp(-tilt * beyond) * -np.expm1(-beyond)
-    wrong = error * float(weights.sum()) + (2 if above is None else start < bottom) * OUTSIDE
+    wrong = error * float(weights.sum()) + (start < bottom) * OUTSIDE
     scale = sum(times * growth for growth, (_, times) in zip(growths, laws, strict=True)) + total - tilt * level
     return _Tail(float(weights @ sums[places % size]), wrong, scale, rounding(laws, tilt))
 
@@ -617,14 +509,14 @@ def rounding(laws: Laws, tilt: float) -> float:
     )
 
 
-def _moments(laws: Laws, tilt: float) -> tuple[float, float]:
-    """Mean and standard deviation of the tilted sum."""
-    mean = variance = 0.0
+def _deviation(laws: Laws, tilt: float) -> float:
+    """The standard deviation of the tilted sum."""
+    variance = 0.0
     for law, times in laws:
         weights = law.masses * np.exp(tilt * law.values - float(law.growth(np.array([tilt]))[0]))
         own = float(weights @ law.values)
-        mean, variance = mean + times * own, variance + times * float(weights @ (law.values - own) ** 2)
-    return mean, math.sqrt(variance)
+        variance += times * float(weights @ (law.values - own) ** 2)
+    return math.sqrt(variance)
 
 
 def window(laws: Laws, growths: Sequence[float], tilt: float, above: float | None) -> tuple[int, int]:
@@ -637,7 +529,7 @@ def window(laws: Laws, growths: Sequence[float], tilt: float, above: float | Non
         return np.asarray(sum(times * law.growth(tilts) for law, times in laws))
 
     now = sum(times * growth for growth, (_, times) in zip(growths, laws, strict=True))
-    deviation = max(_moments(laws, tilt)[1], laws[0][0].gap)
+    deviation = max(_deviation(laws, tilt), laws[0][0].gap)
     more = np.geomspace(0.02, 40, 28) / deviation
     up, down = np.concatenate([tilt * np.linspace(0.5, 1, 6), tilt + more]), tilt - more
     up = up[up > 0]
@@ -683,19 +575,6 @@ def _raised(values: Complexes, exponent: int) -> Complexes:
     return found
 
 
-def over(laws: Laws, tilt: float, rare: float) -> float:
-    """Return what places are too large by together, but for a share `rare` of the tilted law: Markov's inequality."""
-    gap = laws[0][0].gap
-    speeds = np.geomspace(1e-2, 1e5, 57) / gap / math.sqrt(sum(times for _, times in laws))
-    grown = np.zeros(len(speeds))
-    for law, times in laws:
-        assert law.over is not None
-        # By logarithms: a mass that is nothing under this tilt may be most of what is looked for.
-        logs = np.log(law.masses) + tilt * law.values - float(law.growth(np.array([tilt]))[0])
-        grown += times * log_means(np.outer(speeds, law.over) + logs, np.ones(len(logs)))
-    return float(np.min((grown - math.log(rare)) / speeds))
-
-
 def laws(stage: Stage) -> tuple[Mixtures | Atoms, ...]:
     """Of its loss in both orders of the neighbours; two equal ones are one."""
     if isinstance(stage, Sampled):
@@ -729,40 +608,34 @@ def orders(mu: float, every: Stages) -> tuple[Parts, ...]:
 
 
 @lru_cache(maxsize=1024)
-def exactly(mu: float, every: Stages, epsilon: float, near: float, *, least: bool) -> tuple[tuple[float, float], ...]:
-    """(least, most) δ with exact noise, in each order of the pair; 0 or 1 for whichever is not asked for."""
-    return tuple(_one_order(mu, parts, epsilon, near, least) for parts in orders(mu, every))
+def exactly(mu: float, every: Stages, epsilon: float, near: float) -> float:
+    """Return δ at ε with exact noise, the worse of both orders of the pair, never below the truth."""
+    return max(_one_order(mu, parts, epsilon, near) for parts in orders(mu, every))
 
 
-def _one_order(mu: float, parts: Parts, epsilon: float, near: float, lower: bool) -> tuple[float, float]:
+def _one_order(mu: float, parts: Parts, epsilon: float, near: float) -> float:
     own = parts[:-1] if mu else parts
     if len(parts) == 1 and parts[0][1] == 1 and own and isinstance(law := parts[0][0], Mixtures):
         # Above 0 a folded pair has the profile of the one that it is made of.
-        return (0.0, 1.0) if law.too_far else once(law, epsilon)
+        return 1.0 if law.too_far else once(law, epsilon)
     pure = [(law, times) for law, times in own if isinstance(law, Atoms)]
     if len(pure) == len(own) and (sums := all_sums(pure)) is not None:
         return _each(mu, sums, epsilon)
-    if lower:
-        return least(parts, epsilon, near), 1.0
-    return 0.0, most(parts, epsilon, near)
+    return most(parts, epsilon, near)
 
 
-def _each(mu: float, sums: Atoms, epsilon: float) -> tuple[float, float]:
+def _each(mu: float, sums: Atoms, epsilon: float) -> float:
     """A Gaussian, if there is one, after each sum of losses that are atoms: in closed form."""
     left = epsilon - sums.losses
-    if mu:
-        least, most = gaussian(mu, left)
-    else:
-        least = most = np.maximum(-np.expm1(np.minimum(left, 0.0)), 0.0)
+    most = gaussian(mu, left) if mu else np.maximum(-np.expm1(np.minimum(left, 0.0)), 0.0)
     rounding = _SHARE if len(left) > 1 or not mu else 0.0
-    lower, upper = float(sums.masses @ least) * (1 - rounding), float(sums.masses @ most) * (1 + rounding)
-    return max(0.0, lower * (1 - 1e-15) + sums.lost), min(1.0, upper * (1 + 1e-15) + sums.lost)
+    return min(1.0, float(sums.masses @ most) * (1 + rounding) * (1 + 1e-15) + sums.lost)
 
 
-def crossing(delta: Callable[[float], float], wanted: float) -> tuple[float, float]:
-    """Two ε close to each other, the larger one alone with a δ of at most `wanted`: infinite beyond 1,000."""
+def crossing(delta: Callable[[float], float], wanted: float) -> float:
+    """Return about the least ε with a δ of at most `wanted`, one that has it: infinite beyond 1,000."""
     if delta(0.0) <= wanted:
-        return 0.0, 0.0
+        return 0.0
 
     def excess(epsilon: float) -> float:
         found = math.log(max(delta(epsilon), 1e-300) / wanted)
@@ -771,7 +644,7 @@ def crossing(delta: Callable[[float], float], wanted: float) -> tuple[float, flo
     low, high = 0.0, 0.01
     while excess(high) > 0:
         if high == _LARGEST:
-            return _LARGEST, math.inf
+            return math.inf
         low, high = high, min(4 * high, _LARGEST)
     found = float(scipy.optimize.brentq(excess, low, high, xtol=1e-9, rtol=2e-7))
     step = near = 1e-9 + 4e-7 * found
@@ -785,4 +658,4 @@ def crossing(delta: Callable[[float], float], wanted: float) -> tuple[float, flo
     while high - low > 3 * near:
         middle = (low + high) / 2
         low, high = (middle, high) if excess(middle) > 0 else (low, middle)
-    return low, high
+    return high

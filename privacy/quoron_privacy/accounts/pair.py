@@ -1,8 +1,7 @@
-"""A run's dominating pair: its stages, composed adaptively, and certified δ at ε from above and from below.
+"""A run's dominating pair: its stages, composed adaptively, and certified δ at ε.
 
     >>> run = Pair.gaussian(0.1).and_(Pair.sampled(0.05, 0.5, 100, "replace-one")).and_(Pair.response(0.1))
-    >>> least, most = run.least_delta(2.0), run.delta(2.0)
-    >>> 0.99 * most < least <= most
+    >>> run.delta(2.0) < 1e-9 < run.delta(1.9)
     True
 
 This is the second account: it shares no function, table or cache with those that find noise (`gdp`,
@@ -136,26 +135,14 @@ class Pair:
     def delta(self, epsilon: float, near: float = NEAR) -> float:
         """Return δ at ε as the run is drawn, never below the truth; values far below `near` are not resolved."""
         _check_question(epsilon, near)
-        exact: float = max(found[1] for found in composed.exactly(self.mu, self.stages, epsilon, near, least=False))
+        exact: float = composed.exactly(self.mu, self.stages, epsilon, near)
         lacking = (1 + math.exp(min(epsilon, 700.0))) * self.lack * (1 + 1e-12)
         return min(1.0, exact + lacking)
-
-    def least_delta(self, epsilon: float, near: float = NEAR) -> float:
-        """Return δ at ε with exact noise, never above the truth: how far `delta` may be too large."""
-        _check_question(epsilon, near)
-        found: float = max(each[0] for each in composed.exactly(self.mu, self.stages, epsilon, near, least=True))
-        return found
 
     def epsilon(self, delta: float) -> float:
         """Return the least ε at δ, rounded up: to 1e-6 of itself or 1e-9; infinite if no ε up to 1,000 has that δ."""
         probability(delta=delta)
-        found: float = composed.crossing(lambda epsilon: self.delta(epsilon, delta), delta)[1]
-        return found
-
-    def least_epsilon(self, delta: float) -> float:
-        """Return the same with exact noise, rounded down: no proof can promise less of this pair."""
-        probability(delta=delta)
-        found: float = composed.crossing(lambda epsilon: self.least_delta(epsilon, delta), delta)[0]
+        found: float = composed.crossing(lambda epsilon: self.delta(epsilon, delta), delta)
         return found
 
     def event(self) -> "DpEvent | None":

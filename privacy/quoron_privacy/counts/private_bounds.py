@@ -307,7 +307,7 @@ class EstimatedBounds:
         >>> plan = EstimatedBounds.calibrate(users=1000, columns=2, names=1, epsilon=2.0, delta=1e-6, share=0.1)
         >>> counts = plan.release_places(plan.place_counts(numbers, kinds), noise.stream("bought", "places"))
         >>> shapes = plan.shapes(counts)
-        >>> low, high = ranges(released_near(plan, numbers, shapes.windows, noise)[0])
+        >>> low, high = ranges(plan.release_near(numbers, shapes.windows, noise)[0])
         >>> shapes.kinds
         ('number', 'number')
         >>> bool(1998 < low[0] < 2008 and 2015 < high[0] < 2025)
@@ -452,28 +452,21 @@ class EstimatedBounds:
             counts[column] = np.bincount(which[which >= 0], minlength=many)
         return counts
 
-    def release_cells(self, counts: Integers, stream: RandomStream) -> Floats:
-        """Return the noisy votes (K', CELLS) of everybody's marks in the windows of the first release: once a run."""
-        return self._release(1, counts, stream)
+    def release_near(self, numbers: Floats, around: Windows, noise: NoiseSource) -> tuple[Windows, bool]:
+        """Return where all marks (m, K, MARKS) lie in these windows, by the second release, and if there is a third.
 
-    def near(self, released: Floats, around: Windows) -> Windows:
-        """Return where the marks lie in these windows."""
-        return self._closed(1, released, around)
-
-    def closer(self, near: Windows) -> tuple[Integers, Windows]:
-        """Return columns of which one or two cells hold nearly all, and these cells with the next on either side."""
+        The third is a closer look at columns of which one or two cells hold nearly all: these cells, and the next on
+        either side. Once a run.
+        """
+        near = self._within(1, numbers, around, CELLS, noise.stream("bought", "cells"))
         which = np.flatnonzero(near.bins <= 2)
-        window = near.where(which)
-        cell = (window.high - window.low) / window.bins
-        return which, replace(window, low=window.low - cell, high=window.high + cell)
-
-    def release_closer(self, counts: Integers, stream: RandomStream) -> Floats:
-        """Return the noisy votes (K', CLOSER) of the closer look, where any column wants it: once a run."""
-        return self._release(2, counts, stream)
-
-    def nearer(self, released: Floats, around: Windows) -> Windows:
-        """Return where the marks lie in those windows."""
-        return self._closed(2, released, around)
+        if len(which):
+            window = near.where(which)
+            cell = (window.high - window.low) / window.bins
+            window = replace(window, low=window.low - cell, high=window.high + cell)
+            closer = self._within(2, numbers[:, which], window, CLOSER, noise.stream("bought", "closer"))
+            near = near.but(which, closer)
+        return near, bool(len(which))
 
     def release_names(
         self, counts: Sequence[Mapping[Name, int]], stream: RandomStream, *, label: int | None = None
@@ -558,7 +551,9 @@ class EstimatedBounds:
         """Return the ledger entries of all releases."""
         return tuple(entry for entry, _ in self.releases())
 
-    def _closed(self, each: int, released: Floats, around: Windows) -> Windows:
+    def _within(self, each: int, numbers: Floats, around: Windows, many: int, stream: RandomStream) -> Windows:
+        """Where marks lie in these windows, by one release of how many each of so many cells has."""
+        released = self._release(each, self.cell_counts(numbers, around, many), stream)
         return of_cells(released, around, math.sqrt(len(released)) * self.scales[each] * self.users)
 
     def _release(self, each: int, counts: Integers, stream: RandomStream) -> Floats:
@@ -578,16 +573,6 @@ class EstimatedBounds:
     def _check(self, numbers: Floats, columns: int) -> None:
         if numbers.ndim != 3 or numbers.shape[1:] != (columns, MARKS):
             raise ConfigError(f"Expected marks of shape (k, {columns}, {MARKS}), got {numbers.shape}.")
-
-
-def released_near(plan: EstimatedBounds, numbers: Floats, around: Windows, noise: NoiseSource) -> tuple[Windows, bool]:
-    """Return where all marks (m, K, MARKS) lie in these windows, by the second release, and if there is a third."""
-    near = plan.near(plan.release_cells(plan.cell_counts(numbers, around), noise.stream("bought", "cells")), around)
-    which, window = plan.closer(near)
-    if len(which):
-        counts = plan.cell_counts(numbers[:, which], window, CLOSER)
-        near = near.but(which, plan.nearer(plan.release_closer(counts, noise.stream("bought", "closer")), window))
-    return near, bool(len(which))
 
 
 def weights(columns: int, label: int | None = None) -> list[float]:

@@ -171,20 +171,17 @@ def range_epsilon(*, users: int, bins: int, choices: int, failure: float) -> flo
     return 2 * math.log(bins * choices / failure) / (users - users // 2)
 
 
-def crude_mean_users(
-    *, dimension: int, bins: int, mu: float, failure: float, rounds: int = 1, share: float = 0.5
-) -> int:
-    """Fewest users from which a private range of every rotated coordinate takes at most `share` of μ² in each round.
+def crude_mean_users(*, dimension: int, bins: int, mu: float, failure: float) -> int:
+    """Fewest users from which a private range of every rotated coordinate takes at most half of μ².
 
-    Half of `failure` is for the ranges of all rounds, half for the rotation. μ is a round's, given its cohort.
+    Half of `failure` is for the ranges, half for the rotation.
     """
     positive(mu=mu)
-    probability(share=share)
     choices = padded(dimension)
-    allowed = math.sqrt(share / choices) * mu
+    allowed = math.sqrt(0.5 / choices) * mu
 
     def enough(users: int) -> bool:
-        epsilon = range_epsilon(users=users, bins=bins, choices=choices * rounds, failure=failure / 2)
+        epsilon = range_epsilon(users=users, bins=bins, choices=choices, failure=failure / 2)
         return bounded_range_mu(epsilon) <= allowed
 
     users = least_number(enough, 1, most=1 << 60)

@@ -59,9 +59,7 @@ def distance_slack(dimension: int) -> float:
     return (dimension + 8) * UNIT_ROUNDOFF
 
 
-def neighbour_counts(
-    points: ArrayLike, answered: Mask, radii: Sequence[float], *, threads: int | None = None
-) -> Integers:
+def neighbour_counts(points: ArrayLike, answered: Mask, radii: Sequence[float]) -> Integers:
     """Return counts for each radius, shape (len(radii), C); entries in [1, C]. The same for any number of threads.
 
     | input                                | what happens                                             |
@@ -78,7 +76,6 @@ def neighbour_counts(
         points: answers (C, d), one row a slot.
         answered: slots with a usable answer, (C,).
         radii: lengths in (1e-120, 1e120).
-        threads: how many blocks at a time; numba's number by default.
 
     Raises:
         ConfigError: wrong shapes or a radius out of range; never because of a value in `points`.
@@ -94,7 +91,7 @@ def neighbour_counts(
         ([[2, 2, 1, 1], [2, 3, 2, 1]], 6)
     """
     rows, present = _checked(points, answered, radii)
-    counts: Integers = loops.counts(rows, present, radii, threads)
+    counts: Integers = loops.counts(rows, present, radii)
     counts[:, ~present] = 1
     return counts
 

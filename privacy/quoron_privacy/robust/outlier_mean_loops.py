@@ -6,14 +6,14 @@ whatever the products' precision, blocking and threads. Proof: docs/privacy/outl
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
 from quoron_privacy.kernels.shipped import njit
+from quoron_privacy.kernels.threads import all_threads, at_once
 from quoron_privacy.robust.outlier_mean import Integers, Mask, Matrix, Vector, distance_slack
 
 Rule = Callable[[NDArray[np.float64], NDArray[np.float64]], float]
@@ -117,10 +117,10 @@ def squared_distance(a: Vector, b: Vector) -> float:
     return (first + third) + (second + fourth)
 
 
-def counts(rows: Matrix, present: Mask, radii: Sequence[float], threads: int | None) -> Integers:
+def counts(rows: Matrix, present: Mask, radii: Sequence[float]) -> Integers:
     """Return counts among the rows that are `present`, (len(radii), C); the others are left at 0."""
     if rows.shape[1] < WIDE:
-        return _counts_by_bounds(rows, present, radii, threads)
+        return _counts_by_bounds(rows, present, radii)
     found = np.zeros((len(radii), len(rows)), np.int64)
     if present.any():
         chosen = rows if present.all() else rows[present]
@@ -128,8 +128,7 @@ def counts(rows: Matrix, present: Mask, radii: Sequence[float], threads: int | N
     return found
 
 
-def _counts_by_bounds(rows: Matrix, present: Mask, radii: Sequence[float], threads: int | None) -> Integers:
-    lanes = numba.config.NUMBA_NUM_THREADS if threads is None else threads  # type: ignore[attr-defined]
+def _counts_by_bounds(rows: Matrix, present: Mask, radii: Sequence[float]) -> Integers:
     counts = np.zeros((len(radii), len(rows)), np.int64)
     left = np.flatnonzero(present)
     for turn in range(VIEWS):
@@ -137,7 +136,7 @@ def _counts_by_bounds(rows: Matrix, present: Mask, radii: Sequence[float], threa
             break
         view = _observe(rows, left, max(radii))
         inner = len(left) if turn == VIEWS - 1 else int(np.searchsorted(view.distances, REACH * max(radii), "right"))
-        counts[:, view.order] += _counts_in(view, inner, radii, lanes)
+        counts[:, view.order] += _counts_in(view, inner, radii)
         left = view.order[inner:]
     return counts
 
@@ -192,7 +191,7 @@ def _blocks(view: _View, inner: int, radii: Sequence[float]) -> Iterator[_Block]
         first = last
 
 
-def _counts_in(view: _View, inner: int, radii: Sequence[float], lanes: int) -> Integers:
+def _counts_in(view: _View, inner: int, radii: Sequence[float]) -> Integers:
     """Neighbours among pairs with a member in the first `inner`, each pair from the block of its nearer member."""
     size = len(view.order)
     counts, steps = np.zeros((len(radii), size), np.int64), np.zeros((len(radii), size + 1), np.int64)
@@ -208,21 +207,17 @@ def _counts_in(view: _View, inner: int, radii: Sequence[float], lanes: int) -> I
     counts += np.cumsum(steps, axis=1)[:, :-1]
     if not open_:
         return counts
-    lanes = min(lanes, len(open_))
-    if lanes == 1:  # a thread takes longer to start than a small cohort to count
-        return counts + _undecided(view, open_, radii)
-    with ThreadPoolExecutor(lanes) as pool:
-        parts = [pool.submit(_undecided, view, open_[lane::lanes], radii) for lane in range(lanes)]
-        for part in parts:
-            counts += part.result()
-    return counts
+    lanes = min(all_threads(), len(open_))
+    parts = np.zeros((lanes, *counts.shape), np.int64)
+    at_once([partial(_undecided, view, open_[lane::lanes], radii, parts[lane]) for lane in range(lanes)], lanes)
+    found: Integers = counts + parts.sum(axis=0)
+    return found
 
 
-def _undecided(view: _View, blocks: Sequence[_Block], radii: Sequence[float]) -> Integers:
-    """What the undecided columns of these blocks add to the counts."""
+def _undecided(view: _View, blocks: Sequence[_Block], radii: Sequence[float], counts: Integers) -> None:
+    """Add to the counts what the undecided columns of these blocks have."""
     dimension = view.rows.shape[1]
     depth = -(-(dimension + 2) // 4) * 4
-    counts = np.zeros((len(radii), len(view.order)), np.int64)
     buffers = (
         np.zeros((HEIGHT, depth), np.float32),
         np.zeros((depth, WIDTH), np.float32),
@@ -244,7 +239,6 @@ def _undecided(view: _View, blocks: Sequence[_Block], radii: Sequence[float]) ->
             counts,
             *buffers,
         )
-    return counts
 
 
 @njit(cache=True, nogil=True)

@@ -1,7 +1,6 @@
 """Noise of one server of two: its guarantee against one server, how long rows may be, and the chain that labels it.
 
-    >>> unit = unit_for(1.0, "clipped", "replace-one")
-    >>> spec = MechanismSpec((RoundSpec((Block("sum", 9, unit, "clipped"),)),) * 4, participations=4)
+    >>> spec = MechanismSpec((RoundSpec((Block("sum", 9, 1 << 29, "clipped"),)),) * 4, participations=4)
     >>> round(server_mu(spec), 6)  # a user of all four rounds
     2.0
 
@@ -16,13 +15,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from hashlib import sha256
-from math import floor, hypot, sqrt
+from math import hypot, sqrt
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron_privacy.errors import ConfigError, count, positive
+from quoron_privacy.errors import ConfigError
 from quoron_privacy.noise.streams import GRID_BITS, SecureNoise
 from quoron_privacy.prefix.noise import Factorisation, factorise
 from quoron_privacy.release import Adjacency
@@ -65,23 +64,6 @@ def outsiders_mu(spec: MechanismSpec) -> float:
         rounding = _rounding(spec, factors, next(each.length for each in sums if each.name == SUMS))
     halves = (sqrt(spec.participations) + reach) * sqrt(longest / 2) * _STEP
     return (server_mu(spec) - rounding) * sqrt(0.5) * _ARITHMETIC + halves + sqrt(2.0) * rounding
-
-
-def unit_for(
-    mu: float, kind: str, adjacency: Adjacency = "replace-one", *, length: int = 1, column_norm: float = 1.0
-) -> int:
-    """U = ⌊(2³⁰ μ / κ - cut) / s⌋: how long rows of a block of `length` numbers may be for μ-GDP against each server.
-
-    Of "sums" take off μ before what `rounding_mu` says. ConfigError where μ is less than what cutting to steps costs.
-    """
-    positive(mu=mu, column_norm=column_norm)
-    count(length=length)
-    made, which = KINDS[kind], ADJACENCIES.index(adjacency)
-    cut = 0.0 if which else made.cut * sqrt(length)
-    unit = floor((mu / column_norm / _STEP - cut) / sqrt(made.square_apart[which]) / _ARITHMETIC**2)
-    if unit < 1:
-        raise ConfigError(f"Expected mu above {cut * _STEP * column_norm:g}, got mu={mu:g}. Use fewer rounds.")
-    return unit
 
 
 def rounding_mu(factors: Factorisation, rounds: int, dimension: int) -> float:

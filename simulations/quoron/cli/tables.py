@@ -56,8 +56,8 @@ def stats(
         list[str],
         typer.Argument(
             metavar="QUESTION...",
-            help="'count by COLUMN', 'histogram of COLUMN in 10 bins', of dates 'in months', 'quantiles of COLUMN at "
-            "0.1, 0.9', 'median of COLUMN', 'mean of COLUMN'; each with 'by COLUMN' for groups.",
+            help="'count by COLUMN', 'histogram of COLUMN in 10 bins', 'quantiles of COLUMN at 0.1, 0.9', "
+            "'median of COLUMN', 'mean of COLUMN'; each with 'by COLUMN' for groups.",
         ),
     ],
     user: User,

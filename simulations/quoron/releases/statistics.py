@@ -15,12 +15,6 @@ within the same guarantee. Statement, proof and intervals: docs/privacy/statisti
 
 >>> Question.read("median of cost by ward")
 Question(what='quantiles', of='cost', by='ward', bins=10, at=(0.5,))
-
-Dates are days since 1970-01-01, and each is in a month or a year of a declared range.
-
->>> first, last = range_of("admitted", ("2023-11-05", "2024-01-31"))
->>> names("months", first, last), places("months", first, last, np.array([19675.0, 19722.0, 19723.0])).tolist()
-(['2023-11', '2023-12', '2024-01'], [0, 1, 2])
 """
 
 import datetime as dt
@@ -56,8 +50,6 @@ from quoron_privacy.release import Adjacency, Release
 from quoron_server.plan import Privacy
 from quoron_server.wording import ESTIMATES_THEOREM, ReleaseGuarantee
 
-Calendar = Literal["months", "years"]
-_UNITS = {"months": "datetime64[M]", "years": "datetime64[Y]"}
 _EPOCH = dt.date(1970, 1, 1).toordinal()
 
 
@@ -87,29 +79,12 @@ def day(number: float) -> str:
     return f"{number}" if math.isinf(number) else dt.date.fromordinal(math.floor(number) + _EPOCH).isoformat()
 
 
-def names(unit: Calendar, low: float, high: float) -> list[str]:
-    """Of the months or years from one day to another."""
-    first, last = _unit(unit, np.array([low, high])).tolist()
-    return [str(each) for each in np.arange(first, last + 1).astype(_UNITS[unit])]
-
-
-def places(unit: Calendar, low: float, high: float, days: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Of days (N,) among these names; beyond the range at its end, and of no day at its beginning."""
-    held = np.where(np.isnan(days), low, np.clip(days, low, high))
-    return _unit(unit, held) - _unit(unit, np.array([low]))
-
-
-def _unit(unit: Calendar, days: NDArray[np.float64]) -> NDArray[np.int64]:
-    whole = np.floor(days).astype(np.int64).view("datetime64[D]").astype(_UNITS[unit])
-    return np.asarray(whole.view(np.int64))
-
-
 What = Literal["count", "histogram", "quantiles", "mean"]
 CELLS = 1 << 10  # of a range, whose running sums tell quantiles
 QUARTILES = 0.25, 0.5, 0.75
 _GRAMMAR = re.compile(
     r"(?P<what>count|histogram|quantiles|median|mean)(?: of (?P<of>.+?))?"
-    r"(?: in (?:(?P<bins>\d+) bins|(?P<unit>months|years)))?"
+    r"(?: in (?P<bins>\d+) bins)?"
     r"(?: at (?P<at>[\d., ]+))?(?: by (?P<by>.+))?"
 )
 
@@ -121,20 +96,17 @@ class Question:
     what: What
     of: str | None = None  # the column of numbers; none for a count
     by: str | None = None  # the column of groups; None: everybody
-    bins: int | Calendar = 10  # of a histogram, of equal width; or the months or years of dates
+    bins: int = 10  # of a histogram, of equal width
     at: tuple[float, ...] = QUARTILES  # of quantiles
 
     def __post_init__(self) -> None:
-        if self.bins not in get_args(Calendar):
-            count(bins=self.bins)  # type: ignore[arg-type]
+        count(bins=self.bins)
         if self.what not in get_args(What) or (self.of is None) != (self.what == "count"):
             raise ConfigError(
                 f"Expected a count, or a histogram, quantiles or a mean of a column, got {self.words!r}. Say "
                 "'count by COLUMN' or 'mean of COLUMN'."
             )
-        if (isinstance(self.bins, int) and self.bins > spread.MOST_CELLS) or not (
-            self.at and all(0 < each < 1 for each in self.at)
-        ):
+        if self.bins > spread.MOST_CELLS or not (self.at and all(0 < each < 1 for each in self.at)):
             raise ConfigError(
                 f"Expected up to {spread.MOST_CELLS} bins and quantiles between 0 and 1, got {self.words!r}."
             )
@@ -148,12 +120,11 @@ class Question:
         if found is None:
             raise ConfigError(
                 f"Expected a question such as 'count by ward', 'histogram of age in 10 bins', 'quantiles of cost at "
-                f"0.1, 0.9', 'median of cost by ward', 'histogram of admitted in months' or 'mean of cost', got "
-                f"{text!r}."
+                f"0.1, 0.9', 'median of cost by ward' or 'mean of cost', got {text!r}."
             )
         said: dict[str, Any] = {name: found[name] for name in ("of", "by") if found[name]}
-        if found["bins"] or found["unit"]:
-            said["bins"] = found["unit"] or int(found["bins"])
+        if found["bins"]:
+            said["bins"] = int(found["bins"])
         try:
             levels = tuple(float(each) for each in found["at"].split(",")) if found["at"] else QUARTILES
         except ValueError:
@@ -165,15 +136,14 @@ class Question:
     @property
     def words(self) -> str:
         """As a text, by which its answer is found."""
-        bins = f" in {self.bins}{' bins' if isinstance(self.bins, int) else ''}" if self.what == "histogram" else ""
+        bins = f" in {self.bins} bins" if self.what == "histogram" else ""
         levels = f" at {', '.join(f'{each:g}' for each in self.at)}" if self.what == "quantiles" else ""
         return f"{self.what}{f' of {self.of}' if self.of else ''}{bins}{levels}{f' by {self.by}' if self.by else ''}"
 
-    def cells(self, ends: tuple[float, float]) -> int:
-        """Of each group, where the column has this range."""
-        if self.what == "histogram":
-            return self.bins if isinstance(self.bins, int) else len(names(self.bins, *ends))
-        return {"count": 1, "quantiles": CELLS, "mean": 3}[self.what]
+    @property
+    def cells(self) -> int:
+        """Of each group."""
+        return {"count": 1, "histogram": self.bins, "quantiles": CELLS, "mean": 3}[self.what]
 
 
 def asked_of(questions: Any) -> list[Question]:
@@ -203,10 +173,6 @@ class Facts:
         """Of a question; of a column in which enough users have none there is none."""
         return (None,) if question.by is None else self.words[question.by]
 
-    def cells(self, question: Question) -> int:
-        """Of each group; where no range is known yet as of any."""
-        return question.cells(self.ranges.get(question.of or "", (0.0, 1.0)))
-
     def spread(self, question: Question, mu: float, asked: "Asked", groups: int | None = None) -> Spread | None:
         """What answers it, of so many groups, or of those that there are; None where there is none, or no number."""
         many = len(self.groups(question)) if groups is None else groups
@@ -215,7 +181,7 @@ class Facts:
         return Spread.for_mu(
             users=asked.users,
             groups=many,
-            cells=self.cells(question),
+            cells=question.cells,
             mu=mu,
             running=question.what == "quantiles",
             most=asked.items,
@@ -275,8 +241,6 @@ def held(part: Spread, question: Question, facts: Facts, table: pa.Table, owners
         counted &= ~np.isnan(values)
         place = (np.clip(values, low, high) - low) / (high - low)  # in [0, 1]
         cells = np.minimum((np.where(np.isnan(place), 0.0, place) * part.cells).astype(np.int64), part.cells - 1)
-        if question.what == "histogram" and not isinstance(question.bins, int):
-            cells = places(question.bins, low, high, values)
     own, group = owners[counted], groups[counted]
     weights = part.weights(own)
     if question.what != "mean":
@@ -400,8 +364,6 @@ def _estimates(
     if question.what == "quantiles":
         return [(f"{each:g}", spread.quantile_of(own, each, part).in_units(low, width)) for each in question.at]
     counts = [spread.count_of(each, users=users, scale=part.scale).in_units(0.0, part.most) for each in own.tolist()]
-    if not isinstance(question.bins, int):
-        return zip(names(question.bins, *ends), counts, strict=True)
     edges = [low + width * place / part.cells for place in range(part.cells + 1)]
     named = [day(each) if dates else f"{each:g}" for each in edges]
     bins = [f"{one} to {other}" for one, other in pairwise(named)]
@@ -436,8 +398,7 @@ def statistics(
     Args:
         source: a table with one item a row: a file, a DataFrame, whatever `quoron.read_table` gives.
         questions: one, or several that share the price: `count by ward`, `histogram of age in 10 bins`, `quantiles of
-            cost at 0.1, 0.9 by ward`, `median of cost`, `mean of cost by ward`, of dates `histogram of admitted in
-            months`; or `Question`s.
+            cost at 0.1, 0.9 by ward`, `median of cost`, `mean of cost by ward`; or `Question`s.
         user: column that says whose item a row is. How many users there are is public.
         epsilon, delta, adjacency, allow_large_delta: the guarantee, as of `train`.
         numeric: public range of a column. Items beyond it count as at its end. Without, the range is estimated, out of
@@ -481,7 +442,6 @@ def statistics(
     table, owners, found = read(source, user, names, facts.dates, empty=users is not None)
     slots = slots_of(found, users, delta, allow_large_delta=allow_large_delta)
     shared = Asked(slots, items, adjacency)
-    _check_kinds(asked, facts)
     wants = [Want(each, "date" if each in facts.dates else "number") for each in numbers if each not in facts.ranges]
     wants += [Want(each, "category") for each in dict.fromkeys(q.by for q in asked if q.by) if each not in facts.words]
     if len({want.column for want in wants}) < len(wants):
@@ -523,20 +483,6 @@ def statistics(
     return Statistics(rows, shared.users, epsilon, delta, statement, remarks)
 
 
-def _check_kinds(asked: Sequence[Question], facts: Facts) -> None:
-    """ConfigError for months of what is no date, or of a range that nobody knows; and for more of them than cells."""
-    for each in asked:
-        if isinstance(each.bins, int) or each.what != "histogram":
-            continue
-        if each.of not in facts.dates or each.of not in facts.ranges:
-            raise ConfigError(
-                f"Expected dates={{{each.of!r}: (first day, last day)}} for {each.words!r}, got none: which "
-                f"{each.bins} there are is public. Say them, or ask for bins."
-            )
-        if facts.cells(each) > spread.MOST_CELLS:
-            raise ConfigError(f"Expected up to {spread.MOST_CELLS} {each.bins}, got {facts.cells(each):,}. Say fewer.")
-
-
 def _parts(asked: Sequence[Question], facts: Facts, shared: Asked, mu: float) -> list[tuple[Question, Spread]]:
     """What answers each question, all for μ; a column in which nobody found a group has no answer."""
     each = mu / math.sqrt(len(asked)) * (1 - 1e-12)
@@ -565,7 +511,7 @@ def _check_users(asked: Sequence[Question], facts: Facts, shared: Asked, mu: flo
     each = mu / math.sqrt(len(asked))
     for question in asked:
         many = len(facts.groups(question)) if question.by is None or question.by in facts.words else 1
-        part, cells = facts.spread(question, each, shared, many), facts.cells(question)
+        part, cells = facts.spread(question, each, shared, many), question.cells
         assert part is not None
         unit = float(part.against(0.0)[-1]) if part.running else part.scale
         shares = question.at if part.running else (0.5,)

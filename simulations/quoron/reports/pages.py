@@ -19,37 +19,29 @@ Bounds, none of them an estimate. Statement and proof: docs/privacy/gaussian.md#
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from quoron.reports.page import ONLY, Picture, Section, Table
-from quoron.reports.pictures import LOG, Axis, Line, bar, chart
-from quoron.results import in_units, percent
-from quoron.run_folder import FRAME, RunFolder
-from quoron_client.data.encoding import outcomes
-
-if TYPE_CHECKING:  # callers with one have imported it
-    from quoron.evaluation.evaluation import Bin, Evaluation
-    from quoron.model import Model
-    from quoron.planning.plans import RoundsCurve
-    from quoron.reports.summary import Summary
-from pathlib import Path
-from typing import TYPE_CHECKING
-
 from quoron.evaluation.evaluation import Evaluation
 from quoron.reports import page
+from quoron.reports.page import ONLY, Picture, Section, Table
+from quoron.reports.pictures import LOG, Axis, Line, bar, chart
 from quoron.reports.summary import Summary
-from quoron.run_folder import CARD, CHOICE
+from quoron.results import in_units, percent
+from quoron.run_folder import CARD, CHOICE, FRAME, RunFolder
+from quoron_client.data.encoding import outcomes
 from quoron_client.durable import replace_whole
 
 if TYPE_CHECKING:  # callers with one have imported it
+    from quoron.evaluation.evaluation import Bin
     from quoron.model import Model
+    from quoron.planning.plans import RoundsCurve
     from quoron.releases.statistics import Statistics
     from quoron.training.result import TrainingSummary
     from quoron.training.rows import TrainedRows
-
 
 ALARMS = 0.05  # false alarm rate at which detection is reported
 LARGEST = 10.0  # ε up to which a factor of odds is reported

@@ -29,7 +29,6 @@ from quoron_privacy.counts.private_bounds import (
     marks,
     name_counts,
     ranges,
-    released_near,
     share_for,
 )
 from quoron_privacy.errors import DataError, Infeasible
@@ -172,7 +171,7 @@ class _Crowd:
         low, high = (np.full(len(days), year) for year in CENTURIES)
         years = Windows(low, high, shapes.counts[days, KINDS.index("date")], np.ones(len(days), np.int64))
         around = shapes.windows.but(days, years).where(at)
-        near, closer = released_near(estimates, numbers[:, at], around, self.noise)
+        near, closer = estimates.release_near(numbers[:, at], around, self.noise)
         made += ["cells", *["closer"] * closer]
         low, high = ranges(near)
         for place, *ends, held in zip(at.tolist(), low.tolist(), high.tolist(), near.held.tolist(), strict=True):

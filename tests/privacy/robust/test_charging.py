@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from quoron_privacy.accounts.gdp import delta_for, randomised_response_delta
+from privacy.references import responses_delta
+from quoron_privacy.accounts.gdp import delta_for
 from quoron_privacy.errors import VerificationError
 from quoron_privacy.noise.streams import SeededNoise
 from quoron_privacy.robust.filter import charging
@@ -102,7 +103,7 @@ def truncated_composition(*, epsilon: float, each: float, hits: int, mu: float) 
 
     def ceiling(uses: int) -> float:
         tail = float(stats.binom.cdf(hits - 1, uses, rare)) * (1 + 1e-9)
-        return tail + randomised_response_delta(epsilon, each, uses, mu)
+        return tail + responses_delta(epsilon, each, uses, mu)
 
     first = max(hits, int(hits / rare))
     spread = max(1, int(math.sqrt(hits) / rare / 6))

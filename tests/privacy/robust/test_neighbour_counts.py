@@ -70,7 +70,7 @@ def test_counts_equal_the_step_by_step_reference(seed, users, dimension, kind, f
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dimension", [1, 2, 7, 150])
-def test_every_path_gives_the_counts_of_all_pairs(kind, dimension):
+def test_every_path_gives_the_counts_of_all_pairs(kind, dimension, monkeypatch):
     rng = np.random.default_rng(11)
     users = 2 * HEIGHT + WIDTH // 3
     rows, radius = cohort(kind, users, dimension, rng)
@@ -79,7 +79,8 @@ def test_every_path_gives_the_counts_of_all_pairs(kind, dimension):
         radii = (factor * radius, 2 * factor * radius)
         expected = neighbour_counts_by_all_pairs(rows, answered, radii)
         for threads in (1, 2, 3) if factor == 1.0 else (2,):
-            assert np.array_equal(neighbour_counts(rows, answered, radii, threads=threads), expected)
+            monkeypatch.setattr(loops, "all_threads", lambda threads=threads: threads)
+            assert np.array_equal(neighbour_counts(rows, answered, radii), expected)
         assert np.array_equal(neighbour_counts(rows, answered, radii[::-1])[::-1], expected)
 
 

@@ -10,16 +10,15 @@ from hypothesis import strategies as st
 from scipy.stats import chi2
 
 from contracts.scenes import PRIVACY, PROBLEM, Quadratic
+from privacy import references
 from problems import changed
 from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.questions import RangeReport, VectorReport
 from quoron_client.randomisers import RangeBits, VectorNoise
 from quoron_privacy import local
-from quoron_privacy.accounts import gdp
 from quoron_privacy.noise.streams import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.acsa import response
-from range_bits import bits_epsilon
 
 INFO = ALGORITHMS["local-model"]
 MANY_ITEMS = replace(PROBLEM, items_per_user=400_000)
@@ -138,13 +137,13 @@ class TestBudget:
         for question in questions:
             task = question.task
             if isinstance(task, RangeReport):
-                spent = bits_epsilon(RangeBits(task.epsilon, task.bins, task.half_width).flips)
+                spent = references.bits_epsilon(RangeBits(task.epsilon, task.bins, task.half_width).flips)
                 assert spent <= PRIVACY.epsilon
                 continue
             scale = VectorNoise(task.epsilon, task.delta, task.radius).scale(3)
             assert scale == pytest.approx(task.radius * plan.parameters.noise_scale, rel=1e-6)
             if kind == "split":
-                whole = gdp.randomised_response_delta(PRIVACY.epsilon, spent, 1, 2 * task.radius / scale)
+                whole = references.responses_delta(PRIVACY.epsilon, spent, 1, 2 * task.radius / scale)
                 assert whole < PRIVACY.delta  # exact composition
                 assert math.fsum((plan.parameters.range_epsilon, task.epsilon)) <= PRIVACY.epsilon  # as a client adds
             else:

@@ -48,7 +48,7 @@ def test_the_usual_box_is_the_notes_check_value():
 @pytest.mark.parametrize(("dimension", "least"), [(10, 8_957), (100, 28_155)])
 def test_the_least_number_of_users_for_ranges_is_the_notes(dimension, least):
     mu = mu_for(1.0, 1e-6) / 8
-    assert crude_mean_users(dimension=dimension, bins=64, mu=mu, failure=1e-3, rounds=64) == least
+    assert crude_mean_users(dimension=dimension, bins=64, mu=mu, failure=1e-3 / 64) == least
 
 
 def test_rounds_are_capped_by_the_price_of_ranges_at_every_number_of_users():

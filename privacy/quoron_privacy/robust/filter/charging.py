@@ -108,7 +108,7 @@ def _full(epsilon: float, delta: float) -> float:
     low, high = 0.0, losses.FARTHEST
     while high - low > 1e-13 * high:
         middle = (low + high) / 2
-        private = losses.gaussian(middle, np.array([epsilon]))[1][0] <= delta
+        private = losses.gaussian(middle, np.array([epsilon]))[0] <= delta
         low, high = (middle, high) if private else (low, middle)
     return low
 
@@ -159,7 +159,7 @@ def recounted_values(
         raise VerificationError(f"Expected decisions of at most e0 = 5, got {each:g}.")
     lowest = min(*offsets, 0) - max(math.ceil(0.2 * epsilon / each), 16)
     points = np.arange(lowest, max(math.ceil(1.4 * epsilon / each) + 16, *offsets) + 1, dtype=np.float64)
-    stop = np.stack([losses.gaussian(float(mu), epsilon - points * each)[1] for mu in mus], axis=1)
+    stop = np.stack([losses.gaussian(float(mu), epsilon - points * each) for mu in mus], axis=1)
     likely = 1 / (1 + math.exp(-each))
     rare, shape = 1 / (1 + math.exp(each)), (len(points) + 2, len(mus))
     before, values = np.ones(shape), np.empty((hits, len(offsets), len(mus)))  # below the lattice, on it, above it

@@ -67,12 +67,12 @@ def usable(gradients: Matrix, answered: NDArray[np.bool_]) -> NDArray[np.bool_]:
     return found
 
 
-def scores(gradients: ArrayLike, tau: float, *, norm: Norm = "l2", threads: int | None = None) -> Vector:
+def scores(gradients: ArrayLike, tau: float, *, norm: Norm = "l2") -> Vector:
     """κ_i = Σ_j exp(-τ‖q_i - q_j‖), all pairs; shapes (k, d) and (k,), entries of the result in [1, k].
 
     Rows must be finite; of any magnitude (distances that overflow count as infinite). Costs k²·d/2 differences and
-    O(k·d) memory. Within `score_error` of the real-number score. Same bits for any number of threads (by default
-    numba's), and permuting the rows permutes the result bit by bit.
+    O(k·d) memory. Within `score_error` of the real-number score. Same bits for any number of threads,
+    and permuting the rows permutes the result bit by bit.
 
     Raises:
         ConfigError: see `checked_rows`.
@@ -84,20 +84,16 @@ def scores(gradients: ArrayLike, tau: float, *, norm: Norm = "l2", threads: int 
     """
     rows = checked_rows(gradients, tau)
     each, work = norm == "linf", rows.size * len(rows) / 2
-    found: Vector = loops.on_lanes(
-        loops.all_pairs, rows, loops.pack(rows), tau, each, size=len(rows), work=work, threads=threads
-    )
+    found: Vector = loops.on_lanes(loops.all_pairs, rows, loops.pack(rows), tau, each, size=len(rows), work=work)
     return found
 
 
-def scores_of(
-    gradients: ArrayLike, indices: NDArray[np.int64], tau: float, *, norm: Norm = "l2", threads: int | None = None
-) -> Vector:
+def scores_of(gradients: ArrayLike, indices: NDArray[np.int64], tau: float, *, norm: Norm = "l2") -> Vector:
     """Return the same bits as `scores(gradients, tau)[indices]`, at k·d differences an index; shape (len(indices),)."""
     rows = checked_rows(gradients, tau)
     points, work, each = rows[indices], float(rows.size * len(indices)), norm == "linf"
     found: Vector = loops.on_lanes(
-        loops.some_rows, points, loops.pack(rows), len(rows), tau, each, size=len(points), work=work, threads=threads
+        loops.some_rows, points, loops.pack(rows), len(rows), tau, each, size=len(points), work=work
     )
     return found
 

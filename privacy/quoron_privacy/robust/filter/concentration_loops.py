@@ -2,23 +2,21 @@
 
 import math
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
 from quoron_privacy.kernels.shipped import njit
-from quoron_privacy.kernels.threads import in_pieces
+from quoron_privacy.kernels.threads import all_threads, at_once, in_pieces
 from quoron_privacy.robust.filter.concentration import Mask, Matrix, Norm, Vector
 
 Blocks = NDArray[np.float64]  # (blocks, d, BLOCK): rows of the matrix as columns, padded with zeros
 
 BLOCK = 64
 _PIECE = 1 << 12  # rows that one thread looks at
-_SMALL = 1 << 22  # differences below which starting threads costs more than it saves
+_SMALL = 1 << 22  # differences below which other threads cost more than they save
 
 PIECE = 1 << 12  # users whose sums one thread makes
 
@@ -148,18 +146,12 @@ def some_rows(
             total[i] += _exact_sum(entries)
 
 
-def on_lanes(loop: Callable[..., None], *arguments: Any, size: int, work: float, threads: int | None) -> Vector:
+def on_lanes(loop: Callable[..., None], *arguments: Any, size: int, work: float) -> Vector:
     """Return the sum over lanes of what `loop` adds up in each: exact sums, bit-identical for any number of lanes."""
-    lanes = numba.config.NUMBA_NUM_THREADS if threads is None else threads  # type: ignore[attr-defined]
-    lanes = lanes if work > _SMALL else 1
-    partial = np.zeros((lanes, size))
-    if lanes == 1:
-        loop(*arguments, 0, 1, partial[0])
-    else:
-        with ThreadPoolExecutor(lanes) as pool:
-            for done in [pool.submit(loop, *arguments, lane, lanes, partial[lane]) for lane in range(lanes)]:
-                done.result()
-    total: Vector = partial.sum(axis=0)
+    lanes = all_threads() if work > _SMALL else 1
+    sums = np.zeros((lanes, size))
+    at_once([partial(loop, *arguments, lane, lanes, sums[lane]) for lane in range(lanes)], lanes)
+    total: Vector = sums.sum(axis=0)
     return total
 
 

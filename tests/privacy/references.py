@@ -1,0 +1,30 @@
+"""What tests compare with, in closed form: costs of messages of one user, and the longest rows that a μ allows."""
+
+import math
+
+import numpy as np
+import scipy
+
+from quoron_privacy.accounts.gdp import delta_for
+from quoron_privacy.two_servers.noise import _ARITHMETIC, _STEP
+from quoron_privacy.two_servers.specification import ADJACENCIES, KINDS
+
+
+def responses_delta(epsilon: float, each: float, times: int, mu: float = 0.0) -> float:
+    """δ at ε of so many adaptive (each, 0)-DP releases, and then a μ-GDP one (Kairouz, Oh & Viswanath 2017)."""
+    flips = np.arange(times + 1)
+    weights = scipy.stats.binom.pmf(flips, times, 1 / (1 + math.exp(each)))
+    left = np.asarray(epsilon - (times - 2 * flips) * each, dtype=np.float64)
+    return min(1.0, float(weights @ delta_for(mu, left)) * (1 + 1e-9))
+
+
+def bits_epsilon(flips: int) -> float:
+    """ε of one range report whose bits flip with probability flips / 2⁶⁴: of two bits."""
+    return 2 * math.log((2**64 - flips) / flips)
+
+
+def unit_for(mu: float, kind: str, adjacency: str = "replace-one", *, length: int = 1, column_norm: float = 1.0) -> int:
+    """How long rows of a block of so many numbers may be for μ-GDP against either of two servers."""
+    made, which = KINDS[kind], ADJACENCIES.index(adjacency)
+    cut = 0.0 if which else made.cut * math.sqrt(length)
+    return math.floor((mu / column_norm / _STEP - cut) / math.sqrt(made.square_apart[which]) / _ARITHMETIC**2)
