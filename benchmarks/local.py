@@ -14,6 +14,8 @@ import asyncio
 import json
 import multiprocessing
 import os
+import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -97,8 +99,9 @@ def mebibytes(process: int) -> float:
     return 0.0
 
 
-def bare_client(folder: Path, port: int, answer: bytes) -> None:
-    """Answer every message of the bare server."""
+def bare_client(folder: Path, ports: Any, answer: bytes) -> None:
+    """Answer every message of the bare server, once its port is known."""
+    port = ports.get()
     own = [(folder / f"client/{end}.pem").read_bytes() for end in ("key", "certificate")]
     credentials = grpc.ssl_channel_credentials((folder / "authority.pem").read_bytes(), *own)
 
@@ -114,12 +117,17 @@ def bare_client(folder: Path, port: int, answer: bytes) -> None:
 
 async def bare(options: argparse.Namespace, folder: Path) -> float:
     """Milliseconds of this process for a message to a client and its answer, with gRPC alone."""
+    number, made = bytes(8 * options.dimension), multiprocessing.get_context("fork")
+    ports = made.SimpleQueue()
+    clients = [made.Process(target=bare_client, args=(folder, ports, number)) for _ in range(options.clients)]
+    for client in clients:  # before gRPC has threads
+        client.start()
     certificates.make_authority(folder, days=1)
     certificates.issue(folder, "coordinator", coordinator=True, hosts=("127.0.0.1",), days=1)
     certificates.issue(folder, "client", days=1)
     own = [(folder / f"coordinator/{end}.pem").read_bytes() for end in ("key", "certificate")]
     calls: list[Any] = []
-    over, number = asyncio.Event(), bytes(8 * options.dimension)
+    over = asyncio.Event()
 
     async def work(_: Any, call: Any) -> None:
         await call.read()
@@ -132,10 +140,8 @@ async def bare(options: argparse.Namespace, folder: Path) -> float:
     signed = (folder / "authority.pem").read_bytes()
     port = server.add_secure_port("127.0.0.1:0", grpc.ssl_server_credentials([tuple(own)], signed, True))
     await server.start()
-    made = multiprocessing.get_context("forkserver")
-    clients = [made.Process(target=bare_client, args=(folder, port, number)) for _ in range(options.clients)]
-    for client in clients:
-        client.start()
+    for _ in clients:
+        ports.put(port)
     while len(calls) < options.clients:
         await asyncio.sleep(0.1)
 
@@ -167,8 +173,11 @@ def measured(options: argparse.Namespace, folder: Path) -> dict[str, float]:
     figures = json.loads((folder / "run" / "federation.json").read_text())
     inline = quoron.simulate(config, out=folder / "inline")
     answers = options.clients * (options.rounds - 1)
-    (certified := folder / "bare").mkdir()
-    alone, each = asyncio.run(bare(options, certified)), 1000 * (watch.used[-1] - watch.used[0]) / answers
+    sizes = ["--clients", str(options.clients), "--rounds", str(options.rounds), "--dimension", str(options.dimension)]
+    alone = float(
+        subprocess.run([sys.executable, __file__, "--bare", *sizes], stdout=subprocess.PIPE, check=True).stdout
+    )
+    each = 1000 * (watch.used[-1] - watch.used[0]) / answers
     return {
         "processes": figures["processes"],
         "seconds_to_first_question": watch.asked,
@@ -190,7 +199,12 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--dimension", type=int, default=1000)
     parser.add_argument("--processes", type=int)
+    parser.add_argument("--bare", action="store_true", help="print what gRPC alone takes")
     options = parser.parse_args()
+    if options.bare:
+        with tempfile.TemporaryDirectory() as folder:
+            print(asyncio.run(bare(options, Path(folder))))
+        return
     with tempfile.TemporaryDirectory() as folder:
         figures = measured(options, Path(folder))
     for name, value in figures.items():
