@@ -130,16 +130,16 @@ def test_a_round_that_tells_how_long_answers_are_is_caught(differing, monkeypatc
 
 
 def test_an_evaluation_that_tells_how_many_rows_it_read_is_caught(differing, monkeypatch):
-    ending = run.evaluated.last
+    ending = run.evaluated.of_final_model
 
     def counting(prepared: Any, encoding: Any, items: Any, apart: Any) -> Any:
         inner = ending(prepared, encoding, items, apart)
 
-        def ended(weights: Any) -> Any:
-            entries, told = inner(weights)
+        def ended(weights: Any, number: int) -> Any:
+            entries, told = inner.release(weights, number)
             return entries, {**told, "rows": int(items.counts.sum())}
 
-        return ended
+        return replace(inner, release=ended)
 
-    monkeypatch.setattr(run.evaluated, "last", counting)
+    monkeypatch.setattr(run.evaluated, "of_final_model", counting)
     assert "run/ledger.sqlite" in differing("ten times the rows", twin=True)
