@@ -4,9 +4,9 @@
 
 The command is `quoron simulate --engine service`, in this process. Every client is asked in every round. An answer's
 time is the coordinator's processor time from the end of the first round to that of the last, with its store, and with
-the looks at the excess risk that only a simulation has (a tenth of it). Beside it stands that of a server of gRPC and
-nothing else, with mutual TLS, as many processes, and the same bytes each way. Memory is what all processes take
-together, shared pages once (Pss), looked at after every round. The load of the machine stands beside, too.
+the looks at the excess risk that only a simulation has (a tenth of it). A server of gRPC alone, with mutual
+TLS, as many processes and the same bytes each way, is measured in the same run. Memory is what all processes take
+together, shared pages once (Pss), after every round. The load of the machine is printed, too.
 """
 
 import argparse

@@ -110,14 +110,11 @@ class RoundEvent:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Evaluations:
-    """What is released of users that nobody trains on: of the final model, and after some rounds of where it stands.
+    """Releases of held-out users: of the final model, and of the iterate after some rounds (evaluation#ev5)."""
 
-    All points between are functions of releases, so when to stop may be one, too (evaluation#ev5).
-    """
-
-    release: Callable[[Vector, int], tuple[Sequence[Release], dict[str, Any]]]  # of a point, the how manieth; an event
-    rounds: Container[int] = ()  # after which there is one
-    enough: Callable[[Sequence[dict[str, Any]]], bool] = lambda _: False  # whether to stop, by the events of all so far
+    release: Callable[[Vector, int], tuple[Sequence[Release], dict[str, Any]]]  # (d,), its number from 0 -> an event
+    rounds: Container[int] = ()  # after which the iterate is evaluated
+    enough: Callable[[Sequence[dict[str, Any]]], bool] = lambda _: False  # whether to stop, by all events so far
 
 
 @runtime_checkable
@@ -187,7 +184,7 @@ def run(
     in which clients see un-noised iterates, needs `trust_clients`. Every call draws noise and coins of its own, a
     simulation those of its seed; where models are large, noise of coming rounds is drawn while users compute. What
     `evaluations` release is committed with the round or the model that it is of, or drawn again; where they are enough
-    the point that stands is the model. Raises BudgetExceeded, RunError, LedgerError; OtherVersion, with the ledger as
+    the last iterate is the model. Raises BudgetExceeded, RunError, LedgerError; OtherVersion, with the ledger as
     it was, if another version, configuration or noise began this run.
     """
     budget = budget or Budget()

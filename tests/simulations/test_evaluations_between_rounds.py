@@ -131,6 +131,38 @@ def test_a_run_whose_metric_falls_stops_and_leaves_room_for_the_rounds_that_it_d
     assert len(counted(ledger)) == 1
 
 
+@pytest.mark.parametrize("where", ["round_finished", "finished"])
+def test_a_run_that_is_killed_where_it_stops_early_is_measured_and_counted_once(
+    tmp_path: Path, ledger: Path, where: str
+) -> None:
+    """After the commit of its last round, or after that of the model."""
+    limited(ledger)
+    kills = {"round_finished": lambda event: event.round == 7, "finished": lambda model: True}
+
+    class Killing:
+        def started(self, plan: Any) -> None: ...
+
+        def round_finished(self, event: Any) -> None:
+            self.at("round_finished", event)
+
+        def finished(self, model: Any) -> None:
+            self.at("finished", model)
+
+        def at(self, place: str, said: Any) -> None:
+            if place == where and kills[place](said):
+                raise Killed
+
+    with pytest.raises(Killed):
+        trained(tmp_path / "run", metrics={"near": worsening}, patience=1, observers=[Killing()])
+    found = trained(tmp_path / "run", metrics={"near": worsening}, patience=1)
+    assert found.rounds == 8
+    assert [done for done, _ in found.history] == [4, 8]
+    assert found.evaluation == found.history[-1][1]
+    trained(tmp_path / "run", metrics={"near": worsening}, patience=1)
+    with lifetime.opened(ledger) as population:
+        assert [row["kind"] for row in population.rows()].count("give-back") == 1
+
+
 @pytest.mark.parametrize("rate", [1.0, 0.25])
 def test_nothing_is_given_back_without_a_limit_or_of_secret_cohorts(tmp_path: Path, ledger: Path, rate: float) -> None:
     if rate < 1:

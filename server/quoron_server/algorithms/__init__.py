@@ -47,7 +47,7 @@ def _registered(name: str) -> Registered:
 
 
 class _Registry(Mapping[str, Registered]):
-    """Algorithms by name; a family is imported when one of its algorithms is first looked at."""
+    """Algorithms by name; a family is imported when one of its algorithms is first used."""
 
     def __getitem__(self, name: str) -> Registered:
         return _registered(name)

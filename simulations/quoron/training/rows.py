@@ -542,7 +542,7 @@ def carry_out(
             end(kept, run.name, model=moved)
             stopped = setting.patience is not None and len(events) < run.plan.cost.rounds
             if stopped and not run.give_back(kept, len(events)):
-                _log.info("%s stopped early and stays charged in full (docs/evaluation.md says when)", run.name)
+                _log.warning("%s stopped early and stays charged in full (docs/evaluation.md says when)", run.name)
     return trained
 
 

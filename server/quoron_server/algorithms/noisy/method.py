@@ -174,7 +174,7 @@ class NoisySGDParameters(Parameters):
         return answer_mu(self.sampling, self.round_mu)
 
     def separate(self, problem: Problem) -> bool:
-        """Where nobody is drawn."""
+        """With everybody in every round."""
         return self.sampling != "disjoint" and self.cohort_size == problem.users
 
     def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
