@@ -88,12 +88,10 @@ if TYPE_CHECKING:  # a coordinator has rules, but no table
     import pyarrow as pa
 
     from quoron_client.data import columns as columns
-    from quoron_client.data import dates, hash_loops
+    from quoron_client.data import dates
 else:
     columns = OnFirstUse("quoron_client.data.columns")  # it brings pyarrow
     dates = OnFirstUse("quoron_client.data.dates")  # it brings pyarrow
-    hash_loops = OnFirstUse("quoron_client.data.hash_loops")  # compiled
-
 
 Vector = NDArray[np.float64]
 Codes = NDArray[np.int64]
@@ -562,14 +560,14 @@ class Hashed(Kind):
 
     >>> import pyarrow as pa
     >>> Hashed("code", 64).read(pa.table({"code": ["E11.9", "I10", None, "E11.9"]})).tolist()
-    [51, 57, -1, 51]
+    [50, 30, -1, 50]
 
-    The bucket of a value is SipHash-2-4 of its text in UTF-8 modulo the number of buckets. The key, 16 bytes of BLAKE2b
-    of the column's name, is public. Each column has collisions of its own, and a user who picks values that collide
-    changes its own rows alone. Which bucket a value has depends on nothing else: not on the machine, the file or what
-    others hold.
+    The bucket of a value is BLAKE2b of its text in UTF-8, 8 bytes read as a little-endian number, modulo the number of
+    buckets. The key, 16 bytes of BLAKE2b of the column's name, is public. Each column has collisions of its own, and a
+    user who picks values that collide changes its own rows alone. Which bucket a value has depends on nothing else: not
+    on the machine, the file or what others hold.
 
-    Source: Aumasson & Bernstein (2012), SipHash: a fast short-input PRF.
+    Source: RFC 7693.
     """
 
     column: str
@@ -608,11 +606,11 @@ class Hashed(Kind):
     def read(self, table: "pa.Table") -> Codes:
         """Return the bucket of each value's text, shape (N,); -1 if missing. Raises DataError as `check` does."""
         values = columns.texts(table, self.column)
-        key = np.frombuffer(blake2b(self.column.encode(errors="replace"), digest_size=16).digest(), "<u8")
-        found = np.empty(len(values), np.int64)
-        hash_loops.buckets(*columns.letters(values), int(key[0]), int(key[1]), self.buckets, found)
-        found[columns.missing(values)] = -1
-        return found
+        key = blake2b(self.column.encode(errors="replace"), digest_size=16).digest()
+        coded = values.dictionary_encode()
+        different = coded.dictionary.cast("large_binary").to_pylist()
+        hashes = np.frombuffer(b"".join(blake2b(text, key=key, digest_size=8).digest() for text in different), "<u8")
+        return np.append((hashes % self.buckets).astype(np.int64), -1)[columns.codes(coded)]
 
 
 Feature = Numeric | Categorical | Hashed | DatePart | DateNumber
