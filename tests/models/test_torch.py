@@ -73,6 +73,17 @@ class Shortcut(nn.Module):
         return self.out(x * mask)
 
 
+class Mixing(nn.Module):
+    """Adds up what it is given at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.out = nn.Linear(4, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.out(x).cumsum(0)
+
+
 class Words(nn.Module):
     """Looks words up, with gradients that torch would keep sparse."""
 
@@ -107,6 +118,7 @@ def made(name: str) -> nn.Module:
         "branches": Branching,
         "shortcut": Shortcut,
         "words": Words,
+        "mixing": Mixing,
         "steep": lambda: nn.Sequential(nn.Linear(4, 5), Power(), nn.Linear(5, 3)),
     }[name]()
     module(torch.zeros(1, 4))
@@ -156,7 +168,7 @@ def slowly(rows: ModuleRows, name: str, local: LocalSGD | None, users: np.ndarra
 
 @pytest.mark.parametrize("local", TASKS)
 @pytest.mark.parametrize(
-    "name", ["linear", "layers", "convolution", "gru", "lstm", "rnn", "shortcut", "words", "branches"]
+    "name", ["linear", "layers", "convolution", "gru", "lstm", "rnn", "shortcut", "words", "mixing", "branches"]
 )
 def test_rows_are_those_of_a_slow_loop_over_users(name: str, local: LocalSGD | None) -> None:
     rows, users = rows_of(name, local), np.array([3, 0, 2, 4, 1])
@@ -170,7 +182,7 @@ def test_rows_are_those_of_a_slow_loop_over_users(name: str, local: LocalSGD | N
 def test_users_one_by_one_have_the_rows_of_users_at_once(name: str) -> None:
     rows, users, point = rows_of(name, TASKS[1]), np.arange(5), TorchModule.of(made(name), CROSS, "cpu").flat()
     at_once = rows(0, users, point, NOISE)
-    rows.why_looped = "for this test"
+    rows.one_by_one = True
     np.testing.assert_allclose(rows(0, users, point, NOISE), at_once, atol=1e-6)
     assert not torch.compiler.is_compiling()
 
@@ -193,7 +205,7 @@ def test_a_schedule_takes_each_item_once_a_pass_and_never_one_of_another_user() 
 
 @pytest.mark.parametrize("local", TASKS)
 @pytest.mark.parametrize("bad", [np.nan, np.inf, 1e30, -1e38])
-@pytest.mark.parametrize("name", ["layers", "steep", "gru"])
+@pytest.mark.parametrize("name", ["layers", "steep", "gru", "convolution", "branches"])
 def test_rows_of_others_are_the_same_bits_whatever_one_user_holds(
     name: str, local: LocalSGD | None, bad: float
 ) -> None:
@@ -203,6 +215,16 @@ def test_rows_of_others_are_the_same_bits_whatever_one_user_holds(
     held.parts[0][held.offsets[3] : held.offsets[4]] = bad
     other = rows_of(name, local, held)(0, users, point, NOISE)
     np.testing.assert_array_equal(honest[users != 3], other[users != 3])
+
+
+@pytest.mark.parametrize("name", ["layers", "convolution"])
+def test_no_cipher_is_keyed_that_nobody_draws_from(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows, point = rows_of(name, None), TorchModule.of(made(name), CROSS, "cpu").flat()
+    asked: list[tuple[Any, ...]] = []
+    stream = SeededNoise.stream
+    monkeypatch.setattr(SeededNoise, "stream", lambda self, *labels: asked.append(labels) or stream(self, *labels))
+    rows(0, np.arange(5), point, NOISE)
+    assert asked == [("items", 0, 3)]  # of the only user with more items than take part
 
 
 def test_whom_torch_batches_is_not_decided_by_data() -> None:

@@ -80,7 +80,7 @@ class LossRows:
     def __call__(self, round_: int, users: Users, point: Vector, noise: NoiseSource) -> NDArray[np.float64]:
         """Rows (k, d) of `users` (k,) at `point` (d,); `noise` has the dice, the same again for the same round."""
         minibatches = self._timetable.minibatches(round_, users, noise)
-        seeds = self._timetable.dice(round_, users, noise)
+        seeds = self._timetable.dice(round_, users, noise) if self._draws else np.zeros(len(users), np.uint64)
         found = np.zeros((len(users), len(point)))
         for first in range(0, len(users), self._chunk):
             here = slice(first, first + self._chunk)

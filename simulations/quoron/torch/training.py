@@ -12,8 +12,8 @@ The server's side is `quoron.flower.train_privately(grid, start=weights(network)
 
 Rows of users under a module: average gradients or local SGD, many users at once.
 
-A module is a function of one flat vector of what it trains. An item is handed to it by itself, as a batch of one: so
-nothing in it can see two users, or two items.
+A module is a function of one flat vector of what it trains, and sees one user's items at a time: all of a step as one
+batch where it treats them apart, which made-up items show, else each as a batch of one.
 
     compute = ModuleRows(network, items, items_per_user=50, local=LocalSGD(batch_size=10))
     rows = compute(round, users, point, noise)              # (k, d)
@@ -32,10 +32,10 @@ import copy
 import hashlib
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, Literal, Unpack
 
 import numpy as np
 import torch
@@ -89,6 +89,7 @@ class TorchModule:
     loss: Loss | None  # None: the module returns its loss
     device: torch.device
     names: tuple[str, ...] = ()  # of an item's parts, which are then given by name
+    items: Literal["batch", "vmap", "loop"] = "vmap"  # how losses of a user's items are computed
 
     @classmethod
     def of(
@@ -144,19 +145,49 @@ class TorchModule:
         trained, named = self.weights(), (*self.module.named_parameters(), *self.module.named_buffers())
         return {name: each.detach() for name, each in named if name not in trained}
 
-    def item_loss(self, weights: Weights, *parts: torch.Tensor) -> torch.Tensor:
-        """Of one item, whose parts have no batch dimension: a number."""
-        batch = tuple(part.unsqueeze(0) for part in parts)
-        lost = self._lost(lambda given, named: functional_call(self.module, dict(weights), given, named), batch)
-        return lost.reshape(())
+    def item_losses(self, weights: Weights, parts: tuple[torch.Tensor, ...]) -> torch.Tensor:
+        """Of one user's items, parts (m, ...): m numbers."""
 
-    def _lost(self, call: Callable[[tuple[torch.Tensor, ...], Weights], Any], parts: tuple[torch.Tensor, ...]) -> Any:
-        """Return the loss of a batch for which `call` returns the module's output."""
+        def call(inputs: tuple[torch.Tensor, ...], named: Weights) -> Any:
+            return functional_call(self.module, dict(weights), inputs, named)
+
+        def of_batch(*item: torch.Tensor) -> torch.Tensor:
+            batch = tuple(part.unsqueeze(0) for part in item)
+            return self._lost(self._output(call, batch), batch).reshape(())
+
+        def of_output(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+            return self._lost(output.unsqueeze(0), (target.unsqueeze(0),)).reshape(())
+
+        if self.items == "loop":
+            return torch.stack([of_batch(*item) for item in zip(*parts, strict=True)])
+        if self.items == "vmap":
+            return vmap(of_batch, randomness="different")(*parts)
+        return vmap(of_output, randomness="different")(self._output(call, parts), parts[-1])
+
+    def _output(self, call: Callable[[tuple[torch.Tensor, ...], Weights], Any], parts: tuple[torch.Tensor, ...]) -> Any:
+        """Return what `call` makes of a batch, whose last part is a target unless the module returns its loss."""
         inputs = parts if self.loss is None else parts[:-1]
-        output = call((), dict(zip(self.names, inputs, strict=False))) if self.names else call(inputs, {})
+        return call((), dict(zip(self.names, inputs, strict=False))) if self.names else call(inputs, {})
+
+    def _lost(self, output: Any, parts: tuple[torch.Tensor, ...]) -> Any:
+        """Return the loss of a batch."""
         if self.loss is not None:
             return self.loss(output, parts[-1])
         return output["loss"] if isinstance(output, Mapping) else getattr(output, "loss", output)
+
+    def treats_apart(self, parts: tuple[torch.Tensor, ...]) -> bool:
+        """Whether what it makes of these made-up items (m, ...) as a batch is what it makes of them one by one."""
+        probe = copy.deepcopy(self.module).eval()  # without dropout
+
+        def made_of(batch: tuple[torch.Tensor, ...]) -> torch.Tensor:
+            return self._output(lambda inputs, named: probe(*inputs, **named), batch)
+
+        try:
+            with torch.no_grad():
+                alone = torch.cat([made_of(item) for item in zip(*(part.split(1) for part in parts), strict=True)])
+                return self.loss is not None and torch.allclose(made_of(parts), alone, rtol=1e-4, atol=1e-5)
+        except Exception:  # whatever a module makes of items that are none
+            return False
 
     def trained(self, point: NDArray[np.float64]) -> torch.nn.Module:
         """A module on the processor with the weights of a point (d,)."""
@@ -167,14 +198,16 @@ class TorchModule:
                 own[name].copy_(weight)
         return made.cpu()
 
-    def require_pure(self, *parts: torch.Tensor) -> None:
-        """ConfigError, naming them, if a forward pass on `parts`, items of nobody, writes buffers."""
+    def require_pure(self, *parts: torch.Tensor) -> bool:
+        """Return whether a forward pass on `parts`, items of nobody, draws dice; ConfigError if it writes buffers."""
         probe = copy.deepcopy(self)  # with plain calls, which show every way to write
         before = {name: (buffer, buffer._version) for name, buffer in probe.module.named_buffers()}
         given = tuple(part[:1].to(self.device) for part in parts)
         try:
             with torch.random.fork_rng(devices=cuda_of(self.device)), torch.no_grad():
-                lost = self._lost(lambda inputs, named: probe.module(*inputs, **named), given)
+                dice = self._dice()
+                lost = self._lost(self._output(lambda inputs, named: probe.module(*inputs, **named), given), given)
+                draws = not torch.equal(dice, self._dice())
         except Exception as error:
             raise ConfigError(
                 f"Expected a module and a loss that take an item by itself, as a batch of one; on an item of zeros "
@@ -191,6 +224,11 @@ class TorchModule:
                 "would carry one user's items to others, without noise. Freeze that part with .eval(), or replace it "
                 "by one that keeps nothing, such as GroupNorm."
             )
+        return draws
+
+    def _dice(self) -> torch.Tensor:
+        """How far the device's generator is."""
+        return torch.get_rng_state() if self.device.type == "cpu" else torch.cuda.get_rng_state(self.device)
 
 
 def _refuse_statistics(module: torch.nn.Module) -> None:
@@ -272,22 +310,28 @@ class ModuleRows:
         A module that torch cannot batch over users is computed user by user, one that it cannot compile without that:
         `why_looped` and `why_eager` say why.
         """
-        self._network, self._counts, self._local = network, items.counts, local
+        self._counts, self._local = items.counts, local
         self.timetable = Timetable(items, items_per_user, local)
         blank = items.blank(2, self.timetable.batch)
-        network.require_pure(*(torch.from_numpy(part[0]) for part in blank))
+        draws = network.require_pure(*(torch.from_numpy(part[0]) for part in blank))
         self._blank = tuple(torch.from_numpy(part).to(network.device) for part in blank)
         self._parts = _near(tuple(torch.from_numpy(part) for part in items.at_least_one), network.device)
+        self._network = replace(network, items="batch" if network.treats_apart(_made_up(self._blank)) else "vmap")
         dims = (None if local is None else 0, 0, 0)
         self._gradients: Step = vmap(grad(self._loss), in_dims=dims, randomness="different")
         self.why_looped = self._tried(self._gradients)
         if self.why_looped is not None and self._tried(traced := partial(_traced, self._gradients)) is None:
             self._gradients, self.why_looped = traced, None
+        if self.why_looped is not None:
+            self._network = replace(network, items="loop")
         self.why_eager: str | None = None
         if compiled and self.why_looped is None:
             quick: Step = torch.compile(self._gradients)
             self.why_eager = self._tried(quick)
             self._gradients = quick if self.why_eager is None else self._gradients
+        convolves = any(isinstance(part, torch.nn.modules.conv._ConvNd) for part in network.module.modules())
+        self.one_by_one = self.why_looped is not None or (convolves and network.device.type == "cpu" and not compiled)
+        self._draws = draws or self.why_looped is not None
 
     def __call__(self, round_: int, users: Users, point: Vector, noise: NoiseSource) -> NDArray[np.float64]:
         """Rows (k, d) of `users` (k,) at `point` (d,); `noise` has the dice, the same again for the same round."""
@@ -307,66 +351,58 @@ class ModuleRows:
 
     def _made(self, round_: int, users: Users, point: Vector, noise: NoiseSource) -> torch.Tensor:
         """Rows on the device, float32."""
-        minibatches, seeds = self.timetable.minibatches(round_, users, noise), self.timetable.dice(round_, users, noise)
-        start = self._network.unflat(point)
+        minibatches, start = self.timetable.minibatches(round_, users, noise), self._network.unflat(point)
+        drawing = users if self.one_by_one else users[:1]
+        seeds = self.timetable.dice(round_, drawing, noise).tolist() if self._draws else [0] * len(drawing)
         with torch.random.fork_rng(devices=cuda_of(self._network.device)):
-            if self.why_looped is None:
-                torch.manual_seed(int(seeds[0]))
-                rows = self._many(minibatches, start)
+            if self.one_by_one:
+                rows = torch.stack([self._one(minibatches, at, start, seed) for at, seed in enumerate(seeds)])
             else:
-                rows = torch.cat([self._one(minibatches, start, place, int(seed)) for place, seed in enumerate(seeds)])
-        empty = torch.from_numpy(self._counts[users] == 0).to(rows.device)
-        return torch.where(empty[:, None], 0.0, rows)
+                torch.manual_seed(seeds[0])
+                moved = {name: weight.expand(len(users), *weight.shape) for name, weight in start.items()}
+                answers = self._answers(self._gradients, minibatches, slice(None), start, moved)
+                rows = torch.cat([answer.flatten(1) for answer in answers.values()], dim=1)
+        rows = rows.detach().float()
+        rows[torch.from_numpy(self._counts[users] == 0).to(rows.device)] = 0.0
+        return rows
 
-    def _many(self, minibatches: Minibatches, start: Weights) -> torch.Tensor:
-        """Rows of all users of some minibatches at once."""
+    def _one(self, minibatches: Minibatches, place: int, start: Weights, seed: int) -> torch.Tensor:
+        """The row of one user, (d,), by dice of its own."""
+        if self._draws:
+            torch.manual_seed(seed)
+        answers = self._answers(self._gradient, minibatches, place, start, start)
+        return torch.cat([answer.flatten() for answer in answers.values()])
+
+    def _gradient(self, weights: Weights, weight: torch.Tensor, parts: tuple[torch.Tensor, ...]) -> Weights:
+        """Of one user."""
+        own = {name: each.detach().requires_grad_() for name, each in weights.items()}
+        with torch.enable_grad():
+            total = self._loss(own, weight, parts)
+            found = torch.autograd.grad(total, list(own.values()), allow_unused=True, materialize_grads=True)
+        return dict(zip(own, found, strict=True))
+
+    def _answers(
+        self, gradients: Step, minibatches: Minibatches, users: slice | int, start: Weights, moved: Weights
+    ) -> Weights:
+        """The gradient of users, or of one, at `start`, or how far local SGD goes from there: start less end."""
         if self._local is None:
-            return _rows(self._gradients(start, *self._step(minibatches, slice(None), 0)))
-        users = len(minibatches.places)
-        moved = {name: weight.expand(users, *weight.shape) for name, weight in start.items()}
-        return _rows(self._walk(self._gradients, minibatches, slice(None), start, moved))
-
-    def _one(self, minibatches: Minibatches, start: Weights, place: int, seed: int) -> torch.Tensor:
-        """The same of one user, item by item."""
-        torch.manual_seed(seed)
-        here = slice(place, place + 1)
-
-        def step(weights: Weights, weight: torch.Tensor, parts: tuple[torch.Tensor, ...]) -> Weights:
-            own = {name: each[0].detach().requires_grad_() for name, each in weights.items()}
-            with torch.enable_grad():
-                total = torch.zeros((), device=self._network.device)
-                for index in range(self.timetable.batch):
-                    lost = self._network.item_loss(own, *(part[0, index] for part in parts))
-                    total = total + weight[0, index] * lost
-                gradient = torch.autograd.grad(total, list(own.values()), allow_unused=True)
-            each = zip(own.items(), gradient, strict=True)
-            return {name: (torch.zeros_like(w) if g is None else g)[None] for (name, w), g in each}
-
-        moved = {name: weight[None] for name, weight in start.items()}
-        if self._local is None:
-            return _rows(step(moved, *self._step(minibatches, here, 0)))
-        return _rows(self._walk(step, minibatches, here, start, moved))
-
-    def _walk(self, step: Step, minibatches: Minibatches, users: slice, start: Weights, moved: Weights) -> Weights:
-        """How far local SGD goes from `start`, of each user: start less end."""
-        assert self._local is not None
+            return gradients(start, *self._step(minibatches, users, 0))
         for number in range(self.timetable.steps):
-            gradients = step(moved, *self._step(minibatches, users, number))
-            moved = {name: weight - self._local.step_size * gradients[name] for name, weight in moved.items()}
+            steps = gradients(moved, *self._step(minibatches, users, number))
+            moved = {name: weight - self._local.step_size * steps[name] for name, weight in moved.items()}
         return {name: start[name] - weight for name, weight in moved.items()}
 
     def _step(
-        self, minibatches: Minibatches, users: slice, number: int
+        self, minibatches: Minibatches, users: slice | int, number: int
     ) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
-        """Weights (k, batch) and items (k, batch, ...) of one step, on the device."""
+        """Weights (k, batch) and items (k, batch, ...) of one step, on the device; of one user without k."""
         places, device = torch.from_numpy(minibatches.places[users, number]), self._network.device
         weights = torch.from_numpy(minibatches.weights[users, number]).to(device)
         return weights, tuple(part[places.to(part.device)].to(device) for part in self._parts)
 
     def _loss(self, weights: Weights, weight: torch.Tensor, parts: tuple[torch.Tensor, ...]) -> torch.Tensor:
-        """Of one user: the weighted sum over a step's items, each by itself."""
-        each = vmap(self._network.item_loss, in_dims=(None, *(0 for _ in parts)), randomness="different")
-        return (weight * each(weights, *parts)).sum()
+        """Of one user: the weighted sum over a step's items."""
+        return (weight * self._network.item_losses(weights, parts)).sum()
 
     def _tried(self, gradients: Step) -> str | None:
         """Why these cannot be computed for users at once, tried on items of nobody; None if they can."""
@@ -413,16 +449,20 @@ def _traced(gradients: Step, *given: Any) -> Weights:
         return gradients(*given)
 
 
+def _made_up(parts: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+    """Eight items of these shapes, parts (k, batch, ...), and types: normal numbers, whole ones of 0 and 1."""
+    dice = torch.Generator().manual_seed(0)
+    shapes = [(8, *part.shape[2:]) for part in parts]
+    drawn = [torch.randn(shape, generator=dice) for shape in shapes]
+    given = zip(drawn, parts, strict=True)
+    return tuple((each if part.is_floating_point() else each > 0).to(part.device, part.dtype) for each, part in given)
+
+
 def _near(parts: tuple[torch.Tensor, ...], device: torch.device) -> tuple[torch.Tensor, ...]:
     """Items on a GPU if they take no more than a quarter of its free memory; else a round's are carried there."""
     size = sum(part.numel() * part.element_size() for part in parts)
     fit = device.type == "cuda" and 4 * size <= torch.cuda.mem_get_info(device)[0]
     return tuple(part.to(device) for part in parts) if fit else parts
-
-
-def _rows(weights: Weights) -> torch.Tensor:
-    """Weights of k users, flat: (k, d)."""
-    return torch.cat([each.detach().flatten(1).float() for each in weights.values()], dim=1)
 
 
 def answering(
@@ -534,7 +574,7 @@ def train(
     compute = ModuleRows(network, people, items_per_user=most, local=local, compiled=quick)
     if compute.why_looped is not None:
         _log.warning(
-            "users are computed one by one, which takes tens of times as long, as torch cannot batch this module: %s",
+            "users are computed one by one, and so are items, as torch cannot batch this module: %s",
             compute.why_looped,
         )
     if compute.why_eager is not None:

@@ -830,8 +830,10 @@ class Timetable:
             first, held = int(self.items.offsets[user]), int(self.items.counts[user])
             if held == 0:
                 continue
-            taken, stream = min(held, self.items_per_user), noise.stream("items", round_, user)
-            chosen = first + (np.arange(held) if held == taken else stream.subset(held, taken))
+            taken, chosen = min(held, self.items_per_user), first + np.arange(held)
+            if held > taken or self.local is not None:
+                stream = noise.stream("items", round_, user)
+                chosen = chosen if held == taken else first + stream.subset(held, taken)
             places[row] = chosen[0]
             passes = 1 if self.local is None else self.local.epochs
             a_pass = self.steps // passes
