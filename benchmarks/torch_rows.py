@@ -73,8 +73,8 @@ def plain(module: nn.Module, x: torch.Tensor, y: torch.Tensor, local: LocalSGD |
             return step(weights, x[place], y[place])
         for inputs, targets in batches:
             steps = step(weights, inputs[place], targets[place])
-            weights = {name: each - STEP * steps[name] for name, each in weights.items()}
-        return weights
+            weights = {name: torch.sub(each, steps[name], alpha=STEP) for name, each in weights.items()}
+        return {name: start[name] - each for name, each in weights.items()}
 
     def added(rows: torch.Tensor) -> torch.Tensor:
         return (rows * (1 / rows.norm(dim=1, keepdim=True)).clamp(max=1)).sum(0)

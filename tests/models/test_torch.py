@@ -178,7 +178,7 @@ def test_rows_are_those_of_a_slow_loop_over_users(name: str, local: LocalSGD | N
     assert not found[2].any()
 
 
-@pytest.mark.parametrize("name", ["layers", "gru", "lstm", "shortcut"])
+@pytest.mark.parametrize("name", ["layers", "gru", "lstm", "shortcut", "convolution"])
 def test_users_one_by_one_have_the_rows_of_users_at_once(name: str) -> None:
     rows, users, point = rows_of(name, TASKS[1]), np.arange(5), TorchModule.of(made(name), CROSS, "cpu").flat()
     at_once = rows(0, users, point, NOISE)

@@ -259,6 +259,7 @@ def cuda_of(device: torch.device) -> list[torch.device]:
     return [device] if device.type == "cuda" else []
 
 
+CONVOLVED_ALONE = 32  # items of a gradient from which on a processor convolves users one by one faster
 BLOCK = 2**25  # numbers at once
 _ULP = 2.0**-52
 
@@ -330,12 +331,13 @@ class ModuleRows:
             self.why_eager = self._tried(quick)
             self._gradients = quick if self.why_eager is None else self._gradients
         convolves = any(isinstance(part, torch.nn.modules.conv._ConvNd) for part in network.module.modules())
-        self.one_by_one = self.why_looped is not None or (convolves and network.device.type == "cpu" and not compiled)
+        alone = convolves and network.device.type == "cpu" and not compiled and self.timetable.batch >= CONVOLVED_ALONE
+        self.one_by_one = alone or self.why_looped is not None
         self._draws = draws or self.why_looped is not None
 
     def __call__(self, round_: int, users: Users, point: Vector, noise: NoiseSource) -> NDArray[np.float64]:
         """Rows (k, d) of `users` (k,) at `point` (d,); `noise` has the dice, the same again for the same round."""
-        found: NDArray[np.float64] = self._made(round_, users, point, noise).cpu().double().numpy()
+        found: NDArray[np.float64] = self._made(round_, users, point, noise).cpu().numpy()
         return found
 
     def sums(self, question: Question, users: Users, start: Vector, noise: NoiseSource, largest: float) -> Sums:
@@ -344,34 +346,31 @@ class ModuleRows:
         assert isinstance(question.reduction, ClippedSum)
         rows = torch.zeros((), dtype=torch.float64, device=self._network.device)
         for point, weight in zip(task.points, task.weights, strict=True):
-            rows = rows + weight * self._made(question.round, users, start + point, noise).double()
+            rows = rows + weight * self._made(question.round, users, start + point, noise)
         if task.centre is not None:
             rows = rows - torch.from_numpy(task.centre).to(rows.device)
         return sum_clipped(rows, question.reduction, largest)
 
     def _made(self, round_: int, users: Users, point: Vector, noise: NoiseSource) -> torch.Tensor:
-        """Rows on the device, float32."""
+        """Rows on the device, float64."""
         minibatches, start = self.timetable.minibatches(round_, users, noise), self._network.unflat(point)
         drawing = users if self.one_by_one else users[:1]
         seeds = self.timetable.dice(round_, drawing, noise).tolist() if self._draws else [0] * len(drawing)
-        with torch.random.fork_rng(devices=cuda_of(self._network.device)):
-            if self.one_by_one:
-                rows = torch.stack([self._one(minibatches, at, start, seed) for at, seed in enumerate(seeds)])
-            else:
-                torch.manual_seed(seeds[0])
+        rows = torch.empty((len(users), len(point)), dtype=torch.float64, device=self._network.device)
+        with torch.random.fork_rng(devices=cuda_of(self._network.device), enabled=self._draws):
+            if not self.one_by_one:
+                if self._draws:
+                    torch.manual_seed(seeds[0])
                 moved = {name: weight.expand(len(users), *weight.shape) for name, weight in start.items()}
-                answers = self._answers(self._gradients, minibatches, slice(None), start, moved)
-                rows = torch.cat([answer.flatten(1) for answer in answers.values()], dim=1)
-        rows = rows.detach().float()
-        rows[torch.from_numpy(self._counts[users] == 0).to(rows.device)] = 0.0
+                _write(rows, self._answers(self._gradients, minibatches, slice(None), start, moved))
+            else:
+                for place, seed in enumerate(seeds):
+                    if self._draws:
+                        torch.manual_seed(seed)  # dice of a user's own
+                    _write(rows[place], self._answers(self._gradient, minibatches, place, start, start))
+        for place in np.flatnonzero(self._counts[users] == 0).tolist():
+            rows[place] = 0.0
         return rows
-
-    def _one(self, minibatches: Minibatches, place: int, start: Weights, seed: int) -> torch.Tensor:
-        """The row of one user, (d,), by dice of its own."""
-        if self._draws:
-            torch.manual_seed(seed)
-        answers = self._answers(self._gradient, minibatches, place, start, start)
-        return torch.cat([answer.flatten() for answer in answers.values()])
 
     def _gradient(self, weights: Weights, weight: torch.Tensor, parts: tuple[torch.Tensor, ...]) -> Weights:
         """Of one user."""
@@ -389,7 +388,7 @@ class ModuleRows:
             return gradients(start, *self._step(minibatches, users, 0))
         for number in range(self.timetable.steps):
             steps = gradients(moved, *self._step(minibatches, users, number))
-            moved = {name: weight - self._local.step_size * steps[name] for name, weight in moved.items()}
+            moved = {name: torch.sub(each, steps[name], alpha=self._local.step_size) for name, each in moved.items()}
         return {name: start[name] - weight for name, weight in moved.items()}
 
     def _step(
@@ -463,6 +462,15 @@ def _near(parts: tuple[torch.Tensor, ...], device: torch.device) -> tuple[torch.
     size = sum(part.numel() * part.element_size() for part in parts)
     fit = device.type == "cuda" and 4 * size <= torch.cuda.mem_get_info(device)[0]
     return tuple(part.to(device) for part in parts) if fit else parts
+
+
+def _write(rows: torch.Tensor, answers: Weights) -> None:
+    """Into rows (k, d), or one (d,), what users' answers are, flat."""
+    first = 0
+    for answer in answers.values():
+        part = answer.detach().flatten(rows.dim() - 1)
+        rows[..., first : first + part.shape[-1]] = part
+        first += part.shape[-1]
 
 
 def answering(
