@@ -12,8 +12,8 @@ The server's side is `quoron.flower.train_privately(grid, start=weights(network)
 
 Rows of users under a module: average gradients or local SGD, many users at once.
 
-A module is a function of one flat vector of what it trains, and sees one user's items at a time: all of a step as one
-batch where it treats them apart, which made-up items show, else each as a batch of one.
+A module is a function of one flat vector of what it trains, and sees one user's items at a time. It gets all of a step
+as one batch where made-up items show that it treats them apart, else each as a batch of one.
 
     compute = ModuleRows(network, items, items_per_user=50, local=LocalSGD(batch_size=10))
     rows = compute(round, users, point, noise)              # (k, d)
