@@ -50,7 +50,8 @@ def bounded(batch: ItemBatch, loss: Loss) -> ItemBatch:
         if not np.all((weights >= 0) & (weights <= 1)):
             weights = np.clip(weights, 0.0, 1.0)
     factors = np.empty(len(labels))
-    _factors(ItemBatch(batch.features, _or_nan(batch.labels, labels), batch.offsets), loss.feature_norm, factors)
+    given = np.where(np.isnan(labels), np.nan, batch.labels)  # NaN where they have no place within their bound
+    _factors(ItemBatch(batch.features, given, batch.offsets), loss.feature_norm, factors)
     bad = np.isnan(factors)
     features = batch.features
     changed = np.flatnonzero(factors != 1.0)  # NaN is unequal to 1
@@ -90,12 +91,6 @@ def _fewer(features: Any, most: int | None) -> Any:
     np.put_along_axis(rows, order[:, most:], 0, axis=1)
     features[crowded] = rows
     return features
-
-
-def _or_nan(given: NDArray[np.float64], within: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Labels as they were given, but NaN where they have no place within their bound."""
-    lost = np.isnan(within)
-    return np.where(lost, np.nan, given) if lost.any() else given
 
 
 @user_loop(float64, writable(float64, 1))

@@ -116,7 +116,7 @@ def opened(source: Any, dialect: Dialect | None = None) -> Opened:
         found = _of_folder(source, dialect) if is_folder(source) else _of_file(str(source), dialect)
     elif isinstance(source, pa.Table):
         found = _of_table(source)
-    elif _is_pandas(source):
+    elif hasattr(source, "columns") and hasattr(source, "iloc"):  # of pandas: rows are found by their places
         found = _of_pandas(source)
     elif isinstance(source, pa.RecordBatch):
         found = _of_table(pa.Table.from_batches([source]))
@@ -280,11 +280,6 @@ def _of_reader(reader: pa.RecordBatchReader) -> Opened:
 
     schema = reader.schema
     return Opened(tuple(schema.names), _declared(schema), None, False, _of_schema(schema), batches)
-
-
-def _is_pandas(source: object) -> bool:
-    """Whether it is a frame whose rows are found by their places."""
-    return hasattr(source, "columns") and hasattr(source, "iloc")
 
 
 def _from_stream(source: Any) -> pa.Table:

@@ -14,7 +14,7 @@ import logging
 import re
 import shutil
 from collections import Counter
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -26,7 +26,6 @@ import grpc
 from prometheus_client import Metric
 
 from quoron_client.durable import locked
-from quoron_client.protocol.identity import fingerprint, load
 from quoron_privacy.errors import ConfigError, LedgerUnavailable, QuoronError
 from quoron_privacy.two_servers.noise import Entry
 from quoron_privacy.two_servers.specification import MechanismSpec
@@ -89,11 +88,6 @@ class SecondServerConfig:
             )
         if not 60 <= self.keep <= 366 * 86_400:
             raise ConfigError(f"Expected keep in [60, {366 * 86_400}] seconds, got {self.keep:g}.")
-
-
-def keys_of(certificates: Iterable[Path]) -> tuple[str, ...]:
-    """The fingerprints of coordinators, by their certificates. IdentityError for files that are none."""
-    return tuple(fingerprint(load(each)) for each in certificates)
 
 
 class SecondServerMetrics(ServerMetrics[Stored]):

@@ -416,7 +416,7 @@ class Sessions:
         places = rows if current.apart is None else np.searchsorted(current.apart, rows)
         read = wire.rows_from_wire(message, current.shape, len(rows))
         current.values[places], current.status[places] = read.values, read.status
-        return bool(read.answered.any()) or wire.fits(message, current.shape, len(rows))
+        return bool(np.count_nonzero(read.answered)) or wire.fits(message, current.shape, len(rows))
 
     def _take_masked(self, current: _Open, asked: _Asked, user: int, message: Any) -> bool:
         """The same of words that no server can read, with what goes to the second server."""

@@ -87,9 +87,10 @@ def serve(
 ) -> None:
     """Serve coordinators until SIGTERM or SIGINT. There is no plaintext: callers are known by their certificates."""
     begin(log, serves=True)
+    from quoron_client.protocol.identity import fingerprint, load
     from quoron_server.second_server import service
 
-    own = Files.of(certs).all() | {"coordinators": service.keys_of(coordinator)}
+    own = Files.of(certs).all() | {"coordinators": tuple(fingerprint(load(certificate)) for certificate in coordinator)}
     own |= {"listen": listen, "keys": keys, "signing_key": signing_key, "database": database, "metrics": metrics}
     own |= {"allow_simulation": allow_simulation} | keyed("--set", settings, SETTINGS, "QUORON_SECOND_SERVER_")
     run(service.SecondServer(service.SecondServerConfig(**own)))

@@ -22,6 +22,7 @@ from math import prod
 from pathlib import Path
 from typing import Self
 
+import cryptography.hazmat.backends.openssl.backend  # noqa: F401  # once, and not by each client
 import numpy as np
 
 from quoron.data.users import Corruption, Purpose, uniforms, words
