@@ -49,9 +49,16 @@ def said(running: subprocess.Popen[str]) -> str:
 def test_the_printed_command_gives_a_private_model_and_nothing_is_left_running(tmp_path: Path, marked: Marked) -> None:
     running = example(tmp_path, users=5)
     try:
-        typed = re.search(r"quoron submit .*?--follow", said(running).replace("\\\n", " "), re.DOTALL)[0]
+        printed = said(running).replace("\\\n", " ")
+        name, value = re.search(r"export (\w+)=(\S+)", printed).groups()
+        typed = re.search(r"quoron submit .*?--follow", printed, re.DOTALL)[0]
         done = subprocess.run(
-            [sys.executable, "-m", *shlex.split(typed)], cwd=tmp_path, capture_output=True, text=True, check=False
+            [sys.executable, "-m", *shlex.split(typed)],
+            cwd=tmp_path,
+            env=os.environ | {name: value},
+            capture_output=True,
+            text=True,
+            check=False,
         )
         assert done.returncode == 0, done.stderr
         assert "(8, 0.01)-differential privacy" in done.stdout
