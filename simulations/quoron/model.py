@@ -106,7 +106,7 @@ def intervals_of(stored: Any) -> Intervals | None:
     return found
 
 
-FORMAT = "quoron model 5"
+FORMAT = "quoron model 6"
 Vector = NDArray[np.float64]
 Threshold = float | Literal["share"]
 

@@ -50,7 +50,7 @@ def bounded(batch: ItemBatch, loss: Loss) -> ItemBatch:
         if not np.all((weights >= 0) & (weights <= 1)):
             weights = np.clip(weights, 0.0, 1.0)
     factors = np.empty(len(labels))
-    given = np.where(np.isnan(labels), np.nan, batch.labels)  # NaN where they have no place within their bound
+    given = labels if labels is batch.labels else np.where(np.isnan(labels), np.nan, batch.labels)  # NaN: out of bounds
     _factors(ItemBatch(batch.features, given, batch.offsets), loss.feature_norm, factors)
     bad = np.isnan(factors)
     features = batch.features

@@ -608,9 +608,11 @@ class Hashed(Kind):
         values = columns.texts(table, self.column)
         key = blake2b(self.column.encode(errors="replace"), digest_size=16).digest()
         coded = values.dictionary_encode()
-        different = coded.dictionary.cast("large_binary").to_pylist()
-        hashes = np.frombuffer(b"".join(blake2b(text, key=key, digest_size=8).digest() for text in different), "<u8")
-        return np.append((hashes % self.buckets).astype(np.int64), -1)[columns.codes(coded)]
+        different = coded.dictionary.cast("large_binary")
+        parts = (different.slice(first, 2**16).to_pylist() for first in range(0, len(different), 2**16))
+        digests = (blake2b(text, key=key, digest_size=8).digest() for text in chain.from_iterable(parts))
+        found = (int.from_bytes(digest, "little") % self.buckets for digest in digests)
+        return np.append(np.fromiter(found, np.int64, len(different)), -1)[columns.codes(coded)]
 
 
 Feature = Numeric | Categorical | Hashed | DatePart | DateNumber

@@ -20,6 +20,7 @@ an answer if it is ready, zeros if it is not. Whatever is computed meanwhile, me
 import asyncio
 import logging
 import random
+import re
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -403,15 +404,9 @@ def _channel(config: ClientConfig) -> grpc.aio.Channel:
     return grpc.aio.secure_channel(config.coordinator, identity, options=_OPTIONS)
 
 
-def _is_another(error: grpc.aio.AioRpcError) -> bool:
-    """Whether what answers shows no certificate of the coordinator's that is good now."""
-    said = error.details() or ""
-    return "CERTIFICATE_VERIFY_FAILED" in said or "Hostname Verification Check failed" in said
-
-
 def _status_and_reason(error: grpc.aio.AioRpcError, config: ClientConfig) -> tuple[int, str]:
     """How loudly to speak of the end of a conversation that will be tried again, and in which words."""
-    if _is_another(error):
+    if re.search("CERTIFICATE_VERIFY_FAILED|Hostname Verification Check failed", error.details() or ""):
         return logging.WARNING, (
             f"expected a certificate of its name from the authority in {str(config.authority)!r}, valid now, got "
             "another: something else may answer in its place. Check both"

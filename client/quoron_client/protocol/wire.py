@@ -367,7 +367,7 @@ def rows_from_wire(message: federation.Answer, shape: tuple[int, ...], asked: in
     statuses = np.frombuffer(message.statuses if asked > 1 else b"\0", np.uint8)
     if found is None or len(statuses) != asked:
         return _nothing(shape, asked, Status.REJECTED)
-    if np.count_nonzero(np.isfinite(found)) == found.size and not np.count_nonzero(statuses):  # quicker than `checked`
+    if np.count_nonzero(np.isfinite(found)) == found.size and not np.count_nonzero(statuses):  # ANSWERED is 0
         return Answers(found, statuses)
     return Answers.checked(found, np.minimum(statuses, REJECTED), largest=np.finfo(np.float64).max)
 

@@ -89,7 +89,7 @@ class TorchModule:
     loss: Loss | None  # None: the module returns its loss
     device: torch.device
     names: tuple[str, ...] = ()  # of an item's parts, which are then given by name
-    items: Literal["batch", "vmap", "loop"] = "vmap"  # how losses of a user's items are computed
+    batching: Literal["batch", "vmap", "loop"] = "vmap"  # how losses of a user's items are computed
 
     @classmethod
     def of(
@@ -146,7 +146,7 @@ class TorchModule:
         return {name: each.detach() for name, each in named if name not in trained}
 
     def item_losses(self, weights: Weights, parts: tuple[torch.Tensor, ...]) -> torch.Tensor:
-        """Of one user's items, parts (m, ...): m numbers."""
+        """Return the losses (m,) of one user's items, parts (m, ...)."""
 
         def call(inputs: tuple[torch.Tensor, ...], named: Weights) -> Any:
             return functional_call(self.module, dict(weights), inputs, named)
@@ -158,9 +158,9 @@ class TorchModule:
         def of_output(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
             return self._lost(output.unsqueeze(0), (target.unsqueeze(0),)).reshape(())
 
-        if self.items == "loop":
+        if self.batching == "loop":
             return torch.stack([of_batch(*item) for item in zip(*parts, strict=True)])
-        if self.items == "vmap":
+        if self.batching == "vmap":
             return vmap(of_batch, randomness="different")(*parts)
         return vmap(of_output, randomness="different")(self._output(call, parts), parts[-1])
 
@@ -175,17 +175,17 @@ class TorchModule:
             return self.loss(output, parts[-1])
         return output["loss"] if isinstance(output, Mapping) else getattr(output, "loss", output)
 
-    def treats_apart(self, parts: tuple[torch.Tensor, ...]) -> bool:
-        """Whether what it makes of these made-up items (m, ...) as a batch is what it makes of them one by one."""
+    def is_itemwise(self, parts: tuple[torch.Tensor, ...]) -> bool:
+        """Return whether outputs of these made-up items (m, ...) as a batch are those of batches of one."""
         probe = copy.deepcopy(self.module).eval()  # without dropout
 
-        def made_of(batch: tuple[torch.Tensor, ...]) -> torch.Tensor:
+        def output(batch: tuple[torch.Tensor, ...]) -> torch.Tensor:
             return self._output(lambda inputs, named: probe(*inputs, **named), batch)
 
         try:
-            with torch.no_grad():
-                alone = torch.cat([made_of(item) for item in zip(*(part.split(1) for part in parts), strict=True)])
-                return self.loss is not None and torch.allclose(made_of(parts), alone, rtol=1e-4, atol=1e-5)
+            with torch.random.fork_rng(devices=cuda_of(self.device)), torch.no_grad():
+                alone = torch.cat([output(item) for item in zip(*(part.split(1) for part in parts), strict=True)])
+                return self.loss is not None and torch.allclose(output(parts), alone, rtol=1e-4, atol=1e-5)
         except Exception:  # whatever a module makes of items that are none
             return False
 
@@ -199,15 +199,15 @@ class TorchModule:
         return made.cpu()
 
     def require_pure(self, *parts: torch.Tensor) -> bool:
-        """Return whether a forward pass on `parts`, items of nobody, draws dice; ConfigError if it writes buffers."""
+        """Return whether a forward pass draws random numbers, on `parts`, zeros; ConfigError if it writes buffers."""
         probe = copy.deepcopy(self)  # with plain calls, which show every way to write
         before = {name: (buffer, buffer._version) for name, buffer in probe.module.named_buffers()}
         given = tuple(part[:1].to(self.device) for part in parts)
         try:
             with torch.random.fork_rng(devices=cuda_of(self.device)), torch.no_grad():
-                dice = self._dice()
+                before_it = self._generator()
                 lost = self._lost(self._output(lambda inputs, named: probe.module(*inputs, **named), given), given)
-                draws = not torch.equal(dice, self._dice())
+                draws = before_it is None or not torch.equal(before_it, self._generator())
         except Exception as error:
             raise ConfigError(
                 f"Expected a module and a loss that take an item by itself, as a batch of one; on an item of zeros "
@@ -226,9 +226,10 @@ class TorchModule:
             )
         return draws
 
-    def _dice(self) -> torch.Tensor:
-        """How far the device's generator is."""
-        return torch.get_rng_state() if self.device.type == "cpu" else torch.cuda.get_rng_state(self.device)
+    def _generator(self) -> torch.Tensor | None:
+        """The state of the device's generator; None where torch does not show it alike."""
+        states = {"cpu": torch.get_rng_state, "cuda": partial(torch.cuda.get_rng_state, self.device)}
+        return states[self.device.type]() if self.device.type in states else None
 
 
 def _refuse_statistics(module: torch.nn.Module) -> None:
@@ -259,7 +260,7 @@ def cuda_of(device: torch.device) -> list[torch.device]:
     return [device] if device.type == "cuda" else []
 
 
-CONVOLVED_ALONE = 32  # items of a gradient from which on a processor convolves users one by one faster
+CONVOLVED_ALONE = 32  # items of a gradient; from there a processor convolves user by user faster (docs/results.md)
 BLOCK = 2**25  # numbers at once
 _ULP = 2.0**-52
 
@@ -309,7 +310,7 @@ class ModuleRows:
         """`local` None asks for average gradients. ConfigError for a module that writes buffers or takes no item.
 
         A module that torch cannot batch over users is computed user by user, one that it cannot compile without that:
-        `why_looped` and `why_eager` say why.
+        `why_looped` and `why_eager` say why. So are convolutions on a processor where that is faster.
         """
         self._counts, self._local = items.counts, local
         self.timetable = Timetable(items, items_per_user, local)
@@ -317,14 +318,14 @@ class ModuleRows:
         draws = network.require_pure(*(torch.from_numpy(part[0]) for part in blank))
         self._blank = tuple(torch.from_numpy(part).to(network.device) for part in blank)
         self._parts = _near(tuple(torch.from_numpy(part) for part in items.at_least_one), network.device)
-        self._network = replace(network, items="batch" if network.treats_apart(_made_up(self._blank)) else "vmap")
+        self._network = replace(network, batching="batch" if network.is_itemwise(_made_up(self._blank)) else "vmap")
         dims = (None if local is None else 0, 0, 0)
         self._gradients: Step = vmap(grad(self._loss), in_dims=dims, randomness="different")
         self.why_looped = self._tried(self._gradients)
         if self.why_looped is not None and self._tried(traced := partial(_traced, self._gradients)) is None:
             self._gradients, self.why_looped = traced, None
         if self.why_looped is not None:
-            self._network = replace(network, items="loop")
+            self._network = replace(network, batching="loop")
         self.why_eager: str | None = None
         if compiled and self.why_looped is None:
             quick: Step = torch.compile(self._gradients)
@@ -352,11 +353,12 @@ class ModuleRows:
         return sum_clipped(rows, question.reduction, largest)
 
     def _made(self, round_: int, users: Users, point: Vector, noise: NoiseSource) -> torch.Tensor:
-        """Rows on the device, float64."""
+        """Rows in float64: on a GPU of CUDA, else on the processor, as not every device has float64."""
         minibatches, start = self.timetable.minibatches(round_, users, noise), self._network.unflat(point)
         drawing = users if self.one_by_one else users[:1]
         seeds = self.timetable.dice(round_, drawing, noise).tolist() if self._draws else [0] * len(drawing)
-        rows = torch.empty((len(users), len(point)), dtype=torch.float64, device=self._network.device)
+        device = self._network.device if self._network.device.type == "cuda" else "cpu"
+        rows = torch.empty((len(users), len(point)), dtype=torch.float64, device=device)
         with torch.random.fork_rng(devices=cuda_of(self._network.device), enabled=self._draws):
             if not self.one_by_one:
                 if self._draws:
@@ -373,7 +375,7 @@ class ModuleRows:
         return rows
 
     def _gradient(self, weights: Weights, weight: torch.Tensor, parts: tuple[torch.Tensor, ...]) -> Weights:
-        """Of one user."""
+        """Return the gradient of one user."""
         own = {name: each.detach().requires_grad_() for name, each in weights.items()}
         with torch.enable_grad():
             total = self._loss(own, weight, parts)
@@ -383,7 +385,7 @@ class ModuleRows:
     def _answers(
         self, gradients: Step, minibatches: Minibatches, users: slice | int, start: Weights, moved: Weights
     ) -> Weights:
-        """The gradient of users, or of one, at `start`, or how far local SGD goes from there: start less end."""
+        """Return gradients at `start` of users, or of one, or how far local SGD goes from there: start less end."""
         if self._local is None:
             return gradients(start, *self._step(minibatches, users, 0))
         for number in range(self.timetable.steps):
@@ -465,10 +467,10 @@ def _near(parts: tuple[torch.Tensor, ...], device: torch.device) -> tuple[torch.
 
 
 def _write(rows: torch.Tensor, answers: Weights) -> None:
-    """Into rows (k, d), or one (d,), what users' answers are, flat."""
+    """Write users' answers, flat, into `rows` (k, d), or one user's into (d,)."""
     first = 0
     for answer in answers.values():
-        part = answer.detach().flatten(rows.dim() - 1)
+        part = answer.detach().flatten(rows.dim() - 1).to(rows.device)
         rows[..., first : first + part.shape[-1]] = part
         first += part.shape[-1]
 
