@@ -227,6 +227,23 @@ def test_no_cipher_is_keyed_that_nobody_draws_from(name: str, monkeypatch: pytes
     assert asked == [("items", 0, 3)]  # of the only user with more items than take part
 
 
+class Noisy(nn.Linear):
+    """Draws in every mode."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x + torch.rand_like(x))
+
+
+def test_a_module_that_draws_takes_its_dice_from_the_run_and_leaves_torch_s_own_alone() -> None:
+    module, users, point = TorchModule.of(Noisy(4, 3), CROSS, "cpu"), np.arange(5), np.ones(15)
+    before = torch.get_rng_state()
+    rows = ModuleRows(module, items(), items_per_user=MOST, local=None)
+    first = rows(0, users, point, NOISE)
+    assert torch.equal(torch.get_rng_state(), before)
+    torch.rand(7)
+    np.testing.assert_array_equal(rows(0, users, point, NOISE), first)
+
+
 def test_whom_torch_batches_is_not_decided_by_data() -> None:
     held = items()
     held.parts[0][:] = np.nan
