@@ -202,7 +202,11 @@ class _Session:
             people = self._worker.people
             several = people if people > 1 else 0
             asked = federation.EnrolRequest(protocol=wire.PROTOCOL, software=software, seen=seen, people=several)
-            enrolled = await stub.Enrol(asked, metadata=metadata, timeout=_ENROL_SECONDS)
+            try:
+                async with asyncio.timeout(_ENROL_SECONDS):  # gRPC forgets its own while a peer sends without an end
+                    enrolled = await stub.Enrol(asked, metadata=metadata)
+            except TimeoutError:
+                raise TimeoutError(f"it gave no place within {_ENROL_SECONDS:g} seconds") from None
             if enrolled.user >= 2**63:
                 raise WireError(f"Expected a user number below 2^63, got {enrolled.user}.")
             if enrolled.people != several:
