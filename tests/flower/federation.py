@@ -24,7 +24,7 @@ from quoron_server.rounds import run
 from quoron_server.specification import RunSpecification, make_plan
 from quoron_server.storage.ledger import Ledger
 
-PATIENCE = 900.0  # seconds, on a machine that does much else
+AWAY_SECONDS = 900.0  # seconds, on a machine that does much else
 # What is feasible with so few users, and how.
 SMALL: dict[str, dict[str, Any]] = {
     "accelerated-sgd": {"rounds": 3},
@@ -83,7 +83,7 @@ def submit(running: Any, wanted: RunSpecification, *, waiting: float = 300.0) ->
 
 def until(condition: Callable[[], Any], running: Any, number: int | None = None) -> Any:
     """Wait for something that is true; fail with the logs if Flower's run `number` ends without it."""
-    ends, asked = time.monotonic() + PATIENCE, time.monotonic()
+    ends, asked = time.monotonic() + AWAY_SECONDS, time.monotonic()
     while not (found := condition()):
         over = time.monotonic() > ends
         if number is not None and time.monotonic() - asked > 20:
@@ -91,7 +91,7 @@ def until(condition: Callable[[], Any], running: Any, number: int | None = None)
             status, details = running.connection().status_and_details(number)
             over = over or (status.startswith("finished") and not condition())
             assert not over, f"{status} {details}\n{running.connection().log(number)[-4000:]}"
-        assert not over, f"not within {PATIENCE:g} seconds"
+        assert not over, f"not within {AWAY_SECONDS:g} seconds"
         time.sleep(0.2)
     return found
 

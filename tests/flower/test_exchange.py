@@ -58,7 +58,7 @@ from quoron_privacy.errors import RunError, WireError
 from quoron_server.flower import engine as engines
 from quoron_server.flower import exchange as exchanging
 from quoron_server.flower.engine import FlowerEngine, NodeFailed, Shards
-from quoron_server.flower.exchange import Letter, Pulls, exchange
+from quoron_server.flower.exchange import Outbound, Pulls, exchange
 from quoron_server.problem import Problem
 from quoron_server.rounds import PAUSE
 
@@ -216,9 +216,9 @@ def grid_of(**faults: object) -> FakeGrid:
 
 
 def greet(grid: FakeGrid, seconds: float = 60.0, pulls: Pulls | None = None) -> dict[int, int]:
-    """Partition that each letter heard of, by its index."""
-    letters = [Letter(node, HELLO, {}) for node in sorted(grid.configs)]
-    replies = exchange(grid, letters, group="test", seconds=seconds, pulls=pulls)
+    """Partition that each message reached, by its index."""
+    messages = [Outbound(node, HELLO, {}) for node in sorted(grid.configs)]
+    replies = exchange(grid, messages, group="test", seconds=seconds, pulls=pulls)
     return {index: values_of(reply)["partition"] for index, reply in replies.items()}
 
 

@@ -24,7 +24,7 @@ from flwr.superlink.grid import HttpGrid
 from flower.grids import FakeTime
 from quoron_client.protocol.flower_records import HELLO, record, values_of
 from quoron_server.flower import exchange as exchanging
-from quoron_server.flower.exchange import Letter, heard
+from quoron_server.flower.exchange import Outbound, stream_replies
 
 NODES = range(100, 110)
 BAD = 104
@@ -94,7 +94,9 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         grid: Any = HttpGrid(token="token")
         grid._run, grid._client = SimpleNamespace(run_id=1), links[-1]
         replies = {}
-        for index, reply in heard(grid, [Letter(node, HELLO, {}) for node in NODES], group="test", seconds=3600.0):
+        for index, reply in stream_replies(
+            grid, [Outbound(node, HELLO, {}) for node in NODES], group="test", seconds=3600.0
+        ):
             replies[index] = reply
             clock.now += 3600.0 * (len(replies) == nodes)
         assert all(values_of(reply)["node"] == NODES[index] for index, reply in replies.items())

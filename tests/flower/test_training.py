@@ -29,7 +29,7 @@ from quoron_privacy.errors import BelowMinCohort, BudgetExceeded, ConfigError, L
 from quoron_privacy.noise.streams import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.flower.apps import ASSUMED, Training
-from quoron_server.flower.exchange import NobodyUnderstands
+from quoron_server.flower.exchange import NoNodeUnderstands
 from quoron_server.flower.serving import Attendance
 from quoron_server.parameters import Kind
 from quoron_server.plan import Privacy, RunPlan
@@ -361,7 +361,7 @@ def test_a_mod_that_breaks_our_messages_is_named_at_once_and_ends_the_wait(
     mod, named = BREAKING[name]
     grid, began = plugged(people(), mods=[mod]), time.now
     with pytest.raises(
-        NobodyUnderstands, match=r"got none from 6 nodes\. Node 10 and 5 more: .*start the same run"
+        NoNodeUnderstands, match=r"got none from 6 nodes\. Node 10 and 5 more: .*start the same run"
     ) as no:
         trained(grid, tmp_path, waiting=LONG)
     assert time.now - began < SOON
@@ -377,7 +377,7 @@ def test_a_mod_that_breaks_our_messages_is_named_at_once_and_ends_the_wait(
 def test_an_app_without_the_action_is_named(tmp_path: Path, time: FakeTime) -> None:
     grid, began = plugged(people()), time.now
     grid.app = ClientApp()
-    with pytest.raises(NobodyUnderstands, match="Give it the action that the server asks for"):
+    with pytest.raises(NoNodeUnderstands, match="Give it the action that the server asks for"):
         trained(grid, tmp_path, waiting=LONG)
     assert time.now - began < SOON
 

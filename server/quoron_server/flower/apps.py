@@ -26,7 +26,7 @@ from quoron_protos.v1 import federation_pb2 as pb
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.black_box import Asked
 from quoron_server.federation import RunStore
-from quoron_server.flower.engine import FlowerEngine, Users, declined_are_told
+from quoron_server.flower.engine import FlowerEngine, Users, declined_named_at_end
 from quoron_server.flower.serving import Attendance, announce, enrol, farewell, to_the_end, wait_for
 from quoron_server.parameters import Assumption, Kind
 from quoron_server.plan import RunPlan
@@ -59,12 +59,12 @@ class Training(Asked):
 
     @property
     def ends_early(self) -> bool:
-        """Whether a round ends before its time once everybody has answered."""
+        """Whether a round ends before its deadline once all users have answered."""
         return self.early_ends or self.identities == "partitions"
 
     @property
     def trust_clients(self) -> bool:
-        """Never: whatever clients are sent is private."""
+        """Never: everything that clients are sent is private."""
         return False
 
     def plan(self) -> RunPlan:
@@ -87,7 +87,7 @@ class Training(Asked):
 
 
 def _require_fitting(algorithm: str, plan: RunPlan) -> None:
-    """ConfigError for questions that no client takes: they would all refuse, and the model would be noise."""
+    """Raise ConfigError for questions that every client would refuse, which would leave a model of noise."""
     points = plan.schedule.gradients_asked
     most = (wire.MAX_WHOLE // 8 - 1024) // points
     if plan.problem.dimension > most:
@@ -108,11 +108,11 @@ def train(
     seconds: float,
     waiting: float,
 ) -> NDArray[np.float64]:
-    """How far the released model is from `start`, shape (d,); from wherever the store stands.
+    """Carry out or resume a run; return the released model less `start`, shape (d,).
 
-    It begins once enough users are there, and goes on once all members are or `waiting` seconds are over. Raises
-    BudgetExceeded and LedgerError; OtherVersion if the run began otherwise; RunError if too few users come, or the run
-    has ended without a model; NobodyUnderstands; SuperLinkAway.
+    It begins once enough users are connected; its rounds, once all members are or `waiting` seconds are over. Raises
+    BudgetExceeded and LedgerError; OtherVersion if the run began otherwise; RunError if too few users connect, or the
+    run has ended without a model; NoNodeUnderstands; SuperLinkAway.
     """
     run = training.run
     described = json.dumps(describe_promise(run, plan, simulation=training.simulation))
@@ -120,8 +120,8 @@ def train(
     there = Attendance(grid, action, partitions=partitions)
 
     def fleet(members: NDArray[np.int64], declined: set[int]) -> Users:
-        told, user = pb.Announcement(run=run, description=described), cache(store.registry.user)
-        return Users(there.homes_now, told, members, user, declined, action=action, start=start)
+        announcement, user = pb.Announcement(run=run, description=described), cache(store.registry.user)
+        return Users(there.homes_now, announcement, members, user, declined, action=action, start=start)
 
     def engine(members: NDArray[np.int64], declined: set[int]) -> Engine:
         nodes = fleet(members, declined)
@@ -132,7 +132,7 @@ def train(
         return FlowerEngine(grid, nodes, run, plan.problem, seconds, training.ends_early, watched=made_up)
 
     def remembering(members: NDArray[np.int64]) -> list[int]:
-        """Nodes that may keep a record: no partition of a simulation does."""
+        """Return the nodes that may keep client state; partitions of a simulation keep none."""
         return list(fleet(members, set()).homes().values()) if training.identities == "keys" else []
 
     with farewell(grid, store, run, action, remembering):
@@ -140,12 +140,12 @@ def train(
         complete = Ledger.begun(store.database, run) and Ledger.within(store.database, run).finished
         if not complete:
             enrol(store, training.group, 0 if store.registry.seated(run) else plan.problem.users, waiting, there)
-        with declined_are_told(run) as declined:
+        with declined_named_at_end(run) as declined:
             return to_the_end(store, training, plan, lambda members: engine(members, declined))
 
 
 def _greeted(there: Attendance, fleet: Users, seconds: float) -> int:
-    """How many members have said hello; only if some have not, nodes that are not known get so long to do so."""
+    """Return how many members have answered a handshake; if some have not, unknown nodes get `seconds` to do so."""
     known = replace(fleet, names=there.homes)
     if (found := known.here()) < len(fleet.members):
         there.greet(seconds)

@@ -1,11 +1,10 @@
-"""Messages to nodes over Flower's Grid, replies and handshakes: pushed, pulled and matched here, without a Strategy.
+"""Send messages to nodes over Flower's Grid and match their replies, without a Strategy.
 
-    for index, reply in heard(grid, letters, group="spring/3", seconds=60): ...
-    replies = exchange(grid, [Letter(node, "hello", record)], group="spring/3", seconds=60)
+    for index, reply in stream_replies(grid, messages, group="spring/3", seconds=60): ...
+    replies = exchange(grid, [Outbound(node, "hello", record)], group="spring/3", seconds=60)
 
-A reply belongs to the message that it names, if it comes from the node that was sent it. An error that a node's own
-Flower made is passed on as such; one of the SuperLink's is no reply, nor is a late message, and nothing that another
-node sends ends the wait. While the SuperLink is away the clock stands.
+A reply counts if it names a message that its node was sent. An error of the node's own Flower counts as a reply; errors
+of the SuperLink, late messages and messages of other nodes do not. The clock stops while the SuperLink is unreachable.
 """
 
 import logging
@@ -30,20 +29,20 @@ from flwr.superlink.grid import InMemoryGrid
 from quoron_client.protocol.flower_records import HELLO, VERSION, Values, record, refusal, values_of
 from quoron_privacy.errors import RunError, WireError
 
-Told = Callable[[int, int], object]  # how many have answered, of how many
+Progress = Callable[[int, int], object]  # how many have answered, of how many
 
-PATIENCE = 600.0  # seconds that a SuperLink may be away
+AWAY_SECONDS = 600.0  # for which a SuperLink may be unreachable
 _AT_ONCE = 8  # messages in one push
-_SHORTEST, _LONGEST = 0.01, 0.5  # seconds between two looks for replies
-_EACH = 0.003  # and for each that is pulled on its own: at most as often as a SuperNode looks for messages
+_SHORTEST, _LONGEST = 0.01, 0.5  # seconds between two polls for replies
+_EACH = 0.003  # and for each that is pulled on its own: at most as often as a SuperNode polls for messages
 _THREADS = 8  # pulls at a time, of those that do not hang
 _HANGS = 2.0  # seconds after which they do, if none of them has ended
-_AWAY = 1.0  # seconds for a word of the SuperLink, more of which are no fault of a node
-_LATEST = 10.0  # seconds that a look may go on after the end
+_AWAY = 1.0  # seconds of a call to the SuperLink, beyond which the delay is not a node's
+_LATEST = 10.0  # seconds for which a poll may go on after the deadline
 _log = logging.getLogger("quoron")
 T = TypeVar("T")
 
-QUIET = 15.0  # seconds without a reply, after which those that cannot be used are all that there is
+QUIET = 15.0  # seconds without a reply, after which no usable one is expected any more
 # Flower's own mods that refuse what is not of its strategies, by the first word of their reason. Nothing else of a
 # reason is read, let alone shown: a ClientApp's own code can write what it likes into it.
 MODS = MappingProxyType(
@@ -55,7 +54,7 @@ MODS = MappingProxyType(
 )
 _FIX = (
     "Take it out of ClientApp(mods=[...]), or name mods with the functions that need them, as in "
-    "@app.train(mods=[...]): quoron clips and noises by itself"
+    "@app.train(mods=[...]): quoron clips and adds noise without them"
 )
 _CODES = MappingProxyType(
     {
@@ -69,7 +68,7 @@ _CODES = MappingProxyType(
 
 
 class Pulled(NamedTuple):
-    """What came of one message's pull."""
+    """The result of pulling the reply to one message."""
 
     message_id: str
     node: int
@@ -79,28 +78,28 @@ class Pulled(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Pulls:
-    """At most one thread a node, whose pull goes on until Flower gives up; none of them keeps a process from ending.
+    """Pull replies on daemon threads, at most one for each node, so that one node cannot delay the others.
 
-    Flower's Grid over HTTP claims all replies that it is asked for, then reads one after the other. It waits minutes,
-    even hours, for parts that a node has announced and does not send, and what it cannot read is an exception. Either
-    would cost the other nodes of the same call their answers.
+    Flower's Grid over HTTP claims all requested replies, then reads one after the other. It waits minutes, even hours,
+    for chunks that a node has announced and does not send, and raises for a reply that it cannot read. Either would
+    lose the answers of the other nodes in the same call.
     """
 
     _busy: set[int] = field(default_factory=set)
     _done: queue.SimpleQueue[Pulled] = field(default_factory=queue.SimpleQueue)
 
     def busy(self, node: int) -> bool:
-        """Whether nothing has come of the last pull of this node."""
+        """Return whether the last pull from this node is still running."""
         return node in self._busy
 
     def start(self, grid: Grid, message_id: str, node: int) -> None:
-        """Pull the reply to a message that this node was sent."""
+        """Start to pull the reply to a message that was sent to this node."""
         self._busy.add(node)
         arguments, name = (grid, message_id, node), f"pull from node {node}"
         threading.Thread(target=self._pull, args=arguments, name=name, daemon=True).start()
 
     def next(self, seconds: float) -> Pulled | None:
-        """What has come of a pull, of an earlier exchange perhaps; None if nothing does in time."""
+        """Return a finished pull, possibly of an earlier exchange; None after `seconds` without one."""
         try:
             pulled = self._done.get(timeout=seconds)
         except queue.Empty:
@@ -111,21 +110,21 @@ class Pulls:
     def _pull(self, grid: Grid, message_id: str, node: int) -> None:
         try:
             pulled = Pulled(message_id, node, list(grid.pull_messages([message_id])))
-        except BaseException as error:  # for the waiting thread: a stopped run is no mere Exception of Flower
+        except BaseException as error:  # re-raised in the waiting thread: Flower stops a run with a BaseException
             pulled = Pulled(message_id, node, [], error)
         self._done.put(pulled)
 
 
 class SuperLinkAway(RunError):
-    """The SuperLink cannot be reached. What has been asked and answered is on the ledger; the run can go on later."""
+    """The SuperLink cannot be reached. Finished rounds are on the ledger; the run can be resumed."""
 
 
-def untold(answered: int, asked: int) -> None:
-    """Report to nobody."""
+def no_progress(answered: int, asked: int) -> None:
+    """Ignore progress."""
 
 
-class Letter(NamedTuple):
-    """What one node is sent."""
+class Outbound(NamedTuple):
+    """A message to one node."""
 
     node: int
     action: str
@@ -133,21 +132,21 @@ class Letter(NamedTuple):
 
 
 class _Sent(NamedTuple):
-    letter: int
+    place: int
     node: int
 
 
 def exchange(
-    grid: Grid, letters: Iterable[Letter], *, group: str, seconds: float, pulls: Pulls | None = None
+    grid: Grid, messages: Iterable[Outbound], *, group: str, seconds: float, pulls: Pulls | None = None
 ) -> dict[int, RecordDict]:
-    """Replies by index of the letter, once all are there or `seconds` are over. Raises SuperLinkAway."""
-    replies = heard(grid, letters, group=group, seconds=seconds, pulls=pulls)
+    """Return replies by the index of their message, once all have come or `seconds` are over. Raises SuperLinkAway."""
+    replies = stream_replies(grid, messages, group=group, seconds=seconds, pulls=pulls)
     return {index: reply for index, reply in replies if isinstance(reply, RecordDict)}
 
 
-def heard(
+def stream_replies(
     grid: Grid,
-    letters: Iterable[Letter],
+    messages: Iterable[Outbound],
     *,
     group: str,
     seconds: float,
@@ -155,35 +154,42 @@ def heard(
     clock: "Clock | None" = None,
     lost: set[int] | None = None,
 ) -> Iterator[tuple[int, RecordDict | Error]]:
-    """Index of a letter and its reply, or its node's error, as they come, until `seconds` after the last was sent.
+    """Yield the index of a message and its reply, or its node's error, as they arrive.
 
-    Raises SuperLinkAway. It ends before when all are there. `clock` then says what is left; one that has started goes
-    on. Letters are taken a few at a time, and nothing of them is kept. `pulls` remembers whose replies held up an
-    earlier exchange. `lost` gets the index of every letter that the SuperLink has given up. With it the exchange also
-    ends when the SuperLink has been away: letters and replies that it was handing out when it ended never arrive.
+    Ends when all replies are there, or `seconds` after the last message was sent. Raises SuperLinkAway.
+
+    Args:
+        grid: Flower's connection to the SuperLink.
+        messages: taken a few at a time; none is kept.
+        group: Flower's group id of all messages.
+        seconds: until the deadline.
+        pulls: running pulls of earlier exchanges, whose nodes are not pulled from again.
+        clock: shows the time that is left; a clock that has started goes on.
+        lost: receives the index of every message that the SuperLink has given up. With it the exchange also ends when
+            the SuperLink was unreachable: messages and replies in transit at that time never arrive.
     """
     clock = Clock() if clock is None else clock
-    waiting = _pushed(grid, letters, group, seconds, clock)
+    waiting = _push(grid, messages, group, seconds, clock)
     clock.start(seconds)
     alone = None if isinstance(grid, InMemoryGrid) else pulls or Pulls()
     pause, stood = _SHORTEST, clock.stood
     while waiting:
         last, quiet = clock.over, True
-        for found, unreadable in _looked(grid, waiting, clock, alone):
+        for found, unreadable in _poll(grid, waiting, clock, alone):
             waiting.pop(unreadable or "", None)
             for reply in found:
                 quiet, metadata = False, reply.metadata
                 sent = waiting.get(metadata.reply_to_message_id)
                 if sent is None or metadata.src_node_id not in (sent.node, SUPERLINK_NODE_ID):
-                    continue  # nobody ends another node's turn
+                    continue  # another node cannot answer in its place
                 del waiting[metadata.reply_to_message_id]
                 if metadata.src_node_id == sent.node:
-                    yield sent.letter, reply.content if reply.has_content() else reply.error
+                    yield sent.place, reply.content if reply.has_content() else reply.error
                 elif lost is not None:
-                    lost.add(sent.letter)
+                    lost.add(sent.place)
         away = lost is not None and alone is not None and clock.stood > stood
         if lost is not None and away:
-            lost.update(sent.letter for sent in waiting.values())
+            lost.update(sent.place for sent in waiting.values())
         if last or away:
             break
         pause = min(2 * pause, _LONGEST) if quiet else _SHORTEST
@@ -191,13 +197,13 @@ def heard(
 
 
 def nodes(grid: Grid) -> dict[int, bytes]:
-    """Public key of every node that is there, by number. Raises SuperLinkAway."""
+    """Return the public key of every connected node, by node id. Raises SuperLinkAway."""
     return {each.node_id: bytes(each.public_key) for each in Clock().reached(grid.get_nodes)}
 
 
-def _pushed(grid: Grid, letters: Iterable[Letter], group: str, seconds: float, clock: "Clock") -> dict[str, _Sent]:
-    """What the SuperLink has taken, by message."""
-    rest, taken = enumerate(letters), dict[str, _Sent]()
+def _push(grid: Grid, messages: Iterable[Outbound], group: str, seconds: float, clock: "Clock") -> dict[str, _Sent]:
+    """Send messages; return those that the SuperLink accepted, by message id."""
+    rest, taken = enumerate(messages), dict[str, _Sent]()
     while some := [(_Sent(index, each.node), _message(each, group, seconds)) for index, each in islice(rest, _AT_ONCE)]:
         known = {each for each in clock.reached(partial(grid.push_messages, [sent for _, sent in some])) if each}
         # A grid may leave out nodes that it does not know: what it returns need not be in step with what it was given.
@@ -206,12 +212,12 @@ def _pushed(grid: Grid, letters: Iterable[Letter], group: str, seconds: float, c
     return taken
 
 
-def _looked(
+def _poll(
     grid: Grid, waiting: Mapping[str, _Sent], clock: "Clock", pulls: Pulls | None
 ) -> Iterator[tuple[list[Message], str | None]]:
-    """Replies that are there, or a message whose reply Flower itself cannot read.
+    """Yield replies that have arrived, or the id of a message whose reply Flower cannot read.
 
-    In Flower's simulation all at once: there the nodes are ours, in one process, and nothing is left to wait for.
+    In Flower's simulation one call fetches all: its nodes run in this process.
     """
     if pulls is None:
         yield clock.reached(partial(grid.pull_messages, list(waiting))), None
@@ -241,111 +247,112 @@ def _looked(
         else:
             before = clock.stood
             clock.reached(grid.get_nodes)
-            if clock.stood == before:  # it is there: so it is the nodes who keep us waiting
+            if clock.stood == before:  # the SuperLink is reachable, so the nodes are slow
                 running.clear()
 
 
-def _message(letter: Letter, group: str, seconds: float) -> Message:
-    # A SuperLink does not check that a reply comes from the node whose key signed the request, but that it names the
-    # message: so the name, a digest of all that is in it, must be one that no other node can guess.
-    values: Values = {"version": VERSION, "nonce": secrets.token_bytes(16), **letter.values}
-    # The SuperLink's time goes on while it is away, and answers to what has expired are deleted: our clock says what
-    # is late.
-    ttl = seconds + PATIENCE
-    return Message(record(**values), letter.node, f"query.{letter.action}", group_id=group, ttl=ttl)
+def _message(outbound: Outbound, group: str, seconds: float) -> Message:
+    # A SuperLink does not check that a reply comes from the node whose key signed the request, only that it names the
+    # message. So the message's id, a digest of its content, must be one that no other node can guess.
+    values: Values = {"version": VERSION, "nonce": secrets.token_bytes(16), **outbound.values}
+    # The SuperLink's own time goes on while it is unreachable, and it deletes replies to expired messages. So messages
+    # expire later than our clock's deadline.
+    ttl = seconds + AWAY_SECONDS
+    return Message(record(**values), outbound.node, f"query.{outbound.action}", group_id=group, ttl=ttl)
 
 
 class Clock:
-    """Time left, in which what is spent waiting for a SuperLink that is away does not count."""
+    """A deadline that moves by the time for which the SuperLink is unreachable."""
 
     def __init__(self) -> None:
         self.ends = time.monotonic()
-        self.stood = 0.0  # seconds for which the SuperLink was away
+        self.stood = 0.0  # seconds for which the SuperLink was unreachable
         self._started = False
 
     def start(self, seconds: float) -> None:
-        """So much time from now, unless it has started."""
+        """Set the deadline `seconds` from now, unless the clock has started."""
         if not self._started:
             self.ends, self._started = time.monotonic() + seconds, True
 
     @property
     def left(self) -> float:
-        """Seconds to the end, 0 after it."""
+        """Seconds until the deadline, 0 after it."""
         return max(0.0, self.ends - time.monotonic())
 
     @property
     def late(self) -> float:
-        """Seconds since the end, 0 before it."""
+        """Seconds since the deadline, 0 before it."""
         return max(0.0, time.monotonic() - self.ends)
 
     @property
     def over(self) -> bool:
-        """Whether the end has come."""
+        """Whether the deadline has passed."""
         return self.left == 0.0
 
     def reached(self, call: Callable[[], Iterable[T]]) -> list[T]:
-        """What the SuperLink returns, asked again for as long as it is away, by us or by a Grid that does so itself."""
+        """Return what a call to the SuperLink returns, repeated, by us or the Grid, while it is unreachable."""
         began, pause = time.monotonic(), 0.2
         while True:
             try:
                 found = list(call())
             except (httpx.HTTPError, OSError) as error:
-                self._require_patience(time.monotonic() - began, f": {error}")
-                _log.warning("the SuperLink is away: %s", type(error).__name__)
+                self._require_within_timeout(time.monotonic() - began, f": {error}")
+                _log.warning("the SuperLink cannot be reached: %s", type(error).__name__)
                 time.sleep(pause)
                 pause = min(2 * pause, 5.0)
             else:
                 took = time.monotonic() - began
                 if took > _AWAY or pause > 0.2:
-                    self._require_patience(took, "")
+                    self._require_within_timeout(took, "")
                     self.ends += took
                     self.stood += took
                 return found
 
-    def _require_patience(self, away: float, why: str) -> None:
-        """What was asked expires PATIENCE after the end of its time."""
-        if self.stood + away > PATIENCE:
+    def _require_within_timeout(self, away: float, why: str) -> None:
+        """Raise SuperLinkAway beyond AWAY_SECONDS, when messages expire."""
+        if self.stood + away > AWAY_SECONDS:
             raise SuperLinkAway(f"Cannot reach the SuperLink for {self.stood + away:.0f} seconds{why}.") from None
 
 
-class NobodyUnderstands(RunError):
-    """No node's ClientApp takes our messages. Once it does, the same run can begin, or go on."""
+class NoNodeUnderstands(RunError):
+    """No node's ClientApp accepts our messages. Once one does, the same run can begin, or be resumed."""
 
 
 @dataclass(slots=True, eq=False)
-class Hellos:
-    """The nodes' answers to handshakes.
+class Handshakes:
+    """Handshakes with nodes, and why nodes take no part.
 
-        hellos = Hellos(grid, "private")
-        for node, values in hellos.say([5, 9], seconds=120).items(): ...
+        handshakes = Handshakes(grid, "private")
+        for node, values in handshakes.greet([5, 9], seconds=120).items(): ...
 
-    Every node is sent 16 random bytes, and sends them back with its version and its place, before any question about
-    data. A mod of a ClientApp sees every message, handshakes too: one that expects other records, or changes those of a
-    reply, breaks both. Our clients read no data for a handshake, so its failures are reported by name, and may end a
-    run before its first question. Failures of questions do neither: that an answer is missing may be a function of the
-    data.
+    A node receives 16 random bytes and returns them with its version and its partition, before any question about data.
+    A mod of a ClientApp sees every message: one that expects other records, or changes those of a reply, breaks
+    handshakes and questions alike. Clients read no data for a handshake, so its failures are reported by name and may
+    end a run before its first question. Failures of questions do neither: a missing answer may depend on the data.
     """
 
     grid: Grid
     action: str = HELLO
-    told: Told = untold
-    reasons: dict[int, str] = field(default_factory=dict)  # why a node takes no part, the latest
+    progress: Progress = no_progress
+    reasons: dict[int, str] = field(default_factory=dict)  # why a node takes no part, by node id; the latest
     _pulls: Pulls = field(default_factory=Pulls)
     _understood: bool = False
     _silence: Clock | None = None  # since the last reply, while none could be used
 
-    def say(self, nodes: Sequence[int], seconds: float) -> dict[int, Values]:
-        """Values of each node that takes part. Raises NobodyUnderstands, SuperLinkAway.
+    def greet(self, nodes: Sequence[int], seconds: float) -> dict[int, Values]:
+        """Return the values of each node that takes part. Raises NoNodeUnderstands, SuperLinkAway.
 
-        It waits at most `seconds`, or QUIET after the last of replies of which none can be used.
+        Waits at most `seconds`, or QUIET after the last reply while none was usable.
         """
         nonces = [secrets.token_bytes(16) for _ in nodes]
-        letters = [Letter(node, self.action, {"nonce": nonce}) for node, nonce in zip(nodes, nonces, strict=True)]
+        messages = [Outbound(node, self.action, {"nonce": nonce}) for node, nonce in zip(nodes, nonces, strict=True)]
         clock, whole, found = Clock(), 0.0, dict[int, Values]()
-        for index, reply in heard(self.grid, letters, group="hello", seconds=seconds, pulls=self._pulls, clock=clock):
+        for index, reply in stream_replies(
+            self.grid, messages, group="hello", seconds=seconds, pulls=self._pulls, clock=clock
+        ):
             node, read, whole = nodes[index], _read(reply, nonces[index]), max(whole, clock.ends)
             if isinstance(read, str):
-                self._tell(node, read)
+                self._note(node, read)
                 if not self._understood:
                     self._silence = Clock()
                     self._silence.start(QUIET)
@@ -356,35 +363,35 @@ class Hellos:
                     found[node] = read
                     self.reasons.pop(node, None)
                 else:
-                    self._tell(node, why)
-            self.told(len(found), len(nodes))
-        self.require_somebody()
+                    self._note(node, why)
+            self.progress(len(found), len(nodes))
+        self.require_node()
         return found
 
-    def require_somebody(self, *, late: bool = False) -> None:
-        """NobodyUnderstands if no reply could ever be used, and the last is QUIET seconds old, or it is `late`."""
+    def require_node(self, *, late: bool = False) -> None:
+        """Raise NoNodeUnderstands if no reply was ever usable, and the last is QUIET seconds old, or it is `late`."""
         if not self._understood and self._silence is not None and (late or self._silence.over):
-            raise NobodyUnderstands(
-                f"Expected a ClientApp that takes part, got none from {len(self.reasons)} nodes.{self.said()} Nothing "
+            raise NoNodeUnderstands(
+                f"Expected a ClientApp that takes part, got none from {len(self.reasons)} nodes.{self.why()} Nothing "
                 "was asked, and nothing is lost: mend the app, and start the same run again."
             )
 
-    def said(self) -> str:
-        """Why nodes take no part, in a sentence; empty if none has said so."""
+    def why(self) -> str:
+        """Return why nodes take no part, as a sentence; empty without a reason."""
         if not self.reasons:
             return ""
         node, why = next(iter(self.reasons.items()))
         same = sum(each == why for each in self.reasons.values())
         return f" Node {node}{f' and {same - 1} more' if same > 1 else ''}: {why}."
 
-    def _tell(self, node: int, why: str) -> None:
+    def _note(self, node: int, why: str) -> None:
         first = next((each for each, known in self.reasons.items() if known == why), node)
         self.reasons[node] = why
         _log.warning("node %d takes no part: %s", node, why if first == node else f"as node {first}")
 
 
 def _read(reply: RecordDict | Error, nonce: bytes) -> Values | str:
-    """What a node says, or why that cannot be used."""
+    """Return the values of a reply, or why it cannot be used."""
     if isinstance(reply, Error):
         return _fault(reply)
     try:
@@ -397,7 +404,7 @@ def _read(reply: RecordDict | Error, nonce: bytes) -> Values | str:
 
 
 def _fault(error: Error) -> str:
-    """Fixed words for an error of Flower's."""
+    """Return a fixed text for an error of Flower's, without its reason."""
     if error.code == ErrorCode.MOD_FAILED_PRECONDITION:
         name = str(error.reason).partition(" ")[0]
         if name in MODS:

@@ -2,7 +2,7 @@
 
     ended = serve(grid, specification, database, waiting=600)
 
-A ServerApp that was killed has lost nothing: the same run submitted again goes on from the ledger.
+The same run submitted again, after a ServerApp was killed, is resumed from the ledger.
 """
 
 import json
@@ -32,8 +32,8 @@ from quoron_privacy.errors import (
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_server import specification as specifications
 from quoron_server.federation import Described, RunStore
-from quoron_server.flower.engine import FlowerEngine, Users, by_key, declined_are_told, identity
-from quoron_server.flower.exchange import Hellos, Letter, NobodyUnderstands, SuperLinkAway, exchange, nodes
+from quoron_server.flower.engine import FlowerEngine, Users, by_key, declined_named_at_end, identity
+from quoron_server.flower.exchange import Handshakes, NoNodeUnderstands, Outbound, SuperLinkAway, exchange, nodes
 from quoron_server.plan import RunPlan
 from quoron_server.rounds import Engine, RoundEvent
 from quoron_server.silos import homes
@@ -43,13 +43,13 @@ from quoron_server.storage.ledger import Ledger
 from quoron_server.storage.registry import EVERYONE, OPEN, State
 from quoron_server.wording import NO_MIN_COHORT, sentence
 
-LONGEST_WAIT = 7 * 86400.0  # seconds for users to come, in which the store is closed to other runs
-_LONGEST_PAUSE = 30.0  # seconds between two tries of a database that is away
+LONGEST_WAIT = 7 * 86400.0  # seconds for users to connect, in which the store is closed to other runs
+_LONGEST_PAUSE = 30.0  # seconds between two tries of an unreachable database
 _FAREWELL_SECONDS = 60.0
 _GREETING_SECONDS = 120.0
 _GREETED_AGAIN = 30.0  # seconds until a node that took no part is due again, and twice as long each time after
-_BRIEFLY = 2.0  # seconds that a round waits for a hello, now and then
-_TOLD_AGAIN = 30.0  # seconds between two lines that say the same
+_BRIEFLY = 2.0  # seconds that a round waits for handshakes of new nodes
+_LOGGED_AGAIN = 30.0  # seconds after which an unchanged line is logged again
 _log = logging.getLogger("quoron")
 T = TypeVar("T")
 
@@ -74,11 +74,11 @@ def serve(
     allow_simulation: bool = False,
     most_people: int = 1,
 ) -> Ended:
-    """Carry out the run of a specification's text, from wherever the store in `database` stands.
+    """Carry out the run of a specification's text, or resume it from the store in `database`.
 
-    It begins once enough users are active, and goes on once all members are there or `waiting` seconds are over.
-    Each node is enrolled in `group`, silos of at most `most_people` persons, and a run that names another group is
-    refused: its submitter would choose whose privacy budget is charged. Raises ConfigError, Infeasible,
+    It begins once enough users are active; its rounds, once all members are connected or `waiting` seconds are over.
+    Nodes are enrolled in `group`, as silos of at most `most_people` users. A run that names another group is refused:
+    its submitter would choose whose privacy budget is charged. Raises ConfigError, Infeasible,
     VerificationError, BudgetExceeded and LedgerError as the coordinator's `submit` does; RunError if too few users
     come, or the run has ended without a model; SuperLinkAway.
     """
@@ -128,23 +128,23 @@ def _carry_out(
         announce(grid, fleet, specification.run, early_ends=early_ends)
         return FlowerEngine(grid, fleet, specification.run, plan.problem, seconds, early_ends)
 
-    with declined_are_told(specification.run) as declined:
+    with declined_named_at_end(specification.run) as declined:
         to_the_end(store, specification, plan, lambda members: engine(members, declined))
 
 
 def to_the_end(
     store: RunStore, specification: Described, plan: RunPlan, engine: Callable[[NDArray[np.int64]], Engine]
 ) -> NDArray[np.float64]:
-    """Carry a run out, from wherever the store stands, and end it: the model. `engine` asks the members, user by slot.
+    """Carry out or resume a run, end it, and return its model. `engine` makes the engine of the members, user by slot.
 
-    Whatever a later start may mend leaves the run as it is: LedgerUnavailable, OtherVersion, SuperLinkAway,
-    NobodyUnderstands.
+    Errors that a later start may mend leave the run open: LedgerUnavailable, OtherVersion, SuperLinkAway,
+    NoNodeUnderstands.
     """
     try:
         members = retried_while_away(lambda: store.begin(specification, plan))
         asks = engine(members)
         model = retried_while_away(lambda: store.carry_out(specification, plan, asks, [LogObserver()]))
-    except (LedgerUnavailable, OtherVersion, SuperLinkAway, NobodyUnderstands):
+    except (LedgerUnavailable, OtherVersion, SuperLinkAway, NoNodeUnderstands):
         raise
     except QuoronError as problem:
         how: State = "below-min-cohort" if isinstance(problem, BelowMinCohort) else "failed"
@@ -156,7 +156,7 @@ def to_the_end(
 
 
 class _Waiting:
-    """A line in the log whenever a number changes, and now and then besides."""
+    """Logs how many have connected: whenever the number changes, and every 30 seconds."""
 
     def __init__(self, who: str, wanted: int, seconds: float) -> None:
         self._who, self._wanted, self._ends = who, wanted, time.monotonic() + seconds
@@ -164,42 +164,42 @@ class _Waiting:
 
     @property
     def over(self) -> bool:
-        """Whether its time is."""
+        """Whether the deadline has passed."""
         return time.monotonic() > self._ends
 
-    def tell(self, found: int, connected: int) -> None:
-        """How many are there."""
+    def log(self, found: int, connected: int) -> None:
+        """Log how many of those wanted are there."""
         now = time.monotonic()
         if found != self._before or now >= self._due:
             left = max(0.0, self._ends - now)
-            said = (self._who, found, self._wanted, connected, left)
-            _log.info("waiting for %s: %d of %d, with %d nodes connected; %.0f s left", *said)
-            self._before, self._due = found, now + _TOLD_AGAIN
+            numbers = (found, self._wanted, connected, left)
+            _log.info("waiting for %s: %d of %d, with %d nodes connected; %.0f s left", self._who, *numbers)
+            self._before, self._due = found, now + _LOGGED_AGAIN
 
 
 def enrol(store: RunStore, group: str, needed: int, waiting: float, greeter: "Attendance") -> None:
-    """Enrol the nodes that answer a handshake until enough are active to begin; RunError if there are not in time.
+    """Enrol the nodes that answer a handshake until enough are active to begin.
 
-    By partition first, so that the users of a simulation have the same numbers every time. NobodyUnderstands, soon, if
-    there is no use in waiting.
+    In order of partitions, so that users of a simulation have the same numbers every time. Raises RunError if too few
+    are active after `waiting` seconds, and NoNodeUnderstands early if waiting cannot help.
     """
-    told = _Waiting("users", needed, waiting)
+    progress = _Waiting("users", needed, waiting)
     while True:
-        last = told.over  # nodes that came during the wait for a silent one are still greeted
+        last = progress.over  # nodes that connect during the wait for a silent one still get a handshake
         partitions = greeter.greeted(_GREETING_SECONDS)
         known = {name: store.registry.user(name) for name in partitions}
         fresh = [name for name, user in known.items() if user is None]
         store.registry.seen(user for user in known.values() if user is not None)
         found = store.registry.standing(group).active + sum(greeter.people.get(name, 1) for name in fresh)
         if found >= needed:
-            greeter.hellos.require_somebody(late=True)  # those who were enrolled before may have another app now
+            greeter.handshakes.require_node(late=True)  # nodes that were enrolled earlier may have another app now
             break
-        told.tell(found, greeter.connected)
+        progress.log(found, greeter.connected)
         if last:
-            greeter.hellos.require_somebody(late=True)
+            greeter.handshakes.require_node(late=True)
             raise RunError(
                 f"Expected {needed} users in group {group} within {waiting:g} seconds, got {found}. Start more "
-                f"SuperNodes with this version of quoron, or begin a run for fewer users.{greeter.hellos.said()}"
+                f"SuperNodes with this version of quoron, or begin a run for fewer users.{greeter.handshakes.why()}"
             )
         time.sleep(1.0)
     for name in sorted(fresh, key=lambda each: (partitions[each], each)):
@@ -207,21 +207,21 @@ def enrol(store: RunStore, group: str, needed: int, waiting: float, greeter: "At
 
 
 class Attendance:
-    """The names of the nodes that are there: a node counts once it has said hello, in our version.
+    """The names of connected nodes: of those that have answered a handshake, in our version.
 
-    Who was not understood is greeted again: a node may come back with another version.
+    A node that could not answer gets another handshake later: it may have been updated.
     """
 
     def __init__(self, grid: Grid, action: str = HELLO, *, most_people: int = 1, partitions: int | None = None) -> None:
-        """A name is made of the node's key; in a simulation of so many `partitions` of the place that it says. A node
-        answers for at most `most_people`."""
-        self.hellos, self.connected, self.people = Hellos(grid, action), 0, dict[str, int]()
+        """Name nodes by their keys, or by their partition in a simulation of `partitions`. A node has at most
+        `most_people` users."""
+        self.handshakes, self.connected, self.people = Handshakes(grid, action), 0, dict[str, int]()
         self._grid, self._most, self._partitions = grid, most_people, partitions
-        self._greetings: dict[int, tuple[int, str]] = {}  # partition and name of each node that said hello
-        self._due: dict[int, tuple[float, float]] = {}  # when each other is greeted again, and the pause after that
+        self._greetings: dict[int, tuple[int, str]] = {}  # partition and name of each node that answered a handshake
+        self._due: dict[int, tuple[float, float]] = {}  # of the others: time of the next handshake, next pause
 
     def homes(self) -> dict[str, int]:
-        """Node of each name, of those that have said hello and are there now; the first that did, if several have."""
+        """Return the node of each name that is connected now; of several, the first that answered a handshake."""
         there, found = nodes(self._grid), dict[str, int]()
         for node, (_, name) in self._greetings.items():
             if node in there:
@@ -229,22 +229,22 @@ class Attendance:
         return found
 
     def homes_now(self) -> dict[str, int]:
-        """As `homes`, for a round, which no stranger may hold up: a key says who a node is, without a hello."""
+        """Return `homes` for a round, which unknown nodes may not delay: a key names a node without a handshake."""
         if self._partitions is None:
             return by_key(self._grid)
         self.greet(_BRIEFLY)
         return self.homes()
 
     def greet(self, seconds: float) -> None:
-        """Wait for a hello of every node that is due, for so long. Raises NobodyUnderstands."""
+        """Send a handshake to every node that is due, and wait at most `seconds`. Raises NoNodeUnderstands."""
         there, now = nodes(self._grid), time.monotonic()
-        strangers = [node for node in sorted(there) if node not in self._greetings]
-        due = [node for node in strangers if self._due.get(node, (now, 0.0))[0] <= now]
+        unknown = [node for node in sorted(there) if node not in self._greetings]
+        due = [node for node in unknown if self._due.get(node, (now, 0.0))[0] <= now]
         self.connected = len(there)
-        said = self.hellos.say(due, seconds)
+        replies = self.handshakes.greet(due, seconds)
         now = time.monotonic()
         for node in due:
-            place, name = self._named(node, there[node], said[node]) if node in said else (-1, None)
+            place, name = self._named(node, there[node], replies[node]) if node in replies else (-1, None)
             if name is not None:
                 self._greetings[node] = place, name
             else:
@@ -257,12 +257,12 @@ class Attendance:
         return {name: self._greetings[node][0] for name, node in self.homes().items()}
 
     def _named(self, node: int, key: bytes, values: Values) -> tuple[int, str | None]:
-        """The partition and the name of a node by what it says; None for one that may not take part."""
+        """Return the partition and the name of a node by its reply; None for a node that may not take part."""
         partition, people = values.get("partition"), values.get("people", 1)
         place = partition if isinstance(partition, int) else -1
         if not isinstance(people, int) or not 1 <= people <= self._most:
             _log.warning(
-                "node %d takes no part: it answers for %.20s people, each of them a user, where at most %d are let in "
+                "node %d takes no part: it answers for %.20s users, where at most %d are let in "
                 "(QUORON_MAX_USERS_PER_CLIENT)",
                 *(node, people, self._most),
             )
@@ -276,23 +276,23 @@ class Attendance:
 
 
 def wait_for(members: NDArray[np.int64], greeted: Callable[[float], int], waiting: float) -> None:
-    """Until every member is there; who is not by then is missing, like anybody who does not answer."""
-    told = _Waiting("members", len(members), waiting)
-    while (found := greeted(_GREETING_SECONDS)) < len(members) and not told.over:
-        told.tell(found, found)
+    """Wait until every member is connected, or `waiting` seconds; later the others are missing."""
+    progress = _Waiting("members", len(members), waiting)
+    while (found := greeted(_GREETING_SECONDS)) < len(members) and not progress.over:
+        progress.log(found, found)
         time.sleep(1.0)
 
 
 def announce(grid: Grid, fleet: Users, run: str, *, early_ends: bool) -> None:
-    """Tell every member of a run before anybody is asked, so that who is charged for it does not follow from who is
-    drawn (docs/privacy/lifetime.md#ol1). Who does not answer in time hears it again in the next round.
+    """Announce a run to every member before any is asked, so that who is charged does not depend on who is sampled
+    (docs/privacy/lifetime.md#ol1). Members that do not answer in time get it again in the next round.
 
-    It takes whole seconds unless early ends are accepted: how soon all have agreed tells how long their files are.
+    Takes whole seconds unless early ends are accepted: how soon all have agreed depends on how long their files are.
     """
-    began, told = time.monotonic(), list(fleet.announced())
-    replies = exchange(grid, (letter for _, letter in told), group=f"{run}/announced", seconds=_GREETING_SECONDS)
+    began, announced = time.monotonic(), list(fleet.announced())
+    replies = exchange(grid, (message for _, message in announced), group=f"{run}/announced", seconds=_GREETING_SECONDS)
     for index, reply in replies.items():
-        fleet.read(reply, told[index][0], ())
+        fleet.read(reply, announced[index][0], ())
     if not early_ends:
         time.sleep((began - time.monotonic()) % 1.0)
 
@@ -301,9 +301,9 @@ def announce(grid: Grid, fleet: Users, run: str, *, early_ends: bool) -> None:
 def farewell(
     grid: Grid, store: RunStore, run: str, action: str, homes: Callable[[NDArray[np.int64]], Iterable[int]]
 ) -> Iterator[None]:
-    """Afterwards, if a run has ended, its members may erase the answers that they keep, on the nodes of `homes`.
+    """Announce the end of a run to the nodes of `homes` on leaving, so that members can erase the answers they keep.
 
-    Said at every start that meets it, and never a reason to fail: who does not hear of it harms nobody else.
+    Repeated at every start that finds the run ended. A failure is logged only.
     """
     try:
         yield
@@ -313,10 +313,10 @@ def farewell(
                 row = store.registry.run(run)
                 if row is not None and row.state not in OPEN:
                     values: Values = {"run": run, "how": row.state}
-                    letters = [Letter(node, action, values) for node in homes(store.registry.members(run))]
-                    exchange(grid, letters, group="farewell", seconds=_FAREWELL_SECONDS)
+                    messages = [Outbound(node, action, values) for node in homes(store.registry.members(run))]
+                    exchange(grid, messages, group="farewell", seconds=_FAREWELL_SECONDS)
             except QuoronError as error:
-                _log.warning("not all members have heard that the run has ended: %s", error)
+                _log.warning("not all members know that the run has ended: %s", error)
 
 
 def _homes(grid: Grid, store: RunStore, members: NDArray[np.int64]) -> Iterable[int]:
@@ -325,7 +325,7 @@ def _homes(grid: Grid, store: RunStore, members: NDArray[np.int64]) -> Iterable[
 
 
 def retried_while_away(work: Callable[[], T]) -> T:
-    """What `work` returns, tried again while the database is away."""
+    """Return what `work` returns, repeated while the database cannot be reached."""
     pause = 0.1
     while True:
         try:
@@ -337,19 +337,19 @@ def retried_while_away(work: Callable[[], T]) -> T:
 
 
 class LogObserver:
-    """An observer: public events, in Flower's log."""
+    """Writes public events into Flower's log."""
 
     def started(self, plan: RunPlan) -> None:
-        """The promise."""
+        """Log the guarantee."""
         _log.info("%s: %s", plan.algorithm, sentence(plan.guarantee))
         if plan.guarantee.min_cohort is None:
             _log.info("%s", NO_MIN_COHORT)
 
     def round_finished(self, event: RoundEvent) -> None:
-        """One line a round."""
+        """Log a line for the round."""
         min_cohort = f", minimum cohort {event.public['min_cohort']}" if "min_cohort" in event.public else ""
         _log.info("round %d of at most %d: %d users asked%s", event.round + 1, event.rounds, event.asked, min_cohort)
 
     def finished(self, model: NDArray[np.float64]) -> None:
-        """The end."""
+        """Log the end."""
         _log.info("complete: a model of %d numbers is released", len(model))
