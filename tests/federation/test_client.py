@@ -385,7 +385,7 @@ class TestTheEnd:
                 with our_logs.at_level(logging.WARNING):
                     async with running(made(data, fake.port, **changes)):
                         await fake.hears("hello")
-        assert "This client is enrolled already, so it connects all the same." in our_logs.text
+        assert "This client is enrolled already, so it connects nevertheless." in our_logs.text
 
 
 TERMS = {

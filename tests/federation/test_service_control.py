@@ -410,7 +410,7 @@ class Scripted:
 
 def followed(control: Scripted, patience: float = 100.0) -> tuple[list[Event], list[float]]:
     slept: list[float] = []
-    events = watching.followed(control, "trial", patience=patience, sleep=slept.append, clock=lambda: sum(slept))  # type: ignore[arg-type]
+    events = watching.followed(control, "trial", timeout=patience, sleep=slept.append, clock=lambda: sum(slept))  # type: ignore[arg-type]
     return list(events), slept
 
 

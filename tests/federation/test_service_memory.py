@@ -56,7 +56,7 @@ from quoron_protos.v1 import federation_pb2 as pb
 from quoron_server import traffic
 from quoron_server.algorithms.whitened.method import WhitenedTracking
 from quoron_server.service import Coordinator, conversation, tokens
-from quoron_server.service.conversation import Backlog
+from quoron_server.service.client_stream import Backlog
 from quoron_server.service.sessions import Sessions
 from quoron_server.specification import LONGEST, RunSpecification, make_plan, require_room
 
@@ -160,7 +160,7 @@ def test_who_left_a_question_unread_is_asked_once_a_round_and_from_then_on_after
             while len(order) < 4:
                 await asyncio.sleep(0)
             if number < 2:
-                sessions.backlog.slow[1] = asyncio.get_running_loop().time()  # as by `Conversation.hang_up`
+                sessions.backlog.slow[1] = asyncio.get_running_loop().time()  # as by `ClientStream.end_slow`
                 await comes(sessions, 1, order)
             asking.cancel()
             await asyncio.wait({asking})

@@ -315,7 +315,7 @@ def test_what_was_ready_meanwhile_is_what_is_said(file: Path, monkeypatch) -> No
 
 
 def test_more_persons_than_were_declared_are_an_error_before_anything_is_sent(file: Path) -> None:
-    with pytest.raises(DataError, match="Expected at most 4 people in column 'who', got 5"):
+    with pytest.raises(DataError, match="Expected at most 4 users in column 'who', got 5"):
         asyncio.run(run_client(owner(file, people=4)))
 
 

@@ -179,17 +179,17 @@ def test_a_connection_that_died_without_a_word_is_left_for_a_new_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As a firewall drops one that was idle for a long round: its machine would try for a quarter of an hour."""
-    monkeypatch.setattr(helping, "PATIENCE", 30.0)
+    monkeypatch.setattr(helping, "TIMEOUT", 30.0)
     with helper(tmp_path) as second, Wires(second.listen) as wires, Database(f"sqlite:///{tmp_path}/c.sqlite") as store:
         at = Helping(replace(link(tmp_path, second), address=wires.address), store)
         asked = wanted()
         at.open(asked, make_plan(asked))
         assert at.recall("trial", 0) is None
         wires.cut.add(0)
-        monkeypatch.setattr(helping, "PATIENCE", 0.5)
+        monkeypatch.setattr(helping, "TIMEOUT", 0.5)
         with pytest.raises(ServerAway):
             at.recall("trial", 0)
-        monkeypatch.setattr(helping, "PATIENCE", 30.0)
+        monkeypatch.setattr(helping, "TIMEOUT", 30.0)
         assert at.recall("trial", 0) is None
         assert len(wires.made) == 4
         assert at._channel is not None
@@ -239,7 +239,7 @@ class TestRefusals:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """As many lists as the helper has threads are begun, and nothing more is said: without deadlines, for ever."""
-        monkeypatch.setattr(service, "PATIENCE", 0.2)
+        monkeypatch.setattr(service, "TIMEOUT", 0.2)
         over, said = threading.Event(), []
 
         with helper(tmp_path) as second, ExitStack() as open_:

@@ -1,20 +1,21 @@
-"""A client and its conversation with a coordinator: enrol, answer what is asked, come back after every interruption.
+"""A client's stream with a coordinator: enrol, answer questions, reconnect after every interruption.
 
     asyncio.run(run_client(ClientConfig(coordinator="localhost:7443", data=Path("mine.csv"), ...)))
 
-Whose data it answers from, and that this is so, is known before it says a word to a coordinator.
+The client's data are checked before it connects.
 
-| what ends a conversation                                        | then                                            |
-| --------------------------------------------------------------- | ----------------------------------------------- |
-| the coordinator leaves or dies, the link drops, any other status | another try, after longer and longer waits      |
-| a message that is none of this protocol's                       | the same, with a line in the log                |
-| a certificate that is not the coordinator's, or is over          | the same: a portal of a hotel passes by         |
-| a refusal before this client was ever welcomed                  | an error with the reason: somebody is looking   |
-| a refusal by the operator: revoked, or a second client of a key  | an error with the reason                        |
-| the owner: a request to stop, a record that cannot be written   | the end, or an error                            |
+| what ends a stream                                               | then                                              |
+| ---------------------------------------------------------------- | ------------------------------------------------- |
+| the coordinator stops or dies, the link drops, any other status  | another try, after longer and longer waits        |
+| no answer to the enrolment in 30 seconds                         | the same                                          |
+| a message that is not of this protocol                           | the same, with a line in the log                  |
+| a certificate that is not the coordinator's, or has expired      | the same: a captive portal is temporary           |
+| a refusal before this client was ever welcomed                   | an error with the reason: an operator is watching |
+| a refusal by the operator: revoked, or a second client of a key  | an error with the reason                          |
+| the owner: a request to stop, client state that cannot be written | the end, or an error                             |
 
-In a run with public participation every message leaves at a time that is public: half a round after its question came,
-an answer if it is ready, zeros if it is not. Whatever is computed meanwhile, messages are heard as they come.
+In a run with public participation a client sends at a public time, half a round after the question: its answer, or
+zeros if that is not ready. Messages are received while answers are computed.
 """
 
 import asyncio
@@ -53,27 +54,26 @@ _Call = grpc.aio.StreamStreamCall[federation.ClientMessage, federation.ServerMes
 _LONGEST_WAIT = 60.0  # seconds between attempts to connect
 _ENROL_SECONDS = 30.0
 _A_DAY = 86_400.0  # seconds between two warnings of a certificate that ends soon
-SENDS = 0.5  # of a round's seconds after its question: when a client answers, if who answers is public
-_READY = 0.9  # of that time: when it is looked at whether there is an answer, so that zeros leave no later than one
-_TO_KEEP = 0.25  # seconds before it leaves, at least: zeros are written first, however short a time a question names
-_MOST_WAITING = 16 << 20  # bytes that were heard and wait for what is computed, and one message
-LONGEST_SAID = 4 << 20  # bytes of one message of the coordinator: a specification goes whole
+SENDS = 0.5  # of a round's seconds after its question: when a client answers under public participation
+_READY = 0.9  # of that time: when zeros replace an answer that is not ready, so that they leave at the same time
+_TO_KEEP = 0.25  # seconds before sending, at least, for zeros to be written to the client state
+_MOST_WAITING = 16 << 20  # bytes of received messages that wait to be handled, and one message more
+LONGEST_SAID = 4 << 20  # bytes of one message of the coordinator, such as a specification
 _OPTIONS = (
     ("grpc.max_receive_message_length", LONGEST_SAID),
     ("grpc.max_send_message_length", wire.MOST + wire.BESIDE),
     *wire.KEEPALIVE,
     ("grpc.http2.max_pings_without_data", 0),
     *wire.STEADY,
-    ("grpc.http2.lookahead_bytes", 1 << 20),  # of a question, before the first word about how much may come
-    # Each attempt is a connection of its own, at the times chosen here.
+    ("grpc.http2.lookahead_bytes", 1 << 20),  # of a question, before flow control says how much may come
+    # Each attempt makes a new connection, at the times chosen here.
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.enable_retries", 0),
 )
 
 
 async def run_client(config: ClientConfig, *, stop: asyncio.Event | None = None) -> None:
-    """Take part in a coordinator's runs until `stop` is set; without it, for ever. With a user column, take part for
-    everybody in the file.
+    """Take part in a coordinator's runs until `stop` is set; with a user column, for all users in the file.
 
     Raises what `Worker.of` and `take_part` do.
     """
@@ -86,10 +86,10 @@ async def take_part(
     stop: asyncio.Event | None = None,
     worker: Callable[[ClientConfig, Record], Worker],
 ) -> None:
-    """As `run_client`, with what `worker` makes to answer in its name.
+    """As `run_client`, with answers of the worker that `worker` makes.
 
-    Raises what `worker` and `session.converse` do, IdentityError for files that will not do at the start, LedgerError
-    for a record that cannot be read.
+    Raises what `worker` and `session.stay_connected` do, IdentityError for unusable identity files, LedgerError for
+    client state that cannot be read.
     """
     if config.certificate is not None and config.key is not None and config.authority is not None:
         check_identity(config.certificate, config.key, config.authority)
@@ -98,35 +98,34 @@ async def take_part(
     with Record.open(config.record, epsilon=epsilon, delta=delta, **choices) as record:
         for path in (config.record, config.key):
             warn_of_readers(path)
-        works = await asyncio.to_thread(worker, config, record)
+        answering = await asyncio.to_thread(worker, config, record)
         if config.second_server_key is not None and config.certificate is not None:
-            works.pinned = masked.Pinned.read(config.second_server_key, config.certificate)
-        await converse(config, works, asyncio.Event() if stop is None else stop)
+            answering.pinned = masked.Pinned.read(config.second_server_key, config.certificate)
+        await stay_connected(config, answering, asyncio.Event() if stop is None else stop)
 
 
-async def converse(config: ClientConfig, worker: Worker, stop: asyncio.Event) -> None:
-    """Take part in a coordinator's runs until `stop` is set, with what `worker` answers.
+async def stay_connected(config: ClientConfig, worker: Worker, stop: asyncio.Event) -> None:
+    """Take part in a coordinator's runs until `stop` is set, with the answers of `worker`.
 
-    However a conversation ends, another is tried, after longer and longer waits, except where the table above names an
-    error. Raises IdentityError for a client that is refused, and LedgerError for a record that cannot be written.
-    Before the first welcome, raises WireError for a coordinator that does not speak this protocol and RunError for one
-    that does not take this client.
+    Reconnects however a stream ends, after longer and longer waits, except where the table above names an error. Raises
+    IdentityError for a client that is refused, and LedgerError for client state that cannot be written. Before the
+    first welcome, raises WireError for a coordinator of another protocol and RunError for one that refuses this client.
     """
     session = _Session(config, worker)
-    reminding = asyncio.create_task(_remind(config))
+    reminding = asyncio.create_task(_warn_of_expiry(config))
     try:
-        await _until(stop, session.persist())
+        await _until(stop, session.reconnect_forever())
     finally:
         reminding.cancel()
         session.close()
 
 
-async def _remind(config: ClientConfig) -> None:
-    """For ever: a line a day in the log about each file of our own that ends soon."""
+async def _warn_of_expiry(config: ClientConfig) -> None:
+    """Log a line a day, without end, about each certificate of this client that expires soon."""
     while config.certificate is not None and config.authority is not None:
         with suppress(IdentityError):  # which the next connection names
-            for said in await asyncio.to_thread(endings, config.certificate, config.authority):
-                _LOG.warning("%s", said)
+            for warning in await asyncio.to_thread(endings, config.certificate, config.authority):
+                _LOG.warning("%s", warning)
         await asyncio.sleep(_A_DAY)
 
 
@@ -148,50 +147,50 @@ class _Session:
         self._config, self._worker = config, worker
         self._wait = 0.0
         self._welcomed: float | None = None  # loop time of the last welcome
-        self._computing = ThreadPoolExecutor(1, thread_name_prefix="attends")  # what is sent at its time, ready or not
+        self._computing = ThreadPoolExecutor(1, thread_name_prefix="attends")  # of answers with a public time
 
     def close(self) -> None:
-        """Begin nothing more."""
+        """Cancel computations that have not begun."""
         self._computing.shutdown(wait=False, cancel_futures=True)
 
-    async def persist(self) -> None:
-        """One conversation after the other."""
+    async def reconnect_forever(self) -> None:
+        """Open one stream after the other."""
         clock, first = asyncio.get_running_loop().time, self._config.retry_seconds
         while True:
             before = self._welcomed
             await self._once()
             began = None if self._welcomed == before else self._welcomed
             self._wait = next_wait(self._wait, first=first, lasted=0.0 if began is None else clock() - began)
-            # Many clients of one coordinator that comes back shall not all come at once.
+            # Clients of a coordinator that restarts must not all reconnect at once.
             await asyncio.sleep(self._wait * random.uniform(0.5, 1.0))
 
     async def _once(self) -> None:
-        """One conversation, from its beginning to however it ends. Raises what must end the client."""
+        """Open a stream and serve it until it ends. Raises errors that must end the client."""
         try:
-            await self._converse()
-            self._again(logging.INFO, "it closed the conversation")
+            await self._serve_stream()
+            self._log_retry(logging.INFO, "it closed the stream")
         except grpc.aio.AioRpcError as error:
             fatal = _fatal(error, self._config, welcomed=self._welcomed is not None)
             if fatal is not None:
                 raise fatal from None
-            self._again(*_status_and_reason(error, self._config))
-        except (IdentityError, OSError) as error:  # of our own files, which may be about to be renewed
-            self._again(logging.WARNING, str(error).rstrip("."))
+            self._log_retry(*_status_and_reason(error, self._config))
+        except (IdentityError, OSError) as error:  # a timeout, or files of this client that are about to be renewed
+            self._log_retry(logging.WARNING, str(error).rstrip("."))
         except DecodeError:
-            self._again(logging.WARNING, "it sent something that is no message of this protocol")
+            self._log_retry(logging.WARNING, "it sent something that is no message of this protocol")
         except WireError as error:
-            said = str(error).rstrip(".")
-            self._again(logging.WARNING, f"it sent something that is no message of this protocol. {said}")
+            reason = str(error).rstrip(".")
+            self._log_retry(logging.WARNING, f"it sent something that is no message of this protocol. {reason}")
         except QuoronError:
             raise
         except Exception:
-            # Whatever it is, it came from outside, and what comes from outside ends conversations, not clients.
-            _LOG.exception("Coordinator %s: an error that was not foreseen. Trying again.", self._config.coordinator)
+            # What a coordinator sends may end a stream, never the client.
+            _LOG.exception("Coordinator %s: an unexpected error. Trying again.", self._config.coordinator)
 
-    def _again(self, level: int, said: str) -> None:
-        _LOG.log(level, "Coordinator %s: %s. Trying again.", self._config.coordinator, said)
+    def _log_retry(self, level: int, reason: str) -> None:
+        _LOG.log(level, "Coordinator %s: %s. Trying again.", self._config.coordinator, reason)
 
-    async def _converse(self) -> None:
+    async def _serve_stream(self) -> None:
         software = f"quoron {version('quoron')}"
         name = self._config.client_name
         metadata = None if name is None else grpc.aio.Metadata(("quoron-client", name))
@@ -201,73 +200,75 @@ class _Session:
             seen = await asyncio.to_thread(record.seen, place)
             people = self._worker.people
             several = people if people > 1 else 0
-            asked = federation.EnrolRequest(protocol=wire.PROTOCOL, software=software, seen=seen, people=several)
+            request = federation.EnrolRequest(protocol=wire.PROTOCOL, software=software, seen=seen, people=several)
             try:
-                async with asyncio.timeout(_ENROL_SECONDS):  # gRPC forgets its own while a peer sends without an end
-                    enrolled = await stub.Enrol(asked, metadata=metadata)
+                async with asyncio.timeout(_ENROL_SECONDS):  # gRPC's own never comes while a peer sends without end
+                    enrolled = await stub.Enrol(request, metadata=metadata)
             except TimeoutError:
-                raise TimeoutError(f"it gave no place within {_ENROL_SECONDS:g} seconds") from None
+                raise TimeoutError(f"it did not answer the enrolment within {_ENROL_SECONDS:g} seconds") from None
             if enrolled.user >= 2**63:
                 raise WireError(f"Expected a user number below 2^63, got {enrolled.user}.")
             if enrolled.people != several:
-                raise WireError(f"Expected a place for {people:,} people, got one for {max(1, enrolled.people):,}.")
+                raise WireError(f"Expected an enrolment of {people:,} users, got one of {max(1, enrolled.people):,}.")
             agreed, store = _agreed(enrolled), StoreClaim.read(enrolled.books)
             await asyncio.to_thread(record.saw, place, store, seen)
             await asyncio.to_thread(record.witness, agreed)
-            call, lane = stub.Work(metadata=metadata), _Lane()
-            said = asyncio.Lock()  # the parts of an answer go out with nothing between
+            call, inbox = stub.Work(metadata=metadata), _Inbox()
+            sending = asyncio.Lock()  # the chunks of an answer are sent with nothing between them
             hello = federation.ClientMessage(hello=federation.Hello(protocol=wire.PROTOCOL, software=software))
-            await _say(call, said, (hello,))
-            reading = asyncio.create_task(self._listen(call, said, lane, enrolled.user))
+            await _send(call, sending, (hello,))
+            reading = asyncio.create_task(self._receive(call, sending, inbox, enrolled.user))
             try:
-                while (heard := await lane.next()) is not None:
-                    await _say(call, said, await self._react(heard, enrolled.user))
-                await reading  # how it ended
+                while (message := await inbox.next()) is not None:
+                    await _send(call, sending, await self._handle(message, enrolled.user))
+                await reading  # raises how the stream ended
             finally:
                 reading.cancel()
                 await asyncio.gather(reading, return_exceptions=True)
                 call.cancel()
 
-    async def _listen(self, call: _Call, said: asyncio.Lock, lane: "_Lane", user: int) -> None:
-        """Hear everything as it comes, until the end. What has its time is seen to here, all else in its lane."""
+    async def _receive(self, call: _Call, sending: asyncio.Lock, inbox: "_Inbox", user: int) -> None:
+        """Receive messages until the stream ends: begin answers with a public time at once, queue all others."""
         worker, arriving = self._worker, wire.Arriving[federation.ServerMessage]()
         timely: set[asyncio.Task[None]] = set()
 
         def done(task: asyncio.Task[None]) -> None:
             timely.discard(task)
             if not task.cancelled() and (error := task.exception()) is not None:
-                lane.close(error)
+                inbox.close(error)
 
         try:
             while isinstance(message := await call.read(), federation.ServerMessage):  # else: the end
-                heard = arriving.take(message, worker.wanted)
-                if heard is None:
+                whole = arriving.take(message, worker.wanted)
+                if whole is None:
                     continue
                 if len(timely) > wire.MOST_RUNS:
                     raise WireError(f"Expected at most {wire.MOST_RUNS} questions at a time, got more.")
-                question = _question(heard)
+                question = _question(whole)
                 if question is not None and (seconds := worker.attends(question.run)) is not None:
-                    work = self._attend(call, said, question, min(seconds, question.seconds))
-                elif isinstance(heard, federation.ServerMessage) and _is_timely(heard):
-                    work = self._join(call, said, heard.run, user)
+                    work = self._answer_on_time(call, sending, question, min(seconds, question.seconds))
+                elif isinstance(whole, federation.ServerMessage) and _is_timely(whole):
+                    work = self._join(call, sending, whole.run, user)
                 else:
-                    await lane.put(heard)
+                    await inbox.put(whole)
                     continue
                 timely.add(task := asyncio.create_task(work))
                 task.add_done_callback(done)
         finally:
             for task in timely:
                 task.cancel()
-            lane.close()
+            inbox.close()
 
-    async def _join(self, call: _Call, said: asyncio.Lock, run: federation.Announcement, user: int) -> None:
-        """Consent to a run that tells who answers, by its terms alone; only then are the items looked at."""
+    async def _join(self, call: _Call, sending: asyncio.Lock, run: federation.Announcement, user: int) -> None:
+        """Consent to a run with public participation by its terms alone, before reading any items."""
         consent = await asyncio.to_thread(self._worker.consider, run, user)
-        await _say(call, said, (federation.ClientMessage(consent=consent),))
+        await _send(call, sending, (federation.ClientMessage(consent=consent),))
         self._computing.submit(self._worker.prepare, run.run)
 
-    async def _attend(self, call: _Call, said: asyncio.Lock, question: federation.Question, seconds: float) -> None:
-        """Answer when it is time, neither sooner nor later, whatever there is by then."""
+    async def _answer_on_time(
+        self, call: _Call, sending: asyncio.Lock, question: federation.Question, seconds: float
+    ) -> None:
+        """Send at the public time: the answer, or zeros if it is not ready."""
         loop, worker = asyncio.get_running_loop(), self._worker
         asked, took = loop.time(), SENDS * seconds
         computed = self._computing.submit(worker.reply, question)
@@ -275,12 +276,12 @@ class _Session:
         late = computed.cancel() or not computed.done()
         answer = await asyncio.to_thread(worker.reply, question, ready=False) if late else computed.result()
         await asyncio.sleep(asked + took - loop.time())
-        await _say(call, said, _messages(answer, question))
+        await _send(call, sending, _messages(answer, question))
 
-    async def _react(
+    async def _handle(
         self, message: federation.ServerMessage | wire.Long, user: int
     ) -> Iterable[federation.ClientMessage]:
-        """What to say to a message; computing leaves the event loop free to answer the transport's pings."""
+        """Return the replies to a message. Computes on threads: the event loop answers the transport's pings."""
         worker = self._worker
         if not isinstance(message, federation.ServerMessage):
             return await self._answered(message)
@@ -303,32 +304,32 @@ class _Session:
         return ()
 
     async def _answered(self, question: wire.Long) -> Iterable[federation.ClientMessage]:
-        """The answer, in as many messages as it takes, once it is made."""
+        """Compute the answer to a question; return its messages."""
         assert isinstance(question, federation.Question)
         answer = await asyncio.to_thread(self._worker.at_once, question)
         return _messages(answer, question)
 
 
-class _Lane:
-    """What was heard and waits while something is computed: in order, and no more of it than memory is meant for."""
+class _Inbox:
+    """Received messages in order, of a bounded number of bytes."""
 
     def __init__(self) -> None:
         self._waiting: deque[federation.ServerMessage | wire.Long] = deque()
         self._bytes, self._closed = 0, False
         self._error: BaseException | None = None
-        self._news, self._room = asyncio.Event(), asyncio.Event()
+        self._news, self._space = asyncio.Event(), asyncio.Event()
 
-    async def put(self, heard: federation.ServerMessage | wire.Long) -> None:
-        """Once there is room."""
+    async def put(self, message: federation.ServerMessage | wire.Long) -> None:
+        """Append a message, once there is space."""
         while self._bytes >= _MOST_WAITING:
-            self._room.clear()
-            await self._room.wait()
-        self._waiting.append(heard)
-        self._bytes += heard.ByteSize()
+            self._space.clear()
+            await self._space.wait()
+        self._waiting.append(message)
+        self._bytes += message.ByteSize()
         self._news.set()
 
     async def next(self) -> federation.ServerMessage | wire.Long | None:
-        """Return what was heard first; None at the end, after `close`. Raises what it was closed with, at once."""
+        """Return the oldest message; None at the end, after `close`. Raises the error of `close` at once."""
         while not (self._waiting or self._closed):
             self._news.clear()
             await self._news.wait()
@@ -336,28 +337,28 @@ class _Lane:
             raise self._error
         if not self._waiting:
             return None
-        heard = self._waiting.popleft()
-        self._bytes -= heard.ByteSize()
-        self._room.set()
-        return heard
+        message = self._waiting.popleft()
+        self._bytes -= message.ByteSize()
+        self._space.set()
+        return message
 
     def close(self, error: BaseException | None = None) -> None:
-        """Nothing more comes, by an error perhaps."""
+        """End the messages, with an error if there was one."""
         self._closed, self._error = True, self._error or error
         self._news.set()
 
 
-def _question(heard: federation.ServerMessage | wire.Long) -> federation.Question | None:
-    """The question that a message is, whole or put together of parts."""
-    if isinstance(heard, federation.Question):
-        return heard
-    if isinstance(heard, federation.ServerMessage) and heard.WhichOneof("kind") == "question":
-        return heard.question
+def _question(message: federation.ServerMessage | wire.Long) -> federation.Question | None:
+    """Return the question in a message, sent whole or in chunks; None for other messages."""
+    if isinstance(message, federation.Question):
+        return message
+    if isinstance(message, federation.ServerMessage) and message.WhichOneof("kind") == "question":
+        return message.question
     return None
 
 
 def _messages(answer: bytes | None, question: federation.Question) -> Iterable[federation.ClientMessage]:
-    """The answer to a question in as many messages as it takes; none of none."""
+    """Return the messages of an answer; none without one."""
     if answer is None:
         return ()
     masked = question.HasField("row")
@@ -365,15 +366,15 @@ def _messages(answer: bytes | None, question: federation.Question) -> Iterable[f
 
 
 def _is_timely(message: federation.ServerMessage) -> bool:
-    """Whether an announcement is of a run of whose answers nothing but values may depend on items."""
+    """Return whether a message announces a run with public participation: only values may depend on items."""
     if message.WhichOneof("kind") == "run":
-        with suppress(WireError):  # which its lane says
+        with suppress(WireError):  # which is raised when the message is handled
             return read_promised(message.run.run, message.run.description).timely
     return False
 
 
 def _agreed(enrolled: federation.EnrolReply) -> list[tuple[str, float, float]]:
-    """What a coordinator says that this key has agreed to. WireError for what cannot be."""
+    """Return the runs that, to the coordinator, this key has agreed to. Raises WireError for impossible ones."""
     charges = [(each.run, each.epsilon, each.delta) for each in enrolled.agreed]
     if len(charges) > MOST_TOLD or not all(
         0 < len(run) <= wire.MAX_NAME and epsilon >= 0 and 0 <= delta <= 1 for run, epsilon, delta in charges
@@ -383,23 +384,23 @@ def _agreed(enrolled: federation.EnrolReply) -> list[tuple[str, float, float]]:
 
 
 def next_wait(wait: float, *, first: float, lasted: float) -> float:
-    """Return seconds until the next try, after a try that waited `wait` and a conversation that lasted so long.
+    """Return seconds until the next try, after a try that waited `wait` and a stream that lasted `lasted` seconds.
 
-    A conversation longer than the wait before it is no flood, and the waits begin again; otherwise they double.
+    Waits begin again after a stream longer than the wait before it; otherwise they double.
     """
     return first if lasted > wait else max(first, min(2 * wait, _LONGEST_WAIT))
 
 
-async def _say(call: _Call, said: asyncio.Lock, messages: Iterable[federation.ClientMessage]) -> None:
-    """Write to a conversation; to one that has ended meanwhile, nothing: reading it then tells how it ended."""
-    async with said:
+async def _send(call: _Call, sending: asyncio.Lock, messages: Iterable[federation.ClientMessage]) -> None:
+    """Write messages to a stream; to one that has ended, nothing: reading it raises how it ended."""
+    async with sending:
         for message in messages:
             with suppress(asyncio.InvalidStateError):
                 await call.write(message)
 
 
 def _channel(config: ClientConfig) -> grpc.aio.Channel:
-    """A new connection; certificates are read again each time, so that they may be renewed under a running client."""
+    """Open a connection. Reads certificates again, so that they can be renewed under a running client."""
     if config.certificate is None or config.key is None or config.authority is None:
         return grpc.aio.insecure_channel(config.coordinator, options=_OPTIONS)
     check_identity(config.certificate, config.key, config.authority)
@@ -409,7 +410,7 @@ def _channel(config: ClientConfig) -> grpc.aio.Channel:
 
 
 def _status_and_reason(error: grpc.aio.AioRpcError, config: ClientConfig) -> tuple[int, str]:
-    """How loudly to speak of the end of a conversation that will be tried again, and in which words."""
+    """Return the log level and the reason of the end of a stream that will be tried again."""
     if re.search("CERTIFICATE_VERIFY_FAILED|Hostname Verification Check failed", error.details() or ""):
         return logging.WARNING, (
             f"expected a certificate of its name from the authority in {str(config.authority)!r}, valid now, got "
@@ -421,22 +422,22 @@ def _status_and_reason(error: grpc.aio.AioRpcError, config: ClientConfig) -> tup
 
 
 def _fatal(error: grpc.aio.AioRpcError, config: ClientConfig, *, welcomed: bool) -> QuoronError | None:
-    """The named error for what an operator decided or, before the first welcome, for what waiting will not mend."""
-    code, said, place = error.code(), _printable(error.details()).rstrip("."), config.coordinator
+    """Return an error for an operator's decision or, before the first welcome, for a lasting fault; None otherwise."""
+    code, reason, place = error.code(), _printable(error.details()).rstrip("."), config.coordinator
     shown = config.client_name if config.certificate is None else str(config.certificate)
-    if code == grpc.StatusCode.ABORTED:  # two would take the place from each other for ever, with a record each
-        return IdentityError(f"Expected one client with {shown!r} at coordinator {place}, it answers: {said}.")
+    if code == grpc.StatusCode.ABORTED:  # two would replace each other without end, each with its own client state
+        return IdentityError(f"Expected one client with {shown!r} at coordinator {place}, it answers: {reason}.")
     if code in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED):
-        return IdentityError(f"Expected coordinator {place} to accept {shown!r}, it answers: {said}.")
-    if welcomed:  # it was right once: another version, or a store that is restored, may pass by as well
+        return IdentityError(f"Expected coordinator {place} to accept {shown!r}, it answers: {reason}.")
+    if welcomed:  # another version, or a store that is being restored, may be temporary
         return None
     if code == grpc.StatusCode.UNIMPLEMENTED:
-        return WireError(f"Expected a coordinator of protocol {wire.PROTOCOL} at {place}, it answers: {said}.")
-    if code == grpc.StatusCode.FAILED_PRECONDITION:  # for what, only the coordinator knows
-        return RunError(f"Expected coordinator {place} to take {shown!r} in, it answers: {said}.")
+        return WireError(f"Expected a coordinator of protocol {wire.PROTOCOL} at {place}, it answers: {reason}.")
+    if code == grpc.StatusCode.FAILED_PRECONDITION:  # only the coordinator knows why
+        return RunError(f"Expected coordinator {place} to take {shown!r} in, it answers: {reason}.")
     return None
 
 
-def _printable(said: str | None) -> str:
-    """What another machine said, in one line of a log."""
-    return printable(" ".join((said or "no reason")[:300].split()))
+def _printable(reason: str | None) -> str:
+    """Return a text of another machine as one line for a log."""
+    return printable(" ".join((reason or "no reason")[:300].split()))

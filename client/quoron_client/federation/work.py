@@ -1,24 +1,24 @@
-"""What a client answers, for one user or for all users of a silo: to each question one answer, made once, or none.
+"""The answers of a client, for its one user or for all persons of a silo: at most one answer to each question.
 
-    worker = Worker.of(owner, record)     # owner.user_column says whose each row of the file is; None: one user's
+    worker = Worker.of(owner, record)     # owner.user_column names the column of users; None: one user's file
 
-Of an error here the coordinator receives a status alone; the owner's log has the rest. In a run with public
-participation it does not receive even that: with a fault of items, or too late, the answer is the zero row.
+After an error here the coordinator receives a status alone, and the owner's log the rest. In a run with public
+participation it does not receive even the status: the answer is the zero row.
 
-A silo's persons are numbered in the record, for ever: in the order of their names at first, and later persons by the
-next free number, up to as many as the silo has declared. A number without a person, or whose person has left, has no
-budget left or is not in the file, counts as away. A client of one user has one person, number 0.
+A silo's persons are numbered in the client state, permanently: at first in the order of their names, and later persons
+by the next free number, up to the declared number. A number counts as absent without a person, or if its person has
+left, has no budget left or is not in the file. A client of one user has one person, number 0.
 
-The record keeps what was said in a round: the row of each person who has answered, made once, or the sums or masked
-answers that were sent in place of rows.
+The client state keeps the answers of a round: the row of each person that has answered, or the sums or masked answers
+that were sent in place of rows.
 
     kept = KeptRows.of(task, persons, answers)
     again = KeptRows.read(kept.as_bytes())
 
-A coordinator that comes back may ask other persons in the same round, where it has drawn them by coins. A person who
-has answered repeats the answer, and answers no other task; a person who has not is asked for the first time. For sums
-the same question has the same answer, and to another question persons in an earlier sum are silent: of two sums, with
-and without a person, the difference would be its row.
+A restarted coordinator may ask other persons in the same round, where it samples with coins. A person that has answered
+repeats the answer, and answers no other task; other persons answer for the first time. For sums, the same question has
+the same answer, and persons in an earlier sum are left out of other sums: the difference of two sums, with and without
+a person, would be that person's row.
 """
 
 import logging
@@ -97,7 +97,7 @@ class Part:
     """A client's part in one run: the terms, the items of its users, and the number of its first user in the run."""
 
     terms: Terms
-    batch: ItemBatch | None  # None: not read yet, of a run of which nothing but values may depend on them
+    batch: ItemBatch | None  # None: not read yet, in a run with public participation
     user: int
     places: Persons = field(default_factory=lambda: ONE_USER)  # where the items of each person are in the batch
     masking: "Masking | None" = None  # with two servers
@@ -105,24 +105,24 @@ class Part:
 
 @dataclass(slots=True)
 class Worker:
-    """Decides about runs and answers questions, by the owner's decisions and record. Its parts may be forgotten."""
+    """Consents to runs and answers questions, by the owner's settings and the client state."""
 
     owner: Owner
     record: Record
-    people: int = 1  # for how many it answers
-    parts: dict[str, Part] = field(default_factory=dict)  # from the oldest; as many as memory is meant for
+    people: int = 1  # number of persons it answers for
+    parts: dict[str, Part] = field(default_factory=dict)  # oldest first; as many as fit into their memory
     announced: dict[str, bytes] = field(default_factory=dict)  # digest of the terms that a part was made for
-    items: Callable[[Path, Terms], OwnItems] | None = None  # a simulation's, which may be made up
-    pinned: "Pinned | None" = None  # whose word on plans of two servers is taken
+    items: Callable[[Path, Terms], OwnItems] | None = None  # of a simulation, possibly synthetic
+    pinned: "Pinned | None" = None  # the trusted second server
     _lock: threading.Lock = field(default_factory=threading.Lock)  # of the parts
 
     @classmethod
     def of(cls, owner: Owner, record: Record) -> Self:
-        """Return a worker, with everybody in a silo's file in the record.
+        """Return a worker, and register all persons of a silo's file in the client state.
 
-        Raises DataError for a file that cannot be read, looks like several people's where it is to be one user's, or
-        holds more persons than a silo has declared; a client that is enrolled already logs it instead. Raises
-        ConfigError where the file may not be looked at, and the owner does not say whose it is.
+        Raises DataError for a file that cannot be read, seems to be of several people where one user is declared, or
+        has more persons than the silo declared; a client that is enrolled already logs it instead. Raises ConfigError
+        where the file may not be read yet, and the owner does not declare whose it is.
         """
         timely = [each for each in (PUBLIC_PARTICIPATION, TWO_SERVERS) if each in owner.accept_trust_models]
         if timely:
@@ -141,8 +141,8 @@ class Worker:
         except DataError as error:
             if (column is not None and not known) or not welcomed(owner.record):
                 raise
-            # The coordinator draws members from those who connect: whether this one does may not be a function of data.
-            _LOG.warning("%s This client is enrolled already, so it connects all the same.", error)
+            # The coordinator samples members from connected clients: whether this one connects may not depend on data.
+            _LOG.warning("%s This client is enrolled already, so it connects nevertheless.", error)
         else:
             if column is not None:
                 record.register(names, people)
@@ -150,7 +150,7 @@ class Worker:
 
     @property
     def is_silo(self) -> bool:
-        """Whether a column of its file says whose each row is."""
+        """Whether a column of its file names the user of each row."""
         return self.owner.user_column is not None
 
     def consider(self, message: federation.Announcement, user: int) -> federation.Consent:
@@ -169,7 +169,7 @@ class Worker:
         return federation.Consent(run=run[:MAX_NAME], takes_part=objection is None)
 
     def _join(self, message: federation.Announcement, digest: bytes, user: int) -> str | None:
-        """Make the user's part in a run, or say why not."""
+        """Make the user's part in a run; return why it takes no part, or None."""
         try:
             terms = read_terms(message.run, message.description)
             objection = refusal(self.owner, terms)
@@ -182,9 +182,9 @@ class Worker:
         except (WireError, DataError, IdentityError) as error:
             return str(error)
         except Exception:
-            # A run is announced from outside: none may end a client that works for others.
+            # An announcement may not end a client that takes part in other runs.
             _LOG.exception("The items of run %r could not be made.", message.run)
-            return "an error that was not foreseen"
+            return "an unexpected error"
         objection = self.record.agree(agreement(terms, digest))
         if objection is None:
             part = Part(terms, None, user if terms.slot is None else terms.slot, masking=agreed)
@@ -196,11 +196,11 @@ class Worker:
 
     @property
     def _most(self) -> int:
-        """Numbers in the items of all parts, beyond which the oldest are forgotten."""
+        """Numbers in the items of all parts, beyond which the oldest parts are dropped."""
         return own_table.MOST_NUMBERS_OF_ALL if self.is_silo else own_table.MOST_NUMBERS
 
     def _read(self, terms: Terms) -> OwnItems:
-        """The items of a run, as they are now. Raises DataError, and whatever a library does."""
+        """Read the items of a run. Raises DataError, and exceptions of libraries."""
         data, dialect, column = self.owner.data, self.owner.dialect, self.owner.user_column
         if self.items is not None:
             return self.items(data, terms)
@@ -209,7 +209,7 @@ class Worker:
         return own_table.own_people(data, terms, column, people=self.people, dialect=dialect)
 
     def _with(self, part: Part, items: OwnItems) -> Part:
-        """The part with these; the owner's log hears what is wrong with them."""
+        """Return the part with these items; log their problems for the owner."""
         if items.problem is not None:
             _LOG.error("The items cannot be used in run %r. %s", part.terms.run, items.problem)
         if items.notice is not None:
@@ -217,9 +217,9 @@ class Worker:
         return replace(part, batch=items.batch, places=self._places(items) if self.is_silo else ONE_USER)
 
     def _places(self, items: OwnItems) -> Persons:
-        """Where the items of a silo's persons are: for a person who is not in the file, the empty ones at the end."""
+        """Return the place of each person in the batch: the last, empty one for persons that are not in the file."""
         seats = self.record.register(items.names, self.people)
-        seats[seats >= self.people] = -1  # of a file that was larger before the silo said how many it answers for
+        seats[seats >= self.people] = -1  # of an earlier, larger file, before the silo declared its number of users
         if beyond := int(np.count_nonzero(seats < 0)):
             _LOG.warning(
                 "Data file %r: %d persons are left out, who have left or are more than the %d this silo answers for.",
@@ -230,10 +230,10 @@ class Worker:
         return places
 
     def _take(self, part: Part, *, known: Part | None = None) -> None:
-        """The latest part, in place of the `known` one if there is any: nothing of a run that was forgotten meanwhile.
+        """Store a part, in place of the `known` one, unless that was dropped meanwhile.
 
-        The oldest are forgotten until their runs are announced again, at the next connection. Of a run whose
-        participation is public only the items are, until they are needed: how many there are shows nowhere.
+        The oldest are dropped until their runs are announced again, at the next connection. In a run with public
+        participation only the items are, until they are needed.
         """
         with self._lock:
             if self.parts.pop(part.terms.run, None) is None and known is not None:
@@ -256,10 +256,9 @@ class Worker:
                     self.announced.pop(run, None)
 
     def prepare(self, run: str) -> Part | None:
-        """Return the part in a run with its items: with public participation they are read now, unless they are there.
-        None if it is not known.
+        """Return the part in a run with its items, which are read now with public participation; None if unknown.
 
-        Whatever is wrong with them, they are then none. Never raises.
+        Items that cannot be read count as none. Never raises.
         """
         part = self.parts.get(run)
         if part is None or part.batch is not None:
@@ -267,38 +266,38 @@ class Worker:
         try:
             items = self._read(part.terms)
         except Exception as error:
-            said = str(error) if isinstance(error, DataError) else "an error that was not foreseen"
+            problem = str(error) if isinstance(error, DataError) else "an unexpected error"
             _LOG.debug("The items of run %r could not be made.", run, exc_info=True)
-            items = OwnItems(_nothing(part.terms.features), said, None)
+            items = OwnItems(_no_items(part.terms.features), problem, None)
         made = self._with(part, items)
         self._take(made, known=part)
         return made
 
     def attends(self, run: str) -> float | None:
-        """Return seconds of a round of a run that tells who answers, if this client takes part in it; else None."""
+        """Return seconds of a round, if this client takes part in a run of this name with public participation."""
         part = self.parts.get(run)
         return part.terms.seconds if part is not None and part.terms.timely else None
 
     def wanted(self, head: Long) -> int | None:
-        """Return how many bytes may follow a question of which all but its task is there; None: none of them is wanted.
+        """Return how many bytes the task of a question may have; None if the question is refused.
 
-        As the run was announced, so that a coordinator cannot make this client hold more than was agreed to.
+        By the announced terms, so that a coordinator cannot make this client hold more than it agreed to.
         """
         part = self.parts.get(head.run)
         if part is None:
             return None
         dimension = part.terms.dimension
         if part.masking is not None:
-            rows = 8 * dimension**2  # of a row, by a matrix
-        else:  # the public transform that sums are made by
+            rows = 8 * dimension**2  # of a row that is multiplied by a matrix
+        else:  # the public transform of sums
             rows = 8 * (dimension + 2) ** 2 if part.terms.silo_sums and self.people > 1 else 0
         return min(self.people * (8 * MOST_VECTORS * dimension + 1) + rows + BESIDE, MAX_MESSAGE)
 
     def reply(self, message: federation.Question, *, ready: bool = True) -> bytes | None:
-        """Return the answer to a question, as bytes; None if the question has no name to answer to. Raises LedgerError.
+        """Return the answer to a question, as bytes; None if the question has no valid name. Raises LedgerError.
 
-        Zeros, or what was kept by now, unless there is time to be `ready` with another. There is at most one answer a
-        question: what is ready later is never sent.
+        Unless `ready`, nothing is computed: the answer is a kept one, or zeros. A question has at most one answer: one
+        that is computed later is never sent.
         """
         try:
             name = question_name(message)
@@ -306,24 +305,24 @@ class Worker:
             _LOG.warning("%s", error)
             return None
         made = self._answer(name, message, ready)
-        return self._none(message, made) if isinstance(made, str) else made
+        return self._no_answer(message, made) if isinstance(made, str) else made
 
     def at_once(self, message: federation.Question) -> bytes | None:
-        """Answer as `reply`, but not in a run whose answers have their time, not even with one that was kept by now.
-        Nor in a run that was not agreed to yet: a question may come before the consent."""
+        """Return the answer as `reply` does, but none in runs with public times of answers, not even a kept one, nor in
+        runs without consent: a question may come before it."""
         promise = self.record.promise(message.run)
         if promise is None or is_timely(promise):
-            return self._none(message, "it was asked before the client had consented")
+            return self._no_answer(message, "it was asked before the client had consented")
         return self.reply(message)
 
-    def _none(self, message: federation.Question, why: str) -> bytes | None:
+    def _no_answer(self, message: federation.Question, why: str) -> bytes | None:
         _LOG.warning("No answer in round %d of run %r: %s", message.round, message.run[:MAX_NAME], why)
-        with suppress(WireError):  # of a question without a name
+        with suppress(WireError):  # of a question without a valid name
             return None if message.HasField("row") else _silence(*question_name(message))
         return None
 
     def _answer(self, name: tuple[str, int, bytes], message: federation.Question, ready: bool) -> bytes | str:
-        """An answer, kept in the record, or why there is none."""
+        """Make and keep an answer; return it, or why there is none."""
         part = self.prepare(name[0]) if ready else self.parts.get(name[0])
         if part is None:
             return "the client takes no part"
@@ -337,9 +336,9 @@ class Worker:
             asked = ONE_USER if self.people == 1 else persons_of(message.persons, people=self.people)
             check_own(task, len(asked))
             sums = reduction_from_wire(message.sums) if message.HasField("sums") else None
-            misfit = misfit_of(part.terms, name[1], task) or _misfit_sums(part.terms, task, sums)
-            if misfit is not None:
-                return misfit
+            objection = task_objection(part.terms, name[1], task) or _sums_objection(part.terms, task, sums)
+            if objection is not None:
+                return objection
             rows = None if masking is None else masking.rows(name[1], message)
         except WireError as error:
             return str(error)
@@ -347,19 +346,19 @@ class Worker:
         if masking is not None and rows is not None:
             mask = partial(masking.answer, name, body_digest(message), rows)
         query = _Query(name, part, task, asked, ready, sums if self.people > 1 else None, mask)
-        if self.is_silo and part.terms.public and not self.record.people:  # who they are is not known yet
+        if self.is_silo and part.terms.public and not self.record.people:  # the persons are not known yet
             zeros = Answers(_no_answers(part, task, len(asked)).values, np.full(len(asked), Status.ANSWERED, np.uint8))
             return query.rows_of(zeros) if query.sums is None else query.sums_of(zeros)
         if mask is not None or query.sums is not None:
-            return self._whole(query)
-        found = self._each(query)
+            return self._answer_whole(query)
+        found = self._answer_rows(query)
         return found if isinstance(found, str) else query.rows_of(found)
 
-    def _each(self, query: "_Query") -> Answers | str:
-        """Rows of the asked, made now and kept, or kept before: a person has one answer in a round. Without time to be
-        `ready` nothing is computed, and what was not kept by now is zeros."""
+    def _answer_rows(self, query: "_Query") -> Answers | str:
+        """Return the rows of the asked persons, made now or kept: a person has one answer in a round. Unless `ready`,
+        nothing is computed, and rows that were not kept are zeros."""
         record, asked = self.record, query.asked
-        # One user repeats an answer to this very question alone; of a silo's persons others may be asked again.
+        # A client of one user repeats its answer to the same question only; a silo may be asked for other persons.
         stored = record.recall(*query.name[:2]) if self.is_silo else record.recall(*query.name)
         further = stored is not None
         kept = None if stored is None else KeptRows.read(stored)
@@ -377,20 +376,20 @@ class Worker:
         if len(rows):
             made = self._made(query, rows)
             found.values[rows], found.status[rows] = made.values, made.status
-            told = KeptRows.of(query.task.part(rows), asked[rows], made)
-            sent = (told if kept is None else kept.and_also(told)).as_bytes()
+            added = KeptRows.of(query.task.part(rows), asked[rows], made)
+            sent = (added if kept is None else kept.joined(added)).as_bytes()
             before = record.keep(*query.name, sent, asked[rows], **query.rules, further=further)
             if before is None:
                 return "another process of this client was faster"
-            if before is not sent:  # what was kept meanwhile is what is said
-                return self._each(query)
+            if before is not sent:  # another answer was kept meanwhile, and is sent
+                return self._answer_rows(query)
         elif not same.any() and (why := self._objection(query, further)) is not None:
             return why
         return found
 
-    def _whole(self, query: "_Query") -> bytes | str:
-        """What is sent in place of rows, a masked answer or the sums of the asked persons who are in none that was sent
-        in this round; to the same question the same."""
+    def _answer_whole(self, query: "_Query") -> bytes | str:
+        """Return a masked answer, or the sums of the asked persons that are in no sum of this round so far; the same
+        for the same question."""
         stored, record, asked = self.record.recall(*query.name[:2]), self.record, query.asked
         kept = KeptSums() if stored is None else KeptSums.read(stored)
         if kept is None:
@@ -405,25 +404,24 @@ class Worker:
         made = self._made(query, rows)
         whole = query.whole(made)
         if len(rows):
-            sent = kept.and_also(query.name[2], whole, asked[rows]).as_bytes()
+            sent = kept.joined(query.name[2], whole, asked[rows]).as_bytes()
             before = record.keep(*query.name, sent, asked[rows], **query.rules, further=further)
             if before is None:
                 return "another process of this client was faster"
-            if before is not sent:  # what was kept meanwhile is what is said
-                return self._whole(query)
+            if before is not sent:  # another answer was kept meanwhile, and is sent
+                return self._answer_whole(query)
         return whole
 
     def _objection(self, query: "_Query", further: bool) -> str | None:
-        """Why no person may answer. Of a silo's persons nothing: that none of those who were asked is there shows as of
-        each of them, in as many bytes."""
+        """Return why no person may answer; None for a silo, whose answer is as long if all persons are absent."""
         if self.is_silo and further:
             return None
         asked = query.asked[:0] if self.is_silo else query.asked
         return self.record.may_answer(*query.name[:2], asked, **query.rules)[1]
 
     def _made(self, query: "_Query", rows: NDArray[np.intp]) -> Answers:
-        """Rows of asked persons who may answer: nothing where none can be computed. A local report shows nothing that
-        items do, so in its place a user without items reports."""
+        """Return the rows of the persons at `rows`, MISSING where none can be computed. In a run of local reports a
+        person whose report cannot be computed reports as one without items."""
         part, task, asked = query.part, query.task.part(rows), query.asked[rows]
         if part.batch is None or not query.ready:
             return _no_answers(part, task, len(asked))
@@ -432,23 +430,23 @@ class Worker:
         try:
             found = self._answers(part, task, items, query.name[1], users)
         except Exception:
-            # Whatever it is, the coordinator must not learn it: it may be a function of the data.
+            # The coordinator must not learn the error, which may depend on the data.
             _LOG.exception("The answer could not be computed.")
             if not isinstance(task, LocalReport):
                 return _no_answers(part, task, len(asked))
             try:
-                found = self._answers(part, task, _nothing(part.terms.features, len(asked)), query.name[1], users)
+                found = self._answers(part, task, _no_items(part.terms.features, len(asked)), query.name[1], users)
             except Exception:  # then the question is at fault, for every user alike
                 return _no_answers(part, task, len(asked))
-        # Who is in the file without a row that can be used is rejected, as by a client of its own.
+        # A person whose rows are all unusable is rejected, as a client of one user would be.
         unusable = (found.status == Status.MISSING) & (places < part.batch.users - 1)
         status = np.where(unusable, Status.REJECTED, found.status).astype(np.uint8)
         return Answers.checked(found.values, status, largest=_largest(part.terms, task), own=True)
 
     def _answers(self, part: Part, task: Task, items: Items, round_number: int, users: NDArray[np.int64]) -> Answers:
-        """Of users by their numbers (k,), whose items these are."""
+        """Return the answers of users with these numbers, shape (k,), and items."""
         loss, seed = part.terms.make_loss(), self._seed(part.terms)
-        task = task.directed(secrets.randbits(64) if seed is None else seed)  # the coordinator does not know them
+        task = task.directed(secrets.randbits(64) if seed is None else seed)  # directions unknown to the coordinator
         if isinstance(task, LocalReport):
             own: LocalRandomness = SystemRandomness() if seed is None else SeededRandomness(seed)
             return local_report(loss, items, task, own, round=round_number, users=users)
@@ -458,7 +456,7 @@ class Worker:
         return self.owner.simulation_seed if terms.simulation else None
 
     def forget(self, run: str, *, begun: bool = True) -> bool:
-        """End a run: nothing of it is asked any more. Return whether it was known and open. Raises LedgerError."""
+        """End a run and erase its answers. Return whether it was known and open. Raises LedgerError."""
         with self._lock:
             self.parts.pop(run, None)
             self.announced.pop(run, None)
@@ -479,27 +477,27 @@ class _Query:
 
     @property
     def rules(self) -> dict[str, Any]:
-        """What the record judges by."""
+        """The arguments of `Record.may_answer` and `Record.keep`."""
         return {"spends": self.task.spends, "may": None if self.part.masking is None else self.part.masking.may}
 
     def rows_of(self, found: Answers) -> bytes:
-        """An answer of rows."""
-        if self.part.terms.timely:  # what is wrong with items may not show
+        """Return an answer of rows, as bytes."""
+        if self.part.terms.timely:  # problems with items may not be visible
             found = Answers(found.values, np.full_like(found.status, Status.ANSWERED))
         return bytes(rows_to_wire(*self.name, found).SerializeToString())
 
     def sums_of(self, found: Answers) -> bytes:
-        """An answer of sums."""
+        """Return an answer of sums, as bytes."""
         assert self.sums is not None
         return bytes(sums_to_wire(*self.name, self.sums.of(found.values, found.answered)).SerializeToString())
 
     def whole(self, found: Answers) -> bytes:
-        """An answer in place of rows. Of a vector of zeros a masked row would not be zero, by a centre and by what it
-        says of norms, so it is the zero row where nothing can be said."""
+        """Return an answer in place of rows, as bytes. Without an answer the masked row is zero, not the row of a zero
+        vector, which has a centre and a norm."""
         return self.sums_of(found) if self.mask is None else self.mask(found.values[0] if found.answered[0] else None)
 
 
-def misfit_of(terms: Terms, number: int, task: Task) -> str | None:
+def task_objection(terms: Terms, number: int, task: Task) -> str | None:
     """Return why a question is not one of the announced run, or None; by public terms alone, so it costs nothing."""
     if terms.trust_model == "local" and not isinstance(task, LocalReport):
         return "a run of trust model local asked for an answer that is not private by itself"
@@ -515,13 +513,13 @@ def misfit_of(terms: Terms, number: int, task: Task) -> str | None:
     return None
 
 
-def _nothing(features: int, users: int = 1) -> ItemBatch:
-    """Users without items."""
+def _no_items(features: int, users: int = 1) -> ItemBatch:
+    """Return users without items."""
     return ItemBatch(np.zeros((0, features), np.float32), np.zeros(0), np.zeros(users + 1, np.int64))
 
 
 def _promise(terms: Terms, user: str) -> str:
-    """What a run says that it promises, for the owner's eyes."""
+    """Return the announced guarantee of a run, for the owner's log."""
     if terms.trust_model == "none":
         return "No privacy is guaranteed."
     return (
@@ -535,36 +533,35 @@ def _silence(run: str, round: int, digest: bytes) -> bytes:
 
 
 _DIGEST = 16  # bytes
-_ROWS, _SUMS = b"quoron admin silo's rows 2", b"quoron admin silo's sums 1"
+_ROWS, _SUMS = b"quoron rows of a silo 2", b"quoron sums of a silo 1"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KeptRows:
-    """Of some persons, each once."""
+    """The kept answers of some persons, each once."""
 
-    tasks: NDArray[np.int64]  # (k, 2), digests of what each was asked; (1, 2) where all were asked the same
+    tasks: NDArray[np.int64]  # (k, 2), digests of their tasks; (1, 2) where all had the same
     persons: Persons  # (k,)
-    answers: Answers  # of them
+    answers: Answers  # k rows
 
     @classmethod
     def of(cls, task: Task, persons: Persons, answers: Answers) -> Self:
-        """Answers to a task, which has something for each of them where it has something of each one's own."""
+        """Return answers to a task; a task with rows of its own has one for each person."""
         return cls(_digests(task), persons, answers)
 
     def places(self, task: Task, asked: Persons) -> tuple[NDArray[np.intp], Mask]:
-        """Where the row of each asked person is (k,), -1 for who has said nothing, and which were asked this very
-        task."""
+        """Return the row of each asked person, shape (k,), -1 without one, and which persons were asked this task."""
         order = np.argsort(self.persons)
         found = np.searchsorted(self.persons, asked, sorter=order)
         place = order[np.minimum(found, len(order) - 1)] if len(order) else np.full(len(asked), -1)
         here = place >= 0
         here[here] = self.persons[place[here]] == asked[here]
         same = here.copy()
-        same[here] = (self._tasks[place[here]] == _each(_digests(task), len(asked))[here]).all(axis=1)
+        same[here] = (self._tasks[place[here]] == _broadcast(_digests(task), len(asked))[here]).all(axis=1)
         return np.where(here, place, -1), same
 
-    def and_also(self, other: Self) -> Self:
-        """With the rows of others."""
+    def joined(self, other: Self) -> Self:
+        """Return these rows and those of other persons."""
         values = np.concatenate([self.answers.values, other.answers.values])
         status = np.concatenate([self.answers.status, other.answers.status])
         tasks, persons = np.concatenate([self._tasks, other._tasks]), np.concatenate([self.persons, other.persons])
@@ -572,10 +569,10 @@ class KeptRows:
 
     @property
     def _tasks(self) -> NDArray[np.int64]:
-        return _each(self.tasks, len(self.persons))
+        return _broadcast(self.tasks, len(self.persons))
 
     def as_bytes(self) -> bytes:
-        """For the record."""
+        """Return the bytes for the client state."""
         shape, status = np.array(self.answers.values.shape), np.ascontiguousarray(self.answers.status, np.uint8)
         numbers = (np.ascontiguousarray(each, "<i8").data for each in (self.tasks, self.persons, shape))
         return _joined((_ROWS, *numbers, status.data, np.ascontiguousarray(self.answers.values, "<f8").data))
@@ -593,18 +590,18 @@ class KeptRows:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KeptSums:
-    """Of the persons who are in some sum or masked answer that was sent in a round, each in one."""
+    """The sums or masked answers that were sent in a round, and the persons in them, each in one."""
 
     said: Mapping[bytes, bytes] = field(default_factory=dict)  # answers, by the digests of their questions
     persons: Mask = field(default_factory=lambda: np.zeros(0, np.bool_))  # a bit each, up to the last
 
-    def and_also(self, digest: bytes, answer: bytes, persons: Persons) -> Self:
-        """With the sums of others."""
-        everybody = mask(np.append(np.flatnonzero(self.persons), persons))
-        return type(self)({**self.said, digest: answer}, everybody)
+    def joined(self, digest: bytes, answer: bytes, persons: Persons) -> Self:
+        """Return these sums and those of other persons."""
+        all_persons = mask(np.append(np.flatnonzero(self.persons), persons))
+        return type(self)({**self.said, digest: answer}, all_persons)
 
     def as_bytes(self) -> bytes:
-        """For the record."""
+        """Return the bytes for the client state."""
         return _joined((_SUMS, self.persons.data, *(part for each in self.said.items() for part in each)))
 
     @classmethod
@@ -617,13 +614,13 @@ class KeptSums:
 
 
 def _joined(parts: Iterable[bytes | memoryview]) -> bytes:
-    """Each with its length before it."""
+    """Concatenate parts, each after its length."""
     flat = [each if isinstance(each, bytes) else each.cast("B") if each.nbytes else b"" for each in parts]
     return b"".join(piece for each in flat for piece in (struct.pack("<Q", len(each)), each))
 
 
 def _split(stored: bytes) -> list[bytes]:
-    """What `_joined` was given."""
+    """Return the parts that `_joined` concatenated."""
     found, place = [], 0
     while place < len(stored):
         (size,) = struct.unpack_from("<Q", stored, place)
@@ -632,21 +629,21 @@ def _split(stored: bytes) -> list[bytes]:
     return found
 
 
-def _each(tasks: NDArray[np.int64], persons: int) -> NDArray[np.int64]:
-    """(k, 2)."""
+def _broadcast(tasks: NDArray[np.int64], persons: int) -> NDArray[np.int64]:
+    """Broadcast digests to shape (k, 2)."""
     return np.broadcast_to(tasks, (persons, 2))
 
 
 def _digests(task: Task) -> NDArray[np.int64]:
-    """Of all that each was asked, (k, 2); of all of them (1, 2) where that is the same."""
+    """Return a digest of each person's task, shape (k, 2); (1, 2) where it is the same for all."""
     common = wire.Body.of(task if task.own is None else task.part(slice(0))).digest
     rows = [b""] if task.own is None else [row.tobytes() for row in np.ascontiguousarray(getattr(task, task.own))]
     of_each = (blake2b(common + row, digest_size=_DIGEST).digest() for row in rows)
     return np.frombuffer(b"".join(of_each), "<i8").astype(np.int64).reshape(-1, 2)
 
 
-def _misfit_sums(terms: Terms, task: Task, sums: Reduction | None) -> str | None:
-    """Why rows of a task's answers have no such sums: by their shape alone, before anything is computed."""
+def _sums_objection(terms: Terms, task: Task, sums: Reduction | None) -> str | None:
+    """Return why a task's answers have no such sums, by their shape alone; None if they have."""
     if sums is not None and not terms.silo_sums:
         return "it asks for sums, and the run was not announced as one that does"
     try:
@@ -658,44 +655,44 @@ def _misfit_sums(terms: Terms, task: Task, sums: Reduction | None) -> str | None
 
 
 def _no_answers(part: Part, task: Task, asked: int) -> Answers:
-    """Of whom there is nothing to say."""
+    """Return zeros with status MISSING."""
     values = np.zeros((asked, *task.answer_shape(part.terms.dimension)))
     return Answers(values, np.full(asked, Status.MISSING, np.uint8))
 
 
 def _check_declared(owner: Owner, accepted: str) -> None:
-    """ConfigError unless the owner says whose a file is that may not be looked at before the client comes up."""
+    """Raise ConfigError unless the owner declares whose the file is, which may not be read before the client starts."""
     if owner.user_column is None and not owner.one_user:
         raise ConfigError(
-            f"Expected --one-user with --accept {accepted}, got none: a client that looks at its file before it comes "
-            "up would tell of that, too. Say it once you know that all rows are one user's (quoron client --check)."
+            f"Expected --one-user with --accept {accepted}, got none: a client that reads its file before it connects "
+            "would reveal its size. Add it once you know that all rows are one user's (quoron client --check)."
         )
     if owner.user_column is not None and owner.people is None:
         raise ConfigError(
-            f"Expected --set users=N with --accept {accepted}, got none: a silo that counted the persons in its file "
-            "before it comes up would tell of the file by when it does."
+            f"Expected --set users=N with --accept {accepted}, got none: a silo that counted the users in its file "
+            "before it connects would reveal its size by the time."
         )
 
 
 def _check_people(owner: Owner, names: list[str], people: int) -> None:
-    """DataError for more persons than were declared, and for none."""
+    """Raise DataError for more persons than were declared, and for none."""
     if not names:
-        raise DataError(f"Data file {str(owner.data)!r}: Expected the rows of some people, got none.")
+        raise DataError(f"Data file {str(owner.data)!r}: Expected the rows of some users, got none.")
     if len(names) > people:
         raise DataError(
-            f"Data file {str(owner.data)!r}: Expected at most {people:,} people in column {owner.user_column!r}, got "
-            f"{len(names):,}. A silo answers for as many as it was enrolled with, for ever: leave the others out, or "
-            "give them a client of their own."
+            f"Data file {str(owner.data)!r}: Expected at most {people:,} users in column {owner.user_column!r}, got "
+            f"{len(names):,}. The number of a silo is fixed when it is enrolled: leave the others out, or "
+            "start another client for them."
         )
 
 
 def _draws(task: Task) -> bool:
-    """Whether users need random points, which are drawn for every row of what they are given."""
+    """Return whether a task needs random points, which are drawn for every row."""
     return isinstance(getattr(getattr(task, "gradient", task), "smoothing", None), Convolution)
 
 
 def _largest(terms: Terms, task: Task) -> float:
-    """Beyond which the coordinator rejects a row."""
+    """Return the length beyond which the coordinator rejects a row."""
     loss, domain = terms.make_loss(), terms.make_domain()
     lipschitz = loss.lipschitz(domain, terms.dimension, getattr(task, "smoothing", None))
     return FAR * task.honest(Bounds(lipschitz, domain.norm_bound(terms.dimension), loss.feature_norm))

@@ -52,7 +52,7 @@ from quoron_server.storage.database import Database
 
 SERVICE = "quoron.v1.Helper"
 _CALLS = 8  # at a time
-PATIENCE, EACH = 60.0, 0.02  # seconds for a call, and for each user of a list: twice what a coordinator waits
+TIMEOUT, EACH = 60.0, 0.02  # seconds for a call, and for each user of a list: twice what a coordinator waits
 _CUT_OFF = 0.1  # seconds within which gRPC cancels a call that was cut off, whose list ends like a short one
 _CHUNK = 256 << 10  # bytes of a reply in one message
 _OPTIONS = (("grpc.max_allowed_incoming_connections", 64), ("grpc.max_concurrent_streams", 4))
@@ -234,7 +234,7 @@ class CoordinatorCalls(helper_pb2_grpc.HelperServicer):
                 if head is not None:
                     raise Refused("Expected one head of a list, got two.")
                 head, most = part.head, await self._do(self._helped.users, part.head.run, caller)
-                timeout.reschedule(asyncio.get_running_loop().time() + PATIENCE + EACH * most)
+                timeout.reschedule(asyncio.get_running_loop().time() + TIMEOUT + EACH * most)
             if head is None or head.entries > most or len(entries) + len(part.entries) > head.entries:
                 raise Refused(f"Expected a list that begins with its length, of at most {most:,} users, got another.")
             entries += [Entry(each.fingerprint, each.question_digest, each.sealed, each.group) for each in part.entries]
@@ -245,7 +245,7 @@ class CoordinatorCalls(helper_pb2_grpc.HelperServicer):
 
     @asynccontextmanager
     async def _call(
-        self, context: Context, *, seconds: float | None = PATIENCE
+        self, context: Context, *, seconds: float | None = TIMEOUT
     ) -> AsyncIterator[tuple[str, asyncio.Timeout]]:
         """One of a few calls at a time, of a known coordinator; what fails ends it with the status that says why.
 

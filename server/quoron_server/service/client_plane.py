@@ -1,6 +1,6 @@
-"""The client plane over gRPC: enrolment, one long conversation with each client, and limits of calls and connections.
+"""The client plane over gRPC: enrolment, a stream for each client, and limits of calls and connections.
 
-Messages are read as bytes and parsed here, so that whatever bytes a client sends meet one code path.
+Messages are received as bytes and parsed here, so that all bytes of clients take one code path.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from quoron_privacy.errors import ConfigError, LedgerError, QuoronError, WireErr
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_server.service import certificates, journal, records, security
 from quoron_server.service.certificates import Revocations
-from quoron_server.service.conversation import Conversation
+from quoron_server.service.client_stream import ClientStream
 from quoron_server.service.manager import OTHER_PROTOCOL, Manager
 from quoron_server.service.running import RunStopped
 from quoron_server.service.security import Caller, Trust
@@ -33,32 +33,33 @@ from quoron_server.storage.registry import ForgottenKey, OtherGroup, OtherPeople
 
 Place = tuple[str, int]  # address and port
 
-_MOST = 4096  # names, before those are forgotten that have nothing to wait for
+_MOST = 4096  # names, before those with full buckets are removed
 
-MOST_TOLD = 1000  # ended runs that a returning client hears of
+MOST_TOLD = 1000  # ended runs that are announced to a reconnected client
 MOST_EACH = 4  # connections of one client: one is used, others may be dying unnoticed
-MOST_BESIDE = 64  # beyond them, which are ended one after another; those beyond all of these at once
-ENDED_EACH = 2  # of one client's in a look
-LOOK = 0.25  # seconds between two looks
-_SHARE = 10.0  # between two looks passes so many times what a look takes
+MOST_BESIDE = 64  # beyond them, which are ended a few at a time; those beyond all of these at once
+ENDED_EACH = 2  # connections of one client that are ended in a poll
+LOOK = 0.25  # seconds between two polls
+_SHARE = 10.0  # the pause between two polls, in durations of a poll
 _FILES = "/dev/fd"  # the files of this process
 
 SERVICE = "quoron.v1.ClientPlane"
 GREETING_SECONDS = 30.0
 NONSENSE, LEAVING = "Expected a message of this protocol.", "The coordinator is leaving. Come back later."
-_UNREAD = "An earlier conversation with this client ended unread, on a connection that is still open. Close it."
+_UNREAD = "An earlier stream of this client ended unread, on a connection that is still open. Close it."
 _SLOW = f"Expected an enrolment within {GREETING_SECONDS:g} seconds, and one a second from one client."
-CERTIFICATE_SECONDS = (
-    3.0  # seconds between two looks for those whose certificate is no longer good, and who say nothing
-)
-_LONGEST_GREETING, _LONGEST_SMALL = 4 << 10, 64 << 10  # bytes of an enrolment or a hello, and of what is no answer
+CERTIFICATE_SECONDS = 3.0  # between two checks of the certificates of connected clients
+_LONGEST_GREETING, _LONGEST_SMALL = (
+    4 << 10,
+    64 << 10,
+)  # bytes of an enrolment or a handshake, and of other messages than answers
 _log = logging.getLogger("quoron")
 Context = Any  # grpc.aio.ServicerContext[bytes, bytes]
 
 
 @dataclass(slots=True)
 class RateLimit:
-    """A bucket for each name, which holds `burst` and gains one in so many `seconds`.
+    """A token bucket for each name, which holds `burst` tokens and gains one every `seconds`.
 
     >>> limit = RateLimit(burst=2, seconds=1.0)
     >>> [limit.wait("ada", now) for now in (10.0, 10.0, 10.25, 11.0)], limit.wait("ben", 10.25)
@@ -70,7 +71,7 @@ class RateLimit:
     _full: dict[str, float] = field(default_factory=dict)  # when a bucket will be full again
 
     def wait(self, name: str, now: float) -> float:
-        """Seconds until it is worth asking again; 0 if it may go on now, which is counted."""
+        """Take a token; return 0, or the seconds to wait if there is none."""
         if len(self._full) >= _MOST:
             self._full = {each: full for each, full in self._full.items() if full > now}
         after = max(self._full.get(name, now), now) + self.seconds
@@ -82,57 +83,55 @@ class RateLimit:
 
 
 class ConnectionLimiter:
-    """Which connections to a port may stay: those that brought a call with a credential, and a few without a call.
+    """Ends connections to a port beyond its limits: those without an authenticated call, and the oldest of one client.
 
         limiter = ConnectionLimiter(most=2000)
-        limiter.admit(context.peer(), identity)      # at every call with a good certificate, or a good token
-        await limiter.watch(port)                    # for ever
+        limiter.admit(context.peer(), identity)      # at every call with a valid certificate or token
+        await limiter.watch(port)                    # without end
 
-    gRPC limits connections by their number alone. An attacker who opens as many, with half a handshake or less on each,
-    would keep all clients out, and each of them takes 70 KiB. So the coordinator reads its own sockets, several times a
-    second: when connections that have brought no client's call take half of all places, or seven eighths together with
-    the others, the oldest of them are ended. So a client that shakes hands in an ordinary time gets through, as do many
-    that come back at once.
+    gRPC limits connections by their number alone. An attacker with that many unfinished handshakes would keep all
+    clients out, at 70 KiB of memory for each. So the coordinator polls its own sockets several times a second: when
+    connections without a client's call take half of the limit, or seven eighths of it together with the others, the
+    oldest of them are ended. Clients that finish their handshake in an ordinary time get through, also many at once.
 
-    One client has a few connections, of which its oldest make room: two at a time, and all at once where half of the
-    places are taken. A client that is cut off comes back at once, and a handshake costs more processor time than what
-    is sent on a connection that is left alone for a while.
+    Of a client with too many connections the oldest are ended: two at a time, and all at once where half of the limit
+    is used. A client that is disconnected reconnects at once, and a handshake costs more processor time than the
+    messages on a connection that is left open for a while.
 
-    A socket is ended by shutdown(2), as if its other end had closed it: it stays gRPC's, which cleans up after it. All
-    of it is used in one event loop.
+    A socket is ended by shutdown(2), as if its other end had closed it, and gRPC cleans it up. Not thread-safe.
     """
 
     def __init__(self, most: int, *, each: int = MOST_EACH) -> None:
-        """For a port that takes `most` connections."""
+        """Limit a port that accepts `most` connections, `each` of one client."""
         self._most, self._each = most, each
         self._known: dict[int, Place | None] = {}  # inode: far end, unless it was ended; oldest first
         self._admitted: dict[Place, str] = {}  # oldest first
 
     def admit(self, peer: str, identity: str) -> None:
-        """A client has called from where gRPC says; what is no address of a network takes no place of a port's."""
+        """Note the client that called from a peer of gRPC's; peers that are no network addresses are not limited."""
         if not peer.startswith(("ipv4:", "ipv6:")):
             return
         host, _, port = unquote(peer.partition(":")[2]).rpartition(":")
         self._admitted.setdefault(_place(host.strip("[]"), int(port)), identity)
 
     async def watch(self, port: int) -> None:
-        """For ever: keep the number of connections to our `port` within bounds, on a system that shows its files."""
+        """Keep the number of connections to `port` within bounds, without end, on systems with /dev/fd."""
         while os.path.isdir(_FILES):
             began = time.perf_counter()
-            with suppress(OSError):  # no file is free to look with: the next time, perhaps
-                self.look(port)
+            with suppress(OSError):  # no file descriptor is free: try again later
+                self.poll(port)
             await asyncio.sleep(max(LOOK, _SHARE * (time.perf_counter() - began)))
 
-    def look(self, port: int) -> int:
-        """Once; how many were ended."""
+    def poll(self, port: int) -> int:
+        """End connections beyond the limits; return how many."""
         found = {inode: file for name in os.listdir(_FILES) if (inode := _inode(file := int(name))) is not None}
         known = {inode: place for inode, place in self._known.items() if inode in found}
         self._known = known | {each: _far_end(found[each], port) for each in found if each not in known}
         here = {place: inode for inode, place in self._known.items() if place is not None}
         self._admitted = {place: who for place, who in self._admitted.items() if place in here}
-        strangers = [inode for place, inode in here.items() if place not in self._admitted]
+        unknown = [inode for place, inode in here.items() if place not in self._admitted]
         places = max(self._most // 8, min(self._most // 2, 7 * self._most // 8 - len(self._admitted)))
-        leaving = strangers[: max(0, len(strangers) - places)]
+        leaving = unknown[: max(0, len(unknown) - places)]
         of: dict[str, list[int]] = defaultdict(list)
         for place, who in self._admitted.items():
             of[who].append(here[place])
@@ -145,7 +144,7 @@ class ConnectionLimiter:
 
 
 def _inode(file: int) -> int | None:
-    """Of a socket."""
+    """Return the inode of a socket; None for other files."""
     try:
         status = os.fstat(file)
     except OSError:  # it was closed meanwhile
@@ -154,7 +153,7 @@ def _inode(file: int) -> int | None:
 
 
 def _far_end(file: int, port: int) -> Place | None:
-    """Of a connection to our port; None for every other socket."""
+    """Return the peer of a connection to our port; None for every other socket."""
     with suppress(OSError), _held(file) as own:
         if own.family in (socket.AF_INET, socket.AF_INET6) and own.getsockname()[1] == port:
             return _place(*own.getpeername()[:2])
@@ -162,16 +161,16 @@ def _far_end(file: int, port: int) -> Place | None:
 
 
 def _end(file: int, inode: int) -> bool:
-    """Whether it was still there to be ended."""
+    """End a connection; return whether it was still open."""
     with suppress(OSError), _held(file) as own:
-        if _inode(own.fileno()) == inode:  # and no other that got the number of a file that was closed
+        if _inode(own.fileno()) == inode:  # not a newer file with the same descriptor
             own.shutdown(socket.SHUT_RDWR)
             return True
     return False
 
 
 def _held(file: int) -> socket.socket:
-    """A second hold of it; OSError for what is no socket any more."""
+    """Duplicate a socket's descriptor. Raises OSError if it is no socket any more."""
     own = os.dup(file)
     try:
         return socket.socket(fileno=own)
@@ -197,14 +196,14 @@ class ClientPlane:
         trust: Trust | None = None,
         connection_limiter: ConnectionLimiter | None = None,
     ) -> None:
-        """Without `trust` in plaintext."""
+        """Serve in plaintext without `trust`."""
         self._manager, self._revoked = manager, revoked
         self._trust, self._connection_limiter = trust, connection_limiter
-        self._callers: dict[Conversation, Caller] = {}
+        self._callers: dict[ClientStream, Caller] = {}
         self._rate_limit = RateLimit()
 
     def handlers(self) -> grpc.GenericRpcHandler:
-        """What a server is given."""
+        """Return the gRPC handler of both methods."""
         methods: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
             "Enrol": grpc.stream_unary_rpc_method_handler(self.enrol),
             "Work": grpc.stream_stream_rpc_method_handler(self.work),
@@ -212,12 +211,12 @@ class ClientPlane:
         return grpc.method_handlers_generic_handler(SERVICE, methods)
 
     async def enrol(self, requests: AsyncIterator[bytes], context: Context) -> bytes:
-        """Return a place in the population, the same for the same certificate. The caller is known before its message.
+        """Return the user number of a client, the same for the same certificate. Authenticates before reading.
 
-        A client that enrols again and again waits: all clients share the database.
+        Enrolments of one client are rate-limited: all clients share the database.
         """
         try:
-            with _foreseen():
+            with _as_refusal():
                 return await self._enrol(requests, context)
         except Refused as refusal:
             self._note(refusal, context)
@@ -259,55 +258,55 @@ class ClientPlane:
         return pb.EnrolReply(user=user, agreed=charges, books=store, people=said).SerializeToString()
 
     async def work(self, requests: AsyncIterator[bytes], context: Context) -> None:
-        """Hello, then announcements, consents, questions and answers until either side leaves."""
+        """Serve a stream: a handshake, then announcements, consents, questions and answers until one side ends it."""
         try:
-            with _foreseen():
-                user, caller = await self._greeted(requests, context)
-            conversation = Conversation(user, self._manager.sessions.backlog)
+            with _as_refusal():
+                user, caller = await self._shake_hands(requests, context)
+            stream = ClientStream(user, self._manager.sessions.backlog)
         except Refused as refusal:
             self._note(refusal, context)
             await context.abort(refusal.code, refusal.words)
             raise
-        conversation.start(context)
-        self._callers[conversation] = caller
+        stream.start(context)
+        self._callers[stream] = caller
         sessions = self._manager.sessions
-        sessions.enter(conversation)
+        sessions.enter(stream)
         arriving, size = wire.Arriving[pb.ClientMessage](), 0
-        catching_up = asyncio.create_task(self._catch_up(conversation))  # runs that end from now on: `Rooms.close`
+        catching_up = asyncio.create_task(self._catch_up(stream))  # runs that end from now on: `Rooms.close`
         try:
-            with _foreseen():
+            with _as_refusal():
                 while (data := await context.read()) is not grpc.aio.EOF:  # as `requests`, with less between
                     limit = max(9 * sessions.longest_answer(user) + wire.BESIDE, _LONGEST_SMALL)
                     self._admit(caller)
-                    said = _parsed(data, wire.MOST + wire.BESIDE if arriving.open else limit)
+                    received = _parsed(data, wire.MOST + wire.BESIDE if arriving.open else limit)
                     size = len(data) + (size if arriving.open else 0)
-                    if arriving.ends:  # what is long is put together apart, while others are heard
-                        heard = await asyncio.to_thread(self._put_together, conversation, arriving, said)
+                    if arriving.ends:  # long messages are assembled on a thread, while others are received
+                        whole = await asyncio.to_thread(self._assemble, stream, arriving, received)
                     else:
-                        heard = self._put_together(conversation, arriving, said)
-                    if heard is not None:
-                        await self._hear(conversation, heard, size)
-                    await conversation.wait_for_space()
+                        whole = self._assemble(stream, arriving, received)
+                    if whole is not None:
+                        await self._handle(stream, whole, size)
+                    await stream.wait_for_space()
         except Refused as refusal:
             self._note(refusal, context)
-            conversation.stop(refusal.words, refusal.code)
-            sessions.leave(conversation)
-            await _hang_up(context, conversation)
+            stream.stop(refusal.words, refusal.code)
+            sessions.leave(stream)
+            await _end_call(context, stream)
         except asyncio.CancelledError:
-            if conversation.ending is None:
+            if stream.ending is None:
                 raise
-            sessions.leave(conversation)
-            await _hang_up(context, conversation)
+            sessions.leave(stream)
+            await _end_call(context, stream)
         finally:
-            sessions.leave(conversation)
-            del self._callers[conversation]
+            sessions.leave(stream)
+            del self._callers[stream]
             catching_up.cancel()
-            conversation.close()
+            stream.close()
 
     def _note(self, refusal: "Refused", context: Context) -> None:
-        """One line for the operator; who writes the log keeps its length within bounds."""
+        """Log a refusal; the log handler bounds the length of lines."""
         who = self._shown(context)
-        # A refused caller is not named: an erased user has no name any more, and a stranger may give any.
+        # A refused caller is not named: an erased user has no name any more, and an unknown one may give any.
         strange = refusal.code is grpc.StatusCode.UNAUTHENTICATED
         if who is None or (strange and not who.chain):
             called = context.peer()
@@ -316,54 +315,56 @@ class ClientPlane:
         _log.info("refused %s: %s, %s", called, refusal.code.name, refusal.words)
         self._manager.counts.refuse_call(refusal.code, refusal.words)
         if who is not None and refusal.words.startswith(OTHER_PROTOCOL):
-            self._misfit(who, "speaks another protocol")
+            self._warn_of_software(who, "speaks another protocol")
 
-    def _misfit(self, caller: Caller, what: str) -> None:
-        """A client whose software does not fit, whatever its data are: named once in the log, and counted by name."""
+    def _warn_of_software(self, caller: Caller, what: str) -> None:
+        """Log, once by name, and count a client with unsuitable software, whatever its data are."""
         name = caller.name or caller.identity[:16]
         if self._manager.counts.misfit(name):
-            _log.warning("client %r %s: its software does not fit, and what it sends counts as nothing", name, what)
+            _log.warning("client %r %s: its software is not suitable, and its answers are ignored", name, what)
 
     async def watch_certificates(self) -> None:
-        """For ever, every few seconds: end conversations with clients that only listen, by certificates that are
-        revoked, have expired, or are of an authority that was taken away; and warn of what ends soon.
+        """Every few seconds, without end, disconnect clients whose certificates are revoked, have expired, or are of an
+        authority that was removed.
 
-        A list that cannot be read at two looks in a row, which is longer than it takes to replace it, ends them all.
+        A revocation list that cannot be read in two checks, longer than replacing it takes, disconnects all clients.
         """
         closed, trusted = False, None if self._trust is None else self._trust.now()
         while self._trust is not None:
             await asyncio.sleep(CERTIFICATE_SECONDS)
             earlier, trusted = trusted, self._trust.now()
-            for conversation, caller in list(self._callers.items()) if earlier is not trusted else ():
-                if not certificates.near(caller.chain, trusted.authorities):  # it may come back with another's
-                    conversation.end(security.STRANGE, grpc.StatusCode.FAILED_PRECONDITION)
+            for stream, caller in list(self._callers.items()) if earlier is not trusted else ():
+                if not certificates.near(
+                    caller.chain, trusted.authorities
+                ):  # it may reconnect with a certificate of another
+                    stream.end(security.STRANGE, grpc.StatusCode.FAILED_PRECONDITION)
             try:
                 revoked, before, closed = frozenset() if self._revoked is None else self._revoked.now(), False, False
             except ConfigError:
                 revoked, before, closed = frozenset(), closed, True
-            for conversation, caller in list(self._callers.items()):
+            for stream, caller in list(self._callers.items()):
                 if caller.identity in revoked:
-                    conversation.end(certificates.WORDS, grpc.StatusCode.UNAUTHENTICATED)
+                    stream.end(certificates.WORDS, grpc.StatusCode.UNAUTHENTICATED)
                 elif before:
-                    conversation.end(certificates.CLOSED, grpc.StatusCode.UNAVAILABLE)
+                    stream.end(certificates.CLOSED, grpc.StatusCode.UNAVAILABLE)
                 elif not caller.timely():
-                    conversation.end(security.EXPIRED, grpc.StatusCode.FAILED_PRECONDITION)
+                    stream.end(security.EXPIRED, grpc.StatusCode.FAILED_PRECONDITION)
 
     def days_left(self) -> float | None:
-        """Days until the first certificate of a client that is connected ends; None where there is none."""
+        """Return days until the first certificate of a connected client expires; None without one."""
         days = (caller.days_left() for caller in self._callers.values())
         return min((each for each in days if each is not None), default=None)
 
-    async def _catch_up(self, conversation: Conversation) -> None:
-        """Tell a client which runs have ended while it was away, so that it erases the answers that it keeps."""
-        with suppress(QuoronError):  # the database is another's, or the coordinator leaves: it will ask again
+    async def _catch_up(self, stream: ClientStream) -> None:
+        """Announce runs that ended while a client was disconnected, so that it erases the answers that it keeps."""
+        with suppress(QuoronError):  # another process has the database, or the coordinator is stopping
             manager = self._manager
-            for run, how in await manager.stored(manager.registry.ended_with, conversation.user, MOST_TOLD):
-                conversation.send(pb.ServerMessage(ended=pb.Ended(run=run, how=how)))
-                await conversation.wait_for_space()
+            for run, how in await manager.stored(manager.registry.ended_with, stream.user, MOST_TOLD):
+                stream.send(pb.ServerMessage(ended=pb.Ended(run=run, how=how)))
+                await stream.wait_for_space()
 
-    async def _greeted(self, requests: AsyncIterator[bytes], context: Context) -> tuple[int, Caller]:
-        """The user that a conversation is with, and who that is, after its hello."""
+    async def _shake_hands(self, requests: AsyncIterator[bytes], context: Context) -> tuple[int, Caller]:
+        """Receive the handshake; return the user and the caller of a stream."""
         try:
             async with asyncio.timeout(GREETING_SECONDS):
                 caller = self._caller(context)
@@ -371,7 +372,7 @@ class ClientPlane:
                 if first.WhichOneof("kind") != "hello":
                     raise Refused(grpc.StatusCode.INVALID_ARGUMENT, "Expected a hello first.")
                 _check_protocol(first.hello)
-                # Whose key it is now: it may have changed, or been forgotten, while the hello was waited for.
+                # Read now: the key's user may have changed, or been erased, during the handshake.
                 user = await self._manager.stored(self._manager.registry.user, caller.identity)
         except TimeoutError:
             words = f"Expected a hello within {GREETING_SECONDS:g} seconds."
@@ -384,18 +385,18 @@ class ClientPlane:
             raise Refused(grpc.StatusCode.UNAVAILABLE, _UNREAD)
         return user, caller
 
-    def _put_together(
-        self, conversation: Conversation, arriving: wire.Arriving[pb.ClientMessage], message: pb.ClientMessage
+    def _assemble(
+        self, stream: ClientStream, arriving: wire.Arriving[pb.ClientMessage], message: pb.ClientMessage
     ) -> pb.ClientMessage | pb.Answer | pb.MaskedAnswer | None:
-        """What a message says, or completes. Values that nobody waits for are dropped, with their verdict."""
+        """Return a message that is complete; None during chunks. Values that are not awaited are dropped."""
         sessions = self._manager.sessions
 
         def allowed(answer: wire.Long) -> int | None:
             if isinstance(answer, pb.Question):
                 return None
-            most = sessions.expects(conversation.user, answer)
+            most = sessions.expects(stream.user, answer)
             if most is None:
-                self._answered(conversation, answer, 0)
+                self._answered(stream, answer, 0)
             return most
 
         try:
@@ -404,30 +405,30 @@ class ClientPlane:
             raise Refused(grpc.StatusCode.INVALID_ARGUMENT, str(error)) from None
         return None if isinstance(found, pb.Question) else found
 
-    async def _hear(
-        self, conversation: Conversation, message: pb.ClientMessage | pb.Answer | pb.MaskedAnswer, size: int
+    async def _handle(
+        self, stream: ClientStream, message: pb.ClientMessage | pb.Answer | pb.MaskedAnswer, size: int
     ) -> None:
         kind = message.WhichOneof("kind") if isinstance(message, pb.ClientMessage) else None
         if not isinstance(message, pb.ClientMessage):
-            self._answered(conversation, message, size)
+            self._answered(stream, message, size)
         elif kind in ("answer", "masked"):
-            self._answered(conversation, getattr(message, kind), size)
+            self._answered(stream, getattr(message, kind), size)
         elif kind == "consent":
-            await self._manager.sessions.consent(conversation, message.consent)
+            await self._manager.sessions.consent(stream, message.consent)
 
-    def _answered(self, conversation: Conversation, answer: pb.Answer | pb.MaskedAnswer, size: int) -> None:
-        sessions, user = self._manager.sessions, conversation.user
-        misfits = sessions.misfits[user]
+    def _answered(self, stream: ClientStream, answer: pb.Answer | pb.MaskedAnswer, size: int) -> None:
+        sessions, user = self._manager.sessions, stream.user
+        wrong = sessions.wrong_answers[user]
         verdict = sessions.answer(user, answer, size)
-        if sessions.misfits[user] > misfits:
-            self._misfit(self._callers[conversation], "answers with another type or length than it was asked for")
-        if verdict == pb.VERDICT_TAKEN:  # nobody needs to hear it, and saying so costs as much as the next question
+        if sessions.wrong_answers[user] > wrong:
+            self._warn_of_software(self._callers[stream], "sends answers of a wrong type or length")
+        if verdict == pb.VERDICT_TAKEN:  # not sent: a receipt would cost as much as the next question
             return
         receipt = pb.Receipt(run=answer.run, round=answer.round, verdict=verdict)
-        conversation.send(pb.ServerMessage(receipt=receipt))
+        stream.send(pb.ServerMessage(receipt=receipt))
 
     def _caller(self, context: Context) -> Caller:
-        """Return the caller, if it may call."""
+        """Return the caller of an accepted call; raise Refused otherwise."""
         found = self._shown(context)
         if found is None:
             raise Refused(grpc.StatusCode.UNAUTHENTICATED, "Expected a client certificate.")
@@ -444,22 +445,23 @@ class ClientPlane:
         return security.caller(context.auth_context(), metadata, authorities=authorities)
 
     def _admit(self, caller: Caller) -> None:
-        """Refuse a client by its certificate, in the middle of a conversation too: one that is revoked, or has expired,
-        or that nobody can tell to be good."""
+        """Refuse a client whose certificate is revoked, has expired, or cannot be checked, also during a stream."""
         try:
             revoked = self._revoked is not None and caller.identity in self._revoked
         except ConfigError:
             raise Refused(grpc.StatusCode.UNAVAILABLE, certificates.CLOSED) from None
         if revoked:
             raise Refused(grpc.StatusCode.UNAUTHENTICATED, certificates.WORDS)
-        if caller.identity in self._manager.users.rotated:  # nor here: the new one may be in its files soon
+        if (
+            caller.identity in self._manager.users.rotated
+        ):  # not UNAUTHENTICATED: the new certificate may be in its files soon
             raise Refused(grpc.StatusCode.FAILED_PRECONDITION, records.ROTATED)
         if not caller.timely():  # not UNAUTHENTICATED, which ends a client: it will read its certificate again
             raise Refused(grpc.StatusCode.FAILED_PRECONDITION, security.EXPIRED)
 
 
 class Refused(Exception):
-    """A call that ends here, with a status and words for the client."""
+    """A refused call, with a status and a text for the client."""
 
     def __init__(self, code: grpc.StatusCode, words: str) -> None:
         super().__init__(words)
@@ -467,13 +469,13 @@ class Refused(Exception):
 
 
 @contextmanager
-def _foreseen() -> Iterator[None]:
-    """Every call ends with a status of ours: whatever goes wrong is a refusal, of which the log has the rest."""
+def _as_refusal() -> Iterator[None]:
+    """Turn every exception of a call into a refusal with a status; the log has the details."""
     try:
         yield
     except (Refused, asyncio.CancelledError):
         raise
-    except LedgerError as error:  # the database is another's, or away: its owner goes on
+    except LedgerError as error:  # another process has the database, or it cannot be reached
         _log.warning("a call could not be answered: %s", error)
         raise Refused(grpc.StatusCode.UNAVAILABLE, LEAVING) from None
     except Exception:
@@ -482,7 +484,7 @@ def _foreseen() -> Iterator[None]:
 
 
 def _check_length(data: bytes, limit: int) -> None:
-    """Before parsing, which takes many times the memory of some messages."""
+    """Refuse long messages before parsing, which takes many times the memory of some."""
     if len(data) > limit:
         raise Refused(grpc.StatusCode.INVALID_ARGUMENT, NONSENSE)
 
@@ -505,12 +507,12 @@ def _check_protocol(asked: pb.EnrolRequest | pb.Hello) -> None:
         raise Refused(grpc.StatusCode.FAILED_PRECONDITION, words)
 
 
-async def _hang_up(context: Context, conversation: Conversation) -> None:
-    """End the call as the conversation was ended, once nothing is being written; the client may never take that."""
+async def _end_call(context: Context, stream: ClientStream) -> None:
+    """End the call with the stream's status, once nothing is being written; the client may never read it."""
     try:
-        async with asyncio.timeout(conversation.parting):
-            await conversation.quiet()
+        async with asyncio.timeout(stream.closing_seconds):
+            await stream.quiet()
     except TimeoutError:
-        _log.debug("user %d was not told %r: it does not read", conversation.user, conversation.ending)
+        _log.debug("user %d does not read, so it does not get the status: %r", stream.user, stream.ending)
         raise asyncio.CancelledError from None  # a status cannot be sent now, nor can gRPC
-    await context.abort(conversation.code, conversation.ending)
+    await context.abort(stream.code, stream.ending)

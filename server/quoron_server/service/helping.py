@@ -59,7 +59,7 @@ SUMS = sa.Table(
     sa.Column("answered", sa.Integer),
 )
 
-PATIENCE = 30.0  # seconds for the second server to be there, and to answer what is short
+TIMEOUT = 30.0  # seconds for the second server to be there, and to answer what is short
 EACH = 0.01  # and for each entry of a list
 _PARTING = 5.0  # seconds for the second server to hear of a run's end, for which watchers wait
 _PART = 200  # entries of one message
@@ -203,7 +203,7 @@ class Helping:
         run, wanted = specification.run, bytes.fromhex(digest(plan))
         asked = {"run": run, "specification": specification.as_text(), "plan_digest": wanted, "software": software()}
         request = helper_pb2.OpenRun(**asked)  # type: ignore[arg-type]
-        consent: helper_pb2.HelperConsent = self._call(lambda stub: stub.Open(request, timeout=4 * PATIENCE))
+        consent: helper_pb2.HelperConsent = self._call(lambda stub: stub.Open(request, timeout=4 * TIMEOUT))
         self._check(consent, consent.signature)
         if (consent.run, consent.plan_digest, consent.spec_digest) != (run, wanted, plan.spec.digest()):
             raise ServerDisagrees(f"Expected the second server's consent to run {run}, got one to another plan.")
@@ -241,7 +241,7 @@ class Helping:
                 some = [helper_pb2.Entry(**each._asdict()) for each in entries[start : start + _PART]]
                 yield helper_pb2.ListPart(head=None if start else head, entries=some)
 
-        seconds = PATIENCE + EACH * len(entries)
+        seconds = TIMEOUT + EACH * len(entries)
         reply: helper_pb2.Reply = self._reply(head.run, head.round, lambda stub: stub.Sum(said(), timeout=seconds))
         return reply
 
@@ -249,7 +249,7 @@ class Helping:
         """Its reply to a round, if it has answered one."""
         request = helper_pb2.RoundReference(run=run, round=round_)
         reply: helper_pb2.Reply | None
-        reply = self._reply(run, round_, lambda stub: stub.Recall(request, timeout=PATIENCE), missing=True)
+        reply = self._reply(run, round_, lambda stub: stub.Recall(request, timeout=TIMEOUT), missing=True)
         return reply
 
     def _reply(

@@ -255,7 +255,7 @@ class Metrics(ServerMetrics[Stored]):
         yield family("rounds_late_total", told, self._manager.sessions.late, "counter")
 
     def _of_doors(self) -> Iterator[Metric]:
-        yield family("clients_connected", "Clients in conversation.", self._manager.sessions.connected)
+        yield family("clients_connected", "Connected clients.", self._manager.sessions.connected)
         calls = [({"why": why}, number) for why, number in self._manager.counts.calls.items()]
         yield family("calls_refused_total", "Calls that were refused, since the start.", calls, "counter")
         misfits = [({"client": client}, number) for client, number in self._manager.counts.misfits.items()]

@@ -2,7 +2,7 @@
 
     class Clock(Program):                            # declares what it stores, serves and counts
         ...
-    asyncio.run(serve(Clock(transport, "sqlite:///clock.sqlite"), patience=LEAVING))
+    asyncio.run(serve(Clock(transport, "sqlite:///clock.sqlite"), timeout=LEAVING))
 
 | what                       | coordinator                          | second server                                 |
 | -------------------------- | ------------------------------------ | --------------------------------------------- |
@@ -41,7 +41,7 @@ from quoron_server.storage.database import Database
 from quoron_server.storage.store import software
 
 HEALTH = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
-LOOK, PATIENCE = 5.0, 10.0  # seconds between two looks at the database, and for one before it counts as away
+LOOK, TIMEOUT = 5.0, 10.0  # seconds between two looks at the database, and for one before it counts as away
 GRACE = 1.0  # seconds for calls in progress when the server leaves
 LEAVING = 5.0  # seconds for all of it, as a program: less than containers are given before they are killed
 _ARENAS = -8  # M_ARENA_MAX of <malloc.h>
@@ -198,7 +198,7 @@ class Program(ABC):
         while True:
             well = await self._tend()
             asked = asyncio.ensure_future(asyncio.to_thread(self._database.probe))
-            done, _ = await asyncio.wait({asked}, timeout=PATIENCE)
+            done, _ = await asyncio.wait({asked}, timeout=TIMEOUT)
             if not done:
                 await self._tell(serving=False)
                 await asyncio.wait({asked})
@@ -234,13 +234,13 @@ def _end_now() -> None:
 P = TypeVar("P", bound=Program)
 
 
-async def serve(program: P, *, ready: Callable[[P], None] | None = None, patience: float | None = None) -> None:
+async def serve(program: P, *, ready: Callable[[P], None] | None = None, timeout: float | None = None) -> None:
     """Run a server until SIGTERM or SIGINT, then leave every run where it is: the next start takes it up.
 
     Args:
         program: The server, not started yet.
         ready: Called once everything listens.
-        patience: Seconds after the signal in which the process ends with status 0, whatever it waits for; None: it
+        timeout: Seconds after the signal in which the process ends with status 0, whatever it waits for; None: it
             waits. A database that does not answer can hold a thread for longer than the sender of the signal waits,
             and the store is consistent at every instant.
 
@@ -254,8 +254,8 @@ async def serve(program: P, *, ready: Callable[[P], None] | None = None, patienc
 
     def told_to_leave() -> None:
         leave.set()
-        if patience is not None:
-            last = threading.Timer(patience, _end_now)
+        if timeout is not None:
+            last = threading.Timer(timeout, _end_now)
             last.daemon = True  # where all goes well, nobody waits for it
             last.start()
 

@@ -332,7 +332,7 @@ class Users:
         """Erase who a user was, if `sure`; what was erased, or of whom it would be. Again is the same."""
         done = await retried_once(lambda: self._store.forget_user(word, sure=sure))
         if sure:
-            self._sessions.hang_up([done["user"]], GONE)
+            self._sessions.disconnect([done["user"]], GONE)
         return done
 
     async def rotate(self, word: str, statement: str) -> dict[str, Any]:
@@ -344,7 +344,7 @@ class Users:
 
         old, users = await retried_once(work)
         self.rotated.add(old)
-        self._sessions.hang_up(users, ROTATED)  # a client connected by either key comes back by the valid one
+        self._sessions.disconnect(users, ROTATED)  # a client connected by either key comes back by the valid one
         said = (
             f"User {users[0]} has a new key, which its old one has signed: the same user, in the same runs, with "
             "the same lifetime budget. The old key is refused from now on."

@@ -26,7 +26,7 @@ from quoron_server.plan import RunPlan
 from quoron_server.problem import Problem
 from quoron_server.rounds import PAUSE, Observer, RoundEvent, opening
 from quoron_server.service.journal import MOST_SHOWN, Feed, named, public
-from quoron_server.service.sessions import RunSession, Sessions, look
+from quoron_server.service.sessions import RunSession, Sessions, poll_seconds
 from quoron_server.specification import RunSpecification, willing_needed
 from quoron_server.storage.database import Database
 
@@ -150,7 +150,7 @@ class Gathering:
         """
         loop, wanted = asyncio.get_running_loop(), self.wanted
         self.until = begins + wanted.waiting
-        pause = look(wanted.seconds, early_ends=wanted.early_ends)
+        pause = poll_seconds(wanted.seconds, early_ends=wanted.early_ends)
         while not self._left.is_set():
             self.willing = self.session.count(self.session.present)
             self.over = self.over or self.willing >= self.needed

@@ -1,12 +1,11 @@
-"""The protocol's state without a transport: who is connected, what is asked, who has answered. In one event loop.
+"""The protocol's state without a transport, in one event loop: connected clients, open questions, answers.
 
     session = sessions.open(run, announcement, members)  # members: user of each slot
     answers = await sessions.ask(session, question, shape=(d,), seconds=30)
 
-A client says hello, hears of its runs, consents, and is then asked what is open for it; who reconnects is asked the
-open question again. A client is known by the number of its user; a silo, which answers for several, by that of its
-first one, and its absence is that of all of them. A verdict depends on who was asked what, and on who has answered;
-never on what an answer holds.
+A client sends a handshake, receives announcements of its runs, consents, and is then asked the open questions; after
+reconnecting it is asked again. A client's number is that of its user, a silo's that of its first user; when a silo is
+absent all its users are. A verdict depends on which clients were asked what and have answered, never on values.
 """
 
 import asyncio
@@ -30,7 +29,7 @@ from quoron_privacy.release import Sums
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_protos.v1.helper_pb2 import HelperConsent
 from quoron_server import rounds
-from quoron_server.service.conversation import Backlog
+from quoron_server.service.client_stream import Backlog
 from quoron_server.silos import by_client, homes
 from quoron_server.traffic import GRPC, fits, free_disk, room_for, spill_folder
 
@@ -39,20 +38,20 @@ if TYPE_CHECKING:
 else:
     masked = OnFirstUse("quoron_client.protocol.masked")  # of two servers alone
 
-_AT_ONCE = 1 << 20  # bytes of questions that are made between two looks at what has come in
-_READY = 256 << 20  # bytes of them that are made before the first of them leaves
-_EVERYBODY = -1  # in the place of a client: all who are one user, where these are asked the same
+_AT_ONCE = 1 << 20  # bytes of questions that are made before received messages are handled
+_READY = 256 << 20  # bytes of questions that are made before the first is sent
+_EVERYBODY = -1  # in place of a client: all clients of one user, where they are asked the same
 Rows = NDArray[np.intp]
 
-_PATIENCE = 0.25  # of a round's time, with those who do not read while others wait to be asked
-_BATCH = 32  # questions between two looks at what has come in
-_LOOK, _SOON = 1.0, 0.02  # seconds between two looks at who is there; with early ends
+_SLOW_SHARE = 0.25  # of a round's time, for clients that do not read while others wait to be asked
+_BATCH = 32  # questions that are sent before received messages are handled
+_LOOK, _SOON = 1.0, 0.02  # seconds between two polls for connected clients; with early ends
 _log = logging.getLogger("quoron")
 
 
 @dataclass(frozen=True, slots=True)
 class Sealed:
-    """What came with a masked answer, for the second server."""
+    """The part of a masked answer that the second server reads."""
 
     question: bytes  # digest, 32 bytes
     text: bytes  # the sealed seed of its mask
@@ -60,17 +59,17 @@ class Sealed:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Cohort:
-    """The clients who are asked, by their first users' numbers, each with its rows in the order of its persons.
+    """The clients that are asked, by their first users' numbers, each with its rows in the order of its users.
 
-    asked = Cohort.of(question, members, silos)     # silos: persons of each, by the number of its first
+    asked = Cohort.of(question, members, silos)     # silos: number of users of each, by its first user
     asked.rows[7]                                   # rows of the cohort that the client of user 7 answers
     """
 
     question: Question
     rows: dict[int, Rows]
-    persons: dict[int, bytes]  # of each silo: bits of its persons who are asked
-    sums: pb.Reduction | None = None  # what silos answer with in place of rows
-    row: pb.Row | None = None  # what clients make of answers, with two servers
+    persons: dict[int, bytes]  # of each silo: bits of its users who are asked
+    sums: pb.Reduction | None = None  # that silos send in place of rows
+    row: pb.Row | None = None  # the row that clients make of answers, with two servers
     made: dict[int, wire.Body] = field(default_factory=dict)
 
     @classmethod
@@ -83,7 +82,7 @@ class Cohort:
         sums: bool = False,
         row: pb.Row | None = None,
     ) -> "Cohort":
-        """`members` is the user of each slot; with `sums` silos answer with those of the question, if it has any."""
+        """Make the cohort of a question. `members` has the user of each slot; with `sums` silos send sums if asked."""
         users = members[question.cohort]
         rows, persons = by_client(users, silos), {}
         for client in rows.keys() & silos.keys():
@@ -92,7 +91,7 @@ class Cohort:
 
     @property
     def apart(self) -> Rows | None:
-        """Rows, in order, of the clients who send them, where silos send sums; None where everybody does."""
+        """Rows, in order, of the clients that send rows where silos send sums; None where all send rows."""
         if self.sums is None:
             return None
         rows = [self.rows[client] for client in self.rows.keys() - self.persons.keys()]
@@ -100,17 +99,17 @@ class Cohort:
 
     @property
     def shared(self) -> bool:
-        """Whether clients of one user are asked the same."""
+        """Whether all clients of one user are asked the same question."""
         return self.question.task.own is None
 
     def batches(self, order: Sequence[int]) -> list[Sequence[int]]:
-        """Split clients, in this order, into batches whose questions are made together, as large as memory allows."""
+        """Split clients, in this order, into batches whose questions fit into memory together."""
         most = len(order) if self.shared and not self.persons else max(1, _READY // self._size(order))
         return [order[start : start + most] for start in range(0, len(order), most)] if order else [order]
 
     async def make(self, clients: Sequence[int]) -> None:
-        """Make the questions to these, whether they are there or not, in place of those made before; what takes long in
-        a thread, so that others are heard meanwhile."""
+        """Make the questions to these clients, connected or not, in place of those made before. Large ones are made in
+        a thread, so that messages are received meanwhile."""
         alone = self.shared and not self.persons
         if self._size(clients) * (1 if alone else len(clients)) <= _AT_ONCE:
             made = self._made(clients)
@@ -120,13 +119,13 @@ class Cohort:
         self.made.update(made)
 
     def body(self, client: int) -> wire.Body:
-        """What a client is asked; made now, unless it was."""
+        """Return the question to a client, made now unless it was made before."""
         there = self.made.get(client if client in self.persons or not self.shared else _EVERYBODY)
         return self._body(client) if there is None else there
 
     @property
     def parted(self) -> bool:
-        """Whether a question that was made goes in parts."""
+        """Whether a question that was made is sent in chunks."""
         return any(body.follows is not None for body in self.made.values())
 
     def _made(self, clients: Sequence[int]) -> dict[int, wire.Body]:
@@ -142,7 +141,7 @@ class Cohort:
         return wire.Body.of(task, row=self.row) if persons is None else wire.Body.of(task, persons, self.sums)
 
     def _size(self, clients: Sequence[int]) -> int:
-        """Bytes of the longest question to one of them, as good as all of it; public, and never none."""
+        """Return nearly the bytes of the longest question to these clients; public, and above zero."""
         task = self.question.task
         one = 8 * task.numbers_down + 1
         most = max((len(self.rows[client]) for client in clients), default=1)
@@ -150,7 +149,7 @@ class Cohort:
 
 
 def summed(question: Question, shape: tuple[int, ...]) -> int:
-    """Numbers in a sum of rows of that shape."""
+    """Return the length of a sum of rows of that shape."""
     if question.reduction is None:
         return 0
     return len(question.reduction.of(np.zeros((0, *shape)), np.zeros(0, np.bool_)).total)
@@ -162,13 +161,13 @@ class Connection(Protocol):
     user: int
 
     def send(self, message: pb.ServerMessage, body: wire.Body | None = None) -> int:
-        """Queue a message, a question with its body: its bytes, 0 if it will not be sent; never blocks nor raises."""
+        """Queue a message, a question with its body; return its bytes, or 0 if it is dropped. Never blocks."""
 
     def over(self, run: str) -> None:
-        """The round of a run is over: what is still to be said of a question in parts is not said."""
+        """Drop the unsent chunks of a run's question: its round is over."""
 
     def end(self, why: str, code: StatusCode = StatusCode.ABORTED) -> None:
-        """End the stream. After ABORTED a client stays away, after UNAVAILABLE it comes back."""
+        """End the stream. A client reconnects after UNAVAILABLE, not after ABORTED."""
 
 
 @dataclass(slots=True, eq=False)
@@ -183,16 +182,16 @@ class _Open:
     clock: Callable[[], float]  # loop time
     opened: float  # by it
     closes: float
-    patience: float  # seconds with those who do not read what they are asked
-    left: int  # clients not heard of
+    timeout: float  # seconds for clients that do not read their questions
+    left: int  # clients that have not answered or declined
     complete: asyncio.Event
-    passed: asyncio.Event  # everybody who was here has been asked
+    passed: asyncio.Event  # all clients that were connected have been asked
     length: int = 0  # numbers in a sum
     sums: dict[int, Sums] = field(default_factory=dict)  # of each silo that has sent one in place of rows
     apart: NDArray[np.intp] | None = None  # rows of the cohort that have one in `values`; None: all
     sealed: dict[int, Sealed] = field(default_factory=dict)  # with two servers, by row of the cohort
-    down: int = 0  # bytes of questions that were said, as messages of gRPC
-    up: int = 0  # bytes of answers that were taken
+    down: int = 0  # bytes of questions that were sent, as messages of gRPC
+    up: int = 0  # bytes of answers that were accepted
 
 
 @dataclass(slots=True)
@@ -201,9 +200,9 @@ class _Asked:
 
     round: int
     digest: bytes
-    heard: bool = False
-    connection: Connection | None = None  # in which it was asked
-    body: bytes = b""  # digest of what was asked
+    done: bool = False  # answered or declined
+    connection: Connection | None = None  # on which it was asked
+    body: bytes = b""  # digest of the question
 
 
 @dataclass(slots=True, eq=False)
@@ -213,23 +212,23 @@ class RunSession:
     run: str
     announcement: pb.ServerMessage
     members: NDArray[np.int64]  # user of each slot
-    silos: Mapping[int, int] = field(default_factory=dict)  # persons of each client that has several
-    sums: bool = False  # silos answer with sums where the question has any
-    secret_cohorts: bool = False  # the guarantee rests on nobody's learning who is asked
+    silos: Mapping[int, int] = field(default_factory=dict)  # number of users of each client that has several
+    sums: bool = False  # silos send sums where the question has them
+    secret_cohorts: bool = False  # the guarantee assumes that no observer learns who is asked
     open: _Open | None = None
     present: set[int] = field(default_factory=set)  # connected and taking part
     absent: set[int] = field(default_factory=set)  # connected and declining
-    agreed: set[int] = field(default_factory=set)  # have said that they take part, and may have left since
+    agreed: set[int] = field(default_factory=set)  # that have agreed to take part, and may have disconnected since
     asked: dict[int, _Asked] = field(default_factory=dict)
     persons: Counter[int] = field(default_factory=Counter)  # members of each client
     users: Set[int] = frozenset()  # the clients, by the numbers of their first users
-    summed: tuple[Sums, ...] = ()  # what silos have sent in place of rows, in the last round
+    summed: tuple[Sums, ...] = ()  # that silos sent in place of rows in the last round
     sealed: dict[int, Sealed] = field(default_factory=dict)  # of the last round of two servers, by row of the cohort
     moved: tuple[int, int] = (0, 0)  # bytes of questions and of answers in the last round
     last_asked: int = -1  # round
     stopped: bool = False  # no round opens any more
-    longest: int = 0  # numbers in an answer to any of its questions so far; who is late still sends one
-    gathered: float = -math.inf  # loop time before which nobody is asked
+    longest: int = 0  # numbers in an answer to any of its questions so far; a late client still sends one
+    gathered: float = -math.inf  # loop time before which no client is asked
     due: float = -math.inf  # loop time before which nothing of the last round may be published, nor the next one open
 
     def __post_init__(self) -> None:
@@ -238,59 +237,59 @@ class RunSession:
 
     @property
     def everybody(self) -> bool:
-        """Whether every client is connected and has said whether it takes part."""
+        """Whether every client is connected and has consented or declined."""
         return self.users <= self.present | self.absent
 
     def count(self, clients: Iterable[int]) -> int:
-        """How many members these have."""
+        """Return how many members these clients have."""
         return sum(self.persons[each] for each in clients)
 
 
-def look(seconds: float, *, early_ends: bool) -> float:
-    """Seconds between two looks at who is there: when each comes may tell how long its file is."""
+def poll_seconds(seconds: float, *, early_ends: bool) -> float:
+    """Return seconds between two polls for connected clients: an exact time may reveal how long a file is."""
     return _SOON if early_ends else min(_LOOK, rounds.PAUSE * seconds)
 
 
 class Sessions:
-    """Every run that is open, and every connected client."""
+    """The open runs and the connected clients."""
 
     def __init__(self, backlog: Backlog | None = None, *, spill: Path | None = None) -> None:
-        """Answers of a round that are too long for memory are kept in the folder `spill`."""
+        """Keep answers that are too long for memory in the folder `spill`."""
         self.backlog = Backlog() if backlog is None else backlog
         self._spill = spill_folder() if spill is None else spill
         self.runs: dict[str, RunSession] = {}
-        self.late = 0  # rounds that opened late, which everybody sees
-        self.misfits: Counter[int] = Counter()  # answers of another type or length than was asked for, by user
+        self.late = 0  # rounds that opened late, which is public
+        self.wrong_answers: Counter[int] = Counter()  # of a wrong type or length, by user
         self._here: dict[int, Connection] = {}
 
     @property
     def free_disk(self) -> int:
-        """Bytes for answers that are too long for memory."""
+        """Free bytes of disk for answers that are too long for memory."""
         return free_disk(self._spill)
 
     @property
     def connected(self) -> int:
-        """Clients in conversation."""
+        """Number of connected clients."""
         return len(self._here)
 
     def here(self, session: RunSession | None = None) -> list[int]:
-        """Users in conversation, of one run's members or all: whether they are asked or answer is another matter."""
-        there = list(self._here)  # at once: the roster asks in a thread of its own, while others come and go
+        """Return the connected users, of one run's members or all, whether or not they are asked or answer."""
+        there = list(self._here)  # a copy: the roster calls this from another thread, while clients come and go
         return [user for user in there if session is None or user in session.users]
 
     def standing(self, run: str) -> dict[str, int]:
-        """How many members a run that goes on has, and how many are in conversation; nothing of any other."""
+        """Return the number of members and of connected ones of an open run; an empty dict for other runs."""
         session = self.runs.get(run)
         if session is None:
             return {}
         return {"connected": session.count(self.here(session)), "members": len(session.members)}
 
-    def hang_up(self, users: Iterable[int], why: str) -> None:
-        """End what conversations these have; they may come back."""
+    def disconnect(self, users: Iterable[int], why: str) -> None:
+        """End the streams of these users; they may reconnect."""
         for user in users:
-            if (conversation := self._here.get(user)) is not None:
-                self.leave(conversation)
-                conversation.end(why, StatusCode.UNAVAILABLE)
+            if (connection := self._here.get(user)) is not None:
+                self.leave(connection)
+                connection.end(why, StatusCode.UNAVAILABLE)
 
     def open(
         self,
@@ -304,59 +303,59 @@ class Sessions:
         spec: str = "",
         consent: HelperConsent | None = None,
     ) -> RunSession:
-        """Open the session of a run and announce it to its members who are here. They are asked from loop time
-        `gathered` on, or once all of them are here.
+        """Open the session of a run and announce it to its connected members. They are asked from loop time `gathered`
+        on, or once all of them are connected.
 
-        `silos` says of clients that answer for several members how many users they have, by the first; with `sums` they
-        answer with the sums of a question that has any. With two servers a client gets the `spec` of the plan, and the
-        second server's `consent` to it.
+        `silos` has the number of users of clients with several, by the first user; with `sums` they send sums where a
+        question has them. With two servers a client gets the `spec` of the plan, and the second server's `consent`.
         """
-        told = pb.Announcement(run=run, description=description, spec=spec, consent=consent)
-        announcement = pb.ServerMessage(run=told)
+        announcement = pb.ServerMessage(
+            run=pb.Announcement(run=run, description=description, spec=spec, consent=consent)
+        )
         session = self.runs[run] = RunSession(run, announcement, members, silos or {}, sums, gathered=gathered)
         for user in session.users & self._here.keys():
             self._here[user].send(announcement)
         return session
 
     def close(self, run: str, how: str) -> None:
-        """Announce the stored end of a run to its members who are here, and to the others when they enter."""
+        """Announce the stored end of a run to its connected members, and to the others when they connect."""
         session = self.runs.pop(run, None)
         if session is not None:
             ended = pb.ServerMessage(ended=pb.Ended(run=run, how=how))
             for user in session.users & self._here.keys():
                 self._here[user].send(ended)
 
-    def enter(self, conversation: Connection) -> None:
-        """A client has said hello. An earlier conversation of the same user ends."""
-        user = conversation.user
+    def enter(self, connection: Connection) -> None:
+        """Add a client after its handshake. Ends an earlier connection of the same user."""
+        user = connection.user
         before = self._here.get(user)
         if before is not None:
             self.leave(before)
             before.end("The same client has connected elsewhere.")
-        self._here[user] = conversation
-        conversation.send(pb.ServerMessage(welcome=pb.Welcome(user=user)))
+        self._here[user] = connection
+        connection.send(pb.ServerMessage(welcome=pb.Welcome(user=user)))
         for session in self.runs.values():
             if user in session.users:
-                conversation.send(session.announcement)
+                connection.send(session.announcement)
 
-    def leave(self, conversation: Connection) -> None:
-        """A conversation is over; its user keeps every slot and may come back."""
-        user = conversation.user
-        if self._here.get(user) is conversation:
+    def leave(self, connection: Connection) -> None:
+        """Remove a client whose stream is over; its user keeps every slot and may reconnect."""
+        user = connection.user
+        if self._here.get(user) is connection:
             del self._here[user]
             for session in self.runs.values():
                 session.present.discard(user)
                 session.absent.discard(user)
 
     def dismiss(self) -> None:
-        """End every conversation: the coordinator is leaving."""
-        for conversation in list(self._here.values()):
-            self.leave(conversation)
-            conversation.end("The coordinator is leaving. Come back later.", StatusCode.UNAVAILABLE)
+        """End every stream: the coordinator is stopping."""
+        for connection in list(self._here.values()):
+            self.leave(connection)
+            connection.end("The coordinator is leaving. Come back later.", StatusCode.UNAVAILABLE)
 
-    async def consent(self, conversation: Connection, message: pb.Consent) -> None:
-        """A client takes part in a run from now on, or does not. Returns once there was space to ask it."""
-        session, user = self.runs.get(message.run), conversation.user
+    async def consent(self, connection: Connection, message: pb.Consent) -> None:
+        """Note that a client takes part in a run from now on, or does not. Waits for space to ask it."""
+        session, user = self.runs.get(message.run), connection.user
         if session is None or user not in session.users:
             return
         gained, lost = (session.present, session.absent) if message.takes_part else (session.absent, session.present)
@@ -370,17 +369,17 @@ class Sessions:
         if message.takes_part and user in self.backlog.slow:
             await current.passed.wait()
         if message.takes_part and session.open is current:
-            await self.backlog.wait_for_space(current.patience)
+            await self.backlog.wait_for_space(current.timeout)
         if session.open is current:  # a later round has asked the clients who are present
             self._put(session, current, user)
 
     def longest_answer(self, user: int) -> int:
-        """The most numbers that a client was asked for at once, in the runs that go on."""
+        """Return the most numbers that a client was asked for at once, in the open runs."""
         there = (session for session in self.runs.values() if user in session.users)
         return max((session.longest * session.persons[user] for session in there), default=0)
 
     def expects(self, user: int, message: pb.Answer | pb.MaskedAnswer) -> int | None:
-        """How many bytes may follow an answer of which all else is there; None for one that nobody waits for."""
+        """Return how many bytes the values of an announced answer may have; None for one that is not awaited."""
         found = self._awaited(user, message)
         if not isinstance(found, tuple):
             return None
@@ -388,9 +387,9 @@ class Sessions:
         return rows * (8 * math.prod(found[0].shape) + 1) + 8 * found[0].length + wire.BESIDE
 
     def answer(self, user: int, message: pb.Answer | pb.MaskedAnswer, size: int = 0) -> pb.Verdict:
-        """Take an answer, which came in `size` bytes, if it is one to the question that is open for this user.
+        """Accept an answer of `size` bytes if it is to the question that is open for this user; return the verdict.
 
-        One that neither of two servers can read is kept as it is; what is no such answer counts as none.
+        Masked answers, which neither server can read, are kept as they are. Wrong types count as no answer.
         """
         found = self._awaited(user, message)
         if not isinstance(found, tuple):
@@ -398,16 +397,16 @@ class Sessions:
         current, asked = found
         taken = self._take_masked if isinstance(message, pb.MaskedAnswer) else self._take
         if not taken(current, asked, user, message):
-            self._misfit(user, message.run)
+            self._count_wrong(user, message.run)
         current.up += GRPC + size
-        self._heard(current, asked)
+        self._mark_done(current, asked)
         return pb.VERDICT_TAKEN
 
     def _take(self, current: _Open, _: _Asked, user: int, message: Any) -> bool:
-        """Whether its type and length are those that were asked for; a silo's sums tell too much to be looked at."""
+        """Store an answer; return whether its type and length are right. A silo's sums are private and not checked."""
         cohort, rows = current.cohort, current.cohort.rows[user]
         if cohort.row is not None:
-            return True  # nobody may see an answer of this run
+            return True  # no server may see an answer of this run
         if cohort.sums is not None and user in cohort.persons and current.question.reduction is not None:
             sums = wire.sums_from_wire(message, current.length, len(rows), current.question.reduction)
             if sums is not None:
@@ -419,7 +418,7 @@ class Sessions:
         return bool(np.count_nonzero(read.answered)) or wire.fits(message, current.shape, len(rows))
 
     def _take_masked(self, current: _Open, asked: _Asked, user: int, message: Any) -> bool:
-        """The same of words that no server can read, with what goes to the second server."""
+        """Store a masked answer, which no server can read, and the part for the second server."""
         row = int(current.cohort.rows[user][0])
         made = masked.answer_from_wire(message, math.prod(current.shape))
         if current.cohort.row is not None and made is not None and user not in current.cohort.persons:
@@ -428,13 +427,13 @@ class Sessions:
             current.status[row] = Status.ANSWERED
         return made is not None
 
-    def _misfit(self, user: int, run: str) -> None:
-        """Count an answer of another type or length, unless that would tell who is in a secret cohort."""
+    def _count_wrong(self, user: int, run: str) -> None:
+        """Count an answer of a wrong type or length, unless that would reveal who is in a secret cohort."""
         if not self.runs[run].secret_cohorts:
-            self.misfits[user] += 1
+            self.wrong_answers[user] += 1
 
     def _awaited(self, user: int, message: pb.Answer | pb.MaskedAnswer) -> "tuple[_Open, _Asked] | pb.Verdict":
-        """What an answer is to, by its name alone; the verdict on it where that is nothing that is open."""
+        """Return the open round and the question of an answer, by its names alone; otherwise the verdict."""
         session = self.runs.get(message.run)
         if session is None or user not in session.users:
             return pb.VERDICT_NOT_ASKED
@@ -449,7 +448,7 @@ class Sessions:
             asked = self._ask(session, current, user)[2]  # a client remembers what a restarted coordinator will ask
         if asked is None or message.round != asked.round or message.digest != asked.digest:
             return pb.VERDICT_NOT_ASKED
-        if asked.heard:
+        if asked.done:
             return pb.VERDICT_DUPLICATE
         if current is None or message.round != current.question.round:
             return pb.VERDICT_LATE
@@ -465,21 +464,21 @@ class Sessions:
         early_ends: bool = False,
         row: pb.Row | None = None,
     ) -> Answers:
-        """Rows in cohort order, once the time is over; who was not heard of is MISSING. Where silos answer with sums
+        """Return rows in cohort order once the round is over; users without answers are MISSING. Where silos send sums
         there are rows of the other clients alone.
 
-        With two servers clients make a `row` of the spec of their answers: what comes are words, which no server can
-        read, and `RunSession.sealed` has what is for the second server.
+        With two servers clients mask their answers as a `row` of the spec, which no server can read, and
+        `RunSession.sealed` has the parts for the second server.
 
-        With `early_ends` no later than when everybody was heard of, and at once after the round before; otherwise at
-        times that do not depend on who answered (`round_clock`).
+        With `early_ends` a round ends once all clients have answered or declined, and opens right after the one before;
+        otherwise its times do not depend on who answered (`round_clock`).
         """
         loop = asyncio.get_running_loop()
         while (left := session.gathered - loop.time()) > 0:
             if session.everybody:
                 session.gathered = loop.time()
             else:
-                await asyncio.sleep(min(left, look(seconds, early_ends=early_ends)))
+                await asyncio.sleep(min(left, poll_seconds(seconds, early_ends=early_ends)))
         cohort = Cohort.of(question, session.members, session.silos, sums=session.sums, row=row)
         apart = cohort.apart
         place = len(question.cohort if apart is None else apart), shape, self._spill
@@ -489,7 +488,7 @@ class Sessions:
         order = self._in_secret_order(list(cohort.rows))
         batches = cohort.batches(order)
         await cohort.make(batches[0])
-        session.last_asked = question.round  # before `stopped` is read: who stops the run then finds it
+        session.last_asked = question.round  # before `stopped` is read, so that stopping the run finds it
         if session.stopped:
             raise asyncio.CancelledError
         current = session.open = _Open(
@@ -501,14 +500,14 @@ class Sessions:
             clock=loop.time,
             opened=opened,
             closes=opened + seconds,
-            patience=_PATIENCE * seconds,
+            timeout=_SLOW_SHARE * seconds,
             left=len(order),
             complete=asyncio.Event(),
             passed=asyncio.Event(),
             length=summed(question, shape) if cohort.sums is not None else 0,
             apart=apart,
         )
-        # A round that is asked again, after a write that failed, is answered again, by others too if coins are new.
+        # A round that is asked again, after a failed write, is answered again, by others too if sampling is new.
         for user in [user for user, asked in session.asked.items() if asked.round == question.round]:
             del session.asked[user]
         try:
@@ -535,7 +534,7 @@ class Sessions:
         return Answers(current.values, current.status)
 
     async def _until_due(self, session: RunSession, seconds: float) -> float:
-        """When the round opens, once it is that time."""
+        """Wait until the round may open; return that time."""
         loop = asyncio.get_running_loop()
         opens = rounds.opening(session.due, loop.time(), seconds)
         while (left := opens - loop.time()) > 0:
@@ -551,36 +550,36 @@ class Sessions:
         return opens
 
     def _in_secret_order(self, users: Sequence[int]) -> list[int]:
-        """Anew in each round: when a question leaves says nothing of whose it is. Who did not read comes last."""
+        """Shuffle users in every round, so that times of questions do not reveal users. Slow clients come last."""
         drawn = np.frombuffer(secrets.token_bytes(8 * len(users)), np.uint64)  # two are alike once in 2^64 pairs
         return sorted((users[place] for place in np.argsort(drawn)), key=self.backlog.slow.__contains__)
 
     async def _put_all(self, session: RunSession, current: _Open, users: Sequence[int]) -> None:
         for start in range(0, len(users), _BATCH):
             for user in users[start : start + _BATCH]:
-                await self.backlog.wait_for_space(current.patience)
+                await self.backlog.wait_for_space(current.timeout)
                 self._put(session, current, user)
             await asyncio.sleep(0)
 
     def _put(self, session: RunSession, current: _Open, user: int) -> None:
-        """Send a user the open question, unless it has it, was heard of or is not here; who declines is heard of."""
+        """Send a connected user the open question, unless it has it or has answered; a declining user is done."""
         asked, here = session.asked.get(user), self._here.get(user)
         if asked is not None and asked.round != current.question.round:
             asked = None
-        if asked is not None and asked.heard:
+        if asked is not None and asked.done:
             return
         if user in session.absent:
-            self._heard(current, self._ask(session, current, user)[2])
+            self._mark_done(current, self._ask(session, current, user)[2])
         elif user in session.present and here is not None and (asked is None or asked.connection is not here):
             if asked is not None and self.backlog.slow.get(user, -math.inf) >= current.opened:
-                return  # it has left this round's question unread
+                return  # it did not read this round's question
             message, body, asked = self._ask(session, current, user)
             asked.connection = here
             size = here.send(message, body)
             current.down += GRPC + size if size else 0
 
     def _ask(self, session: RunSession, current: _Open, user: int) -> tuple[pb.ServerMessage, wire.Body, _Asked]:
-        """The open question to a user: what stands before its task, the task, and a note of it."""
+        """Return the open question to a user as head and body, and remember that it was asked."""
         question = current.question
         seconds = max(1, math.ceil(current.closes - current.clock()))
         body = current.cohort.body(user)
@@ -588,8 +587,8 @@ class Sessions:
         asked = session.asked[user] = _Asked(question.round, head.digest, body=body.digest)
         return pb.ServerMessage(question=head), body, asked
 
-    def _heard(self, current: _Open, asked: _Asked) -> None:
-        asked.heard = True
+    def _mark_done(self, current: _Open, asked: _Asked) -> None:
+        asked.done = True
         current.left -= 1
         if not current.left:
             current.complete.set()

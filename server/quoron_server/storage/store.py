@@ -38,7 +38,7 @@ Execute = Callable[..., list[Row]]  # a statement within a transaction, and the 
 _TOLD = {name: name for name in ("software", "run", "plan", "epsilon", "delta")} | {"group": "population"}
 
 FORMAT = 6
-PATIENCE = 1.0  # seconds, for another program that has the file open
+TIMEOUT = 1.0  # seconds, for another program that has the file open
 OUTSIDE = "The coordinator cannot use its ledger now. Its log says why."  # to callers over a network
 FULL = "The disk of the coordinator's ledger is full."  # in place of that
 SETTINGS = (
@@ -225,13 +225,13 @@ class Store:
         name: str = "",
         create: bool = True,
         as_it_is: bool = False,
-        patience: float = PATIENCE,
+        timeout: float = TIMEOUT,
     ) -> None:
-        """Open the SQLite file at `path`, for which others wait `patience` seconds; `create` makes what is missing."""
+        """Open the SQLite file at `path`, for which others wait `timeout` seconds; `create` makes what is missing."""
         self.name, self.path = name or f"sqlite:///{path}", path
         self.committed = 0.0  # seconds that the last commit of a round took
         self.failing = ""  # since the last write failed: why, as is said over a network
-        self._as_it_is, self._patience = as_it_is, patience
+        self._as_it_is, self._timeout = as_it_is, timeout
         self._mutex = threading.RLock()
         self._connection: Any = None
         self._joined: Any = None
@@ -491,7 +491,7 @@ class Store:
     # What is another for SQLAlchemy's connection:
 
     def _connect(self) -> Any:
-        return connect(str(self.path), self._patience)
+        return connect(str(self.path), self._timeout)
 
     def _end(self, connection: Any) -> None:
         with suppress(sqlite3.Error):
@@ -527,9 +527,9 @@ class Store:
         return sqlite_error(str(error), self.name)
 
 
-def connect(path: str, patience: float = PATIENCE) -> sqlite3.Connection:
+def connect(path: str, timeout: float = TIMEOUT) -> sqlite3.Connection:
     """A connection to a SQLite file that acknowledges nothing which a power loss could take back."""
-    made = sqlite3.connect(path, timeout=patience, check_same_thread=False, isolation_level=None)
+    made = sqlite3.connect(path, timeout=timeout, check_same_thread=False, isolation_level=None)
     try:
         for setting in SETTINGS:  # transactions begin and end where we say
             made.execute(f"PRAGMA {setting}").close()

@@ -132,7 +132,7 @@ def run(program: "Program") -> None:
 
     from quoron_server.service.program import LEAVING, serve
 
-    asyncio.run(serve(program, ready=lambda running: announce(running.words()), patience=LEAVING))
+    asyncio.run(serve(program, ready=lambda running: announce(running.words()), timeout=LEAVING))
 
 
 def login(

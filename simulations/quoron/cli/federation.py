@@ -208,7 +208,7 @@ def watch(
     ended: dict[str, Any] = {}
     with reached().control() as control:
         for event in watching.followed(
-            control, run, patience=timeout, told=lambda why: print(why, file=sys.stderr, flush=True)
+            control, run, timeout=timeout, told=lambda why: print(why, file=sys.stderr, flush=True)
         ):
             say(event, watching.words(event), as_json=as_json)
             ended = event

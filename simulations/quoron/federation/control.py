@@ -28,7 +28,7 @@ from quoron_privacy.errors import (
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_protos.v1 import federation_pb2_grpc
 
-PATIENCE = 30.0  # seconds for one call, and ten times as many for one that is slow
+TIMEOUT = 30.0  # seconds for one call, and ten times as many for one that is slow
 SLOW = ("submit", "cancel", "plan", "backup", "drawn")
 _OPTIONS = (
     ("grpc.max_receive_message_length", -1),  # a model or a ledger is as long as it is
@@ -115,7 +115,7 @@ class Control(AbstractContextManager["Control"]):
 
     def _called(self, call: Any, request: Any, *, slow: bool = False) -> Any:
         with self._refusals_raised():
-            return call(request, metadata=self._metadata, timeout=10 * PATIENCE if slow else PATIENCE)
+            return call(request, metadata=self._metadata, timeout=10 * TIMEOUT if slow else TIMEOUT)
 
     @contextmanager
     def _refusals_raised(self) -> Iterator[None]:

@@ -119,11 +119,11 @@ def carry_out(grid: Grid, context: Context) -> None:
     settings = context.run_config
     with Events(Path(str(settings["events"]))) as observer:
         prepared, folder = runs.prepare(read(settings), Path.cwd()), RunFolder(Path(str(settings["folder"])))
-        fleet = Shards.found(grid, run=RUN, seconds=WAITING, told=_Counting(observer, "nodes are there"))
+        fleet = Shards.found(grid, run=RUN, seconds=WAITING, progress=_Counting(observer, "nodes are there"))
         ways: dict[str, Any] = {
             "early_ends": True,
             "demanding": True,
-            "told": _Counting(observer, "nodes have answered"),
+            "progress": _Counting(observer, "nodes have answered"),
         }
         engine = FlowerEngine(grid, fleet, RUN, prepared.scene.problem, SECONDS, **ways)
         try:

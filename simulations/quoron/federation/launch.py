@@ -34,7 +34,7 @@ from quoron_privacy.errors import ConfigError, QuoronError, RunError
 
 LOG = "supervisor.log"
 LOGS = "coordinator.log", LOG
-PATIENCE = 300.0  # seconds between two signs of life while a federation starts
+TIMEOUT = 300.0  # seconds between two signs of life while a federation starts
 # Completion queues of gRPC look at sockets themselves, with no thread between: an eighth of the coordinator's time.
 # A release that no longer knows these words passes them over.
 POLLING = {
@@ -153,13 +153,13 @@ class Local:
 
     def _next(self, so_far: str = "") -> dict[str, Any]:
         assert self._ours is not None
-        self._ours.settimeout(PATIENCE)
+        self._ours.settimeout(TIMEOUT)
         while not self._lines:
             try:
                 data = self._ours.recv(1 << 16)
             except TimeoutError:
                 raise RunError(
-                    f"Expected a sign of life of the local federation within {PATIENCE:g} s, got none. {so_far} Its "
+                    f"Expected a sign of life of the local federation within {TIMEOUT:g} s, got none. {so_far} Its "
                     f"logs are in {self.folder.path}: {self.folder.last_words(*LOGS)}"
                 ) from None
             if not data:

@@ -138,7 +138,7 @@ def coordinator(folder: Folder, order: Order, simulation: Simulation | None, sta
         _say(status, f"listening {running.listen} {running.control}")
         counting.append(asyncio.ensure_future(_count(running, status)))
 
-    asyncio.run(serve(Coordinator(config), ready=ready, patience=LEAVING))
+    asyncio.run(serve(Coordinator(config), ready=ready, timeout=LEAVING))
 
 
 async def _count(running: Coordinator, status: int) -> None:

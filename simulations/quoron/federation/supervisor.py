@@ -28,7 +28,7 @@ from quoron.federation.folder import ORDER, RUNNING, Folder, Order
 from quoron_server.service.program import allow_many_files
 
 AGAIN, QUICK, TRIES = 0.2, 2.0, 5  # seconds before a restart; shorter lives than this fail, after so many tries
-PATIENCE = 6.0  # seconds that those who are asked to end may take
+TIMEOUT = 6.0  # seconds that those who are asked to end may take
 
 
 @dataclass(slots=True)
@@ -225,7 +225,7 @@ class Supervisor:
         """Clients first, then the coordinator; who takes too long is killed."""
         for kind in ("clients", "coordinator"):
             some = [child for child in self.children if child.kind == kind and child.process is not None]
-            ends = time.monotonic() + PATIENCE
+            ends = time.monotonic() + TIMEOUT
             for child in some:
                 send(child.process, signal.SIGTERM)
             for child in some:

@@ -28,14 +28,14 @@ def followed(
     control: Control,
     run: str,
     *,
-    patience: float,
+    timeout: float,
     told: Callable[[str], None] = lambda why: None,
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[dict[str, Any]]:
     """The events of `run` to the one of kind "ended" or "paused", as `Control.watch` but through every absence.
 
-    A coordinator has `patience` seconds to be there, at the beginning as after it has left, of which `told` hears;
+    A coordinator has `timeout` seconds to be there, at the beginning as after it has left, of which `told` hears;
     Gone afterwards.
     """
     last, gone = -1, -1.0  # round, and since when nobody answers
@@ -62,9 +62,9 @@ def followed(
             now = clock()
             if gone < 0:
                 gone = now
-                if patience:
-                    told(f"the coordinator does not answer, trying again for {patience:g} s: {error}")
-            if now - gone + pause > patience:
+                if timeout:
+                    told(f"the coordinator does not answer, trying again for {timeout:g} s: {error}")
+            if now - gone + pause > timeout:
                 raise Gone(str(error)) from None
         sleep(pause)
         pause = min(2 * pause, LONGEST)

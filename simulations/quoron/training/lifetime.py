@@ -25,7 +25,7 @@ from quoron_server.storage.lifetime_ledger import Known, PopulationLedger
 from quoron_server.storage.store import Store
 
 VARIABLE = "QUORON_LEDGER"
-PATIENCE = 60.0  # seconds that a run waits for others, which hold the file for a few milliseconds each
+TIMEOUT = 60.0  # seconds that a run waits for others, which hold the file for a few milliseconds each
 READERS = 10.0  # seconds that a run waits for a program that takes no turn, such as a database browser
 _PAUSE = 0.005
 
@@ -102,13 +102,13 @@ def _ready(path: Path, *, create: bool) -> Iterator[None]:
 
 
 def _file(path: Path, *, create: bool) -> Store:
-    return Store(path.resolve(), create=create, patience=READERS)
+    return Store(path.resolve(), create=create, timeout=READERS)
 
 
 @contextmanager
 def _turn(path: Path) -> Iterator[None]:
     """Wait for those who hold the ledger, a minute at most."""
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT
     lock = path.with_name(path.name + ".lock")
     try:
         handle = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE)
