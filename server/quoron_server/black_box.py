@@ -42,8 +42,8 @@ class Asked:
 
     def as_text(self) -> str:
         """The same run has the same text."""
-        told = asdict(self)
-        return json.dumps(told | told.pop("privacy"), sort_keys=True, default=str)
+        document = asdict(self)
+        return json.dumps(document | document.pop("privacy"), sort_keys=True, default=str)
 
     def planned(self, seed: int, *, curated: bool = False) -> RunPlan:
         """The plan of `algorithm` where users' answers come out of a black box and are clipped at `clip_norm`.

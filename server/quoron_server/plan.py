@@ -125,7 +125,7 @@ class Guarantee:
     seeded: bool = False  # the noise of a simulation: nobody is protected
     curated: bool = False  # one machine holds all items and computes every answer: no clients, and no coordinator
     min_cohort: "MinCohort | None" = None  # of the run, paid within (epsilon, delta); None: nobody checks who answers
-    data_quality: "DataQuality | None" = None  # a look at the table before the first round, paid within; None: none
+    data_quality: "DataQuality | None" = None  # a data quality check before the first round, paid within; None: none
     estimates: "EstimatedBounds | None" = None  # declarations that nobody knew, paid within before all else; None: none
     held_out: "HeldOut | HeldMeans | None" = None  # of users that are in nothing else; None: nobody
     servers: "Servers | None" = None  # of trust model two-servers, of each of which this is the promise
@@ -177,17 +177,17 @@ class Cost:
 
 def in_lines(title: str, rows: Iterable[tuple[str, str]]) -> str:
     """Return a title, and labels with their texts, in ten lines of 120 characters at most."""
-    told = few(rows)
-    width = max((len(label) for label, _ in told), default=0)
-    return "\n".join(map(_cut, [title, *(f"  {name:<{width}}  {text}" for name, text in told)]))
+    lines = few(rows)
+    width = max((len(label) for label, _ in lines), default=0)
+    return "\n".join(map(_cut, [title, *(f"  {name:<{width}}  {text}" for name, text in lines)]))
 
 
 def few(rows: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
     """Return the first seven rows, how many more there are, and the last; or all nine. Their texts are single lines."""
-    told = list(rows)
-    if len(told) >= LINES:
-        told = [*told[: LINES - 3], ("and", f"{len(told) - LINES + 2} more"), told[-1]]
-    return [(_cut(label), _cut(text)) for label, text in told]
+    shown = list(rows)
+    if len(shown) >= LINES:
+        shown = [*shown[: LINES - 3], ("and", f"{len(shown) - LINES + 2} more"), shown[-1]]
+    return [(_cut(label), _cut(text)) for label, text in shown]
 
 
 def _cut(text: str) -> str:
@@ -328,7 +328,7 @@ class RunPlan:
     def releases(self) -> tuple[PlannedRelease, ...]:
         """All that a run will release, by which mechanisms, how often: what its ledger is compared with.
 
-        What was estimated, the look at the table, if there is one, then the algorithm's own, then the decisions of a
+        Private bounds, the data quality check, if there is one, then the algorithm's own, then the decisions of a
         minimum cohort; last what is released of users that were held out.
         """
         quality, min_cohort, paid = self.guarantee.data_quality, self.guarantee.min_cohort, self.guarantee.estimates

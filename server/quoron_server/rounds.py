@@ -55,7 +55,7 @@ def opening(due: float, now: float, seconds: float) -> float:
     A round takes answers for its whole `seconds`, also when everybody has answered long before. Then the coordinator
     has PAUSE of that time for its own work, and only when it is over does anything leave: the next question, the
     round's event. Work that takes longer shows, but rounded up to whole pauses, so times say nothing of who answered.
-    With early ends, which an operator has to accept, a round ends once all users were heard of: an observer of that
+    With early ends, which an operator has to accept, a round ends once all users have answered: an observer of that
     time learns whether a user was absent.
     """
     if math.isinf(due):
@@ -207,7 +207,7 @@ def run(
         with _ahead(algorithm, noise, simulation=simulation) as drawn:
             model = _carry_out(algorithm, engine, ledger, drawn, budget, observers, simulation, evaluate, evaluations)
     except BaseException:
-        with suppress(LedgerError):  # what cannot be taken back stays counted, and what went wrong is told
+        with suppress(LedgerError):  # a charge that cannot be returned stays, and the error is raised
             ledger.withdraw(after=getattr(engine, "last_asked", algorithm.plan.cost.rounds))
         raise
     return _tell(model, observers)
@@ -244,7 +244,7 @@ def _carry_out(
     stopped = evaluations is not None and evaluations.enough(evaluated)
     sizes = Sizes(algorithm.plan.problem.dimension)
     spent = False  # this round, with the commit of the one before
-    measuring = engine if simulation and isinstance(engine, Measuring) else None  # to ask costs a look at all methods
+    measuring = engine if simulation and isinstance(engine, Measuring) else None  # the check inspects all methods
     for observer in observers:
         observer.started(algorithm.plan)
     question = None if stopped else algorithm.request(state, noise)

@@ -3,7 +3,7 @@
     run = Run(name="visits-3f2a", plan=plan, digest=digest, account=account)
     run.check()                                  # nothing is written
     with closing(run.begin(path)) as ledger:     # in a file, or in a database
-        run.charge()                             # before any value is looked at
+        run.charge()                             # before any value is read
         model = run.carry_out(ledger, engine)
     with account() as population:
         end(population, run.name, model=model)

@@ -180,7 +180,7 @@ class Schedule:
     def spec(self, groups: int = 1) -> "MechanismSpec":
         """Return what both servers and every client agree on of each round. VerificationError where there is none."""
         if (first := self.rows) is None:
-            raise VerificationError("Expected rows that two servers may sum, got a method that looks at single ones.")
+            raise VerificationError("Expected rows that two servers may sum, got a method that reads single ones.")
         rounds = [(each.count, each.rows.blocks) for each in self.stretches if each.rows is not None]
         correlation = first.factorisation, self.participations, first.separation
         spec: MechanismSpec = two_servers.spec_of(rounds, first.adjacency, *correlation, groups)

@@ -52,7 +52,7 @@ class RunSpecification(_Section):
     loss: dict[str, str | float]  # name and bounds
     columns: Encoding  # how a client makes numbers of its table, by public rules only
     seconds: Annotated[float, Field(gt=0, le=7 * 86400)]  # that a round takes answers
-    early_ends: bool = False  # a round ends once everybody was heard of; the promise says what that assumes
+    early_ends: bool = False  # a round ends once all have answered; the guarantee says what that assumes
     min_cohort: float | None = None  # share of those asked who must answer; None: nobody checks whether anyone does
     min_cohort_epsilon: float = 0.0  # of epsilon, for the minimum cohort
     adjacency: Literal["replace-one", "zero-out"] | None = None  # None: the algorithm's own
@@ -154,7 +154,7 @@ def make_plan(specification: RunSpecification) -> RunPlan:
 
 
 def ending_early(plan: RunPlan) -> RunPlan:
-    """The same plan for rounds that end once everybody was heard of, with what its promise then assumes."""
+    """The same plan for rounds that end once all have answered, with what its guarantee then assumes."""
     return plan.assuming([Assumption(Kind.EARLY_ENDS)])
 
 
@@ -313,7 +313,7 @@ def require_room(plan: RunPlan, memory: int, disk: int, users: int | None = None
     """ConfigError unless the answers of a round, and as much again on their way in, fit into `memory` bytes: those of
     `users` where silos send sums for all others.
 
-    Those that are long once, and are looked at a block at a time, only have to fit on `disk`.
+    Those that are long once, and are read a block at a time, only have to fit on `disk`.
     """
     users, numbers = plan.problem.users if users is None else users, plan.schedule.answer_length
     answers = -(-plan.cost.messages // plan.cost.rounds) if plan.cost.rounds else 0  # of a round, on the average

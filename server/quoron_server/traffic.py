@@ -169,8 +169,8 @@ def once(*, run: str, description: int) -> tuple[int, int]:
     `description` are the bytes of the run's description, as JSON. The end of the run is counted, too.
     """
     name, (down, up) = _field(len(run.encode())), CONNECTING
-    told = _framed(name + _field(description)) + _framed(name + _field(len("complete"))) + WINDOWS
-    return down + round(told), up + round(_framed(name + 2) + WINDOWS)
+    announced = _framed(name + _field(description)) + _framed(name + _field(len("complete"))) + WINDOWS
+    return down + round(announced), up + round(_framed(name + 2) + WINDOWS)
 
 
 def idle(*, seconds: float) -> int:

@@ -390,7 +390,7 @@ async def keys_stay(at: Scene) -> None:
     certificates.make_authority(place, days=400)
     certificates.issue(place, "helper", coordinator=True, hosts=("127.0.0.1",), days=300)
     certificates.issue(place, "leader", days=300)
-    at.patch.setattr(program, "LOOK", 0.01)
+    at.patch.setattr(program, "POLL", 0.01)
     at.running = running = at._served.enter_context(helper(place, metrics="0"))  # type: ignore[assignment]
     Leader(real(), running.helped)
     at.well = await at.scraped()

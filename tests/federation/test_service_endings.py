@@ -377,7 +377,7 @@ def test_a_full_disk_is_told_as_a_pause_until_a_write_succeeds_though_the_store_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By `runs`, `watch`, /healthz, health and metrics; the run then goes on by itself, to the same bits."""
-    monkeypatch.setattr(program, "LOOK", 0.01)
+    monkeypatch.setattr(program, "POLL", 0.01)
     full = "The disk of the coordinator's ledger is full. Nothing is lost, and it goes on by itself once it can be"
 
     def no_room(*_: object) -> None:

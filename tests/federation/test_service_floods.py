@@ -95,7 +95,7 @@ async def test_idle_connections_to_the_control_plane_keep_nobody_out(
     """Twice as many as there are places, and none is ended for being slow: others come, and an operator stays."""
     patient = {**dict(program._CONNECTION), "grpc.server_handshake_timeout_ms": 3_600_000}
     monkeypatch.setattr(program, "_CONNECTION", tuple(patient.items()))
-    monkeypatch.setattr(client_plane, "LOOK", 0.01)
+    monkeypatch.setattr(client_plane, "POLL", 0.01)
     token = tokens.add(tmp_path / "tokens.json", name="ada", role="operator")
     shown = (("authorization", f"Bearer {token}"),)
     alone = (("grpc.use_local_subchannel_pool", 1),)
@@ -254,7 +254,7 @@ class TestDoorkeeper:
             come.append(door.come())
             if len(come) == 1:
                 keeper.admit(come[0][1], "ada")
-            keeper.look(door.port)
+            keeper.poll(door.port)
         assert [open_still(far) for far, _ in come] == [True, False, False, True, True]
 
     def test_ends_the_oldest_connections_of_one_client(self, door: Door) -> None:
@@ -262,7 +262,7 @@ class TestDoorkeeper:
         for (_, peer), who in zip(come, ("ada", "ben", "ada", "ada", "ada", "ben"), strict=True):
             keeper.admit(peer, who)
             keeper.admit(peer, who)  # a second call
-        assert keeper.look(door.port) == 2
+        assert keeper.poll(door.port) == 2
         assert [open_still(far) for far, _ in come] == [False, True, False, True, True, True]
 
     @pytest.mark.parametrize(("most", "each", "members"), [(32, 12, 1), (64, 4, 1), (40, 4, 3)])
@@ -271,7 +271,7 @@ class TestDoorkeeper:
         come = [door.come() for _ in range(most)]
         for place, (_, peer) in enumerate(come):
             keeper.admit(peer, f"member-{place % members}")
-        keeper.look(door.port)
+        keeper.poll(door.port)
         assert sum(open_still(far) for far, _ in come) == each * members
 
     def test_a_file_that_is_no_socket_any_more_leaves_none_open(self, tmp_path: Path) -> None:
@@ -316,7 +316,7 @@ async def test_strangers_who_hold_connections_make_way_for_clients(
     """Forty say nothing, at a coordinator that takes sixteen connections, and waits for a handshake for ever."""
     patient = {**dict(program._CONNECTION), "grpc.server_handshake_timeout_ms": 3_600_000}
     monkeypatch.setattr(program, "_CONNECTION", tuple(patient.items()))
-    monkeypatch.setattr(client_plane, "LOOK", 0.01)
+    monkeypatch.setattr(client_plane, "POLL", 0.01)
     async with (
         coordinator(tmp_path, transport=transport(folder), max_clients=16) as running,
         channel(running.listen, folder, 0) as own,

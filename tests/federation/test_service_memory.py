@@ -55,7 +55,7 @@ from quoron_privacy.errors import ConfigError, RunError, WireError
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_server import traffic
 from quoron_server.algorithms.whitened.method import WhitenedTracking
-from quoron_server.service import Coordinator, conversation, tokens
+from quoron_server.service import Coordinator, client_stream, tokens
 from quoron_server.service.client_stream import Backlog
 from quoron_server.service.sessions import Sessions
 from quoron_server.specification import LONGEST, RunSpecification, make_plan, require_room
@@ -104,7 +104,7 @@ async def separate(where: str, users: int):
 async def test_a_crowd_that_does_not_read_loses_the_round_and_the_others_are_asked_within_the_cap(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(conversation, "_LATE_PARTING_SECONDS", 0.05)
+    monkeypatch.setattr(client_stream, "_SLOW_CLOSING_SECONDS", 0.05)
     users, silent, most, seconds = 18, 6, 6 * QUESTION, 40.0
 
     async def patience_is_over(backlog: Backlog) -> None:
@@ -199,7 +199,7 @@ class Writer(Listener):
 
     def send(self, message: pb.ServerMessage, body: wire.Body | None = None) -> int:
         if message.WhichOneof("kind") == "question":
-            self.order.append(("sent", self.user, b"".join(conversation.packets(message, body))))
+            self.order.append(("sent", self.user, b"".join(client_stream.packets(message, body))))
         return 1
 
 

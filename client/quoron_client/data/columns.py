@@ -224,7 +224,7 @@ def users(table: pa.Table, name: str) -> pa.Array:
 
 
 def check(table: pa.Table, name: str) -> None:
-    """Raise DataError unless the table has the column once, of numbers or of text; looks at no value."""
+    """Raise DataError unless the table has the column once, of numbers or of text; reads no value."""
     if _family(table.schema.field(_place(table, name)).type) is None:
         kind = table.column(name).type
         raise DataError(f"Expected column {name!r} to hold numbers or text, got type {kind}. {_fix(kind)}")

@@ -85,7 +85,7 @@ class Moments:
 
 
 def check(table: pa.Table, name: str, part: str) -> None:
-    """Raise DataError unless the table has the column once, of a type that says this part; looks at no value."""
+    """Raise DataError unless the table has the column once, of a type that says this part; reads no value."""
     kind = columns.kind(table, name)
     if columns.is_plain(kind):
         return

@@ -380,17 +380,19 @@ class Weight:
             raise ConfigError(f"Expected the most a weight of {self.column!r} can be, > 0 and finite, got {self.most}.")
 
 
-def check_class_weight(weights: ClassWeights | Balanced | None, label: AnyLabel | None, *, looked: bool = True) -> None:
-    """ConfigError unless they are one for each class; nor, where nobody looks at the table, may they wait for that."""
+def check_class_weight(
+    weights: ClassWeights | Balanced | None, label: AnyLabel | None, *, with_data: bool = True
+) -> None:
+    """Raise ConfigError unless weights are one for each class, or "balanced" where the table is read first."""
     classes = len(outcomes(label))
     if weights is not None and not (classes if isinstance(weights, Balanced) else len(weights.counts) == classes):
         raise ConfigError(
             f"Expected class_weight with a label of classes, one weight for each, got {classes or 'none'}. Let a "
             "column weigh rows: population.columns.weight."
         )
-    if isinstance(weights, Balanced) and not looked:
+    if isinstance(weights, Balanced) and not with_data:
         raise ConfigError(
-            "Expected class_weight with a weight for each class where nobody looks at the table, got 'balanced'. "
+            "Expected class_weight with a weight for each class where the table is not read first, got 'balanced'. "
             "Write { class = weight }; for two classes (1 - share) / share is about balanced."
         )
 
@@ -521,7 +523,7 @@ class Encoding:
         return tuple(dict.fromkeys((*(feature.column for feature in self.features), *label, *weight)))
 
     def check(self, table: "pa.Table") -> None:
-        """Raise DataError unless the table has every column once, of numbers or of text; looks at no value."""
+        """Raise DataError unless the table has every column once, of numbers or of text; reads no value."""
         for each in self.features:
             each.check(table)
         for role in (self.label, self.weight):
@@ -567,7 +569,7 @@ class Encoding:
         for feature in self.features:
             if feature.is_open:
                 raise ConfigError(f"Expected the public values of column {feature.column!r}, got none. List them.")
-        check_class_weight(self.class_weight, self.label, looked=False)
+        check_class_weight(self.class_weight, self.label, with_data=False)
 
     def check_loss(self, loss: Loss) -> None:
         """Raise ConfigError unless labels, their bound and the feature norm are what the loss takes."""

@@ -152,7 +152,7 @@ class Kind(ABC):
         """What it is, what a value is that does not fit, in words, and the fix."""
 
     def check(self, table: "pa.Table") -> None:
-        """Raise DataError unless the table has the column once, of a type that can be read; looks at no value."""
+        """Raise DataError unless the table has the column once, of a type that can be read; reads no value."""
         columns.check(table, self.column)
 
     @abstractmethod
@@ -291,7 +291,7 @@ class _Dated(Kind):
     part: str
 
     def check(self, table: "pa.Table") -> None:
-        """Raise DataError unless the table has the column once, of a type that says this part; looks at no value."""
+        """Raise DataError unless the table has the column once, of a type that says this part; reads no value."""
         dates.check(table, self.column, self.part)
 
 

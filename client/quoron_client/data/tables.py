@@ -168,8 +168,8 @@ def _declared(schema: pa.Schema) -> dict[str, pa.DataType]:
 
 
 def _of_schema(schema: pa.Schema) -> Empty:
-    told = schema.metadata
-    return lambda names, places: _without_rows(pa.schema([schema.field(place) for place in places], told))
+    metadata = schema.metadata
+    return lambda names, places: _without_rows(pa.schema([schema.field(place) for place in places], metadata))
 
 
 def _of_text(names: list[str], places: list[int]) -> pa.Table:
@@ -200,14 +200,14 @@ def _of_file(source: str, dialect: Dialect) -> Opened:
             lambda names, places, rows: text_files.json_batches(file, dialect, names),
             lambda: text_files.json_keys(file, dialect),
         )
-    told = dialect if dialect.separator is not None else replace(dialect, separator=form.separator)
+    read_as = dialect if dialect.separator is not None else replace(dialect, separator=form.separator)
     return Opened(
-        tuple(text_files.csv_names(file, told)),
+        tuple(text_files.csv_names(file, read_as)),
         {},
         None,
         False,
         _of_text,
-        lambda names, places, _: text_files.csv_batches(file, told, names, places),
+        lambda names, places, _: text_files.csv_batches(file, read_as, names, places),
     )
 
 

@@ -304,12 +304,12 @@ def _cells(lines: list[str], dialect: Dialect) -> Iterator[list[str]]:
 
 def _first_line_end(text: bytes, *, quoted: bool) -> int | None:
     """Where the first row ends."""
-    quotes = looked = 0
+    quotes = counted_to = 0
     for match in re.finditer(rb"[\r\n]", text):
-        quotes += text.count(_QUOTE, looked, match.start())
-        looked = match.start()
+        quotes += text.count(_QUOTE, counted_to, match.start())
+        counted_to = match.start()
         if quotes % 2 == 0 or not quoted:
-            return looked
+            return counted_to
     return None
 
 

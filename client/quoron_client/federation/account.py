@@ -39,7 +39,7 @@ from quoron_client.federation.record import Charge, Departure, Farewell, Record
 from quoron_client.protocol import identity
 from quoron_privacy.errors import ConfigError, IdentityError
 
-UNTOLD = "not told: a coordinator says that this key has agreed to it, and the record was made after"
+UNKNOWN = "unknown: a coordinator says that this key has agreed to it, and the client state was made after"
 DEPARTED = {
     "that this person has left, and when": "its rows are left out as soon as the silo's table is read",
     "a salted digest of its name, and its number": "so that it is known if its rows are still there, or come back",
@@ -165,7 +165,7 @@ def _promise(charge: Charge) -> Promise:
         run=charge.run,
         agreed=charge.agreed or "",
         algorithm=said.get("algorithm", ""),
-        statement=said.get("statement", UNTOLD),
+        statement=said.get("statement", UNKNOWN),
         theorem=said.get("theorem", ""),
         adjacency=said.get("adjacency", ""),
         trust_model=said.get("trust_model", ""),

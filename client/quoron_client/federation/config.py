@@ -57,7 +57,7 @@ class Owner(Limits):
     one_user: bool = False  # all rows are one user's, however many people they seem to be of
     items_per_user: int | None = None  # what one person holds, as the operator of runs declares it
     user_column: str | None = None  # of a silo: whose each row is, each person a user of the federation
-    people: int | None = None  # of a silo: for how many it answers, for ever; None: as many as are there at first
+    people: int | None = None  # of a silo: its fixed number of users; None: as many as its file has at first
 
     def __post_init__(self) -> None:
         Limits.__post_init__(self)

@@ -236,8 +236,8 @@ def own_people(path: Path, terms: Terms, user: str, *, people: int, dialect: Dia
     except Exception as error:
         nothing = ItemBatch(np.zeros((0, rules.dimension), np.float32), np.zeros(0), np.zeros(2, np.int64))
         return OwnItems(nothing, unusable(path, error))
-    told = None if notice is None else f"Data file {str(path)!r}: {notice}"
-    return OwnItems(bounded(batch, loss), None, told, tuple(names))
+    warning = None if notice is None else f"Data file {str(path)!r}: {notice}"
+    return OwnItems(bounded(batch, loss), None, warning, tuple(names))
 
 
 def _gathered(held: tables.Opened, rules: Encoding, user: str, most: int) -> tuple[ItemBatch, list[str], str | None]:

@@ -18,7 +18,7 @@ What the owner of a node decides, by the SuperNode's `--node-config` or the envi
 | `one-user`         | QUORON_ONE_USER         | "true": all rows are one user's, whosever they are |
 | `items-per-user`   | QUORON_ITEMS_PER_USER   | what one person holds, if the owner knows          |
 | `user`             | QUORON_USER             | of a silo: the column that says whose each row is  |
-| `users`            | QUORON_USERS            | of a silo: for how many it answers, for ever       |
+| `users`            | QUORON_USERS            | of a silo: its fixed number of users               |
 | `separator`        | QUORON_SEPARATOR        | what separates cells, if the header does not say   |
 | `decimal`          | QUORON_DECIMAL          | "," for numbers such as 3,14                       |
 | `encoding`         | QUORON_ENCODING         | of text, if not UTF-8                              |

@@ -224,7 +224,7 @@ MAX_NUMBERS = MAX_MESSAGE // 8 - 1024  # of one array, so that what surrounds it
 DIGEST_SIZE = 16  # bytes
 MOST_RUNS = 64  # that a coordinator carries out at the same time
 MOST_TOLD = 500  # runs, the latest, that a coordinator reports to a client that enrols
-UNASKED = "unasked"  # how a run has ended that had not begun: nobody was asked in it, and nobody is charged for it
+UNASKED = "unasked"  # the end of a run that had not begun: no user was asked or is charged
 MAX_NAME = 200  # characters of a run's name
 KEEPALIVE_SECONDS = 30  # between a client's pings; a server must allow them this often, also without data
 # A peer that does not answer a ping is gone. gRPC waits a minute by default; a slow link needs some seconds.
@@ -385,7 +385,7 @@ def answer_from_wire(message: federation.Answer, shape: tuple[int, ...]) -> tupl
 def fits(message: federation.Answer, shape: tuple[int, ...], asked: int) -> bool:
     """Return whether an answer has the type, shape and length that was asked for, and a status of this protocol.
 
-    A client that works sends no other, whatever its data are; what the numbers are is not looked at.
+    A client that works sends no other, whatever its data are; the numbers are not checked.
     """
     status = int(message.status)
     if status != Status.ANSWERED:
@@ -429,7 +429,7 @@ def array_from_wire(message: values.Array, *, dtype: str, max_numbers: int) -> N
     # Each axis first: a product of enormous numbers would be slow, and with a zero axis among them small.
     if len(shape) > _AXES or max(shape, default=0) > max_numbers or prod(shape) > max_numbers:
         raise WireError(f"Expected an array of at most {_AXES} axes and {max_numbers:,} numbers, got another shape.")
-    data = message.data  # every look at it is a copy
+    data = message.data  # each access copies it
     if len(data) != 8 * prod(shape):
         raise WireError(f"Expected {8 * prod(shape):,} bytes in an array of shape {shape}, got {len(data):,}.")
     kind = np.dtype(dtype)

@@ -14,11 +14,11 @@
 | know of, as the database was restored from a copy     |                                                            |
 | a user whom the plan does not have in this round      | left out and named: by count, separation and phase         |
 | a seal that does not open under its own info          | left out and named                                         |
-| a run that is closed, expired, or whose keys are gone | refused, for ever                                          |
+| a run that is closed, expired, or whose keys are gone | refused, permanently                                       |
 
 A reply is durable before it is sent, in one transaction with its list; of a list stay the fingerprints and the chain,
-no seal. When a run ends all of that is erased but its name and its plan's digest, which stay for ever: a run that was
-closed is never opened again. Keys are in no database (`keys`). Nothing that the second server does, logs or counts
+no seal. When a run ends all of that is erased but its name and its plan's digest: a run that was closed is never opened
+again. Keys are in no database (`keys`). Nothing that the second server does, logs or counts
 depends on answers, which it cannot read, nor on how many there are.
 """
 

@@ -39,7 +39,7 @@ MOST_TOLD = 1000  # ended runs that are announced to a reconnected client
 MOST_EACH = 4  # connections of one client: one is used, others may be dying unnoticed
 MOST_BESIDE = 64  # beyond them, which are ended a few at a time; those beyond all of these at once
 ENDED_EACH = 2  # connections of one client that are ended in a poll
-LOOK = 0.25  # seconds between two polls
+POLL = 0.25  # seconds between two polls
 _SHARE = 10.0  # the pause between two polls, in durations of a poll
 _FILES = "/dev/fd"  # the files of this process
 
@@ -120,7 +120,7 @@ class ConnectionLimiter:
             began = time.perf_counter()
             with suppress(OSError):  # no file descriptor is free: try again later
                 self.poll(port)
-            await asyncio.sleep(max(LOOK, _SHARE * (time.perf_counter() - began)))
+            await asyncio.sleep(max(POLL, _SHARE * (time.perf_counter() - began)))
 
     def poll(self, port: int) -> int:
         """End connections beyond the limits; return how many."""
@@ -239,8 +239,8 @@ class ClientPlane:
             raise Refused(grpc.StatusCode.INVALID_ARGUMENT, NONSENSE) from None
         _check_protocol(asked)
         try:
-            people, told = max(1, asked.people), {"name": caller.name, "software": asked.software}
-            user = await self._manager.enrol(caller.identity, caller.group, **told, people=people)
+            people, called = max(1, asked.people), {"name": caller.name, "software": asked.software}
+            user = await self._manager.enrol(caller.identity, caller.group, **called, people=people)
             agreed = await self._manager.agreed(user)
             standing = await self._manager.records.store(caller.group, asked.seen)
             self._manager.counts.newer_store += asked.seen > standing["rows"]

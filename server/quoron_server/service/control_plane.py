@@ -25,7 +25,7 @@ from quoron_server.service.records import UnknownRun, outside, retried_once
 
 LATE = 1.0  # seconds before a call is refused, when there are more than a hundred a second
 MOST_TRUSTED = 5.0  # seconds for which a quiet stream goes without asking again who watches
-_LOOK = 1.0  # seconds between two looks at what a run awaits
+_LOOK = 1.0  # seconds between two polls of what a run awaits
 _NO_TOKEN = "Expected a token. Make one: `quoron admin tokens NAME --role ROLE`."
 _STRICT = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 _LONGEST = 64  # characters of a population's name or a run's, as in a specification
@@ -272,7 +272,7 @@ def _token(file: Path, metadata: Iterable[Any]) -> tokens.Token:
     try:
         token = None if bearer is None else tokens.find(file, bearer)
     except ConfigError as error:  # where the file is, is nothing for those who have not shown a token
-        _log.error("nobody can be let in: %s", error)
+        _log.error("no call can be accepted: %s", error)
         raise _Refused(grpc.StatusCode.UNAVAILABLE, UNREADABLE) from None
     if token is None:
         raise _Refused(grpc.StatusCode.UNAUTHENTICATED, _NO_TOKEN)

@@ -73,7 +73,7 @@ _helped = sa.Table(
     sa.Column("run", sa.Text, primary_key=True),
     sa.Column("plan_digest", sa.LargeBinary, nullable=False),
     sa.Column("consent", sa.LargeBinary, nullable=False),
-    sa.Column("closed", sa.Integer, nullable=False, server_default="0"),  # 1: the second server has heard of the end
+    sa.Column("closed", sa.Integer, nullable=False, server_default="0"),  # 1: the second server knows of the end
 )
 
 
@@ -128,7 +128,7 @@ class MaskedSums:
         )
 
     def hold(self, run: str, round_: int, held: Held) -> None:
-        """Keep the list and the sum of a round, in place of one that the second server has not heard of."""
+        """Keep the list and the sum of a round, in place of one that the second server does not have."""
         total = None if held.total is None else held.total.astype("<u8").tobytes()
         row = {"chain": held.chain, "used": held.used, "total": total, "answered": held.answered}
         with self._database.writing() as connection:
@@ -223,7 +223,9 @@ class Helping:
                 self._close(helper_pb2.CloseRun(run=row.run, plan_digest=row.plan_digest))
             except ServerAway:
                 away = True
-                _log.warning("run %s has ended, and the second server %s was not told yet", row.run, self.link.address)
+                _log.warning(
+                    "run %s has ended, which the second server %s does not know yet", row.run, self.link.address
+                )
                 continue
             except ServerDisagrees as error:
                 _log.warning("%s", error)

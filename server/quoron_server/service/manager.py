@@ -100,7 +100,7 @@ class Counts:
         return self.misfits[name] == 1
 
     def refuse_call(self, code: StatusCode, words: str) -> None:
-        """A call of a client or an operator ends before it is heard."""
+        """A refused call of a client or an operator."""
         known = {certificates.WORDS: "revoked", records.GONE: "revoked", security.EXPIRED: "expired"}
         kinds = {StatusCode.UNAUTHENTICATED: "identity", StatusCode.INVALID_ARGUMENT: "foreign"}
         why = "foreign" if words.startswith(OTHER_PROTOCOL) else known.get(words)
@@ -193,8 +193,8 @@ class Manager:
                 f"--set max_users_per_client={people}`."
             )
         known = await self.stored(self.registry.user, identity)
-        told = {"name": name, "software": software}
-        user: int = await self.stored(lambda: self.registry.enrol(identity, group, **told, people=people))
+        called = {"name": name, "software": software}
+        user: int = await self.stored(lambda: self.registry.enrol(identity, group, **called, people=people))
         if known is None:
             shown = journal.called(name, identity)
             event = "enrolled silo" if people > 1 else "enrolled"
@@ -381,10 +381,10 @@ class Manager:
         await self._close_helped()
         self.sessions.close(run.name, how if run.begun else wire.UNASKED)
         run.tell()
-        told = error if how in ("failed", "below-min-cohort") else None
-        run.feed.add({"kind": "ended", "how": how, "error": told})
-        words = (why or told) if told else ""
-        journal.note("ended early" if told else "ended", run=run.name, how=how, why=words)
+        failure = error if how in ("failed", "below-min-cohort") else None
+        run.feed.add({"kind": "ended", "how": how, "error": failure})
+        words = (why or failure) if failure else ""
+        journal.note("ended early" if failure else "ended", run=run.name, how=how, why=words)
 
     async def _carry_out(self, run: Running) -> None:
         """One try: begin unless begun, then ask on from where the ledger stands."""
@@ -398,9 +398,9 @@ class Manager:
             description = json.dumps(specifications.describe(wanted, run.plan))
             silos = await asyncio.to_thread(self.registry.silos)
             specifications.require_silos(wanted, run.plan, homes(members, silos))
-            told: dict[str, Any] = {} if consent is None else {"spec": run.plan.spec.as_json(), "consent": consent}
+            helped: dict[str, Any] = {} if consent is None else {"spec": run.plan.spec.as_json(), "consent": consent}
             session = self.sessions.open(
-                run.name, description, members, silos=silos, sums=wanted.silo_sums, gathered=self._gathered, **told
+                run.name, description, members, silos=silos, sums=wanted.silo_sums, gathered=self._gathered, **helped
             )
             session.secret_cohorts = run.plan.guarantee.rests_on(Kind.SECRET_COHORTS)
         run.gathering = attending.Gathering(wanted, session, over=begun)

@@ -47,10 +47,10 @@ S = TypeVar("S")  # what is read from the database
 
 
 _PER_RUN = {
-    "run_rounds_done": "Rounds of an open run that its watchers have heard of.",
+    "run_rounds_done": "Rounds of an open run that were reported to its watchers.",
     "run_rounds_planned": "Rounds that it has at most.",
     "run_round_seconds": "What a round takes, with the pause behind it.",
-    "run_idle_seconds": "Since it opened or told of a round, or was taken up, whichever was last.",
+    "run_idle_seconds": "Since it opened, reported a round or was resumed, whichever was last.",
     "run_members": "Users whose run it is.",
     "run_members_connected": "Of these, who is connected, or was 50 seconds ago.",
     "run_min_cohort": "Share of those asked who must answer, as declared.",
@@ -216,8 +216,8 @@ class Metrics(ServerMetrics[Stored]):
             size = sum(_size(Path(f"{self._place}{end}")) for end in ("", "-wal"))
             yield family("database_bytes", "Size of the database's file, rounded up to MiB.", -(-size // _SIZE) * _SIZE)
         counts = self._manager.counts
-        told = "Enrolments of clients that have seen more of the privacy ledger than there is, since the start."
-        yield family("newer_database_seen_total", told, counts.newer_store, "counter")
+        text = "Enrolments of clients that have seen more of the privacy ledger than there is, since the start."
+        yield family("newer_database_seen_total", text, counts.newer_store, "counter")
         refused = [({"why": why}, number) for why, number in counts.refused.items()]
         yield family("submissions_refused_total", "Runs that were not taken on, since the start.", refused, "counter")
         if stored is None:
@@ -251,16 +251,16 @@ class Metrics(ServerMetrics[Stored]):
         """How long things take, where nothing follows from an answer: a round's own work alone may depend on them."""
         yield from self._manager.records.waits.collect()
         yield from self._manager.counts.commits.collect()
-        told = "Rounds that opened late, as the work of the one before took longer than its pause."
-        yield family("rounds_late_total", told, self._manager.sessions.late, "counter")
+        text = "Rounds that opened late, as the work of the one before took longer than its pause."
+        yield family("rounds_late_total", text, self._manager.sessions.late, "counter")
 
     def _of_doors(self) -> Iterator[Metric]:
         yield family("clients_connected", "Connected clients.", self._manager.sessions.connected)
         calls = [({"why": why}, number) for why, number in self._manager.counts.calls.items()]
         yield family("calls_refused_total", "Calls that were refused, since the start.", calls, "counter")
         misfits = [({"client": client}, number) for client, number in self._manager.counts.misfits.items()]
-        told = "Answers of another type or length than was asked for, and calls in another protocol, since the start."
-        yield family("client_misfits_total", told, misfits, "counter")
+        text = "Answers of another type or length than was asked for, and calls in another protocol, since the start."
+        yield family("client_misfits_total", text, misfits, "counter")
         if self._transport.revoked is not None:
             try:
                 revoked, readable = len(self._transport.revoked.now()), 1

@@ -41,7 +41,7 @@ from quoron_server.storage.database import Database
 from quoron_server.storage.store import software
 
 HEALTH = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
-LOOK, TIMEOUT = 5.0, 10.0  # seconds between two looks at the database, and for one before it counts as away
+POLL, TIMEOUT = 5.0, 10.0  # seconds between two checks of the database, and for one before it counts as unreachable
 GRACE = 1.0  # seconds for calls in progress when the server leaves
 LEAVING = 5.0  # seconds for all of it, as a program: less than containers are given before they are killed
 _ARENAS = -8  # M_ARENA_MAX of <malloc.h>
@@ -67,7 +67,7 @@ class Port:
     add: Callable[[grpc.aio.Server], None]
     options: tuple[tuple[str, int], ...] = ()  # beside those of every connection
     interceptors: tuple[grpc.aio.ServerInterceptor, ...] = ()
-    watch: Callable[[int], Coroutine[Any, Any, None]] | None = None  # for ever, with the number of the port
+    watch: Callable[[int], Coroutine[Any, Any, None]] | None = None  # without end, with the number of the port
 
 
 class Program(ABC):
@@ -193,7 +193,7 @@ class Program(ABC):
         self.metrics_address = metrics_port.address_of(server)
 
     async def _watch(self) -> None:
-        """Every few seconds, for ever: set the health status by whether the database is there, ours, and can be
+        """Every few seconds, without end, set the health status by whether the database is there, ours, and can be
         written, and by what else it depends on."""
         while True:
             well = await self._tend()
@@ -203,7 +203,7 @@ class Program(ABC):
                 await self._tell(serving=False)
                 await asyncio.wait({asked})
             await self._tell(serving=asked.exception() is None and well)
-            await asyncio.sleep(LOOK)
+            await asyncio.sleep(POLL)
 
     async def _tell(self, *, serving: bool) -> None:
         self._serving = serving

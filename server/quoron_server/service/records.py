@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 else:  # when somebody asks
     backup = OnFirstUse("quoron_server.storage.backup")
 
-LOOK = 3.0  # seconds between two looks at who is revoked and who is here
+POLL = 3.0  # seconds between two checks of revoked and connected users
 _MOST_USERS = 1000  # at a time
 ROTATED = "Another key has taken this one's place, by its own signature. Connect with that."
 GONE = "This user has left this federation, and was forgotten. Nothing is asked of it any more."
@@ -157,8 +157,8 @@ class Records:
         if not Ledger.begun(self._database, run):
             return []
         events = [public(event) for event in Ledger.within(self._database, run).events()]
-        told = any(event["public"].get("absent") for event in events)
-        names = self._registry.called(self._registry.members(run).tolist()) if told else ()
+        absences = any(event["public"].get("absent") for event in events)
+        names = self._registry.called(self._registry.members(run).tolist()) if absences else ()
         return [named(event, names) for event in events]
 
     async def missing(self, run: str, unwilling: Sequence[int]) -> str:
@@ -255,7 +255,7 @@ class Users:
         """Whether so many are active, to be drawn from; blocks. Not while nobody can tell who is revoked."""
         before = self._came[group]
         try:
-            self.look()
+            self.poll()
         except ConfigError:
             return False
         active = self._registry.standing(group).active
@@ -267,14 +267,14 @@ class Users:
         return asdict(await retried_once(lambda: self._registry.standing(group)))
 
     async def watch(self) -> None:
-        """Every few seconds, for ever: mark the connected users as seen, and retire the revoked ones."""
+        """Every few seconds, without end, mark the connected users as seen and retire the revoked ones."""
         while True:
-            await asyncio.sleep(LOOK)
-            with suppress(QuoronError):  # an unreadable list, a database that is away: at the next look
-                await asyncio.to_thread(self.look)
+            await asyncio.sleep(POLL)
+            with suppress(QuoronError):  # an unreadable list, a database out of reach: at the next check
+                await asyncio.to_thread(self.poll)
 
-    def look(self) -> None:
-        """Once, before members are drawn; blocks. ConfigError while nobody can tell who is revoked."""
+    def poll(self) -> None:
+        """Do so once, before members are drawn; blocks. Raises ConfigError for an unreadable list of revoked users."""
         step, here = self._registry.step, set(self._sessions.here())
         known = self._seen[1] if self._seen[0] == step else set()
         if not here <= known:
@@ -290,20 +290,20 @@ class Users:
     async def page(self, *, group: str, state: str, after: int) -> dict[str, Any]:
         """Users from number `after` on, at most a thousand, with how many of the group are in each state."""
         with suppress(ConfigError):
-            await retried_once(self.look)
+            await retried_once(self.poll)
         found = await retried_once(
             lambda: self._registry.page(group=group, state=state, after=min(after, 2**31 - 1), most=_MOST_USERS),
         )
-        told: dict[str, Any] = {"users": [user.as_json() for user in found], "more": len(found) == _MOST_USERS}
-        return told | ({"standing": await self.standing(group)} if group else {})
+        found_users: dict[str, Any] = {"users": [user.as_json() for user in found], "more": len(found) == _MOST_USERS}
+        return found_users | ({"standing": await self.standing(group)} if group else {})
 
     async def drawn(self, run: str) -> dict[str, Any]:
         """Return how the members of a run were drawn, for an auditor to draw them again. UnknownRun before."""
         row, found = await retried_once(lambda: (self._registry.run(run), self._registry.drawn(run)))
         if row is None or found is None:
             raise UnknownRun(f"Expected a run whose members were drawn, got {run!r}. `quoron runs` lists them.")
-        told = {"run": run, "specification": row.specification} | found.as_json()
-        return told | {"users": found.active.tolist(), "drawn": found.members.tolist()}
+        described = {"run": run, "specification": row.specification} | found.as_json()
+        return described | {"users": found.active.tolist(), "drawn": found.members.tolist()}
 
     async def change(self, action: str, word: str) -> dict[str, Any]:
         """What an operator says of a user, and what came of it in words. ConfigError for what cannot be."""

@@ -61,7 +61,7 @@ class GrpcEngine:
         return found.attended() if question.attended else found
 
     def collect(self, question: Question, shape: tuple[int, ...], row: pb.Row | None = None) -> Answers:
-        """What came, of this shape, as `Sessions.ask` has it: nobody has looked at it."""
+        """What came, of this shape, as `Sessions.ask` has it, unchecked."""
         self.ready()
         self.note()
         coroutine = self.sessions.ask(
@@ -130,7 +130,7 @@ class Gathering:
     session: RunSession
     until: float = 0.0  # loop time to which they may
     over: bool = False  # enough have, or the run has begun before
-    willing: int = 0  # have agreed, when that was last looked at: when each does so may tell how long its file is
+    willing: int = 0  # have agreed at the last poll: exact times may reveal how long files are
     _left: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
@@ -145,7 +145,7 @@ class Gathering:
     async def wait(self, begins: float) -> None:
         """From loop time `begins` on for as long as was declared. BelowMinCohort afterwards; RunStopped after `stop`.
 
-        When a run begins depends on who is connected and has agreed, looked at from time to time unless early ends are
+        When a run begins depends on who is connected and has agreed, polled from time to time unless early ends are
         accepted.
         """
         loop, wanted = asyncio.get_running_loop(), self.wanted

@@ -37,7 +37,7 @@ EXPIRED = "This client's certificate is not valid now. Renew it, or correct the 
 WEAK = "This client's key is too short. Have a certificate made for an RSA key of 2048 bits or a curve of 256."
 STRANGE = "This client's certificate comes from an authority that is not trusted here now. Renew it, and come back."
 FAR = "This client's certificate is not from the authority itself, which lets nobody issue any in its place."
-SLACK = dt.timedelta(minutes=5)  # clocks differ, and TLS has looked at the beginning by this one
+SLACK = dt.timedelta(minutes=5)  # clocks differ, and TLS has checked the beginning by this one
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +235,7 @@ class Caller:
         return days_left(self.chain[0], now()) if self.chain else None
 
     def timely(self) -> bool:
-        """Whether its certificate is valid now: TLS looks at the dates when a connection begins, and never again."""
+        """Whether its certificate is valid now: TLS checks the dates when a connection begins, and never again."""
         return not self.chain or (
             self.chain[0].not_valid_before_utc - SLACK <= now() <= self.chain[0].not_valid_after_utc
         )

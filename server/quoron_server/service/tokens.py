@@ -70,8 +70,8 @@ class Token:
     def as_json(self) -> dict[str, Any]:
         """As it is listed; without the hash."""
         times = {"ends": self.ends, "removed": self.removed}
-        told = {key: None if at is None else at.isoformat() for key, at in times.items()}
-        return {"name": self.name, "role": self.role, **told, "good": self.refusal() is None}
+        dates = {key: None if at is None else at.isoformat() for key, at in times.items()}
+        return {"name": self.name, "role": self.role, **dates, "good": self.refusal() is None}
 
 
 def add(file: Path, *, name: str, role: str, valid: float = math.inf) -> str:

@@ -1,7 +1,7 @@
 """Who takes part and what runs: enrolled users, submitted runs, and the members of each run.
 
     registry = Registry(database, away_after=7 * DAY)
-    user = registry.enrol(fingerprint, "clinics", name="ada")   # the same certificate is the same user, for ever
+    user = registry.enrol(fingerprint, "clinics", name="ada")   # the same certificate is the same user, permanently
     registry.retire([user]); registry.away(user); registry.back(user)
     registry.add_run("summer", specification)
     members = registry.fix_members("summer", 1000)  # user by slot; drawn of the active ones, once
@@ -161,7 +161,7 @@ def require_unused(connection: sa.Connection, other: int, user: int) -> None:
         if connection.execute(sa.select(table.c.user).where(any_of).limit(1)).first() is not None:
             raise ConfigError(
                 f"Expected a new key that was in no run, got that of user {other}. It is another user than user {user} "
-                "for ever: retire one of them, or rotate to a key that is new."
+                "permanently: retire one of them, or rotate to a key that is new."
             )
 
 
@@ -247,7 +247,7 @@ class Registry:
         database.ensure(SCHEMA)
         with database.writing() as connection:
             added = [column for table in (USERS, _runs) for column in _added(connection, table)]
-            if USERS.c.seen in added:  # nobody was looked for before: from now on
+            if USERS.c.seen in added:  # none was recorded before: from now on
                 connection.execute(USERS.update().values(seen=self.step))
             for index in (STANDING, NAMES, _by_user):
                 index.create(connection, checkfirst=True)
@@ -261,14 +261,14 @@ class Registry:
         somebody's.
         """
         count(people=people)
-        told = {"name": printable(name)[:_LONGEST], "software": printable(software)[:_LONGEST]}
+        called = {"name": printable(name)[:_LONGEST], "software": printable(software)[:_LONGEST]}
         with self._database.writing() as connection:
             known = connection.execute(sa.select(USERS).where(USERS.c.fingerprint == fingerprint)).first()
             if known is None:
                 require_current(connection, fingerprint)
                 user = following(connection, USERS.c.user + USERS.c.people - 1)
                 row = {"user": user, "fingerprint": fingerprint, "group": group, "enrolled_at": now(), "people": people}
-                connection.execute(USERS.insert(), row | told | {"seen": self.step})
+                connection.execute(USERS.insert(), row | called | {"seen": self.step})
                 return user
             stored = str(known._mapping["group"])
             if stored != group:
@@ -284,7 +284,7 @@ class Registry:
                     "further client with a key of its own."
                 )
             changes: dict[str, Any] = {
-                key: value for key, value in told.items() if value and getattr(known, key) != value
+                key: value for key, value in called.items() if value and getattr(known, key) != value
             }
             if known.seen < self.step:
                 changes["seen"] = self.step
