@@ -12,9 +12,10 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
+from quoron_privacy.arrays import Integers, Mask, Matrix, Vector
 from quoron_privacy.kernels.shipped import njit
 from quoron_privacy.kernels.threads import all_threads, at_once
-from quoron_privacy.robust.outlier_mean import Integers, Mask, Matrix, Vector, distance_slack
+from quoron_privacy.robust.outlier_mean import distance_slack
 
 Rule = Callable[[NDArray[np.float64], NDArray[np.float64]], float]
 Single = NDArray[np.float32]

@@ -31,10 +31,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quoron_client.protocol.domains import Domain
+from quoron_privacy.arrays import Vector
 from quoron_privacy.errors import ConfigError
 from quoron_privacy.kernels.shipped import njit
 
-Vector = NDArray[np.float64]
 Lengths = NDArray[np.int64]
 
 BETWEEN = 7  # curvatures at which the worst bias is looked for

@@ -17,14 +17,11 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from quoron_privacy.arrays import Integers, Mask, Matrix, Vector
 from quoron_privacy.errors import ConfigError, count, positive
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 
-Vector = NDArray[np.float64]
-Matrix = NDArray[np.float64]
 Norm = Literal["l2", "linf"]
-Mask = NDArray[np.bool_]
-Integers = NDArray[np.int64]
 
 loops = OnFirstUse("quoron_privacy.robust.filter.concentration_loops")
 

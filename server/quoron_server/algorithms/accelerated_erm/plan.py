@@ -25,6 +25,7 @@ from quoron_client.protocol.smoothing import Convolution
 from quoron_privacy.accounts import sensitivity_recount
 from quoron_privacy.accounts.gdp import mu_for
 from quoron_privacy.accounts.pair import Pair
+from quoron_privacy.arrays import Integers, Vector
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
 from quoron_privacy.gaussian import GaussianNoise, mean_sensitivity
 from quoron_privacy.release import Adjacency
@@ -67,8 +68,6 @@ from quoron_server.parameters import Moves
 from quoron_server.plan import Privacy, RunPlan
 from quoron_server.problem import Problem
 
-Vector = NDArray[np.float64]
-Integers = NDArray[np.int64]
 Lengths = NDArray[np.int64]
 
 RATES = (1.0, 0.3, 0.1, 0.03)  # cohorts, as shares of a phase's users
