@@ -383,20 +383,6 @@ def _settle_block(
                                 others[j] += near
 
 
-@njit(cache=True, nogil=True)
-def all_pairs(rows: Matrix, limits: Vector) -> Integers:
-    """Return counts of every row for squared radii `limits`, from the rule alone; (len(limits), k)."""
-    counts = np.ones((len(limits), len(rows)), np.int64)
-    for i in range(len(rows)):
-        for j in range(i):
-            square = squared_distance(rows[i], rows[j])
-            for k in range(len(limits)):
-                near = square <= limits[k]
-                counts[k, i] += near
-                counts[k, j] += near
-    return counts
-
-
 @njit(cache=True)
 def weighted_sum(
     rows: Matrix, chosen: Integers, weights: Integers, reference: Vector, step: float
