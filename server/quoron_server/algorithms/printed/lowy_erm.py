@@ -273,7 +273,7 @@ class PrintedERM(OfPlan[PrintedERMParameters]):
 
     def __init__(self, plan: RunPlan) -> None:
         super().__init__(plan)
-        self._places = acsa.places(self.parameters.phases)
+        self._places = acsa.places([phase.stages for phase in self.parameters.phases])
 
     def init(self) -> PrintedERMState:
         """x_0 = 0."""
