@@ -58,6 +58,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from quoron_privacy.arrays import Matrix, Vector
 from quoron_privacy.errors import ConfigError, RunError
 from quoron_privacy.kernels.shipped import njit
 from quoron_privacy.noise.samplers import SETTLING, gaussian_bins, propose_gaussian, settle_gaussian
@@ -158,10 +159,6 @@ def fill_words(key, users, first, out):  # type: ignore[no-untyped-def]
                 out[i, j] = even
             if j + 1 < size:
                 out[i, j + 1] = odd
-
-
-Vector = NDArray[np.float64]
-Matrix = NDArray[np.float64]
 
 
 def rotated_coordinates(values: Matrix, signs: Vector, coordinates: NDArray[np.int64]) -> Vector:

@@ -19,6 +19,7 @@ import scipy
 from numpy.typing import NDArray
 
 from quoron_privacy.accounts import gdp
+from quoron_privacy.arrays import Mask, Matrix, Vector
 from quoron_privacy.errors import ConfigError, count, positive, probability
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.means.clipping import clip_rows
@@ -26,9 +27,6 @@ from quoron_privacy.means.rotation import Signs, coordinate_bound, padded, rotat
 from quoron_privacy.noise.streams import RandomStream, total_variation
 
 Bits = NDArray[np.float64] | NDArray[np.uint8]
-Matrix = NDArray[np.float64]
-Vector = NDArray[np.float64]
-Mask = NDArray[np.bool_]
 Counts = NDArray[np.int64]
 
 

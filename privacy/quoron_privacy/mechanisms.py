@@ -47,6 +47,7 @@ from quoron_privacy.accounts import gdp, subsampling
 from quoron_privacy.accounts.lifetime import Charge, Limit, Spent, compose
 from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.accounts.roots import least_number
+from quoron_privacy.arrays import Matrix, Vector
 from quoron_privacy.errors import (
     BudgetExceeded,
     ConfigError,
@@ -71,8 +72,6 @@ from quoron_privacy.robust.subsampled_lottery import SubsampledLottery, sampling
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
 
-Vector = NDArray[np.float64]
-Matrix = NDArray[np.float64]
 Users = NDArray[np.int64]
 Tested = robust_mean.OneRelease | SubsampledLottery
 Sampling = Literal["everybody", "without-replacement", "poisson", "public-schedule"]

@@ -10,14 +10,10 @@ from dataclasses import dataclass
 from typing import Annotated, Literal, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from quoron_privacy.arrays import Integers, Mask, Matrix, Vector
 from quoron_privacy.errors import ConfigError, count
 
-Matrix = NDArray[np.float64]
-Vector = NDArray[np.float64]
-Mask = NDArray[np.bool_]
-Integers = NDArray[np.int64]
 Adjacency = Literal["replace-one", "zero-out", "none"]
 # Of a block of two servers' rows (two_servers.spec): name, kind, numbers, and its unit in deviations of all noise.
 MaskedBlock = tuple[str, str, int, float]

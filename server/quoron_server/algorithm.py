@@ -16,15 +16,14 @@ from functools import cache
 from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from quoron_client.protocol.questions import Question
+from quoron_privacy.arrays import Vector as Vector
 from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.release import Release
 from quoron_server.parameters import Parameters
 from quoron_server.plan import RunPlan
 
-Vector = NDArray[np.float64]
 S = TypeVar("S")
 P = TypeVar("P", bound=Parameters)
 # Bytes of a state's arrays: PostgreSQL hands a value out as two digits a byte, 2³⁰ of them with all else; SQLite takes

@@ -25,10 +25,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quoron_client.protocol import identity
+from quoron_privacy.arrays import Vector
 from quoron_privacy.errors import ConfigError, LedgerError, LedgerUnavailable, RunError
 from quoron_server.plan import RunPlan
 from quoron_server.rounds import Engine, Evaluate, Observer
-from quoron_server.runs import Run, Vector, end
+from quoron_server.runs import Run, end
 from quoron_server.storage.database import Database
 from quoron_server.storage.ledger import Ledger
 from quoron_server.storage.lifetime_ledger import PopulationLedger, known_of

@@ -18,22 +18,18 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-import numpy as np
-from numpy.typing import NDArray
-
 from quoron_client.protocol.questions import Answers, Question, summed
 from quoron_privacy.errors import BudgetExceeded, ConfigError, LedgerError, OtherVersion, RunError
 from quoron_privacy.noise.streams import NoiseAhead, NoiseSource, StartedNoise
 from quoron_privacy.release import Release, Sums
 from quoron_server import serial
-from quoron_server.algorithm import MOST_STATE, Algorithm, names_of
+from quoron_server.algorithm import MOST_STATE, Algorithm, Vector, names_of
 from quoron_server.plan import Budget, RunPlan
 from quoron_server.traffic import Sizes
 
 if TYPE_CHECKING:  # a plan is made, and an engine written, without a database
     from quoron_server.storage.ledger import Ledger
 
-Vector = NDArray[np.float64]
 Evaluate = Callable[[Vector], Mapping[str, float]]
 
 PAUSE = 0.1  # of a round's seconds

@@ -21,14 +21,11 @@ from decimal import ROUND_CEILING, Context, Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from quoron_privacy.errors import ConfigError, OtherVersion
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_privacy.noise.streams import NoiseSource, SecureNoise, SeededNoise
 from quoron_server import rounds
-from quoron_server.algorithm import Algorithm
+from quoron_server.algorithm import Algorithm, Vector
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.plan import EVERYONE, Budget, RunPlan
 from quoron_server.rounds import Engine, Evaluate, Evaluations, Observer
@@ -43,7 +40,6 @@ if TYPE_CHECKING:
 else:
     two_servers = OnFirstUse("quoron_server.algorithms.two_servers.method")  # of that trust model alone
 
-Vector = NDArray[np.float64]
 Account = Callable[[], AbstractContextManager[PopulationLedger]]  # the lifetime ledger, for as long as it is needed
 
 _EIGHT_DIGITS = Context(prec=8, rounding=ROUND_CEILING)  # of μ

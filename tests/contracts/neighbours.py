@@ -93,7 +93,7 @@ def edges(algorithm: Algorithm[Any], state: Any, honest: np.ndarray) -> Edges:
     if isinstance(algorithm, AcceleratedERM):
         phase = p.phases[algorithm._places[state.round].phase]
         radius = phase.radius
-        if phase.test is None:
+        if phase.test_of_step is None:
             return Edges(state.gradient, (radius,))
         return Edges(middle, (radius, radius / 2, 2 * radius, 2.0**20 * radius))
     spread = float(np.linalg.norm(honest - middle, axis=-1).max(initial=1.0))

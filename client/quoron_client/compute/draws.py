@@ -25,11 +25,11 @@ from numpy.typing import NDArray
 from quoron_client.compute.user_loops import user_loop
 from quoron_client.data.items import Items
 from quoron_client.protocol.smoothing import Convolution, Moreau, Smoothing
+from quoron_privacy.arrays import Vector
 from quoron_privacy.errors import ConfigError
 from quoron_privacy.kernels.compiled import helper, read_only, writable
 
 Keys = NDArray[np.uint64]
-Vector = NDArray[np.float64]
 
 NARROW = 1e-300  # least width of a smoothed kink, for an item without features, whose gradient is zero anyway
 

@@ -20,7 +20,6 @@ from typing import Any
 
 import numpy as np
 from numba import float64, int64, intp
-from numpy.typing import NDArray
 
 from quoron_client.compute.draws import NARROW, Keys, shifts_and_spread
 from quoron_client.compute.enforcement import smoothness_scale
@@ -38,6 +37,7 @@ from quoron_client.data.items import Items
 from quoron_client.losses import Loss, Softmax
 from quoron_client.losses.standard import exponential
 from quoron_client.protocol.questions import AverageGradient
+from quoron_privacy.arrays import Matrix, Vector
 from quoron_privacy.errors import ConfigError, DataError
 from quoron_privacy.kernels.compiled import helper, read_only, run, writable
 from quoron_privacy.kernels.lanes import (
@@ -169,9 +169,6 @@ def class_losses(
                 summed += values[i]
         out[u] = summed / max(end - begin, 1)
 
-
-Matrix = NDArray[np.float64]
-Vector = NDArray[np.float64]
 
 _BLOCK = 64  # items whose predictions are held at a time, of as many users as that makes
 _NEAR = 2048  # numbers of their rows, at most, so that these are still in the nearest cache when they are added

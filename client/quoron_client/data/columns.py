@@ -42,6 +42,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from quoron_client.data.formats import DECIMAL
+from quoron_privacy.arrays import Vector
 from quoron_privacy.errors import DataError
 from quoron_privacy.kernels.threads import in_pieces
 
@@ -60,9 +61,6 @@ _PLAIN = {  # neither beyond float64 nor below its normal numbers
 }
 _PIECE = 1 << 17  # texts that a thread reads at a time
 _WIDTH = 8  # a text takes as long as so many numbers that are read
-
-
-Vector = NDArray[np.float64]
 
 
 def text(value: object) -> str | None:

@@ -50,13 +50,12 @@ from quoron_client.data.features import (
     together,
 )
 from quoron_client.losses import Classification, Loss
+from quoron_privacy.arrays import Vector
 from quoron_privacy.errors import CONTROL, ConfigError
 
 if TYPE_CHECKING:  # a coordinator has rules, but no table
     import pyarrow as pa
 
-
-Vector = NDArray[np.float64]
 
 _COMPARISON = re.compile(r"\s*(?P<column>.+?)\s*(?P<operator>>=|<=|==|!=|>|<)\s*(?P<number>\S+)\s*")
 _OPERATORS = {

@@ -81,6 +81,7 @@ from pydantic import ConfigDict, GetCoreSchemaHandler, GetPydanticSchema
 from pydantic_core import CoreSchema, core_schema
 
 from quoron_client.data.clocks import WORDS, check_zone, form, unix
+from quoron_privacy.arrays import Vector
 from quoron_privacy.errors import ConfigError
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 
@@ -93,7 +94,6 @@ else:
     columns = OnFirstUse("quoron_client.data.columns")  # it brings pyarrow
     dates = OnFirstUse("quoron_client.data.dates")  # it brings pyarrow
 
-Vector = NDArray[np.float64]
 Codes = NDArray[np.int64]
 Misfit = tuple[Literal["number", "category"], str, str]  # what it is, what does not fit in words, and the fix
 

@@ -78,11 +78,11 @@ from numpy.typing import NDArray
 
 from quoron_client.durable import Tally
 from quoron_client.protocol.wire import MOST_TOLD, run_mark
+from quoron_privacy.arrays import Mask
 from quoron_privacy.errors import LedgerError, WireError, printable
 from quoron_protos.v1 import federation_pb2 as federation
 
 Persons = NDArray[np.int64]
-Mask = NDArray[np.bool_]
 Sums = NDArray[np.float64]
 _Number = TypeVar("_Number", bound=np.generic)
 ONE_USER: Persons = np.zeros(1, np.int64)

@@ -44,7 +44,7 @@ from quoron_client.data.items import ItemBatch, Items
 from quoron_client.federation import own_table
 from quoron_client.federation.config import PUBLIC_PARTICIPATION, TWO_SERVERS, Owner
 from quoron_client.federation.own_table import OwnItems
-from quoron_client.federation.record import ONE_USER, Mask, Persons, Record, at, mask, welcomed
+from quoron_client.federation.record import ONE_USER, Persons, Record, at, mask, welcomed
 from quoron_client.federation.terms import Terms, agreement, announced_digest, is_timely, read_terms, refusal
 from quoron_client.protocol import wire
 from quoron_client.protocol.domains import Bounds
@@ -77,6 +77,7 @@ from quoron_client.protocol.wire import (
     sums_to_wire,
 )
 from quoron_client.randomisers import LocalRandomness, SeededRandomness, SystemRandomness
+from quoron_privacy.arrays import Mask
 from quoron_privacy.errors import ConfigError, DataError, IdentityError, WireError
 from quoron_privacy.release import Reduction
 from quoron_protos.v1 import federation_pb2 as federation

@@ -18,7 +18,6 @@ from collections.abc import Callable
 
 import numpy as np
 from flwr.app import Context, Message, RecordDict
-from numpy.typing import NDArray
 
 from quoron_client.federation.config import Limits
 from quoron_client.federation.record import Record
@@ -28,10 +27,10 @@ from quoron_client.protocol.flower_records import Values, bytes_of, record
 from quoron_client.protocol.questions import Status, Task, plain
 from quoron_client.protocol.questions import combined as unchecked
 from quoron_client.protocol.wire import answer_to_wire, question_from_wire
+from quoron_privacy.arrays import Vector
 from quoron_privacy.errors import DataError, WireError
 from quoron_protos.v1 import federation_pb2 as pb
 
-Vector = NDArray[np.float64]
 Gradient = Callable[[Vector], Vector]
 _LOG = logging.getLogger("quoron.client")
 

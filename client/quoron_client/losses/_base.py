@@ -8,14 +8,13 @@ from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from quoron_client.protocol.domains import Box, Domain
 from quoron_client.protocol.smoothing import Moreau, Smoothing
+from quoron_privacy.arrays import Vector
 from quoron_privacy.errors import ConfigError
 from quoron_privacy.kernels.compiled import Pointwise
-
-Vector = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

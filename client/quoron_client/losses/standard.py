@@ -57,6 +57,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from quoron_client.losses._base import Classification, Loss, Regression
 from quoron_client.protocol.smoothing import Smoothing
+from quoron_privacy.arrays import Vector
 from quoron_privacy.errors import ConfigError
 from quoron_privacy.kernels.compiled import Pointwise
 from quoron_privacy.kernels.shipped import njit
@@ -351,8 +352,6 @@ class LeastSquares(Regression):
         """Return the largest residual."""
         return largest_prediction + self.label_bound
 
-
-Vector = NDArray[np.float64]
 
 MOST_CLASSES = 10_000
 

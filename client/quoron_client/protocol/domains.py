@@ -16,15 +16,12 @@ Where a domain ends, and whether it does: a ball so large that it bounds nothing
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from quoron_privacy.arrays import Vector
 from quoron_privacy.errors import positive
 
 _NEAR = 0.99  # of the size: a model this large would have gone on
 _FREE = 1e9  # predictions of an item, beyond which no arithmetic of theirs says anything
-
-
-Vector = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,8 +21,8 @@ import scipy
 from numpy.typing import NDArray
 
 from quoron_privacy.accounts.roots import root
+from quoron_privacy.arrays import Vector
 
-Vector = NDArray[np.float64]
 Profile = Callable[[Vector], Vector]  # δ of one round at each ε >= 0, never below the truth
 
 SAFETY = (

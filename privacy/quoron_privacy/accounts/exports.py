@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from quoron_privacy.accounts import losses
-from quoron_privacy.accounts.losses import Vector
 from quoron_privacy.accounts.pair import NEAR, Pair
+from quoron_privacy.arrays import Vector
 from quoron_privacy.errors import ConfigError, probability
 
 if TYPE_CHECKING:

@@ -20,10 +20,9 @@ import scipy
 from numpy.typing import NDArray
 
 from quoron_privacy.accounts.stages import Coins, Response, Sampled, Stage
+from quoron_privacy.arrays import Integers, Vector
 from quoron_privacy.errors import positive
 
-Vector = NDArray[np.float64]
-Integers = NDArray[np.int64]
 Complexes = NDArray[np.complex128]
 Stages = tuple[tuple[Stage, int], ...]  # each with how often it is there
 

@@ -17,13 +17,12 @@ from decimal import ROUND_CEILING, Context, Decimal
 
 import numpy as np
 import scipy
-from numpy.typing import NDArray
 
 from quoron_privacy.accounts import losses
 from quoron_privacy.accounts.losses import FARTHEST
+from quoron_privacy.arrays import Vector
 from quoron_privacy.errors import positive, probability
 
-Vector = NDArray[np.float64]
 Deltas = Callable[[float, float], float]  # δ at ε > 0, the worse of both orders, never below the truth; near what it is
 
 SHARES = (0.3, 0.1, 0.03, 0.01, 0.001)  # t, of a run's own δ

@@ -15,13 +15,11 @@ from functools import lru_cache, partial
 
 import numpy as np
 import scipy
-from numpy.typing import NDArray
 
 from quoron_privacy.accounts import composition, gdp
+from quoron_privacy.arrays import Vector
 from quoron_privacy.errors import ConfigError, count, non_negative, positive, probability
 from quoron_privacy.release import Adjacency
-
-Vector = NDArray[np.float64]
 
 
 @lru_cache(maxsize=1024)

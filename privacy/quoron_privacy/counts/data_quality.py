@@ -21,14 +21,12 @@ from scipy.special import ndtr, ndtri
 
 from quoron_privacy.accounts import gdp, sensitivity_recount
 from quoron_privacy.accounts.pair import Pair
+from quoron_privacy.arrays import Matrix, Vector
 from quoron_privacy.errors import ConfigError, VerificationError, count, positive, probability
 from quoron_privacy.gaussian import GaussianNoise, acute_sensitivity
 from quoron_privacy.means.clipping import ClippedSum, clip_rows
 from quoron_privacy.noise.streams import RandomStream, total_variation
 from quoron_privacy.release import Adjacency, Release, Sums
-
-Matrix = NDArray[np.float64]
-Vector = NDArray[np.float64]
 
 MOST, LEAST = 0.05, 0.005  # of μ², where nothing else is said
 SMALLEST = 1e-6  # of μ²: below, the grid of the noise is no longer fine

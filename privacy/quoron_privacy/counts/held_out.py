@@ -16,18 +16,15 @@ from functools import cache
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from quoron_privacy.accounts import gdp, sensitivity_recount
 from quoron_privacy.accounts.pair import Pair
+from quoron_privacy.arrays import Matrix, Vector
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError, count, positive
 from quoron_privacy.gaussian import GaussianNoise, mean_slack
 from quoron_privacy.means.clipping import ClippedSum
 from quoron_privacy.noise.streams import RandomStream, total_variation
 from quoron_privacy.release import Adjacency, Release, Sums, sum_bits
-
-Matrix = NDArray[np.float64]
-Vector = NDArray[np.float64]
 
 PLACES = 128  # of scores that the first release tells apart
 FEWEST, MOST_CELLS = 2, 20  # cells of scores of each class in the second: as many as the noise leaves worth telling

@@ -24,11 +24,11 @@ from functools import lru_cache
 from typing import Protocol, runtime_checkable
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import log_ndtr, ndtr, ndtri
 
 from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.accounts.roots import least_number
+from quoron_privacy.arrays import Floats, Integers
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError, count, positive, probability
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.noise.streams import GRID_BITS, RandomStream, total_variation
@@ -39,8 +39,6 @@ MARGIN = 1.15  # over what would do for this run: with it, the run is planned ag
 SHARE = 0.05  # of ε, at most, where nothing else is said
 _MOST_DRAWS = 1 << 21  # of one run: more than any plan has rounds
 _REACH, _CELLS = 60, 24_000  # of the grid on which Ξ is integrated, in scales and in all
-Integers = NDArray[np.int64]
-Floats = NDArray[np.float64]
 Alike = Mapping[tuple[int, float], int]  # (users asked, μ of a count for nothing): how many rounds are of these
 
 

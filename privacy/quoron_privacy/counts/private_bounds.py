@@ -22,14 +22,12 @@ from scipy.special import ndtri
 
 from quoron_privacy.accounts import gdp, sensitivity_recount
 from quoron_privacy.accounts.pair import Pair
+from quoron_privacy.arrays import Floats, Integers
 from quoron_privacy.counts.data_quality import looked_at
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError, count, probability
 from quoron_privacy.gaussian import GaussianNoise, acute_sensitivity
 from quoron_privacy.noise.streams import GRID_BITS, NoiseSource, RandomStream, total_variation
 from quoron_privacy.release import Adjacency, Release
-
-Integers = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 Kinds = NDArray[np.int8]
 Name = str | int

@@ -21,19 +21,16 @@ from dataclasses import dataclass
 from functools import reduce
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import gammaln
 
 from quoron_privacy.accounts import sensitivity_recount
 from quoron_privacy.accounts.pair import Pair
+from quoron_privacy.arrays import Floats, Integers
 from quoron_privacy.errors import ConfigError, VerificationError, count
 from quoron_privacy.gaussian import GaussianNoise, acute_sensitivity, mean_slack
 from quoron_privacy.noise.streams import RandomStream, total_variation
 from quoron_privacy.prefix.noise import sqrt_coefficients
 from quoron_privacy.release import Adjacency, Release
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 MOST_CELLS = 1 << 12  # of a group, whose running sums are made one by one
 _BITS, _SUM_BITS = 40, 61  # of one weight, at most, and of the sum of all

@@ -16,14 +16,13 @@ from typing import Annotated
 import numpy as np
 from numpy.typing import NDArray
 
+from quoron_privacy.arrays import Mask, Matrix
 from quoron_privacy.errors import ConfigError, count
 from quoron_privacy.gaussian import check_norm
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_privacy.release import Sums, sum_bits
 
-Matrix = NDArray[np.float64]
 Vector = Annotated[NDArray[np.float64], "d"]  # of a field: its axes, as messages are checked
-Mask = NDArray[np.bool_]
 
 loops = OnFirstUse("quoron_privacy.means.clipping_loops")
 

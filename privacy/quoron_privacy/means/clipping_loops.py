@@ -12,6 +12,7 @@ import numpy as np
 from numba import carray, types  # type: ignore[attr-defined]
 from numpy.typing import NDArray
 
+from quoron_privacy.arrays import Integers, Mask, Matrix, Vector
 from quoron_privacy.kernels.compiled import run
 from quoron_privacy.kernels.lanes import (
     WIDTH,
@@ -34,11 +35,6 @@ from quoron_privacy.kernels.lanes import (
 )
 from quoron_privacy.kernels.shipped import cfunc, njit
 from quoron_privacy.kernels.threads import in_pieces
-
-Matrix = NDArray[np.float64]
-Vector = NDArray[np.float64]
-Mask = NDArray[np.bool_]
-Integers = NDArray[np.int64]
 
 _ULP = 2.0**-52
 _FEW = 64  # rows whose norms are taken at a time

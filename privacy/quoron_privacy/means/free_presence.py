@@ -22,6 +22,7 @@ from typing import Annotated, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from quoron_privacy.arrays import Integers, Mask, Vector
 from quoron_privacy.errors import ConfigError, VerificationError, count
 from quoron_privacy.gaussian import GaussianNoise, acute_sensitivity, mean_sensitivity
 from quoron_privacy.kernels.on_first_use import OnFirstUse
@@ -31,9 +32,6 @@ from quoron_privacy.release import Adjacency, MaskedBlock, NoisySums, Release, S
 
 Matrix = Annotated[NDArray[np.float64], "p d"]
 Square = Annotated[NDArray[np.float64], "d d"]
-Vector = NDArray[np.float64]
-Mask = NDArray[np.bool_]
-Integers = NDArray[np.int64]
 
 loops = OnFirstUse("quoron_privacy.means.clipping_loops")
 

@@ -30,6 +30,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
+from quoron_privacy.arrays import Mask, Matrix, Vector
 from quoron_privacy.errors import ConfigError, Infeasible, count, positive
 from quoron_privacy.gaussian import GaussianNoise, acute_sensitivity, mean_sensitivity, mean_slack
 from quoron_privacy.means import learnt_radii
@@ -47,9 +48,6 @@ from quoron_privacy.means.learnt_radii import (
 )
 from quoron_privacy.noise.streams import RandomStream
 
-Matrix = NDArray[np.float64]
-Vector = NDArray[np.float64]
-Mask = NDArray[np.bool_]
 Rows = Callable[[Matrix], Matrix]  # of a mean, from users' vectors (k, d)
 
 LEAST = 15.0  # n μ / (√d + BELOW) from which on users are found in a bound 10³ times as far as they are apart

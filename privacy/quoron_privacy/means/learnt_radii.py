@@ -16,11 +16,8 @@ from functools import lru_cache, partial
 from statistics import NormalDist
 
 import numpy as np
-from numpy.typing import NDArray
 
-Vector = NDArray[np.float64]
-Mask = NDArray[np.bool_]
-Matrix = NDArray[np.float64]
+from quoron_privacy.arrays import Mask, Matrix, Vector
 
 BINS = 64  # of the lengths of pairs, each half as long as the one before
 SMALLEST = 2.0**-40  # of the bound: a scale below is none

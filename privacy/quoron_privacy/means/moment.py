@@ -14,17 +14,13 @@ from dataclasses import dataclass
 from math import sqrt
 
 import numpy as np
-from numpy.typing import NDArray
 
+from quoron_privacy.arrays import Mask, Matrix, Vector
 from quoron_privacy.errors import ConfigError, count, positive
 from quoron_privacy.gaussian import GaussianNoise, acute_sensitivity
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_privacy.noise.streams import RandomStream
 from quoron_privacy.release import Adjacency, MaskedBlock, NoisySums, Release, Sums, packed, sum_bits
-
-Matrix = NDArray[np.float64]
-Vector = NDArray[np.float64]
-Mask = NDArray[np.bool_]
 
 loops = OnFirstUse("quoron_privacy.means.clipping_loops")
 

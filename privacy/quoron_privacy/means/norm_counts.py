@@ -21,6 +21,7 @@ from typing import Annotated, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from quoron_privacy.arrays import Mask
 from quoron_privacy.errors import ConfigError, VerificationError, count, positive
 from quoron_privacy.gaussian import GaussianNoise, mean_sensitivity
 from quoron_privacy.kernels.on_first_use import OnFirstUse
@@ -31,7 +32,6 @@ from quoron_privacy.release import Adjacency, MaskedBlock, NoisySums, Release, S
 
 Matrix = Annotated[NDArray[np.float64], "p d"]
 Vector = Annotated[NDArray[np.float64], "q"]
-Mask = NDArray[np.bool_]
 
 loops = OnFirstUse("quoron_privacy.means.clipping_loops")
 

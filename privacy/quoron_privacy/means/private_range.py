@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from quoron_privacy.accounts import gdp
 from quoron_privacy.accounts.roots import least_number
+from quoron_privacy.arrays import Matrix, Vector
 from quoron_privacy.errors import ConfigError, Infeasible, count, positive, probability
 from quoron_privacy.gaussian import GaussianNoise, mean_sensitivity, mean_slack
 from quoron_privacy.kernels.on_first_use import OnFirstUse
@@ -30,11 +31,8 @@ from quoron_privacy.means.rotation import Signs, coordinate_bound, padded, rando
 from quoron_privacy.noise.streams import RandomStream
 from quoron_privacy.release import Adjacency, Release, sum_bits
 
-Matrix = NDArray[np.float64]
-Vector = NDArray[np.float64]
 Counts = NDArray[np.int64]
 Crude = Literal["none", "gaussian", "range"]
-Integers = NDArray[np.int64]
 
 _MANTISSA = 128  # bits of a weight
 _DIGITS = Context(prec=70, rounding=ROUND_HALF_EVEN)  # 39 for the weight, 10 for the largest exponent, and to spare

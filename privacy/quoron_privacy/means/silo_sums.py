@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from math import isqrt
 
 import numpy as np
-from numpy.typing import NDArray
 
+from quoron_privacy.arrays import Integers
 from quoron_privacy.errors import ConfigError
 from quoron_privacy.means.clipping import ChangeSum, ClippedSum
 from quoron_privacy.means.free_presence import (
@@ -30,7 +30,6 @@ from quoron_privacy.means.moment import MomentSum
 from quoron_privacy.means.norm_counts import NormCountSum
 from quoron_privacy.release import Reduction, Sums, packed, sum_bits
 
-Integers = NDArray[np.int64]
 CELLS = 4
 
 

@@ -23,12 +23,11 @@ from math import sqrt
 import numpy as np
 from numpy.typing import NDArray
 
+from quoron_privacy.arrays import Floats
 from quoron_privacy.errors import ConfigError, Infeasible, RunError, count, positive
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_privacy.noise.streams import GRID_BITS, NoiseSource
 from quoron_privacy.release import NoisySums, Release
-
-Floats = NDArray[np.float64]
 
 strategies = OnFirstUse("quoron_privacy.prefix.strategies")  # imported where a plan first has correlated noise
 

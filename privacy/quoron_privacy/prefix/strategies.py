@@ -10,8 +10,9 @@ from math import inf, pi, sqrt
 import numpy as np
 import scipy
 
+from quoron_privacy.arrays import Floats
 from quoron_privacy.errors import ConfigError
-from quoron_privacy.prefix.noise import Factorisation, Floats, sqrt_coefficients
+from quoron_privacy.prefix.noise import Factorisation, sqrt_coefficients
 
 BAND = 32  # diagonals of `banded` where users take part once
 

@@ -18,17 +18,14 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import expit
 
 from quoron_privacy.accounts import gdp
 from quoron_privacy.accounts.pair import Pair
+from quoron_privacy.arrays import Matrix, Vector
 from quoron_privacy.errors import ConfigError, Infeasible, count, non_negative, positive, probability
 from quoron_privacy.noise.streams import RandomStream
 from quoron_privacy.robust.filter.thresholds import LaplaceThreshold, left_of_delta, require
-
-Vector = NDArray[np.float64]
-Matrix = NDArray[np.float64]
 
 _PASS = 1e-3  # chance that noise fails a phase of ordinary users, as planned for
 _GRID = 2.0**-19  # two grid steps of the test, in units of its scale

@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtr
 
 from quoron_privacy.accounts import gdp
+from quoron_privacy.arrays import Integers, Matrix, Vector
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError, count, positive, probability
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_privacy.noise.streams import RandomStream
@@ -47,10 +48,6 @@ from quoron_privacy.robust.outlier_mean import (
     score_step,
     verify_outlier_mean,
 )
-
-Vector = NDArray[np.float64]
-Matrix = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 Option = TypeVar("Option")
 

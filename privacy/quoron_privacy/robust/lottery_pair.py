@@ -6,15 +6,12 @@ It shares no function with the calibration. Statement, proof and rounding: docs/
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 
 from quoron_privacy.accounts import near_gaussian
 from quoron_privacy.accounts.pair import Pair
+from quoron_privacy.arrays import Matrix, Vector
 from quoron_privacy.errors import VerificationError
 from quoron_privacy.robust.lottery import pair_divergence
-
-Vector = NDArray[np.float64]
-Matrix = NDArray[np.float64]
 
 _DENSE = 256  # losses that are resolved in each typical one, and farther out in each factor e
 _FARTHEST = 700.0  # losses beyond count as infinite

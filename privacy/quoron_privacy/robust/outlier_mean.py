@@ -25,15 +25,12 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import gammaln, xlog1py, xlogy
 
 from quoron_privacy.accounts import gdp
+from quoron_privacy.arrays import Integers, Mask, Matrix, Vector
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError, count
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_privacy.noise.streams import RandomStream
 from quoron_privacy.robust.filter.concentration import usable
 
-Vector = NDArray[np.float64]
-Matrix = NDArray[np.float64]
-Mask = NDArray[np.bool_]
-Integers = NDArray[np.int64]
 Kappa = Literal[1, 2]
 Kind = Literal["weighted", "random"]
 
@@ -69,8 +66,8 @@ def neighbour_counts(points: ArrayLike, answered: Mask, radii: Sequence[float]) 
     | distance exactly r                   | neighbours                                               |
 
     O(C·d + C·log C) while all answers lie within r/2 of a common centre, a few far ones aside; at worst a product of
-    all pairs. Memory beyond `points` is O(C) and a few blocks. Running time depends on the answers; where it can be
-    observed use `neighbour_counts_by_all_pairs`, which gives the same counts.
+    all pairs. Memory beyond `points` is O(C) and a few blocks. Running time depends on the answers: do not let it be
+    observed.
 
     Args:
         points: answers (C, d), one row a slot.
@@ -90,17 +87,14 @@ def neighbour_counts(points: ArrayLike, answered: Mask, radii: Sequence[float]) 
         >>> counts.tolist(), score(counts[0])
         ([[2, 2, 1, 1], [2, 3, 2, 1]], 6)
     """
-    rows, present = _checked(points, answered, radii)
+    rows = np.ascontiguousarray(points, dtype=np.float64)
+    if rows.ndim != 2:
+        raise ConfigError(f"Expected points of shape (slots, dimension), got shape {rows.shape}.")
+    if not radii or not all(SMALLEST < radius < LARGEST for radius in radii):
+        raise ConfigError(f"Expected radii in ({SMALLEST:g}, {LARGEST:g}), got {tuple(radii)}. Change the units.")
+    present = usable(rows, answered)
     counts: Integers = loops.counts(rows, present, radii)
     counts[:, ~present] = 1
-    return counts
-
-
-def neighbour_counts_by_all_pairs(points: ArrayLike, answered: Mask, radii: Sequence[float]) -> Integers:
-    """Return the same counts from the rule alone: running time depends on C, d and who answered only."""
-    rows, present = _checked(points, answered, radii)
-    counts = np.ones((len(radii), len(rows)), np.int64)
-    counts[:, present] = loops.all_pairs(rows[present], np.array([r * r for r in radii]))
     return counts
 
 
@@ -113,15 +107,6 @@ def distances_to(rows: Matrix, centre: Vector) -> Vector:
 def score(counts: Integers) -> int:
     """S = Σ_j h_j of one radius's counts (C,), in [C, C²]; one user moves it by at most 2(C - 1)."""
     return int(counts.sum())
-
-
-def _checked(points: ArrayLike, answered: Mask, radii: Sequence[float]) -> tuple[Matrix, Mask]:
-    rows = np.ascontiguousarray(points, dtype=np.float64)
-    if rows.ndim != 2:
-        raise ConfigError(f"Expected points of shape (slots, dimension), got shape {rows.shape}.")
-    if not radii or not all(SMALLEST < radius < LARGEST for radius in radii):
-        raise ConfigError(f"Expected radii in ({SMALLEST:g}, {LARGEST:g}), got {tuple(radii)}. Change the units.")
-    return rows, usable(rows, answered)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

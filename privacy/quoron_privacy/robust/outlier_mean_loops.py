@@ -12,9 +12,10 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
+from quoron_privacy.arrays import Integers, Mask, Matrix, Vector
 from quoron_privacy.kernels.shipped import njit
 from quoron_privacy.kernels.threads import all_threads, at_once
-from quoron_privacy.robust.outlier_mean import Integers, Mask, Matrix, Vector, distance_slack
+from quoron_privacy.robust.outlier_mean import distance_slack
 
 Rule = Callable[[NDArray[np.float64], NDArray[np.float64]], float]
 Single = NDArray[np.float32]
@@ -380,20 +381,6 @@ def _settle_block(
                             own[i] += near
                             if mirrored:
                                 others[j] += near
-
-
-@njit(cache=True, nogil=True)
-def all_pairs(rows: Matrix, limits: Vector) -> Integers:
-    """Return counts of every row for squared radii `limits`, from the rule alone; (len(limits), k)."""
-    counts = np.ones((len(limits), len(rows)), np.int64)
-    for i in range(len(rows)):
-        for j in range(i):
-            square = squared_distance(rows[i], rows[j])
-            for k in range(len(limits)):
-                near = square <= limits[k]
-                counts[k, i] += near
-                counts[k, j] += near
-    return counts
 
 
 @njit(cache=True)

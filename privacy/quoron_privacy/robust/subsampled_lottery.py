@@ -20,11 +20,11 @@ from functools import cache, lru_cache, partial
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
 from quoron_privacy.accounts import composition, gdp
 from quoron_privacy.accounts.roots import least_number, root
+from quoron_privacy.arrays import Matrix, Vector
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError, count, positive, probability
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_privacy.robust.lottery import (
@@ -49,8 +49,6 @@ from quoron_privacy.robust.outlier_mean import (
 if TYPE_CHECKING:
     from quoron_privacy.accounts.pair import Pair
 
-Vector = NDArray[np.float64]
-Matrix = NDArray[np.float64]
 
 _SMALLEST_DELTA = 1e-13  # below, chances in multiples of 2⁻⁵³ and their complements are no longer small against δ
 _TICKET = 2.0**-53  # the least chance that can be tossed

@@ -22,8 +22,9 @@ import numpy as np
 from quoron_privacy.accounts import exports, gdp
 from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.accounts.roots import root
+from quoron_privacy.arrays import Vector
 from quoron_privacy.errors import ConfigError, Infeasible, non_negative, positive, probability
-from quoron_privacy.selection.trials import Trials, Vector
+from quoron_privacy.selection.trials import Trials
 
 Profile = Callable[[Vector], Vector]  # ε (m,) at least 0 -> δ (m,), of the worse order
 NEAR = 1e-14  # δ of one trial below which nothing is resolved

@@ -13,13 +13,12 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
 from quoron_privacy.accounts.roots import root
+from quoron_privacy.arrays import Vector
 from quoron_privacy.errors import ConfigError, count
 from quoron_privacy.noise.streams import NoiseSource
 
-Vector = NDArray[np.float64]
 SHAPE = 2.0  # η of the law that a search takes by default: of all tried the best rank for a price (docs/tuning.md)
 CUT = 5  # times the mean, beyond which there is next to nothing of that law
 MOST = 10_000  # trials

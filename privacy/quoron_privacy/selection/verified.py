@@ -18,8 +18,9 @@ import numpy as np
 from quoron_privacy.accounts import exports
 from quoron_privacy.accounts.exports import Law
 from quoron_privacy.accounts.pair import Pair
+from quoron_privacy.arrays import Vector
 from quoron_privacy.errors import VerificationError
-from quoron_privacy.selection.trials import Trials, Vector
+from quoron_privacy.selection.trials import Trials
 
 _RANKS = np.concatenate([[0.0], np.geomspace(1e-12, 1e-5, 30), np.geomspace(1e-5, 1.0, 6000)[1:]])
 _AT_ONCE, _ATOMS = 256, 4000  # atoms

@@ -21,6 +21,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from quoron_privacy.arrays import Vector
 from quoron_privacy.errors import ConfigError
 from quoron_privacy.noise.streams import GRID_BITS, SecureNoise
 from quoron_privacy.prefix.noise import Factorisation, factorise
@@ -28,7 +29,6 @@ from quoron_privacy.release import Adjacency
 from quoron_privacy.two_servers.specification import ADJACENCIES, COUNTING, KINDS, SUMS, MechanismSpec, RoundSpec
 from quoron_privacy.two_servers.specification import Block as Block
 
-Vector = NDArray[np.float64]
 Words = NDArray[np.uint64]
 Steps = NDArray[np.int64]
 

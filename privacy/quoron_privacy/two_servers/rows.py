@@ -24,6 +24,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from quoron_privacy.arrays import Integers, Mask, Matrix, Vector
 from quoron_privacy.errors import ConfigError, RunError
 from quoron_privacy.gaussian import check_norm
 from quoron_privacy.kernels.on_first_use import OnFirstUse
@@ -36,10 +37,6 @@ from quoron_privacy.two_servers.specification import ADJACENCIES, KINDS, RoundSp
 from quoron_privacy.two_servers.specification import Block as Block
 
 Words = NDArray[np.uint64]
-Integers = NDArray[np.int64]
-Matrix = NDArray[np.float64]
-Vector = NDArray[np.float64]
-Mask = NDArray[np.bool_]
 
 _LOW = 17  # bits of a split: |z| <= 2³⁴ is two numbers below 2¹⁸
 

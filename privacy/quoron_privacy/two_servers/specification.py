@@ -23,15 +23,12 @@ from typing import Any
 
 import numpy as np
 import scipy  # its parts when they are first used: a second server starts without
-from numpy.typing import NDArray
 
+from quoron_privacy.arrays import Matrix, Vector
 from quoron_privacy.errors import ConfigError, WireError, count
 from quoron_privacy.noise.streams import GRID_BITS
 from quoron_privacy.prefix.noise import FACTORISATIONS, LONGEST
 from quoron_privacy.release import Adjacency, MaskedBlock
-
-Matrix = NDArray[np.float64]
-Vector = NDArray[np.float64]
 
 MOST_UNIT = 1 << 34  # 16 standard deviations: a longer row is protected by nothing
 MOST_NUMBERS = 1 << 26  # of one round, half a gigabyte

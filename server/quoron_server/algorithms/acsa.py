@@ -25,16 +25,15 @@ Source: Ghadimi & Lan (2012), Propositions 5 and 9, as used by Lowy, Liu & Asi (
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from quoron_client.protocol.domains import Domain
+from quoron_privacy.arrays import Vector
 from quoron_privacy.errors import ConfigError
 from quoron_privacy.kernels.shipped import njit
 
-Vector = NDArray[np.float64]
 Lengths = NDArray[np.int64]
 
 BETWEEN = 7  # curvatures at which the worst bias is looked for
@@ -103,23 +102,15 @@ class Place:
     in_phase: int  # rounds of the phase before this one
 
 
-class Staged(Protocol):
-    """A phase that has stages."""
-
-    @property
-    def stages(self) -> tuple[int, ...]:
-        """Their lengths."""
-
-
-def places(phases: Sequence[Staged]) -> tuple[Place, ...]:
-    """The schedule, round by round."""
+def places(phases: Sequence[tuple[int, ...]]) -> tuple[Place, ...]:
+    """The schedule, round by round, of phases with stages of these lengths."""
     found: list[Place] = []
-    for i, phase in enumerate(phases):
+    for i, stages in enumerate(phases):
         done = 0
-        for k, length in enumerate(phase.stages):
+        for k, length in enumerate(stages):
             for t in range(length):
                 ends = t == length - 1
-                found.append(Place(i, k, ends, ends and k == len(phase.stages) - 1, done))
+                found.append(Place(i, k, ends, ends and k == len(stages) - 1, done))
                 done += 1
     return tuple(found)
 

@@ -17,16 +17,14 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import ndtr
 
 from quoron_client.protocol.domains import L2Ball
 from quoron_privacy.accounts.roots import root
+from quoron_privacy.arrays import Integers, Vector
 from quoron_privacy.errors import Infeasible
 from quoron_server.problem import Problem
 
-Vector = NDArray[np.float64]
-Integers = NDArray[np.int64]
 Number = float | Vector  # one, or one for each of many candidates: arrays that broadcast
 
 RATES = (1.0, 0.3, 0.1, 0.03, 0.01)  # cohorts that are tried, as shares of the users

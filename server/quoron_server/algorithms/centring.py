@@ -11,16 +11,13 @@ import math
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import chdtri
 
+from quoron_privacy.arrays import Integers, Vector
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_privacy.means.rotation import Signs, random_signs
 from quoron_privacy.noise.streams import SeededNoise
 from quoron_server.problem import Problem
-
-Vector = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 loops = OnFirstUse("quoron_server.algorithms.centring_loops")
 

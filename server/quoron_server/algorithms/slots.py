@@ -12,10 +12,9 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from quoron_privacy.arrays import Mask
 from quoron_privacy.errors import count
 from quoron_privacy.kernels.on_first_use import OnFirstUse
-
-Mask = NDArray[np.bool_]
 
 loops = OnFirstUse("quoron_server.algorithms.slots_loops")
 

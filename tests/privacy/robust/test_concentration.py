@@ -12,7 +12,6 @@ from quoron_privacy.robust.filter.concentration import (
     cohort_scores,
     crowd_bounds,
     decide,
-    decide_by_all_pairs,
     filtered_mean,
     lower_bounds,
     observe,
@@ -236,15 +235,12 @@ def test_decisions_equal_those_of_all_pairs(first, norm):
         outcome = decide(rows, answered, tau, thresholds, step=step, norm=norm)
         assert np.array_equal(outcome.kept, expected), seed
         assert 0 <= outcome.undecided <= answered.sum()
-        slow = decide_by_all_pairs(rows, answered, tau, thresholds, step=step, norm=norm)
-        assert np.array_equal(slow.kept, expected), seed
 
 
 def test_a_score_exactly_at_the_threshold_is_filtered():
     rows, answered = np.zeros((4, 2)), np.ones(4, dtype=bool)
-    for decision in (decide, decide_by_all_pairs):
-        assert not decision(rows, answered, 1.0, np.full(4, 8), step=0.5).kept.any()
-        assert decision(rows, answered, 1.0, np.full(4, 7), step=0.5).kept.all()
+    assert not decide(rows, answered, 1.0, np.full(4, 8), step=0.5).kept.any()
+    assert decide(rows, answered, 1.0, np.full(4, 7), step=0.5).kept.all()
 
 
 @settings(derandomize=True, deadline=None, max_examples=60)

@@ -16,11 +16,10 @@ from numpy.typing import NDArray
 
 from quoron_privacy.accounts import gdp, losses
 from quoron_privacy.accounts.gdp import delta_for
+from quoron_privacy.arrays import Vector
 from quoron_privacy.errors import VerificationError, count, positive
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_privacy.robust.filter.thresholds import HiddenCutoff, cutoff_law
-
-Vector = NDArray[np.float64]
 
 _MUS_PER_FOLD = 30  # μ is rounded up to a grid of this many points for each factor e
 # Well beyond what (ε, δ) allows: a shift met with probability 1e-5 may cost 1e-2 of its own.

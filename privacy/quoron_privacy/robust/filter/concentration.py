@@ -17,14 +17,11 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from quoron_privacy.arrays import Integers, Mask, Matrix, Vector
 from quoron_privacy.errors import ConfigError, count, positive
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 
-Vector = NDArray[np.float64]
-Matrix = NDArray[np.float64]
 Norm = Literal["l2", "linf"]
-Mask = NDArray[np.bool_]
-Integers = NDArray[np.int64]
 
 loops = OnFirstUse("quoron_privacy.robust.filter.concentration_loops")
 
@@ -296,7 +293,7 @@ def decide(
     | finite row of any magnitude            | takes part; distances that overflow are infinite     |
     | score exactly at the threshold         | filtered                                             |
 
-    Running time depends on the data; where time can be observed use `decide_by_all_pairs`, which gives the same result.
+    Running time depends on the data: do not let it be observed.
 
     Args:
         gradients: answers (k, d), one row a slot.
@@ -316,40 +313,18 @@ def decide(
         >>> decide(answers, np.array([True, True, True, True]), tau=1.0, thresholds=np.full(4, 3), step=0.5).kept
         array([ True,  True, False, False])
     """
-    rows, present = _present(gradients, answered, tau, thresholds, step)
-    limits = thresholds[present]
-    if not len(rows):
-        return Decisions(np.zeros(len(present), dtype=np.bool_), 0, np.zeros(0))
-    chosen, undecided, lower = _by_bounds(rows, tau, limits, step, norm)
-    return Decisions(_spread(chosen, present), undecided, lower)
-
-
-def decide_by_all_pairs(
-    gradients: ArrayLike, answered: Mask, tau: float, thresholds: Integers, *, step: float, norm: Norm = "l2"
-) -> Decisions:
-    """Return the decisions of `decide`, from all exact scores: running time depends on k, d and who answered only."""
-    rows, present = _present(gradients, answered, tau, thresholds, step)
-    exact = scores(rows, tau, norm=norm)
-    return Decisions(_spread(grid(exact, step) > thresholds[present], present), len(rows), exact)
-
-
-def _present(
-    gradients: ArrayLike, answered: Mask, tau: float, thresholds: Integers, step: float
-) -> tuple[Matrix, Mask]:
     rows = checked_rows(gradients, tau)
     positive(step=step)
     if thresholds.shape != (len(rows),) or thresholds.dtype.kind != "i":
         raise ConfigError(
             f"Expected integer thresholds of shape ({len(rows)},), got {thresholds.dtype} {thresholds.shape}."
         )
-    present = usable(rows, answered)
-    return (rows if present.all() else rows[present]), present
-
-
-def _spread(chosen: Mask, present: Mask) -> Mask:
-    kept = np.zeros(len(present), dtype=np.bool_)
-    kept[present] = chosen
-    return kept
+    present, kept = usable(rows, answered), np.zeros(len(rows), np.bool_)
+    if not present.any():
+        return Decisions(kept, 0, np.zeros(0))
+    rows, limits = (rows, thresholds) if present.all() else (rows[present], thresholds[present])
+    kept[present], undecided, lower = _by_bounds(rows, tau, limits, step, norm)
+    return Decisions(kept, undecided, lower)
 
 
 def _by_bounds(rows: Matrix, tau: float, limits: Integers, step: float, norm: Norm) -> tuple[Mask, int, Vector]:

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from quoron_privacy.arrays import Mask, Matrix, Vector
 from quoron_privacy.kernels.shipped import njit
 from quoron_privacy.kernels.threads import all_threads, at_once, in_pieces
-from quoron_privacy.robust.filter.concentration import Mask, Matrix, Norm, Vector
+from quoron_privacy.robust.filter.concentration import Norm
 
 Blocks = NDArray[np.float64]  # (blocks, d, BLOCK): rows of the matrix as columns, padded with zeros
 

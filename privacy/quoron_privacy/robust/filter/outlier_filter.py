@@ -20,18 +20,15 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
 from quoron_privacy.accounts import gdp
 from quoron_privacy.accounts.roots import least_number
+from quoron_privacy.arrays import Integers, Vector
 from quoron_privacy.errors import Infeasible, VerificationError, count, non_negative, positive, probability
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_privacy.release import Adjacency
 from quoron_privacy.robust.filter.charging import cutoff_curves, looked_up, mu_grid, recounted
 from quoron_privacy.robust.filter.thresholds import cutoff_law, end_mass, left_of_delta, require
-
-Vector = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 loops = OnFirstUse("quoron_privacy.robust.filter.outlier_filter_loops")
 

@@ -19,7 +19,7 @@ why, and the proof: docs/privacy/accelerated-erm.md.
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -94,8 +94,41 @@ class Clipped:
         return 2 * self.round_mu if self.coins else self.round_mu
 
 
+class ReleasedGradients:
+    """What public numbers say of gradients that are released: tested and without outliers, or clipped."""
+
+    __slots__ = ()
+    cohort_size: int  # K
+    radius: float  # τ, or C
+    accounting: "SubsampledLottery | Series | Clipped"  # the mechanism with its account
+    noise_scale: float  # σ per coordinate, rounding included
+    if TYPE_CHECKING:
+
+        @property
+        def users(self) -> int:
+            """Whom cohorts are drawn from."""
+
+        @property
+        def rounds(self) -> int:
+            """How many gradients."""
+
+    @property
+    def noise(self) -> GaussianNoise:
+        """Of a released step."""
+        if isinstance(self.accounting, Clipped):
+            return self.accounting.noise(self.radius, self.noise_scale)
+        return GaussianNoise(self.radius * self.accounting.mean.sensitivity, self.noise_scale)
+
+    @property
+    def test_of_step(self) -> Lottery | AboveThreshold | None:
+        """What decides whether a step is released; None: it always is."""
+        if isinstance(self.accounting, Clipped):
+            return None
+        return self.accounting.test if isinstance(self.accounting, Series) else self.accounting.lottery
+
+
 @dataclass(frozen=True, slots=True)
-class Phase:
+class Phase(ReleasedGradients):
     """One phase's public numbers."""
 
     first: int  # its users hold the slots first .. first + users - 1
@@ -108,20 +141,6 @@ class Phase:
     radius: float  # τ, or C
     accounting: SubsampledLottery | Series | Clipped
     noise_scale: float  # σ_i per coordinate, rounding included
-
-    @property
-    def noise(self) -> GaussianNoise:
-        """Of a released step."""
-        if isinstance(self.accounting, Clipped):
-            return self.accounting.noise(self.radius, self.noise_scale)
-        return GaussianNoise(self.radius * self.accounting.mean.sensitivity, self.noise_scale)
-
-    @property
-    def test(self) -> Lottery | AboveThreshold | None:
-        """What decides whether a step is released; None: it always is."""
-        if isinstance(self.accounting, Clipped):
-            return None
-        return self.accounting.test if isinstance(self.accounting, Series) else self.accounting.lottery
 
     @property
     def rounds(self) -> int:
@@ -158,9 +177,9 @@ class AcceleratedERMParameters(Parameters):
                 step = RoundRelease(phase.noise, phase.noise.entry(), phase.accounting.answer_mu)
                 leaks = count_beside(None if self.poisson_sampling else phase.noise)
                 yield replace(alike, releases=(step,), leaks=leaks)
-            elif phase.test is not None:
+            elif (test := phase.test_of_step) is not None:
                 once = self.test == "above-threshold"
-                yield replace(alike, releases=(RoundRelease(phase.test, phase.test.entry(), tested=once), step))
+                yield replace(alike, releases=(RoundRelease(test, test.entry(), tested=once), step))
 
     @property
     def poisson_sampling(self) -> bool:
@@ -184,38 +203,6 @@ def participations(rounds: int, users: int, cohort: int, sampling: Sampling) -> 
     return math.ceil(rounds / (users // cohort)) if sampling == "public-schedule" else rounds
 
 
-class Numbers(Protocol):
-    """What public numbers say of released gradients."""
-
-    @property
-    def users(self) -> int:
-        """Whom cohorts are drawn from."""
-
-    @property
-    def cohort_size(self) -> int:
-        """K."""
-
-    @property
-    def rounds(self) -> int:
-        """How many gradients."""
-
-    @property
-    def radius(self) -> float:
-        """τ, or C."""
-
-    @property
-    def accounting(self) -> SubsampledLottery | Series | Clipped:
-        """The mechanism with its account."""
-
-    @property
-    def noise_scale(self) -> float:
-        """σ."""
-
-    @property
-    def noise(self) -> GaussianNoise:
-        """What is added."""
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Outcome:
     """What became of one cohort's answers."""
@@ -226,7 +213,7 @@ class Outcome:
 
 
 def released_gradient(
-    p: Numbers, answers: Answers, reference: Vector, noise: NoiseSource, round_: int, decide: Decide
+    p: ReleasedGradients, answers: Answers, reference: Vector, noise: NoiseSource, round_: int, decide: Decide
 ) -> Outcome:
     """Return the gradient of one round; `decide` maps a score to whether it is released, and to its ledger entries."""
     accounting, answered = p.accounting, int(np.sum(answers.answered))
@@ -288,7 +275,7 @@ class AcceleratedERM(OfPlan[AcceleratedERMParameters]):
 
     def __init__(self, plan: RunPlan) -> None:
         super().__init__(plan)
-        self._places = acsa.places(self.parameters.phases)
+        self._places = acsa.places([phase.stages for phase in self.parameters.phases])
 
     def init(self) -> AcceleratedERMState:
         """Start at zero."""
@@ -347,16 +334,16 @@ class AcceleratedERM(OfPlan[AcceleratedERMParameters]):
         self, state: AcceleratedERMState, phase: Phase, place: acsa.Place, noise: NoiseSource
     ) -> AcceleratedERMState:
         """The state with the phase's noisy threshold, drawn where the phase begins."""
-        if place.in_phase > 0 or not isinstance(phase.test, AboveThreshold):
+        if place.in_phase > 0 or not isinstance(phase.test_of_step, AboveThreshold):
             return state
-        return replace(state, limit=phase.test.draw_limit(noise.stream("limit", place.phase)))
+        return replace(state, limit=phase.test_of_step.draw_limit(noise.stream("limit", place.phase)))
 
     def _test(
         self, state: AcceleratedERMState, score: int, phase: Phase, noise: NoiseSource
     ) -> tuple[bool, tuple[Release, ...]]:
         """Whether this step is released, and the ledger's entry of the decision."""
         stream = noise.stream("test", state.round)
-        return decision(phase.test, score, stream, limit=state.limit, halted=state.halted)
+        return decision(phase.test_of_step, score, stream, limit=state.limit, halted=state.halted)
 
     def _cohort(self, round_: int, place: acsa.Place, noise: NoiseSource) -> NDArray[np.int64]:
         phase, size = self.parameters.phases[place.phase], self.parameters.phases[place.phase].cohort_size

@@ -25,6 +25,7 @@ from quoron_client.protocol.smoothing import Convolution
 from quoron_privacy.accounts import sensitivity_recount
 from quoron_privacy.accounts.gdp import mu_for
 from quoron_privacy.accounts.pair import Pair
+from quoron_privacy.arrays import Integers, Vector
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
 from quoron_privacy.gaussian import GaussianNoise, mean_sensitivity
 from quoron_privacy.release import Adjacency
@@ -51,8 +52,8 @@ from quoron_server.algorithms.accelerated_erm.method import (
     AcceleratedERMOptions,
     AcceleratedERMParameters,
     Clipped,
-    Numbers,
     Phase,
+    ReleasedGradients,
     participations,
 )
 from quoron_server.algorithms.averaged_sgd import default_clip, ranking_mu, replaced_ranking_mu
@@ -67,8 +68,6 @@ from quoron_server.parameters import Moves
 from quoron_server.plan import Privacy, RunPlan
 from quoron_server.problem import Problem
 
-Vector = NDArray[np.float64]
-Integers = NDArray[np.int64]
 Lengths = NDArray[np.int64]
 
 RATES = (1.0, 0.3, 0.1, 0.03)  # cohorts, as shares of a phase's users
@@ -566,7 +565,7 @@ def _verify_numbers(problem: Problem, p: AcceleratedERMParameters, phase: Phase)
     )
 
 
-def verify_privacy(plan: RunPlan, sampling: Sampling, phase: Numbers) -> None:
+def verify_privacy(plan: RunPlan, sampling: Sampling, phase: ReleasedGradients) -> None:
     """The account is about this schedule, its theorem accepts it, and noise with rounding stays within it."""
     accounting, dimension = phase.accounting, plan.problem.dimension
     epsilon = plan.guarantee.epsilon
@@ -601,7 +600,7 @@ def verify_privacy(plan: RunPlan, sampling: Sampling, phase: Numbers) -> None:
             )
 
 
-def _recounted_participations(phase: Numbers, sampling: Sampling) -> int:
+def _recounted_participations(phase: ReleasedGradients, sampling: Sampling) -> int:
     """How often the user is asked who is asked most: of batches on a public schedule by going through the rounds."""
     if sampling != "public-schedule":
         return phase.rounds
@@ -626,7 +625,7 @@ def moves(p: AcceleratedERMParameters, problem: Problem) -> list[Moves | None]:
     """min-cohort#q4: of the means of phases without a test."""
     del problem
 
-    def once(phase: Numbers) -> Moves | None:
+    def once(phase: ReleasedGradients) -> Moves | None:
         if not isinstance(phase.accounting, Clipped):
             return None
         return Moves.of(lambda how: sensitivity_recount.rows(phase.radius, phase.cohort_size, how) / phase.noise_scale)
@@ -703,7 +702,7 @@ def _worth(problem: Problem) -> float:
     return math.inf if problem.smoothness is None else known_worth(problem)
 
 
-def tested_noise_scale(name: str, problem: Problem, phase: Numbers) -> float:
+def tested_noise_scale(name: str, problem: Problem, phase: ReleasedGradients) -> float:
     """`noise_scale`; Infeasible where the outliers that are declared fail the tests."""
     share = problem.beliefs.hostile_share
     if release_chance(phase, share) < 0.5:
@@ -711,7 +710,7 @@ def tested_noise_scale(name: str, problem: Problem, phase: Numbers) -> float:
     return noise_scale(problem.dimension, phase)
 
 
-def release_chance(phase: Numbers, outliers: float) -> float:
+def release_chance(phase: ReleasedGradients, outliers: float) -> float:
     """Chance that one release passes its test when that share of the cohort is far from everybody else."""
     size = phase.cohort_size
     near = round((1 - outliers) * size)
@@ -775,7 +774,7 @@ def _lowered(mean: OutlierMean, forgiven: int) -> OutlierMean:
     return found
 
 
-def noise_scale(dimension: int, phase: Numbers) -> float:
+def noise_scale(dimension: int, phase: ReleasedGradients) -> float:
     """σ for which every shift, rounding included, keeps to its accounted ratio."""
     if isinstance(phase.accounting, Clipped):
         sensitivity, mu = phase.accounting.sensitivity(phase.radius), phase.accounting.round_mu

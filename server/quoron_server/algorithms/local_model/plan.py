@@ -16,11 +16,11 @@ from itertools import product
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from quoron_privacy import local
 from quoron_privacy.accounts import sensitivity_recount
 from quoron_privacy.accounts.pair import Pair
+from quoron_privacy.arrays import Vector
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
 from quoron_privacy.means.rotation import coordinate_bound, padded
 from quoron_privacy.noise.streams import total_variation
@@ -44,7 +44,6 @@ from quoron_server.algorithms.search import Candidate, PlanInputs, Planner, best
 from quoron_server.plan import RunPlan
 from quoron_server.problem import Problem
 
-Vector = NDArray[np.float64]
 # What the users of a step send, with the smoothing and β of its steps.
 _Drafted = tuple[LocalModelParameters, float, float]
 

@@ -16,11 +16,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import chdtri
 
 from quoron_client.protocol.domains import Box
 from quoron_client.protocol.questions import Answers
+from quoron_privacy.arrays import Vector
 from quoron_privacy.errors import Infeasible, Needs
 from quoron_privacy.noise.streams import NoiseSource, total_variation
 from quoron_privacy.robust.filter import concentration
@@ -58,8 +58,6 @@ from quoron_server.algorithms.search import Candidate, PlanInputs, Planner, roun
 from quoron_server.parameters import CONTRACTION, DOMINANT, Assumption
 from quoron_server.plan import RunPlan
 from quoron_server.problem import Problem
-
-Vector = NDArray[np.float64]
 
 FEWEST_ROUNDS = 10  # with fewer steps SGD gets nowhere, so a plan would be pointless
 RATIOS = (1.2, 1.35, 2.0, 4.0, 12.0, 40.0)  # multiples of the smallest feasible cohort at which noise is calibrated

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
-from numpy.typing import NDArray
 
 from quoron_client.protocol.questions import Answers
+from quoron_privacy.arrays import Vector
 from quoron_privacy.errors import Infeasible
 from quoron_privacy.noise.streams import NoiseSource, total_variation
 from quoron_privacy.robust import coordinate_median as theorem
@@ -55,8 +55,6 @@ from quoron_server.algorithms.search import Candidate, PlanInputs, Planner, roun
 from quoron_server.parameters import CONTRACTION, DOMINANT, Assumption
 from quoron_server.plan import Privacy, RunPlan
 from quoron_server.problem import Problem
-
-Vector = NDArray[np.float64]
 
 NAME = "median-sgd"
 MOST_COHORTS = 256  # rounds that are tried: every step of a curved loss asks for its own calibration

@@ -16,10 +16,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from quoron_privacy.accounts import gdp, sensitivity_recount
 from quoron_privacy.accounts.pair import Pair
+from quoron_privacy.arrays import Vector
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.noise.streams import total_variation
@@ -55,7 +55,6 @@ from quoron_server.problem import Problem
 Filter = FilterParameters | MedianParameters
 
 
-Vector = NDArray[np.float64]
 ReleaseScale = Callable[[Vector, Vector], Vector]  # (cohort sizes, largest steps) -> σ / η of every phase, or inf
 
 STEEPEST = 2.0  # times the step that balances one phase's bound, the largest that is tried

@@ -18,22 +18,14 @@ import numpy as np
 
 from quoron_privacy.accounts import gdp, sensitivity_recount
 from quoron_privacy.accounts.pair import Pair
+from quoron_privacy.arrays import Integers, Vector
 from quoron_privacy.errors import ConfigError, Infeasible
 from quoron_privacy.gaussian import GaussianNoise, mean_sensitivity
 from quoron_privacy.means import private_range
 from quoron_privacy.means.private_range import PrivateRange
 from quoron_privacy.release import Adjacency
 from quoron_server.algorithms import centring, search
-from quoron_server.algorithms.averaged_sgd import (
-    RATES,
-    Integers,
-    PhaseModel,
-    Vector,
-    best_phases,
-    require_cohorts,
-    smoothed,
-    smoothings,
-)
+from quoron_server.algorithms.averaged_sgd import RATES, PhaseModel, best_phases, require_cohorts, smoothed, smoothings
 from quoron_server.algorithms.info import (
     UNMEASURED,
     AlgorithmInfo,

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from quoron_privacy.accounts import sensitivity_recount
 from quoron_privacy.accounts.gdp import mu_for
 from quoron_privacy.accounts.pair import Pair
+from quoron_privacy.arrays import Integers
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
 from quoron_privacy.gaussian import GaussianNoise, mean_sensitivity
 from quoron_privacy.kernels.shipped import njit
@@ -26,7 +27,7 @@ from quoron_privacy.noise.streams import total_variation
 from quoron_privacy.prefix import noise as played
 from quoron_privacy.prefix.noise import PrefixNoise, factorise
 from quoron_privacy.release import Adjacency
-from quoron_server.algorithm import MOST_STATE
+from quoron_server.algorithm import MOST_STATE, Vector
 from quoron_server.algorithms import search
 from quoron_server.algorithms.averaged_sgd import step_grid, suffix_grid
 from quoron_server.algorithms.info import AlgorithmInfo, Chosen, Factor, Promises
@@ -58,9 +59,6 @@ from quoron_server.algorithms.search import Candidate, PlanInputs, Planner, roun
 from quoron_server.parameters import Moves
 from quoron_server.plan import RunPlan
 from quoron_server.problem import Problem
-
-Vector = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 METHODS = {"accelerated": 0, "plain": 1, "ftrl": 2, "anytime": 3}
 

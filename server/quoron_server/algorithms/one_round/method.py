@@ -14,10 +14,10 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import chdtri, ndtri
 
 from quoron_client.protocol.questions import Answers, Question, SecondMoment, summed
+from quoron_privacy.arrays import Matrix
 from quoron_privacy.means.moment import SecondMomentNoise
 from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.release import Adjacency, Sums
@@ -25,8 +25,6 @@ from quoron_server.algorithm import OfPlan, Update, Vector
 from quoron_server.parameters import Parameters
 from quoron_server.problem import Problem
 from quoron_server.schedule import MaskedRows, RoundRelease, Rounds
-
-Matrix = NDArray[np.float64]
 
 MOST_COLUMNS = 128  # whose moment is reported as released: intervals of coefficients are computed from it
 LABEL_WEIGHT = 0.4**0.5  # κ: noise of S and of b, in the units of each, is about the same

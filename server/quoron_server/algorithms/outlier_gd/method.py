@@ -21,14 +21,12 @@ import numpy as np
 
 from quoron_client.protocol.questions import Answers, AverageGradient, Question
 from quoron_client.protocol.smoothing import moreau
-from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.robust.above_threshold import AboveThreshold, Series
 from quoron_privacy.robust.combinations import Aggregate, Test
-from quoron_privacy.robust.lottery import Lottery
 from quoron_privacy.robust.subsampled_lottery import SubsampledLottery
 from quoron_server.algorithm import OfPlan, Update, Vector
-from quoron_server.algorithms.accelerated_erm.method import decision, released_gradient
+from quoron_server.algorithms.accelerated_erm.method import ReleasedGradients, decision, released_gradient
 from quoron_server.algorithms.slots import partition
 from quoron_server.parameters import Assumption, Kind, Parameters
 from quoron_server.problem import Problem
@@ -36,7 +34,7 @@ from quoron_server.schedule import RoundRelease, Rounds, gradients
 
 
 @dataclass(frozen=True, slots=True)
-class OutlierGDParameters(Parameters):
+class OutlierGDParameters(ReleasedGradients, Parameters):
     """Public numbers of one run."""
 
     test: Test
@@ -56,19 +54,10 @@ class OutlierGDParameters(Parameters):
         """Whom cohorts are drawn from: themselves."""
         return self.cohort_size
 
-    @property
-    def noise(self) -> GaussianNoise:
-        """Of a released step."""
-        return GaussianNoise(self.radius * self.accounting.mean.sensitivity, self.noise_scale)
-
-    @property
-    def test_of_step(self) -> Lottery | AboveThreshold:
-        """What decides whether a step is released."""
-        return self.accounting.test if isinstance(self.accounting, Series) else self.accounting.lottery
-
     def stretches(self, problem: Problem) -> tuple[Rounds, ...]:
         """A decision in every round, of a noisy threshold up to its first miss, and the noisy step where it passes."""
         test, task = self.test_of_step, gradients(problem, smoothing=moreau(self.smoothing))
+        assert test is not None
         decision = RoundRelease(test, test.entry(), tested=self.test == "above-threshold")
         step = RoundRelease(self.accounting, self.noise.entry(), tested=True)
         return (Rounds(self.rounds, self.cohort_size, task, (decision, step), often=self.rounds),)

@@ -10,9 +10,9 @@ from itertools import product
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import chdtrc, chdtri
 
+from quoron_privacy.arrays import Vector
 from quoron_privacy.errors import Infeasible
 from quoron_privacy.robust.combinations import Test, theorem_for
 from quoron_privacy.robust.outlier_mean import LARGEST_COHORT, RADII
@@ -46,8 +46,6 @@ from quoron_server.algorithms.references import ASI_LIU_2024, LOWY_2024, repaire
 from quoron_server.algorithms.search import Candidate, PlanInputs, Planner, round_grid
 from quoron_server.plan import RunPlan
 from quoron_server.problem import Problem
-
-Vector = NDArray[np.float64]
 
 NAME = "outlier-gd"
 THEOREM = "docs/privacy/outlier-gd.md#statement"

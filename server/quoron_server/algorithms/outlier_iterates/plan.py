@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import chdtri
 
+from quoron_privacy.arrays import Vector
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
 from quoron_privacy.robust import robust_mean
 from quoron_privacy.robust.combinations import Aggregate, theorem_for
@@ -39,7 +40,6 @@ from quoron_server.plan import RunPlan
 from quoron_server.problem import Problem
 
 Number = float | NDArray[np.float64]  # one, or one for each of many candidates: arrays that broadcast
-Vector = NDArray[np.float64]
 _Size = tuple[int, tuple[int, ...]]  # chains, and how many users of a chain each phase takes
 _Noise = Callable[[Target, int, int], float]  # σ/τ of a release of so many chains that passes at a score
 

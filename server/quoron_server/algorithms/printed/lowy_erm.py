@@ -20,10 +20,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from quoron_client.protocol.questions import Answers, AverageGradient, Question
 from quoron_client.protocol.smoothing import Convolution
+from quoron_privacy.arrays import Integers, Matrix
 from quoron_privacy.errors import Infeasible
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.noise.streams import NoiseSource, RandomStream
@@ -41,9 +41,6 @@ from quoron_server.schedule import RoundRelease, Rounds, gradients
 NAME = "accelerated-erm"
 THEOREM = "docs/privacy/subsampled-lottery.md#printed"
 BLOCK = 2**22  # draws, or numbers of differences of gradients, at a time
-
-Integers = NDArray[np.int64]
-Matrix = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,7 +273,7 @@ class PrintedERM(OfPlan[PrintedERMParameters]):
 
     def __init__(self, plan: RunPlan) -> None:
         super().__init__(plan)
-        self._places = acsa.places(self.parameters.phases)
+        self._places = acsa.places([phase.stages for phase in self.parameters.phases])
 
     def init(self) -> PrintedERMState:
         """x_0 = 0."""

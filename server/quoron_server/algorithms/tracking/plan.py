@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from quoron_privacy.accounts import sensitivity_recount
 from quoron_privacy.accounts.gdp import mu_for
 from quoron_privacy.accounts.pair import Pair
+from quoron_privacy.arrays import Vector
 from quoron_privacy.errors import Infeasible, Needs, VerificationError
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_privacy.means.free_presence import LogLength, MomentMean
@@ -51,7 +52,6 @@ from quoron_server.parameters import Assumption, Kind
 from quoron_server.plan import RunPlan
 from quoron_server.problem import Problem
 
-Vector = NDArray[np.float64]
 Number = float | Vector  # one, or one for each of C candidates
 Whole = int | NDArray[np.int64]
 

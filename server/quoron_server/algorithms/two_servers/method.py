@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quoron_client.protocol.questions import Answers, Question, summed
+from quoron_privacy.arrays import Integers, Mask, Matrix
 from quoron_privacy.errors import RunError, VerificationError
 from quoron_privacy.means.clipping import ChangeSum, ClippedSum
 from quoron_privacy.means.free_presence import ColumnSum, ContrastSum, LengthSum, ShapedMomentSum, VectorLengthSum
@@ -34,9 +35,6 @@ from quoron_server.plan import RunPlan
 from quoron_server.rounds import Engine
 from quoron_server.wording import digest
 
-Matrix = NDArray[np.float64]
-Integers = NDArray[np.int64]
-Mask = NDArray[np.bool_]
 Steps = NDArray[np.int64]
 Words = NDArray[np.uint64]
 

@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 
 from quoron_client.protocol.domains import Domain, L2Ball
 from quoron_client.protocol.questions import Answers
+from quoron_privacy.arrays import Matrix
 from quoron_privacy.means.free_presence import ColumnMean, Columns, Length, Moment, Rows, moment_logs, vector_logs
 from quoron_privacy.means.norm_counts import Presence
 from quoron_privacy.noise.streams import NoiseSource
@@ -37,8 +38,6 @@ from quoron_server.algorithm import Vector
 from quoron_server.algorithms.whitened.parameters import COLUMNS, STAGES, Law, WhitenedParameters
 from quoron_server.algorithms.whitening import aligned, typical_length, whitening, widened, without
 from quoron_server.plan import RunPlan
-
-Matrix = NDArray[np.float64]
 
 WINDOW = 3.0  # times the root mean square around the centre: beyond it are few
 SURELY = 2.5  # deviations of noise: what may be there as well, and, twice that, what surely is

@@ -13,12 +13,12 @@ from statistics import NormalDist
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import ndtr
 
 from quoron_client.protocol.questions import AverageLoss, MomentAndGradient, SecondMoment, Task
 from quoron_client.protocol.smoothing import moreau
 from quoron_privacy.accounts import gdp
+from quoron_privacy.arrays import Matrix, Vector
 from quoron_privacy.gaussian import GaussianNoise, mean_sensitivity
 from quoron_privacy.means.free_presence import KINDS, ColumnMean, Contrasts, LogLength, MomentMean
 from quoron_privacy.means.norm_counts import NormCountMean
@@ -27,9 +27,6 @@ from quoron_server.algorithms.whitening import FLOOR, WIDTH, eigen, mean_chance
 from quoron_server.parameters import Parameters
 from quoron_server.problem import Problem
 from quoron_server.schedule import MaskedRows, RoundRelease, Rounds, clipped_row, count_beside, count_in, gradients
-
-Vector = NDArray[np.float64]
-Matrix = NDArray[np.float64]
 
 DRAWS = 512  # of predictions of several classes, by which means over Gaussian ones are taken
 STEPS, HALVINGS = 6, 40  # by which predictions are found

@@ -11,10 +11,10 @@ from itertools import product
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from quoron_privacy.accounts import gdp, sensitivity_recount
 from quoron_privacy.accounts.pair import Pair
+from quoron_privacy.arrays import Vector
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
 from quoron_privacy.means.private_range import PrivateRange, WinsorisedMean, bounded_range_mu, range_epsilon
 from quoron_privacy.means.rotation import coordinate_bound, padded
@@ -37,8 +37,6 @@ from quoron_server.algorithms.search import Candidate, PlanInputs, Planner, roun
 from quoron_server.algorithms.winsorised.method import Phase, WinsorisedERM, WinsorisedERMParameters
 from quoron_server.plan import Privacy, RunPlan
 from quoron_server.problem import Problem
-
-Vector = NDArray[np.float64]
 
 NAME = "winsorised-erm"
 THEOREM = "docs/privacy/winsorised-erm.md#we1"
