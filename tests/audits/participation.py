@@ -14,7 +14,7 @@ import numpy as np
 
 from audits.harness import Audit, case, events, ratios
 from flower.test_answering_limits import values
-from quoron_client.federation.record import Agreement, Record
+from quoron_client.federation.client_state import Agreement, ClientState
 from quoron_client.flower import answering
 from quoron_client.protocol.flower_records import values_of
 from quoron_client.protocol.questions import ANSWERED, MISSING, Answers, AverageGradient, Question
@@ -273,7 +273,7 @@ def own_limit_audits():
 
     def by_record(folder, drawn):
         """Whether she may answer in the second run, after the first had drawn her or had not."""
-        with Record.open(folder / f"{drawn}.sqlite", epsilon=limit, delta=1.0) as record:
+        with ClientState.open(folder / f"{drawn}.sqlite", epsilon=limit, delta=1.0) as record:
             record.register(["anna"])
             assert record.agree(Agreement("first", b"t", amplified, 0.0, 1)) is None
             if drawn:

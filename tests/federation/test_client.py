@@ -31,7 +31,7 @@ from quoron_client.compute.work import local_report
 from quoron_client.data.encoding import Encoding, Signs, read_label
 from quoron_client.data.features import Categorical, Numeric
 from quoron_client.data.formats import Dialect
-from quoron_client.federation import Record, run_client, session, work
+from quoron_client.federation import ClientState, run_client, session, work
 from quoron_client.federation.own_table import check_one_user, own_items
 from quoron_client.federation.terms import read_terms
 from quoron_client.losses import Huber, Logistic, SmoothedHinge
@@ -85,7 +85,7 @@ class TestRefusals:
 
         wanted = [Status.ANSWERED] * answered + [Status.MISSING] * (5 - answered)
         assert converse(data, script) == wanted  # 0.9 for local reports, otherwise twice that
-        with Record.open(data.parent / "record.sqlite", epsilon=2.0, delta=1e-5) as record:
+        with ClientState.open(data.parent / "record.sqlite", epsilon=2.0, delta=1e-5) as record:
             assert record.spent[0] == (0.9 if trust_model == "local" else 1.8)
 
     def test_tell_the_owner_why_and_the_coordinator_nothing(self, data, caplog, monkeypatch):

@@ -11,14 +11,14 @@ import pytest
 
 from federation.dying import DYING
 from quoron_client.durable import Tally
-from quoron_client.federation.record import Agreement, Record, StoreClaim
+from quoron_client.federation.client_state import Agreement, ClientState, StoreClaim
 from quoron_privacy.errors import LedgerError
 
 Q, OTHER = b"q" * 16, b"o" * 16
 
 
 def opened(folder, epsilon=10.0, delta=1e-3):
-    return Record.open(folder / "record.sqlite", epsilon=epsilon, delta=delta)
+    return ClientState.open(folder / "record.sqlite", epsilon=epsilon, delta=delta)
 
 
 def agreement(run="r", *, epsilon=1.0, delta=1e-6, participations=1, terms=b"t" * 16):
@@ -238,7 +238,7 @@ class TestACopy:
                 self.put_back(place, final | {name: older[name] for name in kept & older.keys()})
                 try:
                     with opened(place, epsilon=100.0) as record:
-                        record.witness(known)
+                        record.compare_agreed(known)
                         assert record.spent[0] == runs
                 except LedgerError:
                     refused += 1
@@ -255,19 +255,19 @@ class TestWhatACoordinatorSays:
         with opened(tmp_path) as record:
             record.agree(agreement("r"))
             with pytest.raises(LedgerError, match=r"to know run 's', which .* lacks 1 such: it is an older copy"):
-                record.witness(self.KNOWN)
+                record.compare_agreed(self.KNOWN)
             assert record.spent == (1.0, 1e-6)
 
     def test_is_counted_as_spent_where_its_owner_has_nothing_else(self, tmp_path):
-        with Record.open(tmp_path / "record.sqlite", epsilon=3.0, delta=1e-3, new_record=True) as record:
-            record.witness(self.KNOWN)
-            record.witness(self.KNOWN)
+        with ClientState.open(tmp_path / "record.sqlite", epsilon=3.0, delta=1e-3, new_record=True) as record:
+            record.compare_agreed(self.KNOWN)
+            record.compare_agreed(self.KNOWN)
             assert record.spent == (2.5, 1.1e-6)
             assert record.agree(agreement("s")) == "its terms are not those of its first announcement"
             assert record.may_answer("s", 0)[1] == "the run has ended"
             assert "exceed the lifetime limit 3" in record.agree(agreement("t", epsilon=1.0))
         with opened(tmp_path) as record:
-            record.witness(self.KNOWN)
+            record.compare_agreed(self.KNOWN)
 
     @pytest.mark.parametrize(("known", "spent"), [("rs", 1.75), ("r", 1.25), ("", 0.25)])
     def test_of_a_store_without_a_run_that_was_never_answered_gives_it_back(self, tmp_path, known, spent):
@@ -275,17 +275,17 @@ class TestWhatACoordinatorSays:
         claim = StoreClaim(("0" * 16,), 0, "0" * 64, "", frozenset())
         said = [(run, 1.0, 1e-6) for run in known]
         with opened(tmp_path, epsilon=2.0) as record:
-            record.saw("here", claim, 0)
+            record.check_store("here", claim, 0)
             for run, epsilon in (("r", 1.0), ("s", 0.5), ("t", 0.25)):
                 assert record.agree(agreement(run, epsilon=epsilon)) is None
             assert record.keep("t", 0, Q, b"answer") == b"answer"
-            record.witness([])  # of this very process: it may still begin
+            record.compare_agreed([])  # of this very process: it may still begin
             assert record.spent[0] == 1.75
         with opened(tmp_path, epsilon=2.0) as record:
-            record.witness(said)
+            record.compare_agreed(said)
             assert record.spent[0] == 1.75  # of whose store is not known yet
-            record.saw("here", claim, 0)
-            record.witness(said)
+            record.check_store("here", claim, 0)
+            record.compare_agreed(said)
             assert record.spent[0] == spent
             assert (record.keep("r", 0, Q, b"answer") is None) == ("r" not in known)
             assert record.agree(agreement("r")) is None
@@ -298,13 +298,13 @@ CLIENTS = DYING + textwrap.dedent(
     """
     import sys
     from pathlib import Path
-    from quoron_client.federation.record import Agreement, Record
+    from quoron_client.federation.client_state import Agreement, ClientState
 
     ROUNDS, ANSWER = 2, 20_000
     QUESTION, OTHER = bytes(16), bytes(15) + b"1"
 
     def work(path, pipe):
-        record = Record.open(path, epsilon=1.0, delta=1e-6)
+        record = ClientState.open(path, epsilon=1.0, delta=1e-6)
         assert record.agree(Agreement("r", bytes(16), 1.0, 1e-6, ROUNDS)) is None
         for number in range(ROUNDS):
             before = record.recall("r", number, QUESTION)

@@ -18,7 +18,7 @@ import pytest
 import postgres_server
 import warden
 from quoron_client.durable import Tally
-from quoron_client.federation.record import Seen, StoreClaim, objection
+from quoron_client.federation.client_state import Seen, StoreClaim, objection
 from quoron_client.protocol.questions import AverageGradient, Question
 from quoron_client.protocol.wire import run_mark
 from quoron_privacy.errors import LedgerError

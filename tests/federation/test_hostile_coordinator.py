@@ -26,7 +26,7 @@ from federation.conversation import GRADIENT, TERMS, VECTOR, D, asked, converse,
 from federation.crowd import carried_out, until
 from quoron_client.data.encoding import Encoding, Signs
 from quoron_client.data.features import Categorical, Numeric
-from quoron_client.federation import Record, record, session, work
+from quoron_client.federation import ClientState, client_state, session, work
 from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.questions import AverageGradient, LocalSGD, PlacedGradient, SecondMoment, Status
 from quoron_client.protocol.wire import answer_from_wire
@@ -353,7 +353,7 @@ async def besieged(fake: FakeCoordinator, attacks: dict[str, Attack], said: Call
 
 
 def charged(folder: Path) -> float:
-    with Record.open(folder / "record.sqlite", epsilon=SPENT + LEFT, delta=1e-3) as kept:
+    with ClientState.open(folder / "record.sqlite", epsilon=SPENT + LEFT, delta=1e-3) as kept:
         return kept.spent[0]
 
 
@@ -416,7 +416,7 @@ def test_a_client_s_program_lives_through_a_siege_in_bounded_memory(data: Path, 
 
 
 def spent(data: Path) -> float:
-    with Record.open(data.parent / "record.sqlite", epsilon=2.0, delta=1e-5) as kept:
+    with ClientState.open(data.parent / "record.sqlite", epsilon=2.0, delta=1e-5) as kept:
         return kept.spent[0]
 
 
@@ -432,7 +432,7 @@ class TestFloods:
             return original(worker, message, user)
 
         monkeypatch.setattr(work, "MOST_RUNS", 8)
-        monkeypatch.setattr(record, "_MOST_OPEN", 30)
+        monkeypatch.setattr(client_state, "_MOST_OPEN", 30)
         monkeypatch.setattr(work.Worker, "consider", seen)
 
         async def script(fake: FakeCoordinator) -> list[int]:

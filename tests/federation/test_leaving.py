@@ -20,7 +20,7 @@ from operators import reaching
 from quoron.cli.app import invoke
 from quoron.federation import forgetting
 from quoron_client.federation import account, run_client
-from quoron_client.federation.record import Agreement, Record
+from quoron_client.federation.client_state import Agreement, ClientState
 from quoron_privacy.errors import ConfigError, IdentityError, LedgerError
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_server.federation import RunStore
@@ -34,8 +34,8 @@ from quoron_server.storage.registry import ForgottenKey
 SECRET = b"a function of somebody's data" * 40
 
 
-def open_(path: Path, **more: object) -> Record:
-    return Record.open(path, epsilon=8.0, delta=1e-4, **more)
+def open_(path: Path, **more: object) -> ClientState:
+    return ClientState.open(path, epsilon=8.0, delta=1e-4, **more)
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ class TestAClientThatLeaves:
         assert not [path for path in home.iterdir() if path.name.startswith(("mine.", "record.sqlite-journal"))]
         assert (receipt.farewell.epsilon, receipt.farewell.delta) == (1.75, 1.1e-6)
         assert (receipt.farewell.runs, receipt.farewell.answers) == (2, 2)
-        with pytest.raises(LedgerError, match=r"has left on 20\d\d-\d\d-\d\d, for good.*has spent ε = 1.75 before"):
+        with pytest.raises(LedgerError, match=r"has left on 20\d\d-\d\d-\d\d: it answers nothing.*ε = 1.75 was spent before"):
             open_(record)
         for words in ({"new_record": True}, {"other_database": True}):
             with pytest.raises(LedgerError, match="has left"):
@@ -83,8 +83,8 @@ class TestAClientThatLeaves:
             writes: list[Callable[[], object]] = [
                 lambda: running.keep("summer", 2, b"later", b"answer"),
                 lambda: running.agree(Agreement("winter", b"t", 0.1, 0.0, 1)),
-                lambda: running.witness([]),
-                lambda: running.end("summer") or running.witness([]),
+                lambda: running.compare_agreed([]),
+                lambda: running.end("summer") or running.compare_agreed([]),
             ]
             for write in writes:
                 with pytest.raises(LedgerError, match="has left"):
@@ -111,7 +111,7 @@ class TestAClientThatLeaves:
             with pytest.raises(KeyboardInterrupt):
                 account.leave(home / "record.sqlite", **files)
         with contextlib.closing(sqlite3.connect(home / "record.sqlite")) as record:
-            first = record.execute("SELECT time FROM left_for_good").fetchone()
+            first = record.execute("SELECT time FROM erasure").fetchone()
         receipt = account.leave(home / "record.sqlite", **files)
         assert not (home / "mine/key.pem").exists()
         assert not (home / "mine/certificate.pem").exists()
@@ -335,7 +335,7 @@ def test_leaving_that_is_killed_and_said_again_ends_the_same(
     assert invoke(words) == 0
     told = json.loads((tmp_path / "receipt.json").read_text())
     assert told["epsilon"] == 1.75
-    assert {key: told["erased"][key] for key in ("runs", "answers", "books")} == {"runs": 2, "answers": 2, "books": 0}
+    assert {key: told["erased"][key] for key in ("runs", "answers", "stores")} == {"runs": 2, "answers": 2, "stores": 0}
     assert sorted(path.name for path in home.iterdir()) == [
         *("authority.key", "authority.pem", "mine", "record.sqlite", "record.sqlite-acknowledged", "revoked.json")
     ]

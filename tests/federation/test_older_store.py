@@ -13,8 +13,8 @@ from fake_coordinator import coordinator as scripted
 from federation.conversation import asked, made, running, terms
 from federation.crowd import Honest, carried_out, complete, coordinator, crowd, specification, until
 from federation.test_backup import backed_up, other
-from quoron_client.federation import ClientConfig, Record, run_client, session
-from quoron_client.federation.record import Agreement, Seen, StoreClaim, objection
+from quoron_client.federation import ClientConfig, ClientState, run_client, session
+from quoron_client.federation.client_state import Agreement, Seen, StoreClaim, objection
 from quoron_client.protocol.questions import Status
 from quoron_client.protocol.wire import MOST_TOLD, run_mark
 from quoron_privacy.errors import LedgerError
@@ -43,8 +43,8 @@ def claim(words: str = A + B, rows: int = 7, then: str = "f" * 64, charged: tupl
         (claim(A + B + C, rows=2, then=""), None),  # restored since, and openly
         (claim(rows=6, then=""), "6 rows of the lifetime ledger, where this client saw 7"),
         (claim(rows=9, then="8" * 64), "other rows among the first 7"),
-        (claim(A), f"incarnation {A}, which comes from before that or beside it"),
-        (claim(A + C), f"incarnation {C}, which comes from before that or beside it"),
+        (claim(A), f"incarnation {A}, which is older, or another copy"),
+        (claim(A + C), f"incarnation {C}, which is older, or another copy"),
         (claim(C), f"another, which began as {C}"),
         (claim(C + B), f"another, which began as {C}"),
     ],
@@ -56,26 +56,26 @@ def test_a_store_is_older_unless_it_holds_what_was_seen_or_says_that_it_was_rest
     assert said is None if words is None else words in said
 
 
-def opened(folder: Path, **how: bool) -> Record:
-    return Record.open(folder / "record.sqlite", epsilon=5.0, delta=1e-3, **how)
+def opened(folder: Path, **how: bool) -> ClientState:
+    return ClientState.open(folder / "record.sqlite", epsilon=5.0, delta=1e-3, **how)
 
 
-def answered(record: Record, run: str) -> None:
+def answered(record: ClientState, run: str) -> None:
     assert record.agree(Agreement(run, bytes(16), 1.0, 1e-6, 1)) is None
     assert record.keep(run, 0, bytes(16), b"answer") == b"answer"
 
 
 def test_an_owner_who_says_so_takes_another_store_once_and_keeps_what_was_spent(tmp_path: Path) -> None:
     with opened(tmp_path) as record:
-        record.saw("here:1", claim(A), 0)
+        record.check_store("here:1", claim(A), 0)
         answered(record, "r")
     for store in (claim(A + B, charged=()), claim(C)):
         with opened(tmp_path) as record, pytest.raises(LedgerError, match="say --accept-other-database"):
-            record.saw("here:1", store, 7)
+            record.check_store("here:1", store, 7)
         with opened(tmp_path, other_database=True) as record:
-            record.saw("here:1", store, 7)
+            record.check_store("here:1", store, 7)
         with opened(tmp_path) as record:
-            record.saw("here:1", store, 7)
+            record.check_store("here:1", store, 7)
             assert record.spent == (1.0, 1e-6)
 
 
@@ -83,7 +83,7 @@ def test_no_earlier_round_is_answered_once_a_later_one_was_also_if_the_database_
     """A coordinator put back to an earlier round of the same run asks what it has committed, in the same words."""
     first, second = (bytes([each]) * 16 for each in range(2))
     with opened(tmp_path) as record:
-        record.saw("here:1", claim(A, charged=("r", "s")), 0)
+        record.check_store("here:1", claim(A, charged=("r", "s")), 0)
         for run in "rs":
             assert record.agree(Agreement(run, bytes(16), 1.0, 1e-6, 3)) is None
         for round_, digest in ((0, first), (2, second)):
@@ -97,7 +97,7 @@ def test_no_earlier_round_is_answered_once_a_later_one_was_also_if_the_database_
         assert record.keep("s", 0, first, first) == first  # another run's rounds are its own
     with opened(tmp_path) as record:
         for words in (A, A + B):  # a run has ended where the database was restored
-            record.saw("here:1", claim(words, rows=9, then="", charged=("r", "s")), 3)
+            record.check_store("here:1", claim(words, rows=9, then="", charged=("r", "s")), 3)
             assert record.recall("r", 0, first) is None
             assert record.recall("r", 2, second) == second
 
@@ -208,18 +208,18 @@ A, B, C = ("a" * 16, "b" * 16, "c" * 16)
 
 def test_a_restored_store_that_lacks_what_was_answered_is_refused_until_the_operator_enters_it(tmp_path: Path) -> None:
     with opened(tmp_path) as record:
-        record.saw("here:1", claim(A, rows=0), 0)
+        record.check_store("here:1", claim(A, rows=0), 0)
         answered(record, "r")
         answered(record, "s")
-        record.saw("here:1", claim(A, rows=3, charged=("r", "s")), 0)
+        record.check_store("here:1", claim(A, rows=3, charged=("r", "s")), 0)
         for charged in ((), ("s",), ("x",)):
             with pytest.raises(LedgerError, match=r"without run 'r', and . such in all, .*ledger charge --spent"):
-                record.saw("here:1", claim(A + B, rows=1, then="", charged=charged), 3)
-        record.saw("here:1", claim(A + B, rows=1, then="", charged=("s", "r")), 3)
-        assert record.seen("here:1") == 1
-        with pytest.raises(LedgerError, match=r"incarnation aaaa.*, which comes from before that"):
-            record.saw("here:1", claim(A, rows=9), 1)
-        record.saw("here:1", claim(A + B + C, rows=1, then="", charged=None), 1)  # too many to be told
+                record.check_store("here:1", claim(A + B, rows=1, then="", charged=charged), 3)
+        record.check_store("here:1", claim(A + B, rows=1, then="", charged=("s", "r")), 3)
+        assert record.rows_seen("here:1") == 1
+        with pytest.raises(LedgerError, match=r"incarnation aaaa.*, which is older"):
+            record.check_store("here:1", claim(A, rows=9), 1)
+        record.check_store("here:1", claim(A + B + C, rows=1, then="", charged=None), 1)  # too many to be told
 
 
 def test_a_client_sees_through_every_way_of_putting_a_coordinators_store_back(
@@ -256,7 +256,7 @@ def test_a_client_sees_through_every_way_of_putting_a_coordinators_store_back(
     older = {each: each.read_bytes() for each in place.iterdir()}
     backed_up(url, tmp_path / "older")
     with opened(data.parent) as record:
-        record.saw(address, StoreClaim((word,), 1, head, head, frozenset()), 1)
+        record.check_store(address, StoreClaim((word,), 1, head, head, frozenset()), 1)
         answered(record, "r")
     charge("r")
     backed_up(url, tmp_path / "all")
@@ -278,7 +278,7 @@ def test_a_client_sees_through_every_way_of_putting_a_coordinators_store_back(
     carried_out(meet())
     begun_with({})
     beside = restore(tmp_path / "all", url).incarnation
-    with pytest.raises(LedgerError, match=f"{beside}, which comes from before that or beside it") as refused:
+    with pytest.raises(LedgerError, match=f"{beside}, which is older, or another copy") as refused:
         carried_out(meet())
     begun_with({})
     restore(tmp_path / "all", url, lost=re.findall("[0-9a-f]{16}", str(refused.value))[:1])

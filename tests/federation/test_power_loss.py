@@ -8,7 +8,7 @@ import pytest
 import sqlalchemy as sa
 
 from federation import power, store_scenario
-from quoron_client.federation.record import Agreement, Record
+from quoron_client.federation.client_state import Agreement, ClientState
 from quoron_privacy.errors import LedgerError
 from quoron_server.storage.database import Database
 
@@ -89,7 +89,7 @@ def forgotten(operations: list[power.Operation], folder: Path) -> list[str]:
 def _forgotten(left: power.Left, place: Path) -> str | None:
     sent = [line.decode().split() for line in left.acknowledged.splitlines()]
     try:
-        with Record.open(place / "record.sqlite", epsilon=2.0, delta=1e-5) as record:
+        with ClientState.open(place / "record.sqlite", epsilon=2.0, delta=1e-5) as record:
             for run, number, answer in sent:
                 if record.recall(run, int(number), bytes(16)) != bytes.fromhex(answer):
                     return f"the answer of round {number} of run {run}"

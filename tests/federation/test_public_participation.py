@@ -23,7 +23,7 @@ from federation.crowd import (
     specification,
 )
 from quoron.federation.watching import words
-from quoron_client.federation import Record, read_terms, session, work
+from quoron_client.federation import ClientState, read_terms, session, work
 from quoron_client.federation.config import PUBLIC_PARTICIPATION
 from quoron_client.protocol.questions import Status
 from quoron_client.protocol.wire import answer_to_wire
@@ -362,7 +362,7 @@ def test_no_client_takes_part_unless_its_owner_says_so(data):
         return await fake.announce("r", terms(**PUBLIC))
 
     assert not converse(data, script)
-    with Record.open(data.parent / "record.sqlite", epsilon=2.0, delta=1e-5) as record:
+    with ClientState.open(data.parent / "record.sqlite", epsilon=2.0, delta=1e-5) as record:
         assert record.spent == (0.0, 0.0)
 
 

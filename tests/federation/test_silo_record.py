@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from federation.dying import DYING
-from quoron_client.federation.record import Agreement, Record, StoreClaim
+from quoron_client.federation.client_state import Agreement, ClientState, StoreClaim
 from quoron_privacy.errors import LedgerError
 
 Q, OTHER = b"q" * 16, b"o" * 16
@@ -23,7 +23,7 @@ NOW = "2026-01-02T03:04:05+00:00"
 
 
 def opened(folder, epsilon=10.0, delta=1e-3, **more):
-    return Record.open(folder / "record.sqlite", epsilon=epsilon, delta=delta, **more)
+    return ClientState.open(folder / "record.sqlite", epsilon=epsilon, delta=delta, **more)
 
 
 def agreement(run="r", *, epsilon=1.0, delta=1e-6, participations=1, **more):
@@ -74,14 +74,14 @@ class TestNumbers:
         with opened(tmp_path) as record:
             assert record.agree(agreement()) is None
             assert record.keep("r", 0, Q, b"answer") == b"answer"
-            with pytest.raises(LedgerError, match=r"got that of one user, who has answered with it\. Give the silo a"):
+            with pytest.raises(LedgerError, match=r"got that of one user, who has answered\. Give the silo a"):
                 record.register(["anna"])
 
     def test_make_a_record_that_answers_for_nobody_else(self, tmp_path, record):
         assert record.agree(agreement()) is None
         with opened(tmp_path) as alone:  # by a client of one user, which names nobody
             assert alone.keep("r", 0, Q, b"as one user") is None
-            assert alone.may_answer("r", 0)[1] == "the record is that of a silo's persons, not of one user"
+            assert alone.may_answer("r", 0)[1] == "the client state is that of a silo's persons, not of one user"
         assert not record.may_answer("r", 0, seats(-1, 3, 10**6))[0].any()
         assert record.keep("r", 0, Q, b"answer", seats(3)) is None
 
@@ -115,11 +115,11 @@ class TestAPersonsLimit:
         for process in range(2):
             with opened(tmp_path) as record:
                 record.register(["anna"])
-                record.saw("a:1", StoreClaim(("0" * 16,), 0, "0" * 64, "", frozenset()), 0)
-                record.witness([])
+                record.check_store("a:1", StoreClaim(("0" * 16,), 0, "0" * 64, "", frozenset()), 0)
+                record.compare_agreed([])
                 assert record.agree(agreement()) is None
                 if process:
-                    record.witness([])
+                    record.compare_agreed([])
                 assert record.may_answer("r", 0, seats(0))[0].all()
 
     def test_leaves_it_out_of_the_answer_and_others_in(self, tmp_path, record):
@@ -132,7 +132,7 @@ class TestAPersonsLimit:
             assert record.agree(agreement("after")) is None
             assert record.may_answer("after", 0, seats(0, 1, 2, 3))[0].tolist() == [False] * 3 + [True]
             assert record.keep("after", 0, Q, b"rows", seats(2, 3)) is None
-            assert record.may_answer("after", 0, seats(2))[1] == "the lifetime limit leaves no room for the run"
+            assert record.may_answer("after", 0, seats(2))[1] == "the lifetime limit does not allow the run"
             assert record.keep("after", 0, Q, b"rows", seats(3)) == b"rows"
             assert record.charged(seats(2, 3)).tolist() == [[1.0, 1e-6]] * 2
 
@@ -225,7 +225,7 @@ class TestAPersonWhoLeaves:
     def test_leaves_once_and_again_is_the_same(self, record):
         first = record.depart("ben", time=NOW)
         assert record.depart("ben", time="2027-01-01T00:00:00+00:00") == first
-        with pytest.raises(LedgerError, match="Expected a person whom this record knows, got another"):
+        with pytest.raises(LedgerError, match="Expected a person of this client state, got another"):
             record.depart("dora", time=NOW)
         assert (record.people, record.departures) == (3, [NOW])
 
@@ -271,7 +271,7 @@ class TestACopyOfASilosRecord:
         for each, content in files.items():  # the record and its count
             each.write_bytes(content)
         with opened(tmp_path, epsilon=1.5) as again:
-            again.witness([("r", 1.0, 1e-6)])
+            again.compare_agreed([("r", 1.0, 1e-6)])
             assert again.charged(seats(0, 1, 2))[:, 0].tolist() == [1.0] * 3
 
 
@@ -281,12 +281,12 @@ CLIENTS = DYING + textwrap.dedent(
     import sys
     from pathlib import Path
     import numpy as np
-    from quoron_client.federation.record import Agreement, Record
+    from quoron_client.federation.client_state import Agreement, ClientState
 
     NOW = "2026-01-02T03:04:05+00:00"
 
     def work(path, pipe):
-        with Record.open(path, epsilon=1.0, delta=1e-6) as record:
+        with ClientState.open(path, epsilon=1.0, delta=1e-6) as record:
             seats = record.register(["anna", "ben", "carla"])
             gone = seats[1] < 0
             assert record.agree(Agreement("r", bytes(16), 1.0, 1e-6, 2)) is None

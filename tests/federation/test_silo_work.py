@@ -15,8 +15,8 @@ from federation.conversation import GRADIENT, RANGE, TERMS, VECTOR, D, made
 from quoron.cli.app import invoke
 from quoron_client.federation import account as accounts
 from quoron_client.federation import run_client
+from quoron_client.federation.client_state import Agreement, ClientState
 from quoron_client.federation.own_table import names_in
-from quoron_client.federation.record import Agreement, Record
 from quoron_client.federation.work import Worker
 from quoron_client.protocol import wire
 from quoron_client.protocol.domains import L2Ball
@@ -63,8 +63,8 @@ def owner(path: Path, **changes: object):
     return made(path, 1, **(options | changes))
 
 
-def opened(config) -> Record:
-    return Record.open(config.record, epsilon=config.lifetime_epsilon, delta=config.lifetime_delta)
+def opened(config) -> ClientState:
+    return ClientState.open(config.record, epsilon=config.lifetime_epsilon, delta=config.lifetime_delta)
 
 
 def question(task, persons, number=0, people=PEOPLE, reduction=None) -> pb.Question:
@@ -300,15 +300,15 @@ def test_what_was_ready_meanwhile_is_what_is_said(file: Path, monkeypatch) -> No
         worker = Worker.of(config, record)
         worker.consider(announced(participation="public", seconds=60.0), FIRST)
         worker.prepare("r")
-        asked, keep, first = question(GRADIENT, np.arange(6)), Record.keep, []
+        asked, keep, first = question(GRADIENT, np.arange(6)), ClientState.keep, []
 
-        def raced(self: Record, *given: object, **named: object) -> bytes | None:
+        def raced(self: ClientState, *given: object, **named: object) -> bytes | None:
             if not first:
                 first.append(b"")
                 first.append(worker.reply(asked))
             return keep(self, *given, **named)
 
-        monkeypatch.setattr(Record, "keep", raced)
+        monkeypatch.setattr(ClientState, "keep", raced)
         late = worker.reply(asked, ready=False)
         assert rows(late, GRADIENT, 6).values.any()
         assert late == first[1]
@@ -343,7 +343,7 @@ SECRET = b"rows of persons" * 99
 def kept(tmp_path: Path) -> Path:
     """A silo of four that has answered in two runs, in the second with two of its persons."""
     path = tmp_path / "silo.sqlite"
-    with Record.open(path, epsilon=8.0, delta=1e-4) as record:
+    with ClientState.open(path, epsilon=8.0, delta=1e-4) as record:
         seats = record.register(ODD_NAMES)
         for run, those in (("spring", seats), ("summer", seats[[0, 2]])):
             promise = json.dumps(PROMISE | {"epsilon": 1.0, "delta": 1e-6})
@@ -353,8 +353,8 @@ def kept(tmp_path: Path) -> Path:
     return path
 
 
-def opened_record(path: Path) -> Record:
-    return Record.open(path, epsilon=8.0, delta=1e-4)
+def opened_record(path: Path) -> ClientState:
+    return ClientState.open(path, epsilon=8.0, delta=1e-4)
 
 
 class TestTheAccount:

@@ -21,7 +21,7 @@ from federation.tls import transport
 from federation.two_servers import USERS, clients, enrol, helped, helper, hurried, link, wanted
 from federation.wires import Wires
 from quoron_client.federation import ClientConfig, work
-from quoron_client.federation.record import Record, RecordFile
+from quoron_client.federation.client_state import ClientState, StateFile
 from quoron_client.federation.terms import read_terms
 from quoron_client.federation.work import Worker
 from quoron_client.protocol import masked, wire
@@ -296,7 +296,7 @@ class Scene:
             self.leader = Leader(self.run, helped)
             self.secrets = helped.keys.read("trial")
         self.data = write_items(place, 1)[0] if data is None else data
-        self.record = Record.open(place / "record.sqlite", epsilon=1000.0, delta=0.9)
+        self.record = ClientState.open(place / "record.sqlite", epsilon=1000.0, delta=0.9)
         self.worker = self.client()
 
     def client(self, pinned: Pinned | None = None, **changes: Any) -> Worker:
@@ -432,7 +432,7 @@ class TestAnswer:
             scene.record.close()
             (scene.place / "record.sqlite").unlink()
             (scene.place / "record.sqlite-acknowledged").unlink()
-            scene.record = Record.open(scene.place / "record.sqlite", epsilon=1000.0, delta=0.9)
+            scene.record = ClientState.open(scene.place / "record.sqlite", epsilon=1000.0, delta=0.9)
             scene.worker = scene.client()
             assert takes_part(scene, scene.announcement())
             question, _ = scene.question(reduction=ClippedRows(spec, norm), user=user)
@@ -471,7 +471,7 @@ class TestAnswer:
         first = scene.worker.reply(question)
         assert first is not None
         scene.record.close()
-        scene.record = Record.open(scene.place / "record.sqlite", epsilon=1000.0, delta=0.9)
+        scene.record = ClientState.open(scene.place / "record.sqlite", epsilon=1000.0, delta=0.9)
         scene.worker = scene.client()
         assert takes_part(scene, scene.announcement())
         assert scene.worker.reply(question) == first, "after a restart, too"
@@ -537,10 +537,10 @@ def test_twenty_kills_of_a_client_at_its_writes_change_no_byte_that_it_sends(
 ) -> None:
     """At each write five times before it is durable, then before it is counted, or before anything is said of it."""
     scene, kills, left = Scene(tmp_path, "dp-ftrl"), [0], [5]
-    transaction, count = RecordFile.transaction, RecordFile._keep_count
+    transaction, count = StateFile.transaction, StateFile._keep_count
 
     @contextlib.contextmanager
-    def dying(file: RecordFile) -> Iterator[Any]:
+    def dying(file: StateFile) -> Iterator[Any]:
         before = file.database.total_changes
         with transaction(file) as database:
             yield database
@@ -554,21 +554,21 @@ def test_twenty_kills_of_a_client_at_its_writes_change_no_byte_that_it_sends(
             kills[0] += 1
             raise Killed
 
-    def uncounted(file: RecordFile, number: int) -> None:
+    def uncounted(file: StateFile, number: int) -> None:
         if kills[0] % 2 and not left[0]:
             left[0] = 5
             kills[0] += 1
             raise Killed
         count(file, number)
 
-    monkeypatch.setattr(RecordFile, "transaction", dying)
-    monkeypatch.setattr(RecordFile, "_keep_count", uncounted)
+    monkeypatch.setattr(StateFile, "transaction", dying)
+    monkeypatch.setattr(StateFile, "_keep_count", uncounted)
     sent: dict[int, list[bytes | None]] = {0: [], 3: []}
     questions = {number: scene.question(number)[0] for number in sent}
     ended = False
     while not ended:
         scene.record.close()
-        scene.record = Record.open(scene.place / "record.sqlite", epsilon=1000.0, delta=0.9)
+        scene.record = ClientState.open(scene.place / "record.sqlite", epsilon=1000.0, delta=0.9)
         worker = scene.client()
         with contextlib.suppress(Killed):
             if takes_part(scene, scene.announcement(), worker):

@@ -20,7 +20,7 @@ from flower.federation import small
 from flower.grids import SECRET, crossed
 from flower.plugged import CLIP, DIMENSION, USERS, Gradient, Killed, people, plugged, pulls, questions, trained, words
 from quoron.federation import flower_simulated
-from quoron_client.federation.record import Record
+from quoron_client.federation.client_state import ClientState
 from quoron_client.flower import app as apps
 from quoron_client.flower.answering import answer_with, combined
 from quoron_client.protocol.domains import L2Ball
@@ -95,7 +95,7 @@ def status_of(found: Values) -> Status:
 
 
 def spent(config: Mapping[str, Any]) -> tuple[float, float]:
-    with Record.open(Path(config["state"]), epsilon=100.0, delta=1.0) as kept:
+    with ClientState.open(Path(config["state"]), epsilon=100.0, delta=1.0) as kept:
         return kept.spent
 
 
@@ -189,7 +189,7 @@ def test_after_the_end_of_a_run_its_answers_are_erased_and_none_is_given(config:
     assert status_of(reply(values(), config)) == Status.MISSING
     assert spent(config) == (EPSILON, DELTA)
     digest = pb.Question.FromString(values()["question"]).digest
-    with Record.open(Path(config["state"]), epsilon=100.0, delta=1.0) as kept:
+    with ClientState.open(Path(config["state"]), epsilon=100.0, delta=1.0) as kept:
         assert kept.recall("spring", 0, digest) is None
     assert reply({"version": version("quoron"), "run": "spring", "how": "complete"}, {}) == {}
 

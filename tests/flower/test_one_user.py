@@ -14,7 +14,7 @@ from flwr.clientapp import ClientApp
 from federation.crowd import SEED, write_items
 from flower.federation import small
 from flower.grids import crossed
-from quoron_client.federation.record import Record
+from quoron_client.federation.client_state import ClientState
 from quoron_client.flower import app as apps
 from quoron_client.protocol.flower_records import Values, record, values_of
 from quoron_client.protocol.questions import AverageGradient, Question, Status
@@ -89,7 +89,7 @@ def test_a_run_beyond_the_lifetime_epsilon_is_declined(config: dict[str, Any]) -
     config["limit"] = "20,1"
     assert "answer" in reply(values(), config)
     assert reply(values(run="summer"), config) == {"declined": True}  # 15 and 15
-    with Record.open(Path(config["state"]), epsilon=20.0, delta=1.0) as kept:
+    with ClientState.open(Path(config["state"]), epsilon=20.0, delta=1.0) as kept:
         assert kept.spent == (15.0, 0.1)
 
 
@@ -98,6 +98,6 @@ def test_after_the_end_of_a_run_its_answers_are_erased_and_nothing_more_is_answe
     assert reply({"version": version("quoron"), "run": "spring", "how": "complete"}, config, "ended") == {}
     late = pb.Answer.FromString(reply(values(round_number=1), config)["answer"])
     assert answer_from_wire(late, (3,))[1] == Status.MISSING
-    with Record.open(Path(config["state"]), epsilon=20.0, delta=1.0) as kept:
+    with ClientState.open(Path(config["state"]), epsilon=20.0, delta=1.0) as kept:
         assert kept.spent == (15.0, 0.1)
         assert kept.recall("spring", 0, pb.Question.FromString(values()["question"]).digest) is None

@@ -30,7 +30,7 @@ from flower.federation import command, expected, federation, model_of, questions
 from flower.plugged import people, plugged, trained
 from quoron.flower.training import DATABASE_FILE
 from quoron.run_folder import RunFolder
-from quoron_client.federation import Record
+from quoron_client.federation import ClientState
 from quoron_server.specification import RunSpecification
 from quoron_server.storage.database import Database
 from quoron_server.storage.ledger import Ledger
@@ -147,7 +147,7 @@ def test_kills_in_a_row_of_a_federation_s_serverapp_leave_one_release_a_round_fo
     if not secret:
         np.testing.assert_array_equal(model, inline_model(run, tmp_path, from_items(users)))
     for user in range(users):
-        with Record.open(tmp_path / f"record-{user}.sqlite", epsilon=EPSILON, delta=1.0) as kept:
+        with ClientState.open(tmp_path / f"record-{user}.sqlite", epsilon=EPSILON, delta=1.0) as kept:
             took_part = any(each == user for _, each in asked)
             charged = (run.epsilon, run.delta)
             if took_part or kept.spent != (0.0, 0.0):  # whom a secret cohort passes over is charged when it agrees

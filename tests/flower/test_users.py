@@ -34,7 +34,7 @@ from flower.grids import (
 from quoron.cli.app import invoke
 from quoron.federation import flower_app as federated
 from quoron.federation.flower_commands import COMPONENTS, SAYS, Process, follow, last_error, operator, submit
-from quoron_client.federation.record import Record
+from quoron_client.federation.client_state import ClientState
 from quoron_client.flower import app as apps
 from quoron_client.flower.serving import people_of, read_owner
 from quoron_client.protocol.questions import Status
@@ -672,6 +672,6 @@ def test_a_member_who_comes_back_in_the_middle_is_asked_again(tmp_path: Path) ->
 
     grid.fault = moves
     served(grid, wanted, tmp_path)
-    with Record.open(tmp_path / "record-0.sqlite", epsilon=1.0, delta=1.0) as kept:
+    with ClientState.open(tmp_path / "record-0.sqlite", epsilon=1.0, delta=1.0) as kept:
         assert kept.spent[0] > 0
     assert any(message.metadata.dst_node_id == gone + 1000 and _asks(message) for message in grid.asked)

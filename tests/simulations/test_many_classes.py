@@ -21,8 +21,8 @@ from quoron.federation.submission import specify
 from quoron_client import Answers, L2Ball, Question, make_loss
 from quoron_client.data.encoding import Classes, Encoding
 from quoron_client.data.features import Numeric
+from quoron_client.federation.client_state import ClientState
 from quoron_client.federation.config import Owner
-from quoron_client.federation.record import Record
 from quoron_client.federation.work import Worker
 from quoron_client.protocol.wire import answer_from_wire, question_to_wire
 from quoron_privacy.noise.streams import SeededNoise
@@ -209,7 +209,7 @@ class Workers:
                 data=path, record=folder / f"{user}.sqlite", lifetime_epsilon=100.0, lifetime_delta=1.0,
                 accept_trust_models=("central-broadcast", "central-release", "local"), simulation_seed=SEED,
             )  # fmt: skip
-            worker = Worker(owner, Record.open(owner.record, epsilon=100.0, delta=1.0))
+            worker = Worker(owner, ClientState.open(owner.record, epsilon=100.0, delta=1.0))
             assert worker.consider(pb.Announcement(run=self.run, description=text), user).takes_part
             self.workers.append(worker)
 

@@ -1,6 +1,6 @@
 """The account of a silo's record: the guarantee of each run, and how much of each person's budget is spent.
 
-    with Record.open(Path("silo.sqlite"), epsilon=inf, delta=inf) as record:
+    with ClientState.open(Path("silo.sqlite"), epsilon=inf, delta=inf) as record:
         print(account(record).as_json())
         print(of_each(record, ["patient 17"]))
 
@@ -35,7 +35,7 @@ from typing import Any
 import numpy as np
 
 from quoron_client.durable import erase
-from quoron_client.federation.record import Charge, Departure, Farewell, Record
+from quoron_client.federation.client_state import Charge, ClientState, Departure, Erasure
 from quoron_client.protocol import identity
 from quoron_privacy.errors import ConfigError, IdentityError
 
@@ -110,7 +110,7 @@ class PersonAccount:
     left: str | None  # when
 
 
-def account(record: Record, path: Path) -> Account:
+def account(record: ClientState, path: Path) -> Account:
     """Return what the record in this file says of its runs and persons."""
     many = record.people
     everybody = np.arange(max(1, many))
@@ -121,7 +121,7 @@ def account(record: Record, path: Path) -> Account:
     return Account(made, str(path), len(everybody), tuple(record.departures), spending, runs)
 
 
-def of_each(record: Record, those: Sequence[str]) -> list[PersonAccount]:
+def of_each(record: ClientState, those: Sequence[str]) -> list[PersonAccount]:
     """Return what each of these names has spent, in their order."""
     numbers, left = record.known(those)
     sums, charges = record.charged(numbers), record.charges(numbers)
@@ -147,7 +147,7 @@ def departure_words(gone: Departure) -> str:
     )
 
 
-def depart(record: Record, path: Path, name: str) -> Departure:
+def depart(record: ClientState, path: Path, name: str) -> Departure:
     """A person leaves for good; said again it ends the same, with the time of the first. ConfigError for a name that
     the record in this file does not know."""
     if record.known([name])[0][0] < 0:
@@ -196,13 +196,13 @@ class Receipt:
     """What was erased, and what stays: of the record, and of the files that were given with it."""
 
     record: str
-    farewell: Farewell
+    farewell: Erasure
     files: tuple[str, ...]
 
     def as_json(self) -> dict[str, Any]:
         """Return all fields as JSON."""
         fields = asdict(self.farewell)
-        erased = {"runs": fields.pop("runs"), "answers": fields.pop("answers"), "books": fields.pop("books")}
+        erased = {"runs": fields.pop("runs"), "answers": fields.pop("answers"), "stores": fields.pop("stores")}
         return (
             {"left": fields.pop("time"), "record": self.record}
             | fields
@@ -212,7 +212,7 @@ class Receipt:
     def words(self) -> str:
         """For people."""
         left = self.farewell
-        kept = f"{left.runs} runs, {left.answers} answers and {left.books} coordinators' stores in the record"
+        kept = f"{left.runs} runs, {left.answers} answers and {left.stores} coordinators' stores in the client state"
         tell = f"Tell the coordinator's operator to forget the key {left.key} (quoron admin users forget)."
         return _words(
             f"This user has left, at {left.time}. Nothing is answered with {self.record} any more.",
@@ -244,7 +244,7 @@ def leave(record: Path, *, certificate: Path | None = None, key: Path | None = N
     """
     user = _check(record, certificate, key)
     now = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S}+00:00"
-    with Record.open(record, epsilon=inf, delta=inf, new_record=True, leaving=True) as kept:
+    with ClientState.open(record, epsilon=inf, delta=inf, new_record=True, leaving=True) as kept:
         farewell = kept.leave(key=user, time=now)
     if user and farewell.key and user != farewell.key:
         raise IdentityError(

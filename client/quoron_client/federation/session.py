@@ -32,8 +32,8 @@ from typing import TYPE_CHECKING, Any
 import grpc
 from google.protobuf.message import DecodeError
 
+from quoron_client.federation.client_state import ClientState, StoreClaim
 from quoron_client.federation.config import ClientConfig
-from quoron_client.federation.record import Record, StoreClaim
 from quoron_client.federation.terms import read_promised
 from quoron_client.federation.work import Worker
 from quoron_client.protocol import wire
@@ -84,7 +84,7 @@ async def take_part(
     config: ClientConfig,
     *,
     stop: asyncio.Event | None = None,
-    worker: Callable[[ClientConfig, Record], Worker],
+    worker: Callable[[ClientConfig, ClientState], Worker],
 ) -> None:
     """As `run_client`, with answers of the worker that `worker` makes.
 
@@ -95,7 +95,7 @@ async def take_part(
         check_identity(config.certificate, config.key, config.authority)
     epsilon, delta = config.lifetime_epsilon, config.lifetime_delta
     choices = {"new_record": config.new_record, "other_database": config.other_database}
-    with Record.open(config.record, epsilon=epsilon, delta=delta, **choices) as record:
+    with ClientState.open(config.record, epsilon=epsilon, delta=delta, **choices) as record:
         for path in (config.record, config.key):
             warn_of_readers(path)
         answering = await asyncio.to_thread(worker, config, record)
@@ -197,7 +197,7 @@ class _Session:
         async with _channel(self._config) as channel:
             stub = ClientPlaneStub(channel)
             place, record = self._config.coordinator, self._worker.record
-            seen = await asyncio.to_thread(record.seen, place)
+            seen = await asyncio.to_thread(record.rows_seen, place)
             people = self._worker.people
             several = people if people > 1 else 0
             request = federation.EnrolRequest(protocol=wire.PROTOCOL, software=software, seen=seen, people=several)
@@ -211,8 +211,8 @@ class _Session:
             if enrolled.people != several:
                 raise WireError(f"Expected an enrolment of {people:,} users, got one of {max(1, enrolled.people):,}.")
             agreed, store = _agreed(enrolled), StoreClaim.read(enrolled.books)
-            await asyncio.to_thread(record.saw, place, store, seen)
-            await asyncio.to_thread(record.witness, agreed)
+            await asyncio.to_thread(record.check_store, place, store, seen)
+            await asyncio.to_thread(record.compare_agreed, agreed)
             call, inbox = stub.Work(metadata=metadata), _Inbox()
             sending = asyncio.Lock()  # the chunks of an answer are sent with nothing between them
             hello = federation.ClientMessage(hello=federation.Hello(protocol=wire.PROTOCOL, software=software))

@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from quoron_client.data.encoding import Encoding
+from quoron_client.federation.client_state import Agreement
 from quoron_client.federation.config import PUBLIC_PARTICIPATION, TWO_SERVERS, Limits
-from quoron_client.federation.record import Agreement
 from quoron_client.losses import Loss, make_loss
 from quoron_client.protocol.domains import Box, Domain, L2Ball
 from quoron_client.protocol.wire import MAX_DESCRIPTION, MAX_NAME, replace_one

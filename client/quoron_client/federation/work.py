@@ -42,9 +42,9 @@ from quoron_client.compute.work import answer, local_report
 from quoron_client.data.encoding import Encoding
 from quoron_client.data.items import ItemBatch, Items
 from quoron_client.federation import own_table
+from quoron_client.federation.client_state import ONE_USER, ClientState, Persons, at, mask, welcomed
 from quoron_client.federation.config import PUBLIC_PARTICIPATION, TWO_SERVERS, Owner
 from quoron_client.federation.own_table import OwnItems
-from quoron_client.federation.record import ONE_USER, Persons, Record, at, mask, welcomed
 from quoron_client.federation.terms import Terms, agreement, announced_digest, is_timely, read_terms, refusal
 from quoron_client.protocol import wire
 from quoron_client.protocol.domains import Bounds
@@ -109,7 +109,7 @@ class Worker:
     """Consents to runs and answers questions, by the owner's settings and the client state."""
 
     owner: Owner
-    record: Record
+    record: ClientState
     people: int = 1  # number of persons it answers for
     parts: dict[str, Part] = field(default_factory=dict)  # oldest first; as many as fit into their memory
     announced: dict[str, bytes] = field(default_factory=dict)  # digest of the terms that a part was made for
@@ -118,7 +118,7 @@ class Worker:
     _lock: threading.Lock = field(default_factory=threading.Lock)  # of the parts
 
     @classmethod
-    def of(cls, owner: Owner, record: Record) -> Self:
+    def of(cls, owner: Owner, record: ClientState) -> Self:
         """Return a worker, and register all persons of a silo's file in the client state.
 
         Raises DataError for a file that cannot be read, seems to be of several people where one user is declared, or
@@ -478,7 +478,7 @@ class _Query:
 
     @property
     def rules(self) -> dict[str, Any]:
-        """The arguments of `Record.may_answer` and `Record.keep`."""
+        """The arguments of `ClientState.may_answer` and `ClientState.keep`."""
         return {"spends": self.task.spends, "may": None if self.part.masking is None else self.part.masking.may}
 
     def rows_of(self, found: Answers) -> bytes:

@@ -19,8 +19,8 @@ from collections.abc import Callable
 import numpy as np
 from flwr.app import Context, Message, RecordDict
 
+from quoron_client.federation.client_state import ClientState
 from quoron_client.federation.config import Limits
-from quoron_client.federation.record import Record
 from quoron_client.federation.terms import Promised, agreement, read_promised, refusal, terms_digest
 from quoron_client.flower.serving import hello, opened, read_limits, silent
 from quoron_client.protocol.flower_records import Values, bytes_of, record
@@ -66,7 +66,7 @@ def _reply(values: Values, context: Context, gradient: Gradient) -> RecordDict:
     return _sent(answer_to_wire(run, number, digest, combined(task, gradient), Status.ANSWERED))
 
 
-def _by_record(values: Values, limits: Limits, kept: Record, gradient: Gradient) -> RecordDict:
+def _by_record(values: Values, limits: Limits, kept: ClientState, gradient: Gradient) -> RecordDict:
     """As a client of ours: one answer a round, kept before it is sent; none in a run beyond the owner's limits, or that
     was not announced before anybody was asked."""
     if "how" in values:

@@ -15,9 +15,9 @@ import os
 
 from flwr.app import Context, RecordDict
 
+from quoron_client.federation.client_state import ClientState
 from quoron_client.federation.config import Owner
 from quoron_client.federation.own_table import check_one_user
-from quoron_client.federation.record import Record
 from quoron_client.federation.work import Worker
 from quoron_client.flower.serving import make_app, opened, people_of, read_owner
 from quoron_client.protocol.flower_records import Values, bytes_of, record
@@ -70,7 +70,7 @@ def _announcement(values: Values) -> tuple[pb.Announcement, int]:
     return pb.Announcement.FromString(bytes_of(values, "announcement")), user
 
 
-def _worker(owner: Owner, kept: Record) -> Worker:
+def _worker(owner: Owner, kept: ClientState) -> Worker:
     # Never `Worker.of`, which looks at the file first: how many persons are in it decides nothing here.
     return Worker(owner, kept, owner.people or 1)
 

@@ -37,8 +37,8 @@ from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from quoron_client.data.formats import Dialect
+from quoron_client.federation.client_state import ClientState
 from quoron_client.federation.config import PUBLIC_PARTICIPATION, Limits, Owner
-from quoron_client.federation.record import Record
 from quoron_client.protocol.flower_records import (
     ANNOUNCED,
     ENDED,
@@ -85,11 +85,11 @@ def read_limits(node_config: Mapping[str, Any], environment: Mapping[str, str]) 
     return Limits(**_limits(given)) if any(given.found(key) is not None for key in KEPT) else None
 
 
-def opened(owner: Limits, *, settled: bool) -> Record:
+def opened(owner: Limits, *, settled: bool) -> ClientState:
     """Return the owner's record, in which runs are agreed to when announced, unless that is `settled`. LedgerError as
-    `Record.open`."""
+    `ClientState.open`."""
     epsilon, delta = owner.lifetime_epsilon, owner.lifetime_delta
-    return Record.open(owner.record, epsilon=epsilon, delta=delta, new_record=owner.new_record, settled=settled)
+    return ClientState.open(owner.record, epsilon=epsilon, delta=delta, new_record=owner.new_record, settled=settled)
 
 
 @dataclass(frozen=True, slots=True)

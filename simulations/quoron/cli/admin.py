@@ -33,14 +33,14 @@ if TYPE_CHECKING:  # the other commands start without it
 if TYPE_CHECKING:
     from quoron_client import durable
     from quoron_client.federation import account as accounts
+    from quoron_client.federation import client_state as records
     from quoron_client.federation import own_table as own_people
-    from quoron_client.federation import record as records
     from quoron_server.service import tokens as stored
 else:  # when a command is called
     durable = OnFirstUse("quoron_client.durable")
     accounts = OnFirstUse("quoron_client.federation.account")
     own_people = OnFirstUse("quoron_client.federation.own_table")
-    records = OnFirstUse("quoron_client.federation.record")
+    records = OnFirstUse("quoron_client.federation.client_state")
     stored = OnFirstUse("quoron_server.service.tokens")
 
 
@@ -231,11 +231,11 @@ def forget_person(
     give_receipt(asdict(done) | {"stays": accounts.DEPARTED}, accounts.departure_words(done), receipt)
 
 
-def _opened(record: Path) -> "records.Record":
+def _opened(record: Path) -> "records.ClientState":
     """A record that is there; an older copy is refused, as by the client."""
     if not record.is_file():
         raise ConfigError(f"Expected a silo's state, got {record}, which is not there. Give --state.")
-    return records.Record.open(record, epsilon=inf, delta=inf)
+    return records.ClientState.open(record, epsilon=inf, delta=inf)
 
 
 def _names(given: list[str] | None, data: Path | None, user: str | None, csv: list[str] | None) -> list[str] | None:

@@ -32,9 +32,9 @@ from quoron.simulation.problem import Setup
 from quoron_client.compute.draws import user_keys
 from quoron_client.compute.enforcement import bounded
 from quoron_client.compute.work import answer, local_report
+from quoron_client.federation.client_state import ClientState
 from quoron_client.federation.config import PUBLIC_PARTICIPATION, TRUST_MODELS, TWO_SERVERS, ClientConfig
 from quoron_client.federation.own_table import OwnItems
-from quoron_client.federation.record import Record
 from quoron_client.federation.session import run_client, take_part
 from quoron_client.federation.terms import Terms
 from quoron_client.federation.work import Worker
@@ -229,7 +229,7 @@ class SimulatedWorker(Worker):
     simulated: User | None = None
 
     @classmethod
-    def made_up(cls, user: User, owner: ClientConfig, record: Record) -> "SimulatedWorker":
+    def made_up(cls, user: User, owner: ClientConfig, record: ClientState) -> "SimulatedWorker":
         """Of a user without a table, whose items are made up, or none of whose rows can be used."""
         return cls(owner, record, simulated=user, items=None if owner.data.exists() else user.items)
 

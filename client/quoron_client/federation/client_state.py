@@ -1,7 +1,7 @@
-"""A client's own durable record: what it has answered, and what each of its persons has thereby spent.
+"""A client's durable state: its answers, and what each of its persons has spent.
 
     >>> from tempfile import mkdtemp
-    >>> record = Record.open(Path(mkdtemp()) / "record.sqlite", epsilon=2.0, delta=1e-5)
+    >>> record = ClientState.open(Path(mkdtemp()) / "state.sqlite", epsilon=2.0, delta=1e-5)
     >>> terms = Agreement("r", bytes(16), epsilon=1.5, delta=1e-6, participations=1)
     >>> record.agree(terms), record.keep("r", 0, b"question", b"answer")
     (None, b'answer')
@@ -9,9 +9,9 @@
     (b'answer', None, (1.5, 1e-06))
     >>> record.close()
 
-A silo has a record for all of its persons, each with limits of its own:
+A silo has one state for all of its persons, who have separate limits:
 
-    >>> record = Record.open(Path(mkdtemp()) / "record.sqlite", epsilon=2.0, delta=1e-5)
+    >>> record = ClientState.open(Path(mkdtemp()) / "record.sqlite", epsilon=2.0, delta=1e-5)
     >>> seats = record.register(["anna", "ben", "carla"])
     >>> record.agree(terms), record.keep("r", 0, b"question", b"rows of two", seats[:2])
     (None, b'rows of two')
@@ -21,17 +21,16 @@ A silo has a record for all of its persons, each with limits of its own:
     (2, np.False_)
     >>> record.close()
 
-It does not trust the coordinator. For each round of a run there is one answer, made once: written here before it is
-sent, sent again for the same question, and refused for any other. Rounds go forward: once a later one was answered
-nothing is sent of an earlier one, also if the coordinator's database was restored since. Flower reports no database,
-and rounds may go back: there, too, each has one answer. A person is charged in full for a run when it is agreed to,
-whether the person is then asked or not. The charges of all runs add up, which is sound however the coordinator composes
-them, and stay within the limits, which are those of one person. A person without budget, or who has left, is not in an
-answer, as if away (docs/privacy/lifetime.md#ol1).
+The client does not trust the coordinator. A round of a run has one answer, which is written here before it is sent,
+sent again for the same question, and refused for any other. Once a later round was answered, nothing of an earlier one
+is sent, also if the coordinator's database was restored. Flower reports no database, and its rounds may go back: there,
+too, a round has one answer. A person is charged in full when a run is agreed to, whether or not the person is asked.
+Charges of all runs add up, which is sound however the coordinator composes them, and stay within the limits of one
+person. A person without budget, or who has left, is absent from answers (docs/privacy/lifetime.md#ol1).
 
-A record that lacks a run which a coordinator says this key has agreed to is refused by name. An owner without another
-record declares so (`new_record`): runs that coordinators report are then entered as spent, by everybody. In turn the
-record keeps what it has seen of each coordinator's store, and refuses an older one by name:
+A state without a run that, to a coordinator, this key has agreed to is refused by name. An owner without another copy
+declares so (`new_record`): runs that coordinators report are then charged to all persons. In turn the state keeps what
+it has seen of each coordinator's store, and refuses an older store by name:
 
     >>> word, head = "0" * 16, "a" * 64
     >>> claim = StoreClaim((word,), rows=7, head=head, then=head, charged=frozenset())
@@ -40,22 +39,21 @@ record keeps what it has seen of each coordinator's store, and refuses an older 
     >>> print(objection(Seen(word, word, 8, head), claim, 8))
     7 rows of the lifetime ledger, where this client saw 8
 
-A store has a random word from its beginning, and one more each time it is restored: the last is its incarnation.
-Within one, rows of the lifetime ledger are only ever added, and each row's hash depends on all before it. A store that
-was restored, and says so, may have fewer: it must know every run that this client has been charged for. A coordinator
-that lies can keep this client away, and lower nothing: its own record decides what it answers.
+A store has a random word, and another each time it is restored: the last is its incarnation. Within one,
+rows of the lifetime ledger are only added, and a row's hash depends on all rows before it. A store that reports a
+restore may have fewer rows, but must know every run that this client has been charged for. A dishonest coordinator can
+keep this client from taking part, but cannot lower its charges, which are counted here.
 
-Answers may be functions of the owner's data, so the file is its owner's alone, and answers are erased when the run has
-ended. Without the file these protections are lost: keep it with the data. For an owner who leaves (`leave`) everything
-is erased but that it has left and what was spent, and from then on nothing opens the file to answer. For a person who
-leaves a silo (`depart`) that person's answers are erased.
+Answers may depend on the owner's data, so the file is readable by its owner alone, and answers are erased when the run
+has ended. Without the file these protections are lost: keep it with the data. When an owner leaves (`leave`), all is
+erased but the time and what was spent, and the file answers nothing more. When a person leaves a silo (`depart`), that
+person's answers are erased.
 
-The file is SQLite with full synchronisation: what was written survives a crash and a loss of power. Between two writes
-all of it is in the one file, and how much was written is counted, in the file and beside it (`-acknowledged`): a copy
-that is older, empty or torn is refused by name. Of a person it has a salted digest of the name, so it reveals nobody's;
-an adversary who has the file can check a guessed name, as the salt is in it. Of a run it has one row, however many the
-persons are: who is charged and who has answered, a bit each, and how often, while the run is open. Sums of ε and of δ
-are correctly rounded.
+The file is SQLite with full synchronisation, so that writes survive a crash and a loss of power. Between two writes all
+of it is in one file, and writes are counted in the file and next to it (`-acknowledged`): an older, empty or torn copy
+is refused by name. The file has a salted digest of each person's name; an adversary with the file can test a guessed
+name, as the salt is in it. A run has one row, whatever the number of persons: a bit for each that is charged or has
+answered and, while the run is open, counts of answers. Sums of ε and of δ are correctly rounded.
 """
 
 import os
@@ -88,7 +86,7 @@ _Number = TypeVar("_Number", bound=np.generic)
 ONE_USER: Persons = np.zeros(1, np.int64)
 ONE_USER.setflags(write=False)
 
-_MOST_OPEN = 1000  # runs: a coordinator could announce them for ever
+_MOST_OPEN = 1000  # runs: a coordinator could announce any number
 _MOST_RESTORED = 1000
 _WORD, _HASH = re.compile("[0-9a-f]{16}"), re.compile("[0-9a-f]{64}")
 May = Callable[[Collection[int], int], bool]  # rounds that were answered, another one
@@ -96,14 +94,14 @@ May = Callable[[Collection[int], int], bool]  # rounds that were answered, anoth
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """What is agreed about a run before anything is answered; it never changes."""
+    """The terms of a run, which do not change."""
 
     run: str
     terms: bytes  # digest of everything announced
-    epsilon: float  # what a person is charged, for replacing one: a zero-out promise costs more than it says
+    epsilon: float  # the charge of a person under replace-one: more than the announced ε under zero-out
     delta: float
     participations: int  # of one person
-    promise: str = ""  # what was announced of it, for the owner's account: JSON
+    promise: str = ""  # the announced guarantee, for the owner's account: JSON
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -111,20 +109,20 @@ class Charge:
     """A run in the owner's account."""
 
     run: str
-    agreed: str | None  # ISO 8601, UTC; None: a coordinator says so
+    agreed: str | None  # ISO 8601, UTC; None: by a coordinator's report
     promise: str  # JSON; empty where it is not known
     epsilon: float
     delta: float
     ended: bool
     answers: int  # rounds that were answered
-    people: int  # that the silo had while it was open; 1 of a user
+    people: int  # persons of the silo while the run was open; 1 of a user
     charged: Mask  # of the persons asked about
     answered: Mask
 
 
 @dataclass(frozen=True, slots=True)
 class StoreClaim:
-    """What a coordinator says of its store."""
+    """A coordinator's description of its store."""
 
     incarnations: tuple[str, ...]  # from the first
     rows: int  # of the lifetime ledger
@@ -134,7 +132,7 @@ class StoreClaim:
 
     @classmethod
     def read(cls, message: federation.Books) -> "StoreClaim":
-        """As it came. WireError for what cannot be."""
+        """Return the claim in a message. Raises WireError for an impossible one."""
         words, charged = tuple(message.incarnations), message.charged
         if (
             not 0 < len(words) <= _MOST_RESTORED
@@ -144,13 +142,13 @@ class StoreClaim:
             or (message.then and _HASH.fullmatch(message.then) is None)
             or len(charged) > MOST_TOLD
         ):
-            raise WireError("Expected to hear which database this is, got something else.")
+            raise WireError("Expected a description of the coordinator's database, got something else.")
         return cls(
             words, message.rows, message.head, message.then, None if len(charged) == MOST_TOLD else frozenset(charged)
         )
 
     def lacks(self, runs: Iterable[str]) -> list[str]:
-        """Return those of `runs` that are not charged in this store, as far as is known."""
+        """Return those of `runs` that are not charged in this store; none if not all were reported."""
         return [] if self.charged is None else [run for run in runs if run_mark(run) not in self.charged]
 
 
@@ -158,23 +156,23 @@ class StoreClaim:
 class Seen:
     """What a client has seen of a coordinator's store."""
 
-    root: str  # the word with which they began
+    root: str  # its first word
     incarnation: str
     rows: int
     head: str
 
 
 def objection(seen: Seen, claim: StoreClaim, named: int) -> str | None:
-    """In which way a store is older than the one that was seen, or another; None if it is neither.
+    """Return how a store is older than the one that was seen, or another one; None if it is neither.
 
-    `named` is the number of rows of which the hash was asked.
+    `named` is the number of rows whose hash was requested.
     """
     if claim.incarnations[0] != seen.root:
         return f"another, which began as {claim.incarnations[0]}"
     if seen.incarnation not in claim.incarnations:
-        return f"incarnation {claim.incarnations[-1]}, which comes from before that or beside it"
+        return f"incarnation {claim.incarnations[-1]}, which is older, or another copy"
     if seen.incarnation != claim.incarnations[-1]:
-        return None  # restored since, and openly
+        return None  # restored since, and reported
     if claim.rows < seen.rows:
         return f"{claim.rows} rows of the lifetime ledger, where this client saw {seen.rows}"
     if seen.rows and named == seen.rows and claim.then != seen.head:
@@ -183,37 +181,37 @@ def objection(seen: Seen, claim: StoreClaim, named: int) -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Farewell:
-    """All that a record says of an owner who has left."""
+class Erasure:
+    """All that remains of the state of an owner who has left."""
 
     time: str  # ISO 8601, UTC, to the second
     key: str  # SHA-256 of the public key, if it is known
-    epsilon: float  # spent over all runs, which nothing takes back
+    epsilon: float  # spent over all runs, permanently
     delta: float
-    runs: int  # rows that were erased: runs, what was answered in them, and coordinators' stores
+    runs: int  # rows that were erased: runs, answers, and coordinators' stores
     answers: int
-    books: int
+    stores: int
 
     @classmethod
     def read(cls, database: sqlite3.Connection) -> Self | None:
-        """Return what a record says; None for an owner who has not left."""
-        if not database.execute("SELECT 1 FROM sqlite_schema WHERE name = 'left_for_good'").fetchone():
+        """Return what a state says; None for an owner who has not left."""
+        if not database.execute("SELECT 1 FROM sqlite_schema WHERE name = 'erasure'").fetchone():
             return None
-        return cls(*database.execute("SELECT * FROM left_for_good").fetchone())
+        return cls(*database.execute("SELECT * FROM erasure").fetchone())
 
     def write(self, database: sqlite3.Connection) -> None:
-        """Erase every run, answer and coordinator's store, overwritten by `secure_delete`, and say so."""
-        for table in ("answers", "shares", "runs", "books", "people", "silo"):
+        """Erase all runs, answers and coordinators' stores, overwritten by `secure_delete`, and write this."""
+        for table in ("answers", "shares", "runs", "stores", "people", "silo"):
             database.execute(f"DELETE FROM {table}")
         database.execute(_LEFT)
-        database.execute("INSERT INTO left_for_good VALUES (?, ?, ?, ?, ?, ?, ?)", astuple(self))
+        database.execute("INSERT INTO erasure VALUES (?, ?, ?, ?, ?, ?, ?)", astuple(self))
 
     def refusal(self, path: Path) -> str:
-        """Return why the record answers nothing."""
+        """Return why the state answers nothing."""
         return (
-            f"Expected the record of a user who takes part, got {str(path)!r}, whose user has left on "
-            f"{self.time[:10]}, for good: it answers nothing any more. Anyone who begins again does so as another "
-            f"user, with a key and a record of its own, and has spent ε = {self.epsilon:g} before."
+            f"Expected the client state of a user who takes part, got {str(path)!r}, whose user has left on "
+            f"{self.time[:10]}: it answers nothing any more. Use another key and another state to begin again, as "
+            f"another user. ε = {self.epsilon:g} was spent before."
         )
 
 
@@ -225,23 +223,23 @@ class Departure:
     number: int
     left: str  # ISO 8601, UTC, to the second; the first time
     record: str
-    epsilon: float  # that it was charged, which nothing takes back
+    epsilon: float  # that the person was charged, permanently
     delta: float
-    answers: int  # that were kept, had its row, and are erased
+    answers: int  # kept answers with the person's row, which are erased
 
 
-VERSION = 5
+VERSION = 6
 _TABLES = f"""
 CREATE TABLE runs (
     run TEXT PRIMARY KEY, terms BLOB NOT NULL, epsilon REAL NOT NULL, delta REAL NOT NULL,
     participations INTEGER NOT NULL, charged INTEGER NOT NULL DEFAULT 0, ended INTEGER NOT NULL DEFAULT 0,
-    books TEXT, everybody INTEGER NOT NULL DEFAULT 0, agreed TEXT, people INTEGER, promise TEXT
+    store TEXT, everybody INTEGER NOT NULL DEFAULT 0, agreed TEXT, people INTEGER, promise TEXT
 ) STRICT;
 CREATE TABLE answers (
     run TEXT NOT NULL REFERENCES runs, round INTEGER NOT NULL, digest BLOB NOT NULL,
-    epsilon REAL NOT NULL, delta REAL NOT NULL, books TEXT, persons BLOB, answer BLOB, PRIMARY KEY (run, round)
+    epsilon REAL NOT NULL, delta REAL NOT NULL, store TEXT, persons BLOB, answer BLOB, PRIMARY KEY (run, round)
 ) STRICT;
-CREATE TABLE books (
+CREATE TABLE stores (
     root TEXT PRIMARY KEY, place TEXT NOT NULL, incarnation TEXT NOT NULL, rows INTEGER NOT NULL, head TEXT NOT NULL
 ) STRICT;
 CREATE TABLE silo (salt BLOB NOT NULL) STRICT;
@@ -255,28 +253,28 @@ CREATE TABLE shares (
 ) STRICT;
 CREATE TABLE written (
     acknowledged INTEGER NOT NULL, runs INTEGER NOT NULL, charged INTEGER NOT NULL, ended INTEGER NOT NULL,
-    answers INTEGER NOT NULL, books INTEGER NOT NULL, given INTEGER NOT NULL, people INTEGER NOT NULL,
+    answers INTEGER NOT NULL, stores INTEGER NOT NULL, given INTEGER NOT NULL, people INTEGER NOT NULL,
     departed INTEGER NOT NULL
 ) STRICT;
 INSERT INTO written VALUES (0, 0, 0, 0, 0, 0, 0, 0, 0);
 PRAGMA user_version = {VERSION};
 """
-_LEFT = """CREATE TABLE left_for_good (
+_LEFT = """CREATE TABLE erasure (
     time TEXT NOT NULL, key TEXT NOT NULL, epsilon REAL NOT NULL, delta REAL NOT NULL,
-    runs INTEGER NOT NULL, answers INTEGER NOT NULL, books INTEGER NOT NULL
+    runs INTEGER NOT NULL, answers INTEGER NOT NULL, stores INTEGER NOT NULL
 ) STRICT"""
-_COUNTED = "runs, charged, ended, answers, books, given, people, departed"
+_COUNTED = "runs, charged, ended, answers, stores, given, people, departed"
 _FOUND = """(SELECT count(*) FROM runs), (SELECT total(charged) FROM runs), (SELECT total(ended) FROM runs),
-    (SELECT count(*) FROM answers), (SELECT total(rows + 1) FROM books), (SELECT total(given) FROM shares),
+    (SELECT count(*) FROM answers), (SELECT total(rows + 1) FROM stores), (SELECT total(given) FROM shares),
     (SELECT count(*) FROM people), (SELECT count(*) FROM people WHERE departed IS NOT NULL)"""
 _COUNT = f"UPDATE written SET ({_COUNTED}) = (SELECT {_FOUND}), acknowledged = acknowledged + 1"
-_ENTER = """INSERT INTO runs (run, terms, epsilon, delta, participations, books, agreed, people, promise, charged)
+_ENTER = """INSERT INTO runs (run, terms, epsilon, delta, participations, store, agreed, people, promise, charged)
     VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, 1) ON CONFLICT DO UPDATE SET charged = 1, people = excluded.people"""
 _ENTER_TOLD = """INSERT INTO runs (run, terms, epsilon, delta, participations, charged, ended, everybody)
     VALUES (?, x'', ?, ?, 0, 1, 1, 1) ON CONFLICT DO NOTHING"""
 _OPEN = """SELECT run, terms, epsilon, delta, participations, promise FROM runs
     WHERE charged AND NOT ended ORDER BY rowid"""
-_UNBEGUN = "SELECT run FROM runs WHERE charged AND NOT ended AND NOT everybody AND books = ? AND rowid <= ?"
+_UNBEGUN = "SELECT run FROM runs WHERE charged AND NOT ended AND NOT everybody AND store = ? AND rowid <= ?"
 _CHARGES = """SELECT run, agreed, coalesce(promise, ''), epsilon, delta, ended,
     (SELECT count(*) FROM answers WHERE answers.run = runs.run), coalesce(people, 1), everybody
     FROM runs ORDER BY runs.rowid"""
@@ -285,24 +283,24 @@ _CHARGED = """SELECT epsilon, delta, everybody, shares.charged FROM runs LEFT JO
     WHERE runs.charged AND run != ? ORDER BY runs.rowid"""
 
 
-class RecordFile:
-    """One connection to the file, for one thread at a time. Open with `RecordFile.connect`."""
+class StateFile:
+    """One connection to the file, for one thread at a time. Open with `StateFile.connect`."""
 
     def __init__(self, database: sqlite3.Connection, path: Path, *, new_record: bool, leaving: bool) -> None:
         self.database, self.path = database, path
         self._new_record, self._leaving = new_record, leaving
-        self._lock = RLock()  # closing waits for what is being written
+        self._lock = RLock()  # closing waits for writes
         self._tally = Tally(path)
 
     @classmethod
     def connect(cls, path: Path, *, new_record: bool, leaving: bool) -> Self:
-        """Return the file in `path`, a new one if there is none; LedgerError as `Record.open`."""
+        """Return the file in `path`, a new one if there is none. Raises LedgerError as `ClientState.open`."""
         try:
             # The journals take the file's permissions.
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
             database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         except (OSError, sqlite3.Error) as error:
-            raise LedgerError(f"Expected a client's record at {str(path)!r}, cannot open it: {error}.") from None
+            raise LedgerError(f"Expected a client's state at {str(path)!r}, cannot open it: {error}.") from None
         file = cls(database, path, new_record=new_record, leaving=leaving)
         try:
             file._prepare()
@@ -312,7 +310,7 @@ class RecordFile:
         return file
 
     def close(self) -> None:
-        """Nothing is lost without it."""
+        """Close the file; nothing is lost without it."""
         with self._lock:
             self.database.close()
 
@@ -328,7 +326,7 @@ class RecordFile:
                         self.database.execute(statement)
                 elif version != VERSION:
                     raise LedgerError(
-                        f"Expected a client's record of version {VERSION} in {str(self.path)!r}, got {version}. "
+                        f"Expected a client's state of version {VERSION} in {str(self.path)!r}, got {version}. "
                         "It is another file, or of another release: use the version that wrote it."
                     )
                 self._check_whole()
@@ -336,7 +334,7 @@ class RecordFile:
                 self._check_stays()
 
     def _check_whole(self) -> None:
-        """A copy that was made in the middle of a write has pages of before and of after."""
+        """Raise LedgerError for a damaged file, such as a copy that was made during a write."""
         database = self.database
         whole = [row[0] for row in database.execute("PRAGMA integrity_check")] == ["ok"]
         rows = database.execute(f"SELECT {_COUNTED} FROM written").fetchall() if whole else []
@@ -354,10 +352,10 @@ class RecordFile:
         )
 
     def _check_stays(self) -> None:
-        """LedgerError for an owner who has left."""
-        said = None if self._leaving else Farewell.read(self.database)
-        if said is not None:
-            raise LedgerError(said.refusal(self.path))
+        """Raise LedgerError for an owner who has left."""
+        erasure = None if self._leaving else Erasure.read(self.database)
+        if erasure is not None:
+            raise LedgerError(erasure.refusal(self.path))
 
     def _check_count(self) -> None:
         (found,) = self.database.execute("SELECT acknowledged FROM written").fetchone()
@@ -394,7 +392,7 @@ class RecordFile:
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        """All or nothing, and counted if anything was written. LedgerError once the owner has left."""
+        """Run a transaction, counted if it writes. Raises LedgerError once the owner has left."""
         count: int | None = None
         with self._exclusive():
             self._check_stays()
@@ -407,19 +405,19 @@ class RecordFile:
 
     @contextmanager
     def _exclusive(self) -> Iterator[None]:
-        """All or nothing, and nobody else in between: another process may hold the same file."""
+        """Run a transaction with an exclusive lock: another process may use the same file."""
         self.database.execute("BEGIN IMMEDIATE")
         try:
             yield
             self.database.execute("COMMIT")
         except BaseException:
-            if self.database.in_transaction:  # a full disk has ended it, and is what to speak of
+            if self.database.in_transaction:  # unless a full disk has ended it, whose error is raised
                 self.database.execute("ROLLBACK")
             raise
 
     @contextmanager
     def errors(self) -> Iterator[sqlite3.Connection]:
-        """One thread at a time; what SQLite raises is a LedgerError that names the file."""
+        """Serialise threads, and turn errors of SQLite into a LedgerError that names the file."""
         try:
             with self._lock:
                 yield self.database
@@ -427,26 +425,26 @@ class RecordFile:
             if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_CORRUPT:
                 raise self._damaged() from None
             raise LedgerError(
-                f"Expected to read and write the client's record {str(self.path)!r}, got: {error}."
+                f"Expected to read and write the client's state {str(self.path)!r}, got: {error}."
             ) from None
 
 
-class Record(AbstractContextManager["Record"]):
-    """Open with `Record.open`, close with `close` or by leaving its context."""
+class ClientState(AbstractContextManager["ClientState"]):
+    """Open with `ClientState.open`, close with `close` or by leaving its context."""
 
     def __init__(
-        self, file: RecordFile, epsilon: float, delta: float, *, new_record: bool, other_database: bool, settled: bool
+        self, file: StateFile, epsilon: float, delta: float, *, new_record: bool, other_database: bool, settled: bool
     ) -> None:
         self._file, self._database = file, file.database
         self._limits = epsilon, delta
         self._new_record, self._other_database, self._settled = new_record, other_database, settled
-        # Of the coordinator's store with which runs are agreed to now, and answered: None where nobody tells.
+        # Of the coordinator's store of current runs; None where it is not reported.
         self._root: str | None = None
         self._incarnation: str | None = None
-        with file.errors() as database:  # number of the last run that another process agreed to
+        with file.errors() as database:  # the last run that an earlier process agreed to
             (self._before,) = database.execute("SELECT coalesce(max(rowid), 0) FROM runs").fetchone()
-        self._named = False  # whether persons were named here: without it the record answers for one user alone
-        self._again = set[str]()  # of those up to it the ones that this process has agreed to, too
+        self._named = False  # whether persons were registered by this process: otherwise it answers for one user
+        self._again = set[str]()  # those of earlier processes that this one has agreed to, too
 
     @classmethod
     def open(
@@ -460,15 +458,19 @@ class Record(AbstractContextManager["Record"]):
         leaving: bool = False,
         settled: bool = False,
     ) -> Self:
-        """Return the record in `path`, a new one if there is none, with its owner's lifetime limits, of one person.
+        """Return the state in `path`, a new one if there is none.
 
-        `new_record` takes it for all that there is, though it is older than its count or than what a coordinator knows;
-        `other_database` takes a coordinator's store for all that there is, though it is older than what was seen. With
-        `settled` nobody is charged, or new: who is, was said when runs were announced, not when somebody is asked.
-        LedgerError for a file that is no record, or not whole, or older; and for one of an owner who has left, unless
-        it is opened for `leaving`.
+        Args:
+            path: of the SQLite file.
+            epsilon, delta: lifetime limits of one person.
+            new_record: accept a state that is older than its count, or than a coordinator's report.
+            other_database: accept a coordinator's store that is older than the one that was seen.
+            leaving: open the state of an owner who has left, too.
+            settled: charge and register no persons: that was done when runs were announced.
+
+        Raises LedgerError for a file that is no client state, damaged, older, or of an owner who has left.
         """
-        file = RecordFile.connect(path, new_record=new_record, leaving=leaving)
+        file = StateFile.connect(path, new_record=new_record, leaving=leaving)
         try:
             return cls(file, epsilon, delta, new_record=new_record, other_database=other_database, settled=settled)
         except BaseException:
@@ -476,11 +478,11 @@ class Record(AbstractContextManager["Record"]):
             raise
 
     def register(self, names: Sequence[str], most: int | None = None) -> Persons:
-        """Return the number of each person of a silo, by its name, shape (k,): -1 for a person who has left, or is one
-        too many. New persons follow in the order given, up to `most` in all; a number is for ever.
+        """Return the number of each person of a silo, by name, shape (k,); -1 for a person who has left or is beyond
+        `most`. New persons get permanent numbers in the order given, up to `most` in all.
 
         Names are kept as salted digests. A new person is charged for the open runs for which its budget suffices.
-        Raises LedgerError for the record of one user who has answered.
+        Raises LedgerError for the state of a single user who has answered.
         """
         self._named = True
         if self._settled:
@@ -491,8 +493,8 @@ class Record(AbstractContextManager["Record"]):
             if found is None:
                 if database.execute("SELECT 1 FROM shares WHERE given").fetchone():
                     raise LedgerError(
-                        "Expected the record of a silo, or a new one, got that of one user, who has answered with it. "
-                        "Give the silo a record, a key and a certificate of its own."
+                        "Expected the client state of a silo, or a new one, got that of one user, who has answered. "
+                        "Give the silo another state, key and certificate."
                     )
                 found = (secrets.token_bytes(32),)
                 database.execute("INSERT INTO silo VALUES (?)", found)
@@ -511,7 +513,7 @@ class Record(AbstractContextManager["Record"]):
             return np.array([known[digest] for digest in digests], np.int64)
 
     def known(self, names: Sequence[str]) -> tuple[Persons, list[str | None]]:
-        """Return the number of each name, -1 of one without any, and since when it has left; nothing is written."""
+        """Return the number of each name, -1 if unknown, and when the person left; writes nothing."""
         with self._file.errors() as database:
             salt = database.execute("SELECT salt FROM silo").fetchone()
             people = {row[0]: (row[1], row[2]) for row in database.execute(_PEOPLE)}
@@ -520,26 +522,26 @@ class Record(AbstractContextManager["Record"]):
 
     @property
     def people(self) -> int:
-        """How many persons have a number, whether they have left or not; 0 in the record of one user."""
+        """Number of persons, including those who have left; 0 in the state of a single user."""
         with self._file.errors() as database:
             return int(database.execute("SELECT count(*) FROM people").fetchone()[0])
 
     @property
     def departures(self) -> list[str]:
-        """When persons have left, from the first."""
+        """When persons have left, in order."""
         with self._file.errors() as database:
             rows = database.execute("SELECT departed FROM people WHERE departed IS NOT NULL ORDER BY departed")
             return [row[0] for row in rows]
 
-    def witness(self, known: Sequence[tuple[str, float, float]]) -> None:
-        """Compare with what a coordinator says: names, ε and δ of runs that this key has agreed to.
+    def compare_agreed(self, known: Sequence[tuple[str, float, float]]) -> None:
+        """Compare with a coordinator's report: names, ε and δ of runs that this key has agreed to.
 
-        LedgerError if the record lacks one: it is an older copy, or the coordinator lies, which can only keep this
-        client away. A record opened as a `new_record` counts them as spent instead, by everybody, and answers nothing
-        more in them.
+        Raises LedgerError if the state lacks one: it is an older copy, or the coordinator is dishonest, which only
+        keeps this client away. A state opened with `new_record` charges such runs to all persons instead, and answers
+        nothing more in them.
 
-        A run that another process agreed to, that was never answered, and that it does not speak of has not begun
-        there: nobody is charged for it any more, until it is announced and agreed to again.
+        A run that an earlier process agreed to, that was never answered, and that is not reported has not begun: its
+        charge is removed until the run is announced and agreed to again.
         """
         with self._file.errors(), self._file.transaction() as database:
             have = {row[0] for row in database.execute("SELECT run FROM runs")}
@@ -548,10 +550,10 @@ class Record(AbstractContextManager["Record"]):
                 raise LedgerError(
                     f"Expected {str(self._file.path)!r} to know run {printable(lacking[0][0])!r}, which its "
                     f"coordinator says that this key has agreed to, but it lacks {len(lacking)} such: it is an older "
-                    "copy, or another's. Put back the newer one. If there is none, say --new-state: they are then "
-                    "counted as spent."
+                    "copy, or another client's. Put back the newer one. If there is none, say --new-state: they are "
+                    "then counted as spent."
                 )
-            database.executemany(_ENTER_TOLD, lacking)  # everybody is charged, and they have ended here
+            database.executemany(_ENTER_TOLD, lacking)  # charged to all persons, and ended here
             if len(known) < MOST_TOLD:
                 begun = {run for run, *_ in known} | self._again
                 for (run,) in database.execute(_UNBEGUN, (self._root, self._before)).fetchall():
@@ -560,31 +562,31 @@ class Record(AbstractContextManager["Record"]):
                         Share(np.zeros_like(share.charged), share.answered, share.counts, 0).write(database, run)
                         database.execute("UPDATE runs SET charged = 0 WHERE run = ?", (run,))
 
-    def _everybody(self) -> Persons:
-        """Every person with a number, or the one user."""
+    def _all_persons(self) -> Persons:
+        """Return the numbers of all persons, or of the one user."""
         return np.arange(max(1, self.people))
 
-    def seen(self, place: str) -> int:
-        """Return rows of the lifetime ledger that were seen of the coordinator at this address."""
+    def rows_seen(self, place: str) -> int:
+        """Return how many rows of its lifetime ledger the coordinator at this address has reported so far."""
         with self._file.errors() as database:
-            found = database.execute("SELECT max(rows) FROM books WHERE place = ?", (place,)).fetchone()
+            found = database.execute("SELECT max(rows) FROM stores WHERE place = ?", (place,)).fetchone()
             return int(found[0] or 0)
 
-    def saw(self, place: str, claim: StoreClaim, named: int) -> None:
-        """Keep what a coordinator at an address says of its store, after `seen` has `named` rows to it.
+    def check_store(self, place: str, claim: StoreClaim, named: int) -> None:
+        """Check and keep the claim of a coordinator at an address, to which `named` rows were reported as seen.
 
-        LedgerError for a store that is older than the one that was seen, or another, or that lacks a run which is
-        charged here; a record opened for `other_database` takes it, and asks for those runs no more.
+        Raises LedgerError for a store that is older than the one that was seen, or another one, or that lacks a run
+        charged here. A state opened with `other_database` accepts it, and expects those runs no more.
         """
         root, incarnation = claim.incarnations[0], claim.incarnations[-1]
         with self._file.errors(), self._file.transaction() as database:
-            query = "SELECT root, incarnation, rows, head FROM books WHERE root = ? OR place = ? ORDER BY root = ? DESC"
+            query = "SELECT root, incarnation, rows, head FROM stores WHERE root = ? OR place = ? ORDER BY root != ?"
             found = database.execute(query, (root, place, root)).fetchone()
             seen = None if found is None else Seen(*found)
             wrong = None if seen is None else objection(seen, claim, named)
             lacking = []
-            if seen is not None and seen.incarnation != incarnation:  # otherwise rows and hash say as much
-                charged = "SELECT run FROM runs JOIN shares USING (run) WHERE books = ? AND given AND epsilon < 9e999"
+            if seen is not None and seen.incarnation != incarnation:  # otherwise rows and hash show it
+                charged = "SELECT run FROM runs JOIN shares USING (run) WHERE store = ? AND given AND epsilon < 9e999"
                 lacking = claim.lacks(row[0] for row in database.execute(charged, (root,)).fetchall())
             if wrong is None and lacking:
                 wrong = (
@@ -596,26 +598,26 @@ class Record(AbstractContextManager["Record"]):
                     f"Expected the database of coordinator {place} that this client has seen, incarnation "
                     f"{seen.incarnation} of {seen.rows} rows, or a newer one, got {wrong}. The coordinator's database "
                     "is older than what this client saw, or another: its operator puts back the newer one. If there "
-                    "is nothing else, say --accept-other-database: what it has forgotten then counts here alone."
+                    "is nothing else, say --accept-other-database: what it lacks then counts here alone."
                 )
             if wrong is not None:
-                database.execute("DELETE FROM books WHERE place = ?", (place,))
-                database.executemany("UPDATE runs SET books = NULL WHERE run = ?", [(run,) for run in lacking])
+                database.execute("DELETE FROM stores WHERE place = ?", (place,))
+                database.executemany("UPDATE runs SET store = NULL WHERE run = ?", [(run,) for run in lacking])
             row = (root, place, incarnation, claim.rows, claim.head)
-            if database.execute("SELECT * FROM books WHERE root = ?", (root,)).fetchone() != row:
-                database.execute("INSERT OR REPLACE INTO books VALUES (?, ?, ?, ?, ?)", row)
+            if database.execute("SELECT * FROM stores WHERE root = ?", (root,)).fetchone() != row:
+                database.execute("INSERT OR REPLACE INTO stores VALUES (?, ?, ?, ?, ?)", row)
             self._root, self._incarnation = root, incarnation
 
-    def leave(self, *, key: str, time: str) -> Farewell:
-        """Erase all but that the owner has left and what was spent, in one transaction: nothing is answered any more,
-        by whichever process has the file open. Again is the same, as of the first time."""
+    def leave(self, *, key: str, time: str) -> Erasure:
+        """Erase all but the time and what was spent, in one transaction. No process answers anything more. Repeating it
+        returns the first erasure."""
         with self._file.errors(), self._file.transaction() as database:
-            if (said := Farewell.read(database)) is None:
-                tables = ("runs", "answers", "books")
+            if (erasure := Erasure.read(database)) is None:
+                tables = ("runs", "answers", "stores")
                 counts = [database.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in tables]
-                said = Farewell(time, key, *self.spent, *counts)
-                said.write(database)
-            return said
+                erasure = Erasure(time, key, *self.spent, *counts)
+                erasure.write(database)
+            return erasure
 
     def close(self) -> None:
         """Close the file; nothing is lost without it."""
@@ -626,9 +628,9 @@ class Record(AbstractContextManager["Record"]):
 
     @property
     def spent(self) -> tuple[float, float]:
-        """(ε, δ) charged so far over all runs: the most of any person."""
+        """(ε, δ) charged so far over all runs: the largest of any person."""
         with self._file.errors():
-            epsilon, delta = self.charged(self._everybody()).max(axis=0)
+            epsilon, delta = self.charged(self._all_persons()).max(axis=0)
         return float(epsilon), float(delta)
 
     def charged(self, those: Persons) -> Sums:
@@ -646,16 +648,16 @@ class Record(AbstractContextManager["Record"]):
                 share = Share.of(database, run)
                 charged = at(share.charged, those) | bool(everybody)
                 answered = at(share.answered, those)
-                said = run, agreed, promise, epsilon, delta, bool(ended), answers, people
-                found.append(Charge(*said, charged, answered))
+                fields = run, agreed, promise, epsilon, delta, bool(ended), answers, people
+                found.append(Charge(*fields, charged, answered))
             return found
 
     def agree(self, agreement: Agreement) -> str | None:
-        """Agree to a run, durably, and charge everybody whose budget suffices. Return None, or why not: other terms
-        than before, or nobody's budget suffices.
+        """Agree to a run durably, and charge all persons with enough budget. Return None, or why not: terms differ from
+        earlier ones, or no person has enough budget.
 
-        Terms, limits and who has left alone decide, not who was asked or has answered in earlier runs: that may be
-        secret (docs/privacy/lifetime.md#ol1). A repeated call also charges persons who are new, or have budget by now.
+        The decision depends on terms, limits and departures alone, not on who was asked or has answered in earlier
+        runs, which may be secret (docs/privacy/lifetime.md#ol1). A repeated call charges new persons, too.
         """
         a = agreement
         with self._file.errors(), self._file.transaction() as database:
@@ -667,11 +669,11 @@ class Record(AbstractContextManager["Record"]):
             (many,) = database.execute("SELECT count(*) FROM runs WHERE NOT ended").fetchone()
             if found is None and many >= _MOST_OPEN:
                 return "too many runs are open that were agreed to: their coordinators end some first"
-            everybody = self._everybody()
+            persons = self._all_persons()
             if not (found is not None and found[1]) and not self._settled:
-                self._charge(a, everybody, people=len(everybody))
+                self._charge(a, persons, people=len(persons))
             if not Share.of(database, a.run).charged.any():
-                before = _spent(database, everybody[:1], besides=a.run)[0]
+                before = _spent(database, persons[:1], besides=a.run)[0]
                 for name, had, wanted, limit in zip("εδ", before, (a.epsilon, a.delta), self._limits, strict=True):
                     if fsum((had, wanted)) > limit:
                         return (
@@ -709,17 +711,20 @@ class Record(AbstractContextManager["Record"]):
             return None if found is None else str(found[0])
 
     def recall(self, run: str, round: int, digest: bytes | None = None) -> bytes | None:
-        """Return the answer already made to this question, to be sent again, or to any in this round; None once a later
-        round was answered."""
+        """Return the kept answer to this question, or without `digest` to any in this round; None after an answer in a
+        later round."""
         with self._file.errors() as database:
             query = "SELECT digest, answer FROM answers WHERE run = ? AND round = ?"
             kept = database.execute(query, (run, round)).fetchone() or (None, None)
             return kept[1] if digest in (None, kept[0]) and not self._is_past(run, round) else None
 
     def _is_past(self, run: str, round: int) -> bool:
-        """Whether a later round was answered to a coordinator. It commits a round before it asks the next, and a run
-        ends where its database is restored: one that asks an earlier round has an older copy, and does not say so."""
-        later = "SELECT 1 FROM answers WHERE run = ? AND round > ? AND books IS NOT NULL"
+        """Return whether a later round was answered.
+
+        A coordinator commits a round before it asks the next, and a restore ends its runs: one that asks an earlier
+        round has an older copy of its database, and does not report it.
+        """
+        later = "SELECT 1 FROM answers WHERE run = ? AND round > ? AND store IS NOT NULL"
         return self._database.execute(later, (run, round)).fetchone() is not None
 
     def may_answer(
@@ -732,43 +737,43 @@ class Record(AbstractContextManager["Record"]):
         may: May | None = None,
         further: bool = False,
     ) -> tuple[Mask, str | None]:
-        """Return which of these persons may give a new answer in this round, shape (k,), and if none of them may, why
-        not the first; for no persons at all, why nobody may. By default of the one user.
+        """Return which of these persons may give a new answer in this round, shape (k,), and a reason if none may.
 
-        The answer `spends` (ε, δ) by itself: a local report. `may` says whether the plan has a user in this round who
-        was in some others. With `further` others may have answered in it. A person who may not is as one who is away:
-        nothing may tell why.
+        The reason is that of the first person; without persons, a reason that holds for all. By default `those` is the
+        one user. A local report `spends` (ε, δ). `may` tells whether the plan has a user in this round who was in
+        given others. With `further` other persons may have answered in it. Persons that may not answer count as absent,
+        without a visible reason.
         """
         with self._file.errors() as database:
-            nobody = np.zeros(len(those), bool)
+            none = np.zeros(len(those), bool)
             query = "SELECT epsilon, delta, participations, ended FROM runs WHERE run = ?"
             terms = database.execute(query, (run,)).fetchone()
             if terms is None:
-                return nobody, "the run was not agreed to"
+                return none, "the run was not agreed to"
             *promised, participations, ended = terms
             if ended:
-                return nobody, "the run has ended"
+                return none, "the run has ended"
             if self._is_past(run, round):
-                return nobody, "a later round was answered: the coordinator's database was put back to before it"
+                return none, "a later round was answered: the coordinator's database was put back to before it"
             query = "SELECT persons FROM answers WHERE run = ? AND round = ?"
             answered = database.execute(query, (run, round)).fetchone()
             if answered is not None and (not further or at(_unpacked(answered[0]), those).any()):
-                return nobody, "the round was already answered, to another question"
+                return none, "the round was already answered, to another question"
             if may is not None:
                 rounds = database.execute("SELECT round FROM answers WHERE run = ?", (run,)).fetchall()
                 if not may([row[0] for row in rounds], round):
-                    return nobody, "the plan has no user in this round who was in those that were answered"
+                    return none, "the plan has no user in this round who was in those that were answered"
             if not self._named and self.people:
-                return nobody, "the record is that of a silo's persons, not of one user"
+                return none, "the client state is that of a silo's persons, not of one user"
             share = Share.of(database, run)
             given = at(share.counts, those)
-            # Both sides are for replacing one user. In a run of trust model local the charge is what was announced,
-            # which this enforces. In another one the coordinator keeps the announced promise, and this the person's
-            # lifetime limit: a zero-out promise is charged twice, so reports may come to that.
+            # Both sides are for replacing one user. In a run of trust model local this enforces the announced charge.
+            # In others the coordinator enforces the announced guarantee, and this the person's lifetime limit: a
+            # zero-out guarantee is charged twice, so reports may add up to that.
             own = _reported(database, run, those, bool(given.any()), spends)
             reasons = (
-                (~_here(database, those), "the person has left, or is none of this silo's"),
-                (~at(share.charged, those), "the lifetime limit leaves no room for the run"),
+                (~_here(database, those), "the person has left, or is not one of this silo's"),
+                (~at(share.charged, those), "the lifetime limit does not allow the run"),
                 (given >= participations, f"all {participations} answers of the run were given"),
                 ((own > promised).any(axis=1), "local reports would spend more than was agreed to"),
             )
@@ -789,11 +794,11 @@ class Record(AbstractContextManager["Record"]):
         may: May | None = None,
         further: bool = False,
     ) -> bytes | None:
-        """Write an answer that has the rows of these persons, then return what may be sent: this answer, or the one
-        kept before for the same question; None if some of them may not answer (any more).
+        """Write an answer with the rows of these persons; return the answer to send: this one, or the one kept before
+        for the same question; None if some of the persons may not answer (any more).
 
-        If they are `further` ones, the answer has the rows of those who have answered in this round before, too; it may
-        be to this very question, where somebody has come since.
+        With `further` persons the answer also has the rows of those who answered earlier in this round, possibly to the
+        same question.
         """
         with self._file.errors(), self._file.transaction() as database:
             if not further and (before := self.recall(run, round, digest)) is not None:
@@ -801,13 +806,13 @@ class Record(AbstractContextManager["Record"]):
             allowed, _ = self.may_answer(run, round, those, spends=spends, may=may, further=further)
             if not len(those) or not allowed.all():
                 return None
-            # Last the answer: who sums ε over rounds reads none.
+            # The answer is the last column: sums of ε over rounds do not read it.
             query = "SELECT persons, epsilon, delta FROM answers WHERE run = ? AND round = ?"
             earlier = database.execute(query, (run, round)).fetchone() if further else None
-            everybody = those if earlier is None else np.append(np.flatnonzero(_unpacked(earlier[0])), those)
-            if earlier is not None:  # one row for all of them: of each as much as of the one who spends most
+            persons = those if earlier is None else np.append(np.flatnonzero(_unpacked(earlier[0])), those)
+            if earlier is not None:  # one row for all of them: the largest charge of any
                 spends = max(spends[0], earlier[1]), max(spends[1], earlier[2])
-            row = (run, round, digest, *spends, self._incarnation, _packed(mask(everybody)), answer)
+            row = (run, round, digest, *spends, self._incarnation, _packed(mask(persons)), answer)
             database.execute("INSERT OR REPLACE INTO answers VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
             share = Share.of(database, run)
             share.answered[those] = True
@@ -816,10 +821,10 @@ class Record(AbstractContextManager["Record"]):
         return answer
 
     def end(self, run: str, *, begun: bool = True) -> bool:
-        """Erase the answers of a run that has ended; that they were given, and what was spent, stays. Nobody is charged
-        for a run that had not `begun`, by its coordinator, if nothing was answered in it.
+        """Erase the answers of a run that has ended; charges stay, unless the run had not `begun`, by its coordinator,
+        and nothing was answered in it.
 
-        Return whether this is news: a coordinator reports ended runs to every client that comes back.
+        Returns whether the run was open here: a coordinator reports ended runs to every client that reconnects.
         """
         with self._file.errors() as database:
             if not database.execute("SELECT 1 FROM runs WHERE run = ? AND ended = 0", (run,)).fetchone():
@@ -835,17 +840,15 @@ class Record(AbstractContextManager["Record"]):
         return True
 
     def depart(self, name: str, *, time: str) -> Departure:
-        """Remove a person from a silo: in one transaction its row leaves all answers to come, and those that were kept.
+        """Remove a person from a silo, in one transaction: from future answers, and from kept ones.
 
-        A kept answer with its row is erased whole, as the coordinator could tell from a second one whose row is gone.
-        Again is the same, as of the first time. LedgerError for a name that this record does not know.
+        A kept answer with the person's row is erased whole: a second answer without it would reveal the row. Repeating
+        it returns the first departure. Raises LedgerError for an unknown name.
         """
         with self._file.errors(), self._file.transaction() as database:
             (person,), (left,) = self.known([name])
             if person < 0:
-                raise LedgerError(
-                    "Expected a person whom this record knows, got another. Check how the name is written."
-                )
+                raise LedgerError("Expected a person of this client state, got another. Check how the name is written.")
             if left is None:
                 database.execute("UPDATE people SET departed = ? WHERE person = ?", (time, int(person)))
             kept = database.execute(
@@ -860,16 +863,16 @@ class Record(AbstractContextManager["Record"]):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Share:
-    """Of one run: who is charged, and how many answers each has given, while it is open; all of one length n."""
+    """The persons charged for a run, those who have answered, and counts of answers while it is open, shape (n,)."""
 
     charged: Mask
-    answered: Mask  # who has ever
+    answered: Mask
     counts: NDArray[np.unsignedinteger]
-    given: int  # answers of persons in all, also once the run has ended
+    given: int  # answers of all persons, kept after the run has ended
 
     @classmethod
     def of(cls, database: sqlite3.Connection, run: str) -> "Share":
-        """Of a run; nobody is charged in one without any."""
+        """Return the share of a run; an empty one for a run without persons."""
         query = "SELECT given, charged, answered, counts FROM shares WHERE run = ?"
         found = database.execute(query, (run,)).fetchone()
         if found is None:
@@ -882,7 +885,7 @@ class Share:
         return cls(_unpacked(charged), _unpacked(answered), counted, given)
 
     def write(self, database: sqlite3.Connection, run: str, *, open_: bool = True) -> None:
-        """Keep it; of a run that is over without how often each has answered."""
+        """Write the share; without counts unless `open_`."""
         size = self.counts.itemsize
         counts = bytes([size]) + zlib.compress(self.counts.astype(f"<u{size}").tobytes(), 1) if open_ else None
         kept = _packed(self.charged), _packed(self.answered), counts
@@ -894,12 +897,12 @@ _PEOPLE = "SELECT digest, person, departed FROM people ORDER BY person"
 
 
 def _digest(salt: bytes, name: str) -> bytes:
-    """Of a person's name, 16 bytes."""
+    """Return the digest of a person's name, 16 bytes."""
     return blake2b(name.encode(), digest_size=16, key=salt, person=b"quoron-person").digest()
 
 
 def _here(database: sqlite3.Connection, persons: Persons) -> Mask:
-    """Return which of them have a number and have not left, shape (k,)."""
+    """Return which persons are registered and have not left, shape (k,)."""
     (many,) = database.execute("SELECT count(*) FROM people").fetchone()
     if not many:
         return np.equal(persons, 0)
@@ -920,7 +923,7 @@ def _spent(
 
 
 def _summed(held: Mask, costs: Sequence[tuple[float, float]], plus: Sequence[tuple[float, float]]) -> Sums:
-    """Of each column (R, k) of those `costs` that it has, and `plus` these; alike columns are summed once."""
+    """Return the sums of `costs` by column of `held`, shape (R, k), and of `plus`; equal columns are summed once."""
     patterns, which = np.unique(np.packbits(held, axis=0).T, axis=0, return_inverse=True)
     sums = np.empty((len(patterns), 2))
     for total, pattern in zip(sums, patterns, strict=True):
@@ -948,7 +951,7 @@ def mask(persons: Persons) -> Mask:
 
 
 def _packed(bits: Mask) -> bytes:
-    """A bit each, for the file."""
+    """Return bits, compressed."""
     return len(bits).to_bytes(4, "little") + zlib.compress(np.packbits(bits).tobytes(), 1)
 
 
@@ -958,7 +961,7 @@ def _unpacked(kept: bytes) -> Mask:
 
 
 def at(values: NDArray[_Number], persons: Persons) -> NDArray[_Number]:
-    """Of these persons; zero beyond the last."""
+    """Return the values of these persons; zero beyond the last."""
     inside = (persons >= 0) & (persons < len(values))
     found = np.zeros(len(persons), values.dtype)
     found[inside] = values[persons[inside]]
@@ -971,11 +974,11 @@ def _mark(charged: bytes, answered: bytes, counts: bytes | None) -> bytes:
 
 
 def welcomed(path: Path) -> bool:
-    """Return whether a record knows a coordinator, or cannot tell; nothing is written."""
+    """Return whether a client state knows a coordinator, or cannot be read; writes nothing."""
     if not path.exists():
         return False
     try:
         with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as database:
-            return bool(database.execute("SELECT count(*) FROM books").fetchone()[0])
+            return bool(database.execute("SELECT count(*) FROM stores").fetchone()[0])
     except sqlite3.Error:
         return True
