@@ -123,7 +123,8 @@ def train(folder: Path, algorithm: str, workers: int | None) -> None:
 def shared(users: int) -> dict[str, float]:
     """Seconds of the same rounds over made-up users with no, one and four workers, started before."""
     from quoron.data import Synthetic
-    from quoron.engine.sharded import Settings, ShardedEngine, of_processes
+    from quoron.engine.inline import InlineEngine
+    from quoron.engine.sharded import ShardedEngine, of_processes
     from quoron_client.protocol.domains import L2Ball
     from quoron_client.protocol.questions import AverageGradient, Question
     from quoron_privacy.means.clipping import ClippedSum
@@ -135,9 +136,9 @@ def shared(users: int) -> dict[str, float]:
         Question(k, own, task, reduction=ClippedSum(1.0, users)) for k, own in enumerate(np.array_split(order, 10))
     ]
     warm = Question(0, order[:1000], task, reduction=ClippedSum(1.0, users))
-    engines = {"one process": Settings().engine(crowd)}
+    engines = {"one process": InlineEngine(crowd)}
     for workers in (1, 4):
-        engines[f"{workers} workers"] = of_processes(crowd, workers, Settings())
+        engines[f"{workers} workers"] = of_processes(InlineEngine(crowd), workers)
     took = dict.fromkeys(engines, np.inf)
     for _ in range(3):  # in turns
         for name, engine in engines.items():

@@ -22,7 +22,7 @@ from quoron.data.rows import RowSpan
 from quoron.data.table import from_table
 from quoron.engine import inline
 from quoron.engine.inline import InlineEngine
-from quoron.engine.sharded import Settings, ShardedEngine
+from quoron.engine.sharded import ShardedEngine
 from quoron_client.compute.enforcement import bounded
 from quoron_client.data import fused
 from quoron_client.data.encoding import Encoding, read_label
@@ -394,4 +394,4 @@ def in_shards(crowd: DatasetPopulation) -> ShardedEngine:
         def close(self) -> None:
             pass
 
-    return ShardedEngine(crowd, 2, Here, Settings())
+    return ShardedEngine(InlineEngine(crowd), 2, Here)

@@ -15,7 +15,7 @@ from problems import problem_of
 from quoron.data import Outliers, PublicKnowledge, Synthetic, TablePopulation, from_table
 from quoron.engine import inline
 from quoron.engine.inline import InlineEngine
-from quoron.engine.sharded import Settings, ShardedEngine
+from quoron.engine.sharded import ShardedEngine
 from quoron_client.compute.enforcement import bounded
 from quoron_client.compute.gradients import average_gradient
 from quoron_client.data.encoding import Encoding, Signs
@@ -415,7 +415,7 @@ def in_two_shards() -> ShardedEngine:
         def close(self) -> None:
             pass
 
-    return ShardedEngine(people(), 2, Here, Settings(dropout=0.2))
+    return ShardedEngine(InlineEngine(people(), dropout=0.2), 2, Here)
 
 
 FIRST = Question(0, np.random.default_rng(1).permutation(MANY), MomentAndGradient(COLUMNS, np.full(COLUMNS, 0.1)))

@@ -24,8 +24,9 @@ from quoron.data.population import from_dataset
 from quoron.data.table import from_table
 from quoron.engine import sharded as engines
 from quoron.engine.choice import Flower, Inline, Ray, Service, from_spec
+from quoron.engine.inline import InlineEngine
 from quoron.engine.processes import Died
-from quoron.engine.sharded import Settings, ShardedEngine, of_processes
+from quoron.engine.sharded import ShardedEngine, of_processes
 from quoron.run_folder import RunFolder
 from quoron.simulation import run as runs
 from quoron.simulation import sources
@@ -70,7 +71,7 @@ class Here:
 
 def here(population, workers: int, *, dies: tuple[int, ...] = (), **settings) -> ShardedEngine:
     Here.calls = 0
-    return ShardedEngine(population, workers, lambda service: Here(service, dies), Settings(**settings))
+    return ShardedEngine(InlineEngine(population, **settings), workers, lambda service: Here(service, dies))
 
 
 def made_up(**changes) -> Synthetic:
@@ -131,7 +132,7 @@ def assert_same(found, expected) -> None:
 def test_any_number_of_workers_answers_with_the_same_bits(kind, workers, folder, monkeypatch):
     monkeypatch.setattr(engines, "PIECE", 700)  # several pieces a worker
     population = crowd(kind, folder)
-    alone: Engine = Settings(seed=5, dropout=0.1).engine(population)
+    alone: Engine = InlineEngine(population, seed=5, dropout=0.1)
     with here(population, workers, seed=5, dropout=0.1) as shared:
         for question in questions(population.users, population.dimension):
             assert_same(shared.ask(question), alone.ask(question))
@@ -163,7 +164,7 @@ def test_a_worker_that_dies_over_and_over_is_an_error_that_loses_nothing(folder)
     population = made_up()
     question = questions(population.users, D)[0]
     with here(population, 2, dies=(1, 3)) as shared:
-        assert_same(shared.ask(question), Settings().engine(population).ask(question))
+        assert_same(shared.ask(question), InlineEngine(population).ask(question))
         assert shared.replaced == 2
     doomed = here(population, 2, dies=tuple(range(1, 99)))
     with doomed, pytest.raises(RunError, match=r"3 in a row have died.*Nothing is lost"):
@@ -172,13 +173,13 @@ def test_a_worker_that_dies_over_and_over_is_an_error_that_loses_nothing(folder)
 
 @pytest.fixture(scope="module")
 def shared():
-    with of_processes(made_up(), 2, Settings(seed=5)) as engine:
+    with of_processes(InlineEngine(made_up(), seed=5), 2) as engine:
         yield engine
 
 
 class TestProcesses:
     def test_answer_with_the_same_bits(self, shared):
-        alone = Settings(seed=5).engine(shared.population)
+        alone = InlineEngine(shared.population, seed=5)
         for question in questions(500, D):
             assert_same(shared.ask(question), alone.ask(question))
 
@@ -193,7 +194,7 @@ class TestProcesses:
             return ask(*given)
 
         worker.ask = killed
-        assert_same(shared.ask(question), Settings(seed=5).engine(shared.population).ask(question))
+        assert_same(shared.ask(question), InlineEngine(shared.population, seed=5).ask(question))
         assert shared.replaced == before + 1
 
     def test_end_with_their_engine(self, shared):
@@ -206,7 +207,7 @@ class TestProcesses:
     def test_a_file_that_disappears_is_told_by_its_worker(self, tmp_path):
         in_buckets(rows(100), tmp_path / "d")
         population = from_dataset(tmp_path / "d", RULES, user="who", loss=Logistic(), test_fraction=0.0)
-        with of_processes(population, 1, Settings()) as shared:
+        with of_processes(InlineEngine(population), 1) as shared:
             (tmp_path / "d" / "bucket-001.parquet").unlink()
             with pytest.raises(DataError, match=r"'bucket-001.parquet' in .*, but it has disappeared"):
                 shared.ask(Question(0, np.arange(9), AverageGradient(np.zeros((1, population.dimension)), (1.0,))))

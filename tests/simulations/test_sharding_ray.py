@@ -19,7 +19,8 @@ from quoron.data import Outliers, Synthetic
 from quoron.data.population import from_dataset
 from quoron.engine import on_ray
 from quoron.engine.choice import Inline, Ray
-from quoron.engine.sharded import Settings, ShardedEngine
+from quoron.engine.inline import InlineEngine
+from quoron.engine.sharded import ShardedEngine
 from quoron_client.losses import Logistic
 from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.questions import AverageGradient, Question
@@ -125,10 +126,11 @@ def test_a_cluster_answers_with_the_bits_of_one_process_and_a_node_that_dies_is_
     files = from_dataset(tmp_path / "d", RULES, **given)
     files = files.read_in(partition(seed=1, users=files.users))
     made_up = Synthetic(family="logistic", users=500, items_per_user=4, dimension=3, domain=L2Ball(2.0), seed=3)
-    leave, settings = on_ray.joined(cluster.address), Settings(seed=5, dropout=0.1)
-    engines = [ShardedEngine(each, 5, on_ray.Actor, settings, leave) for each in (files, made_up)]
-    for engine, population in zip(engines, (files, made_up), strict=True):
-        alone = settings.engine(population)
+    leave = on_ray.joined(cluster.address)
+    alone_of = [InlineEngine(each, seed=5, dropout=0.1) for each in (files, made_up)]
+    engines = [ShardedEngine(each, 5, on_ray.Actor, leave) for each in alone_of]
+    for engine, alone in zip(engines, alone_of, strict=True):
+        population = alone.population
         rows_asked, sums_asked = (question(population.users, population.dimension, sums=each) for each in (False, True))
         np.testing.assert_array_equal(engine.ask(rows_asked).values, alone.ask(rows_asked).values)
         np.testing.assert_array_equal(engine.ask(sums_asked).total, alone.ask(sums_asked).total)
@@ -137,15 +139,15 @@ def test_a_cluster_answers_with_the_bits_of_one_process_and_a_node_that_dies_is_
     dying = next(node for node in cluster.worker_nodes if node.node_id in homes.values())
     cluster.remove_node(dying, allow_graceful=False)
     while not engines[0].replaced:  # an actor answers for a moment after its node has gone
-        for engine, population in zip(engines, (files, made_up), strict=True):
-            alone = settings.engine(population)
+        for engine, alone in zip(engines, alone_of, strict=True):
+            population = alone.population
             for sums in (True, False):
                 asked = replace(question(population.users, population.dimension, sums=sums), round=1)
                 found, expected = engine.ask(asked), alone.ask(asked)
                 name = "total" if sums else "values"
                 np.testing.assert_array_equal(getattr(found, name), getattr(expected, name))
     (tmp_path / "d" / "bucket-001.parquet").unlink()
-    lost = ShardedEngine(files, 2, on_ray.Actor, settings)
+    lost = ShardedEngine(InlineEngine(files, seed=5, dropout=0.1), 2, on_ray.Actor)
     with pytest.raises(DataError, match=r"'bucket-001.parquet' in .*, but it has disappeared"):
         lost.ask(question(files.users, files.dimension, sums=False))
     for engine in (*engines, lost):

@@ -297,7 +297,8 @@ class Answering(Known, Protocol):
 
     One that keeps its users' items, within the bounds of its loss, may have them as `held` (`Held`): then those of
     users who alter nothing are read where they are. One that makes items when they are asked for, within the bounds of
-    its loss and for several threads at a time, may say so with `makes`.
+    its loss and for several threads at a time, may say so with `makes`. One whose users can be given away in parts has
+    `part`: some of them (k,), sorted, under the same numbers; one in files has `storage`: their order there (n,).
     """
 
     def items(self, users: Users) -> ItemBatch:

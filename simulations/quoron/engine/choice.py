@@ -13,16 +13,15 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from quoron.arguments import shortened
+from quoron.engine.inline import InlineEngine
 from quoron.engine.processors import processors
-from quoron.engine.sharded import Settings, ShardedEngine, of_processes
+from quoron.engine.sharded import ShardedEngine, of_processes
 from quoron.toml_text import pairs
 from quoron_privacy.errors import ConfigError, count, nearest
 
 if TYPE_CHECKING:
-    from quoron.data.users import Answering
     from quoron.planning.plans import Prepared
     from quoron.simulation.problem import Setup
-    from quoron_server import rounds
 
 
 def _check_fields(engine: "Engine", *, needs: str | None = None, extra: str = "") -> None:
@@ -48,9 +47,9 @@ class Inline:
     def __post_init__(self) -> None:
         _check_fields(self)
 
-    def over(self, population: "Answering", settings: Settings) -> "rounds.Engine":
-        """Return the engine of these users; the caller closes it, where it is shared between workers."""
-        return settings.engine(population) if self.workers is None else of_processes(population, self.workers, settings)
+    def over(self, engine: InlineEngine) -> InlineEngine | ShardedEngine:
+        """Return the engine, or the same over workers; the caller closes that."""
+        return engine if self.workers is None else of_processes(engine, self.workers)
 
 
 INLINE = Inline()  # without workers
@@ -66,11 +65,11 @@ class Ray:
     def __post_init__(self) -> None:
         _check_fields(self)
 
-    def over(self, population: "Answering", settings: Settings) -> "rounds.Engine":
-        """Return the engine of these users; the caller closes it."""
+    def over(self, engine: InlineEngine) -> ShardedEngine:
+        """Return the same engine over workers; the caller closes it."""
         from quoron.engine import on_ray
 
-        return on_ray.engine(population, self.workers or processors(), settings, self.address)
+        return ShardedEngine(engine, self.workers or processors(), on_ray.Actor, after=on_ray.joined(self.address))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,11 +146,12 @@ def inline_or_ray(engine: str | Engine) -> Inline | Ray:
 @contextmanager
 def shared(prepared: "Prepared[Setup]", engine: Inline | Ray) -> "Iterator[Prepared[Setup]]":
     """The same run with the engine's workers for its users, for as long as it takes; without any, in this process."""
-    config, scene = prepared.config, prepared.scene
+    scene = prepared.scene
     if isinstance(engine, Inline) and engine.workers is None:
         yield replace(prepared, scene=scene.remembering(prepared.planned.plan))
         return
-    workers = engine.over(scene.population, Settings(config.run.seed, config.run.dropout))
+    assert isinstance(scene.engine, InlineEngine)
+    workers = engine.over(scene.engine)
     assert isinstance(workers, ShardedEngine)
     with workers:
         yield replace(prepared, scene=replace(scene, engine=workers))

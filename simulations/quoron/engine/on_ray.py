@@ -25,10 +25,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from quoron.data.users import Answering
 from quoron.engine.inline import Told
 from quoron.engine.processes import Died, Service, own_error
-from quoron.engine.sharded import Settings, ShardedEngine
 from quoron_client.durable import PRIVATE
 from quoron_client.protocol.questions import Question
 from quoron_privacy.errors import ConfigError, QuoronError, RunError
@@ -187,11 +185,6 @@ class Actor:
 
         if ray.is_initialized():
             ray.kill(self._actor)
-
-
-def engine(population: Answering, workers: int, settings: Settings, address: str | None) -> ShardedEngine:
-    """Return an engine over a population with workers on the cluster at `address`; the caller closes it."""
-    return ShardedEngine(population, workers, Actor, settings, after=joined(address))
 
 
 def joined(address: str | None) -> Callable[[], None]:

@@ -15,38 +15,18 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron.data.users import Answering, Users
+from quoron.data.users import Users
 from quoron.engine.inline import Indices, InlineEngine, Told, looked_at_again, part_of, together
 from quoron.engine.processes import Died, Workers
 from quoron.engine.processors import processors
 from quoron_client.protocol.questions import Question
-from quoron_client.randomisers import LocalRandomness
 from quoron_privacy.errors import RunError
 from quoron_privacy.noise.streams import NoiseSource
-
-if TYPE_CHECKING:  # a worker needs nothing of a coordinator
-    from quoron_server.rounds import Engine
-
-
-@runtime_checkable
-class Parted(Protocol):
-    """Users that can be given away in parts."""
-
-    def part(self, users: Users) -> Answering:
-        """Some of them (k,), sorted by number, under the same numbers; it can be pickled."""
-
-
-@runtime_checkable
-class Stored(Protocol):
-    """Users that are somewhere in files."""
-
-    def storage(self) -> Users:
-        """Position (n,) of each user among all, in the order of the files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,30 +43,6 @@ class KeyedRandomness:
     def require_deployable(self) -> None:
         """RunError unless the key is secret."""
         self.noise.require_deployable()
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """What a worker's engine is made with, whatever its users."""
-
-    seed: int = 0
-    dropout: float = 0.0
-    randomness: LocalRandomness | None = None
-
-    def engine(self, people: Answering) -> "Engine":
-        """The engine of a worker."""
-        return InlineEngine(people, seed=self.seed, dropout=self.dropout, randomness=self.randomness)
-
-
-@dataclass(frozen=True, slots=True)
-class Shard:
-    """What a worker does: it answers for its own users, or for all of those that are made up when asked for."""
-
-    engine: "Engine"
-
-    def __call__(self, question: Question) -> Told:
-        """Return their answer."""
-        return self.engine.ask(question)
 
 
 PIECE = 16 << 20  # bytes of answers that are on their way from one worker
@@ -107,24 +63,21 @@ Start = Callable[[bytes], Worker]  # of a pickled service
 
 
 class ShardedEngine(AbstractContextManager["ShardedEngine"]):
-    """Asks as many workers as there are shards, at most one a user; `close` ends them.
+    """Asks as many workers as there are shards, at most one a user, what an engine would answer; `close` ends them.
 
     Workers are started when they are first asked, and `after` is called when all have ended.
     """
 
     def __init__(
-        self,
-        population: Answering,
-        workers: int,
-        start: Start,
-        settings: Settings,
-        after: Callable[[], None] = lambda: None,
+        self, engine: InlineEngine, workers: int, start: Start, after: Callable[[], None] = lambda: None
     ) -> None:
+        population = engine.population
         users, self.shards = population.users, min(workers, population.users)
-        place = population.storage() if isinstance(population, Stored) else np.arange(users)
+        stored = getattr(population, "storage", None)
+        place = np.arange(users) if stored is None else stored()
         self.shard_of = (place * self.shards // users).astype(np.int32)  # (n,)
         self.population, self.replaced = population, 0  # workers that have died and were replaced
-        self._start, self._settings, self._after = start, settings, after
+        self._start, self._engine, self._after = start, engine, after
         self._workers: dict[int, Worker] = {}
         self._threads: ThreadPoolExecutor | None = None
         self._lock = threading.Lock()
@@ -174,11 +127,10 @@ class ShardedEngine(AbstractContextManager["ShardedEngine"]):
         yield from (own[first : first + most] for first in range(0, max(1, len(own)), most))
 
     def _service(self, shard: int) -> bytes:
-        """What a worker is given at its start: a pickled `Shard`."""
-        people: Answering = self.population
-        if isinstance(people, Parted):
-            people = people.part(np.flatnonzero(self.shard_of == shard))
-        return pickle.dumps(Shard(self._settings.engine(people)), pickle.HIGHEST_PROTOCOL)
+        """What a worker is given: the engine of its own users, or of all that are made up when they are asked for."""
+        part = getattr(self.population, "part", None)
+        people = self.population if part is None else part(np.flatnonzero(self.shard_of == shard))
+        return pickle.dumps(self._engine.over(people).ask, pickle.HIGHEST_PROTOCOL)
 
     def _asked(self, shard: int, question: Question) -> Told:
         died: Died | None = None
@@ -201,7 +153,6 @@ class ShardedEngine(AbstractContextManager["ShardedEngine"]):
         )
 
 
-def of_processes(population: Answering, workers: int, settings: Settings) -> ShardedEngine:
-    """Return an engine whose workers share this machine's processors; the caller closes it."""
-    start = Workers(max(1, processors() // workers)).start
-    return ShardedEngine(population, workers, start, settings)
+def of_processes(engine: InlineEngine, workers: int) -> ShardedEngine:
+    """Return the same engine over workers that share this machine's processors; the caller closes it."""
+    return ShardedEngine(engine, workers, Workers(max(1, processors() // workers)).start)

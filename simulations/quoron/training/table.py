@@ -27,7 +27,8 @@ from quoron.data.table import TableUsers
 from quoron.data.user_rows import most_rows
 from quoron.data.users import Declared, PublicKnowledge
 from quoron.engine.choice import INLINE, Inline, Ray
-from quoron.engine.sharded import KeyedRandomness, Settings, ShardedEngine
+from quoron.engine.inline import InlineEngine
+from quoron.engine.sharded import KeyedRandomness, ShardedEngine
 from quoron.paths import dataset, table_file
 from quoron.run_folder import FRAME, RunFolder
 from quoron.simulation.problem import encoding_of, loss_of, make_domain
@@ -76,8 +77,8 @@ class CuratorEngine:
             of_the_run(noise).stream("order of users").permutation(declared.users if among is None else len(among))
         )
         self._order = self._order if among is None else among[self._order]
-        people, settings = self._holders(declared, items, seed), Settings(randomness=KeyedRandomness(noise))
-        self._engine, self._in_memory = engine.over(people, settings), isinstance(items, ItemBatch)
+        own = InlineEngine(self._holders(declared, items, seed), randomness=KeyedRandomness(noise))
+        self._engine, self._in_memory = engine.over(own), isinstance(items, ItemBatch)
 
     def close(self) -> None:
         """End whatever other processes there are."""
