@@ -213,7 +213,7 @@ def test_answers_of_another_length_are_named_where_cohorts_are_no_secret_and_wha
     told = crowd.carried_out(scene())
     counted = [line for line in told.splitlines() if line.startswith("quoron_client_misfits")]
     assert counted == (['quoron_client_misfits_total{client="client-0"} 3.0'] if named else [])
-    found = [line for line in our_logs.messages if "does not fit" in line]
+    found = [line for line in our_logs.messages if "is not suitable" in line]
     assert len(found) == named
     assert not named or "client 'client-0' answers with another type or length" in found[0]
 

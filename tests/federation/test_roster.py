@@ -571,7 +571,7 @@ class TestRotation:
             certificates.revoke_all(folder / "revoked.json", {key_of(folder, "ada"): "ada"})
             with pytest.raises(ConfigError, match=r"never revoked, got .*, the old one"):
                 await users.rotate("ada", self.signed(folder, "ada", "ada-2"))
-            await asyncio.to_thread(users.look)
+            await asyncio.to_thread(users.poll)
             with pytest.raises(ConfigError, match="whose certificate is good, got user 0"):
                 await users.change("back", "ada")
             assert registry(running).user(key_of(folder, "ada")) == 0

@@ -99,7 +99,7 @@ def _kind(content: bytes) -> str:
 def state(running: Coordinator) -> list[object]:
     """Everything that an answer could change."""
     session = running.sessions.runs["trial"]
-    asked = sorted((user, each.round, each.digest, each.heard) for user, each in session.asked.items())
+    asked = sorted((user, each.round, each.digest, each.done) for user, each in session.asked.items())
     return [asked, session.open.left, session.open.values.tobytes(), session.open.status.tobytes()]
 
 
