@@ -14,12 +14,14 @@ from quoron_privacy.means.free_presence import COLUMN_PRESENCE as COLUMNS_HERE
 from quoron_privacy.means.free_presence import COLUMN_WEIGHTS as WEIGHTS
 from quoron_privacy.means.free_presence import (
     ColumnMean,
+    ColumnSum,
     Contrasts,
     ContrastSum,
     LengthSum,
     LogLength,
     MomentMean,
     ShapedMomentSum,
+    length_sums,
 )
 from quoron_privacy.means.moment import SecondMomentNoise
 from quoron_privacy.means.norm_counts import NormCountMean, NormCountSum, PrefixNormCounts, weights_of
@@ -50,8 +52,8 @@ def adaptive_clip_audits():
         made = NormCountMean.for_mu(dimension=1, users=USERS, mu=MU, adjacency=adjacency, soft=True)
 
         def seen(own, stream, draws=1):
-            sums, loud = made.reduction(1.0).of(*rows_of(own)), np.array(weights_of(adjacency, soft=True))
-            came = [made.release_sums(sums, stream) for _ in range(draws)]
+            sums, loud = NormCountSum(1.0, USERS).of(*rows_of(own)), np.array(weights_of(adjacency, soft=True))
+            came = [made.release(sums, stream) for _ in range(draws)]
             return loud * np.array([[mean.mean[0], mean.beyond, mean.within, mean.presence] for mean in came])
 
         near, far = (seen(own, Still()) for own in ends)
@@ -66,7 +68,7 @@ def adaptive_clip_audits():
         def shares(own, source, draws=1):
             found = np.empty((draws, epochs, 3))
             for number, round_ in enumerate(range(0, rounds, batches)):
-                sums, gaussian = made.reduction(1.0).of(*rows_of(own)), made.shares(round_)
+                sums, gaussian = NormCountSum(1.0, USERS).of(*rows_of(own)), made.shares(round_)
                 row, stream = (
                     norm_counts.weighted_row(sums, USERS, loud, soft=True)[-3:],
                     source.stream("shares", round_),
@@ -164,7 +166,8 @@ def free_presence_audits():
         return rows
 
     def tails(mechanism, own, answered, stream, transform=np.eye(2)):  # noqa: B008
-        found = mechanism.release(others([0.3, 0.1], own), answered, transform, np.zeros(2), 1.0, stream)
+        sums = NormCountSum(1.0, mechanism.users, transform, np.zeros(2)).of(others([0.3, 0.1], own), answered)
+        found = mechanism.release(sums, stream)
         return np.array([*found.mean, ROOT * found.beyond, found.within, found.presence])
 
     def classes(*given):
@@ -172,16 +175,18 @@ def free_presence_audits():
         return tails(*given, transform=np.array([[2.0]]))
 
     def moments(mechanism, own, answered, stream):
-        found = mechanism.release(others([0.5, 0.1, 0.5], own), answered, np.eye(2), 1.0, stream)
+        sums = ShapedMomentSum(mechanism.users, np.eye(2), 1.0).of(others([0.5, 0.1, 0.5], own), answered)
+        found = mechanism.release(sums, 1.0, stream)
         return np.array([*found.mean[[0, 0, 1], [0, 1, 1]] * [1, np.sqrt(2), 1], found.presence])
 
     def lengths(mechanism, own, answered, stream):
-        found = mechanism.release(others([-1.0], own)[:, 0], answered, 1.0, stream)
+        sums = length_sums(others([-1.0], own)[:, 0], answered, 1.0, mechanism.users)
+        found = mechanism.release(sums, stream)
         return np.array([found.mean, found.presence * 0.8660254])
 
     def ranges(mechanism, own, answered, stream):
         rows, windows = others([0.5, 0.3, 1.0, 0, 0, 0], own), np.array([[0.0, 0.0], [1.0, 1.0]])
-        found = mechanism.release(rows, answered, windows, 1.0, True, stream)
+        found = mechanism.release(ColumnSum(mechanism.users, windows, 1.0, True).of(rows, answered), stream)
         parts = np.concatenate([[found.mean, found.spread, found.square], found.still])
         return np.append((parts * (np.array(WEIGHTS) / np.sqrt(2))[:, None]).ravel(), found.presence * COLUMNS_HERE)
 
@@ -404,15 +409,15 @@ def silo_audits():
     gradient = NormCountMean.for_mu(dimension=4, users=users, mu=MU)
 
     def lengths(sums, stream):
-        found = length.release_sums(sums, stream)
+        found = length.release(sums, stream)
         return np.array([found.mean, found.presence * 0.8660254]) / length.scale
 
     def moments(sums, stream):
-        found = moment.release_sums(sums, 1.0, stream)
+        found = moment.release(sums, 1.0, stream)
         return np.array([*found.mean[[0, 0, 1], [0, 1, 1]] * [1, np.sqrt(2), 1], found.presence]) / moment.scale
 
     def gradients(sums, stream):
-        found = gradient.release_sums(sums, stream)
+        found = gradient.release(sums, stream)
         return np.array([*found.mean, np.sqrt(2) * found.beyond, found.within, found.presence]) / gradient.scale
 
     def contrasts(*own):

@@ -284,7 +284,7 @@ def rung_half_as_high(self: Lottery, score: int) -> int | None:
     return None if above < 0 else min(above // (self.cohort_size - 1), len(self.table) - 1)
 
 
-ORIGINAL_SUM, ORIGINAL_MOMENTS, ORIGINAL_MOMENT = ClippedSum.of, ShapedMomentSum.of, MomentMean.release_sums
+ORIGINAL_SUM, ORIGINAL_MOMENTS, ORIGINAL_MOMENT = ClippedSum.of, ShapedMomentSum.of, MomentMean.release
 
 
 def first_complaint(algorithm: Algorithm[Any], name: str, **crowded: Any) -> str:
@@ -370,7 +370,7 @@ def test_replay_catches_a_finite_answer_whose_length_overflows(monkeypatch) -> N
 
 def test_replay_catches_a_symmetric_matrix_with_the_same_noise_in_both_triangles(monkeypatch) -> None:
     monkeypatch.setattr(ShapedMomentSum, "of", moment_summed_twice)
-    monkeypatch.setattr(MomentMean, "release_sums", moment_with_noise_mirrored)
+    monkeypatch.setattr(MomentMean, "release", moment_with_noise_mirrored)
     whitening = tracking.whitening  # which hears nothing of so few users
     monkeypatch.setattr(tracking, "whitening", lambda m, *a: whitening(m, *a)._replace(transform=np.tril(m.mean)))
     assert ": public, unevenness" in first_complaint(make("tracking-srgd"), "tracking-srgd")

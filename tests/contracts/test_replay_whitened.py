@@ -13,8 +13,8 @@ from contracts.scenes import PRIVACY, PROBLEM, SMALL, make_plan
 from contracts.test_replay import pairs, shares
 from contracts.worlds import Complaint
 from quoron_privacy.means import norm_counts
-from quoron_privacy.means.free_presence import MomentMean
-from quoron_privacy.means.norm_counts import NormCountMean
+from quoron_privacy.means.free_presence import MomentMean, ShapedMomentSum
+from quoron_privacy.means.norm_counts import NormCountMean, NormCountSum
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.whitened import estimates
 from quoron_server.algorithms.whitened.method import WhitenedTracking
@@ -213,13 +213,17 @@ def test_replay_catches_a_threshold_of_three_quarters(monkeypatch: pytest.Monkey
 
 
 def test_replay_catches_a_second_triangle_under_the_same_noise(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = MomentMean.release
+    summed, honest, single = ShapedMomentSum.of, MomentMean.release, [0.0]
 
-    def mirrored(self, factors, answered, transform, radius, stream):
-        found = honest(self, factors, answered, transform, radius, stream)
-        single = float(np.float32(np.clip(np.nan_to_num(factors[:][answered, 0]), -1, 1).mean()))
-        return found._replace(mean=found.mean + np.tril(np.full_like(found.mean, 1e-9 * single), -1))
+    def remembered(self, factors, answered):
+        single[0] = float(np.float32(np.clip(np.nan_to_num(factors[:][answered, 0]), -1, 1).mean()))
+        return summed(self, factors, answered)
 
+    def mirrored(self, sums, radius, stream):
+        found = honest(self, sums, radius, stream)
+        return found._replace(mean=found.mean + np.tril(np.full_like(found.mean, 1e-9 * single[0]), -1))
+
+    monkeypatch.setattr(ShapedMomentSum, "of", remembered)
     monkeypatch.setattr(MomentMean, "release", mirrored)
     plan = make_plan(NAME)
     assert complaint(WhitenedTracking(plan), plan) != ""
@@ -227,15 +231,19 @@ def test_replay_catches_a_second_triangle_under_the_same_noise(monkeypatch: pyte
 
 def test_replay_catches_rows_that_are_tested_before_they_are_whitened(monkeypatch: pytest.MonkeyPatch) -> None:
     """A finite gradient that overflows when whitened makes the sum not a number."""
-    honest = NormCountMean.release
+    summed, honest, wild = NormCountSum.of, NormCountMean.release, [False]
 
-    def plain(self, values, answered, transform, centre, radius, stream):
+    def remembered(self, values, answered):
         with np.errstate(all="ignore"):
-            lengths = np.linalg.norm(values @ transform, axis=1)
-            wild = answered & np.isfinite(values).all(axis=1) & ~np.isfinite(lengths)
-        found = honest(self, values, answered, transform, centre, radius, stream)
-        return found._replace(mean=found.mean * (np.nan if wild.any() else 1.0))
+            lengths = np.linalg.norm(values @ self.transform, axis=1)
+        wild[0] = bool((answered & np.isfinite(values).all(axis=1) & ~np.isfinite(lengths)).any())
+        return summed(self, values, answered)
 
+    def plain(self, sums, stream):
+        found = honest(self, sums, stream)
+        return found._replace(mean=found.mean * (np.nan if wild[0] else 1.0))
+
+    monkeypatch.setattr(NormCountSum, "of", remembered)
     monkeypatch.setattr(NormCountMean, "release", plain)
     plan = make_plan(NAME)
     with np.errstate(all="ignore"):

@@ -310,7 +310,7 @@ async def test_what_is_too_long_is_refused_by_name_and_never_by_the_transport(le
 
 
 WHITENED = "whitened-tracking"
-voted = WhitenedTracking._vote
+voted = WhitenedTracking.voted
 
 
 def test_second_moments_in_parts_and_on_disk_give_the_bits_of_the_inline_engine(
@@ -318,7 +318,7 @@ def test_second_moments_in_parts_and_on_disk_give_the_bits_of_the_inline_engine(
 ) -> None:
     """A vector that travelled in parts, and was held on disk, is still clipped as one."""
     made: list[int] = []
-    monkeypatch.setattr(WhitenedTracking, "_vote", without_consequence)
+    monkeypatch.setattr(WhitenedTracking, "voted", without_consequence)
     expected = inline_model(specification(WHITENED), tmp_path)
     monkeypatch.setattr(traffic, "HELD", 0)
     monkeypatch.setattr(wire, "MOST", 48)
@@ -330,9 +330,9 @@ def test_second_moments_in_parts_and_on_disk_give_the_bits_of_the_inline_engine(
     assert np.linalg.norm(model) > 0
 
 
-def without_consequence(self: WhitenedTracking, state: Any, answers: Answers, noise: Any) -> Any:
+def without_consequence(self: WhitenedTracking, state: Any, change: float, answered: int) -> Any:
     """Of a vote, so that a model of few users is seen."""
-    update = voted(self, state, answers, noise)
+    update = voted(self, state, change, answered)
     return replace(update, state=replace(update.state, point=state.point))
 
 

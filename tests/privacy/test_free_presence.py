@@ -14,8 +14,16 @@ from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.means import free_presence, norm_counts
 from quoron_privacy.means.clipping_loops import soft_share
 from quoron_privacy.means.free_presence import COLUMN_PRESENCE as HERE
-from quoron_privacy.means.free_presence import ColumnMean, ColumnSum, LogLength, MomentMean, column_sensitivity
-from quoron_privacy.means.norm_counts import NormCountMean, PrefixNormCounts
+from quoron_privacy.means.free_presence import (
+    ColumnMean,
+    ColumnSum,
+    LogLength,
+    MomentMean,
+    ShapedMomentSum,
+    column_sensitivity,
+    length_sums,
+)
+from quoron_privacy.means.norm_counts import NormCountMean, NormCountSum, PrefixNormCounts
 from quoron_privacy.prefix.noise import factorise
 from quoron_privacy.release import packed, sum_bits
 
@@ -38,7 +46,7 @@ def tail_row(values, adjacency="replace-one", radius=1.0, transform=None, centre
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(GaussianNoise, "release", lambda _, value, stream: seen.append(value) or value)
         zero = np.zeros(len(values)) if centre is None else centre
-        mechanism.release(np.array([values]), ONE, eye, zero, radius, Still())
+        mechanism.release(NormCountSum(radius, 1, eye, zero).of(np.array([values]), ONE), Still())
     return seen[0]
 
 
@@ -48,7 +56,7 @@ def moment_row(factor, dimension, adjacency="replace-one", radius=1.0, transform
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(GaussianNoise, "release", lambda _, value, stream: seen.append(value) or value)
         eye = np.eye(dimension) if transform is None else transform
-        mechanism.release(np.array([factor]), ONE, eye, radius, Still())
+        mechanism.release(ShapedMomentSum(1, eye, radius).of(np.array([factor]), ONE), radius, Still())
     return seen[0]
 
 
@@ -56,7 +64,7 @@ def length_row(logarithm, top=1.0):
     seen = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(GaussianNoise, "release", lambda _, value, stream: seen.append(value) or value)
-        LogLength.for_mu(users=1, mu=1.0).release(np.array([logarithm]), ONE, top, Still())
+        LogLength.for_mu(users=1, mu=1.0).release(length_sums(np.array([logarithm]), ONE, top, 1), Still())
     return seen[0]
 
 
@@ -124,7 +132,7 @@ class TestNormCountMean:
         transform, centre, radius = rng.normal(size=(3, 3)), rng.normal(size=3), 2.0
         for adjacency in ADJACENCIES:
             mechanism = NormCountMean.for_mu(dimension=3, users=40, mu=1.0, adjacency=adjacency)
-            found = mechanism.release(values, answered, transform, centre, radius, Still())
+            found = mechanism.release(NormCountSum(radius, 40, transform, centre).of(values, answered), Still())
             expected, beyond, within, here = np.zeros(3), 0.0, 0, 0
             for value, there in zip(values, answered, strict=True):
                 v = value @ transform - centre
@@ -186,7 +194,7 @@ class TestMomentMean:
         factors[4] = np.inf
         for adjacency in ADJACENCIES:
             mechanism = MomentMean.for_mu(dimension=3, users=30, mu=1.0, adjacency=adjacency)
-            found = mechanism.release(factors, answered, transform, 2.0, Still())
+            found = mechanism.release(ShapedMomentSum(30, transform, 2.0).of(factors, answered), 2.0, Still())
             total, here = np.zeros((3, 3)), 0
             for factor, there in zip(factors, answered, strict=True):
                 if there and np.isfinite(factor).all():
@@ -237,8 +245,7 @@ class TestPrefixNormCounts:
         assert made.prefix.column_norm >= 1  # the grid's part of the proof
         matrix, quiet = strategy(factorisation, 6), made.scale / made.prefix.column_norm
         sizes = [0.0, 0.3, 2 / 3 * (1 - 1e-9), 0.7, 1.0]
-        reduction = made.reduction(1.0)
-        sums = [reduction.of(np.array([[sign * a, 0.0]]), ONE) for sign in (1, -1) for a in sizes]
+        sums = [NormCountSum(1.0, 5).of(np.array([[sign * a, 0.0]]), ONE) for sign in (1, -1) for a in sizes]
         rows = [norm_counts.weighted_row(each, 5, norm_counts.WEIGHTS[adjacency]) for each in sums]
         others = [np.zeros(5)] if adjacency == "zero-out" else [np.zeros(5), *rows]
         worst = 0.0
@@ -316,7 +323,8 @@ def test_means_are_those_of_the_slow_obvious_way():
     tables[0][:, 1], tables[1][:, 2], tables[2][:, 0] = -1.0, 0.0, 1.0
     windows, answered = np.array([[0.2, -0.1, 0.0], [0.3, 2.0, 0.5]]), rng.random(users) < 0.8
     mechanism = ColumnMean.for_mu(columns=3, users=users, mu=1.0)
-    found = mechanism.release(np.array([factor(own) for own in tables]), answered, windows, 1.0, True, Still())
+    factors = np.array([factor(own) for own in tables])
+    found = mechanism.release(ColumnSum(users, windows, 1.0, True).of(factors, answered), Still())
     off = [(own[:, :3] - windows[0]) / windows[1] for own, here in zip(tables, answered, strict=True) if here]
     spreads = np.minimum([np.sqrt(np.mean(each**2, axis=0)) for each in off], 1)
     here = [own[:, :3] for own, there in zip(tables, answered, strict=True) if there]

@@ -119,13 +119,13 @@ def test_all_that_a_run_shows_and_keeps_is_a_function_of_its_releases(rules, nei
 
 @pytest.mark.slow
 def test_a_round_that_tells_how_long_answers_are_is_caught(differing, monkeypatch):
-    step = WhitenedTracking._step
+    step = WhitenedTracking.update
 
     def telling(self: Any, state: Any, answers: Any, noise: Any) -> Any:
         update = step(self, state, answers, noise)
         return replace(update, public={**update.public, "radius": float(np.abs(answers.values).sum())})
 
-    monkeypatch.setattr(WhitenedTracking, "_step", telling)
+    monkeypatch.setattr(WhitenedTracking, "update", telling)
     assert "run/rounds.parquet" in differing("other values", twin=True)
 
 

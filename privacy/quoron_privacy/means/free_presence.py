@@ -2,8 +2,8 @@
 
     >>> from quoron_privacy.noise.streams import SeededNoise
     >>> length = LogLength.for_mu(users=1000, mu=0.05)
-    >>> logs = np.log(np.full(1000, 0.1))
-    >>> length.release(logs, np.ones(1000, bool), 1.0, SeededNoise(1).stream("length")).presence > 0.9
+    >>> sums = LengthSum(users=1000, transform=np.eye(1), top=1.0).of(np.full((1000, 1), 0.3), np.ones(1000, bool))
+    >>> length.release(sums, SeededNoise(1).stream("length")).presence > 0.9
     True
 
 An absent user counts as the zero row, and the divisor n is public. Rows are laid out so that two users who answer are
@@ -99,16 +99,8 @@ class LogLength:
         """Of the share of users who answer."""
         return self.scale / HERE
 
-    def release(self, logs: Vector, answered: Mask, top: float, stream: RandomStream) -> Length:
-        """From the logarithm of every user's length (k,), -inf for 0; `top` is public, or released."""
-        return self.release_sums(_length_sums(logs, answered, top, self.users), stream)
-
-    def reduction(self, transform: Matrix, top: float) -> "LengthSum":
-        """Return all that a release reads of users' factors, for the lengths of their moments."""
-        return LengthSum(self.users, np.ascontiguousarray(transform), top)
-
-    def release_sums(self, sums: Sums, stream: RandomStream) -> Length:
-        """From the sums that `reduction` makes."""
+    def release(self, sums: Sums, stream: RandomStream) -> Length:
+        """From the sums of a `LengthSum` or a `VectorLengthSum`."""
         row: Vector | NoisySums = sums if isinstance(sums, NoisySums) else self._mean(sums)
         value, here = self._gaussian.release(row, stream).tolist()
         return Length(value, here / HERE)
@@ -179,18 +171,8 @@ class MomentMean:
         weights = WEIGHTS[self.adjacency]
         return self.scale * weights[0] / weights[3]
 
-    def release(
-        self, factors: "Rows", answered: Mask, transform: Matrix, radius: float, stream: RandomStream
-    ) -> Moment:
-        """Return A's noisy mean, in its units; `factors` (k, d (d + 1) / 2) packed by rows, `transform` L (d, d)."""
-        return self.release_sums(self.reduction(transform, radius).of(factors, answered), radius, stream)
-
-    def reduction(self, transform: Matrix, radius: float) -> "ShapedMomentSum":
-        """Return all that a release reads of users' factors."""
-        return ShapedMomentSum(self.users, np.ascontiguousarray(transform), radius)
-
-    def release_sums(self, sums: Sums, radius: float, stream: RandomStream) -> Moment:
-        """From the sums that `reduction` makes for that radius."""
+    def release(self, sums: Sums, radius: float, stream: RandomStream) -> Moment:
+        """From the sums of a `ShapedMomentSum` of that radius: A's noisy mean, in its units."""
         d, weights = self.dimension, WEIGHTS[self.adjacency]
         across, down = np.triu_indices(d)
         isometric = np.where(across == down, 1.0, sqrt(2.0))
@@ -231,7 +213,7 @@ class LengthSum:
 
     def of(self, factors: "Rows", answered: Mask) -> Sums:
         """See clipping.Reduction."""
-        return _length_sums(moment_logs(factors, self.transform), answered, self.top, self.users)
+        return length_sums(moment_logs(factors, self.transform), answered, self.top, self.users)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -244,7 +226,7 @@ class VectorLengthSum:
 
     def of(self, values: Matrix, answered: Mask) -> Sums:
         """See clipping.Reduction."""
-        return _length_sums(vector_logs(values, self.transform), answered, self.top, self.users)
+        return length_sums(vector_logs(values, self.transform), answered, self.top, self.users)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -261,10 +243,11 @@ class ShapedMomentSum:
     def of(self, factors: "Rows", answered: Mask) -> Sums:
         """See clipping.Reduction. ConfigError for factors of another length."""
         numbers, unit = packed(len(self.transform)), 2.0 ** sum_bits(0, self.users)
+        transform = np.ascontiguousarray(self.transform)
         sums: list[tuple[Integers, int]] = []
 
         def added(rows: Matrix, own: slice) -> None:
-            sums.append(loops.sum_moments(rows, answered[own], self.transform, self.radius, unit))
+            sums.append(loops.sum_moments(rows, answered[own], transform, self.radius, unit))
 
         each_piece(factors, numbers, added)
         total = sum((each for each, _ in sums), np.zeros(numbers, np.int64))
@@ -313,7 +296,8 @@ def vector_logs(values: Matrix, transform: Matrix) -> Vector:
     return out
 
 
-def _length_sums(logs: Vector, answered: Mask, top: float, users: int) -> Sums:
+def length_sums(logs: Vector, answered: Mask, top: float, users: int) -> Sums:
+    """Return the sums of ℓ from the logarithm of every user's length (k,), -inf for 0."""
     usable = answered & (logs > -np.inf)  # nor NaN
     fall = np.clip(np.log(top) - np.where(usable, logs, 0.0), 0.0, SPAN)
     scaled = np.where(usable, np.rint((fall / SPAN - 0.5) * 2.0 ** sum_bits(0, users)), 0.0)  # within ± 2ᵇ⁻¹
@@ -494,14 +478,8 @@ class ColumnMean:
         """Of the share of users who answer."""
         return self.scale / COLUMN_PRESENCE
 
-    def release(
-        self, factors: Rows, answered: Mask, windows: Matrix, scale: float, constant: bool, stream: RandomStream
-    ) -> Columns:
-        """From factors (n, d (d + 1) / 2); see `ColumnSum`."""
-        return self.release_sums(ColumnSum(self.users, windows, scale, constant).of(factors, answered), stream)
-
-    def release_sums(self, sums: Sums, stream: RandomStream) -> Columns:
-        """From the sums that `ColumnSum` makes."""
+    def release(self, sums: Sums, stream: RandomStream) -> Columns:
+        """From the sums of a `ColumnSum`."""
         row: Vector | NoisySums = sums if isinstance(sums, NoisySums) else self._mean(sums)
         noised = self._gaussian.release(row, stream)
         own = noised[:-1].reshape(KINDS, self.columns) * (sqrt(self.columns) / np.array(COLUMN_WEIGHTS))[:, None]

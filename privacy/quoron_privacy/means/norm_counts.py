@@ -3,7 +3,7 @@
     >>> from quoron_privacy.noise.streams import SeededNoise
     >>> mean = NormCountMean.for_mu(dimension=2, users=1000, mu=0.5)
     >>> rows, everybody = np.full((1000, 2), 0.1), np.ones(1000, bool)
-    >>> released = mean.release(rows, everybody, None, None, 1.0, SeededNoise(1).stream("mean"))
+    >>> released = mean.release(NormCountSum(1.0, 1000).of(rows, everybody), SeededNoise(1).stream("mean"))
     >>> bool(abs(released.presence - 1) < 0.05 and abs(released.mean[0] - 0.1) < 0.05)
     True
 
@@ -190,27 +190,8 @@ class NormCountMean:
         weights = weights_of(self.adjacency, self.soft)
         return self.scale * weights[0] / weights[3] if weights[3] else inf
 
-    def release(
-        self,
-        values: Matrix,
-        answered: Mask,
-        transform: Matrix | None,
-        centre: Vector | None,
-        radius: float,
-        stream: RandomStream,
-    ) -> MeanAndCounts:
-        """From every user's vector (k, p), `transform` L (p, d), None for none, `centre` (d,), None for zero.
-
-        A vector of several parts of p numbers has each multiplied by Lᵀ, and is clipped as one; d is of all of them.
-        """
-        return self.release_sums(self.reduction(radius, transform, centre).of(values, answered), stream)
-
-    def reduction(self, radius: float, transform: Matrix | None = None, centre: Vector | None = None) -> "NormCountSum":
-        """Return all that a release reads of users' vectors."""
-        return NormCountSum(radius, self.users, transform, centre)
-
-    def release_sums(self, sums: Sums, stream: RandomStream) -> MeanAndCounts:
-        """From the sums that `reduction` makes."""
+    def release(self, sums: Sums, stream: RandomStream) -> MeanAndCounts:
+        """From the sums of a `NormCountSum`."""
         weights = weights_of(self.adjacency, self.soft)
         row = sums if isinstance(sums, NoisySums) else weighted_row(sums, self.users, weights, self.soft)
         noised = self._gaussian.release(row, stream)
@@ -388,12 +369,8 @@ class PrefixNormCounts:
         shares = ("shares", kind, SHARES, own / self.shares(0).scale)
         return ("sums", kind, self.dimension, own / self.scale), shares
 
-    def reduction(self, radius: float) -> NormCountSum:
-        """Return all that a round reads of users' vectors."""
-        return NormCountSum(radius, self.users)
-
     def release(self, state: PrefixState, sums: Sums, noise: NoiseSource) -> tuple[MeanAndCounts, PrefixState]:
-        """Return what a round adds to the sum, and its shares, from the sums of `reduction`; and the next state."""
+        """Return what a round adds to the sum, and its shares, from a `NormCountSum`; and the next state."""
         weights, made = weights_of(self.adjacency, self.soft), self.prefix
         row = sums if isinstance(sums, NoisySums) else weighted_row(sums, self.users, weights, self.soft)
         _, after = made.release(state, row[:-3], noise)

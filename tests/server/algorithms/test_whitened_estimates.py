@@ -5,7 +5,7 @@ import pytest
 from scipy import integrate, special
 from scipy.stats import norm
 
-from quoron_privacy.means.free_presence import LogLength, Moment
+from quoron_privacy.means.free_presence import LogLength, Moment, length_sums
 from quoron_privacy.noise.streams import SeededNoise
 from quoron_server.algorithms.whitened.estimates import (
     GradientModel,
@@ -152,7 +152,9 @@ class TestEstimates:
         """Their logarithm would be the least there is: half of them took the typical length from 1 down to e⁻²."""
         mechanism, logs = LogLength.for_mu(users=10_000, mu=1.0), np.zeros(10_000)
         logs[::2] = -np.inf
-        released = mechanism.release(logs, np.ones(10_000, bool), np.e, SeededNoise(0).stream("length"))
+        released = mechanism.release(
+            length_sums(logs, np.ones(10_000, bool), np.e, 10_000), SeededNoise(0).stream("length")
+        )
         assert typical_length(released, mechanism, np.e) == pytest.approx(1.0, rel=0.01)
 
 

@@ -256,7 +256,7 @@ class NoisySGD(OfPlan[NoisySGDParameters]):
             sums = summed(answers, reduction)
             mean, clipped = sums if isinstance(sums, NoisySums) else reduction.mean(sums), sums.clipped
         if (shares := p.shares(len(state.iterate))) is not None and p.adaptive is not None:
-            told = shares.release_sums(sums, noise.stream("release", t))
+            told = shares.release(sums, noise.stream("release", t))
             gradient, public, releases = radius * told.mean, {"radius": radius}, (shares.entry().scaled(radius),)
             radius, presence = p.adaptive.following(radius, told, p.noise_scale, presence, p.clip_norm)
         elif gaussian is not None:

@@ -453,12 +453,12 @@ class TrackingSRGD(OfPlan[TrackingParameters]):
         sums, stream = summed(answers, self._pilots(state)), noise.stream("release", t)
         after, public = replace(state, round=t + 1), dict[str, Any](phase="pilot", radius=state.top)
         if t % 2 == 0:
-            length = made.length.release_sums(sums, stream)
+            length = made.length.release(sums, stream)
             presence, entry = state.presence, made.length.entry()
             top = min(features, typical_length(length, made.length, features))
             present, after = length.presence * p.length_divisor, replace(after, top=top)
         else:
-            moment = made.moment.release_sums(sums, state.top, stream)
+            moment = made.moment.release(sums, state.top, stream)
             presence = state.presence.seen(moment.presence, made.moment.presence_deviation)
             found = whitening(moment, presence.mean, made.moment.scale * state.top, state.top)
             transform = state.transform @ found.transform
@@ -471,10 +471,10 @@ class TrackingSRGD(OfPlan[TrackingParameters]):
         return Update(replace(after, presence=presence), (entry,), public, diagnostics, present)
 
     def _pilots(self, state: TrackingState) -> LengthSum | ShapedMomentSum:
-        made, features = self._mechanisms, float(self.plan.problem.features)
+        p = self.parameters
         if state.round % 2 == 0:
-            return made.length.reduction(state.transform, features)
-        return made.moment.reduction(state.transform, state.top)
+            return LengthSum(p.length_divisor, state.transform, float(self.plan.problem.features))
+        return ShapedMomentSum(p.moment_divisor, state.transform, state.top)
 
     def _step(self, state: TrackingState, answers: Answers | Sums, noise: NoiseSource) -> Update[TrackingState]:
         p, problem, t = self.parameters, self.plan.problem, state.round
@@ -493,7 +493,7 @@ class TrackingSRGD(OfPlan[TrackingParameters]):
             after = replace(state, sum=total, radii=radii, sampling=sampling, prefix=sums)
             after = replace(after, gradient=total / weight, error=error / weight**2)
         else:
-            released = mechanism.release_sums(of_all, noise.stream("release", t))
+            released = mechanism.release(of_all, noise.stream("release", t))
             error = d * (aim.radius * mechanism.scale) ** 2 + sampling
             gradient = aim.centre + whole.colour(aim.radius * released.mean)
             after = replace(state, gradient=gradient, error=error)

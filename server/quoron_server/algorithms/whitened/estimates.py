@@ -28,12 +28,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quoron_client.protocol.domains import Domain, L2Ball
-from quoron_client.protocol.questions import Answers
 from quoron_privacy.arrays import Matrix
-from quoron_privacy.means.free_presence import ColumnMean, Columns, Length, Moment, Rows, moment_logs, vector_logs
+from quoron_privacy.means.free_presence import ColumnMean, Columns, Length, Moment
 from quoron_privacy.means.norm_counts import Presence
-from quoron_privacy.noise.streams import NoiseSource
-from quoron_privacy.release import Release
 from quoron_server.algorithm import Vector
 from quoron_server.algorithms.whitened.parameters import COLUMNS, STAGES, Law, WhitenedParameters
 from quoron_server.algorithms.whitening import aligned, typical_length, whitening, widened, without
@@ -299,30 +296,6 @@ def looked(plan: RunPlan, state: WhitenedState, released: Columns, stage: int) -
     if stage < COLUMNS - 1:
         return after
     return replace(after, transform=state.transform @ scaled(windows, constant=constant))
-
-
-def at_features(
-    plan: RunPlan, state: WhitenedState, factors: Rows, gradients: Answers, noise: NoiseSource
-) -> tuple[WhitenedState, tuple[Release, ...]]:
-    """All looks of a first message: columns, second moments, each clipped at a typical length; a typical gradient."""
-    p, d = plan.parameters_of(WhitenedParameters), plan.problem.features
-    entries: tuple[Release, ...] = ()
-    answered, columns, length = gradients.answered, p.columns(d), p.length()
-    for stage in range(COLUMNS):
-        stream = noise.stream("columns", stage)
-        seen = columns.release(factors, answered, state.windows.both, unit(plan), p.constant(d), stream)
-        state = looked(plan, state, seen, stage)
-        entries += (columns.entry(),)
-    for stage in range(STAGES):
-        logs = moment_logs(factors, state.transform)
-        own = typical(plan, length.release(logs, answered, float(d), noise.stream("length", stage)))
-        mechanism, clip = p.moment(plan.problem.dimension, stage), radius(plan, state, stage, own)
-        moment = mechanism.release(factors, answered, state.transform, clip, noise.stream("moment", stage))
-        state = whitened(plan, state, moment, stage, own)
-        entries += (length.entry(), mechanism.entry())
-    logs = vector_logs(gradients.values, state.transform)
-    state = begun(plan, state, length.release(logs, answered, bound(plan), noise.stream("length", STAGES)))
-    return state, (*entries, length.entry())
 
 
 def typical(plan: RunPlan, released: Length) -> float:

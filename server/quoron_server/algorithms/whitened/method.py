@@ -69,7 +69,7 @@ from quoron_privacy.means.free_presence import (
     VectorLengthSum,
 )
 from quoron_privacy.means.norm_counts import MeanAndCounts, NormCountSum, Presence
-from quoron_privacy.noise.streams import NoiseSource, RandomStream
+from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.release import NoisySums, Release, Sums, packed
 from quoron_server.algorithm import Algorithm, OfPlan, Update, Vector
 from quoron_server.algorithms.info import constant_risk, loss_scale, start_risk
@@ -272,7 +272,6 @@ class WhitenedInParts:
     def __init__(self, plan: RunPlan) -> None:
         self.plan, self.inner = plan, WhitenedTracking(plan)
         self.parameters = self.inner.parameters
-        self._contrasts = Contrasts(plan.problem.features, plan.problem.outputs)
 
     def init(self) -> PartsState:
         """Start at zero."""
@@ -285,7 +284,7 @@ class WhitenedInParts:
         if question is None:
             return None
         if part < VECTOR:
-            task: SecondMoment | AverageGradient = SecondMoment(self._contrasts.features)
+            task: SecondMoment | AverageGradient = SecondMoment(self.plan.problem.features)
             return Question(part, question.cohort, task, reduction=self._reduction(state))
         if own.round == 0:  # whose task is a moment as well
             at = self.inner.iterate(own)
@@ -296,63 +295,20 @@ class WhitenedInParts:
 
     def update(self, state: PartsState, answers: Answers | Sums, noise: NoiseSource) -> Update[PartsState]:
         """Release, and whiten or step."""
-        p, part, own, dimension = self.parameters, state.part, state.inner, self.plan.problem.dimension
-        sums, stream, typical = summed(answers, self._reduction(state)), self._stream(state, noise), state.typical
-        if part >= PARTS:
-            if own.round == p.gradients:
-                mean = sums if isinstance(sums, NoisySums) else self.inner.voting(own).unit_mean(sums)
-                update = self.inner.voted(own, float(p.vote.release(mean, stream)[0]), sums.answered)
-            else:
-                released = p.gradient(dimension, own.round).release_sums(sums, stream)
-                update = self.inner.stepped(own, released, sums.answered)
-            after, seen = PartsState(part + 1, 0.0, update.state), (update.public, update.diagnostics)
-            return Update(after, update.releases, *seen, update.present)
-        entry, present = p.length().entry(), None
-        stage, whole = divmod(part - COLUMNS, 2)
-        if part < COLUMNS:
-            columns = p.columns(self._contrasts.features)
-            found = columns.release_sums(sums, stream)
-            own, entry = estimates.looked(self.plan, own, found, part), columns.entry()
-        elif part == VECTOR:
-            own = estimates.begun(self.plan, own, p.length().release_sums(sums, stream))
-        elif not whole:
-            typical = estimates.typical(self.plan, p.length().release_sums(sums, stream))
-        else:
-            mechanism = p.moment(dimension, stage)
-            moment = mechanism.release_sums(sums, estimates.radius(self.plan, own, stage, typical), stream)
-            own, entry = estimates.whitened(self.plan, own, moment, stage, typical), mechanism.entry()
-            present = moment.presence * p.cohort_size
-        return Update(PartsState(part + 1, typical, own), (entry,), {}, {"answered": sums.answered}, present)
-
-    def _stream(self, state: PartsState, noise: NoiseSource) -> RandomStream:
-        """As of the same release of one message: so a run by sums has the bits of one by rows."""
-        part, round_ = state.part, state.inner.round
-        if part < COLUMNS:
-            return noise.stream("columns", part)
+        part, own = state.part, state.inner
+        sums = summed(answers, self._reduction(state))
         if part < PARTS:
-            stage, whole = divmod(part - COLUMNS, 2)
-            return noise.stream("moment" if whole else "length", stage)
-        return noise.stream("vote" if round_ == self.parameters.gradients else "release", round_)
+            own, typical, entry, present = self.inner.look(own, part, state.typical, sums, noise)
+            return Update(PartsState(part + 1, typical, own), (entry,), {}, {"answered": sums.answered}, present)
+        update = self.inner.read(own, sums, noise)
+        after, seen = PartsState(part + 1, 0.0, update.state), (update.public, update.diagnostics)
+        return Update(after, update.releases, *seen, update.present)
 
     def _reduction(self, state: PartsState) -> Any:
         """All that a round reads of its answers."""
-        p, own, users = self.parameters, state.inner, self.parameters.cohort_size
-        features = self._contrasts.features
-        if state.part < COLUMNS:
-            return ColumnSum(users, own.windows.both, estimates.unit(self.plan), p.constant(features))
-        if state.part == VECTOR:
-            return self._of_gradients(VectorLengthSum(users, own.transform, self.inner.bound))
-        stage, whole = divmod(state.part - COLUMNS, 2)
-        if state.part < VECTOR and not whole:
-            return LengthSum(users, own.transform, float(features))
-        if state.part < VECTOR:
-            return ShapedMomentSum(users, own.transform, estimates.radius(self.plan, own, stage, state.typical))
-        if own.round == p.gradients:
-            return ChangeSum(self.inner.voting(own))
-        return self._of_gradients(NormCountSum(own.radius, users, own.transform, own.centre))
-
-    def _of_gradients(self, own: NormCountSum | VectorLengthSum) -> NormCountSum | VectorLengthSum | ContrastSum:
-        return own if self.plan.problem.outputs == 1 else ContrastSum(self._contrasts, own)
+        if state.part < PARTS:
+            return self.inner.looking(state.inner, state.part, state.typical)
+        return self.inner.reading(state.inner)
 
     def model(self, state: PartsState) -> Vector:
         """See method."""
@@ -452,25 +408,68 @@ class WhitenedTracking(OfPlan[WhitenedParameters]):
 
     def update(self, state: WhitenedState, answers: Answers, noise: NoiseSource) -> Update[WhitenedState]:
         """Release, and step."""
-        if state.round == self.parameters.gradients:
-            return self._vote(state, answers, noise)
+        if state.round > 0:
+            return self.read(state, summed(answers, self.reading(state)), noise)
+        numbers, answered, typical = packed(self._contrasts.features), answers.answered, 0.0
+        factors, rows = Leading(answers.values, numbers), answers.values[:, numbers:].copy()  # no row stays for its end
         entries: tuple[Release, ...] = ()
-        if state.round == 0:
-            numbers = packed(self._contrasts.features)
-            factors = Leading(answers.values, numbers)
-            rows = answers.values[:, numbers:].copy()  # no row stays for its end
-            answers = Answers(self._contrasts.of(rows), answers.status)
-            state, entries = estimates.at_features(self.plan, state, factors, answers, noise)
-        else:
-            answers = Answers(self._contrasts.of(answers.values), answers.status)
-        update = self._step(state, answers, noise)
+        for part in range(PARTS):
+            sums = self.looking(state, part, typical).of(rows if part == VECTOR else factors, answered)
+            state, typical, entry, _ = self.look(state, part, typical, sums, noise)
+            entries += (entry,)
+        update = self.read(state, self.reading(state).of(rows, answered), noise)
         return replace(update, releases=(*entries, *update.releases))
 
-    def _step(self, state: WhitenedState, answers: Answers, noise: NoiseSource) -> Update[WhitenedState]:
-        mechanism = self.parameters.gradient(self.plan.problem.dimension, state.round)
-        stream, around = noise.stream("release", state.round), (state.transform, state.centre, state.radius)
-        released = mechanism.release(answers.values, answers.answered, *around, stream)
-        return self.stepped(state, released, int(np.sum(answers.answered)))
+    def looking(self, state: WhitenedState, part: int, typical: float) -> Any:
+        """All that a look at factors, or at the end at gradients, reads; `typical` is the length released last."""
+        users, features = self.parameters.cohort_size, self._contrasts.features
+        stage, whole = divmod(part - COLUMNS, 2)
+        if part < COLUMNS:
+            constant = self.parameters.constant(features)
+            return ColumnSum(users, state.windows.both, estimates.unit(self.plan), constant)
+        if part == VECTOR:
+            return self._of_gradients(VectorLengthSum(users, state.transform, self.bound))
+        if whole:
+            return ShapedMomentSum(users, state.transform, estimates.radius(self.plan, state, stage, typical))
+        return LengthSum(users, state.transform, float(features))
+
+    def look(
+        self, state: WhitenedState, part: int, typical: float, sums: Sums, noise: NoiseSource
+    ) -> tuple[WhitenedState, float, Release, float | None]:
+        """Release what a look reads: the state after it, a typical length, the ledger's entry, and who is there."""
+        p, plan, (stage, whole) = self.parameters, self.plan, divmod(part - COLUMNS, 2)
+        if part < COLUMNS:
+            columns = p.columns(self._contrasts.features)
+            seen = columns.release(sums, noise.stream("columns", part))
+            return estimates.looked(plan, state, seen, part), 0.0, columns.entry(), None
+        if whole:
+            mechanism, radius = p.moment(plan.problem.dimension, stage), estimates.radius(plan, state, stage, typical)
+            moment = mechanism.release(sums, radius, noise.stream("moment", stage))
+            after, present = estimates.whitened(plan, state, moment, stage, typical), moment.presence * p.cohort_size
+            return after, typical, mechanism.entry(), present
+        length, entry = p.length().release(sums, noise.stream("length", stage)), p.length().entry()
+        if part == VECTOR:
+            return estimates.begun(plan, state, length), typical, entry, None
+        return state, estimates.typical(plan, length), entry, None
+
+    def reading(self, state: WhitenedState) -> Any:
+        """All that a round reads of gradients, or of losses at the end."""
+        if state.round == self.parameters.gradients:
+            return ChangeSum(self.voting(state))
+        users = self.parameters.cohort_size
+        return self._of_gradients(NormCountSum(state.radius, users, state.transform, state.centre))
+
+    def _of_gradients(self, own: NormCountSum | VectorLengthSum) -> NormCountSum | VectorLengthSum | ContrastSum:
+        return own if self.plan.problem.outputs == 1 else ContrastSum(self._contrasts, own)
+
+    def read(self, state: WhitenedState, sums: Sums, noise: NoiseSource) -> Update[WhitenedState]:
+        """Release the mean of these sums, and step; at the end not training, unless users are better off."""
+        p, t = self.parameters, state.round
+        if t < p.gradients:
+            released = p.gradient(self.plan.problem.dimension, t).release(sums, noise.stream("release", t))
+            return self.stepped(state, released, sums.answered)
+        mean = sums if isinstance(sums, NoisySums) else self.voting(state).unit_mean(sums)
+        return self.voted(state, float(p.vote.release(mean, noise.stream("vote", t))[0]), sums.answered)
 
     def stepped(self, state: WhitenedState, released: MeanAndCounts, answered: int) -> Update[WhitenedState]:
         """By the mean gradient of so many users."""
@@ -649,13 +648,6 @@ class WhitenedTracking(OfPlan[WhitenedParameters]):
         if p.robust:
             radius = min(radius, ROBUST_BOUND * self.bound, ROBUST_LENGTHS * state.start_length)
         return replace(state, radius=radius, factor=factor, spread=spread, target=target, error=error)
-
-    def _vote(self, state: WhitenedState, answers: Answers, noise: NoiseSource) -> Update[WhitenedState]:
-        """Not training, unless users are noticeably better off."""
-        own = self.voting(state)
-        sums = ChangeSum(own).of(answers.values, answers.answered)
-        released = self.parameters.vote.release(own.unit_mean(sums), noise.stream("vote", state.round))
-        return self.voted(state, float(released[0]), sums.answered)
 
     def voting(self, state: WhitenedState) -> ClippedSum:
         """To V: losses of users change by √S ‖θ‖, whose gradients are that far from their mean."""
