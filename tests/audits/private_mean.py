@@ -237,6 +237,27 @@ def learnt_audits():
     )
 
 
+def shape_audits():
+    """Second moments: one user moves from one diagonal to the other, whose numbers off the diagonal are opposite."""
+
+    def world(side, number):
+        def draw(runs):
+            told = learnt_mean._Told(rows_of([9.0, 9.0 * side], columns=2), HERE, SeededNoise(51 + number).stream("m"))
+            return np.array([told.moment(np.zeros(2), 1.0, MU)[0, 1] for _ in range(runs)])
+
+        return draw
+
+    sensitivity = learnt_mean.moment_sensitivity
+    quiet = learnt_mean, "moment_sensitivity", lambda *sizes: sensitivity(*sizes) / 16
+    yield Audit(
+        "second moments around a centre",
+        EPSILON,
+        at_delta(world, ends=(1, -1), draws=20_000),
+        {"as released": case(least=0.2)},
+        {"a 16th of the noise": case(quiet, draws=4_000)},
+    )
+
+
 def far_away_audits():
     """The last release: one user far away to one side, or to the other. What is at nodes is told times √2."""
     found = learnt_radii.Interval(-1.0, 1.0, 0.0, 0.0, 0.0, (-1.0, 1.0))
@@ -361,6 +382,7 @@ AUDITS = [
     *two_release_audits(),
     *whole_audits(),
     *learnt_audits(),
+    *shape_audits(),
     *far_away_audits(),
     *robust_audits(),
 ]

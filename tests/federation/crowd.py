@@ -330,7 +330,7 @@ def _waiting_for(running: Coordinator) -> set[int]:
     session = running.sessions.runs.get("trial")
     if session is None or session.open is None:
         return set()
-    return {user for user in session.open.cohort.rows if user not in session.asked or not session.asked[user].heard}
+    return {user for user in session.open.cohort.rows if user not in session.asked or not session.asked[user].done}
 
 
 async def no_deadline_is_waited_for(

@@ -137,6 +137,62 @@ def test_from_the_fewest_users_on_steps_end_within_eight_lengths_in_a_bound_a_th
             assert radius <= 8.0
 
 
+@given(
+    mu=st.floats(5.0, 20.0),
+    rows=st.lists(st.floats(-10.0, 10.0), min_size=8, max_size=8),
+    other=st.lists(st.floats(-10.0, 10.0), min_size=2, max_size=2),
+)
+@fast
+def test_two_second_moments_are_no_farther_apart_than_their_noise_is_for(mu, rows, other):
+    """Whoever is replaced, and by whom; opposite diagonals are as far apart as it is for."""
+    users, noises, means = np.array(rows).reshape(4, 2), [], []
+    for own in (users[2], np.array(other), np.array([1.0, 1.0]), np.array([1.0, -1.0])):
+        table = np.vstack([users[:2], own, users[3]])
+        told = learnt_mean._Told(table, np.ones(4, bool), SeededNoise(1).stream("moment"))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(GaussianNoise, "release", lambda self, value, stream: np.array(value))
+            moment = told.moment(np.zeros(2), 1.0, mu)
+        means.append(np.array([moment[0, 0], moment[1, 1], math.sqrt(2) * moment[0, 1]]))
+        noises.append(told.noises[0][0])
+    moved, opposite = (float(np.linalg.norm(means[at] - means[at + 1])) for at in (0, 2))
+    assert moved <= noises[0].sensitivity
+    assert opposite == pytest.approx(noises[0].sensitivity, rel=1e-4)
+    assert noises[0].effective_mu(3) <= mu * (1 + 1e-12)
+
+
+@given(lengths=st.lists(st.floats(0.01, 10.0), min_size=2, max_size=12))
+@fast
+def test_a_rounder_map_needs_the_least_noise_of_all_columns_together_and_has_an_inverse(lengths):
+    """Σ s² Σ λ / s² is (Σ √λ)², private-mean#m10, for moments without noise."""
+    moment = np.diag(np.square(lengths))
+    there, back, _ = learnt_radii.rounder(moment, 1e-12)
+    assert there @ back == pytest.approx(np.eye(len(lengths)), abs=1e-9)
+    product = np.sum(back**2) * np.trace(there @ moment @ there.T)
+    assert product == pytest.approx(np.sum(lengths) ** 2, rel=1e-6)
+
+
+def test_what_noise_explains_makes_no_map():
+    rng = np.random.default_rng(0)
+    for dimension in (10, 50):
+        noise = rng.normal(size=(dimension, dimension)) * 0.01
+        there, back, uneven = learnt_radii.rounder(0.1 * np.eye(dimension) + (noise + noise.T) / 2, 0.01)
+        assert (there == np.eye(dimension)).all()
+        assert (back == there).all()
+        assert uneven == 0.0
+
+
+def test_columns_of_unlike_scales_cost_less_noise_than_if_no_shape_is_released(monkeypatch):
+    rng, errors = np.random.default_rng(3), []
+    values = rng.normal(size=(4_000, 6)) * np.array([50.0, 1.0, 1.0, 1.0, 1.0, 1.0])
+    for most in (learnt_radii.MOST_SHAPED, 0):
+        monkeypatch.setattr(learnt_radii, "MOST_SHAPED", most)
+        learnt_radii.planned.cache_clear()
+        far = [found(values, 1e5, 1.5, seed).value - values.mean(axis=0) for seed in range(12)]
+        errors.append(float(np.sqrt(np.mean(np.square(far)))))
+    learnt_radii.planned.cache_clear()
+    assert errors[0] < 0.75 * errors[1]
+
+
 @given(strength=st.floats(4.5 * LEAST, 1e12))
 @fast
 def test_whatever_is_looked_at_there_is_enough_left_for_the_mean(strength):

@@ -13,6 +13,7 @@ Every release is a Gaussian mean of rows of norm one at most; for a user at cent
 | ------- | -------------------------------------------------------------- | ---------------------------------- |
 | first   | of a public random pair: in which octave its difference lies   | the typical length                 |
 | steps   | min(1, r/R) u                                                  | a centre, nearer each time         |
+| shape   | min(1, r/R)² uu'                                                | how directions differ, by a matrix |
 | middle  | β min(r/R, R²/r²) u; in the bin of r the rest of the norm       | a better centre, shares of lengths |
 | look    | which part of a bin near the edge of all users r is in          | where users end                    |
 | last    | a u with a = min(1, r/C), and √(1 - a²) min(1, r/c) u          | a mean for C and, for nothing, c   |
@@ -46,7 +47,9 @@ from quoron_privacy.means.learnt_radii import (
     STEPS,
     UNCOUNTED,
 )
+from quoron_privacy.means.moment import moment_sensitivity
 from quoron_privacy.noise.streams import RandomStream
+from quoron_privacy.release import packed
 
 Rows = Callable[[Matrix], Matrix]  # of a mean, from users' vectors (k, d)
 
@@ -74,7 +77,7 @@ class Learnt:
 
 @dataclass(frozen=True, slots=True)
 class LearntMean:
-    """Four to seventeen releases on the same users, each by radii and a centre that those before it tell.
+    """Four to eighteen releases on the same users, each by radii and a centre that those before it tell.
 
     Formal guarantee: `mu`-GDP under replace-one with exact noise, for every dataset (private-mean#m7). A run draws
     `gaussians(dimension)` Gaussian samples at most.
@@ -135,14 +138,25 @@ class LearntMean:
             part, deviation = learnt_radii.joined(deviation, radius * scale)
             centre, radius = centre + part * radius * mean, learnt_radii.reach(typical, radius, deviation, d)
 
-        edges = learnt_radii.edges_of(radius, self.bound)
+        start, most, there, back, uneven = np.zeros(d), self.bound, np.eye(d), np.eye(d), 0.0
+        if shares.shape:
+            within = min(radius, typical + deviation * math.sqrt(d))
+            moment = told.moment(centre, within, mu * math.sqrt(shares.shape))
+            there, back, uneven = learnt_radii.rounder(moment, told.scale)
+            told.move(centre, there)
+            most = float(np.linalg.norm(there, 2)) * (self.bound + float(np.linalg.norm(centre)))
+            deviation *= float(np.linalg.norm(there)) / math.sqrt(d)
+            start, centre = centre, np.zeros(d)
+        wider = learnt_radii.wider(self.users, d, mu)
+        radius = learnt_radii.reach(wider * typical, most, deviation, d)
+        edges = learnt_radii.edges_of(radius, most)
         row, size = with_lengths(centre, radius, edges), d + len(edges)
         mean, scale = told.mean(row, size, mu * math.sqrt(shares.middle), lengths=len(edges))
         part, deviation = learnt_radii.joined(deviation, scale * (radius / INNER))
         moved = part * mean[:d] * (radius / INNER)
         centre = centre + moved
         nearer = max(0.0, float(np.sum(moved**2)) - d * deviation**2)
-        most = self.bound + float(np.linalg.norm(centre))
+        most = most + float(np.linalg.norm(centre))
         bins = learnt_radii.bins_of(mean[d:], scale, edges, radius, nearer, most)
         parts = learnt_radii.parts_of(bins)
         looked = told.lengths(centre, parts, mu * math.sqrt(shares.look))
@@ -150,16 +164,18 @@ class LearntMean:
 
         last = mu * math.sqrt(shares.last)
         unit = _noise(self.users, 2 * d, last).scale
-        radii = learnt_radii.radii_of(held, users=self.users, dimension=d, unit=unit)
+        radii = learnt_radii.radii_of(held, users=self.users, dimension=d, unit=unit, uneven=uneven * deviation)
         shells = learnt_radii.shells_of(radii.wide, held.most, d)
         near, far = with_narrow(centre, radii.wide, radii.narrow), with_shells(centre, radii.wide, shells)
         size = (2 + len(shells)) * d + len(shells)
         mean, scale = told.mean(near, size, last, lengths=len(shells), far=far)
         wide, narrow = radii.wide * mean[:d], radii.narrow * mean[d : 2 * d]
         value, own = learnt_radii.combined(centre, deviation, wide, narrow, radii, unit)
-        more = learnt_radii.far_of(mean[2 * d :], scale, shells, radii.wide, bins)
-        value, own, radius = value + more.sum, math.hypot(own, more.deviation), max(radii.wide, more.reach)
-        return Learnt(value, centre, radius, own, held.least, tuple(told.noises))
+        more, other, outer = learnt_radii.far_of(mean[2 * d :], scale, shells, radii.wide, bins)
+        deviation = math.hypot(own, other) * float(np.linalg.norm(back)) / math.sqrt(d)
+        radius = max(radii.wide, outer) * float(np.linalg.norm(back, 2))
+        value, centre = start + back @ (value + more), start + back @ centre
+        return Learnt(value, centre, radius, deviation, held.least, tuple(told.noises))
 
     def _of_a_column(self, told: "_Told", public: RandomStream) -> Learnt:
         """The same, of one: where users are by bins of place, and a clip to an interval."""
@@ -224,7 +240,29 @@ class _Told:
         for own in (slice(start, start + step) for start in range(0, half, step)):
             lengths = np.linalg.norm(self.rows[one[own]] - self.rows[other[own]], axis=1)
             octaves[own] = np.clip(np.log2(top / np.maximum(lengths, top * 2.0**-BINS)), 0, BINS - 1)
-        return self._counted(octaves[self.here[one] & self.here[other]], BINS, half, mu)
+        counts = np.bincount(octaves[self.here[one] & self.here[other]], minlength=BINS)
+        return self._released(counts / half, half, mu)
+
+    def moment(self, centre: Vector, radius: float, mu: float) -> Matrix:
+        """Return the noisy mean of zz', (d, d), z what lies between `centre` and a user, clipped, over the radius."""
+        users, d = self.rows.shape
+        across, down = np.triu_indices(d)
+        weights = np.where(across == down, 1.0, _ROOT)
+
+        def rows(values: Matrix) -> Matrix:
+            z = clipped(centre, radius)(values)
+            return weights * z[:, across] * z[:, down]
+
+        mean, _ = self.mean(rows, len(weights), mu, sensitivity=moment_sensitivity(d, 1.0, users))
+        made = np.empty((d, d))
+        made[across, down] = made[down, across] = mean / weights
+        return made
+
+    def move(self, centre: Vector, there: Matrix) -> None:
+        """Take users' vectors from `centre` on, and through `there`; a product whose bits no thread changes."""
+        step = max(1, _BLOCK // len(centre))
+        for own in (slice(start, start + step) for start in range(0, len(self.rows), step)):
+            self.rows[own] = np.einsum("ij,jk->ik", self.rows[own] - centre, there)
 
     def shares(self, edges: Vector, mu: float) -> Vector:
         """Return noisy shares of users of one column in bins between `edges`; those beyond count in the outer ones."""
@@ -239,9 +277,6 @@ class _Told:
             lengths = np.linalg.norm(self.rows[own] - centre, axis=1)[self.here[own]]
             counts += np.bincount(np.searchsorted(edges, lengths), minlength=len(counts))
         return self._released(counts[1:-1] / len(self.rows), len(self.rows), mu)
-
-    def _counted(self, bins: NDArray[np.int64], size: int, divisor: int, mu: float) -> Vector:
-        return self._released(np.bincount(bins, minlength=size) / divisor, divisor, mu)
 
     def _released(self, shares: Vector, divisor: int, mu: float) -> Vector:
         """Of one-hot rows, or rows of zeros."""
@@ -262,11 +297,12 @@ class _Told:
         mu: float,
         lengths: int = 0,
         far: Callable[[Matrix], tuple[Mask, Matrix]] | None = None,
+        sensitivity: float | None = None,
     ) -> tuple[Vector, float]:
         """Return the noisy mean of users' rows, clipped to norm one, (size,), and its noise a coordinate.
 
         The last `lengths` coordinates of a row are non-negative, and their means are released times √2. `far` says
-        whose rows are others, and those: all that `row` makes end with zeros then.
+        whose rows are others, and those: all that `row` makes end with zeros then. `sensitivity`, if rows are nearer.
         """
         users, step = len(self.rows), max(1, _BLOCK // size)
         reduction, whole = ClippedSum(1.0, users), np.zeros(size)
@@ -281,7 +317,7 @@ class _Told:
                 whole[: made.shape[1]] += sums.total
         mean: Vector = whole * (2.0**-reduction.bits / users)
         mean[size - lengths :] *= _ROOT
-        noise = _noise(users, size, mu)
+        noise = _noise(users, size, mu, sensitivity)
         self.noises.append((noise, size))
         return noise.release(mean, self.stream), noise.scale
 
@@ -297,10 +333,11 @@ def first_share(strength: float) -> float:
 
 
 def gaussians(dimension: int) -> int:
-    """Return how many samples a run draws at most: pairs, steps, the middle with lengths, a look, two means, shells."""
+    """Return how many samples a run draws at most: of pairs, steps, a shape, the middle, a look, two means, shells."""
     if dimension == 1:
         return BINS + learnt_radii.LOOKS * learnt_radii.MOST_PLACES + 2 * learnt_radii.MOST_NODES
-    return BINS + MOST_LENGTHS + MOST_PARTS + (STEPS + 3) * dimension + MOST_SHELLS * (dimension + 1)
+    shape = packed(dimension) if dimension <= learnt_radii.MOST_SHAPED else 0
+    return BINS + MOST_LENGTHS + MOST_PARTS + shape + (STEPS + 3) * dimension + MOST_SHELLS * (dimension + 1)
 
 
 def clipped(centre: Vector, radius: float) -> Rows:
@@ -366,7 +403,7 @@ def _spent(mu: float, share: float) -> float:
     return mu * math.sqrt(share * _WHOLE)
 
 
-def _noise(users: int, size: int, mu: float) -> GaussianNoise:
+def _noise(users: int, size: int, mu: float, sensitivity: float | None = None) -> GaussianNoise:
     """For a mean of rows that are 2 apart at most; twice the slack, as some coordinates are rounded once more."""
-    sensitivity = mean_sensitivity(1.0, users) * (1 + mean_slack(users))
+    sensitivity = sensitivity or mean_sensitivity(1.0, users) * (1 + mean_slack(users))
     return GaussianNoise.for_mu(sensitivity=sensitivity, mu=mu, dimension=size)

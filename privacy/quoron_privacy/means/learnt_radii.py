@@ -27,6 +27,11 @@ STEPS = 12  # of centring, at most
 MOST_LENGTHS, _INNER_BINS = 200, 19  # bins of the middle release: at most; those of a third of an octave
 _NEAR_EDGE, _PARTS = 7, 3  # bins that the look at the edge takes apart, at most, and into how many each
 MOST_PARTS = _NEAR_EDGE * _PARTS
+MOST_SHAPED = 200  # columns whose second moment is released
+_LEAST_SHAPE, _MOST_SHAPE = 0.005, 0.02  # of μ² for it
+_EDGE, _MOST_EDGE = 0.1, 0.1  # of its noise's spectrum, times d, and at most
+_CAUTION = 2.0  # variances of moments that noise explains
+_SCATTERED, _WIDEST_MIDDLE = 10.0, 2.0  # √(n/d) μ from which on the middle release is wider; times, at most
 _STEP_SHARES = (0.003, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.12, 0.15, 0.2)
 _MIDDLE_SHARES = (0.04, 0.06, 0.08, 0.1, 0.12, 0.15, 0.2, 0.25, 0.3)
 _HIDDEN = 0.5  # of a typical length: what a deviation of unseen users may do; less by (3/d)^¼
@@ -67,10 +72,11 @@ _MOVES = np.array([0.0, 1e-3, -1e-3])  # in widths
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """Of μ²: `steps` times `step` for a centre, `middle` for a better one and lengths, `look`, `last` for the mean."""
+    """Of μ²: `steps` times `step` for a centre, `shape`, `middle` for a better centre and lengths, `look`, `last`."""
 
     steps: int
     step: float
+    shape: float
     middle: float
     look: float
     last: float
@@ -147,6 +153,37 @@ def reach(typical: float, radius: float, deviation: float, dimension: int) -> fl
     return min(radius, _ABOVE * typical + deviation * (math.sqrt(dimension) + BELOW))
 
 
+def wider(users: int, dimension: int, mu: float) -> float:
+    """Return how much farther the middle release reaches where its noise is less than what users scatter."""
+    return min(_WIDEST_MIDDLE, max(1.0, math.sqrt(users / dimension) * mu / _SCATTERED))
+
+
+def shape_share(strength: float, dimension: int) -> float:
+    """Of μ² for a second moment: none where noise hides all but the longest directions, or numbers are too many."""
+    edge = 2 * math.sqrt(dimension) / strength  # of the spectrum of its noise, for all of μ
+    if dimension > MOST_SHAPED or edge > _MOST_EDGE * math.sqrt(_MOST_SHAPE):
+        return 0.0
+    return min(_MOST_SHAPE, max(_LEAST_SHAPE, (edge * dimension / _EDGE) ** 2))
+
+
+def rounder(moment: Matrix, scale: float) -> tuple[Matrix, Matrix, float]:
+    """Return a map that makes users rounder and keeps typical lengths, its inverse, and how uneven they still are.
+
+    Noise for a radius R of rows divided by s is R s in their own units. Σ s² times R², which is as Σ λ / s², is least
+    at s² = √λ. Second moments λ are drawn to their mean as far as noise explains how they differ. Uneven is their
+    deviation, over d times their mean.
+    """
+    values, vectors = np.linalg.eigh(moment)
+    d, even, least = len(values), float(values.mean()), math.sqrt(2 * len(values)) * scale
+    part = 1 - _CAUTION * (d + 1) / 2 * scale**2 / max(float(values.var()), 1e-300)
+    if part <= 0 or even <= least / d:
+        return np.eye(d), np.eye(d), 0.0
+    drawn = np.maximum(even + part * (values - even), least)
+    factors = drawn**-0.25 * math.sqrt(drawn.sum() / np.sqrt(drawn).sum())
+    left = drawn * factors**2
+    return (vectors * factors) @ vectors.T, (vectors / factors) @ vectors.T, float(left.std() / left.mean()) / d
+
+
 def joined(deviation: float, other: float) -> tuple[float, float]:
     """Return the part of `other` in the best average of two estimates with such noise, and the noise of the average."""
     if math.isinf(deviation):
@@ -163,6 +200,7 @@ def planned(typical: float, bound: float, *, users: int, dimension: int, mu: flo
     look = max(_LEAST_LOOK, min(_MOST_LOOK, _LOOK / dimension) * plenty)
     hidden = _HIDDEN * plenty * min(1.0, 3 / dimension) ** 0.25 * unit * typical
     few = min(0.25, _FEW * math.sqrt(dimension) / (users * mu))
+    shape = shape_share(users * mu, dimension)
     found: list[tuple[float, Shares]] = []
     for step in _STEP_SHARES:
         radius, away, deviation = bound, bound**2 / 4, math.inf  # away: squared distance of the centre
@@ -171,12 +209,12 @@ def planned(typical: float, bound: float, *, users: int, dimension: int, mu: flo
                 _, deviation = joined(deviation, unit * radius / math.sqrt(step))
                 radius, away = reach(typical, radius, deviation, dimension), dimension * deviation**2
             for middle in _MIDDLE_SHARES:
-                last = 1 - steps * step - middle - look
+                last = 1 - steps * step - shape - middle - look
                 if last >= _LEAST_LAST and middle >= few:
                     left = dimension * joined(deviation, unit * radius / INNER / math.sqrt(middle))[1] ** 2
                     left = min(left, away)
                     noise = (typical**2 + away + 0.5 * left) * unit**2 * dimension / last
-                    found.append((noise + hidden**2 / middle, Shares(steps, step, middle, look, last)))
+                    found.append((noise + hidden**2 / middle, Shares(steps, step, shape, middle, look, last)))
     square, shares = min(found, key=lambda each: each[0])
     return math.sqrt(square), shares
 
@@ -272,8 +310,12 @@ def seen_of(shares: Vector, deviations: Vector, least: Vector, windows: tuple[in
     return seen if seen.any() else shares == shares.max()
 
 
-def radii_of(held: Held, *, users: int, dimension: int, unit: float) -> Radii:
-    """Return the least of noise and of what clipping may do; `unit` is the noise of a coordinate for a radius of 1."""
+def radii_of(held: Held, *, users: int, dimension: int, unit: float, uneven: float) -> Radii:
+    """Return the least of noise and of what clipping may do; `unit` is the noise of a coordinate for a radius of 1.
+
+    In the longest of uneven directions the narrow mean shows less of a move than in others; the centre is off by
+    `uneven` in those.
+    """
     lows, highs, shares = held.edges[:-1], held.edges[1:], held.shares
     lengths = (lows + highs) / 2
     tried = min(1.3 * held.edge, held.most) * 2.0 ** (-np.arange(8 * _AN_OCTAVE) / _AN_OCTAVE)
@@ -288,16 +330,18 @@ def radii_of(held: Held, *, users: int, dimension: int, unit: float) -> Radii:
     shown = free * np.minimum(lengths, narrow)  # of every length, by every radius
     steep = np.where(lengths < wide, lengths / wide**2 / np.maximum(free, 0.05), 0.0)  # how `free` falls with length
     along = free * (lengths < narrow) - steep * np.minimum(lengths, narrow)
-    kept = np.sum(shares * (shown / lengths * (1 - 1 / dimension) + along / dimension), axis=1)
+    across, along = np.sum(shares * shown / lengths, axis=1), np.sum(shares * along, axis=1)
+    kept = across * (1 - 1 / dimension) + along / dimension
     heard = np.maximum(kept, _LEAST_KEPT)
     missed = lengths - shown / heard[:, None]
     scatter = np.sum(shares * missed**2, axis=1) / users / dimension
+    scatter += ((across - along) / heard * uneven) ** 2
     noise = np.where(kept < _LEAST_KEPT, math.inf, (unit * narrow[:, 0] / heard) ** 2 + scatter)
     best = int(np.argmin(noise))
     if math.isinf(noise[best]):
         return Radii(wide, wide, 1.0, 0.0, math.inf)
-    off = float(np.sum(shares * np.abs(missed[best]))) + 2 * held.deviation * wide
-    return Radii(wide, float(narrow[best, 0]), float(kept[best]), float(scatter[best]), off)
+    most = float(np.sum(shares * np.abs(missed[best]))) + 2 * held.deviation * wide
+    return Radii(wide, float(narrow[best, 0]), float(kept[best]), float(scatter[best]), most)
 
 
 def _excess(lows: Vector, highs: Vector, over: Vector) -> Vector:
@@ -334,15 +378,6 @@ def unseen(
     return lost
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Far:
-    """What users beyond the wide radius add."""
-
-    sum: Vector  # (d,)
-    deviation: float  # of a coordinate of it
-    reach: float  # end of the last shell that counts; 0 where none does
-
-
 def shells_of(wide: float, most: float, dimension: int) -> Vector:
     """Return where shells beyond `wide` end: the first `_FIRST` times farther, others by one ratio, ~√2, to `most`."""
     octaves = max(0.0, math.log2(most / wide / _FIRST))
@@ -357,8 +392,10 @@ def turned(r: Vector, wide: Vector | float, shell: Vector | float) -> Vector:
     return np.clip(angle, 0.0, math.pi / 2)
 
 
-def far_of(told: Vector, unit: float, shells: Vector, wide: float, bins: Bins) -> Far:
-    """From the released means (d a shell) and counts (shells,) of users in each, if those stand out of noise `unit`.
+def far_of(told: Vector, unit: float, shells: Vector, wide: float, bins: Bins) -> tuple[Vector, float, float]:
+    """(what users beyond the wide radius add, (d,), its noise a coordinate, the end of the last shell that counts).
+
+    From the released means (d a shell) and counts (shells,) of users in each, if those stand out of noise `unit`.
 
     The squares of a mean's columns and of the count, each over its noise, are those of d + 1 normal numbers where
     nobody is. What the lengths of users said counts with the count.
@@ -380,7 +417,7 @@ def far_of(told: Vector, unit: float, shells: Vector, wide: float, bins: Bins) -
     kept = np.where(square + shown > least, np.maximum(0.0, 1 - d / np.maximum(square, d)), 0.0)
     middles = np.append(shells[:1], np.sqrt(shells[1:] * shells[:-1]) / UNCOUNTED)
     weights = kept * middles
-    return Far(weights @ means, unit * float(np.linalg.norm(weights)), float(shells[kept > 0].max(initial=0.0)))
+    return weights @ means, unit * float(np.linalg.norm(weights)), float(shells[kept > 0].max(initial=0.0))
 
 
 def combined(

@@ -8,7 +8,7 @@
 
 | method      | what is released                                                               |
 | ----------- | ------------------------------------------------------------------------------ |
-| `learnt`    | where users are and how far from one another, then the mean clipped as it pays |
+| `learnt`    | where users are, how far apart and in what shape, then the mean clipped to it  |
 | `clip`      | the mean clipped at `bound`, with noise                                        |
 | `two-stage` | that with part of the budget, then the mean clipped around it                  |
 | `range`     | private ranges of rotated coordinates, then the mean clipped around them       |
