@@ -65,7 +65,8 @@ class TestAClientThatLeaves:
         assert not [path for path in home.iterdir() if path.name.startswith(("mine.", "record.sqlite-journal"))]
         assert (receipt.farewell.epsilon, receipt.farewell.delta) == (1.75, 1.1e-6)
         assert (receipt.farewell.runs, receipt.farewell.answers) == (2, 2)
-        with pytest.raises(LedgerError, match=r"has left on 20\d\d-\d\d-\d\d: it answers nothing.*ε = 1.75 was spent before"):
+        said = r"has left on 20\d\d-\d\d-\d\d: it answers nothing.*ε = 1.75 was spent before"
+        with pytest.raises(LedgerError, match=said):
             open_(record)
         for words in ({"new_record": True}, {"other_database": True}):
             with pytest.raises(LedgerError, match="has left"):

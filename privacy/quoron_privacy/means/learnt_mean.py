@@ -29,7 +29,6 @@ from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 
 from quoron_privacy.arrays import Mask, Matrix, Vector
 from quoron_privacy.errors import ConfigError, Infeasible, count, positive
