@@ -121,7 +121,10 @@ def _carry_out(local: Local, prepared: Prepared[Setup], observers: Sequence[Obse
     def watch() -> Iterator[dict[str, Any]]:
         nonlocal submitted
         with local.operator() as control:
+            if submitted:
+                control.runs()
             submitted = submitted or bool(control.submit(wanted))
+            yield {"kind": "there"}  # a round may last longer than it may be away
             yield from control.watch(NAME)
 
     for event in followed(watch, patience=AWAY, check=local.check, pauses=LOOK):
