@@ -26,9 +26,8 @@ import pandas as pd
 
 from quoron.data.table import auc
 from quoron.model import Model
-from quoron.simulation.sources import described
+from quoron.simulation.sources import described, write_example
 from quoron.training import tuning as tables
-from quoron.training.examples import write_example
 from quoron.training.start import Identity
 from quoron.training.tuning import Candidate, Effort, TableSearch, TrialNoise, best_trial, prepare
 from quoron_privacy.noise.streams import NoiseSource, SeededNoise, StartedNoise

@@ -10,10 +10,10 @@ from .releases.bounds import find_bounds as find_bounds
 from .releases.statistics import statistics as statistics
 from .training.rows import train_rows as train_rows
 from .api.simulating import simulate as simulate
-from .api.comparing import compare as compare
+from .api.simulating import compare as compare
 from .api.simulating import plan as plan
 from .api.resuming import resume as resume
-from .api.listing import algorithms as algorithms
+from .api.simulating import algorithms as algorithms
 from .paths import read_table as read_table
 from .data.columns import Columns as Columns
 from .config import Config as Config

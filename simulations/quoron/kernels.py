@@ -30,7 +30,7 @@ import quoron_client
 import quoron_privacy
 import quoron_server
 from quoron.engine.processors import processors
-from quoron.training.examples import write_example
+from quoron.simulation.sources import write_example
 from quoron_client.compute.user_loops import UserLoop
 from quoron_client.data.encoding import Encoding, Signs, Weight
 from quoron_client.data.features import Categorical, Numeric

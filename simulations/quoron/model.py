@@ -22,14 +22,14 @@ import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from quoron.arguments import entry_point
 from quoron.evaluation.evaluation import Evaluation
-from quoron.results import Printed, axes_of
+from quoron.results import NO_MORE, Printed, axes_of, restored
 from quoron.run_folder import MODEL, ROWS, as_parquet, digest, write
 from quoron_client.data import features as spans
 from quoron_client.data import fused, tables
@@ -96,16 +96,6 @@ def _no_constant(name: str) -> None:
     raise ValueError(f"{name} is no JSON")
 
 
-def intervals_of(stored: Any) -> Intervals | None:
-    """Intervals of coefficients as they were kept; ValueError or TypeError for what is none."""
-    if stored is None:
-        return None
-    found = tuple(None if each is None else (float(each[0]), float(each[1])) for each in stored)
-    if not all(-float("inf") < each[0] <= each[1] < float("inf") for each in found if each is not None):
-        raise ValueError("intervals that are none")
-    return found
-
-
 FORMAT = "quoron model 6"
 Vector = NDArray[np.float64]
 Threshold = float | Literal["share"]
@@ -123,6 +113,8 @@ class Promise:
     plan: str  # digest of the plan
     made: str | None  # the day the run began; a federation does not tell
 
+    __pydantic_config__: ClassVar[Any] = NO_MORE
+
 
 @dataclass(frozen=True, slots=True)
 class LabelShares:
@@ -130,6 +122,8 @@ class LabelShares:
 
     shares: tuple[float, ...]  # (K,): noise may carry one below zero
     error: float  # standard deviation of each
+
+    __pydantic_config__: ClassVar[Any] = NO_MORE
 
     def __post_init__(self) -> None:
         if not (self.error > 0 and np.isfinite((*self.shares, self.error)).all()):
@@ -420,19 +414,24 @@ class Model(Printed):
             expected = encoding.dimension * loss.outputs
             if weights.shape != (expected,):
                 raise ValueError(f"Expected {expected} finite weights, got {len(weights)}")
-            promise = None if contents["promise"] is None else _promised(contents["promise"])
-            shares = contents["label_shares"]
-            shares = None if shares is None else LabelShares(**{**shares, "shares": tuple(shares["shares"])})
+            promise = restored(Promise | None, contents["promise"])
+            if promise is not None:
+                _check_promise(promise)
+            shares = restored(LabelShares | None, contents["label_shares"])
             if shares is not None and len(shares.shares) != len(outcomes(encoding.label)):
                 raise ValueError("shares of other labels")
             forecast, why_not = contents["forecast"], contents["no_interval"]
             for words in (forecast, why_not):
                 if words is not None and not (isinstance(words, str) and words.isprintable()):
                     raise ValueError("words that are no line of text")
-            told = contents["evaluation"]
-            measured = None if told is None else Evaluation.from_json(told)
+            measured, reach = restored(Evaluation | None, contents["evaluation"]), contents["uncertainty"]
+            if measured is not None and not measured.figures:
+                raise ValueError("an evaluation that is none")
+            reach = restored(Intervals | None, reach)
+            if any(not -np.inf < each[0] <= each[1] < np.inf for each in reach or () if each is not None):
+                raise ValueError("intervals that are none")
             known = (weights, encoding, loss, promise, shares, contents["threshold"], measured)
-            model = cls(*known, intervals_of(contents["uncertainty"]), why_not, forecast)
+            model = cls(*known, reach, why_not, forecast)
             model.check_threshold()
         except (
             *(QuoronError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError),
@@ -557,16 +556,11 @@ class Model(Printed):
         return (coef, shift) if self.loss.outputs > 1 else (coef[0], float(shift[0]))
 
 
-def _promised(fields: Mapping[str, Any]) -> Promise:
-    """A promise whose fields are what they should be; ValueError or TypeError for another."""
-    promise = Promise(**fields)
+def _check_promise(promise: Promise) -> None:
+    """ValueError for a guarantee that none can be."""
     words = (promise.statement, promise.adjacency, promise.algorithm, promise.plan, promise.made or "")
-    numbers = (promise.epsilon, promise.delta)
-    if not all(isinstance(each, str) and each.isprintable() for each in words) or {*map(type, numbers)} - {int, float}:
-        raise ValueError("a guarantee of other types")
-    if not (0 < promise.epsilon < float("inf") and 0 <= promise.delta < 1):
-        raise ValueError("a guarantee of no numbers")
-    return promise
+    if not (all(map(str.isprintable, words)) and 0 < promise.epsilon < float("inf") and 0 <= promise.delta < 1):
+        raise ValueError("a guarantee of no words or no numbers")
 
 
 def _on_one_line(found: re.Match[str]) -> str:

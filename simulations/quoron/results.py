@@ -1,14 +1,16 @@
 """How results print, tabulate and plot themselves. pandas and matplotlib are imported by the call that needs them."""
 
+import json
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cache
 from html import escape
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,12 +25,14 @@ else:
     Axes = Any
 
 M = TypeVar("M")
+NO_MORE = {"extra": "forbid"}  # of what is `restored`: a key that it does not have is an error
 
 
 class Printed(ABC):
     """A result that prints ten lines at most, and the same rows as a table in a notebook."""
 
     __slots__ = ()
+    __pydantic_config__: ClassVar[Any] = NO_MORE
 
     @property
     def title(self) -> str:
@@ -107,6 +111,18 @@ class Run(Tabular, Generic[M]):
         """Return plain numbers and strings: those of the summary where there is one, and the folder."""
         summary = getattr(self, "summary", None)
         return ({} if summary is None else summary.as_json()) | {"directory": str(self.directory)}
+
+
+def restored(kind: Any, contents: Any) -> Any:
+    """Return a dataclass, or what else `kind` says, of what `as_json` gave. ValueError for values of other kinds."""
+    return _adapter(kind).validate_json(json.dumps(contents), strict=True)
+
+
+@cache
+def _adapter(kind: Any) -> Any:
+    from pydantic import TypeAdapter  # rarely needed
+
+    return TypeAdapter(kind)
 
 
 def axes(ax: Axes | None, **labels: str) -> Axes:

@@ -267,14 +267,14 @@ def refuse_other(folder: RunFolder, config: Config) -> None:
         )
 
 
-def write(path: Path, data: bytes, *, advice: str = "") -> None:
+def write(path: Path, data: bytes, *, advice: str = "", mode: int = PUBLIC) -> None:
     """Write a file so that it is complete or not there at all, even after a power cut.
 
     RunError if it cannot be, with `advice`; by default on how to go on with the run whose folder this is.
     """
     try:
         clear(path.with_name(f".{path.name}."))  # what a write that was killed has left
-        replace_whole(path, data, mode=PUBLIC)
+        replace_whole(path, data, mode=mode)
     except OSError as error:
         advice = advice or f"Make room, then continue with `quoron resume {path.parent}`."
         raise RunError(f"Cannot write {path}: {error.strerror}. {advice}") from error

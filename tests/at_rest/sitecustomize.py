@@ -10,7 +10,7 @@ import sys
 import threading
 
 PIPE = os.environ.get("QUORON_REST", "")
-PROGRAMS = {"quoron", "quoron.simulation.worker"}
+PROGRAMS = {"quoron"}
 
 
 def _said(words: str) -> None:

@@ -39,7 +39,7 @@ from quoron_client.data.encoding import (
     Weight,
 )
 from quoron_client.data.features import Categorical, DateNumber, DatePart, Hashed, Numeric, together
-from quoron_client.data.fused import Block, Gathering, Tally, declared_columns, declared_labels, put_in_order
+from quoron_client.data.fused import Block, Gathering, Tally, declared_labels, put_in_order
 from quoron_client.data.items import ItemBatch
 from quoron_client.losses import LOSSES
 from quoron_client.protocol.questions import AverageGradient
@@ -446,19 +446,13 @@ def table_of(drawn) -> pa.Table:
     missing=st.sampled_from(["drop", "midpoint"]),
     weighted=st.booleans(),
 )
-def test_usable_rows_are_those_that_encoding_keeps_and_misfits_those_that_it_counts(drawn, label, missing, weighted):
+def test_usable_rows_and_marks_are_those_that_encoding_keeps(drawn, label, missing, weighted):
     rules = Encoding(FITTING, label=label, missing=missing, weight=Weight("w", 2.0) if weighted else None)
     table = table_of(drawn)
-    (usable, unfit, places), encoded = marks_of(rules, table), fused.encoded(rules, table)
+    (usable, _, places), encoded = marks_of(rules, table), fused.encoded(rules, table)
     np.testing.assert_array_equal(usable, encoded.kept)
-    result, counts = dict(zip(declared_columns(rules), unfit.sum(axis=1).tolist(), strict=True)), encoded.counts
-    for column, unfit in result.items():
-        missed = counts.unusable.get(column.name, 0) + counts.filled.get(column.name, 0)
-        held = counts.clipped.get(column.name, 0) + counts.unknown.get(column.name, (0, 0))[0]
-        assert unfit == missed + held, column
-    if isinstance(label, Range):
-        assert (places >= 0).sum() == counts.labels_clipped["y"]
-    elif label is not None:
+    np.testing.assert_array_equal(encoded.marks, fused.marks_of(rules, table))
+    if label is not None and not isinstance(label, Range):
         assert ((places >= 0) == ~np.isnan(label.of(table))).all()
         assert places.max() < len(declared_labels(rules))
 

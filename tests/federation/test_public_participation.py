@@ -22,7 +22,7 @@ from federation.crowd import (
     put_clock_forward,
     specification,
 )
-from quoron.federation.watching import words
+from quoron.federation.control import words
 from quoron_client.federation import ClientState, read_terms, session, work
 from quoron_client.federation.config import PUBLIC_PARTICIPATION
 from quoron_client.protocol.questions import Status

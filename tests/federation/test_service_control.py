@@ -31,7 +31,8 @@ from federation.tls import transport
 from federation.wires import Wires
 from operators import reaching
 from quoron.cli.app import invoke
-from quoron.federation import control, watching
+from quoron.federation import control
+from quoron.federation import control as plane
 from quoron.federation.control import Control
 from quoron_privacy.errors import BudgetExceeded, ConfigError, LedgerError, LedgerUnavailable, Unreachable
 from quoron_protos.v1 import federation_pb2 as pb
@@ -410,7 +411,8 @@ class Scripted:
 
 def followed(control: Scripted, patience: float = 100.0) -> tuple[list[Event], list[float]]:
     slept: list[float] = []
-    events = watching.followed(control, "trial", timeout=patience, sleep=slept.append, clock=lambda: sum(slept))  # type: ignore[arg-type]
+    times: dict[str, Any] = {"sleep": slept.append, "clock": lambda: sum(slept)}
+    events = plane.followed(lambda: control.watch("trial"), timeout=patience, **times)
     return list(events), slept
 
 

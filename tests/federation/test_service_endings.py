@@ -32,7 +32,7 @@ from operators import reaching
 from postgres_server import PostgresServer
 from quoron.cli import admin as cli_health
 from quoron.cli.app import invoke
-from quoron.federation import watching
+from quoron.federation import control
 from quoron_privacy.errors import ConfigError, LedgerError, LedgerUnavailable, RunError
 from quoron_privacy.noise.streams import SeededNoise
 from quoron_protos.v1 import federation_pb2 as pb
@@ -398,7 +398,7 @@ def test_a_full_disk_is_told_as_a_pause_until_a_write_succeeds_though_the_store_
                     ("paused", f"{full} written.")
                 ]
                 awaited = await running.manager.awaited("trial")
-                assert watching.words(awaited) == f"paused: {full} written."
+                assert control.words(awaited) == f"paused: {full} written."
                 health, metrics = await told(running)
                 assert health.startswith(b"HTTP/1.1 503")
                 assert "\nquoron_database_up 0.0\n" in metrics

@@ -31,8 +31,8 @@ from federation.crowd import (
     specification,
     until,
 )
+from quoron.federation.control import words
 from quoron.federation.log_limit import LogLimit
-from quoron.federation.watching import words
 from quoron_privacy.errors import ConfigError, LedgerError
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_protos.v1 import federation_pb2_grpc

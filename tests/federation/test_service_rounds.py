@@ -30,7 +30,7 @@ from federation.crowd import (
     until,
 )
 from quoron.engine.inline import InlineEngine
-from quoron.federation.watching import words
+from quoron.federation.control import words
 from quoron_client.protocol import wire
 from quoron_client.protocol.questions import Answers, AverageGradient, Question, Status
 from quoron_privacy.errors import ConfigError

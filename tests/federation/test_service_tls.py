@@ -36,7 +36,7 @@ from federation.crowd import (
 )
 from federation.tls import USERS, channel, client_config, own_authority, refused, transport
 from federation.wires import Wires
-from quoron.federation.watching import words
+from quoron.federation.control import words
 from quoron_client.federation import ClientConfig, run_client
 from quoron_client.protocol import identity, wire
 from quoron_privacy.errors import ConfigError, IdentityError

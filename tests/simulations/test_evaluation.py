@@ -19,6 +19,7 @@ from quoron.cli.app import invoke
 from quoron.evaluation import figures
 from quoron.evaluation.evaluation import Evaluation
 from quoron.evaluation.scores import Scorer
+from quoron.results import restored
 from quoron.training import evaluated, lifetime
 from quoron.training.rows import Items, figures_of
 from quoron.training.table import CuratorEngine
@@ -68,7 +69,7 @@ def test_a_run_says_how_good_its_model_is_for_one_charge_and_everywhere(people, 
     assert charges(ledger) == [4.0]
     assert "400 users or slots, drawn in secret" in trained.statement
     stored = json.loads((tmp_path / "run" / "summary.json").read_text())["evaluation"]
-    assert Evaluation.from_json(stored) == evaluation == quoron.load(tmp_path / "run").evaluation
+    assert restored(Evaluation, stored) == evaluation == quoron.load(tmp_path / "run").evaluation
     assert quoron.resume(tmp_path / "run").evaluation == evaluation
     with Ledger.open(tmp_path / "run" / "ledger.sqlite") as own:
         told = [entry.mechanism for number, entry in own.releases() if number == EVALUATED]

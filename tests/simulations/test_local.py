@@ -22,7 +22,7 @@ from quoron.data import Synthetic
 from quoron.engine import processes as supervising
 from quoron.engine.choice import Service, from_spec, inline_or_ray
 from quoron.engine.inline import InlineEngine
-from quoron.federation import client_items, engine, launch, programs, supervisor
+from quoron.federation import client_items, engine, launch, programs
 from quoron.federation import folder as orders
 from quoron.federation.client_items import give, give_tables, silos_in
 from quoron.federation.folder import ITEMS, MOST, ORDER, RUN, RUNNING, Folder, Order, reached
@@ -194,8 +194,8 @@ class TestFolder:
 
 
 def test_nobody_is_here_while_the_coordinator_is_away(tmp_path: Path) -> None:
-    kept_by, died = supervisor.Supervisor(Folder(tmp_path), ORDERED, None), subprocess.Popen([sys.executable, "-c", ""])
-    kept_by.children, kept_by.here = [supervisor.Child(process=died.pid)], 7
+    kept_by, died = programs.Supervisor(Folder(tmp_path), ORDERED, None), subprocess.Popen([sys.executable, "-c", ""])
+    kept_by.children, kept_by.here = [programs.Child(process=died.pid)], 7
     kept_by.pipes = (-1, -1, -1, os.open(os.devnull, os.O_RDONLY))
     while kept_by.here:
         kept_by._reap()
@@ -234,7 +234,7 @@ class TestAClientThatFails:
     def test_ends_a_simulation_and_no_federation_that_is_kept(self, seed: int | None, tmp_path: Path) -> None:
         ears, hearing, saying = socket.socketpair(), *os.pipe()
         os.set_blocking(hearing, False)
-        kept_by = supervisor.Supervisor(Folder(tmp_path), replace(ORDERED, simulation_seed=seed), ears[0])
+        kept_by = programs.Supervisor(Folder(tmp_path), replace(ORDERED, simulation_seed=seed), ears[0])
         kept_by.pipes = (-1, -1, saying, hearing)
         os.write(saying, b"here 6\nfailed 3 Expected a disk, got none.\n")
         kept_by._hear()

@@ -1,6 +1,5 @@
 """The look at a table that `quoron train` buys: what it says, when nobody looks, and that it is released once."""
 
-import json
 import signal
 import subprocess
 from dataclasses import asdict
@@ -20,6 +19,7 @@ from patients import patients
 from quoron import config as configs
 from quoron.cli.app import invoke
 from quoron.reports import data_quality as words
+from quoron.results import restored
 from quoron.training import lifetime
 from quoron.training.table import hold
 from quoron_client.data.encoding import Encoding, Range, Signs
@@ -299,7 +299,7 @@ def test_with_many_unfit_columns_some_are_named_together_and_all_are_in_the_tabl
     assert [name for name in said.split("'") if name.startswith("x")] == [f"x{place}" for place in range(29, 21, -1)]
     assert "and 22 more columns" in said
     assert len(found.table()) == 2 + 31 + 2
-    assert words.DataQualityReport.from_json(json.loads(json.dumps(asdict(found)))) == found
+    assert restored(words.DataQualityReport, asdict(found)) == found
     (said,) = a_report({"values": 0.1, "columns": np.append(np.full(5, 0.4), np.zeros(26))}, rules).warnings
     assert said.startswith("many values do not fit their declarations, most in 'x0', 'x1', 'x2', 'x3', 'x4': declare")
 

@@ -16,8 +16,8 @@ import quoron
 from quoron import model as model_text
 from quoron import model as models
 from quoron.cli.app import invoke
-from quoron.data import row_kinds
 from quoron.model import Model
+from quoron.training import column_bounds
 from quoron_client.data import tables
 from quoron_client.data.encoding import Encoding, read_label
 from quoron_client.data.features import Categorical, Feature, Numeric
@@ -291,7 +291,7 @@ def test_names_that_no_model_can_hold_are_refused_before_a_charge(control, tmp_p
         with pytest.raises(ConfigError, match=r"names and values without control characters, got '.*Write it without"):
             quoron.train(table, user="who", label="ill", epsilon=1.0, columns=columns)
     assert not (tmp_path / "lifetime.sqlite").exists()
-    codes, names = row_kinds.codes(tables.read(table), "ward")
+    codes, names = column_bounds.text_codes(tables.read(table), "ward")
     assert [names[int(each)] for each in codes if each == each] == ["north", "north"]
 
 

@@ -573,8 +573,8 @@ class TestRemarks:
     @pytest.mark.parametrize(
         ("frame", "changes", "words"),
         [
-            (amiss(age=np.arange(ROWS) * 0.5), {}, ("49.8 % of the values of 'age'", "Declare a wider range")),
-            (amiss(ward=["A", "C", "B", "D"] * 100), {}, ("50 % of the values of 'ward'", "Declare them")),
+            (amiss(age=np.arange(ROWS) * 0.5), {}, ("49.8 % of the rows", "Column 'age'", "eclare")),
+            (amiss(ward=["A", "C", "B", "D"] * 100), {}, ("50 % of the rows", "Column 'ward'", "eclare")),
             (amiss(who="me"), {}, ("one user", "Name the column that tells users apart")),
             (amiss(who=np.arange(ROWS)), {}, ("one row", "user-level privacy is then item-level")),
             (amiss(), {"items_per_user": None}, ("items_per_user is not declared", "population.items_per_user")),
@@ -590,5 +590,5 @@ class TestRemarks:
         frame = amiss()
         frame.loc[frame.who < 4, "age"] = np.nan
         found = remarks(frame)
-        assert len(found) == 2
+        assert len(found) == 3
         assert "10 % of the users have no row that can be used" in found[0]

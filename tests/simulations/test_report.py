@@ -21,7 +21,7 @@ from quoron import config as configs
 from quoron.cli import showing
 from quoron.cli.app import invoke
 from quoron.errors import ConfigError
-from quoron.federation.watching import words
+from quoron.federation.control import words
 from quoron.reports import page as parts
 from quoron.reports import pages
 from quoron.reports.pictures import Axis, Line, chart
@@ -130,14 +130,14 @@ def points(text: str, title: str) -> list[tuple[float, float]]:
 def test_what_depends_on_private_data_is_marked_everywhere(page: Any) -> None:
     remarks = ("The table has <one> user.",)
     test = {"accuracy": 0.7}
-    summary = replace(SUMMARY, remarks_simulation_only=remarks, test=test, clipped_simulation_only={"age": 0.125})
+    summary = replace(SUMMARY, remarks_simulation_only=remarks, test=test, unfit_simulation_only={"age": 0.125})
     text = page(summary, ROWS)
     badge = str(parts.BADGE)
     for title in (RISKS, USERS, SCORES, "How good the model is"):
         assert f"{badge} {title}</h" in text
     assert f"{badge} {RADII}" not in text
     marked = {label.removeprefix("simulation only ") for label in Page(text).facts() if label.startswith("simulation")}
-    assert marked == {"users filtered", "values outside their range", "time, peak memory"}
+    assert marked == {"users filtered", "values that do not fit", "time, peak memory"}
     assert f"{badge} To take care of</h2>\n<ul><li>The table has &lt;one&gt; user." in text
     assert "nothing on this page protects anybody" in text
 

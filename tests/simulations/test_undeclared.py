@@ -17,10 +17,10 @@ import quoron
 from quoron import config as configs
 from quoron.cli.app import invoke
 from quoron.config import Config, from_tree, is_wanted
-from quoron.data import TablePopulation, from_table, row_kinds
+from quoron.data import TablePopulation, from_table
 from quoron.simulation.problem import problem
 from quoron.training import column_bounds, estimated, lifetime, run
-from quoron.training.column_bounds import Want
+from quoron.training.column_bounds import Want, row_kinds
 from quoron.training.estimated import Declarations, Found, Wanted, wanted
 from quoron_client.data import tables
 from quoron_client.data.encoding import Encoding, Signs
@@ -257,7 +257,7 @@ def test_what_one_user_holds_changes_what_is_counted_by_one_users_marks(people):
     hostile.loc[7, ["age", "dose", "ward", "ill"]] = ["1e308", "north", "\x00", "nan"]
     other = pa.Table.from_pandas(hostile, preserve_index=False)
     for name in ("age", "dose", "ward", "ill"):
-        apart = row_kinds.kinds(table, name) != row_kinds.kinds(other, name)
+        apart = row_kinds(table, name)[1] != row_kinds(other, name)[1]
         assert set(np.flatnonzero(apart)) <= {7}
 
 

@@ -3,7 +3,7 @@
     items = encoded(rules, table)
 
     block = Block.of(rules, table.num_rows)
-    counts = encode(rules, table, block)
+    encode(rules, table, block)
 
 With a row's item come its marks, some bits that say what `Encoding` passes over in silence:
 
@@ -38,7 +38,7 @@ A function of each row alone, and private: it is for a release with noise (docs/
 """
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import accumulate, pairwise
@@ -115,14 +115,12 @@ def _scale(value: float, low: float, high: float, scale: float) -> Any:
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def numbers(
-    stored: Any, ends: Any, places: Any, drop: bool, scale: float, features: Any, marks: Any, counts: Any
-) -> None:
+def numbers(stored: Any, ends: Any, places: Any, drop: bool, scale: float, features: Any, marks: Any) -> None:
     """Write columns of numbers, each brought from its [low, high] to [-1, 1] in float32, and then times `scale`.
 
     Row j of `stored` (k, 4) has the address of a column's values, how they are stored, the address of their validity
     and the first one's place; `ends` (k, 2) low and high. Row j of `places` (k, 2) has its column of `features` (N, p)
-    and its bit of `marks` (N, B). `counts` (k, 2) become values that are missing, and others outside the range.
+    and its bit of `marks` (N, B).
     """
     rows, columns = len(features), len(stored)
     long = min(_LONG, max(8, _NUMBERS // max(1, columns)))
@@ -145,9 +143,7 @@ def numbers(
                     continue
                 marks[start + i, byte] |= bit
                 if np.isfinite(values[i]):
-                    counts[j, 1] += 1
                     continue
-                counts[j, 0] += 1
                 tile[j, i] = middle
                 if drop:
                     marks[start + i, 0] |= np.uint8(1)
@@ -159,25 +155,22 @@ def numbers(
 @njit(cache=True, nogil=True, error_model="numpy")
 def one_hot(
     codes: Any, first: int, width: int, bit: int, middle: int, drop: bool, one: float, features: Any, marks: Any
-) -> int:
-    """Write a column of codes: of `width` from `first` on one is `one`. Return how many rows have none, and mark them.
+) -> None:
+    """Write a column of codes: of `width` from `first` on one is `one`. Mark the rows that have none.
 
     Where `middle` is a code, not -1, a row without one has that code, or with `drop` cannot be used.
     """
-    without = 0
     for i in range(len(codes)):
         code = codes[i]
         for j in range(first, first + width):
             features[i, j] = 0.0
         if code < 0:
-            without += 1
             marks[i, bit >> 3] |= np.uint8(1 << (bit & 7))
             if middle >= 0 and drop:
                 marks[i, 0] |= np.uint8(1)
             code = middle
         if code >= 0:
             features[i, first + code] = np.float32(one)
-    return without
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -373,6 +366,10 @@ class Column:
     misfit: str  # such a value, in words
     fix: str
 
+    def remark(self, share: str) -> str:
+        """Return that so many rows do not fit, and the fix."""
+        return f"column {self.name!r} is {self.misfit} in {share}: {self.fix[0].lower()}{self.fix[1:]}"
+
 
 def declared_columns(rules: Encoding) -> tuple[Column, ...]:
     """Return all columns with a declaration, in the order of their marks: features, the label, the weight."""
@@ -403,18 +400,26 @@ def declared_labels(rules: Encoding) -> tuple[str, ...]:
     return f"{name} negative", f"{name} positive"
 
 
+def held_at_end(label: str) -> str:
+    """Return that labels are held at an end of their range, one of `declared_labels`, and the fix."""
+    return (
+        f"the labels are {label}, the end of their range, and held there: the model cannot learn them. Declare a wider "
+        "range."
+    )
+
+
 class Tally:
     """Sums over the rows of some users, a block at a time, and what share of their rows they are."""
 
     def __init__(self, rules: Encoding, users: int) -> None:
         self.rows, self.usable = np.zeros(users, np.int64), np.zeros(users, np.int64)
-        self._labelled = np.zeros((users, len(declared_labels(rules))), np.int32)
-        self._unfit = np.zeros((users, len(declared_columns(rules))), np.int32)
+        self.labelled = np.zeros((users, len(declared_labels(rules))), np.int32)  # usable rows by their label
+        self.unfit = np.zeros((users, len(declared_columns(rules))), np.int32)  # rows by column
 
     def add(self, owners: Owners | NDArray[np.int32], marks: Marks, place: Owners | None = None) -> None:
         """Row i, with marks[i] (`fused`), is of user owners[i], or of place[owners[i]] where that is not -1."""
         own = np.arange(len(self.rows)) if place is None else place
-        tally(owners, own, marks, self._unfit.shape[1], self.rows, self.usable, self._unfit, self._labelled)
+        tally(owners, own, marks, self.unfit.shape[1], self.rows, self.usable, self.unfit, self.labelled)
 
     def fitting(self, *, everybody: bool) -> Fitting:
         """Of each user: 1 where no row can be used (u,), shares of labels (u, L), of rows with an unfit value (u, K).
@@ -423,8 +428,8 @@ class Tally:
         """
         there = slice(None) if everybody else self.rows > 0
         none = (self.usable[there] == 0).astype(np.float64)
-        labels = self._labelled[there] / np.maximum(self.usable[there], 1)[:, None]
-        return none, labels, self._unfit[there] / np.maximum(self.rows[there], 1)[:, None]
+        labels = self.labelled[there] / np.maximum(self.usable[there], 1)[:, None]
+        return none, labels, self.unfit[there] / np.maximum(self.rows[there], 1)[:, None]
 
 
 def _label(label: Classes | Comparison | Positive | Range | Signs) -> tuple[str, str]:
@@ -456,20 +461,6 @@ def label_places(
 
 PIECE = 1 << 20  # numbers that a thread makes at a time, at most, about
 LEAST = 1 << 10  # rows
-Counted = NDArray[np.int64]  # (K, 2): of each declared column, values that are missing or unknown, and others outside
-
-
-@dataclass(frozen=True, slots=True)
-class Counts:
-    """How often a table did not fit its rules. Functions of private data: for reports of simulations only."""
-
-    rows: int
-    dropped: int  # rows left out
-    unusable: Mapping[str, int]  # by column: values that made a row unusable
-    filled: Mapping[str, int]  # by numeric column: values taken to be in the middle of their range
-    clipped: Mapping[str, int]  # by numeric column or weight: values outside the declared range
-    unknown: Mapping[str, tuple[int, int]]  # by categorical column: values in no category, and how many different ones
-    labels_clipped: Mapping[str, int]  # of the label's column: labels outside the declared range
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -480,8 +471,17 @@ class Encoded:
     labels: NDArray[np.float64]  # (N,)
     weights: NDArray[np.float64] | None  # (N,) in [0, 1]; None where all count alike
     kept: NDArray[np.bool_]  # (N,)
-    counts: Counts = field(repr=False)
     _block: "Block" = field(repr=False)
+
+    @property
+    def marks(self) -> Marks:
+        """What of each row does not fit, (N, B): see `Tally`."""
+        return self._block.marks
+
+    def unfit(self, column: int) -> NDArray[np.bool_]:
+        """Return which rows (N,) do not fit in a column, by its place among `declared_columns`."""
+        found: NDArray[np.bool_] = self.marks[:, 1 + column >> 3] >> (1 + column & 7) & 1 == 1
+        return found
 
     def batch(self, users: int, owners: NDArray[np.integer[Any]], order: NDArray[np.int64] | None = None) -> ItemBatch:
         """Return the items of `users` users, row i being that of user owners[i] (N,); of all of them in an `order`.
@@ -550,23 +550,21 @@ def encoded(rules: Encoding, table: pa.Table) -> Encoded:
     """Return all rows of a table as items. Raises DataError as `rules.check` does, and never for a value."""
     rules.check(table)
     block = Block.of(rules, table.num_rows)
-    counts = _counts(rules, table, encode(rules, table, block), block)
-    return Encoded(block.features, block.labels, block.weights if rules.weighted else None, block.kept, counts, block)
+    encode(rules, table, block)
+    return Encoded(block.features, block.labels, block.weights if rules.weighted else None, block.kept, block)
 
 
-def encode(rules: Encoding, table: pa.Table, block: Block) -> Counted:
+def encode(rules: Encoding, table: pa.Table, block: Block) -> None:
     """Encode all rows of a table, which `rules.check` found good, into a block of as many."""
     shape = _Shape.of(rules)
     pieces = all_threads() * max(1, -(-rules.dimension * table.num_rows // (all_threads() * PIECE)))
     size = max(LEAST, -(-table.num_rows // pieces))
-    works, counts, first = [], [], 0
+    works, first = [], 0
     for batch in table.to_batches(max_chunksize=size):
-        counts.append(np.zeros((_declared(rules), 2), np.int64))
         part = block.part(first, first + batch.num_rows)
-        works.append(partial(shape.encode, pa.Table.from_batches([batch]), part, counts[-1]))
+        works.append(partial(shape.encode, pa.Table.from_batches([batch]), part))
         first += batch.num_rows
     at_once(works, all_threads())
-    return sum(counts, np.zeros((_declared(rules), 2), np.int64))
 
 
 def marks_of(rules: Encoding, table: pa.Table) -> NDArray[np.uint8]:
@@ -598,7 +596,7 @@ class _Shape:
         scale = 1.0 if rules.normalize else rules.scale
         return cls(rules, numbers, others, ends.reshape(-1, 2), places.reshape(-1, 2), scale)
 
-    def encode(self, table: pa.Table, block: Block, counts: Counted) -> None:
+    def encode(self, table: pa.Table, block: Block) -> None:
         """A piece of rows, of one chunk a column."""
         rules, drop = self.rules, self.rules.missing == "drop"
         made, labels, weights, marks = block.arrays
@@ -610,74 +608,48 @@ class _Shape:
         with np.errstate(all="ignore"):  # a value may be too large for any step, and is then held at an end
             if self.numbers:
                 read = [_stored(rules.features[place], table) for place in self.numbers]
-                stored, found = np.array([each for each, _ in read], np.int64), np.zeros((len(read), 2), np.int64)
-                numbers(stored, self.ends, self.places, drop, scale, features, marks, found)
-                counts[list(self.numbers)] = found
+                stored = np.array([each for each, _ in read], np.int64)
+                numbers(stored, self.ends, self.places, drop, scale, features, marks)
                 del read  # which kept what is at these addresses
             for place, first in self.others:
                 each = rules.features[place]
                 middle, codes = -1 if each.middle is None else each.middle, each.read(table)
-                counts[place, 0] = one_hot(codes, first, each.width, 1 + place, middle, drop, scale, features, marks)
+                one_hot(codes, first, each.width, 1 + place, middle, drop, scale, features, marks)
             if rules.bends:
                 expand(features, rules.terms.places, self.scale, made)
             if rules.intercept:
                 made[:, -1] = self.scale
-            self._labels(table, labels, marks, counts)
+            self._labels(table, labels, marks)
             if rules.weighted:
-                self._weights(table, labels, weights, marks, counts)
+                self._weights(table, labels, weights, marks)
         if rules.normalize:
             made[:] = rules.in_unit_rows(made)
         clear(made, labels, weights, marks)
 
-    def _labels(self, table: pa.Table, labels: Any, marks: Any, counts: Counted) -> None:
+    def _labels(self, table: pa.Table, labels: Any, marks: Any) -> None:
         rules, label = self.rules, self.rules.label
         if label is None:
             labels[:] = 0.0
             return
         labels[:] = label.of(table)
         bit, missing = 1 + len(rules.features), np.isnan(labels)
-        counts[bit - 1, 0] = np.count_nonzero(missing)
         mark(missing, 0, marks)
         mark(missing, bit, marks)
         places = label_places(label, labels, table)
-        if isinstance(label, Range):
-            counts[bit - 1, 1] = np.count_nonzero(places >= 0)
         first = 1 + _declared(rules)
         for power in range(len(declared_labels(rules)).bit_length()):
             mark(places + 1 >> power & 1 == 1, first + power, marks)
 
-    def _weights(self, table: pa.Table, labels: Any, weights: Any, marks: Any, counts: Counted) -> None:
+    def _weights(self, table: pa.Table, labels: Any, weights: Any, marks: Any) -> None:
         weight, by_class, bit = self.rules.weight, self.rules.class_weight, _declared(self.rules)
         weights[:] = by_class.of(labels) if isinstance(by_class, ClassWeights) else 1.0
         if weight is None:
             return
         values = columns.numbers(table, weight.column)
         missing, above = ~(values >= 0), values > weight.most
-        counts[bit - 1] = np.count_nonzero(missing), np.count_nonzero(above)
         mark(missing, 0, marks)
         mark(missing | above, bit, marks)
         weights *= np.minimum(values / weight.most, 1.0)
-
-
-def _counts(rules: Encoding, table: pa.Table, found: Counted, block: Block) -> Counts:
-    unusable, filled, clipped, unknown = dict[str, int](), dict[str, int](), dict[str, int](), {}
-    for place, (each, (missing, outside)) in enumerate(zip(rules.features, found.tolist(), strict=False)):
-        if each.is_number:
-            clipped[each.title] = outside
-        elif each.middle is None:
-            bit = 1 + place
-            chosen = block.marks[:, bit >> 3] >> (bit & 7) & 1 == 1
-            unknown[each.title] = missing, columns.kinds(table, each.column, chosen) if missing else 0
-            continue
-        (unusable if rules.missing == "drop" else filled)[each.title] = missing
-    at, label = len(rules.features), {}
-    if rules.label is not None:
-        unusable[rules.label.column], outside = found[at].tolist()
-        label = {rules.label.column: outside} if isinstance(rules.label, Range) else {}
-    if rules.weight is not None:
-        unusable[rules.weight.column], clipped[rules.weight.column] = found[-1].tolist()
-    dropped = int(np.count_nonzero(~block.kept))
-    return Counts(len(block.marks), dropped, unusable, filled, clipped, unknown, label)
 
 
 def _stored(feature: Any, table: pa.Table) -> tuple[tuple[int, int, int, int], Any]:

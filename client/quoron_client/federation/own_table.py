@@ -172,6 +172,7 @@ def own_items(path: Path, terms: Terms, dialect: Dialect | None = None) -> OwnIt
     rules, loss = terms.columns, terms.make_loss()
     held, width = opened(path, terms, dialect), rules.dimension
     problem = notice = None
+    needed = {"label", "weight", *(("number",) if rules.missing == "drop" else ())}  # or a row is left out
     try:
         most = max(1, MOST_NUMBERS // width)
         found = tables.read(held, rules.columns, Reading(most + 1))
@@ -179,19 +180,20 @@ def own_items(path: Path, terms: Terms, dialect: Dialect | None = None) -> OwnIt
         if found.num_rows > most:
             notice = f"Data file {str(path)!r}: Expected at most {most:,} rows, got more. Only the first so many count."
         encoded = fused.encoded(rules, table)
-        counts = encoded.counts
-        if counts.dropped:
-            blamed = ", ".join(f"{name!r} ({count:,})" for name, count in counts.unusable.items() if count)
+        if dropped := int(np.count_nonzero(~encoded.kept)):
+            those = [(place, each) for place, each in enumerate(fused.declared_columns(rules)) if each.kind in needed]
+            unfit = {each.name: np.count_nonzero(encoded.unfit(place)[~encoded.kept]) for place, each in those}
+            blamed = ", ".join(f"{name!r} ({count:,})" for name, count in unfit.items() if count)
             without = (
-                f"Data file {str(path)!r}: Expected rows that can be used, got {counts.dropped:,} of {counts.rows:,} "
-                f"that cannot, by column: {blamed}."
+                f"Data file {str(path)!r}: Expected rows that can be used, got {dropped:,} of {table.num_rows:,} that "
+                f"cannot, by column: {blamed}."
             )
             notice = without if notice is None else f"{notice} {without}"
-        if counts.dropped == counts.rows:
+        if dropped == table.num_rows:
             problem, notice = notice, None
             batch = _unusable(width)
         else:
-            batch = encoded.batch(1, np.zeros(counts.rows, np.int64))
+            batch = encoded.batch(1, np.zeros(table.num_rows, np.int64))
     except Exception as error:
         batch, problem = _unusable(width), unusable(path, error)
     return OwnItems(bounded(batch, loss), problem, notice)

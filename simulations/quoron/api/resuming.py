@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from quoron.api import comparing, simulating
+from quoron.api import simulating
 from quoron.arguments import entry_point
 from quoron.engine.choice import Engine, Service, from_spec, inline_or_ray
 from quoron.reports.summary import Summary, from_json
@@ -18,13 +18,11 @@ from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_server.rounds import Observer
 
 if TYPE_CHECKING:
-    from quoron.reports import pages
     from quoron.training import result as results
     from quoron.training import run as training
     from quoron.training import tuning
     from quoron.training.result import TrainedTable
 else:  # simulations go on without them
-    pages = OnFirstUse("quoron.reports.pages")
     results = OnFirstUse("quoron.training.result")
     training = OnFirstUse("quoron.training.run")
     tuning = OnFirstUse("quoron.training.tuning")
@@ -53,7 +51,7 @@ def resume(
         raise ConfigError(f"Expected no clients to resume a run, got clients={where.clients}. Leave them out.")
     if comparisons.is_comparison(Path(directory)):
         request = comparisons.stored_request(Path(directory))
-        return comparing.carried_out(request, Path(directory), inline_or_ray(where), progress)
+        return simulating.carried_out(request, Path(directory), inline_or_ray(where), progress)
     folder = RunFolder(Path(directory))
     with folder.resumable():
         if folder.is_search:

@@ -1,10 +1,10 @@
-"""`quoron.simulate` and `quoron.plan`: what a run would reach, on made-up or shipped users, or on a table's.
+"""`quoron.simulate`, `plan` and `compare`: what runs would reach, on made-up or shipped users, or on a table's.
 
 run = quoron.simulate("quickstart", epsilon=2.0)
 print(run.summary)
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -13,17 +13,21 @@ from typing import TYPE_CHECKING, Any, Unpack
 from quoron.arguments import PlanArguments, SimulationArguments, entry_point
 from quoron.config import Config, is_wanted
 from quoron.data.columns import Label
-from quoron.engine.choice import Engine, Inline, Ray, Service, from_spec, shared
+from quoron.engine.choice import Engine, Inline, Ray, Service, from_spec, inline_or_ray, shared
 from quoron.planning.plans import Plan, Prepared, choose
 from quoron.reports import terminal as bars
 from quoron.run_folder import RunFolder, claim
+from quoron.simulation import comparison as comparisons
 from quoron.simulation import run as runs
+from quoron.simulation.comparison import Comparison, Request
 from quoron.simulation.problem import Setup, problem_for_real, setup
 from quoron.simulation.run import SimulatedRun
 from quoron.simulation.sources import Frame, Source, described, needed
 from quoron.simulation.wildcards import unread_of
 from quoron_privacy.errors import Infeasible, QuoronError, RunError
 from quoron_privacy.kernels.on_first_use import OnFirstUse
+from quoron_server.algorithms import ALGORITHMS
+from quoron_server.algorithms.references import REFUSED
 from quoron_server.plan import RunPlan
 from quoron_server.problem import Problem
 from quoron_server.rounds import Observer
@@ -175,3 +179,76 @@ def with_estimates(config: Config, frame: Any) -> tuple[Config, str]:
     if not is_wanted(config, simulated=True):
         return config, ""
     return training.simulated(config, Path.cwd(), frame)
+
+
+@entry_point
+def compare(
+    source: Source = "quickstart",
+    user: str | None = None,
+    label: str | Label | None = None,
+    *,
+    algorithms: Sequence[str] | None = None,
+    vary: Mapping[str, Sequence[Any]] | None = None,
+    seeds: int = 5,
+    out: str | Path | None = None,
+    progress: bool | None = None,
+    engine: str | Engine = "inline",
+    **arguments: Unpack[PlanArguments],
+) -> Comparison:
+    """Simulate several algorithms, and settings, on the same users with the same budget and seeds, and compare them.
+
+    Args:
+        source, user, label, epsilon, delta, items_per_user, settings, columns: as of `simulate`. What is not declared
+            is estimated once, with the source's ε, for all runs.
+        algorithms: names, `auto` among them; default: all that promise privacy. Infeasible ones are told with why.
+        vary: dotted keys, each with the values to try, such as `{"privacy.epsilon": [1, 4]}`; all combinations.
+        seeds: runs of each, with seeds from run.seed on; confidence intervals need two or more.
+        out: the comparison's folder; default: runs/NAME-compare-1 or the next that is free. What is complete in
+            it is not carried out again, so an interrupted comparison goes on, and one may be extended.
+        progress: whether bars are shown on standard error; by default in terminals and notebooks.
+        engine: `Inline(workers=...)` of `quoron.engine`: runs at once, in processes that hold the users in memory, by
+            default one a processor. `Ray(workers=..., address=...)` carries out one run at a time on a Ray cluster,
+            with the users shared between the workers; the bits are the same.
+
+    `Comparison.to_pandas()` is a pandas DataFrame of one row a cell (an algorithm under a setting).
+
+    Raises:
+        QuoronError: with the thing, its value and the fix; RunError if a worker dies.
+    """
+    chosen = inline_or_ray(engine)
+    config, name, frame = described(source, user, label, arguments)
+    config, _ = with_estimates(config, frame)
+    table, config = needed(frame, config)
+    request = Request.of(config, algorithms=algorithms, vary=vary, seeds=seeds)
+    folder = comparisons.claim(out, name)
+    if table is not None:
+        RunFolder(folder).keep_table(table)
+    return carried_out(request, folder, chosen, progress)
+
+
+def carried_out(request: Request, folder: Path, engine: Inline | Ray, progress: bool | None) -> Comparison:
+    """Carry out the runs of a comparison that are not complete in its folder, and return it."""
+    with RunFolder(folder).resumable(), bars.display(progress) as watcher:
+        return comparisons.carry_out(request, folder, watcher=watcher, engine=engine)
+
+
+def algorithms() -> list[dict[str, Any]]:
+    """Return a mapping for each algorithm: its name, what it does, its paper, what it protects and its theorem.
+
+    Published algorithms that are refused are listed too, without trust models, and with the theorem that says why.
+
+        >>> [row["name"] for row in algorithms() if "local" in row["trust_models"]]
+        ['local-model']
+    """
+    same = ("name", "summary", "paper", "trust_model")
+    rows: list[dict[str, Any]] = []
+    for info in ALGORITHMS.values():
+        offered: dict[str, Any] = {"trust_models": info.trust_models, "one_server": info.promises.one_server}
+        offered |= {"adjacency": info.promises.adjacency, "constants": info.constants, "theorem": info.promises.theorem}
+        offered |= {"relation": info.origin.relation, "from": str(info.origin), "changed": info.origin.note}
+        rows.append({key: getattr(info, key) for key in same} | offered)
+    for refused in REFUSED.values():
+        nothing = {"trust_models": (), "one_server": None, "adjacency": (), "constants": (), "theorem": refused.theorem}
+        nothing |= {"relation": None, "from": refused.paper, "changed": ""}
+        rows.append({key: getattr(refused, key) for key in same} | nothing)
+    return rows

@@ -27,17 +27,14 @@ from quoron.cli.connection import CONTROL, Certs, Files, Insecure, anywhere, con
 from quoron_privacy.errors import ConfigError, RunError, printable
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 
-if TYPE_CHECKING:  # the other commands start without it
+if TYPE_CHECKING:  # the other commands start without gRPC
     import grpc
 
-if TYPE_CHECKING:
-    from quoron_client import durable
     from quoron_client.federation import account as accounts
     from quoron_client.federation import client_state as records
     from quoron_client.federation import own_table as own_people
     from quoron_server.service import tokens as stored
 else:  # when a command is called
-    durable = OnFirstUse("quoron_client.durable")
     accounts = OnFirstUse("quoron_client.federation.account")
     own_people = OnFirstUse("quoron_client.federation.own_table")
     records = OnFirstUse("quoron_client.federation.client_state")
@@ -311,14 +308,10 @@ def sign_new_key(
     out: Annotated[Path, typer.Option(help="Where to write what both have signed, for the operator.")],
 ) -> None:
     """Sign a new key by the old one, where both are: the same user, with the same lifetime budget."""
-    from quoron_client.durable import PUBLIC, replace_whole
+    from quoron.run_folder import write
     from quoron_client.protocol.identity import sign
 
-    text = sign(key, new_key)
-    try:
-        replace_whole(out, f"{text}\n".encode(), mode=PUBLIC)
-    except OSError as error:
-        raise RunError(f"Cannot write a rotation to {out}: {error.strerror}. Choose another place.") from None
+    write(out, f"{sign(key, new_key)}\n".encode(), advice="Choose another place.")
     print(out)
 
 
@@ -400,8 +393,11 @@ def tokens(
     if out is None:
         print(token)
         return
+    from quoron.run_folder import write
+    from quoron_client.durable import PRIVATE
+
     try:
-        durable.replace_whole(out, f"{token}\n".encode(), mode=durable.PRIVATE)
-    except OSError as error:
+        write(out, f"{token}\n".encode(), advice="Choose another place.", mode=PRIVATE)
+    except RunError:
         stored.remove(file, name=name)  # nobody has seen it
-        raise RunError(f"Cannot write the token to {out}: {error.strerror}. Choose another place.") from None
+        raise

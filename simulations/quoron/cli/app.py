@@ -21,7 +21,6 @@ from typer.core import TyperGroup
 import quoron
 from quoron.cli import federation as cli_federation
 from quoron.cli import ledger as cli_ledger
-from quoron.cli import local as cli_local
 from quoron.cli import second_server as cli_second_server
 from quoron.cli import train as cli_train
 from quoron.cli.common import (
@@ -237,7 +236,7 @@ admin = typer.Typer(cls=Grouped, help="Set up and keep a federation.", no_args_i
 cli_federation.register(app, admin)
 app.add_typer(admin, name="admin")
 app.add_typer(cli_ledger.app, name="ledger")
-app.add_typer(cli_local.app, name="local")
+app.add_typer(cli_federation.local, name="local")
 app.add_typer(cli_second_server.app, name="second-server")
 app.command()(cli_train.train)
 app.command()(cli_train.predict)

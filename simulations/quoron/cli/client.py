@@ -11,7 +11,7 @@ import typer
 from quoron.cli.common import RARE, Csv, dialect, keyed, natural, whole
 from quoron.cli.connection import CERTIFICATE, CLIENTS, KEY, Certs, Files, Insecure, Log, anywhere, begin
 from quoron.cli.second_server import SecondServerKey
-from quoron_privacy.errors import ConfigError, RunError, printable
+from quoron_privacy.errors import ConfigError, printable
 
 Limit = Annotated[
     str, typer.Option(envvar="QUORON_LIMIT", metavar="EPSILON,DELTA", help="What a user may spend over all runs, ever.")
@@ -164,16 +164,12 @@ def leave(
 
 def give_receipt(told: dict[str, Any], words: str, where: Path | None) -> None:
     """Show a receipt, after it is written where somebody wants it; RunError if it cannot be."""
-    from quoron_client.durable import PRIVATE, replace_whole
-
     if where is not None:
-        try:
-            replace_whole(where, f"{json.dumps(told, indent=1)}\n".encode(), mode=PRIVATE)
-        except OSError as error:
-            raise RunError(
-                f"Expected to write the receipt to {where}, cannot: {error.strerror}. All is done: say the same again "
-                "with another place."
-            ) from None
+        from quoron.run_folder import write
+        from quoron_client.durable import PRIVATE
+
+        again = "All is done: say the same again with another place."
+        write(where, f"{json.dumps(told, indent=1)}\n".encode(), advice=again, mode=PRIVATE)
     print(printable(words))
 
 

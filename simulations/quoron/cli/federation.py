@@ -8,8 +8,9 @@ import json
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -18,7 +19,20 @@ from quoron.cli import second_server
 from quoron.cli.admin import JsonLines, backup, health, restore, silo, tokens
 from quoron.cli.admin import users as users_of
 from quoron.cli.client import client, leave
-from quoron.cli.common import RARE, bytes_of, keyed, number, say, seconds_of, showing, whole
+from quoron.cli.common import (
+    RARE,
+    Json,
+    Settings,
+    Source,
+    bytes_of,
+    keyed,
+    number,
+    progress,
+    say,
+    seconds_of,
+    showing,
+    whole,
+)
 from quoron.cli.connection import (
     CLIENTS,
     CONTROL,
@@ -35,7 +49,8 @@ from quoron.cli.connection import (
     reached,
     run,
 )
-from quoron_privacy.errors import BelowMinCohort, ConfigError, RunError, printable
+from quoron_privacy.errors import ConfigError, RunError, printable
+from quoron_privacy.kernels.on_first_use import OnFirstUse
 
 MIN_COHORT = 0.5  # of those asked, where nothing is declared
 Name = Annotated[str, typer.Argument(metavar="RUN", help="Name of a run.")]
@@ -203,21 +218,15 @@ def watch(
     Exit code 0 if it ends with a model, 1 if it fails or is cancelled, 3 if it ends below its minimum cohort. Exit code
     4 if it is paused, and 5 if no coordinator answers for longer than --timeout, at the start or later.
     """
-    from quoron.federation import watching
+    from quoron.federation import control as plane
 
     ended: dict[str, Any] = {}
     with reached().control() as control:
-        for event in watching.followed(
-            control, run, timeout=timeout, told=lambda why: print(why, file=sys.stderr, flush=True)
-        ):
-            say(event, watching.words(event), as_json=as_json)
+        told: dict[str, Any] = {"told": lambda why: print(why, file=sys.stderr, flush=True)}
+        for event in plane.followed(partial(control.watch, run), timeout=timeout, **told):
+            say(event, plane.words(event), as_json=as_json)
             ended = event
-    if ended.get("kind") == "paused":
-        raise watching.Paused(f"Run {run} is paused, with nothing lost: {ended.get('error')}")
-    if ended.get("how") == "below-min-cohort":
-        raise BelowMinCohort(f"Run {run} has ended below its minimum cohort: {ended.get('error')}")
-    if ended.get("how") != "complete":
-        raise RunError(f"Run {run} has ended without a model: {ended.get('error') or ended.get('how')}.")
+    plane.check_end(run, ended)
 
 
 @connects
@@ -318,3 +327,68 @@ def register(app: typer.Typer, admin: typer.Typer) -> None:
         admin.command()(command)
     admin.add_typer(users_of, name="users")
     admin.add_typer(silo, name="silo")
+
+
+if TYPE_CHECKING:
+    from quoron.federation import launch
+    from quoron.simulation import sources
+else:  # when a command is called
+    sources = OnFirstUse("quoron.simulation.sources")
+    launch = OnFirstUse("quoron.federation.launch")
+
+local = typer.Typer(
+    help="A coordinator and clients on this machine, over mutual TLS, until they are stopped.", no_args_is_help=True
+)
+Place = Annotated[Path, typer.Option("--folder", help="Keys, data, database and client states of all of them.")]
+HERE = Path("federation")
+EXAMPLE = "small-federation"
+
+
+@local.command()
+def start(
+    source: Source = "",
+    clients: Annotated[
+        int | None,
+        typer.Option(min=1, help="How many, one user of the source each: 20 unless given. One for each silo."),
+    ] = None,
+    folder: Place = HERE,
+    listen: Annotated[str, typer.Option(help="Where clients connect.")] = CLIENTS,
+    control: Annotated[str, typer.Option(help="Where operators connect.")] = CONTROL,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Processes that clients share: as many as memory bears unless given.")
+    ] = None,
+    settings: Settings = None,
+    as_json: Json = False,
+) -> None:
+    """Start a coordinator and clients, which go on when this command ends. Said again, it goes on with what is there.
+
+    Without a source it is the folder's own, and of a new folder the preset small-federation.
+    """
+    config = sources.resolve(source or EXAMPLE, settings or ())[0] if source or settings else None
+    with progress(as_json=as_json) as shown:
+        found = launch.start(
+            folder,
+            config,
+            Path.cwd(),
+            clients=clients,
+            listen=listen,
+            control=control,
+            processes=workers,
+            shown=shown.said,
+        )
+    say(found, launch.words(found), as_json=as_json)
+
+
+@local.command()
+def status(folder: Place = HERE, as_json: Json = False) -> None:
+    """Show where a local federation listens and how many clients are connected; exit code 1 if it does not run."""
+    found = launch.status(folder)
+    say(found, launch.words(found), as_json=as_json)
+    if not found["running"]:
+        raise typer.Exit(RunError.exit_code)
+
+
+@local.command()
+def stop(folder: Place = HERE) -> None:
+    """Stop a local federation; its folder stays, and starts again as it was."""
+    print(f"{folder}: {'stopped' if launch.stop(folder) else 'does not run'}")

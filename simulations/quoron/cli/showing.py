@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from quoron.api.listing import algorithms
+from quoron.api.simulating import algorithms
 from quoron.planning.choosing import Candidate, refusals, risk_sentence, risk_words
 from quoron.planning.plans import SURE, Plan
 from quoron.planning.questions import Enough

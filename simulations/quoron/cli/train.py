@@ -136,7 +136,7 @@ def example(
     out: Annotated[Path, typer.Option("--out", help="Folder where the files go.")] = Path(),
 ) -> None:
     """Write a shipped table as NAME.csv and its description as NAME.toml, to try things on and to start from."""
-    from quoron.training.examples import write_example
+    from quoron.simulation.sources import write_example
 
     for path in write_example(name, out):
         print(path)

@@ -34,7 +34,6 @@ from quoron.data.users import (
     flipped,
     words,
 )
-from quoron_client.data import fused
 from quoron_client.data.encoding import Encoding
 from quoron_client.data.items import ItemBatch
 from quoron_client.losses import Loss
@@ -173,7 +172,7 @@ class DatasetPopulation(FileUsers):
             tables.append(table if chosen.all() else table.filter(pa.array(chosen)))
             owners.append(place[own[chosen]])
         return population_of(
-            fused.encoded(self.encoding, pa.concat_tables(tables)),
+            pa.concat_tables(tables),
             np.concatenate(owners),
             np.isin(sampled, self.numbers, assume_unique=True),
             encoding=self.encoding,

@@ -23,12 +23,13 @@ It is a function of private data, as the figures of a classifier or regressor on
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import scipy
 from numpy.typing import NDArray
 
@@ -49,8 +50,9 @@ from quoron.data.users import (
     words,
 )
 from quoron_client.compute.enforcement import bounded
-from quoron_client.data import fused, tables
-from quoron_client.data.encoding import Balanced, Classes, Encoding, Owners, Range, Signs
+from quoron_client.data import columns, fused, tables
+from quoron_client.data.encoding import Balanced, Encoding, Owners, Range
+from quoron_client.data.fused import Encoded, Tally, declared_columns, declared_labels, held_at_end
 from quoron_client.data.items import ItemBatch, ItemView
 from quoron_client.losses import Absolute, Classification, Hinge, Huber, Linear, Logistic, Loss, SmoothedHinge, Softmax
 from quoron_client.protocol.domains import Domain, L2Ball, free_ball, on_boundary
@@ -59,10 +61,6 @@ from quoron_privacy.accounts.roots import root
 from quoron_privacy.errors import DataError, RunError
 from quoron_privacy.kernels.threads import in_pieces
 
-if TYPE_CHECKING:
-    from quoron_client.data.fused import Counts, Encoded
-
-
 OFTEN = 0.05  # share of values from which on a misfit is spoken of
 
 
@@ -70,45 +68,36 @@ OFTEN = 0.05  # share of values from which on a misfit is spoken of
 class Fit:
     """How a table fits its rules."""
 
-    counts: "Counts"
     users: int  # all, held out or not
     users_without: int  # whose rows are all left out
     most_rows: int  # of any one user
+    whole: Tally  # of all rows, as if they were one user's
+    left_out: frozenset[str] = frozenset()  # columns of which one category is: the constant stands for it
 
-    def clipped(self) -> Mapping[str, float]:
-        """Share of values outside their declared range, by column; only columns with some."""
-        found = {**self.counts.clipped, **self.counts.labels_clipped}
-        return {name: count / self.counts.rows for name, count in found.items() if count}
+    def unfit(self, encoding: Encoding) -> dict[str, float]:
+        """Share of values that do not fit, by column, and of labels that are held at an end; only where there are."""
+        unfit = zip(declared_columns(encoding), self.whole.unfit[0].tolist(), strict=True)
+        shares = {column.name: count / int(self.whole.rows[0]) for column, count in unfit if count}
+        return {name: share for name, share in shares.items() if name not in self.left_out} | self._ends(encoding)
+
+    def _ends(self, encoding: Encoding) -> dict[str, float]:
+        found = zip(declared_labels(encoding), self.whole.labelled[0].tolist(), strict=True)
+        usable = int(self.whole.usable[0])
+        return {name: count / usable for name, count in found if count} if isinstance(encoding.label, Range) else {}
 
     def remarks(self, encoding: Encoding) -> Iterator[str]:
         """One sentence for each thing that is amiss, with its fix."""
         yield from _about_users(self)
-        rows = self.counts.rows
-        if self.counts.dropped > OFTEN * rows:
-            blamed = ", ".join(f"{name!r} ({count:,})" for name, count in self.counts.unusable.items() if count)
-            yield (
-                f"{_share(self.counts.dropped, rows)} of the rows cannot be used and are left out, by column: "
-                f"{blamed}. {_cure(self.counts, encoding)}"
-            )
-        for name, count in self.counts.clipped.items():
-            if count > OFTEN * rows:
-                yield (
-                    f"{_share(count, rows)} of the values of {name!r} lie outside its declared range and are held at "
-                    "the ends. Declare a wider range."
-                )
-        for name, count in self.counts.labels_clipped.items():
-            if count > OFTEN * rows:
-                yield (
-                    f"{_share(count, rows)} of the labels {name!r} lie outside its range and are held at the ends: "
-                    "the model cannot learn them. Declare a wider range."
-                )
-        for name, (count, kinds) in self.counts.unknown.items():
-            # One value left out loses nothing beside an intercept, which then stands for it.
-            if count > OFTEN * rows and (kinds > 1 or not encoding.intercept):
-                yield (
-                    f"{_share(count, rows)} of the values of {name!r} are in none of its declared categories and "
-                    "become zeros. Declare them, if they are public."
-                )
+        shares, dropped = self.unfit(encoding), 1 - self.whole.usable[0] / self.whole.rows[0]
+        if dropped > OFTEN:
+            yield f"{_share(dropped)} of the rows cannot be used, and are left out: see the columns that do not fit."
+        for column in declared_columns(encoding):
+            if shares.get(column.name, 0.0) > OFTEN:
+                words = column.remark(f"{_share(shares[column.name])} of the rows")
+                yield words[:1].upper() + words[1:]
+        for name, share in self._ends(encoding).items():
+            if share > OFTEN:
+                yield f"{_share(share)} of {held_at_end(name)}"
 
 
 def about_separation(found: bool) -> Iterator[str]:
@@ -133,30 +122,13 @@ def _about_users(fit: Fit) -> Iterator[str]:
         )
     if fit.users_without > OFTEN * fit.users:
         yield (
-            f"{_share(fit.users_without, fit.users)} of the users have no row that can be used, and answer zero. See "
+            f"{_share(fit.users_without / fit.users)} of the users have no row that can be used, and answer zero. See "
             "which columns rows are left out for."
         )
 
 
-def _cure(counts: "Counts", encoding: Encoding) -> str:
-    label = encoding.label
-    if label is not None and 2 * counts.unusable.get(label.column, 0) > counts.dropped:
-        if isinstance(label, Signs):
-            return (
-                f"Most labels are no true/false, 0/1 or -1/+1: declare what {label.column!r} means, by positive = "
-                "value, classes = [values] or a comparison such as 'delay > 15'; or of a number its range."
-            )
-        if isinstance(label, Classes):
-            return "Most labels are none of the declared classes, or missing. Declare all classes."
-        return "Most have no label there, or none that can be read as declared. If it is missing, all is well."
-    numeric = [f for f in encoding.features if counts.unusable.get(f.title)]
-    if numeric and encoding.missing == "drop":
-        return "Set missing = 'midpoint' to keep rows without a feature, or leave the column out of the features."
-    return "Look at these columns."
-
-
-def _share(count: int, of: int) -> str:
-    return f"{100 * count / of:.3g} %"
+def _share(share: float) -> str:
+    return f"{100 * share:.3g} %"
 
 
 def binary(scores: Vector, labels: Vector) -> dict[str, float]:
@@ -683,7 +655,7 @@ class TablePopulation(TableUsers):
             baseline=self._figures(np.tile(self.usual, (items, *(1 for _ in np.shape(self.usual))))),
             unbounded=self.test_metrics(self._free),
             held_back=self._held_back,
-            clipped=self.fit.clipped(),
+            unfit=self.fit.unfit(self.encoding),
             remarks=(
                 *self.knowledge.assumptions,
                 *self.fit.remarks(self.encoding),
@@ -721,7 +693,7 @@ def from_table(
     training = trained(users, test_fraction, seed)
     knowledge = PublicKnowledge(intercept=encoding.intercept, assumptions=assumptions)
     return population_of(
-        fused.encoded(encoding, table),
+        table,
         owners,
         training,
         encoding=encoding,
@@ -735,7 +707,7 @@ def from_table(
 
 
 def population_of(
-    encoded: "Encoded",
+    table: pa.Table,
     owners: Owners,
     training: NDArray[np.bool_],
     *,
@@ -747,13 +719,16 @@ def population_of(
     outliers: Outliers,
     seed: int,
 ) -> TablePopulation:
-    """A population of rows that are items already, row i being that of user owners[i].
+    """A population of a table's rows, row i being that of user owners[i].
 
     `training` (users,) says who is trained on; the others are held out.
     """
+    encoded = fused.encoded(encoding, table)
     users, chosen, held = len(training), np.flatnonzero(training), np.flatnonzero(~training)
     kept = np.bincount(owners[encoded.kept], minlength=users)
     usual = _usual(encoded.labels[encoded.kept & training[owners]], loss)
+    whole, left_out = Tally(encoding, 1), _left_out(encoding, table, encoded)
+    whole.add(np.zeros(len(owners), np.int32), encoded.marks)
     everyone = encoded.batch(users, owners, np.concatenate([chosen, held]))
     asked = everyone.between(0, len(chosen))
     return TablePopulation(
@@ -767,11 +742,21 @@ def population_of(
         domain=domain,
         knowledge=knowledge,
         usual=usual,
-        fit=Fit(encoded.counts, users, int(np.sum(kept == 0)), int(np.bincount(owners).max())),
+        fit=Fit(users, int(np.sum(kept == 0)), int(np.bincount(owners).max()), whole, left_out),
         tested=np.repeat(kept[held] > 0, np.maximum(kept[held], 1)),
         outliers=outliers,
         seed=seed,
     )
+
+
+def _left_out(encoding: Encoding, table: pa.Table, encoded: Encoded) -> frozenset[str]:
+    """Columns whose values are in their categories but for one, beside a constant."""
+    kinds = [
+        (each.title, columns.kinds(table, each.column, encoded.unfit(place)))
+        for place, each in enumerate(encoding.features if encoding.intercept else ())
+        if each.misfit[0] == "category"
+    ]
+    return frozenset(title for title, many in kinds if many == 1)
 
 
 def trained(users: int, test_fraction: float, seed: int) -> NDArray[np.bool_]:

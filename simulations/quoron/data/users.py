@@ -234,7 +234,7 @@ class Beside:
     baseline: Mapping[str, float] = field(default_factory=dict)  # of always answering the training users' mean
     unbounded: Mapping[str, float] = field(default_factory=dict)  # of the optimum without the domain's bound
     held_back: float = 0.0  # excess risk of the best model of the domain: what its bound costs
-    clipped: Mapping[str, float] = field(default_factory=dict)  # by column, share of values outside their range
+    unfit: Mapping[str, float] = field(default_factory=dict)  # by column, share of values that do not fit
     remarks: tuple[str, ...] = ()  # what is amiss, each with its fix
 
 

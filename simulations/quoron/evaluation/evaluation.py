@@ -5,7 +5,6 @@
 Statement, proof and what the intervals cover: docs/privacy/evaluation.md.
 """
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -87,16 +86,3 @@ class Evaluation(Release):
     def records(self) -> list[dict[str, Any]]:
         """Return one mapping a figure."""
         return [asdict(figure) for figure in self.figures]
-
-    @classmethod
-    def from_json(cls, contents: Mapping[str, Any]) -> "Evaluation":
-        """What `as_json` gave. TypeError, LookupError, ValueError for anything else."""
-        said = {
-            "figures": tuple(Figure(**each) for each in contents["figures"]),
-            "calibration": tuple(Bin(**each) for each in contents["calibration"]),
-            "remarks": tuple(contents["remarks"]),
-        }
-        made = cls(**{**contents, **said})
-        if not (made.rows() and {type(made.users), type(made.epsilon), type(made.delta)} <= {int, float}):
-            raise ValueError("an evaluation that is none")
-        return made

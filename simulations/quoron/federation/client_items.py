@@ -46,11 +46,6 @@ def cut(config: Config, base: Path, frame: pa.Table | None, clients: int | None)
         return config, frame
     if isinstance(people, SyntheticSection):
         return config.model_copy(update={"population": people.model_copy(update={"users": clients})}), frame
-    if not isinstance(people, TableSection):
-        raise ConfigError(
-            f"Expected made-up users or a table with clients, got population.kind={people.kind!r}. Leave it away for "
-            "a client for each of its users, or name a table."
-        )
     table = _table(_one_file(config, base, frame), base, frame)
     users, owners = group(table, people.user)
     most = clients

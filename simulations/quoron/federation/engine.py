@@ -7,7 +7,7 @@ An interrupted run begins again, to the same bits.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
@@ -18,6 +18,7 @@ from quoron.engine.choice import Service
 from quoron.engine.processors import free_ports
 from quoron.federation import programs
 from quoron.federation.client_items import give
+from quoron.federation.control import check_end, followed
 from quoron.federation.folder import PASSING, Folder, Order, processes_for
 from quoron.federation.launch import Local
 from quoron.federation.submission import specification_of
@@ -26,7 +27,7 @@ from quoron.run_folder import RunFolder
 from quoron.simulation import run as runs
 from quoron.simulation.problem import Setup, columns_of
 from quoron.simulation.run import SimulatedRun
-from quoron_privacy.errors import BelowMinCohort, ConfigError, LedgerUnavailable, RunError, Unreachable
+from quoron_privacy.errors import ConfigError
 from quoron_server.rounds import Observer, RoundEvent
 from quoron_server.specification import RunSpecification
 from quoron_server.storage.database import Database
@@ -115,34 +116,24 @@ def _carry_out(local: Local, prepared: Prepared[Setup], observers: Sequence[Obse
     """Submit the run and tell observers of its rounds until it is complete, through every death of its coordinator."""
     for observer in observers:
         observer.started(prepared.planned.plan)
-    wanted, last = specification(prepared, timeout).as_text(), -1
-    submitted, ended, gone = False, None, None
-    while ended is None:
-        try:
-            with local.operator() as control:
-                if submitted:
-                    control.runs()  # it is there: a round may last longer than it may be away
-                else:
-                    submitted = bool(control.submit(wanted))
-                gone = None
-                for event in control.watch(NAME):
-                    ended = event if event["kind"] in ("ended", "paused") else None
-                    if event["kind"] == "round" and event["round"] > last:
-                        last = event["round"]
-                        for observer in observers:
-                            observer.round_finished(_event(event))
-        except (Unreachable, LedgerUnavailable) as error:  # it was killed, and comes back
-            local.check()
-            gone = time.monotonic() if gone is None else gone
-            if time.monotonic() - gone > AWAY:
-                raise RunError(f"The coordinator has been away for {AWAY:g} s. {error}") from None
-        if ended is None:
-            time.sleep(LOOK)
+    wanted, submitted, ended = specification(prepared, timeout).as_text(), False, dict[str, Any]()
+
+    def watch() -> Iterator[dict[str, Any]]:
+        nonlocal submitted
+        with local.operator() as control:
+            if submitted:
+                control.runs()
+            submitted = submitted or bool(control.submit(wanted))
+            yield {"kind": "there"}  # a round may last longer than it may be away
+            yield from control.watch(NAME)
+
+    for event in followed(watch, timeout=AWAY, check=local.check, pauses=LOOK):
+        ended = event
+        if event["kind"] == "round":
+            for observer in observers:
+                observer.round_finished(_event(event))
     local.check()
-    if ended.get("how") == "below-min-cohort":
-        raise BelowMinCohort(f"The run has ended below its minimum cohort: {ended.get('error')}")
-    if ended.get("how") != "complete":
-        raise RunError(f"The run has ended without a model: {ended.get('error') or ended.get('how', 'paused')}.")
+    check_end(NAME, ended)
 
 
 def _event(event: dict[str, Any]) -> RoundEvent:

@@ -23,9 +23,9 @@ import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from quoron.engine.processors import free_memory
 from quoron_client.durable import OWN, PRIVATE, make_folder, replace_whole
@@ -83,16 +83,6 @@ class Order:
         most = -(-self.clients // self.processes)
         each = "one process each" if most == 1 else f"{self.processes:,} processes, up to {most:,} in each"
         return f"{self.clients:,} clients, {each}"
-
-    def as_json(self) -> dict[str, Any]:
-        """Plain values."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, tree: dict[str, Any]) -> Self:
-        """What `as_json` gave."""
-        given: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in tree.items()}
-        return cls(**given)
 
 
 def host_of(address: str) -> str:

@@ -20,6 +20,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -60,7 +61,7 @@ class Local:
             if lock is None:
                 raise ConfigError(f"Expected a federation that is stopped in {self.folder.path}, got one that runs.")
             (self.folder.path / RUNNING).unlink(missing_ok=True)  # of one that was killed: others may have its numbers
-            self.folder.write(ORDER, self.order.as_json())
+            self.folder.write(ORDER, asdict(self.order))
             self._launch(lock)
         return self
 
@@ -70,7 +71,7 @@ class Local:
         try:
             with theirs:
                 self._program = Program(
-                    forking("quoron.federation.supervisor", str(self.folder.path.resolve()), str(theirs.fileno())),
+                    forking("quoron.federation.programs", str(self.folder.path.resolve()), str(theirs.fileno())),
                     environment=POLLING | os.environ | ALONE,
                     log=self.folder.path / LOG,
                     files=[theirs.fileno(), lock],

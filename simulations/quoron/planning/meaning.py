@@ -12,7 +12,7 @@ All of it is public: declarations, plans and released values.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from quoron.config import Config, TableSection
@@ -116,18 +116,6 @@ class Meaning:
         if self.area is not None:
             rows.append(("AUC below the best model's (measured)", f"at most {self.area:.2g}"))
         return rows if self.sure else rows[: 1 + (self.constant is not None)]
-
-    def beside(self) -> str:
-        """What the risk is to be read beside."""
-        if not self.sure:
-            return f"nothing is sure: not training leaves at most {self.start:.2g}"
-        if self.constant is None:
-            return f"without training at most {self.start:.2g}"
-        return f"without training at most {self.start:.2g}, with always the label rate {self.constant:.2g}"
-
-    def as_json(self) -> dict[str, Any]:
-        """Plain numbers."""
-        return asdict(self)
 
 
 def meaning(problem: Problem, risk: float | None) -> Meaning | None:

@@ -240,8 +240,7 @@ class Plan(Tabular):
         """The plan, and one entry for each algorithm considered."""
         considered = [{name: row[name] for name in CONSIDERED} for row in (each.record() for each in self.candidates)]
         curve = {} if self.curve is None else {"rounds_curve": self.curve.as_json()}
-        read = self.forecast
-        said: dict[str, Any] = {"forecast": None if read is None else read.as_json()}
+        said: dict[str, Any] = {"forecast": self.forecast and asdict(self.forecast)}
         said |= {"choice": self.choice, "considered": considered, "remarks": [*self.doubts, *self.remarks]}
         if (paid := self.plan.guarantee.estimates) is not None:
             said["estimates"] = [asdict(each) for each in paid.costs()]

@@ -39,8 +39,7 @@ from quoron.training.column_bounds import Want
 from quoron_client.data import columns, tables
 from quoron_client.data.features import DateNumber
 from quoron_client.data.formats import Dialect
-from quoron_privacy.counts.data_quality import looked_at
-from quoron_privacy.counts.private_bounds import EstimatedBounds, edge
+from quoron_privacy.counts.private_bounds import edge
 from quoron_privacy.errors import CONTROL, ConfigError, DataError, Infeasible
 from quoron_privacy.noise.streams import NoiseSource
 from quoron_server.wording import ReleaseGuarantee
@@ -160,7 +159,10 @@ def find_bounds(
     wants += [*(Want(name, "category") for name in categorical), *([Want(ITEMS, "items")] if items else [])]
     table, owners, users = read(source, user, names, dates)
     slots_of(users, None, delta, allow_large_delta=allow_large_delta)
-    paid = _planned(wants, users, epsilon, delta)
+    paid = column_bounds.planned(wants, users, epsilon, delta, "replace-one", share=1.0)
+    if paid.users < paid.needs:
+        condition = f"{users:,} users do not tell {len(wants):,} of them from noise at epsilon={epsilon:g}"
+        raise Infeasible("bounds", condition, f"{paid.needs:,} users, a larger epsilon or fewer columns")
 
     def draw(noise: NoiseSource) -> tuple[tuple[Line, ...], dict[str, Any]]:
         bounds, entries = column_bounds.release(paid, wants, tables.opened(table), owners, users, noise)
@@ -208,19 +210,6 @@ def read(
     if not (users or empty):
         raise DataError(f"Expected a user in some row of column {user!r}, got none.")
     return *only_first(table, owners, most), users
-
-
-def _planned(wants: Sequence[Want], users: int, epsilon: float, delta: float) -> EstimatedBounds:
-    """Calibrate the bounds for all of ε; Infeasible for too few users, with what would do."""
-    numbers, names = sum(want.may_be_number for want in wants), sum(want.may_be_text for want in wants)
-    looked = looked_at(users)
-    plan = EstimatedBounds.calibrate(
-        users=looked, columns=numbers, names=names, epsilon=epsilon, delta=delta, share=1.0
-    )
-    if plan.users < plan.needs:
-        condition = f"{users:,} users do not tell {len(wants):,} of them from noise at epsilon={epsilon:g}"
-        raise Infeasible("bounds", condition, f"{plan.needs:,} users, a larger epsilon or fewer columns")
-    return plan
 
 
 def _line(want: Want, found: Mapping[str, Any]) -> Line:

@@ -32,12 +32,11 @@ from numpy.typing import NDArray
 
 from quoron import results
 from quoron.arguments import DELTA, entry_point, shortened
-from quoron.data.row_kinds import is_day
 from quoron.releases.bounds import read
 from quoron.releases.once import check_declared_users, release_once, slots_of, verify_gaussian
 from quoron.results import Axes, axes
 from quoron.training import column_bounds
-from quoron.training.column_bounds import Want
+from quoron.training.column_bounds import Want, is_day
 from quoron_client.data import columns, tables
 from quoron_client.data.features import DateNumber
 from quoron_privacy.accounts import gdp
@@ -446,7 +445,7 @@ def statistics(
     wants += [Want(each, "category") for each in dict.fromkeys(q.by for q in asked if q.by) if each not in facts.words]
     if len({want.column for want in wants}) < len(wants):
         raise ConfigError("Expected a column of numbers or of groups, got one that is asked as both. Declare it.")
-    paid = column_bounds.planned(wants, slots, privacy, adjacency) if wants else None
+    paid = column_bounds.planned(wants, slots, privacy.epsilon, privacy.delta, adjacency) if wants else None
     left = (epsilon, delta) if paid is None else (paid.rest_epsilon, paid.rest_delta)
     mu = gdp.mu_for(*left, gaussians=_SAMPLES) * (1 - 1e-9)
     _check_users(asked, facts, shared, mu)

@@ -7,10 +7,9 @@ nothing is amiss is warned of with probability at most `FALSE_ALARM`.
 import math
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from quoron_client.data.encoding import Encoding, Range
-from quoron_client.data.fused import Column, declared_columns, declared_labels
+from quoron_client.data.fused import Column, declared_columns, declared_labels, held_at_end
 from quoron_privacy.counts import data_quality
 from quoron_privacy.counts.data_quality import FALSE_ALARM, MISSED, OFTEN, DataQuality, Errors, Shares
 
@@ -50,12 +49,6 @@ class DataQualityReport:
     warnings: tuple[str, ...]
     false_alarm: float = FALSE_ALARM  # chance at most of a warning where nothing is amiss
     missed: float = MISSED
-
-    @classmethod
-    def from_json(cls, contents: dict[str, Any]) -> "DataQualityReport":
-        """Return what its fields were, as plain values."""
-        lines = tuple(ShareLine(**line) for line in contents["lines"])
-        return cls(**contents | {"lines": lines, "warnings": tuple(contents["warnings"])})
 
     def table(self) -> list[tuple[str, str]]:
         """Label and text of each share."""
@@ -135,17 +128,11 @@ def _warnings(
         amiss = []
     for part, column in amiss:
         least = "at least " if len(amiss) > 1 else ""  # a user's columns are shortened together
-        yield (
-            f"column {column.name!r} is {column.misfit} in {least}about {_percent(part)} (± {_width(errors.column)}) "
-            f"of a user's rows: {column.fix[0].lower()}{column.fix[1:]}"
-        )
+        yield column.remark(f"{least}about {_percent(part)} (± {_width(errors.column)}) of a user's rows")
     if isinstance(encoding.label, Range):
         for name, share in zip(labels, shares.labels.tolist(), strict=True):
             if share >= quality.threshold(errors.unusable):
-                yield (
-                    f"about {_percent(share)} (± {_width(errors.unusable)}) of the labels are {name}, the end of "
-                    f"their range, and held there: the model cannot learn them. Declare a wider range."
-                )
+                yield f"about {_percent(share)} (± {_width(errors.unusable)}) of {held_at_end(name)}"
         return
     always = 1 - (quality.visible - quality.threshold(quality.errors.unusable))  # but with MISSED, if everybody's
     for name, share in zip(labels, shares.labels.tolist(), strict=True):

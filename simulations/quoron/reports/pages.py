@@ -29,7 +29,7 @@ from quoron.evaluation.evaluation import Evaluation
 from quoron.reports import page
 from quoron.reports.page import ONLY, Picture, Section, Table
 from quoron.reports.pictures import LOG, Axis, Line, bar, chart
-from quoron.reports.summary import Summary
+from quoron.reports.summary import Choice, Summary
 from quoron.results import in_units, percent
 from quoron.run_folder import CARD, CHOICE, FRAME, RunFolder
 from quoron_client.data.encoding import outcomes
@@ -527,26 +527,13 @@ def _made(summary: "TrainingSummary", model: "Model") -> list[tuple[str, str]]:
     return [*rows, ("run in the account", summary.run), ("by quoron", summary.version)]
 
 
-def choice_rows(choice: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """What a search chose, its score and what it cost, of choice.json."""
-    said, score = choice["price"], f"{choice['score']:.4g} ± {choice['score_noise']:.2g}"
-    shown = f"{said['candidates']:,} settings shown one after the other: ε = {said['open_search_epsilon']:.4g}"
-    return [
-        ("chosen", choice["name"]),
-        (f"its {choice['score_name']}", f"{score} (the best of several: rather too high)"),
-        ("the whole search", f"ε = {said['epsilon']:.4g} at δ = {said['delta']:g}; trials: {said['trials']}"),
-        ("one trial", f"ε = {said['trial_epsilon']:.4g} at the same δ"),
-        ("in the open", shown),
-    ]
-
-
 def _search(folder: RunFolder) -> list[Section]:
     """What a complete search tried, chose and cost: public numbers, and the score that was released."""
-    choice, search = folder.read_json(CHOICE), folder.read_json("plan.json")["search"]
-    rows = [[each["name"], "chosen" if each["name"] == choice["name"] else ""] for each in search["candidates"]]
+    choice, search = Choice(**folder.read_json(CHOICE)), folder.read_json("plan.json")["search"]
+    rows = [[each["name"], "chosen" if each["name"] == choice.name else ""] for each in search["candidates"]]
     rows += [[each["name"], f"left out: {each['why']}"] for each in search["refused"]]
     lines = [
-        *choice_rows(choice),
+        *choice.rows(),
         ("people who scored every trial", f"{search['held_out']:,} of {search['users']:,}, who trained none"),
     ]
     table = Table("Settings", ["setting", ""], rows)

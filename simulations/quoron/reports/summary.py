@@ -40,7 +40,7 @@ class Summary(Printed):
     test_start: Mapping[str, float] = field(default_factory=dict)  # of the start point
     test_baseline: Mapping[str, float] = field(default_factory=dict)  # of always answering the majority, or the mean
     test_unbounded: Mapping[str, float] = field(default_factory=dict)  # of the optimum without the domain's bound
-    clipped_simulation_only: Mapping[str, float] = field(default_factory=dict)  # by column, share outside its range
+    unfit_simulation_only: Mapping[str, float] = field(default_factory=dict)  # by column, share that does not fit
     remarks_simulation_only: tuple[str, ...] = ()  # what is amiss with the data or the model, each with its fix
     private: bool = False  # never: its noise comes from a seed, and figures of private data stand beside the model
     simulation_seed: int = 0
@@ -51,8 +51,8 @@ class Summary(Printed):
     wire_down: int = 0  # bytes to clients as on the wire: questions
     once_up: int = 0  # bytes on the wire from all clients once: handshakes, enrolment, the run's announcement, its end
     once_down: int = 0  # the same to them
-    forecast: Mapping[str, Any] | None = None  # what the predicted risk means for the label (planning.meaning)
-    afterwards: Mapping[str, Any] | None = None  # the same of a bound made of what the run released, by methods that do
+    forecast: Meaning | None = None  # what the predicted risk means for the label (planning.meaning)
+    afterwards: Meaning | None = None  # the same of a bound made of what the run released, by methods that do
     mu: float | None = None  # with secret noise all of it would be μ-GDP up to `variation`; None: nothing is proved
     variation: float = 0.0
     users_held_out: int = 0  # of a table: never asked, so that figures can be of them; `quoron train` asks them too
@@ -89,7 +89,7 @@ class Summary(Printed):
         rows: list[tuple[str, str]] = []
         if self.excess_risk is not None:
             rows.append(("excess risk", f"{self.excess_risk:.2g}{self._beside()}"))
-        if self.forecast is not None and (words := Meaning(**self.forecast).words()):
+        if self.forecast is not None and (words := self.forecast.words()):
             rows.append(("that was predicted to be", words))
         if self.excess_in_domain is not None and self.is_held_back:
             cost, inside = f"{self.held_back:.2g}", f"{self.excess_in_domain:.2g}"
@@ -97,11 +97,11 @@ class Summary(Printed):
         return rows + [(f"held-out {name.replace('_', ' ')}", self._tested(name)) for name in self.test]
 
     def costs(self) -> list[tuple[str, str]]:
-        """Return what the run took, and what it clipped."""
+        """Return what the run took, and what of the table does not fit."""
         rows = []
-        if self.clipped_simulation_only:
-            shares = ", ".join(f"{name} {100 * share:.2g} %" for name, share in self.clipped_simulation_only.items())
-            rows.append((f"values outside their range{ONLY}", shares))
+        if self.unfit_simulation_only:
+            shares = ", ".join(f"{name} {100 * share:.2g} %" for name, share in self.unfit_simulation_only.items())
+            rows.append((f"values that do not fit{ONLY}", shares))
         rows += [
             ("messages", f"{self.messages:,}"),
             ("payload up, down", f"{size(self.bytes_up)}, {size(self.bytes_down)}"),
@@ -123,7 +123,7 @@ class Summary(Printed):
         if self.predicted_excess_risk is None:
             known = [("by a guess that nobody has measured", self.guessed_excess_risk)]
         if self.afterwards is not None:
-            known.append(("by what the run released at most", self.afterwards["excess_risk"]))
+            known.append(("by what the run released at most", self.afterwards.excess_risk))
         known.append(("at the start", self.excess_risk_initial))
         parts = [f"{word} {value:.2g}" for word, value in known if value is not None]
         return f" ({', '.join(parts)})" if parts else ""
@@ -155,4 +155,30 @@ class Summary(Printed):
 def from_json(stored: Mapping[str, Any]) -> Summary:
     """The summary that `as_json` gave; keys of other versions are left out."""
     known = {key: value for key, value in stored.items() if key in Summary.__dataclass_fields__}
+    known |= {name: known[name] and Meaning(**known[name]) for name in ("forecast", "afterwards") if name in known}
     return Summary(**known | {"remarks_simulation_only": tuple(known.get("remarks_simulation_only", ()))})
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What a search chose, and what it cost."""
+
+    name: str  # of the setting, for people
+    varied: Mapping[str, Any]  # its keys and values
+    algorithm: str
+    score: float  # of the best trial, with noise: of the best of several, so rather too high
+    score_name: str
+    score_noise: float  # standard deviation of it
+    price: Mapping[str, Any]  # of the whole search, of one trial, and of a search in the open
+
+    def rows(self) -> list[tuple[str, str]]:
+        """Label and text of each line people see."""
+        said, score = self.price, f"{self.score:.4g} ± {self.score_noise:.2g}"
+        shown = f"{said['candidates']:,} settings shown one after the other: ε = {said['open_search_epsilon']:.4g}"
+        return [
+            ("chosen", self.name),
+            (f"its {self.score_name}", f"{score} (the best of several: rather too high)"),
+            ("the whole search", f"ε = {said['epsilon']:.4g} at δ = {said['delta']:g}; trials: {said['trials']}"),
+            ("one trial", f"ε = {said['trial_epsilon']:.4g} at the same δ"),
+            ("in the open", shown),
+        ]

@@ -10,8 +10,9 @@
 
 A folder may be used again, with more seeds, algorithms or values: runs that are there are not carried out again.
 
-Processes carry out the runs (`worker.py`): programs of ours, so that a script without a `__main__` guard can compare,
-and a worker that is killed is seen at once.
+Processes carry out the runs (`Work`): programs of ours, so that a script without a `__main__` guard can compare,
+and a worker that is killed is seen at once. A run that is cut off, because its parent process is gone, goes on later,
+bit-identically.
 
 A comparison as sections for people: a table for each setting.
 
@@ -40,7 +41,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -49,11 +50,13 @@ from quoron import config as configs
 from quoron import toml_text
 from quoron.arguments import overlay
 from quoron.config import Config
-from quoron.engine.choice import INLINE, Inline, Ray
+from quoron.data import Population
+from quoron.engine.choice import INLINE, Inline, Ray, shared
+from quoron.engine.inline import InlineEngine
 from quoron.engine.processes import Died, Workers
 from quoron.engine.processors import processors
 from quoron.planning.choosing import Candidate, refusals, risk_words
-from quoron.planning.plans import SURE
+from quoron.planning.plans import SURE, Prepared
 from quoron.reports import page as parts
 from quoron.reports.page import ONLY, Section, Table
 from quoron.reports.pictures import LOG, bar
@@ -61,17 +64,16 @@ from quoron.reports.summary import NOTICED, Summary, from_json
 from quoron.results import Axes, Tabular, axes, short, size
 from quoron.run_folder import RunFolder, claim_for, write
 from quoron.simulation import run as runs
-from quoron.simulation import worker
-from quoron.simulation.problem import setup
-from quoron.simulation.worker import End
+from quoron.simulation.problem import Setup, make_domain, setup
 from quoron_client.durable import make_folder
-from quoron_privacy.errors import ConfigError, RunError, count
+from quoron_privacy.errors import ConfigError, Infeasible, QuoronError, RunError, count
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.serial import dumps
 
 if TYPE_CHECKING:
     from quoron.reports.terminal import Display
 
+End = Literal["done", "refused", "failed"]  # of a run
 SEEDS = 5  # runs of each cell, by default
 OURS = ("algorithm.name", "run.seed", "run.out")  # keys that a comparison sets
 Varied = tuple[tuple[str, Any], ...]
@@ -353,7 +355,7 @@ def run_jobs(
 
     def drive() -> None:
         """One worker's life."""
-        with workers.start(pickle.dumps(worker.Work())) as process:
+        with workers.start(pickle.dumps(Work())) as process:
             while True:
                 with lock:
                     while waiting and waiting[0].cell in refused:
@@ -363,7 +365,7 @@ def run_jobs(
                         return
                     job = waiting.popleft()
                 try:
-                    how, why = process.ask(worker.Task(job.config, base, job.folder.resolve(), own))
+                    how, why = process.ask(Task(job.config, base, job.folder.resolve(), own))
                 except Died as error:
                     raise RunError(
                         f"A worker ended at {job.named}: try fewer workers, --engine inline:workers=1. Runs that are "
@@ -644,3 +646,75 @@ def _cells_table(rows: Sequence[Row]) -> Table:
         cells += ["" if row.get(key) is None else f"{row[key]:.4g}" for key in tests]
         lines.append(cells)
     return Table("Every cell, by its excess risk", heads, lines, brief)
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One run: its folder, and the one that relative paths are relative to."""
+
+    config: Config
+    base: Path
+    folder: Path
+    engine: Inline | Ray
+
+
+@dataclass(slots=True)
+class Work:
+    """Carries runs out, and keeps the last users and plan: the next run often has the same."""
+
+    last: Prepared[Setup] | None = None
+    base: Path | None = None
+
+    def __call__(self, task: Task) -> tuple[End, str | None]:
+        """Carry out one run, all of its folder but the report; what became of it, and why."""
+        try:
+            prepared = self._prepared(task.config, task.base)
+        except Infeasible as error:
+            return "refused", f"{error.condition}; needs {error.needs}."
+        except QuoronError as error:
+            return "refused", str(error)
+        try:
+            task.folder.mkdir(parents=True, exist_ok=True)
+            with shared(prepared, task.engine) as given:
+                runs.carry_out(given, RunFolder(task.folder), report=False)
+        except QuoronError as error:
+            return "failed", str(error)
+        return "done", None
+
+    def _prepared(self, config: Config, base: Path) -> Prepared[Setup]:
+        if (
+            self.last is not None
+            and base == self.base
+            and _but_for_the_seed(config) == _but_for_the_seed(self.last.config)
+        ):
+            return reseeded(self.last, config, base)
+        population = self._population(config, base)
+        self.last, self.base = None, base
+        self.last = runs.prepare(config, base, alternatives=False, population=population)
+        return self.last
+
+    def _population(self, config: Config, base: Path) -> Population | None:
+        """The last run's users, where the configuration makes the same, and the last plan left them their domain."""
+        if self.last is None or base != self.base or _users(config) != _users(self.last.config):
+            return None
+        population = self.last.scene.population
+        return population if population.domain == make_domain(config.domain, population.loss.feature_norm) else None
+
+
+def reseeded(prepared: Prepared[Setup], config: Config, base: Path) -> Prepared[Setup]:
+    """What `prepare` would give for the same configuration with other seeds: only slots and noise know them."""
+    dropout = config.run.dropout
+    engine = InlineEngine(prepared.scene.population, seed=config.run.seed, dropout=dropout)
+    planned = replace(prepared.planned, plan=replace(prepared.planned.plan, seed=config.run.seed))
+    scene = replace(prepared.scene, engine=engine)
+    digest = runs.fingerprint(config, base)
+    return Prepared(config, scene, planned, digest)
+
+
+def _but_for_the_seed(config: Config) -> dict[str, Any]:
+    return config.model_dump(exclude={"run": {"seed", "out"}})
+
+
+def _users(config: Config) -> tuple[Any, ...]:
+    """What decides the users."""
+    return config.model_dump(include={"population", "loss", "domain"}), config.population.items_per_user

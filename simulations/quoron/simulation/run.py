@@ -218,7 +218,6 @@ def _results(
     population, cost = scene.population, events[-1] if events else {}
     figures, remarks = _measured(population, model) if config.run.evaluate else (NOTHING_MEASURED, ())
     worth = ALGORITHMS[plan.algorithm].gaussian(plan)
-    means, after = (meaning.meaning(plan.problem, each) for each in (plan.predicted_excess_risk, _left(events)))
     filtered = [event["diagnostics"]["filtered"] for event in events if "filtered" in event["diagnostics"]]
     private = plan.guarantee.trust_model != "none"
     once_down, once_up = _once(prepared)
@@ -236,8 +235,8 @@ def _results(
         trust_model=plan.guarantee.trust_model,
         predicted_excess_risk=plan.predicted_excess_risk,
         guessed_excess_risk=plan.guessed_excess_risk,
-        forecast=None if means is None else means.as_json(),
-        afterwards=None if after is None else after.as_json(),
+        forecast=meaning.meaning(plan.problem, plan.predicted_excess_risk),
+        afterwards=meaning.meaning(plan.problem, events[-1]["public"].get("left") if events else None),
         **figures,
         remarks_simulation_only=(*remarks, *meaning.capped(events)),
         simulation_seed=config.run.seed,
@@ -286,15 +285,9 @@ def _measured(population: Population, model: NDArray[np.float64]) -> tuple[dict[
         "test_start": beside.start,
         "test_baseline": beside.baseline,
         "test_unbounded": beside.unbounded,
-        "clipped_simulation_only": beside.clipped,
+        "unfit_simulation_only": beside.unfit,
     }
     return figures, beside.remarks
-
-
-def _left(events: Sequence[Mapping[str, Any]]) -> float | None:
-    """The bound of the excess risk that a method made of what it released, if it did."""
-    found: float | None = events[-1]["public"].get("left") if events else None
-    return found
 
 
 def _once(prepared: Prepared[Setup]) -> tuple[int, int]:

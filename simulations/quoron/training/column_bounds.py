@@ -4,6 +4,8 @@
 
 What is released is JSON-compatible, and all that anybody reads afterwards. The mechanism, and the proof that its
 releases may be chosen so: quoron_privacy.counts.private_bounds, docs/privacy/private-bounds.md.
+
+What every row of a column that nobody declared holds, `row_kinds`: a number, a date, true or false, text, or nothing.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,7 +17,6 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from quoron.data import row_kinds
 from quoron.data.user_rows import first_rows, most_rows
 from quoron_client.data import columns
 from quoron_client.data.features import DateNumber
@@ -31,10 +32,10 @@ from quoron_privacy.counts.private_bounds import (
     ranges,
     share_for,
 )
-from quoron_privacy.errors import DataError, Infeasible
+from quoron_privacy.errors import CONTROL, DataError, Infeasible
 from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.release import Adjacency, Release
-from quoron_server.plan import LEAST_EPSILON, Privacy
+from quoron_server.plan import LEAST_EPSILON
 
 Integers = NDArray[np.int64]
 What = Literal["number", "year", "date", "category", "any", "label", "items"]
@@ -60,21 +61,24 @@ class Want:
         return self.what in ("category", "any", "label")
 
 
-def planned(wants: Sequence[Want], users: int, privacy: Privacy, adjacency: Adjacency) -> EstimatedBounds:
-    """Calibrate the private bounds of these columns for as large a share of a promise as they need.
+def planned(
+    wants: Sequence[Want], users: int, epsilon: float, delta: float, adjacency: Adjacency, share: float | None = None
+) -> EstimatedBounds:
+    """Calibrate the private bounds of these columns for a share of a promise; None: for as large a one as they need.
 
     Infeasible where that tells nothing, or leaves nothing for what comes after.
     """
     sizes: dict[str, Any] = {
         "columns": sum(want.may_be_number for want in wants),
         "names": sum(want.may_be_text for want in wants),
-        "epsilon": privacy.epsilon,
-        "delta": privacy.delta,
+        "epsilon": epsilon,
+        "delta": delta,
         "adjacency": adjacency,
     }
-    found = EstimatedBounds.calibrate(users=looked_at(users), share=share_for(users=users, **sizes), **sizes)
-    if found.rest_epsilon < LEAST_EPSILON:
-        condition = f"epsilon={privacy.epsilon:g} leaves nothing beside them"
+    part = share_for(users=users, **sizes) if share is None else share
+    found = EstimatedBounds.calibrate(users=looked_at(users), share=part, **sizes)
+    if share is None and found.rest_epsilon < LEAST_EPSILON:
+        condition = f"epsilon={epsilon:g} leaves nothing beside them"
         raise Infeasible("private bounds", condition, "a larger epsilon")
     return found
 
@@ -159,7 +163,7 @@ class _Crowd:
         ):
             found[want.column] |= {"kind": kind, "votes": votes, "told": told}
         for want in wants:
-            if want.what == "date" or (want.what == "any" and row_kinds.is_day(columns.kind(self.table, want.column))):
+            if want.what == "date" or (want.what == "any" and is_day(columns.kind(self.table, want.column))):
                 found[want.column]["kind"] = "date"
             elif want.what in ("number", "year", "items"):
                 found[want.column]["kind"] = "number"
@@ -202,10 +206,67 @@ class _Crowd:
             return marks(DateNumber(want.column, "year", 0, 1).read(self.table), self.seat, self.many)
         if want.what == "number":
             return marks(columns.numbers(self.table, want.column), self.seat, self.many)
-        values, kinds = row_kinds.read(self.table, want.column)
+        values, kinds = row_kinds(self.table, want.column)
         return marks(values, self.seat, self.many, kinds)
 
     def _names(self, want: Want) -> dict[str | int, int]:
-        codes, names = row_kinds.codes(self.table, want.column)
+        codes, names = text_codes(self.table, want.column)
         own, _ = marks(codes, self.seat, self.many)
         return name_counts(np.where(np.isnan(own), -1, own).astype(np.int64), names)
+
+
+_NOTHING = frozenset({"na", "n/a", "nan", "null", "none", "nil", "?", "-", ".", "unknown", "missing"})
+_NUMBER, _DAY, _FLAG, _TEXT, _MISSING = map(KINDS.index, ("number", "date", "boolean", "text", "missing"))
+
+
+def row_kinds(table: pa.Table, name: str) -> tuple[NDArray[np.float64], NDArray[np.int8]]:
+    """Return each row's number, of a date its year, NaN for none, and its kind, a place among `KINDS`; both (N,).
+
+    Raises DataError for a column that cannot be read. A function of each value alone, and private.
+
+        >>> table = pa.table({"age": ["50", "2024-05-01", "true", "old", "n/a", ""]})
+        >>> [KINDS[each] for each in row_kinds(table, "age")[1]]
+        ['number', 'date', 'boolean', 'text', 'missing', 'missing']
+    """
+    type_ = columns.kind(table, name)
+    if is_day(type_):
+        years = _years(table, name)
+        return years, np.where(np.isnan(years), _MISSING, _DAY).astype(np.int8)
+    values = columns.numbers(table, name)
+    if pa.types.is_boolean(type_):
+        return values, np.where(np.isnan(values), _MISSING, _FLAG).astype(np.int8)
+    if not (columns.is_text(type_) or pa.types.is_null(type_)):
+        return values, np.where(np.isnan(values), _MISSING, _NUMBER).astype(np.int8)
+    years, coded = _years(table, name), columns.texts(table, name).dictionary_encode()
+    words = [_of_word(text) for text in coded.dictionary.to_pylist()]
+    found = np.array([*words, _MISSING], np.int8)[columns.codes(coded)]
+    kinds = np.where((found == _TEXT) & ~np.isnan(values), _NUMBER, found)
+    kinds = np.where((found == _TEXT) & np.isnan(values) & ~np.isnan(years), _DAY, kinds).astype(np.int8)
+    return np.where(kinds == _DAY, years, values), kinds
+
+
+def is_day(kind: pa.DataType) -> bool:
+    """Return whether all that such a column holds is dates."""
+    return bool(pa.types.is_date(kind) or pa.types.is_timestamp(kind))
+
+
+def text_codes(table: pa.Table, name: str) -> tuple[NDArray[np.float64], list[str]]:
+    """Return the place of every row's text among the column's texts in their order, NaN for none, and the texts."""
+    coded = columns.texts(table, name).dictionary_encode()
+    found = coded.dictionary.to_pylist()
+    order = sorted(range(len(found)), key=found.__getitem__)
+    ranks = np.full(len(found) + 1, np.nan)
+    ranks[order] = np.arange(len(order))
+    # A text that a model's file may not hold is no name, either.
+    nothing = np.array([*(text.strip().lower() in _NOTHING or bool(CONTROL.search(text)) for text in found), True])
+    ranks[nothing] = np.nan
+    return ranks[columns.codes(coded)], [found[each] for each in order]
+
+
+def _of_word(text: str) -> int:
+    word = text.strip().lower()
+    return _FLAG if word in ("true", "false") else _MISSING if word in _NOTHING else _TEXT
+
+
+def _years(table: pa.Table, name: str) -> NDArray[np.float64]:
+    return DateNumber(name, "year", 1900, 2100).read(table)

@@ -27,7 +27,7 @@ from quoron import config as configs
 from quoron import toml_text
 from quoron.config import ALL, Config, TableSection, estimated_columns
 from quoron.data import columns as table_columns
-from quoron.data import index, row_kinds
+from quoron.data import index
 from quoron.data.users import Declared, PublicKnowledge
 from quoron.evaluation.scores import trained_users
 from quoron.paths import dataset, table_file
@@ -104,9 +104,9 @@ def wanted(config: Config, base: Path, source: Opened, frame: Any = None) -> Wan
             left.append(f"Column {name!r} is left out: its name reads as a pattern of columns. Rename it.")
             continue
         try:
-            dated = kind == "any" and row_kinds.is_day(columns.kind(source.empty([name]), name))
+            dated = kind == "any" and column_bounds.is_day(columns.kind(source.empty([name]), name))
             if dated:
-                row_kinds.kinds(source.empty([name]), name)
+                column_bounds.row_kinds(source.empty([name]), name)
             else:
                 columns.check(source.empty([name]), name)
         except DataError as error:
@@ -555,7 +555,8 @@ def forecast(
 
 def plan_estimates(config: Config, asked: Wanted, users: int) -> EstimatedBounds:
     """What private bounds cost; Infeasible where that tells nothing, or leaves nothing."""
-    return column_bounds.planned(asked.all, users, privacy_of(config), config.privacy.adjacency)
+    said = privacy_of(config)
+    return column_bounds.planned(asked.all, users, said.epsilon, said.delta, config.privacy.adjacency)
 
 
 def narrowest_plan(config: Config, asked: Wanted, users: int) -> RunPlan:

@@ -19,7 +19,7 @@ from quoron.planning.choosing import LIKELY, risk_sentence
 from quoron.planning.meaning import Meaning, meaning, unsure
 from quoron.planning.plans import Prepared
 from quoron.reports.data_quality import DataQualityReport, read, unseen
-from quoron.results import Printed, Run
+from quoron.results import Printed, Run, restored
 from quoron.run_folder import MODEL, RunFolder, public_row
 from quoron.training import data_quality as look
 from quoron.training import lifetime
@@ -89,8 +89,8 @@ class TrainingSummary(Printed):
     data_quality: DataQualityReport | None = (
         None  # how well the table fits its declarations, by a look with noise; None: nobody looked
     )
-    forecast: Mapping[str, Any] | None = None  # what the predicted risk means for the label (planning.meaning)
-    afterwards: Mapping[str, Any] | None = None  # the same of a bound that a method made of what it released
+    forecast: Meaning | None = None  # what the predicted risk means for the label (planning.meaning)
+    afterwards: Meaning | None = None  # the same of a bound that a method made of what it released
     class_weights: str | None = None  # what a row counts by its class, in words; None: all alike
     mu: float | None = None  # all that it releases is μ-GDP up to `variation`; None where nothing of the kind is proved
     variation: float = 0.0
@@ -106,7 +106,7 @@ class TrainingSummary(Printed):
         """How far the model is off, by the plan and by what its run released, in a line; None where nobody knows."""
         planned = None if self.overtaken else self.forecast
         told = ((f"by the plan, {LIKELY}", planned), ("by what the run released", self.afterwards))
-        known = [(word, Meaning(**each)) for word, each in told if each is not None]
+        known = [(word, each) for word, each in told if each is not None]
         said = [f"{each.excess_risk:.2g} {word}" + f" ({each.words()})" * bool(each.words()) for word, each in known]
         return f"excess risk at most {', '.join(said)}" if said else None
 
@@ -119,7 +119,7 @@ class TrainingSummary(Printed):
             if self.data_quality and self.data_quality.warnings
             else ""
         )
-        after = None if self.afterwards is None else Meaning(**self.afterwards)
+        after = self.afterwards
         known = f"; {after.excess_risk:.2g} by what the run released" if after is not None and after.sure else ""
         return f"{unfit}{known}"
 
@@ -135,10 +135,9 @@ class TrainingSummary(Printed):
         ]
         if risk := risk_sentence(self.predicted_excess_risk, self.guessed_excess_risk):
             rows.append(("excess risk, predicted", f"{risk}{self._beside()}"))
-        if self.forecast is not None and not self.overtaken and (words := Meaning(**self.forecast).words()):
+        if self.forecast is not None and not self.overtaken and (words := self.forecast.words()):
             rows.append(("that is", words))
-        if self.afterwards is not None:
-            after = Meaning(**self.afterwards)
+        if (after := self.afterwards) is not None:
             said = after.words() or f"excess risk at most {after.excess_risk:.2g}"
             said = said if after.sure else f"nothing is sure: excess risk at most {after.start:.2g}"
             rows.append(("by what the run released", said))
@@ -220,14 +219,7 @@ def write(
 
 def stored(folder: RunFolder) -> TrainedTable:
     """A complete run as its folder keeps it. RunError before it is complete."""
-    contents = folder.summary()
-    quality = None if contents["data_quality"] is None else DataQualityReport.from_json(contents["data_quality"])
-    estimates = tuple(EstimatedBound(**each) for each in contents["estimates"])
-    measured = None if contents["evaluation"] is None else Evaluation.from_json(contents["evaluation"])
-    texts = {name: tuple(contents[name]) for name in ("warnings", "doubts")}
-    said = texts | {"data_quality": quality, "estimates": estimates, "evaluation": measured}
-    summary = TrainingSummary(**contents | said)
-    model = Model.load(folder.path / MODEL)
+    summary, model = restored(TrainingSummary, folder.summary()), Model.load(folder.path / MODEL)
     return TrainedTable(model, model.weights, summary.statement, folder.path, summary)
 
 
@@ -252,7 +244,6 @@ def _summary(
         *(scene.estimates.left_out if scene.estimates else ()),
         *one_answer(model),
     )
-    means, after = meaning(problem, plan.predicted_excess_risk), meaning(problem, left)
     with lifetime.opened(lifetime.place(told.ledger)) as ledger:
         spent, account, charge = ledger.spent(group), ledger.account(group), ledger.charged(prepared.name)
         gaussian = all(each.mu is not None for each in ledger.charges(group))
@@ -285,8 +276,8 @@ def _summary(
         choice=prepared.planned.choice,
         data_quality=quality,
         estimates=() if scene.estimates is None else scene.estimates.lines(),
-        forecast=None if means is None else means.as_json(),
-        afterwards=None if after is None else after.as_json(),
+        forecast=meaning(problem, plan.predicted_excess_risk),
+        afterwards=meaning(problem, left),
         class_weights=in_classes(model.encoding),
         evaluation=measured,
         overtaken=bool(overtaken) or _outgrown(plan, last),

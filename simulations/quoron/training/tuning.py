@@ -43,6 +43,7 @@ from quoron.config import Config, TableSection, is_wanted, require_epsilon
 from quoron.data.users import Declared
 from quoron.evaluation.scores import held_out, held_users, means, products, usable
 from quoron.planning.plans import Plan, Prepared, choose
+from quoron.reports.summary import Choice
 from quoron.results import Printed, in_units
 from quoron.run_folder import CHOICE, MODEL, SEARCH, RunFolder
 from quoron.simulation.comparison import Cell, Request, shown
@@ -277,11 +278,6 @@ def noise_for(mu: float, users: int) -> GaussianNoise:
 def planned_with(mu: float, delta: float) -> float:
     """ε of what is planned with (ε, δ) on the curve of `mu`; no more than anything is planned with."""
     return min(gdp.epsilon_for(mu, delta), MOST_EPSILON)
-
-
-def pair_of(noise: GaussianNoise, users: int) -> Pair:
-    """What one such mean costs, by what is drawn: the second account's own."""
-    return Pair.gaussian(sensitivity_recount.mu(1 / users, noise.scale, 1), total_variation(gaussians=1))
 
 
 def private_mean(scores: Vector, noise: GaussianNoise, source: NoiseSource) -> float:
@@ -521,7 +517,8 @@ def prepare(
         noise = noise_for(gdp.mu_for(planned_with(mu, each), each, gaussians=1), held)
         plans = [each.planned.plan for each in candidates]
         pairs = [pair for each in plans for pair in ALGORITHMS[each.algorithm].pairs(each)]
-        return (candidates, refused, noise), [*pairs, pair_of(noise, held)]
+        score = Pair.gaussian(sensitivity_recount.mu(1 / held, noise.scale, 1), total_variation(gaussians=1))
+        return (candidates, refused, noise), [*pairs, score]  # by what is drawn: the second account's own
 
     asked = Price(law, (), epsilon, delta, config.privacy.adjacency, len(cells), effort.padded)
     (candidates, refused, noise), price = within(asked, plan)
@@ -600,24 +597,6 @@ class _Rows:
 
 CHOSEN = "chosen.toml"
 UNLOOKED = "a search looks at nothing but scores"
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """What a search chose, and what it cost."""
-
-    name: str  # of the setting, for people
-    varied: Mapping[str, Any]  # its keys and values
-    algorithm: str
-    score: float  # of the best trial, with noise: of the best of several, so rather too high
-    score_name: str
-    score_noise: float  # standard deviation of it
-    price: Mapping[str, Any]  # of the whole search, of one trial, and of a search in the open
-
-    def rows(self) -> list[tuple[str, str]]:
-        """Label and text of each line people see."""
-        rows: list[tuple[str, str]] = result.pages.choice_rows(asdict(self))
-        return rows
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -736,10 +715,12 @@ def stored(folder: RunFolder) -> Tuned:
     return Tuned(done.model, done.weights, done.statement, done.directory, done.summary, choice)
 
 
-def choice_of(search: TableSearch, best: Outcome) -> Choice:
-    """What a search says of its best trial."""
+def _kept(search: TableSearch, folder: RunFolder, best: Outcome) -> Tuned:
+    """The files of the trial that is released; the model last."""
     candidate = search.candidates[best.candidate]
-    return Choice(
+    held = search.held_rows(candidate)
+    planned = replace(candidate.planned, plan=search.promised(candidate.planned.plan))
+    choice = Choice(
         candidate.name,
         dict(candidate.cell.varied),
         candidate.planned.plan.algorithm,
@@ -748,14 +729,6 @@ def choice_of(search: TableSearch, best: Outcome) -> Choice:
         search.noise.scale,
         search.price.as_json(),
     )
-
-
-def _kept(search: TableSearch, folder: RunFolder, best: Outcome) -> Tuned:
-    """The files of the trial that is released; the model last."""
-    candidate = search.candidates[best.candidate]
-    held = search.held_rows(candidate)
-    planned = replace(candidate.planned, plan=search.promised(candidate.planned.plan))
-    choice = choice_of(search, best)
     remarks = (*planned.remarks, *search.remarks)
     scene = Curated(
         replace(held, declared=candidate.declared, warnings=(*held.warnings, *search.remarks)),
