@@ -215,7 +215,7 @@ def test_answers_of_another_length_are_named_where_cohorts_are_no_secret_and_wha
     assert counted == (['quoron_client_misfits_total{client="client-0"} 3.0'] if named else [])
     found = [line for line in our_logs.messages if "is not suitable" in line]
     assert len(found) == named
-    assert not named or "client 'client-0' answers with another type or length" in found[0]
+    assert not named or "client 'client-0' sends answers of a wrong type or length" in found[0]
 
 
 def test_the_port_answers_its_three_questions_and_no_others(tmp_path: Path) -> None:
