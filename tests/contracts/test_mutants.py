@@ -4,6 +4,8 @@ Nor does `verify` ask it: whether a plan passes is the same while the function i
 itself asks, such as on which rung a score stands, is bent in a sound plan, which is refused then.
 """
 
+import importlib
+import pkgutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import quoron_privacy
 from contracts.scenes import PRIVACY, PROBLEM, PROBLEMS, SMALL
 from quoron_privacy.accounts import gdp, sensitivity_recount, subsampling
 from quoron_privacy.counts import min_cohort
@@ -34,6 +37,7 @@ from quoron_privacy.robust.filter import charging, concentration, outlier_filter
 from quoron_privacy.robust.filter.outlier_filter import FilterParameters
 from quoron_privacy.robust.lottery import Lottery
 from quoron_privacy.robust.outlier_mean import OutlierMean
+from quoron_server import algorithms
 from quoron_server.algorithms import ALGORITHMS, search
 from quoron_server.algorithms import min_cohort as min_cohort_server
 from quoron_server.algorithms.accelerated_erm import method as accelerated
@@ -45,6 +49,10 @@ from quoron_server.algorithms.one_epoch.method import OneEpochParameters
 from quoron_server.algorithms.tracking.method import TrackingParameters
 from quoron_server.plan import Privacy, RunPlan
 from quoron_server.schedule import CountLeakage, Rounds
+
+for package in (quoron_privacy, algorithms):  # a module that is imported while a function is bent would keep it
+    for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+        importlib.import_module(module.name)
 
 WITH_MIN_COHORT = replace(PRIVACY, min_cohort=0.5, min_cohort_epsilon=1.7)
 
@@ -374,10 +382,12 @@ def test_no_function_that_planning_and_verifying_share_hides_that_it_is_wrong(na
 def spare(name: str, value: float) -> Iterator[None]:
     """One of the shares that whoever is away leaves to a count, in every module that has it."""
     with pytest.MonkeyPatch.context() as patch:
+        forget()
         for each in [*sys.modules.values()]:
             if getattr(each, "__name__", "").startswith(("quoron_privacy", "quoron_server")) and hasattr(each, name):
                 patch.setattr(each, name, value)
         yield
+    forget()
 
 
 def counting(wrong: Callable[[CountLeakage], CountLeakage]) -> Callable[..., Callable[..., Iterator[Rounds]]]:
