@@ -58,7 +58,7 @@ async def run_stuck(at: Scene) -> None:
     at.patch.setattr(Sessions, "ask", never)
     run = at.running.manager._active["trial"]
     put_clock_forward(SECONDS)  # the first round is over, and told when it is time; the second never opens
-    await until(lambda: run.untold)
+    await until(lambda: run.unpublished)
     put_clock_forward(ROUND - SECONDS)
     await until(lambda: run.feed.rounds == 1)
     await at.two_rounds()

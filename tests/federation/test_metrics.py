@@ -96,7 +96,7 @@ async def _world(at: Scene, odd: Answering) -> list[str]:
         await until(lambda session=session: session.open.left <= (1 if odd is silent else 0))
         await scrape()
         put_clock_forward(SECONDS)
-        await until(lambda number=number: due == number + 2 or run.untold)
+        await until(lambda number=number: due == number + 2 or run.unpublished)
         if number + 1 < ROUNDS:
             await until(lambda number=number: due == number + 2)
             put_clock_forward(PAUSE)

@@ -1,9 +1,9 @@
-"""Runs, one thread each: begun when enough users are active, resumed when the coordinator comes back, and counted.
+"""The scheduler of runs, a thread each: begins them when enough users are active, and resumes them after a restart.
 
-A run is entered after its plan was made and verified and the population's budget asked; `quoron_server.federation` says
-what is written from then on, in which order. While the database is away a run pauses, then goes on from what the ledger
-holds. A run that this coordinator may not go on with (another version's or configuration's, a simulation where none is
-allowed, one of Flower's) is left as it is, for one that may, or for `cancel`.
+A run is entered after its plan was verified and the population's budget checked; `quoron_server.federation` has the
+order of writes from then on. While the database cannot be reached a run pauses, then is resumed from the ledger. A run
+that this coordinator may not resume (another version's or configuration's, a simulation where none is allowed, one of
+Flower's) is left as it is, for a coordinator that may, or for `cancel`.
 """
 
 import asyncio
@@ -77,30 +77,30 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class Counts:
-    """What happened since the process began, for monitoring: nothing that follows from anybody's data."""
+    """Counts since the process began, for monitoring; none depends on data."""
 
     refused: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(WHY, 0)))
     calls: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(CALLS, 0)))
-    misfits: Counter[str] = field(default_factory=Counter)  # messages of software that does not fit, by client
+    misfits: Counter[str] = field(default_factory=Counter)  # messages of unsuitable software, by client
     commits: Histogram = field(
         default_factory=lambda: histogram("round_commit_seconds", "Durable commits of published rounds.")
     )
     newer_store: int = 0  # enrolments of clients that have seen more of the lifetime ledger than there is
 
     def refuse(self, error: QuoronError) -> None:
-        """A run was not taken on; that the database was away is no word on the run."""
+        """Count a refused run, unless the database could not be reached."""
         if not isinstance(error, LedgerUnavailable):
             kinds = {"limit": BudgetExceeded, "plan": OtherPlan}
             self.refused[next((why for why, kind in kinds.items() if isinstance(error, kind)), "other")] += 1
 
     def misfit(self, client: str) -> bool:
-        """A client's software does not fit; whether that is new. Of many clients the later ones are counted as one."""
+        """Count a client with unsuitable software; return whether it is new. Beyond 100 clients share a name."""
         name = client if client in self.misfits or len(self.misfits) < _NAMED else _OTHERS
         self.misfits[name] += 1
         return self.misfits[name] == 1
 
     def refuse_call(self, code: StatusCode, words: str) -> None:
-        """A refused call of a client or an operator."""
+        """Count a refused call of a client or an operator."""
         known = {certificates.WORDS: "revoked", records.GONE: "revoked", security.EXPIRED: "expired"}
         kinds = {StatusCode.UNAUTHENTICATED: "identity", StatusCode.INVALID_ARGUMENT: "foreign"}
         why = "foreign" if words.startswith(OTHER_PROTOCOL) else known.get(words)
@@ -108,12 +108,12 @@ class Counts:
 
 
 class Manager:
-    """All runs of one coordinator. Its methods belong to the event loop; the database is used in threads."""
+    """All runs of one coordinator. Methods run in the event loop; the database is used in threads."""
 
     def __init__(self, database: Database, sessions: Sessions, config: "ServeConfig") -> None:
-        """`lost` fails when the database is another's: the process must then end, and start again.
+        """Make the scheduler. `lost` fails when another process owns the database: this process must then restart.
 
-        Runs of two servers need the other one. Without certificates nothing ends, and any clock is as good.
+        Runs of two servers need a second server. Without certificates nothing expires, and no clock is checked.
         """
         self.sessions, self._config, plaintext = sessions, config, config.transport.plaintext
         self._database, self._store = database, RunStore(database, away_after=config.away_after)
@@ -124,9 +124,9 @@ class Manager:
         self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         link = config.second_server
         self._helping = None if link is None else two_servers.Helping(link, database)
-        # In plaintext, which is for one machine or a proxy, many clients may share a connection.
+        # In plaintext, for one machine or a proxy, many clients may share a connection.
         self._most = None if plaintext else config.connections()
-        self._gathered = -math.inf  # loop time from which on questions leave
+        self._gathered = -math.inf  # loop time from which on questions are sent
         self._active: dict[str, Running] = {}
         self._waiting: dict[str, Running] = {}
         self._paused: dict[str, Feed] = {}
@@ -137,14 +137,14 @@ class Manager:
         self._taking = asyncio.Lock()  # from reading a run's stored state to acting on it
 
     async def start(self) -> None:
-        """Take up every run that has not ended."""
+        """Resume every open run."""
         if self._config.waiting and await self.stored(self.registry.users_count):
             self._gathered = asyncio.get_running_loop().time() + self._config.waiting
         async with self._taking:
             try:
                 await self.stored(self._store.settle)
-            except LedgerError as error:  # of a chain that does not hold together: what has ended can still be read
-                _log.error("what was left of runs that have ended is not written: %s", error)
+            except LedgerError as error:  # of a broken audit log: ended runs can still be read
+                _log.error("the ends of some runs are not written: %s", error)
             for row in await self.stored(self.registry.runs):
                 if row.state not in OPEN:
                     continue
@@ -160,7 +160,7 @@ class Manager:
         await self._begin_those_that_can()
 
     async def _close_helped(self) -> None:
-        """The second server of two servers hears of runs that have ended, so that it destroys their keys."""
+        """Report ended runs to the second server, so that it destroys their keys."""
         if self._helping is not None:
             with suppress(RunStopped):
                 await self.stored(self._helping.close_ended, self.registry)
@@ -172,7 +172,7 @@ class Manager:
         return Running(specification, plan, self.counts.commits)
 
     async def stop(self) -> None:
-        """Leave every run where it is; the next start takes it up."""
+        """Stop every run where it is; the next start resumes it."""
         self._stopping.set()
         for run in self._active.values():
             run.stop()
@@ -182,9 +182,9 @@ class Manager:
         await asyncio.to_thread(self.records.close)
 
     async def enrol(self, identity: str, group: str, *, name: str = "", software: str = "", people: int = 1) -> int:
-        """The user of an identity, its place in the population; of so many people the place of the first.
+        """Return the user of an identity, its number in the population; of a client with several, that of the first.
 
-        OtherPeople beyond what one client may answer for here.
+        Raises OtherPeople beyond the users that one client may have here.
         """
         if people > (most := self._config.max_users_per_client):
             raise OtherPeople(
@@ -203,19 +203,19 @@ class Manager:
         return await self.after(user)
 
     async def after(self, result: T) -> T:
-        """What was done about users, after which more may be active: a run may wait for them."""
+        """Return a result of a change of users, after beginning the runs that now have enough."""
         if self._waiting:
             await self._begin_those_that_can()
         return result
 
     async def agreed(self, user: int) -> list[tuple[str, float, float]]:
-        """Name, ε and δ of the runs that a user's client has agreed to, from the latest."""
+        """Return name, ε and δ of the runs that a user's client has agreed to, the latest first."""
         for engine in [run.engine for run in self._active.values() if run.engine is not None]:
             await self.stored(engine.note_of, user)
         return await self.stored(self.registry.agreed, user, wire.MOST_TOLD)
 
     async def submit(self, text: str, *, by: str = "") -> str:
-        """Take a run on that an operator asks for; its name. The same specification again is the same run.
+        """Enter a run of an operator; return its name. Submitting the same specification again is the same run.
 
         Raises ConfigError, Infeasible, VerificationError, BudgetExceeded and LedgerError.
         """
@@ -231,7 +231,7 @@ class Manager:
         specification, name = run.specification, run.name
         async with self._taking:
             new = await retried_once(lambda: self._store.submit(specification, run.plan, SERVICE, by=by))
-            if not new and name not in self._waiting and name not in self._active:  # entered, but never acknowledged?
+            if not new and name not in self._waiting and name not in self._active:  # entered, but not acknowledged?
                 row = await retried_once(lambda: self.registry.run(name))
                 new = row is not None and row.state == "waiting"
             if new:
@@ -253,7 +253,7 @@ class Manager:
             specifications.require_connections(specification, self._most, alone=self._config.max_users_per_client == 1)
 
     async def cancel(self, run: str, *, by: str = "") -> dict[str, Any]:
-        """End a run without a model, unless it has one. What it has spent stays spent; its secrets are erased."""
+        """End a run without a model, unless it has one. Its charge stays; its secrets are erased."""
         async with self._taking:
             waiting, active = self._waiting.get(run), self._active.get(run)
             if waiting is not None:
@@ -262,7 +262,7 @@ class Manager:
                 how = await self.stored(lambda: self._store.cancel(run, by=by))
                 self._waiting.pop(run, None)
                 self._go_on(run)
-                self.sessions.close(run, str(how))  # it may have paused in the middle
+                self.sessions.close(run, str(how))  # it may be paused
                 if waiting is not None:
                     waiting.feed.add({"kind": "ended", "how": how})
                 await self._close_helped()
@@ -271,22 +271,22 @@ class Manager:
             active.stop()
             await self.stored(lambda: self._store.note_cancelled(run, by=by))
             if active.task is not None:
-                await asyncio.wait({active.task})  # a caller that stops waiting does not stop the run
+                await asyncio.wait({active.task})  # also if the caller stops waiting
         journal.note("cancelled", run=run, by=by)
         return await self.records.status(run)
 
     async def runs(self) -> list[dict[str, Any]]:
-        """State of every run, in order of submission; of those that go on how many of their members are connected."""
+        """Return the state of every run, in order of submission; of open ones with their connected members."""
         return [each | self.sessions.standing(each["run"]) for each in await self.records.runs()]
 
     async def feed(self, run: str) -> Feed:
-        """The public events of a run; UnknownRun if there is none of that name."""
+        """Return the public events of a run. Raises UnknownRun for an unknown name."""
         known = self._active.get(run) or self._waiting.get(run)
         feed = self._paused.get(run) if known is None else known.feed
         return await self.records.feed(run) if feed is None else feed
 
     async def awaited(self, run: str) -> dict[str, Any] | None:
-        """What a run waits for now, all of it public, nothing of who has answered; None between two rounds."""
+        """Return the public event of what a run waits for; None between two rounds."""
         waiting, active, session = self._waiting.get(run), self._active.get(run), self.sessions.runs.get(run)
         if why := self.records.away:
             return {"kind": "awaits", "what": "ledger", "error": why}
@@ -300,13 +300,13 @@ class Manager:
         return attending.awaited(active.specification, session, active.gathering, here, rounds=rounds)
 
     def standing(self) -> list[Standing]:
-        """How far every open run is, as everybody may know."""
+        """Return the public progress of every open run."""
         running = [standing(run, self.sessions) for run in self._active.values()]
         left = [Standing(name, "paused", {"run_rounds_done": feed.rounds}) for name, feed in self._paused.items()]
         return [*running, *(Standing(name, "waiting", {"run_rounds_done": 0}) for name in self._waiting), *left]
 
     def _pause(self, run: str, feed: Feed, error: QuoronError) -> None:
-        """Leave a run as it is stored; its watchers see why."""
+        """Leave a run as it is stored, and report why to its watchers."""
         journal.note("paused", run=run, why=str(error))
         self._active.pop(run, None)
         words = outside(error)
@@ -321,7 +321,7 @@ class Manager:
         async with self._starting:
             for name, run in list(self._waiting.items()):
                 if len(self._active) >= wire.MOST_RUNS:
-                    return  # the others wait until one has ended
+                    return  # other runs wait until one has ended
                 wanted = run.specification.problem.users, run.specification.group
                 if not run.seated and not (self.users.may_be(*wanted) and await self.stored(self.users.are, *wanted)):
                     continue
@@ -330,14 +330,14 @@ class Manager:
                     run.task = asyncio.create_task(self._whole(run))
 
     async def _whole(self, run: Running) -> None:
-        """Carry out a run to its end; then the next one that waits for its place."""
+        """Carry out a run to its end, then begin the next waiting one."""
         await self._live(run)
         if self._waiting and not self._stopping.is_set():
             with suppress(RunStopped):
                 await self._begin_those_that_can()
 
     async def _live(self, run: Running) -> None:
-        """A run from here to its end, through every absence of the database."""
+        """Carry out a run to its end, retrying while the database cannot be reached."""
         how: State = "complete"
         error: str | None = None
         why = ""
@@ -347,7 +347,7 @@ class Manager:
             if not run.cancelled:
                 return
             how = "cancelled"
-        except TooFewActive as problem:  # somebody was retired since they were counted
+        except TooFewActive as problem:  # users were retired since they were counted
             if not run.cancelled:
                 _log.info("run %s waits: %s", run.name, problem)
                 del self._active[run.name]
@@ -360,7 +360,7 @@ class Manager:
                 error += await self._read(lambda: self.records.missing(run.name, gathering.unwilling()))
         except OtherVersion as problem:
             if not run.cancelled:
-                run.tell()
+                run.publish()
                 self._pause(run.name, run.feed, problem)
                 return
             how = "cancelled"
@@ -373,21 +373,21 @@ class Manager:
             how = await self.stored(self._store.end, run.name, how, error)
         except RunStopped:
             return
-        except QuoronError as problem:  # the database is no longer ours: nothing may be written, somebody else goes on
+        except QuoronError as problem:  # another process owns the database and carries on: nothing may be written
             if not self.lost.done():
                 self.lost.set_exception(problem)
             return
         self._active.pop(run.name, None)
         await self._close_helped()
         self.sessions.close(run.name, how if run.begun else wire.UNASKED)
-        run.tell()
+        run.publish()
         failure = error if how in ("failed", "below-min-cohort") else None
         run.feed.add({"kind": "ended", "how": how, "error": failure})
         words = (why or failure) if failure else ""
         journal.note("ended early" if failure else "ended", run=run.name, how=how, why=words)
 
     async def _carry_out(self, run: Running) -> None:
-        """One try: begin unless begun, then ask on from where the ledger stands."""
+        """Begin or resume a run from the ledger, once."""
         loop, wanted = asyncio.get_running_loop(), run.specification
         self._require_clock(run)
         members, begun = await asyncio.to_thread(self._store.members, wanted, run.plan)
@@ -404,7 +404,7 @@ class Manager:
             )
             session.secret_cohorts = run.plan.guarantee.rests_on(Kind.SECRET_COHORTS)
         run.gathering = attending.Gathering(wanted, session, over=begun)
-        if run.cancelled or self._stopping.is_set():  # while its members were drawn: the canceller waits for its end
+        if run.cancelled or self._stopping.is_set():  # while its members were drawn: `cancel` waits for its end
             run.gathering.stop()
         try:
             await run.gathering.wait(max(loop.time(), self._gathered))
@@ -432,20 +432,20 @@ class Manager:
         if run.cancelled or self._stopping.is_set():
             raise RunStopped(f"Run {run.name} was stopped.")
         observers: list[Observer] = [FeedObserver(run, session, loop, self._database)]
-        engine: Any = run.engine  # with two servers its sums are not numbers yet
+        engine: Any = run.engine  # with two servers its sums are still masked
         if helping is not None:
             engine = two_servers.HelpedEngine(run.engine, helping, wanted, run.plan)
             observers.insert(0, engine)
         try:
             given = wanted, run.plan, engine, observers, self._config.evaluate if wanted.simulation else None
             await loop.run_in_executor(self._threads, lambda: self._store.carry_out(*given))
-        except BelowMinCohort:  # is published on the schedule, too
+        except BelowMinCohort:  # also published on the schedule
             await until_published(run, session, self._stopping)
             raise
         await until_published(run, session, self._stopping)
 
     def _require_clock(self, run: Running) -> None:
-        """LedgerUnavailable while the clock is put back: who is missing then, is missing for this machine's sake."""
+        """Raise LedgerUnavailable while the clock is set back: absences then are this machine's fault."""
         if self.records.put_back() and not run.cancelled:
             raise LedgerUnavailable(self.records.away)
 
@@ -461,11 +461,11 @@ class Manager:
         return self.records.events(run.name)
 
     async def stored(self, function: Callable[..., T], *arguments: Any) -> T:
-        """What a method of the store returns, in a thread, however long its database is away; RunStopped in the end."""
+        """Return what a method of the store returns, in a thread, retried while its database cannot be reached."""
         return await self._read(lambda: asyncio.to_thread(function, *arguments))
 
     async def _read(self, attempt: Callable[[], Awaitable[T]]) -> T:
-        """Try again while the database is away; RunStopped when the coordinator leaves."""
+        """Retry while the database cannot be reached. Raises RunStopped when the coordinator stops."""
         pause = 0.1
         while True:
             try:

@@ -1,4 +1,4 @@
-"""Runs that a coordinator carries out: how they ask, what they wait for, how far they are, who reports their rounds.
+"""Active runs of a coordinator: their engine, the wait for willing clients, their progress and their events.
 
 engine = GrpcEngine(sessions, session, loop, problem=problem, seconds=30)
 answers = engine.ask(question)      # from a run's own thread; clients answer through the event loop
@@ -45,14 +45,14 @@ class GrpcEngine:
     problem: Problem
     seconds: float
     early_ends: bool = False
-    note_agreed: Callable[[set[int]], None] | None = None  # gets the members who have agreed since the last call
-    ready: Callable[[], None] = lambda: None  # raises while nobody may be counted as missing
+    note_agreed: Callable[[set[int]], None] | None = None  # receives the members that have agreed since the last call
+    ready: Callable[[], None] = lambda: None  # raises while no user may be counted as missing
     _noted: set[int] = field(default_factory=set)
     _pending: "concurrent.futures.Future[Answers] | None" = None
 
     def ask(self, question: Question) -> Answers | Sums:
-        """One row an asked user, in cohort order; their sums, if silos have sent such. RunStopped after `stop`, from
-        whichever thread."""
+        """Return a row for each asked user, in cohort order, or sums if silos have sent them. Raises RunStopped after
+        `stop` from any thread."""
         answers = self.collect(question, question.task.answer_shape(self.problem.dimension))
         largest = FAR * question.task.honest(self.problem.bounds)
         found = Answers.checked(answers.values, answers.status, largest=largest, own=True)
@@ -61,7 +61,7 @@ class GrpcEngine:
         return found.attended() if question.attended else found
 
     def collect(self, question: Question, shape: tuple[int, ...], row: pb.Row | None = None) -> Answers:
-        """What came, of this shape, as `Sessions.ask` has it, unchecked."""
+        """Return the received answers, of this shape, as `Sessions.ask` does, unchecked."""
         self.ready()
         self.note()
         coroutine = self.sessions.ask(
@@ -81,12 +81,12 @@ class GrpcEngine:
         return answers
 
     def note(self) -> None:
-        """Store which members have agreed, before any question and each round's commit: a counted answer implies it.
+        """Store which members have agreed, before every question and every commit of a round.
 
-        A client that comes back and does not hear so takes the run for one that has not begun, unless it was drawn and
-        has answered: its charge would reveal that (docs/privacy/lifetime.md#ol1).
+        A reconnected client whose consent is not reported takes the run for one that has not begun, unless it was
+        sampled and has answered: its charge would reveal that (docs/privacy/lifetime.md#ol1).
         """
-        if self.note_agreed is None or len(self.session.agreed) == len(self._noted):  # nobody takes it back
+        if self.note_agreed is None or len(self.session.agreed) == len(self._noted):  # consent is never withdrawn
             return
         new = set(self.session.agreed) - self._noted
         if new:
@@ -94,7 +94,7 @@ class GrpcEngine:
             self._noted |= new
 
     def note_of(self, user: int) -> None:
-        """If a client that comes back has agreed in the open round."""
+        """Store the consent of a reconnected client, if it has agreed in the open round."""
         if user in self.session.agreed and user not in self._noted:
             self.note()
 
@@ -104,12 +104,12 @@ class GrpcEngine:
         return self.session.last_asked
 
     def measured(self) -> dict[str, float]:
-        """Of the last round, as messages of gRPC: bytes of the questions that were said and of the answers taken."""
+        """Return the bytes of the last round's questions and accepted answers, as messages of gRPC."""
         down, up = self.session.moved
         return {"measured_down": down, "measured_up": up}
 
     def stop(self) -> None:
-        """Give up the open round, and every later one."""
+        """Cancel the open round, and every later one."""
         self.session.stopped = True
         if self._pending is not None:
             self._pending.cancel()
@@ -117,35 +117,35 @@ class GrpcEngine:
 
 @dataclass(slots=True, eq=False)
 class Gathering:
-    """The members of a run until enough of them are connected and have agreed; nothing is charged before.
+    """The wait until enough members of a run are connected and have agreed; nothing is charged before.
 
         gathering = Gathering(specification, session)
-        await gathering.wait(begins)     # until enough members have agreed; BelowMinCohort when their time is over
+        await gathering.wait(begins)     # until enough members have agreed; BelowMinCohort at the deadline
 
-    All of it is a function of connections, terms and owners' limits, never of an answer:
+    The wait is a function of connections, terms and owners' limits, never of an answer:
     docs/privacy/public-participation.md.
     """
 
     wanted: RunSpecification
     session: RunSession
-    until: float = 0.0  # loop time to which they may
-    over: bool = False  # enough have, or the run has begun before
-    willing: int = 0  # have agreed at the last poll: exact times may reveal how long files are
+    until: float = 0.0  # loop time of the deadline
+    over: bool = False  # enough have agreed, or the run has begun before
+    willing: int = 0  # members that had agreed at the last poll: exact times may reveal how long files are
     _left: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
     def needed(self) -> int:
-        """So many of them."""
+        """Number of members that must agree."""
         return willing_needed(self.wanted)
 
     def stop(self) -> None:
-        """Wait no longer: the run does not begin now."""
+        """End the wait: the run does not begin now."""
         self._left.set()
 
     async def wait(self, begins: float) -> None:
-        """From loop time `begins` on for as long as was declared. BelowMinCohort afterwards; RunStopped after `stop`.
+        """Wait from loop time `begins` on, as long as declared. Raises BelowMinCohort then; RunStopped after `stop`.
 
-        When a run begins depends on who is connected and has agreed, polled from time to time unless early ends are
+        The beginning of a run depends on who is connected and has agreed, polled once a second unless early ends are
         accepted.
         """
         loop, wanted = asyncio.get_running_loop(), self.wanted
@@ -168,12 +168,12 @@ class Gathering:
         raise RunStopped(f"Run {wanted.run} was stopped before it began.")
 
     def unwilling(self) -> list[int]:
-        """Members who are not here, or have not agreed; as many as are named."""
+        """Return members that are not connected or have not agreed; as many as are named."""
         return sorted(self.session.users - self.session.present)[: MOST_SHOWN + 1]
 
 
 def users_awaited(wanted: RunSpecification, there: Mapping[str, int]) -> dict[str, Any]:
-    """Return what a run with too few users waits for, as a watcher sees it; `there` by state."""
+    """Return the public event of a run with too few users; `there` has their numbers by state."""
     figures = dict(there) | {"needed": wanted.problem.users, "group": wanted.group}
     return {"kind": "awaits", "what": "users", **figures, "min_cohort": wanted.min_cohort}
 
@@ -181,7 +181,7 @@ def users_awaited(wanted: RunSpecification, there: Mapping[str, int]) -> dict[st
 def awaited(
     wanted: RunSpecification, session: RunSession, gathering: Gathering | None, connected: int, *, rounds: int
 ) -> dict[str, Any] | None:
-    """What a run waits for whose members are known: that they agree, come back, or answer. None between two rounds."""
+    """Return the public event of a run that waits for consent, reconnections or answers; None between two rounds."""
     now, here = asyncio.get_running_loop().time(), {"connected": connected}
     if gathering is not None and not gathering.over:
         here |= {"willing": gathering.willing, "needed": gathering.needed, "members": len(session.members)}
@@ -198,14 +198,14 @@ def awaited(
 
 
 def _ends(seconds: float) -> dict[str, Any]:
-    """Return the time of day so far from now, and the seconds until then, for readers with another clock."""
+    """Return the time of day of a deadline, and the seconds until then, for readers with another clock."""
     ends = (datetime.now(UTC) + timedelta(seconds=seconds)).isoformat(timespec="seconds")
     return {"ends": ends, "left": max(0, math.ceil(seconds))}
 
 
 @dataclass(slots=True, eq=False)
 class Running:
-    """A run that this coordinator carries out, or will once enough users are enrolled."""
+    """A run that this coordinator carries out, or will carry out once enough users are enrolled."""
 
     specification: RunSpecification
     plan: RunPlan
@@ -214,38 +214,38 @@ class Running:
     engine: GrpcEngine | None = None
     task: "asyncio.Task[None] | None" = None
     cancelled: bool = False
-    seated: bool = False  # its members are fixed: it goes on with them, wherever they are
-    # Events of committed rounds whose time has not come, and seconds of their commits.
-    untold: list[tuple[dict[str, Any], float]] = field(default_factory=list)
-    moved: float = math.inf  # loop time at which it began, went on, or published a round
+    seated: bool = False  # its members are fixed, connected or not
+    # Events of committed rounds that are not due yet, and seconds of their commits.
+    unpublished: list[tuple[dict[str, Any], float]] = field(default_factory=list)
+    moved: float = math.inf  # loop time at which it began, was resumed, or published a round
     names: list[str] = field(default_factory=list)  # by slot, where who answers is public
     gathering: Gathering | None = None
-    begun: bool = False  # somebody may have been asked, and everybody is charged
+    begun: bool = False  # members may have been asked, and all are charged
 
-    def tell(self) -> None:
-        """The feed hears of every committed round."""
-        if self.untold:
+    def publish(self) -> None:
+        """Add the committed rounds to the feed."""
+        if self.unpublished:
             self.moved = asyncio.get_running_loop().time()
-        while self.untold:
-            event, committed = self.untold.pop(0)
+        while self.unpublished:
+            event, committed = self.unpublished.pop(0)
             self.feed.add(named(event, self.names))
             self.commits.observe(committed)
 
     def stop(self) -> None:
-        """Give up whatever it waits for."""
+        """Cancel what the run waits for."""
         for waits in (self.gathering, self.engine):
             if waits is not None:
                 waits.stop()
 
     @property
     def name(self) -> str:
-        """Of the run."""
+        """Name of the run."""
         return self.specification.run
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """How far an open run is, as everybody may know; its `figures` by the names of their metrics."""
+    """The public progress of an open run; its `figures` by the names of their metrics."""
 
     run: str
     state: str  # waiting, running or paused
@@ -253,9 +253,9 @@ class Standing:
 
 
 def standing(run: Running, sessions: Sessions) -> Standing:
-    """Of a run that is carried out."""
+    """Return the progress of a run that is carried out."""
     wanted, session, moved = run.specification, sessions.runs.get(run.name), run.moved
-    if session is not None:  # clients have their time to come back, and a round the time that it takes answers
+    if session is not None:  # not before clients have had time to reconnect, and a round its time for answers
         moved = max(moved, session.gathered, -math.inf if session.open is None else session.open.opened)
     figures = {
         "run_rounds_done": run.feed.rounds,
@@ -275,16 +275,16 @@ def published_at(session: RunSession, run: Running) -> float:
 
 
 async def until_published(run: Running, session: RunSession, stopping: asyncio.Event) -> None:
-    """Publish the end of a run on the schedule too, unless the coordinator shuts down."""
+    """Wait for the schedule to publish the end of a run, unless the coordinator shuts down."""
     with suppress(TimeoutError):
         async with asyncio.timeout_at(published_at(session, run)):
             await stopping.wait()
-    run.tell()
+    run.publish()
 
 
 @dataclass(slots=True, eq=False)
 class FeedObserver(Observer):
-    """An observer that tells the feed, from the run's thread."""
+    """Adds rounds to the feed, from the run's thread."""
 
     run: Running
     session: RunSession
@@ -292,9 +292,9 @@ class FeedObserver(Observer):
     database: Database
 
     def round_finished(self, event: RoundEvent) -> None:
-        """Queue a committed round. It is published when its time is over, which shows nothing of who answered."""
+        """Queue a committed round. It is published on the schedule, which does not depend on who answered."""
         self.loop.call_soon_threadsafe(self._keep, public(asdict(event)), self.database.committed)
 
     def _keep(self, event: dict[str, Any], committed: float) -> None:
-        self.run.untold.append((event, committed))
-        self.loop.call_at(published_at(self.session, self.run), self.run.tell)
+        self.run.unpublished.append((event, committed))
+        self.loop.call_at(published_at(self.session, self.run), self.run.publish)
