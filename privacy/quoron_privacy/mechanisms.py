@@ -786,7 +786,7 @@ def _numbers(rows: Any) -> Matrix:
 
 
 def _like(rows: Any) -> Callable[[NDArray[Any]], Any]:
-    """What makes an array of the library, dtype and device of `rows`."""
+    """Return what makes an array of the library, dtype and device of `rows`."""
     library = type(rows).__module__.partition(".")[0]
     if library == "torch":
         torch = sys.modules["torch"]

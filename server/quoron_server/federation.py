@@ -140,7 +140,7 @@ class RunStore:
         return self._run(specification, plan).carry_out(ledger, engine, observers, evaluate=evaluate)
 
     def end(self, run: str, how: State, error: str | None = None) -> State:
-        """How it ended: complete, whatever came after, if its model is released; otherwise as was said first.
+        """Return how it ended: complete, whatever came after, if its model is released; otherwise as was said first.
 
         The state comes first: from then on no question is asked, and `settle` makes good what a crash left out.
         """

@@ -140,7 +140,7 @@ class Parameters(ABC):
         """What all rounds ask and release, by the mechanisms that the algorithm itself makes, one after the other."""
 
     def schedule(self, problem: Problem) -> Schedule:
-        """What follows from the rounds."""
+        """Return what follows from the rounds."""
         return Schedule(tuple(each for each in self.stretches(problem) if each.count))
 
     @property
@@ -153,7 +153,7 @@ class Parameters(ABC):
         return False
 
     def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
-        """What a promise of these numbers rests on."""
+        """Return what a promise of these numbers rests on."""
         del problem
         return ()
 
@@ -168,7 +168,7 @@ class Parameters(ABC):
         return False
 
     def simulation_only(self) -> str | None:
-        """Why a plan with these numbers is not for real clients; None: it is."""
+        """Return why a plan with these numbers is not for real clients; None: it is."""
         return None
 
 

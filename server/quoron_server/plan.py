@@ -135,7 +135,7 @@ class Guarantee:
         return replace(self, seeded=True)
 
     def rests_on(self, kind: Kind) -> bool:
-        """Whether something of this kind is assumed."""
+        """Return whether something of this kind is assumed."""
         return any(each.kind is kind for each in self.assumptions)
 
     def assuming(self, more: Iterable[Assumption]) -> "Guarantee":
@@ -399,7 +399,7 @@ class Budget:
         self._check(used(plan))
 
     def exceeded(self, plan: RunPlan) -> dict[str, float]:
-        """What the whole plan uses of each thing whose limit that is over."""
+        """Return what the whole plan uses of each thing whose limit that is over."""
         limits = {name: getattr(self, name) for name in used(plan)}
         return {name: total for name, total in used(plan).items() if limits[name] is not None and total > limits[name]}
 

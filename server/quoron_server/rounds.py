@@ -46,7 +46,7 @@ def due_at(opened: float, seconds: float) -> float:
 
 
 def opening(due: float, now: float, seconds: float) -> float:
-    """When the next round opens, from `now` on: at `due`, or whole pauses after it. -inf as `due`: at once.
+    """Return when the next round opens, from `now` on: at `due`, or whole pauses after it. -inf as `due`: at once.
 
     A round takes answers for its whole `seconds`, also when everybody has answered long before. Then the coordinator
     has PAUSE of that time for its own work, and only when it is over does anything leave: the next question, the
@@ -138,7 +138,7 @@ class Observer(Protocol):
 
 
 def require_storable(algorithm: Algorithm[Any]) -> None:
-    """ConfigError unless every database takes the state of a run as one value, and gives it back.
+    """Raise ConfigError unless every database takes the state of a run as one value, and gives it back.
 
     All states of a run are as long as the first.
     """
@@ -152,7 +152,7 @@ def require_storable(algorithm: Algorithm[Any]) -> None:
 
 
 def other_run(place: object, thing: str) -> OtherVersion:
-    """What is said where another run has begun."""
+    """Return what is said where another run has begun."""
     return OtherVersion(
         f"Expected {place} to hold a run with the same {thing}, but it began with another. Go on with the data, the "
         "settings and the version of quoron that began it, or begin a new run elsewhere."

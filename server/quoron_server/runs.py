@@ -187,7 +187,7 @@ def _rounded_up(mu: float) -> float:
 
 
 def charge_of(plan: RunPlan) -> dict[str, Any]:
-    """What a plan's promise costs over a lifetime, as `PopulationLedger.charge` takes it."""
+    """Return what a plan's promise costs over a lifetime, as `PopulationLedger.charge` takes it."""
     promise, info = plan.guarantee, ALGORITHMS[plan.algorithm]
     gaussian = info.gaussian(plan)
     nearly = info.near_gaussian(plan) if gaussian is None else None

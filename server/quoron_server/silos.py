@@ -81,7 +81,7 @@ class Silos:
         return found
 
     def refused(self, plan: RunPlan) -> str | None:
-        """Why a run of this plan cannot be carried out with them; None if it can."""
+        """Return why a run of this plan cannot be carried out with them; None if it can."""
         promise = plan.guarantee
         if self.largest > 1 and promise.rests_on(Kind.SECRET_COHORTS) and not plan.parameters.poisson_sampling:
             return (
@@ -142,7 +142,7 @@ class Away:
 
 
 def largest_away(plan: RunPlan, silos: Silos) -> Away:
-    """What the minimum cohort makes of the largest silo's absence: all others answer, in every round."""
+    """Return what the minimum cohort makes of the largest silo's absence: all others answer, in every round."""
     persons, users, min_cohort = silos.largest, silos.users, plan.guarantee.min_cohort
     found = partial(Away, silos.sizes.index(persons) + 1, persons, users)
     if min_cohort is None:
@@ -172,7 +172,7 @@ class Draw:
     members: NDArray[np.int64]
 
     def as_json(self) -> dict[str, Any]:
-        """What the chain says of it."""
+        """Return what the chain says of it."""
         return {
             "seed": self.seed,
             "active": len(self.active),
@@ -212,7 +212,7 @@ def packed(users: NDArray[np.int64]) -> bytes:
 
 
 def unpacked(stored: bytes) -> NDArray[np.int64]:
-    """What was packed, in order."""
+    """Return what was packed, in order."""
     return np.flatnonzero(np.unpackbits(np.frombuffer(zlib.decompress(bytes(stored)), np.uint8))).astype(np.int64)
 
 

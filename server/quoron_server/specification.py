@@ -159,7 +159,7 @@ def ending_early(plan: RunPlan) -> RunPlan:
 
 
 def check_constants(specification: RunSpecification) -> None:
-    """ConfigError unless the constants of the problem hold for the loss that the clients compute."""
+    """Raise ConfigError unless the constants of the problem hold for the loss that the clients compute."""
     given = specification.problem
     name = str(specification.loss["name"])
     bounds = {key: float(value) for key, value in specification.loss.items() if key != "name"}
@@ -219,7 +219,7 @@ def require_deployable(specification: RunSpecification, plan: RunPlan, *, allow_
 
 
 def require_open_cohorts(plan: RunPlan) -> None:
-    """ConfigError if the promise rests on cohorts that nobody knows: early ends would tell who was in them."""
+    """Raise ConfigError if the promise rests on cohorts that nobody knows: early ends would tell who was in them."""
     if plan.guarantee.rests_on(Kind.SECRET_COHORTS):
         raise ConfigError(
             f"Expected early_ends=false for {plan.algorithm}, got true: its guarantee rests on secret cohorts, and the "
@@ -229,7 +229,7 @@ def require_open_cohorts(plan: RunPlan) -> None:
 
 
 def require_private_participation(specification: RunSpecification) -> None:
-    """ConfigError for what Flower cannot keep: its clients answer whenever they are done, and in the clear."""
+    """Raise ConfigError for what Flower cannot keep: its clients answer whenever they are done, and in the clear."""
     if specification.trust_model == "two-servers":
         raise ConfigError(
             "Expected no trust model two-servers through Flower, got it: its nodes answer the coordinator in the "
@@ -252,7 +252,7 @@ def willing_needed(specification: RunSpecification) -> int:
 
 
 def require_second_server(specification: RunSpecification, plan: RunPlan, *, helped: bool) -> None:
-    """ConfigError for a run of two servers at a coordinator without the other one."""
+    """Raise ConfigError for a run of two servers at a coordinator without the other one."""
     if plan.guarantee.trust_model == "two-servers" and not helped:
         raise ConfigError(
             f"Expected a coordinator with a second server for run {specification.run} of trust model two-servers, got "
@@ -293,7 +293,7 @@ def require_silos(specification: RunSpecification, plan: RunPlan, clients: NDArr
 
 
 def require_fitting(plan: RunPlan, largest_message: int, *, most: int = wire.MAX_MESSAGE) -> None:
-    """ConfigError unless an answer fits into `largest_message` bytes, and it and a question into `most`."""
+    """Raise ConfigError unless an answer fits into `largest_message` bytes, and it and a question into `most`."""
     answer = 8 * plan.schedule.answer_length + wire.BESIDE
     question = 8 * wire.MOST_VECTORS * plan.problem.dimension + wire.BESIDE
     if max(answer, question) > most:
@@ -335,7 +335,7 @@ def require_room(plan: RunPlan, memory: int, disk: int, users: int | None = None
 
 
 def require_telling(specification: RunSpecification, plan: RunPlan) -> None:
-    """ConfigError unless clients take so long a description of the run: they would all refuse."""
+    """Raise ConfigError unless clients take so long a description of the run: they would all refuse."""
     length = len(json.dumps(describe(specification, plan)))
     if length > wire.MAX_DESCRIPTION:
         raise ConfigError(

@@ -41,7 +41,7 @@ CONNECTING = (3541, 2567)  # bytes (down, up)
 
 
 def fits(rows: int, shape: tuple[int, ...]) -> bool:
-    """Whether so many answers are held in memory."""
+    """Return whether so many answers are held in memory."""
     return 8 * rows * prod(shape) <= HELD
 
 
@@ -147,7 +147,7 @@ def _own(task: Task) -> NDArray[np.int64] | None:
 
 
 def _outline(value: Any) -> Any:
-    """What of a task decides how many bytes it takes: arrays by type and shape, all else as it is."""
+    """Return what of a task decides how many bytes it takes: arrays by type and shape, all else as it is."""
     if isinstance(value, np.ndarray):
         return value.dtype.str, value.shape
     names = names_of(type(value))

@@ -98,7 +98,7 @@ TEXTS: Mapping[Kind, str] = MappingProxyType(
 
 
 def domain_words(problem: Problem) -> str:
-    """Where the models of a plan live."""
+    """Return where the models of a plan live."""
     if is_free(problem.domain, problem.feature_norm or 1.0):
         return "unbounded"
     if isinstance(problem.domain, L2Ball):
@@ -107,7 +107,7 @@ def domain_words(problem: Problem) -> str:
 
 
 def reach_words(problem: Problem) -> str:
-    """What a bounded domain keeps predictions from."""
+    """Return what a bounded domain keeps predictions from."""
     reach = problem.radius * (problem.feature_norm or 1.0)
     if problem.beliefs.sigmoid and problem.outputs == 1:
         least = 1 / (1 + math.exp(min(reach, 700.0)))
@@ -118,7 +118,7 @@ def reach_words(problem: Problem) -> str:
 
 
 def assumption_text(assumption: Assumption) -> str:
-    """What is assumed."""
+    """Return what is assumed."""
     return TEXTS[assumption.kind].format(*assumption.of)
 
 

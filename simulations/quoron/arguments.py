@@ -216,7 +216,7 @@ def _one_by_one(signature: inspect.Signature) -> inspect.Signature:
 
 
 def _call(name: str, signature: inspect.Signature) -> str:
-    """How a function is called: what may stand without a name, and what has to be given."""
+    """Return how a function is called: what may stand without a name, and what has to be given."""
     parts = []
     for parameter in signature.parameters.values():
         if parameter.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD:
@@ -236,7 +236,7 @@ def _unknown(door: str, name: str, known: Sequence[str]) -> ConfigError:
 
 
 def _forms(name: str, hint: Any) -> "tuple[Form, ...]":
-    """What a value may be, one of these, by its argument's name or type; () where anything is taken here."""
+    """Return what a value may be, one of these, by its argument's name or type; () where anything is taken here."""
     if name in _NAMED:
         return (_NAMED[name],)
     parts = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, UnionType) else (hint,)
@@ -253,7 +253,7 @@ def _kind(hint: Any) -> Any:
 
 
 def _check(door: str, name: str, value: object, forms: "Sequence[Form]") -> None:
-    """ConfigError where an argument has a value of another kind."""
+    """Raise ConfigError where an argument has a value of another kind."""
     if forms and not any(test(value) for _, test in forms):
         words = " or ".join(word for word, _ in forms)
         raise ConfigError(f"Expected {name} as {words} for {door}, got {name}={shortened(value)}.")

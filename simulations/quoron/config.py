@@ -114,7 +114,7 @@ def _sentence(detail: Mapping[str, Any], model: type[BaseModel]) -> str:
 
 
 def _expected(detail: Mapping[str, Any]) -> str:
-    """What the value should have been."""
+    """Return what the value should have been."""
     kind, context = detail["type"], detail.get("ctx", {})
     if kind in _BOUNDS:
         return f"{_BOUNDS[kind]} {next(iter(context.values())):g}"
@@ -722,7 +722,7 @@ def require_epsilon(given: Container[str], door: str, how: str = "epsilon=, --ep
 
 
 def is_wanted(config: Config, *, simulated: bool = False) -> bool:
-    """Whether something of a table is to be estimated: of a column that is named, or of all where no feature is.
+    """Return whether something of a table is to be estimated: of a column that is named, or of all where no feature is.
 
     Of a simulation not for the values of a category alone: it takes those in the data, which thereby become public.
     """

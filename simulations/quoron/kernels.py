@@ -93,7 +93,7 @@ def ship() -> None:
 
 
 def shipped() -> bool:
-    """Whether what the installation has was compiled of its source, for this processor's level."""
+    """Return whether what the installation has was compiled of its source, for this processor's level."""
     done = SHIPPED / "made-of"
     return done.exists() and done.read_text() == _made_of()
 

@@ -73,7 +73,7 @@ def read(path: Path, format_: str) -> dict[str, Any]:
 
 
 def _check_text(contents: Any, path: Path) -> None:
-    """DataError for a text, anywhere, that would move a terminal's cursor or turn the order of other words."""
+    """Raise DataError for a text, anywhere, that would move a terminal's cursor or turn the order of other words."""
     left = [contents]
     while left:
         each = left.pop()
@@ -445,7 +445,7 @@ class Model(Printed):
         return model
 
     def stated(self) -> str:
-        """What is said of a loaded model's guarantee, which nothing but its file says."""
+        """Return what is said of a loaded model's guarantee, which nothing but its file says."""
         if self.promise is None:
             return "The model's author states no guarantee for anybody whom it was trained on."
         return f"The model's guarantee, as stated by its author: {self.promise.statement}"
@@ -456,7 +456,7 @@ class Model(Printed):
         return self._needed(self.threshold) if outcomes(self.encoding.label) else None
 
     def check_threshold(self, threshold: Threshold | None = None) -> None:
-        """UsageError where a threshold, by default the model's own, cannot be meant."""
+        """Raise UsageError where a threshold, by default the model's own, cannot be meant."""
         if outcomes(self.encoding.label) or threshold is not None:
             self._needed(self.threshold if threshold is None else threshold)
 
@@ -557,7 +557,7 @@ class Model(Printed):
 
 
 def _check_promise(promise: Promise) -> None:
-    """ValueError for a guarantee that none can be."""
+    """Raise ValueError for a guarantee that none can be."""
     words = (promise.statement, promise.adjacency, promise.algorithm, promise.plan, promise.made or "")
     if not (all(map(str.isprintable, words)) and 0 < promise.epsilon < float("inf") and 0 <= promise.delta < 1):
         raise ValueError("a guarantee of no words or no numbers")

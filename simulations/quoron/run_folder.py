@@ -186,7 +186,7 @@ class RunFolder:
         self.write_text(name, dumps(plain | {DIGEST: digest(plain)}) + "\n")
 
     def read_json(self, name: str) -> dict[str, Any]:
-        """What `write_json` wrote; RunError if there is none, or something else."""
+        """Return what `write_json` wrote; RunError if there is none, or something else."""
         path = self.path / name
         if not path.is_file():
             raise RunError(f"Expected {path}, found none. Complete the run with `quoron resume {self.path}`.")
@@ -255,7 +255,7 @@ def claim_rows(out: str | Path | None) -> RunFolder:
 
 
 def refuse_other(folder: RunFolder, config: Config) -> None:
-    """ConfigError unless `folder` holds a run of `config`, by digest."""
+    """Raise ConfigError unless `folder` holds a run of `config`, by digest."""
     if not (folder.path / "config.toml").is_file():
         raise ConfigError(f"Expected an empty folder or a run folder, got {folder.path}. Choose another with --out.")
     theirs, ours = folder.config().digest(), config.digest()
@@ -281,7 +281,7 @@ def write(path: Path, data: bytes, *, advice: str = "", mode: int = PUBLIC) -> N
 
 
 def _is_begun(path: Path) -> bool:
-    """Whether a file is what a run leaves that was killed before its configuration was written."""
+    """Return whether a file is what a run leaves that was killed before its configuration was written."""
     return path.name == RECORD or (path.name.startswith(".") and path.name.endswith(".new"))
 
 

@@ -284,7 +284,7 @@ class _PrivateLinear(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn 
 
 
 def _other(given: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[str, Any]:
-    """What is not as usual."""
+    """Return what is not as usual."""
     return {
         key: _other(value, usual[key]) if isinstance(value, Mapping) and key in usual else value
         for key, value in given.items()

@@ -300,7 +300,7 @@ def _largest_eigenvalue(gram: Any, size: int) -> float:
 
 @helper
 def _room(count: int, dimension: int, curvature: float, ridge: float, bound: float) -> tuple[float, float]:
-    """What the gram's largest eigenvalue may be, and the relative allowance for rounding.
+    """Return what the gram's largest eigenvalue may be, and the relative allowance for rounding.
 
     Twice the allowance is taken off: whatever a quick test accepts, the eigenvalue would have accepted too.
     """

@@ -196,7 +196,7 @@ def _smooth(
 
 @helper
 def _into_ball(square: float, radius: float) -> float:
-    """What the projection multiplies a point of that squared length by."""
+    """Return what the projection multiplies a point of that squared length by."""
     shrink: float = radius / max(np.sqrt(square), radius)
     return shrink
 

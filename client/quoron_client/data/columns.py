@@ -355,7 +355,7 @@ def vocabulary(table: pa.Table, name: str) -> tuple[str | int, ...]:
 
 
 def _family(kind: pa.DataType) -> str | None:
-    """What a column's values can be read as; one of nulls only has no type of its own."""
+    """Return what a column's values can be read as; one of nulls only has no type of its own."""
     if pa.types.is_dictionary(kind):
         return _family(kind.value_type)
     if any(fit(kind) for fit in _TEXT):
@@ -372,7 +372,7 @@ _TEXT = (
 
 
 def _fix(kind: pa.DataType) -> str:
-    """What to do about a column whose type is neither numbers nor text."""
+    """Return what to do about a column whose type is neither numbers nor text."""
     if pa.types.is_dictionary(kind):
         return _fix(kind.value_type)
     if pa.types.is_date(kind) or pa.types.is_timestamp(kind) or pa.types.is_time(kind):

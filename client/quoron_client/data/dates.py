@@ -132,7 +132,7 @@ def _moments(days: Whole, seconds: Whole, missing: NDArray[np.bool_]) -> Moments
 
 
 def _int64(values: pa.Array) -> pa.Array:
-    """What is stored of dates and times, whatever they count."""
+    """Return what is stored of dates and times, whatever they count."""
     return (values.cast(pa.int32()) if values.type.bit_width == 32 else values.view(pa.int64())).cast(pa.int64())
 
 
@@ -262,7 +262,7 @@ def _first(year: Whole, month: Whole | int) -> Whole:
 
 
 def _local(seconds: Whole, zone: str) -> Whole:
-    """What a clock in a zone shows, as seconds since its own 1970-01-01, at seconds since that of UTC, (N,)."""
+    """Return what a clock in a zone shows, as seconds since its own 1970-01-01, at seconds since that of UTC, (N,)."""
     starts, offsets = clocks.clock(zone)
     ahead = offsets[np.maximum(np.searchsorted(starts, seconds, side="right") - 1, 0)]
     near = np.clip(seconds, -(2**62), 2**62)  # a timestamp in seconds may be all but beyond int64

@@ -235,7 +235,7 @@ def counting(values: Sequence[str | int]) -> range | None:
 
 
 def _listed_or_counted(source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-    """How JSON has public values: a list, or integers that count up as one text."""
+    """Return how JSON has public values: a list, or integers that count up as one text."""
     del source
     said = core_schema.plain_serializer_function_ser_schema(_said)
     listed = handler(tuple[str | int | bool, ...])
@@ -405,7 +405,7 @@ def day_number(column: str, day: str) -> int:
 
 
 def _check(column: str, written: str, zone: str, part: str) -> None:
-    """ConfigError for a zone, or a format, that cannot be meant, or that does not say the part."""
+    """Raise ConfigError for a zone, or a format, that cannot be meant, or that does not say the part."""
     if zone:
         check_zone(zone)
     if written == "iso" or unix(written) is not None:

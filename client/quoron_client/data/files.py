@@ -231,7 +231,7 @@ class Files:
         return said
 
     def _unreadable(self, part: FoundFile, group: int, columns: Sequence[str], error: Exception) -> DataError:
-        """What to say of a row group: which column it is, found by reading each alone."""
+        """Return what to say of a row group: which column it is, found by reading each alone."""
         self.opened(part)  # a file that has changed is the first thing to say
         bad = [name for name in columns if not _readable(self.system, part, group, name)]
         named = f"column{'s' * (len(bad) > 1)} {', '.join(map(repr, bad))}" if bad else "some column"
@@ -411,7 +411,7 @@ class ArrowFile:
 
     @classmethod
     def found(cls, source: str) -> "ArrowFile":
-        """DataError for no file, and for one of another format."""
+        """Raise DataError for no file, and for one of another format."""
         found = state(source)
         with _batches(source) as (reader, many):
             rows = None if many is None else sum(reader.get_batch(each).num_rows for each in range(many))

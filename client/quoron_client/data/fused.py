@@ -433,7 +433,7 @@ class Tally:
 
 
 def _label(label: Classes | Comparison | Positive | Range | Signs) -> tuple[str, str]:
-    """What a row without a label holds there, and the fix."""
+    """Return what a row without a label holds there, and the fix."""
     if isinstance(label, Signs):
         return "no true/false, 0/1 or -1/+1", (
             "Declare what it means: positive = value, classes = [values], range = [low, high], or a comparison "
@@ -653,7 +653,7 @@ class _Shape:
 
 
 def _stored(feature: Any, table: pa.Table) -> tuple[tuple[int, int, int, int], Any]:
-    """Where and how the numbers of a feature are (see `numbers`), and what keeps them there."""
+    """Return where and how the numbers of a feature are (see `numbers`), and what keeps them there."""
     if feature.is_stored:
         (values,) = table.column(feature.column).chunks
         if (kind := str(values.type)) in STORED and all(values.buffers()[not values.null_count :]):

@@ -80,7 +80,7 @@ class TextFile:
 
     @classmethod
     def found(cls, source: str, *, zipped: bool) -> "TextFile":
-        """DataError where there is none."""
+        """Raise DataError where there is none."""
         return cls(source, *files.state(source), zipped)
 
     @property
@@ -303,7 +303,7 @@ def _cells(lines: list[str], dialect: Dialect) -> Iterator[list[str]]:
 
 
 def _first_line_end(text: bytes, *, quoted: bool) -> int | None:
-    """Where the first row ends."""
+    """Return where the first row ends."""
     quotes = counted_to = 0
     for match in re.finditer(rb"[\r\n]", text):
         quotes += text.count(_QUOTE, counted_to, match.start())
@@ -314,7 +314,7 @@ def _first_line_end(text: bytes, *, quoted: bool) -> int | None:
 
 
 def _odd_line_ends(rows: bytes, line: int) -> NDArray[np.int64]:
-    """Where there is a CR that is of no line end, or an LF where CR ends lines; in quotes, too."""
+    """Return where there is a CR that is of no line end, or an LF where CR ends lines; in quotes, too."""
     if line == _CR:
         return np.flatnonzero(np.frombuffer(rows, np.uint8) == _LF)
     if b"\r" not in rows or rows.count(b"\r") == rows.count(b"\r\n"):
@@ -392,7 +392,7 @@ def table(lines: bytes, wanted: list[str]) -> pa.Table:
 
 
 def _row(line: bytes) -> dict[str, Any] | None:
-    """What a line says, key by key, numbers being text; None where it is no object."""
+    """Return what a line says, key by key, numbers being text; None where it is no object."""
     if len(line) > MOST and _values(line) > MOST:
         return None
     try:
@@ -405,7 +405,7 @@ def _row(line: bytes) -> dict[str, Any] | None:
 
 
 def _values(line: bytes) -> int:
-    """How many values a line has at most: signs before values, outside of texts."""
+    """Return how many values a line has at most: signs before values, outside of texts."""
     signs = np.frombuffer(line.replace(rb"\\", b"").replace(rb"\"", b""), np.uint8)
     between = np.zeros(256, np.bool_)
     between[[*b",:[{"]] = True

@@ -87,7 +87,7 @@ def several(table: pa.Table, items_per_user: int | None = None) -> str | None:
 
 
 def _repeats(codes: "np.ndarray[tuple[int], np.dtype[np.int64]]", values: int) -> bool:
-    """Whether values that are as many come in blocks, each of several rows, or evenly."""
+    """Return whether values that are as many come in blocks, each of several rows, or evenly."""
     if values < FEWEST or len(codes) < 2 * values:
         return False
     counts = np.bincount(codes)
@@ -97,7 +97,7 @@ def _repeats(codes: "np.ndarray[tuple[int], np.dtype[np.int64]]", values: int) -
 
 
 def _identifies(values: list[str]) -> bool:
-    """Whether they are text or whole numbers, and neither dates, times nor years."""
+    """Return whether they are text or whole numbers, and neither dates, times nor years."""
     said = np.array([columns.parsed(each) for each in values])
     measured = not np.isnan(said).any() and not np.all(said == np.round(said))
     return not measured and not all(_DATE.fullmatch(each) for each in values)

@@ -111,7 +111,7 @@ def _asked(values: Values, terms: Promised) -> tuple[str, int, bytes, Task]:
 
 
 def _found(task: Task, gradient: Gradient, terms: Promised) -> tuple[Vector, Status]:
-    """What is kept as the answer, whatever happens: a second try could be a second look at the data."""
+    """Return what is kept as the answer, whatever happens: a second try could be a second look at the data."""
     try:
         return combined(task, gradient), Status.ANSWERED
     except Exception:

@@ -663,7 +663,7 @@ def reduction_to_wire(reduction: Reduction | None) -> federation.Reduction | Non
 
 
 def reduction_from_wire(message: federation.Reduction) -> Reduction:
-    """WireError for one that this silo does not know, or that cannot be."""
+    """Raise WireError for one that this silo does not know, or that cannot be."""
     name = message.WhichOneof("kind")
     if name is None:
         raise WireError("Expected sums that this client knows, got others. Update the client.")

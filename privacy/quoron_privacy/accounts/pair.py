@@ -200,6 +200,6 @@ def _mirrored(law: Table) -> Table:
 
 
 def _same(one: Table, other: Table) -> bool:
-    """Whether they differ by rounding alone."""
+    """Return whether they differ by rounding alone."""
     pairs = zip((*one.losses, *one.masses, one.infinite), (*other.losses, *other.masses, other.infinite), strict=True)
     return all(abs(left - right) <= 1e-14 * abs(left) + 1e-16 for left, right in pairs)

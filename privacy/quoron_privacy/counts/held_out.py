@@ -436,7 +436,7 @@ def _apart(classes: int, cap: int, adjacency: Adjacency, cells: int) -> list[tup
 
 
 def _one_moves(users: int) -> float:
-    """How far one user moves a mean of vectors between zero and one of norm one, products and grids included."""
+    """Return how far one user moves a mean of vectors between zero and one of norm one, products and grids included."""
     return (1 + 2.0**-30) / users * (1 + mean_slack(users))
 
 

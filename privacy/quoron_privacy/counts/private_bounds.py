@@ -550,7 +550,7 @@ class EstimatedBounds:
         return tuple(entry for entry, _ in self.releases())
 
     def _within(self, each: int, numbers: Floats, around: Windows, many: int, stream: RandomStream) -> Windows:
-        """Where marks lie in these windows, by one release of how many each of so many cells has."""
+        """Return where marks lie in these windows, by one release of how many each of so many cells has."""
         released = self._release(each, self.cell_counts(numbers, around, many), stream)
         return of_cells(released, around, math.sqrt(len(released)) * self.scales[each] * self.users)
 
@@ -611,7 +611,7 @@ def share_for(
 
 
 def _parts(columns: int, names: int) -> tuple[float, ...]:
-    """How μ² is divided among the releases."""
+    """Return how μ² is divided among the releases."""
     named = (min(_MOST_NAMES, _NAMES * math.sqrt(names)) if columns else 1.0) if names else 0.0
     return (*((1 - named) * part if columns else 0.0 for part in _SPLIT), named)
 

@@ -76,7 +76,7 @@ def _everywhere(builder: Any, value: Any, width: int = WIDTH) -> Any:
 
 
 def _address(target: Any, builder: Any, kind: Any, array: Any, index: Any, width: int = WIDTH) -> tuple[Any, Any, int]:
-    """Where so many elements lie, as a pointer to their vector; its type; bytes of an element."""
+    """Return where so many elements lie, as a pointer to their vector; its type; bytes of an element."""
     element = target.get_value_type(kind.dtype)
     vector = ir.VectorType(element, width)
     data = array if isinstance(kind, types.CPointer) else target.make_array(kind)(target, builder, array).data
@@ -103,7 +103,7 @@ def _pointer(context: Any, array: Any) -> Any:
 
 
 def _there(builder: Any, count: Any) -> Any:
-    """Which lanes are the first few."""
+    """Return which lanes are the first few."""
     return builder.icmp_signed("<", _chosen(range(WIDTH)), _everywhere(builder, builder.trunc(count, _WORD)))
 
 

@@ -649,7 +649,7 @@ def interval_far(means: Vector, unit: float, nodes: Vector, groups: tuple[float,
 
 
 def _shown(values: Vector, found: Interval, centre: float, radius: float | Vector) -> Vector:
-    """What the narrow mean takes of users there: between -1 and 1, odd around the centre."""
+    """Return what the narrow mean takes of users there: between -1 and 1, odd around the centre."""
     middle, half = found.middle, found.half
     wide = np.minimum(1.0, np.maximum(np.abs(values - middle), np.abs(2 * centre - values - middle)) / half)
     taken: Vector = np.sqrt(1 - wide**2) * np.clip((values - centre) / radius, -1.0, 1.0)
@@ -677,7 +677,7 @@ def interval_combined(mean: Vector, found: Interval, narrow: Narrow, unit: float
 
 
 def _middles(low: Vector, high: Vector) -> Vector:
-    """Where users of a bin are: nearer to zero than half way, but in bins beside zero."""
+    """Return where users of a bin are: nearer to zero than half way, but in bins beside zero."""
     beside = np.minimum(np.abs(low), np.abs(high)) == 0
     away: Vector = np.where(beside, (low + high) / 2, np.sign(low + high) * np.sqrt(np.abs(low * high)))
     return away

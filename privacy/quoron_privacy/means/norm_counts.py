@@ -239,7 +239,7 @@ def released_from(noised: Vector, weights: tuple[float, float, float, float], cl
 
 
 def _require_layout() -> None:
-    """VerificationError unless rows are as near as their sensitivity says, and are read as they are written.
+    """Raise VerificationError unless rows are as near as their sensitivity says, and are read as they are written.
 
     Lengths a in sixtieths, in opposite directions, beside nobody's row; a row of one user there and back.
     """

@@ -46,7 +46,7 @@ class Longest:
 
 
 def longest(reduction: Reduction) -> Longest:
-    """ConfigError for a reduction of which nothing is proved here."""
+    """Raise ConfigError for a reduction of which nothing is proved here."""
     match reduction:
         case ChangeSum() | ContrastSum():  # of other vectors than those that were sent: what bounds them is the same
             return longest(reduction.own)

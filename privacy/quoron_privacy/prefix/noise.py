@@ -323,7 +323,7 @@ def _reach(noise: PrefixNoise) -> float:
 
 
 def _column(noise: PrefixNoise) -> NDArray[np.float64]:
-    """What the sampler makes of a user of round 0: the first column of C, shape (T,)."""
+    """Return what the sampler makes of a user of round 0: the first column of C, shape (T,)."""
     memory, made = np.zeros((noise.factors.slots, 1)), np.empty(noise.rounds)
     for t in range(noise.rounds):
         own = np.array([float(t == 0)])

@@ -299,7 +299,7 @@ def _power(rounds: int, participations: int, separation: int) -> float:
 
 @lru_cache(maxsize=4096)
 def _buffers(rounds: int, participations: int, separation: int) -> tuple[int, float]:
-    """How many, and the horizon."""
+    """Return how many, and the horizon."""
 
     def loud(buffers: int, doublings: float) -> float:
         made = buffered(rounds, buffers, 2.0**doublings)

@@ -318,7 +318,7 @@ def _least(
 
 @lru_cache(maxsize=4096)
 def _usable_mu(epsilon: float, delta: float, share: float) -> float:
-    """What the release may cost beside a test of `share` of ε, rounded down."""
+    """Return what the release may cost beside a test of `share` of ε, rounded down."""
     low, high = 0.0, gdp.mu_for(epsilon, delta)
     for _ in range(50):
         middle = (low + high) / 2

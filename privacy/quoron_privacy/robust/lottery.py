@@ -295,7 +295,7 @@ def pair_divergence(epsilon: float, p: Vector, q: Vector, mus: Matrix, chances: 
 
 
 def _aim(delta: float) -> float:
-    """What proposals aim at: δ less what float arithmetic in the verification may cost."""
+    """Return what proposals aim at: δ less what float arithmetic in the verification may cost."""
     return delta * (1 - 1e-6) - 5e-16
 
 

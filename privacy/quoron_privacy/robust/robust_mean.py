@@ -270,7 +270,7 @@ def verify(mean: RobustMean, epsilon: float, delta: float, dimension: int) -> fl
 
 
 def _slack(epsilon: float, dimension: int) -> float:
-    """What the samplers add to δ."""
+    """Return what the samplers add to δ."""
     return (1 + math.exp(min(epsilon, 700.0))) * total_variation(gaussians=dimension, laplaces=1)
 
 

@@ -78,7 +78,7 @@ def factors_of(spec: MechanismSpec) -> Factorisation:
 
 
 def _apart(block: Block, adjacency: Adjacency) -> float:
-    """How far apart rows of two neighbours are in a block, in standard deviations."""
+    """Return how far apart rows of two neighbours are in a block, in standard deviations."""
     made, which = KINDS[block.kind], ADJACENCIES.index(adjacency)
     cut = 0.0 if which else made.cut * sqrt(block.length)
     return (sqrt(made.square_apart[which]) * block.unit + cut) * _STEP

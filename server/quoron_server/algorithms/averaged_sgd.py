@@ -141,7 +141,7 @@ def _worst_case(problem: Problem, phases: Sequence[PhaseModels | PhaseModel]) ->
 
 
 def released_excess(problem: Problem, scale: Number) -> Number:
-    """What noise N(0, scale² I) on a point of the domain, then projected, adds to the excess risk at most.
+    """Return what noise N(0, scale² I) on a point of the domain, then projected, adds to the excess risk at most.
 
     min(L √d σ, g E dist + βdσ²/2) by docs/privacy/outlier-filter.md#projected-noise: g is the gradient at
     the point, dist how far the noisy point lies outside. A linear loss is smallest on the boundary, where projected
@@ -261,7 +261,7 @@ def replaced_ranking_mu(rate: float, rounds: int, total_mu: float) -> float:
 
 
 def require_cohorts(name: str, problem: Problem, rounds: int) -> None:
-    """Infeasible unless `rounds` disjoint cohorts of at least two users exist."""
+    """Raise Infeasible unless `rounds` disjoint cohorts of at least two users exist."""
     if problem.users < 2 * rounds:
         raise Infeasible.too_few(name, f"{problem.users} users cannot fill {rounds} cohorts of 2", 2 * rounds)
 

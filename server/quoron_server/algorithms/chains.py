@@ -66,7 +66,7 @@ class ChainRounds(Parameters):
 
 
 def largest(problem: Problem) -> float:
-    """What no coordinate of a local pass exceeds: it ends in the domain."""
+    """Return what no coordinate of a local pass exceeds: it ends in the domain."""
     return problem.domain.norm_bound(problem.dimension) * (1 + 1e-9)
 
 

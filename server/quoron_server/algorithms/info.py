@@ -40,7 +40,7 @@ class Factor:
         return self.unknown if problem.beliefs.isotropic is None else self.known
 
     def bound(self, guess: float | None, problem: Problem) -> float | None:
-        """What a plan tells, of what its planner guesses."""
+        """Return what a plan tells, of what its planner guesses."""
         times = self.of(problem)
         return None if guess is None or times is None else guess * times
 

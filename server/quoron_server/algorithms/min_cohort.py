@@ -135,7 +135,7 @@ def draw_limit(min_cohort: MinCohort, stream: RandomStream) -> int:
 
 
 def decide(min_cohort: MinCohort, answered: int, asked: int, limit: int, stream: RandomStream) -> bool:
-    """Whether a round has its minimum cohort by Laplace noise.
+    """Return whether a round has its minimum cohort by Laplace noise.
 
     `answered` gave a usable answer, `asked` were planned.
     """
@@ -144,7 +144,7 @@ def decide(min_cohort: MinCohort, answered: int, asked: int, limit: int, stream:
 
 
 def enough(min_cohort: MinCohort, seen: Sequence[tuple[float, float]], asked: int) -> bool:
-    """Whether a round has its minimum cohort by all `seen` of it, each a count with the μ of its noise.
+    """Return whether a round has its minimum cohort by all `seen` of it, each a count with the μ of its noise.
 
     Yes if nothing is.
     """
@@ -211,7 +211,7 @@ def with_public_participation(own: RunPlan, privacy: Privacy) -> RunPlan:
 
 
 def told_too_much(plan: RunPlan) -> str | None:
-    """Why who answers may not be public in a run of this plan; None if it may (public-participation#pa1), or is
+    """Return why who answers may not be public in a run of this plan; None if it may (public-participation#pa1), or is
     private.
 
     By the promise and the parameters alone: what is asked here is what `verify` asks.
@@ -333,7 +333,7 @@ def _present(plan: RunPlan, given: Sequence[CountLeakage]) -> Callable[[int], in
 
 
 def left_by_min_cohort(target: Privacy, *, spent: bool = True) -> Privacy:
-    """What is left for the algorithm of what is asked for.
+    """Return what is left for the algorithm of what is asked for.
 
     All of it but the samplers' if the minimum cohort costs nothing.
     """

@@ -298,7 +298,7 @@ class Refused:
         return str(self.source)
 
     def refuse(self, problem: Problem, privacy: Privacy) -> Infeasible:
-        """Why there is no plan here, with the count."""
+        """Return why there is no plan here, with the count."""
         kappa = deletions(privacy.epsilon, privacy.delta)
         digits = subsets(problem.users, kappa)
         return Infeasible(

@@ -88,7 +88,7 @@ def verify_estimates(plan: RunPlan, rest: GaussianPromise | None) -> None:
 def _beside(
     what: str, plan: RunPlan, paid: "EstimatedBounds | DataQuality | None", rest: GaussianPromise | None
 ) -> GaussianPromise:
-    """What comes after `what` in its promise, one in μ that pays for both.
+    """Return what comes after `what` in its promise, one in μ that pays for both.
 
     VerificationError beside a minimum cohort.
     """
@@ -362,7 +362,7 @@ class Registered(AlgorithmInfo):
         return made if min_cohort is None else WithMinCohort(plan, min_cohort, made)
 
     def gaussian(self, plan: RunPlan) -> GaussianPromise | None:
-        """What a verified plan promises in terms of μ; None where nothing of the kind is proved."""
+        """Return what a verified plan promises in terms of μ; None where nothing of the kind is proved."""
         if not (self.may_be_gaussian and plan.guarantee.proved and plan.guarantee.trust_model != "none"):
             return None
         self.verify(plan)  # a lifetime is charged what this says
@@ -450,7 +450,7 @@ def near_points(pairs: tuple[Pair, ...], epsilon: float, delta: float) -> tuple[
 
 
 def _worse(estimates: GaussianPromise, promise: Guarantee) -> GaussianPromise:
-    """What keeps both that and an evaluation, of which a user is in one, whatever label is found.
+    """Return what keeps both that and an evaluation, of which a user is in one, whatever label is found.
 
     By the most that a verified evaluation can spend: what it does spend hangs, in its last digits, on how many classes
     and items were estimated, and the store would tell of these (private-bounds#b1).
@@ -462,7 +462,7 @@ def _worse(estimates: GaussianPromise, promise: Guarantee) -> GaussianPromise:
 
 
 def derived(plan: RunPlan) -> tuple[Assumption, ...]:
-    """What a promise rests on by its numbers; on a data holder's own machine on nothing.
+    """Return what a promise rests on by its numbers; on a data holder's own machine on nothing.
 
     A minimum cohort needs, where clients see iterates without noise, that these move nobody to answer: it would tell of
     them.

@@ -37,7 +37,7 @@ SINGLY = 16  # rounds up to which a limit on them tries every number
 
 
 def slack(epsilon: float, *, gaussians: int, laplaces: int = 0) -> float:
-    """What the total variation of so many samples adds to δ (docs/privacy/noise.md)."""
+    """Return what the total variation of so many samples adds to δ (docs/privacy/noise.md)."""
     return (1 + math.exp(epsilon)) * total_variation(gaussians=gaussians, laplaces=laplaces)
 
 
@@ -71,20 +71,20 @@ def require_options(options: object, *names: str, least: float = 0.0, most: floa
 
 
 def require_participation(share: float) -> None:
-    """ConfigError for a declared share of users who answer that is beyond what plans divide by."""
+    """Raise ConfigError for a declared share of users who answer that is beyond what plans divide by."""
     if not 1 / 32 <= share <= 1:
         raise ConfigError(f"Expected algorithm.options.participation in [1/32, 1], got participation={share:g}.")
 
 
 def require_choice(options: object, **allowed: tuple[str, ...]) -> None:
-    """ConfigError for an option that is none of those allowed."""
+    """Raise ConfigError for an option that is none of those allowed."""
     for name, choices in allowed.items():
         if (value := getattr(options, name)) not in choices:
             raise ConfigError(f"Expected algorithm.options.{name} in {', '.join(choices)}, got {name}={value!r}.")
 
 
 def require_rough(problem: Problem, smoothing: float | None) -> None:
-    """ConfigError where a smooth loss is to be smoothed."""
+    """Raise ConfigError where a smooth loss is to be smoothed."""
     if smoothing and problem.smoothness is not None:
         raise ConfigError(
             f"Expected no algorithm.options.smoothing for a loss that is smooth, got smoothing={smoothing}."
@@ -92,7 +92,7 @@ def require_rough(problem: Problem, smoothing: float | None) -> None:
 
 
 def require_smooth(name: str, problem: Problem) -> None:
-    """Infeasible unless the loss is convex and smooth, which contraction rests on."""
+    """Raise Infeasible unless the loss is convex and smooth, which contraction rests on."""
     if not problem.convex or problem.beta is None:
         raise Infeasible(name, "the loss is not convex and smooth", "a convex smooth loss, such as logistic or huber")
 
@@ -103,7 +103,7 @@ def check_smooth(inputs: "PlanInputs[Any]") -> None:
 
 
 def require_box(name: str, problem: Problem) -> None:
-    """Infeasible unless the domain is a box and every conceivable user's Hessian is diagonally dominant."""
+    """Raise Infeasible unless the domain is a box and every conceivable user's Hessian is diagonally dominant."""
     if not isinstance(problem.domain, Box):
         raise Infeasible(
             name, "projection onto a ball may bring points farther apart in ℓ∞", "a box, domain.kind='box'"
@@ -146,7 +146,7 @@ def require_least(name: str, what: str, got: float, truth: float) -> None:
 
 
 def require_cost(plan: RunPlan) -> None:
-    """VerificationError unless the plan costs what its rounds ask: budgets and clients see its cost."""
+    """Raise VerificationError unless the plan costs what its rounds ask: budgets and clients see its cost."""
     expected = Cost.of(plan.problem, plan.parameters)
     require(plan.algorithm, (f"the cost of its rounds, {expected}", plan.cost == expected, plan.cost))
 

@@ -117,7 +117,7 @@ def canonical(values: Vector, basis: Matrix) -> Matrix:
 
 
 def _narrow(values: Vector, floor: float, s: float, usual: float) -> bool:
-    """Whether most eigenvalues are hidden, and in the mean surely below a share of what is `usual`."""
+    """Return whether most eigenvalues are hidden, and in the mean surely below a share of what is `usual`."""
     hidden = values[values < floor]
     return 2 * len(hidden) > len(values) and float(hidden.mean()) + SURELY * s / math.sqrt(len(hidden)) < NARROW * usual
 

@@ -78,7 +78,7 @@ class Keys:
         return Secrets(data[:SECRET], data[SECRET:])
 
     def holds(self, run: str) -> bool:
-        """Whether there are any of a run."""
+        """Return whether there are any of a run."""
         return self._path(run, "keys").exists()
 
     def destroy(self, run: str) -> None:
@@ -124,7 +124,7 @@ def signing_key(path: Path) -> Ed25519PrivateKey:
 
 
 def public_pem(key: Ed25519PublicKey) -> bytes:
-    """What clients and coordinators are given, by the second server's operator."""
+    """Return what clients and coordinators are given, by the second server's operator."""
     return key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
 
 

@@ -140,7 +140,7 @@ class HelpedRunStore:
         return [AnsweredList(*row[1:]) for row in self._database.all(query)]
 
     def rounds(self, run: str) -> int:
-        """How many were."""
+        """Return how many were."""
         (found,) = self._database.all(sa.select(sa.func.count()).select_from(_lists).where(_lists.c.run == run))
         return int(found[0])
 
@@ -349,7 +349,7 @@ class Helped:
             return reply
 
     def users(self, run: str, coordinator: str) -> int:
-        """How many an open run has: no list of it is longer, and nobody's memory is filled by one."""
+        """Return how many an open run has: no list of it is longer, and nobody's memory is filled by one."""
         with self._lock:
             return RunSpecification.parse(self._known(run, coordinator).specification).problem.users
 

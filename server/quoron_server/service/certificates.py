@@ -330,7 +330,7 @@ def erase_forgotten(folder: Path) -> list[str]:
 
 
 def check_name(name: str) -> None:
-    """ConfigError for a name that cannot be that of a certificate's files."""
+    """Raise ConfigError for a name that cannot be that of a certificate's files."""
     fits = all(letter.isalnum() or letter in "-_." for letter in name) and not name.startswith(".")
     if not name or not fits or Path(name).stem == AUTHORITY or name == FILE:
         raise ConfigError(f"Expected a name of letters, digits, '-', '_' and '.', got {name!r}. Choose another.")
@@ -345,7 +345,7 @@ def parse_certificate(pem: bytes, source: str) -> x509.Certificate:
 
 
 def strong(certificate: x509.Certificate) -> bool:
-    """Whether its key is one that nobody can compute: RSA of 2048 bits, or a curve of 256."""
+    """Return whether its key is one that nobody can compute: RSA of 2048 bits, or a curve of 256."""
     key = certificate.public_key()
     if isinstance(key, rsa.RSAPublicKey):
         return key.key_size >= _LEAST_RSA

@@ -95,7 +95,7 @@ class Commands:
         return await self._manager.records.plan(run)
 
     async def ledger(self, *, run: str = "") -> Document:
-        """What a run has spent and released, or the population's lifetime ledger."""
+        """Return what a run has spent and released, or the population's lifetime ledger."""
         return await self._manager.records.ledger(run)
 
     async def limit(
@@ -169,7 +169,7 @@ class Commands:
         return await self._manager.after(done)
 
     async def drawn(self, *, run: str) -> Document:
-        """How a run's members were drawn."""
+        """Return how a run's members were drawn."""
         return await self._manager.users.drawn(run)
 
 
@@ -282,7 +282,7 @@ def _token(file: Path, metadata: Iterable[Any]) -> tokens.Token:
 
 
 def _named(awaited: dict[str, Any]) -> dict[str, Any]:
-    """What makes it another thing to await: not the time to which it is rounded, nor who comes and goes."""
+    """Return what makes it another thing to await: not the time to which it is rounded, nor who comes and goes."""
     return {key: value for key, value in awaited.items() if key not in ("ends", "left", "connected")}
 
 

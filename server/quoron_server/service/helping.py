@@ -169,7 +169,7 @@ class Helping:
     """The second server, and what is kept about it in the coordinator's store. Threads may share it; calls block."""
 
     def __init__(self, link: SecondServerLink, database: Database) -> None:
-        """IdentityError for files that will not do."""
+        """Raise IdentityError for files that will not do."""
         self.link, self._database = link, database
         self._key = read_second_server_key(link.second_server_key)
         self._channel: grpc.Channel | None = None
@@ -272,7 +272,7 @@ class Helping:
         return reply
 
     def _whole(self, parts: Iterator[bytes]) -> bytes:
-        """ServerDisagrees for a reply that no plan has: nobody's memory is filled by one."""
+        """Raise ServerDisagrees for a reply that no plan has: nobody's memory is filled by one."""
         data = bytearray()
         for each in parts:
             data += each
@@ -287,7 +287,7 @@ class Helping:
             raise ServerDisagrees(str(error)) from None
 
     def _call(self, ask: Callable[[Any], Any], *, missing: bool = False) -> Any:
-        """What the second server answers; None where it says that there is none and one may be `missing`."""
+        """Return what the second server answers; None where it says that there is none and one may be `missing`."""
         try:
             return ask(HelperStub(self._connected()))
         except grpc.RpcError as error:

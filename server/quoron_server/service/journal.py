@@ -43,7 +43,7 @@ _WARNINGS = ("refused", "paused", "ended early")
 
 
 def called(name: str, identity: str) -> str:
-    """What a client is called in a log, on one line: its name, or the beginning of its key's fingerprint."""
+    """Return what a client is called in a log, on one line: its name, or the beginning of its key's fingerprint."""
     return printable(" ".join(name.split()))[:_LONGEST] or identity[:_SHOWN]
 
 
@@ -113,7 +113,7 @@ def named(event: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
 
 
 def missing_words(event: Mapping[str, Any] | None, unwilling: Sequence[str]) -> str:
-    """Who was missing in a run that ended below its minimum cohort, for people.
+    """Return who was missing in a run that ended below its minimum cohort, for people.
 
     In its last round, if it had come to one.
     """

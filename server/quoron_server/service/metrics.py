@@ -131,7 +131,7 @@ class ServerMetrics(ABC, Generic[S]):
 
     @abstractmethod
     def _read(self) -> S:
-        """What the database says, in a thread of its own."""
+        """Return what the database says, in a thread of its own."""
 
     @abstractmethod
     def _free(self) -> Mapping[str, int]:
@@ -327,7 +327,7 @@ async def listen(address: str, metrics: ServerMetrics[Any], *, serving: Callable
 
 
 def address_of(server: asyncio.Server) -> str:
-    """Where it listens, with the port that the system gave."""
+    """Return where it listens, with the port that the system gave."""
     host, port = server.sockets[0].getsockname()[:2]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 

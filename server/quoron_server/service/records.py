@@ -119,7 +119,7 @@ class Records:
         return await self._read(lambda: Ledger.within(self._database, run).model)
 
     async def ledger(self, run: str) -> dict[str, Any]:
-        """What a run has spent and released; without a name, the population's lifetime ledger."""
+        """Return what a run has spent and released; without a name, the population's lifetime ledger."""
         if not run:
             exported: dict[str, Any] = json.loads(await self._read(self._population.export))
             return exported
@@ -248,11 +248,11 @@ class Users:
         self._came[group] += people
 
     def may_be(self, needed: int, group: str) -> bool:
-        """Whether so many may be active: it spares every enrolment a count of its whole group."""
+        """Return whether so many may be active: it spares every enrolment a count of its whole group."""
         return self._counted.get(group, needed) + self._came[group] >= needed
 
     def are(self, needed: int, group: str) -> bool:
-        """Whether so many are active, to be drawn from; blocks. Not while nobody can tell who is revoked."""
+        """Return whether so many are active, to be drawn from; blocks. Not while nobody can tell who is revoked."""
         before = self._came[group]
         try:
             self.poll()
@@ -263,7 +263,7 @@ class Users:
         return active >= needed
 
     async def standing(self, group: str) -> dict[str, int]:
-        """How many users of a group are active, away and retired."""
+        """Return how many users of a group are active, away and retired."""
         return asdict(await retried_once(lambda: self._registry.standing(group)))
 
     async def watch(self) -> None:
@@ -306,7 +306,7 @@ class Users:
         return described | {"users": found.active.tolist(), "drawn": found.members.tolist()}
 
     async def change(self, action: str, word: str) -> dict[str, Any]:
-        """What an operator says of a user, and what came of it in words. ConfigError for what cannot be."""
+        """Return what an operator says of a user, and what came of it in words. ConfigError for what cannot be."""
         if action not in (actions := ("retire", "away", "back")):
             raise ConfigError(f"Expected {', '.join(actions)}, got {action!r}.")
 

@@ -52,7 +52,7 @@ class Held:
 
     @classmethod
     def read(cls, certificate: Path, key: Path, authority: Path) -> "Held":
-        """IdentityError for files that cannot be read, do not belong together, or are not valid now."""
+        """Raise IdentityError for files that cannot be read, do not belong together, or are not valid now."""
         chain, secret, roots = (certificates.read(path) for path in (certificate, key, authority))
         shown = certificates.parse_certificate(chain, str(certificate))
         try:
@@ -208,7 +208,7 @@ class Transport:
         Held.read(*self._files())
 
     def trust(self, *, of: str) -> Trust | None:
-        """What a server shows to callers, and whose word on them it takes; None in plaintext."""
+        """Return what a server shows to callers, and whose word on them it takes; None in plaintext."""
         return None if self.plaintext else Trust(*self._files(), of=of)
 
     def _files(self) -> tuple[Path, Path, Path]:
@@ -270,7 +270,7 @@ def caller(
 
 
 def _objection(chain: Sequence[x509.Certificate], authorities: Sequence[x509.Certificate]) -> str | None:
-    """What gRPC's TLS lets pass and we do not."""
+    """Return what gRPC's TLS lets pass and we do not."""
     if not certificates.strong(chain[0]):
         return WEAK
     return None if certificates.near(chain, authorities) else FAR
@@ -283,7 +283,7 @@ def bearer(metadata: Sequence[tuple[str, str | bytes]]) -> str | None:
 
 
 def is_loopback(address: str) -> bool:
-    """Whether host:port is reachable from this machine only."""
+    """Return whether host:port is reachable from this machine only."""
     host = address.rpartition(":")[0].strip("[]")
     try:
         return ipaddress.ip_address(host).is_loopback

@@ -56,7 +56,7 @@ class Token:
         return None
 
     def words(self) -> str:
-        """How long it is good, for people."""
+        """Return how long it is good, for people."""
         if self.removed is not None:
             return f"taken back {_day(self.removed)}"
         if self.ends is None:
@@ -104,7 +104,7 @@ def remove(file: Path, *, name: str) -> None:
 
 
 def find(file: Path, token: str) -> Token | None:
-    """What is known of a token, None if it never was one; compares with every entry, in constant time."""
+    """Return what is known of a token, None if it never was one; compares with every entry, in constant time."""
     wanted, found = _hash(token), None
     for each in read(file).values():
         if hmac.compare_digest(wanted, each.sha256):

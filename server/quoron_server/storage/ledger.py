@@ -196,7 +196,7 @@ class Ledger(AbstractContextManager["Ledger"]):
 
     @classmethod
     def begun(cls, database: Store, run: str) -> bool:
-        """Whether `run` has a ledger in `database`."""
+        """Return whether `run` has a ledger in `database`."""
         database.ensure(SCHEMA)
         return bool(database.rows("SELECT run FROM run_ledgers WHERE run = ?", [run]))
 
@@ -392,7 +392,7 @@ class Ledger(AbstractContextManager["Ledger"]):
         self._database.checkpoint()
 
     def _erase(self, execute: Execute) -> bool:
-        """Whether there was anything left to erase."""
+        """Return whether there was anything left to erase."""
         execute("UPDATE spent SET question = NULL WHERE run = ?", [self.run])
         return bool(execute("DELETE FROM unreleased WHERE run = ? RETURNING run", [self.run]))
 
@@ -440,7 +440,7 @@ class Ledger(AbstractContextManager["Ledger"]):
         return rows
 
     def _check_all(self, which: str, rows: Sequence[Row], *, first: int) -> None:
-        """LedgerError unless these are all rounds from the first on, as they were written."""
+        """Raise LedgerError unless these are all rounds from the first on, as they were written."""
         for round_, row in enumerate(rows, first):
             self._check(which, row)
             if row["round"] != round_:
@@ -463,7 +463,7 @@ class Ledger(AbstractContextManager["Ledger"]):
         )
 
     def _of(self, table: Table, *names: str) -> list[Row]:
-        """What a table holds of this run, in order: all columns, or these."""
+        """Return what a table holds of this run, in order: all columns, or these."""
         columns, order = ", ".join(names or table.columns), ", ".join(table.key)
         return self._database.rows(f"SELECT {columns} FROM {table.name} WHERE run = ? ORDER BY {order}", [self.run])
 

@@ -140,7 +140,7 @@ class PopulationLedger:
         return wanted
 
     def check(self, run: str, group: str, **promise: Unpack[Promise]) -> Charge:
-        """What `charge` would do now, without doing it; raises what it would raise."""
+        """Return what `charge` would do now, without doing it; raises what it would raise."""
         return _admitted(self._now(), run, group, **promise)
 
     def submit(self, run: str, group: str, *, plan: str, by: str) -> None:
@@ -265,7 +265,7 @@ class PopulationLedger:
             return self._latest(execute)
 
     def _latest(self, execute: Execute) -> Known:
-        """What is known, with the rows that are new; within a transaction, so that they are committed."""
+        """Return what is known, with the rows that are new; within a transaction, so that they are committed."""
         known = self._known
         rows = _stored(execute, since=max(0, known.count - 1))
         if known.count:
@@ -330,7 +330,7 @@ class PopulationLedger:
 
 
 def known_of(rows: Sequence[Row]) -> Known:
-    """What a verified chain says, for decisions."""
+    """Return what a verified chain says, for decisions."""
     known = Known()
     for row in rows:
         known.take(row)

@@ -154,7 +154,7 @@ def nobodys(fingerprint: str) -> str:
 
 
 def require_unused(connection: sa.Connection, other: int, user: int) -> None:
-    """ConfigError if `other` was ever in a run: then it is a user of its own, and what it was promised stands."""
+    """Raise ConfigError if `other` was ever in a run: then it is a user of its own, and what it was promised stands."""
     people = connection.scalar(sa.select(USERS.c.people).where(USERS.c.user == other)) or 1
     for table in (_slots, _agreed):
         any_of = table.c.user.between(other, other + people - 1)
@@ -218,7 +218,7 @@ class RunRow:
     front: Front
 
     def require(self, front: Front) -> None:
-        """OtherVersion unless it was entered by this front, as the members of another hear of no question."""
+        """Raise OtherVersion unless it was entered by this front, as the members of another hear of no question."""
         if self.front != front:
             raise OtherVersion(
                 f"Expected run {self.run} to go on by {FRONTS.get(self.front, self.front)}, which it was submitted "
@@ -306,17 +306,17 @@ class Registry:
                 connection.execute(USERS.update().where(*late).values(seen=at))
 
     def users_count(self, group: str | None = None) -> int:
-        """How many have enrolled, in `group` or at all."""
+        """Return how many have enrolled, in `group` or at all."""
         query = sa.select(sa.func.sum(USERS.c.people))
         return int(self._database.all(query if group is None else query.where(USERS.c.group == group))[0][0] or 0)
 
     def silos(self) -> dict[int, int]:
-        """How many people each client of several has, by the number of its first."""
+        """Return how many people each client of several has, by the number of its first."""
         query = sa.select(USERS.c.user, USERS.c.people).where(USERS.c.people > 1)
         return {int(row.user): int(row.people) for row in self._database.all(query)}
 
     def standing(self, group: str) -> Standing:
-        """How many of a group are in each state now."""
+        """Return how many of a group are in each state now."""
         late = (USERS.c.seen < self._cutoff()).label("late")
         query = sa.select(USERS.c.state, late, sa.func.sum(USERS.c.people).label("users")).where(USERS.c.group == group)
         found: dict[str, int] = dict.fromkeys(STATES, 0)
@@ -453,7 +453,7 @@ class Registry:
         return [dict(row._mapping) for row in rows]
 
     def called(self, users: Sequence[int]) -> list[str]:
-        """What an operator knows these users by: their names, or the beginning of their fingerprints."""
+        """Return what an operator knows these users by: their names, or the beginning of their fingerprints."""
         found: dict[int, str] = {}
         silos = self.silos()
         clients = homes(np.array(users, np.int64), silos).tolist()
@@ -495,7 +495,7 @@ class Registry:
         return [_row(stored) for stored in self._database.all(sa.select(_runs).order_by(_runs.c.number))]
 
     def states(self) -> dict[str, int]:
-        """How many runs there are in each state that any is in."""
+        """Return how many runs there are in each state that any is in."""
         query = sa.select(_runs.c.state, sa.func.count()).group_by(_runs.c.state)
         return {str(state): int(number) for state, number in self._database.all(query)}
 
@@ -521,11 +521,11 @@ class Registry:
         return fixed
 
     def seated(self, run: str) -> bool:
-        """Whether the members of a run are fixed."""
+        """Return whether the members of a run are fixed."""
         return bool(self._database.all(sa.select(_slots.c.slot).where(_slots.c.run == run).limit(1)))
 
     def drawn(self, run: str) -> Draw | None:
-        """How the members of a run were drawn; None before, and for runs of earlier versions."""
+        """Return how the members of a run were drawn; None before, and for runs of earlier versions."""
         rows = self._database.all(sa.select(DRAWS).where(DRAWS.c.run == run))
         return Draw(str(rows[0].seed), unpacked(rows[0].active), self.members(run)) if rows else None
 

@@ -67,12 +67,12 @@ def software() -> str:
 
 
 def signed(by: str = "") -> Row:
-    """What stands beside what a row says; by nobody where a run does it in its course."""
+    """Return what stands beside what a row says; by nobody where a run does it in its course."""
     return {"software": software()} | ({"by": by} if by else {})
 
 
 def unsigned(payload: Row) -> Row:
-    """What a row says, without that."""
+    """Return what a row says, without that."""
     return {name: value for name, value in payload.items() if name not in SIGNED}
 
 
@@ -386,7 +386,7 @@ class Store:
         return int(self._execute(connection, one_more)[0]["acknowledged"])
 
     def _check_tally(self, found: int) -> None:
-        """LedgerError if the file holds less than it has acknowledged, or nobody can tell.
+        """Raise LedgerError if the file holds less than it has acknowledged, or nobody can tell.
 
         A count is begun, before anything is acknowledged, where there is none.
         """
@@ -478,7 +478,7 @@ class Store:
         return [row["format"] for row in execute("SELECT format FROM meta")]
 
     def _lost(self, connection: Any) -> bool:
-        """Whether it cannot be used any more."""
+        """Return whether it cannot be used any more."""
         return False
 
     def _taken(self, connection: Any) -> None:

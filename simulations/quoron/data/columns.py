@@ -51,7 +51,7 @@ TYPED: dict[str, tuple[str, Callable[[str], dict[str, Any]]]] = {  # an option, 
 
 
 def _parts(typed: str) -> list[str]:
-    """What commas part; quotes keep one together."""
+    """Return what commas part; quotes keep one together."""
     return [each.strip() for each in next(csv.reader([typed], skipinitialspace=True), []) if each.strip()]
 
 

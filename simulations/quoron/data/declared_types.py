@@ -94,7 +94,7 @@ def _reach(kind: pa.DataType) -> tuple[float, float]:
 
 
 def _holds(kind: pa.DataType, value: str | int | bool) -> bool:
-    """Whether a column can hold a value, as encoding compares it: text with text, integers with numbers."""
+    """Return whether a column can hold a value, as encoding compares it: text with text, integers with numbers."""
     if columns.is_text(kind):
         return True
     low, high = _reach(kind)

@@ -132,7 +132,7 @@ class Names:
 
 
 def _bytes(names: pa.Array) -> tuple[Any, NDArray[np.int64]]:
-    """What names hold, one after the other, and how many bytes each has (R,)."""
+    """Return what names hold, one after the other, and how many bytes each has (R,)."""
     kind = names.type
     if not len(names):
         return b"", np.empty(0, np.int64)
@@ -176,7 +176,7 @@ def _upwards(folder: Path) -> list[Path]:
 
 
 def _check(folder: Path, *, private: bool) -> None:
-    """RunError for a folder through which others could change an index."""
+    """Raise RunError for a folder through which others could change an index."""
     found, own = folder.lstat(), os.geteuid()
     trusted = {own} if private else {own, 0, Path("/").stat().st_uid}
     mode = stat.S_IMODE(found.st_mode)
@@ -441,7 +441,7 @@ def _names(folder: Path, piece: Piece) -> pa.Array:
 
 
 def _refuse_split(files: Files, user: str, parts: NDArray[np.int64], again: NDArray[np.bool_]) -> None:
-    """DataError for a user in two files of one partition; pieces of one file may share it.
+    """Raise DataError for a user in two files of one partition; pieces of one file may share it.
 
     `parts` (N,) are the files of names in their order, `again` (N - 1,) whether the next name is the same.
     """
@@ -502,7 +502,7 @@ class Index:
         return sum(piece.rows for piece in self.pieces)
 
     def runs(self, piece: Piece) -> tuple[Ranks, NDArray[np.int32]]:
-        """Whose the rows of a piece are: numbers of users, and how many rows in a row each has there."""
+        """Return whose the rows of a piece are: numbers of users, and how many rows in a row each has there."""
         number, whole = piece.number, self.pieces[piece.number].rows
         lengths: NDArray[np.int32] = np.frombuffer(self._checked(number, "lengths", self._lengths[number]), "<i4")
         if self.sorted:

@@ -63,7 +63,7 @@ SCRATCH = "QUORON_SCRATCH"
 
 
 def folder() -> Path:
-    """Where such files are."""
+    """Return where such files are."""
     given = os.environ.get(SCRATCH)
     if given:
         return Path(given)
@@ -322,7 +322,7 @@ def _clear(first: int, last: int, features: Any, labels: Any, weights: Any) -> N
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def gather(runs: Any, first: int, begins: Any, ends: Any) -> bool:
-    """Where each user's rows are, of runs (R, 3) as above; `first` is the chunk's first place.
+    """Return where each user's rows are, of runs (R, 3) as above; `first` is the chunk's first place.
 
     False if some user's rows are apart: then `ends` - `begins` are still how many there are.
     """
@@ -462,7 +462,7 @@ class ItemStore:
         return _joined(parts, self._features, weighted=self._weighted).of(back)
 
     def places(self, users: Users) -> Users:
-        """Where each of `users` (k,) is in the order of reading."""
+        """Return where each of `users` (k,) is in the order of reading."""
         known = np.asarray(users, np.int64) if self._numbers is None else self._numbers[users]
         return self._place[known].astype(np.int64)
 

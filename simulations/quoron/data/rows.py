@@ -39,7 +39,7 @@ class Rows:
 
     @classmethod
     def of(cls, index: Index, encoding: Encoding) -> "Rows":
-        """DataError for columns that a file lacks or has of another type, or of neither numbers nor text."""
+        """Raise DataError for columns that a file lacks or has of another type, or of neither numbers nor text."""
         index.files.check(encoding.columns)
         index.files.check_all(encoding.columns)
         encoding.check(pa.Table.from_batches([], index.files.schema))
@@ -72,7 +72,7 @@ class Rows:
         return replace(self, encoding=self.encoding.resolved(pa.table(padded)))
 
     def tables(self, wanted: NDArray[np.bool_]) -> Iterator[tuple[Owners, pa.Table]]:
-        """Whose each row is, and the rows that count, with the columns that items are made of.
+        """Yield whose each row is, and the rows that count, with the columns that items are made of.
 
         In the order of the files, and only of row groups with `wanted` users (users,), and those between.
         """
@@ -161,7 +161,7 @@ class _First:
         self._seen = np.zeros(index.users if self._long.any() else 0, np.int64)
 
     def runs(self, piece: Piece) -> tuple[Owners, NDArray[np.int32], NDArray[np.bool_]]:
-        """Whose each run is, its rows, and whether they are among the first of its user."""
+        """Return whose each run is, its rows, and whether they are among the first of its user."""
         ranks, lengths = self._index.runs(piece)
         if self._most is None or not len(self._seen) or not self._long[ranks].any():
             return ranks, lengths, np.ones(len(ranks), np.bool_)

@@ -147,7 +147,7 @@ class LogisticDesign:
         return root(slope, 0.0, top, xtol=1e-15, rtol=1e-14)
 
     def multiplier(self, norm: float) -> float:
-        """How strongly the ball holds the optimum back: -<grad F(x*), x*> / |x*|^2, zero in the interior."""
+        """Return how strongly the ball holds the optimum back: -<grad F(x*), x*> / |x*|^2, zero in the interior."""
         return max(0.0, -self._expected(norm)[0]) / norm if norm > 0.0 else 0.0
 
     def curvature(self, norm: float) -> float:
@@ -580,7 +580,7 @@ class Synthetic:
         return {}
 
     def beside(self, model: Vector) -> Beside:
-        """What the domain's bound costs: users are as declared."""
+        """Return what the domain's bound costs: users are as declared."""
         held = max(0.0, self.excess_risk(self.optimum))
         return Beside(held_back=held, remarks=tuple(about_boundary(self.domain, model, self.optimum, held)))
 
@@ -629,7 +629,7 @@ class Synthetic:
         )
 
     def _isotropic_user_smoothness(self) -> float:
-        """What the average Hessian of nearly every user stays below: Marchenko-Pastur's edge, capped.
+        """Return what the average Hessian of nearly every user stays below: Marchenko-Pastur's edge, capped.
 
         curvature R^2/d (1 + sqrt(d/m))^2 1.05 + ridge, at most the item bound. A client scales down the few above it.
         """

@@ -770,7 +770,7 @@ def trained(users: int, test_fraction: float, seed: int) -> NDArray[np.bool_]:
 
 
 def assumed(encoding: Encoding, items_per_user: int | None) -> tuple[str, ...]:
-    """What a reader must believe of a table's rules before its values were looked at."""
+    """Return what a reader must believe of a table's rules before its values were looked at."""
     taken = [
         f"The values of {f.column!r} were taken from the data as its vocabulary: for simulation only. List them."
         for f in encoding.features

@@ -305,7 +305,7 @@ class Answering(Known, Protocol):
         """The items of `users` (k,), in that order; float32 features."""
 
     def corruption(self, users: Users) -> NDArray[np.uint8]:
-        """Which `Corruption` each of `users` (k,) shows."""
+        """Return which `Corruption` each of `users` (k,) shows."""
 
 
 class Population(Answering, Protocol):
@@ -322,7 +322,7 @@ class Population(Answering, Protocol):
         """Figures on users that are not trained on; empty where there are none."""
 
     def beside(self, model: Vector) -> Beside:
-        """What to read these figures beside, and what is amiss with the data or the model (d,)."""
+        """Return what to read these figures beside, and what is amiss with the data or the model (d,)."""
 
 
 def held_back(population: Population) -> float:
@@ -375,7 +375,7 @@ def flipped(batch: ItemBatch, corruption: NDArray[np.uint8], loss: Loss) -> Item
 
 
 def about_boundary(domain: Domain, model: Vector, optimum: Vector, cost: float) -> Iterator[str]:
-    """What to do about a model on the boundary of its domain, where the best has an excess risk of `cost`.
+    """Yield what to do about a model on the boundary of its domain, where the best has an excess risk of `cost`.
 
     Nothing if it is not there, or belongs there, as the best of a linear loss does.
     """

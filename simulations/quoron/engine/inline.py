@@ -361,7 +361,7 @@ class InlineEngine:
         return values, status
 
     def _answers(self, users: Users, faults: NDArray[np.uint8], task: Task, round_number: int) -> Answers:
-        """What the clients of users who compute an answer send."""
+        """Return what the clients of users who compute an answer send."""
         batch, loss = self._items(users, faults, task), self.population.loss
         if isinstance(task, LocalReport):
             return local_report(loss, batch, task, self._randomness, round=round_number, users=users)
@@ -377,12 +377,12 @@ class InlineEngine:
 
 
 def _draws(task: Task) -> bool:
-    """Whether users need random points to answer."""
+    """Return whether users need random points to answer."""
     return isinstance(getattr(task, "smoothing", None), Convolution)
 
 
 def _keys(task: Task, round_number: int, users: Users) -> Keys | None:
-    """What those are keyed by."""
+    """Return what those are keyed by."""
     return user_keys(round_number, users) if _draws(task) else None
 
 

@@ -106,7 +106,7 @@ class Place(AbstractContextManager["Place"]):
 
 
 def require_guarded(address: str | None) -> None:
-    """ConfigError if the cluster that this process is part of answers strangers."""
+    """Raise ConfigError if the cluster that this process is part of answers strangers."""
     found = _address()
     answers = answers_strangers(found)
     if answers is False or (answers is None and os.environ.get("RAY_USE_TLS") == "1"):  # which is mutual
@@ -120,7 +120,7 @@ def require_guarded(address: str | None) -> None:
 
 
 def answers_strangers(address: str) -> bool | None:
-    """Whether the cluster whose head is at HOST:PORT answers without a token; None if nobody can tell."""
+    """Return whether the cluster whose head is at HOST:PORT answers without a token; None if nobody can tell."""
     import grpc
 
     with grpc.insecure_channel(address, options=[("grpc.enable_http_proxy", 0)]) as channel:

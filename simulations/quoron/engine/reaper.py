@@ -27,7 +27,7 @@ IGNORED = (signal.SIGPIPE, signal.SIGXFSZ)  # by Python, and not by programs
 
 
 def command(mark: str, folders: list[Path], program: list[str]) -> list[str]:
-    """What to start, with a pipe as its input: the reaper of a program; of none, it ends what has the mark."""
+    """Return what to start, with a pipe as its input: the reaper of a program; of none, it ends what has the mark."""
     return [sys.executable, "-S", __file__, mark, *map(str, folders), "--", *program]
 
 

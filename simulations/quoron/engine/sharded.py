@@ -41,7 +41,7 @@ class KeyedRandomness:
         return np.stack([stream.words(first + size)[first:] for stream in streams])
 
     def require_deployable(self) -> None:
-        """RunError unless the key is secret."""
+        """Raise RunError unless the key is secret."""
         self.noise.require_deployable()
 
 

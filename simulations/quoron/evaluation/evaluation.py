@@ -54,7 +54,7 @@ class Bin:
     high: float
 
     def text(self) -> str:
-        """What was so, for people."""
+        """Return what was so, for people."""
         return f"{100 * self.observed:.0f} % ({100 * self.low:.0f} to {100 * self.high:.0f} %)"
 
 

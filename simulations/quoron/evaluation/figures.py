@@ -87,7 +87,7 @@ def places(scorer: Scorer, items: ItemBatch) -> tuple[Vector, ...]:
 
 
 def where(held: HeldOut, scorer: Scorer, said: Vector) -> Where:
-    """What the first release says: a function of released and public numbers."""
+    """Return what the first release says: a function of released and public numbers."""
     if scorer.classes == 2:
         at = float(np.nextafter(scorer.positions(np.array([scorer.decides]))[0], 1.0))
         return Where(_edges(scorer, held.cells, places_said(said, held.scales[0])[0]), decides=at)
@@ -110,7 +110,7 @@ def where(held: HeldOut, scorer: Scorer, said: Vector) -> Where:
 
 
 def parts(scorer: Scorer, found: Where, cap: int, items: ItemBatch) -> tuple[Vector, Vector | None]:
-    """What users' vectors of the second release are made of: `HeldOut.second_vectors`."""
+    """Return what users' vectors of the second release are made of: `HeldOut.second_vectors`."""
     rows, scores = usable(items), scorer.scores(items)
     if scorer.classes == 2:
         labels = scorer.labels(items)
@@ -258,7 +258,7 @@ class _Curve:
         return np.stack([1 - chance, chance])[:, :, None] * (at[self.cell][:, None] * self.doubts)[None]
 
     def left(self, at: Vector) -> Vector:
-        """What the second release says beyond that, in deviations of its noise."""
+        """Return what the second release says beyond that, in deviations of its noise."""
         beyond = self.got - self.asked @ self.shares(at).ravel()
         beyond[0] -= math.sqrt(held_out.CORRECT) * at[self.cells]
         return np.asarray(beyond / self.noise)
@@ -348,7 +348,7 @@ def _shapes(scores: Vector, share: Vector, many: int) -> Vector:
 
 
 def _likeliest(curve: _Curve) -> tuple[Vector, Vector]:
-    """What is likeliest, and one over the deviations that it usually has, zero where it may be anything.
+    """Return what is likeliest, and one over the deviations that it usually has, zero where it may be anything.
 
     With waves as large as usual, and again with waves as large as they are beside so steep a line.
     """
@@ -619,7 +619,7 @@ def _figure(
 
 
 def _useless(low: float, high: float, baseline: float | None, perfect: float) -> bool:
-    """Whether an interval holds the baseline, and is as wide as all that lies between it and a perfect model."""
+    """Return whether an interval holds the baseline, and is as wide as all that lies between it and a perfect model."""
     return baseline is not None and low <= baseline <= high and high - low >= abs(perfect - baseline)
 
 
@@ -629,7 +629,7 @@ def _within(value: float, error: float, more: float = 0.0, most: float = 1.0) ->
 
 
 def _remarks(figures: list[Figure]) -> Iterator[str]:
-    """What the figures do not say."""
+    """Yield what the figures do not say."""
     for each in figures:
         name = f"{each.name} per {each.per}"
         if each.useless:
@@ -673,7 +673,7 @@ def expected(held: HeldOut) -> float:
 
 
 def require_telling(held: HeldOut, epsilon: float, *, estimates: bool = False) -> None:
-    """Infeasible where intervals would be as wide as all that there is, with how many users would do.
+    """Raise Infeasible where intervals would be as wide as all that there is, with how many users would do.
 
     `estimates`: what the label is, is yet to be estimated, and held.classes the most that it may have.
     """
@@ -701,7 +701,7 @@ def _enough(held: HeldOut) -> int:
 
 
 def foretold(held: HeldOut) -> str:
-    """How wide intervals will be, by public numbers: of labels half of which are of either class."""
+    """Return how wide intervals will be, by public numbers: of labels half of which are of either class."""
     width = expected(held)
     if held.classes == 0:
         return f"an rmse to about ± {100 * min(width / 0.15 / 2, 1):.0f} %"

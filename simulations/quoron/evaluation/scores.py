@@ -94,7 +94,7 @@ class Scorer:
         return items.labels.astype(np.int64)
 
     def right(self, scores: Vector, labels: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Whether the model decides for the label, (N,)."""
+        """Return whether the model decides for the label, (N,)."""
         if scores.ndim == 1:
             return np.asarray((scores > self.decides) == (labels == 1))
         needed = np.zeros(self.classes) if self.needed is None else self.needed
@@ -127,7 +127,7 @@ def products(items: ItemBatch, weights: Vector, outputs: int) -> Vector:
 
 
 def usable(items: ItemBatch) -> NDArray[np.bool_]:
-    """Which items are rows (N,): a user without rows that can be used has one item of zeros, which is none."""
+    """Return which items are rows (N,): a user without rows that can be used has one item of zeros, which is none."""
     return np.asarray((items.labels != 0) | items.features.any(axis=1))
 
 
@@ -158,7 +158,7 @@ def parts(users: int, share: float | None, noise: NoiseSource) -> tuple[Users, U
 
 
 def held_users(users: int, share: float) -> int:
-    """How many of so many users, or slots, are held out. ConfigError unless both parts have somebody."""
+    """Return how many of so many users, or slots, are held out. ConfigError unless both parts have somebody."""
     probability(holdout=share)
     held = round(users * share)
     if not 0 < held < users:
@@ -169,7 +169,7 @@ def held_users(users: int, share: float) -> int:
 
 
 def held_out(noise: NoiseSource, users: int, held: int) -> NDArray[np.bool_]:
-    """Whether each user, or slot, is held out, (users,), by the noise of a run. Secret."""
+    """Return whether each user, or slot, is held out, (users,), by the noise of a run. Secret."""
     chosen = np.zeros(users, np.bool_)
     chosen[of_the_run(noise).stream("held out").subset(users, held)] = True
     return chosen

@@ -156,7 +156,7 @@ def give_tables(folder: Folder, config: Config | None, base: Path, clients: int,
 
 
 def _source(folder: Folder, config: Config | None, base: Path) -> Config:
-    """Whose items a folder holds, or is to hold."""
+    """Return whose items a folder holds, or is to hold."""
     path = folder.path / SOURCE
     if not path.exists():
         return resolve("small-federation")[0] if config is None else located(config, base)

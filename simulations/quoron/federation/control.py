@@ -116,7 +116,7 @@ class Control(AbstractContextManager["Control"]):
             after = page["users"][-1]["user"] + 1 if page["users"] else 0
 
     def standing(self, group: str) -> dict[str, int]:
-        """How many users of a group are active, away and retired."""
+        """Return how many users of a group are active, away and retired."""
         return dict(self.call("users", group=group, after=2**31 - 1)["standing"])  # from nobody's number on
 
     def _called(self, call: Any, request: Any, *, slow: bool = False) -> Any:
@@ -262,7 +262,7 @@ def _round(event: dict[str, Any], asked: int) -> str:
 
 
 def _awaited(event: dict[str, Any]) -> str:
-    """What a run waits for."""
+    """Return what a run waits for."""
     if event["what"] == "ledger":
         return f"paused: {event['error']}"
     if event["what"] == "clients":
@@ -282,7 +282,7 @@ def _left(event: dict[str, Any]) -> str:
 
 
 def _connected(event: dict[str, Any]) -> str:
-    """How many clients are there, which tells nothing of who has answered."""
+    """Return how many clients are there, which tells nothing of who has answered."""
     return f"; {event['connected']} connected in the last {GONE_AFTER} s" if "connected" in event else ""
 
 

@@ -48,7 +48,7 @@ def main(grid: Grid, context: Context) -> None:
 
 
 def _carried_out(grid: Grid, settings: Mapping[str, Any], environment: Mapping[str, str]) -> tuple[Ended, Path]:
-    """What a run released, and the folder for it."""
+    """Return what a run released, and the folder for it."""
     require_users(environment)
     results = Path(_given(environment, "QUORON_RESULTS"))
     ended = serve(

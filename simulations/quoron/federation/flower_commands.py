@@ -106,7 +106,7 @@ class FlowerConnection:
         return (str(runs[0]["status"]), str(runs[0].get("status-details") or "")) if runs else ("unknown", "")
 
     def log(self, run: int) -> str:
-        """What the ServerApp of a run wrote; of a simulation's, its nodes as well."""
+        """Return what the ServerApp of a run wrote; of a simulation's, its nodes as well."""
         arguments = [program("flwr"), "log", str(run), "here", "--show"]
         done = subprocess.run(arguments, env=environment(self.home), capture_output=True, text=True, check=False)
         return done.stdout
@@ -192,7 +192,7 @@ class Process(Program):
         )
 
     def check(self) -> None:
-        """RunError if it has ended."""
+        """Raise RunError if it has ended."""
         if self.code is not None:
             raise RunError(
                 f"{self.name} has ended with code {self.code}. Its log is {self.log}.{last_error(self.written)}"

@@ -146,7 +146,7 @@ class _Counting:
 
 
 def _real(context: Context) -> str | None:
-    """Why not on this node: a run config, which says what is read, is not its owner's."""
+    """Return why not on this node: a run config, which says what is read, is not its owner's."""
 
     def given(key: str) -> Any:
         return context.node_config.get(key, os.environ.get(f"QUORON_{key.upper().replace('-', '_')}", ""))

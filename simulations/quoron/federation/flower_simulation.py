@@ -143,7 +143,7 @@ class _Follower:
         return bool(event["kind"] == "ended")
 
     def _is_dead(self) -> bool:
-        """Whether the ServerApp's process does not run any more: Flower leaves those that have ended unread."""
+        """Return whether the ServerApp's process does not run any more: Flower leaves those that have ended unread."""
         if self.process is None:
             return False
         try:

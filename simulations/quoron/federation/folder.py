@@ -170,7 +170,7 @@ class Folder:
         return (self.operator / "token").read_text(encoding="utf-8").strip()
 
     def client(self, number: int) -> Path:
-        """What client `number` (from 1) sees."""
+        """Return what client `number` (from 1) sees."""
         return self.path / "clients" / f"client-{number}"
 
     def make(self, clients: int) -> None:

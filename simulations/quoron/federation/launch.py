@@ -118,7 +118,7 @@ class Local:
         shown(f"{self.order.words}: all here after {time.monotonic() - began:.1f} s")
 
     def check(self) -> None:
-        """RunError if its processes are gone, or one of them has failed."""
+        """Raise RunError if its processes are gone, or one of them has failed."""
         assert self._program is not None
         assert self._ours is not None
         self._ours.setblocking(False)
@@ -244,7 +244,7 @@ def status(path: Path) -> dict[str, Any]:
 
 
 def words(found: Mapping[str, Any]) -> str:
-    """What `status` found, for people, and how a run is submitted to it."""
+    """Return what `status` found, for people, and how a run is submitted to it."""
     if not found["running"]:
         return f"{found['folder']}: does not run"
     return (

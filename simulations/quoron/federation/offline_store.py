@@ -63,7 +63,7 @@ class OfflineStore:
 
 
 def _here() -> str:
-    """Who acts, as the chain will say."""
+    """Return who acts, as the chain will say."""
     try:
         return f"{getpass.getuser()}, in the books"
     except (OSError, KeyError):  # a user without a name, as in containers

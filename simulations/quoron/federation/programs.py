@@ -108,7 +108,7 @@ class Faults:
         return seconds if client > clients - round(share * clients) else 0.0
 
     def silent(self, client: int, round_: int, seed: int) -> bool:
-        """Whether a client does not answer in a round: the coins of the inline engine."""
+        """Return whether a client does not answer in a round: the coins of the inline engine."""
         if not self.dropout:
             return False
         users = np.array([client - 1], np.int64)
@@ -440,7 +440,7 @@ class Supervisor:
                     self._fail(f"One of the {child.kind} does not live: {self.folder.last_words(own)}")
 
     def _has_ended(self, child: Child, how: int = os.WNOHANG) -> bool:
-        """Whether a process is over; then it is none."""
+        """Return whether a process is over; then it is none."""
         assert child.process is not None
         number, status = os.waitpid(child.process, how)
         if not number:

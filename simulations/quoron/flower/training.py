@@ -46,12 +46,12 @@ from quoron_server.wording import sentence
 
 
 def allows_simulation(environment: Mapping[str, str]) -> bool:
-    """Whether seeded noise is accepted, from nodes without authentication: for made-up data."""
+    """Return whether seeded noise is accepted, from nodes without authentication: for made-up data."""
     return environment.get("QUORON_ALLOW_SIMULATION") == "1"
 
 
 def require_users(environment: Mapping[str, str]) -> None:
-    """ConfigError unless a SuperNode's key stands for a user: nobody takes part as two."""
+    """Raise ConfigError unless a SuperNode's key stands for a user: nobody takes part as two."""
     if not allows_simulation(environment) and environment.get("QUORON_SUPERNODE_AUTH") != "1":
         raise ConfigError(
             "Expected QUORON_SUPERNODE_AUTH=1 in the ServerApp's environment, got none: start the SuperLink with "
@@ -170,7 +170,7 @@ def _start(folder: Path, run: str, asked: Start, *, known: bool, given: bool) ->
 
 
 def _make_ours(folder: Path) -> None:
-    """ConfigError for a folder in which somebody else could put another database, or a link in its place."""
+    """Raise ConfigError for a folder in which somebody else could put another database, or a link in its place."""
     make_folder(folder, mode=OWN)
     found = folder.stat()
     if found.st_uid != os.geteuid() or found.st_mode & 0o022:

@@ -177,7 +177,7 @@ def automatic(
 
 
 def ruled(candidate: Candidate, algorithms: Mapping[str, Registered], allowed: Allowance) -> bool:
-    """Whether a candidate is taken by its own rule, whatever others there are."""
+    """Return whether a candidate is taken by its own rule, whatever others there are."""
     return _verdict(algorithms[candidate.algorithm], candidate, allowed).taken
 
 
@@ -218,7 +218,7 @@ def _rule(
 def _with_outliers(
     candidates: Sequence[Candidate], algorithms: Mapping[str, Registered], problem: Problem
 ) -> tuple[Candidate | None, str]:
-    """What is taken because some users are declared outliers, or None, and what is to be said of it."""
+    """Return what is taken because some users are declared outliers, or None, and what is to be said of it."""
     share = f"{100 * problem.beliefs.hostile_share:.3g} % of users are declared outliers"
     recommended = next((each for each in candidates if each.algorithm == RECOMMENDED and each.plan), None)
     filters = [each for each in candidates if algorithms[each.algorithm].choosing.removes_outliers]
@@ -247,13 +247,13 @@ def unbearable(problem: Problem, info: Registered) -> tuple[str, ...]:
 
 
 def _verdict(info: Registered, candidate: Candidate, allowed: Allowance) -> Verdict:
-    """Whether the method's own rule takes its plan."""
+    """Return whether the method's own rule takes its plan."""
     rule = info.choosing.rule
     return Verdict(False) if rule is None or candidate.plan is None else rule(candidate.plan, allowed)
 
 
 def _once_will_do(recommended: Candidate, ruled: Candidate, problem: Problem, allowed: Allowance) -> bool:
-    """Whether users who are alike in every direction, each with a machine of its own, are asked once instead.
+    """Return whether users who are alike in every direction, each with a machine of its own, are asked once instead.
 
     No metric is to be learnt of them, and the least bound is taken, so that more users never leave more.
     """
@@ -263,7 +263,7 @@ def _once_will_do(recommended: Candidate, ruled: Candidate, problem: Problem, al
 
 
 def _costs(dearer: Candidate, chosen: Candidate) -> bool:
-    """Whether the same method with all of its rounds predicts less than with those that the budget allows."""
+    """Return whether the same method with all of its rounds predicts less than with those that the budget allows."""
     return dearer.predicted is not None and chosen.predicted is not None and dearer.predicted < chosen.predicted
 
 
@@ -279,14 +279,14 @@ def _price(dearer: Candidate, chosen: Candidate, allowed: Allowance) -> str:
 
 
 def _worth(recommended: Candidate, many: Candidate | None) -> bool:
-    """Whether the recommended method is feasible and predicts at most WORTH times the risk of many passes."""
+    """Return whether the recommended method is feasible and predicts at most WORTH times the risk of many passes."""
     if recommended.guess is None:
         return False
     return many is None or recommended.guess <= WORTH * _risk(many)
 
 
 def _passed_over(recommended: Candidate, many: Candidate | None, problem: Problem) -> str:
-    """Why the recommended method was not taken."""
+    """Return why the recommended method was not taken."""
     name = recommended.algorithm
     if recommended.plan is None:
         if recommended.users is not None and recommended.users > problem.users:
@@ -301,7 +301,7 @@ def _passed_over(recommended: Candidate, many: Candidate | None, problem: Proble
 
 
 def _facts(chosen: Candidate, info: Registered, allowed: Iterable[Candidate]) -> str:
-    """What the plan asks of users, shows to others and predicts, beside the best of all considered."""
+    """Return what the plan asks of users, shows to others and predicts, beside the best of all considered."""
     plan = chosen.plan
     assert plan is not None
     asked = plan.cost.messages / plan.problem.users

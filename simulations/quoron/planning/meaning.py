@@ -119,7 +119,7 @@ class Meaning:
 
 
 def meaning(problem: Problem, risk: float | None) -> Meaning | None:
-    """What a bound on the excess risk means for this problem's label; None without one."""
+    """Return what a bound on the excess risk means for this problem's label; None without one."""
     if risk is None:
         return None
     known, start = problem.beliefs, start_risk(problem)

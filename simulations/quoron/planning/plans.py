@@ -75,7 +75,7 @@ def warnings(plan: RunPlan, sizes: Sequence[int] | None) -> tuple[str, ...]:
 
 
 def remarks(plan: RunPlan, silos: Silos) -> tuple[str, ...]:
-    """What the largest silo's absence costs, and what knowing a person in two silos does."""
+    """Return what the largest silo's absence costs, and what knowing a person in two silos does."""
     away = largest_away(plan, silos)
     who = _holds(away, len(silos.sizes))
     told = [f"A silo that is away is as many absent users: {who}. Without it, {_spared(away)}."]
@@ -96,7 +96,7 @@ def _holds(away: Away, silos: int) -> str:
 
 
 def _spared(away: Away) -> str:
-    """What the minimum cohort makes of it."""
+    """Return what the minimum cohort makes of it."""
     if away.share is None:
         return "no minimum cohort is declared, so the run goes on"
     lower = "" if away.holding is None else f"privacy.min_cohort of at most {away.holding:g}, or "
@@ -113,7 +113,7 @@ def _spared(away: Away) -> str:
 
 
 def useless(plan: RunPlan) -> str | None:
-    """What to say, before anything is charged, of a run over few users that is forecast to learn nothing."""
+    """Return what to say, before anything is charged, of a run over few users that is forecast to learn nothing."""
     users, predicted = plan.problem.users, plan.predicted_excess_risk or plan.guessed_excess_risk
     start = start_risk(plan.problem)
     if plan.guarantee.rests_on(Kind.PERSONS_OF_SILOS) or users >= FEW or (predicted is not None and predicted < start):
@@ -415,7 +415,7 @@ def _within_budget(info: Registered, config: Config, problem: Problem) -> Candid
 
 
 def _dearer(config: Config, problem: Problem, algorithms: Iterable[Registered], allowed: Allowance) -> Candidate | None:
-    """What a method's own rule would take, were it not for the budget, where that is exceeded."""
+    """Return what a method's own rule would take, were it not for the budget, where that is exceeded."""
     if config.privacy.trust_model not in TRUSTED or problem.beliefs.hostile_share > 0 or allowed.budget == Budget():
         return None
     free, anything = config.model_copy(update={"budget": BudgetSection()}), replace(allowed, budget=Budget())
@@ -528,7 +528,7 @@ def _candidate(info: Registered, config: Config, problem: Problem) -> Candidate:
 
 
 def _other_promise(info: Registered, config: Config) -> str | None:
-    """Why a method does not promise what is asked for, without its name; None where it may."""
+    """Return why a method does not promise what is asked for, without its name; None where it may."""
     if (adjacency := config.privacy.adjacency) not in info.promises.adjacency:
         return f"guaranteed is {', '.join(info.promises.adjacency)}, and privacy.adjacency={adjacency!r}"
     if _keeps_answers(info, config):

@@ -389,7 +389,7 @@ def _choose(
 
 
 def _finite(values: Matrix) -> NDArray[np.bool_]:
-    """Which rows are finite throughout, shape (n,)."""
+    """Return which rows are finite throughout, shape (n,)."""
     usable: NDArray[np.bool_] = np.asarray(np.isfinite(values).all(axis=1))
     return usable
 

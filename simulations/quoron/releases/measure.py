@@ -60,7 +60,7 @@ def evaluate(
     population: str | None = None,
     ledger: str | Path | None = None,
 ) -> Evaluation:
-    """How good a model is for the users of a table, with intervals, private for every user as a whole.
+    """Return how good a model is for the users of a table, with intervals, private for every user as a whole.
 
     Args:
         model: a `Model`, its file, or the folder of a run.
@@ -111,7 +111,7 @@ def evaluate(
 def _read(
     encoding: Encoding, source: Any, user: str, *, zero_rows: bool, declared: int | None
 ) -> tuple[int, ItemBatch | Rows]:
-    """How many users there are, and the items of all."""
+    """Return how many users there are, and the items of all."""
     most = most_rows(1, encoding.dimension, weighted=False)
     folder = dataset(str(source), Path.cwd()) if isinstance(source, str | Path) else None
     if folder is not None:

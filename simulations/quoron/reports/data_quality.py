@@ -58,7 +58,7 @@ class DataQualityReport:
 def read(
     quality: DataQuality, shares: Shares, encoding: Encoding, estimates: Collection[str] = ()
 ) -> DataQualityReport:
-    """What the released shares of a table say; of these columns the range or values were estimated."""
+    """Return what the released shares of a table say; of these columns the range or values were estimated."""
     errors, columns, labels = _errors(quality), declared_columns(encoding), declared_labels(encoding)
     lines = [ShareLine("users without a row that can be used", shares.unusable, errors.unusable)]
     if not math.isnan(shares.values):
@@ -72,7 +72,7 @@ def read(
 
 
 def unseen(quality: DataQualityReport | None, why: str | None) -> str:
-    """What no warning can be about."""
+    """Return what no warning can be about."""
     if quality is None:
         return UNSEEN.format(why=f" ({why})" if why else "")
     rest = "Whether every row is of another user nobody has looked at."
@@ -146,7 +146,7 @@ def _warnings(
 
 
 def _cause(columns: Sequence[Column], encoding: Encoding) -> str:
-    """Why rows cannot be used where no column stands out: the label, if every other value is filled in."""
+    """Return why rows cannot be used where no column stands out: the label, if every other value is filled in."""
     able = [each for each in columns if encoding.missing == "drop" or each.kind in ("label", "weight")]
     if len(able) != 1:
         return "no single column stands out of the noise"

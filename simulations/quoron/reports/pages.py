@@ -172,7 +172,7 @@ def evaluation(found: "Evaluation") -> list[Section]:
 
 
 def _calibration(bins: Sequence["Bin"]) -> list[Picture]:
-    """What was predicted against what was so."""
+    """Return what was predicted against what was so."""
     if not bins:
         return []
     ends, title = (0.0, 100.0), "Observed against predicted chances"
@@ -211,7 +211,7 @@ def coefficients(model: "Model | None", most: int | None = FEATURES) -> Section:
 
 
 def _reading(model: "Model", classes: Sequence[Any]) -> str:
-    """How to read one coefficient."""
+    """Return how to read one coefficient."""
     if model.encoding.bends:
         return "Weights of polynomials and products of columns, each between -1 and 1: docs/train.md#models-that-bend."
     if model.encoding.normalize:
@@ -294,7 +294,7 @@ def _column(rows: Rows, key: str) -> list[tuple[float, float]]:
 
 
 def _moves(*columns: Sequence[tuple[float, float]]) -> bool:
-    """Whether any of these changes, by a thousandth at least."""
+    """Return whether any of these changes, by a thousandth at least."""
     return any(max(y) - min(y) > 1e-3 * max(map(abs, y)) for each in columns if len(y := [y for _, y in each]) > 1)
 
 
@@ -326,7 +326,7 @@ def _risk(summary: "Summary", rows: Rows) -> list[Picture]:
 
 
 def making(folder: RunFolder, rows: Sequence[tuple[str, str]], *, real: bool) -> list[Section]:
-    """How the run was made, and how to make it again: the command, and the configuration that it went by."""
+    """Return how the run was made, and how to make it again: the command, and the configuration that it went by."""
     try:
         source = (folder.path / "config.toml").read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
@@ -528,7 +528,7 @@ def _made(summary: "TrainingSummary", model: "Model") -> list[tuple[str, str]]:
 
 
 def _search(folder: RunFolder) -> list[Section]:
-    """What a complete search tried, chose and cost: public numbers, and the score that was released."""
+    """Return what a complete search tried, chose and cost: public numbers, and the score that was released."""
     choice, search = Choice(**folder.read_json(CHOICE)), folder.read_json("plan.json")["search"]
     rows = [[each["name"], "chosen" if each["name"] == choice.name else ""] for each in search["candidates"]]
     rows += [[each["name"], f"left out: {each['why']}"] for each in search["refused"]]

@@ -140,7 +140,7 @@ class Summary(Printed):
         return f"{self.test[name]:.4g}" + (f" ({', '.join(parts)})" if parts else "")
 
     def _on_the_wire(self) -> list[tuple[str, str]]:
-        """What TCP carries."""
+        """Return what TCP carries."""
         if not self.wire_up:
             return []
         clients = "handshakes, enrolment and the run's announcement, of all clients"

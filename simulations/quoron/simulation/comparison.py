@@ -260,7 +260,7 @@ def _groups(rows: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> list[list
 
 
 def _differences(runs: Sequence[Mapping[str, Any]], best: Sequence[Mapping[str, Any]]) -> list[float]:
-    """How much more excess risk `runs` leave than those of the best cell, for every seed that both have."""
+    """Return how much more excess risk `runs` leave than those of the best cell, for every seed that both have."""
     other = {row["simulation_seed"]: row["excess_risk"] for row in best}
     pairs = ((row["excess_risk"], other.get(row["simulation_seed"])) for row in runs)
     return [risk - least for risk, least in pairs if risk is not None and least is not None]
@@ -334,7 +334,7 @@ class Job:
 def run_jobs(
     jobs: Sequence[Job], base: Path, *, engine: Inline | Ray, watcher: "Display"
 ) -> dict[Job, tuple[End, str | None]]:
-    """What became of each job; relative paths are relative to `base`.
+    """Return what became of each job; relative paths are relative to `base`.
 
     When a plan is refused, so are all later runs of its cell. RunError if a worker dies, after the others are ended:
     what they did stays, and the same call goes on with it. However this function is left, no worker stays behind.
@@ -433,12 +433,12 @@ def claim(out: str | Path | None, name: str) -> Path:
 
 
 def is_comparison(folder: Path) -> bool:
-    """Whether a folder holds a comparison, complete or not."""
+    """Return whether a folder holds a comparison, complete or not."""
     return (folder / REQUEST).is_file()
 
 
 def stored_request(folder: Path) -> Request:
-    """What a folder's comparison compares; ConfigError if it holds none."""
+    """Return what a folder's comparison compares; ConfigError if it holds none."""
     if not is_comparison(folder):
         raise ConfigError(f"Expected a folder of `quoron compare`, got {folder}.")
     return Request.from_json(json.loads((folder / REQUEST).read_text(encoding="utf-8")))
@@ -588,7 +588,7 @@ def best_words(rows: Sequence[Row]) -> str:
 
 
 def held_words(rows: Sequence[Row]) -> str:
-    """Which cells' models a domain holds back, and what of their excess risk that is; nothing where none is.
+    """Return which cells' models a domain holds back, and what of their excess risk that is; nothing where none is.
 
     >>> held_words([{"algorithm": "a", "taken": "a", "excess_risk": 1.0, "held_back": 0.5}])
     'Held back by the bound of their domain: a (0.5 of its 1). A larger domain.radius costs these methods noise.'
@@ -702,7 +702,7 @@ class Work:
 
 
 def reseeded(prepared: Prepared[Setup], config: Config, base: Path) -> Prepared[Setup]:
-    """What `prepare` would give for the same configuration with other seeds: only slots and noise know them."""
+    """Return what `prepare` would give for the same configuration with other seeds: only slots and noise know them."""
     dropout = config.run.dropout
     engine = InlineEngine(prepared.scene.population, seed=config.run.seed, dropout=dropout)
     planned = replace(prepared.planned, plan=replace(prepared.planned.plan, seed=config.run.seed))
@@ -716,5 +716,5 @@ def _but_for_the_seed(config: Config) -> dict[str, Any]:
 
 
 def _users(config: Config) -> tuple[Any, ...]:
-    """What decides the users."""
+    """Return what decides the users."""
     return config.model_dump(include={"population", "loss", "domain"}), config.population.items_per_user

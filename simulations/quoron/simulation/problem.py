@@ -160,7 +160,7 @@ def _label_rate(config: Config, loss: Loss) -> float | tuple[float, float] | Non
 
 
 def _label_unit(config: Config, loss: Loss) -> float | None:
-    """What one unit of a prediction is in the label's own, for squares: of a table by its label's range."""
+    """Return what one unit of a prediction is in the label's own, for squares: of a table by its label's range."""
     if not isinstance(loss, LeastSquares):
         return None
     label = getattr(config.population, "label", None)
@@ -297,7 +297,7 @@ def bent(config: Config, users: int) -> Config:
 
 
 def encoding_of(table: configs.TableSection, loss: Loss) -> Encoding:
-    """How the rows of a configured table become items: numeric columns first, each kind in the order given."""
+    """Return how the rows of a configured table become items: numeric columns first, each kind in the order given."""
     columns = table.columns
     if table.model is not None:
         raise ConfigError(
@@ -329,7 +329,7 @@ def encoding_of(table: configs.TableSection, loss: Loss) -> Encoding:
 
 
 def columns_of(config: Config, population: Population) -> Encoding:
-    """How the rows of its users' tables become items; of made-up users, names for what they hold."""
+    """Return how the rows of its users' tables become items; of made-up users, names for what they hold."""
     if isinstance(config.population, configs.TableSection):
         known = getattr(population, "encoding", None)
         rules = encoding_of(config.population, population.loss)

@@ -274,7 +274,7 @@ NOTHING_MEASURED: Mapping[str, Any] = {"excess_risk": None, "excess_risk_initial
 
 
 def _measured(population: Population, model: NDArray[np.float64]) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """What a summary says of how good a model is, and what is amiss with it or with the data."""
+    """Return what a summary says of how good a model is, and what is amiss with it or with the data."""
     beside = population.beside(model)
     figures = {
         "excess_risk": population.excess_risk(model),

@@ -109,7 +109,7 @@ def _is_preset(name: str) -> bool:
 
 
 def _check_index(frame: Frame, columns: Mapping[str, Any]) -> None:
-    """DataError where what has to be a column is in a frame's index, which is not read."""
+    """Raise DataError where what has to be a column is in a frame's index, which is not read."""
     levels = getattr(getattr(frame, "index", None), "names", None) or ()
     for role in ("user", "label"):
         name = columns.get(role)
@@ -121,12 +121,12 @@ def _check_index(frame: Frame, columns: Mapping[str, Any]) -> None:
 
 
 def _told(source: object) -> str:
-    """What was given: rows by their type alone, as their values are somebody's."""
+    """Return what was given: rows by their type alone, as their values are somebody's."""
     return shortened(source) if source is None or isinstance(source, int | float) else f"a {type(source).__name__}"
 
 
 def _frame_of(source: object) -> str:
-    """What would do in place of rows that are no table."""
+    """Return what would do in place of rows that are no table."""
     return " Write pandas.DataFrame(rows)." if isinstance(source, Sequence | Mapping | Iterable) else ""
 
 

@@ -192,7 +192,7 @@ def _matched(pattern: str, header: Sequence[str], without: Collection[str]) -> t
 
 
 def _fits(name: str, pattern: str) -> bool:
-    """Whether a name is the pattern with some text in place of each `*`; in time that is linear in both."""
+    """Return whether a name is the pattern with some text in place of each `*`; in time that is linear in both."""
     first, *between, last = map(re.escape, pattern.split(WILD))
     middle = "".join(f"(?>.*?{part})" for part in between)  # what has been found is not looked for again
     return re.fullmatch(f"(?s:{first}{middle}.*{last})", name) is not None

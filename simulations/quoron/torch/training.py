@@ -95,7 +95,7 @@ class TorchModule:
     def of(
         cls, module: torch.nn.Module, loss: Loss | None, device: str | torch.device, names: tuple[str, ...] = ()
     ) -> "TorchModule":
-        """ConfigError for a module that trains nothing or is known to write buffers."""
+        """Raise ConfigError for a module that trains nothing or is known to write buffers."""
         if not isinstance(module, torch.nn.Module):
             raise ConfigError(f"Expected a torch.nn.Module, got {type(module).__name__}. Wrap a function in one.")
         _refuse_statistics(module)
@@ -109,7 +109,7 @@ class TorchModule:
         return made
 
     def weights(self) -> dict[str, torch.Tensor]:
-        """What is trained, by name: parameters that require gradients, each once."""
+        """Return what is trained, by name: parameters that require gradients, each once."""
         named = self.module.named_parameters()
         return {name: weight.detach() for name, weight in named if weight.requires_grad}
 
@@ -127,7 +127,7 @@ class TorchModule:
         return found
 
     def start(self) -> Start:
-        """What training starts from, and what of the module stays as it is."""
+        """Return what training starts from, and what of the module stays as it is."""
         return Start(self.flat(), {name: _bytes(each) for name, each in self._fixed().items()})
 
     def begin(self, start: Start) -> None:
@@ -256,7 +256,7 @@ def _same(before: tuple[torch.Tensor, int], after: tuple[torch.Tensor, int]) -> 
 
 
 def cuda_of(device: torch.device) -> list[torch.device]:
-    """Where torch keeps another generator."""
+    """Return where torch keeps another generator."""
     return [device] if device.type == "cuda" else []
 
 
@@ -342,7 +342,7 @@ class ModuleRows:
         return found
 
     def sums(self, question: Question, users: Users, start: Vector, noise: NoiseSource, largest: float) -> Sums:
-        """What the question's reduction is of the answers of `users`, from points that count from `start`."""
+        """Return what the question's reduction is of the answers of `users`, from points that count from `start`."""
         task = plain(question.task)
         assert isinstance(question.reduction, ClippedSum)
         rows = torch.zeros((), dtype=torch.float64, device=self._network.device)
@@ -406,7 +406,7 @@ class ModuleRows:
         return (weight * self._network.item_losses(weights, parts)).sum()
 
     def _tried(self, gradients: Step) -> str | None:
-        """Why these cannot be computed for users at once, tried on items of nobody; None if they can."""
+        """Return why these cannot be computed for users at once, tried on items of nobody; None if they can."""
         start = self._network.weights()
         weight = torch.ones((2, self.timetable.batch), device=self._network.device)
         if self._local is not None:
@@ -502,7 +502,7 @@ def answering(
 
 
 def weights(module: torch.nn.Module) -> Vector:
-    """What is trained of a module, flat: (d,)."""
+    """Return what is trained of a module, flat: (d,)."""
     return TorchModule.of(module, None, "cpu").flat()
 
 

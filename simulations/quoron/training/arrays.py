@@ -93,7 +93,7 @@ def ranges(bounds: Any, names: Sequence[str]) -> tuple[Vector, Vector]:
 
 
 def _by_name(bounds: Mapping[str, Any], names: Sequence[str]) -> list[Any]:
-    """What was declared of each feature in turn."""
+    """Return what was declared of each feature in turn."""
     try:
         found = meant([*bounds], names, roles=())
     except ConfigError as error:
@@ -195,7 +195,7 @@ def class_weights(given: Any, classes: NDArray[Any], label: Label) -> dict[str, 
 
 
 def owners(groups: ArrayLike, rows: int) -> "pa.Array":
-    """Whose each row is, (N,): of an array of numbers or text as stored, of others each name as text, by itself.
+    """Return whose each row is, (N,): of an array of numbers or text as stored, of others each name as text, by itself.
 
     InputError for another number of rows.
     """
@@ -208,7 +208,7 @@ def owners(groups: ArrayLike, rows: int) -> "pa.Array":
 
 
 def kept_types(values: Any, found: NDArray[Any]) -> NDArray[Any]:
-    """What numpy made of values, or where it gave one type to all of a sequence, (N,), each as it was."""
+    """Return what numpy made of values, or where it gave one type to all of a sequence, (N,), each as it was."""
     if hasattr(values, "dtype") or found.ndim != 1 or len({*map(type, values)}) < 2:
         return found
     held = np.empty(len(found), dtype=object)

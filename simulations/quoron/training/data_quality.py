@@ -95,7 +95,7 @@ def with_look(own: RunPlan, privacy: Privacy, *, share: float, columns: int, lab
 
 
 def release(prepared: Prepared[Curated], own: Ledger, among: Users) -> Shares | None:
-    """What the look at these users (k,) says, released now if it has not been; None where nobody looks.
+    """Return what the look at these users (k,) says, released now if it has not been; None where nobody looks.
 
     Where there are more users than are looked at, these are drawn in secret, so that no name and no order decides who
     they are. They and the noise are of this start alone: nobody has seen what is drawn and not committed, and a store
@@ -135,7 +135,7 @@ def weighed(encoding: Encoding, quality: DataQuality | None, seen: Shares | None
 
 
 def unbalanced(encoding: Encoding, why: str) -> tuple[str, ...]:
-    """What is said where class weights wait for a look, and nobody looks."""
+    """Return what is said where class weights wait for a look, and nobody looks."""
     if not isinstance(encoding.class_weight, Balanced):
         return ()
     return (
@@ -145,7 +145,7 @@ def unbalanced(encoding: Encoding, why: str) -> tuple[str, ...]:
 
 
 def label_shares(encoding: Encoding, quality: DataQuality | None, seen: Shares | None) -> LabelShares | None:
-    """What was released of the shares of classes; None where nobody looked, or labels are numbers."""
+    """Return what was released of the shares of classes; None where nobody looked, or labels are numbers."""
     if quality is None or seen is None or not outcomes(encoding.label):
         return None
     return LabelShares(tuple(seen.labels.tolist()), quality.errors.unusable)

@@ -148,7 +148,7 @@ def is_identifier(name: str) -> bool:
 
 
 def source_of(section: TableSection, base: Path, frame: Any = None) -> Opened:
-    """What is read, in batches and as often as is needed: a file, a folder, a URL or a frame."""
+    """Return what is read, in batches and as often as is needed: a file, a folder, a URL or a frame."""
     if frame is not None:
         return tables.opened(frame, section.dialect)
     return tables.opened(dataset(section.path, base) or table_file(section.path, base), section.dialect)
@@ -228,7 +228,7 @@ class Found:
 
     @classmethod
     def guessed(cls, asked: Wanted, widths: Mapping[str, int]) -> "Found":
-        """What a plan may look like: columns of words have so many categories, all others are numbers."""
+        """Return what a plan may look like: columns of words have so many categories, all others are numbers."""
         ends = {each.column: (-1.0, 1.0) for each in asked.features if each.column not in widths}
         wide = {name: [f"{place}" for place in range(width)] for name, width in widths.items()}
         return cls(ends, wide, items=None if asked.items is None else 1)
@@ -513,7 +513,7 @@ def undeclared(config: Config, base: Path, frame: Any) -> tuple[Wanted, int]:
 
 
 def _whose(section: TableSection, base: Path, source: Opened, frame: Any) -> tuple[int, Owners, bytes]:
-    """How many users there are, whose each row is, and a digest of who they are, as in training on them."""
+    """Return how many users there are, whose each row is, and a digest of who they are, as in training on them."""
     people = Numbering(section.user)
     people.add(tables.read(source, [section.user]))
     numbers = people.numbers()
@@ -554,7 +554,7 @@ def forecast(
 
 
 def plan_estimates(config: Config, asked: Wanted, users: int) -> EstimatedBounds:
-    """What private bounds cost; Infeasible where that tells nothing, or leaves nothing."""
+    """Return what private bounds cost; Infeasible where that tells nothing, or leaves nothing."""
     said = privacy_of(config)
     return column_bounds.planned(asked.all, users, said.epsilon, said.delta, config.privacy.adjacency)
 
@@ -606,7 +606,7 @@ def within(config: Config, problem: Problem, encoding: Any, paid: EstimatedBound
 def release(
     scene: Undeclared, noise: NoiseSource | None = None, among: Owners | None = None
 ) -> tuple[Released, tuple[Release, ...]]:
-    """What is estimated `among` users (k,), or of all, with the noise of this start alone, and its entries.
+    """Return what is estimated `among` users (k,), or of all, with the noise of this start alone, and its entries.
 
     Call it once the run is charged.
     """
@@ -618,7 +618,7 @@ def release(
 
 
 def read(prepared: Prepared[Undeclared], released: Released) -> tuple[Declarations, Config]:
-    """What was released, as declarations, each with its cost, and the configuration with them.
+    """Return what was released, as declarations, each with its cost, and the configuration with them.
 
     NothingReleased where no model can be made of it.
     """
@@ -690,7 +690,7 @@ def _told(planned: Plan, asked: Wanted, paid: EstimatedBounds, wide: Plan) -> Pl
 
 
 def _at_most(wide: Plan) -> str:
-    """What is forecast of the most numbers."""
+    """Return what is forecast of the most numbers."""
     most = f"{wide.plan.problem.dimension:,}"
     return (
         f"; {most} at most" if wide.forecast is None else f"; the most, {most}, leave {wide.forecast.excess_risk:.2g}"

@@ -72,7 +72,7 @@ def _memory(path: Path) -> _Memory:
 
 
 def _stamp(path: Path) -> tuple[int, ...] | None:
-    """What is another when somebody has written the file; None while it has a journal, or there is none."""
+    """Return what is another when somebody has written the file; None while it has a journal, or there is none."""
     if not path.is_file() or path.with_name(path.name + "-wal").exists():
         return None
     found = path.stat()

@@ -55,7 +55,7 @@ def make_sure_of_items(then: str, needed: int, more: int, *, begun: bool) -> Non
 
 
 def make_sure_of_answers(plan: RunPlan) -> None:
-    """RunError unless there is memory for the plan's largest round: its answers, and what is kept between rounds.
+    """Raise RunError unless there is memory for the plan's largest round: its answers, and what is kept between rounds.
 
     What is made of answers was at most 3.9 times as much, over all methods; most take twice. Of questions with a
     reduction, which all of a plan's have or none, no answers are kept; second moments of too many users are looked at

@@ -111,7 +111,7 @@ class TrainingSummary(Printed):
         return f"excess risk at most {', '.join(said)}" if said else None
 
     def _beside(self) -> str:
-        """What the plan's bound is to be read beside."""
+        """Return what the plan's bound is to be read beside."""
         if self.overtaken:
             return " by the plan, which the run does not confirm, see below"
         unfit = (
@@ -308,7 +308,7 @@ def _limit_words(account: Account) -> str:
 
 
 def _last(events: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """What the last release says; nothing before any."""
+    """Return what the last release says; nothing before any."""
     found: Mapping[str, Any] = events[-1].get("public", {}) if events else {}
     return found
 
@@ -349,7 +349,7 @@ def _beyond_forecast(plan: RunPlan, last: Mapping[str, Any], known: Problem) -> 
 
 
 def _of_columns(events: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """What the run released of how columns vary and of how sure predictions could be."""
+    """Yield what the run released of how columns vary and of how sure predictions could be."""
     found = [each["public"]["unevenness"] for each in events if "unevenness" in each.get("public", {})]
     last = _last(events)
     if found and found[-1] > UNEVEN:
@@ -373,7 +373,7 @@ def _of_columns(events: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def _outgrown(plan: RunPlan, last: Mapping[str, Any]) -> bool:
-    """Whether a run ended without the model, or tells a bound of more than OUTGROWN times the plan's."""
+    """Return whether a run ended without the model, or tells a bound of more than OUTGROWN times the plan's."""
     left, planned = last.get("left"), plan.predicted_excess_risk
     most = OUTGROWN * (TAILED if last.get("tailed") and not plan.problem.beliefs.sigmoid else 1.0)
     larger = left is not None and planned is not None and left > most * planned
@@ -409,7 +409,7 @@ def one_answer(model: Model) -> tuple[str, ...]:
 
 
 def _diluted(weights: ClassWeights, shares: NDArray[np.float64], loss: str) -> tuple[str, ...]:
-    """What class weights cost, where that is much."""
+    """Return what class weights cost, where that is much."""
     average = float(shares @ np.array(weights.counts) / shares.sum())
     if average > DILUTED or loss not in ("logistic", "softmax"):
         return ()
@@ -420,7 +420,7 @@ def _diluted(weights: ClassWeights, shares: NDArray[np.float64], loss: str) -> t
 
 
 def in_classes(encoding: Encoding) -> str | None:
-    """What a row counts by its class, in words; None where classes count alike."""
+    """Return what a row counts by its class, in words; None where classes count alike."""
     weights, classes = encoding.class_weight, outcomes(encoding.label)
     if not isinstance(weights, ClassWeights):
         return None

@@ -547,7 +547,7 @@ def carry_out(
 
 
 def _evaluations(plan: RunPlan, setting: Setting, figures: Rows, start: Vector, apart: Users) -> Evaluations:
-    """What held-out users say of a model, with noise of this start alone, or from a simulation's seed."""
+    """Return what held-out users say of a model, with noise of this start alone, or from a simulation's seed."""
     held, seed, patience = plan.guarantee.held_out, setting.simulation_seed, setting.patience
     assert isinstance(held, HeldMeans)
     if patience is not None and (noise := 1.96 * held.errors[1] / math.sqrt(patience)) > COARSE:

@@ -210,7 +210,7 @@ def _planned(
 
 
 def _taken_for_granted(label: AnyLabel | None) -> tuple[str, ...]:
-    """What values a label has to have of which nothing is said, where its type does not say so."""
+    """Return what values a label has to have of which nothing is said, where its type does not say so."""
     if not isinstance(label, Signs) or label.truth:
         return ()
     return (f"Label {label.column!r} is read as true/false, 0/1 or -1/1: else declare it, or estimate it.",)

@@ -57,7 +57,7 @@ class Start:
 
     @classmethod
     def read(cls, path: Path) -> "Start | None":
-        """What `write` wrote; None if there is no such file. LedgerError for another file."""
+        """Return what `write` wrote; None if there is no such file. LedgerError for another file."""
         if not path.is_file():
             return None
         try:

@@ -165,7 +165,7 @@ class HeldRows:
             yield tally.fitting(everybody=self.zero_rows)
 
     def _marked(self, wanted: NDArray[np.bool_]) -> Iterator[tuple[NDArray[Any], Marks]]:
-        """Whose each row is, and its marks, of `wanted` users (users,) and perhaps of others."""
+        """Yield whose each row is, and its marks, of `wanted` users (users,) and perhaps of others."""
         if isinstance(self._items, ItemBatch):
             assert self._marks, "a look at rows that were looked at"
             yield self._marks[0]

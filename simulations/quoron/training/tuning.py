@@ -247,7 +247,7 @@ _STEPS = 2.0**40  # of a user's score: their sum is exact
 
 
 def score_name(loss: Loss) -> str:
-    """What it is, for people."""
+    """Return what it is, for people."""
     if isinstance(loss, Classification) and not isinstance(loss, Logistic | Softmax):
         return "accuracy per user"
     what = "Brier score" if isinstance(loss, Classification) else "|error| / range"
@@ -437,7 +437,7 @@ class TableSearch(Printed):
         return Outcome(score, weights, events)
 
     def as_json(self) -> dict[str, Any]:
-        """What is fixed before anything is looked at."""
+        """Return what is fixed before anything is looked at."""
         return {
             "price": self.price.as_json(),
             "statement": self.statement,
@@ -606,7 +606,7 @@ class Tuned(TrainedTable):
     choice: Choice
 
     def rows(self) -> list[tuple[str, str]]:
-        """What was chosen, and the first lines of its model's."""
+        """Return what was chosen, and the first lines of its model's."""
         return [*self.choice.rows()[:3], *self.summary.rows()[:4]]
 
     def as_json(self) -> dict[str, Any]:

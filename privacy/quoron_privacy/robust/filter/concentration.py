@@ -224,7 +224,7 @@ def _margins(users: int, dimension: int) -> tuple[float, float]:
 
 
 def _drift(mean: Vector, offset: Vector) -> float:
-    """How far `mean` may be from the mean of its set: rounding of the sum, and of its addition to the centre."""
+    """Return how far `mean` may be from the mean of its set: rounding of the sum, and of its addition to the centre."""
     return float(min(UNIT_ROUNDOFF * np.abs(mean).sum(), np.abs(offset).sum()))
 
 
@@ -257,7 +257,7 @@ def upper_bounds(view: View, tau: float) -> Vector:
 
 
 def _shell_ends(view: View, inside: int) -> NDArray[np.int64]:
-    """Where each shell of users ends, nearest first: far users must not spoil the bound of the many."""
+    """Return where each shell of users ends, nearest first: far users must not spoil the bound of the many."""
     radii = view.radii[view.order[:inside]]
     crowd = int(np.searchsorted(radii, CROWD * radii[inside // 2], side="right"))
     return np.unique([*(max(1, int(share * inside)) for share in SHARES), crowd, inside]).astype(np.int64)

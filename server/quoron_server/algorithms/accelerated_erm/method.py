@@ -85,7 +85,7 @@ class Clipped:
         return GaussianNoise(self.sensitivity(radius), scale)
 
     def sensitivity(self, radius: float) -> float:
-        """What `round_mu` is about."""
+        """Return what `round_mu` is about."""
         return mean_sensitivity(radius, self.cohort_size, "zero-out" if self.coins else "replace-one")
 
     @property
@@ -244,7 +244,7 @@ def released_gradient(
 def decision(
     test: Lottery | AboveThreshold | None, score: int, stream: RandomStream, *, limit: int, halted: bool
 ) -> tuple[bool, tuple[Release, ...]]:
-    """Whether a step is released, and the ledger's entry; `halted`: the noisy threshold was missed before."""
+    """Return whether a step is released, and the ledger's entry; `halted`: the noisy threshold was missed before."""
     if test is None:
         return True, ()
     if not isinstance(test, AboveThreshold):
@@ -341,7 +341,7 @@ class AcceleratedERM(OfPlan[AcceleratedERMParameters]):
     def _test(
         self, state: AcceleratedERMState, score: int, phase: Phase, noise: NoiseSource
     ) -> tuple[bool, tuple[Release, ...]]:
-        """Whether this step is released, and the ledger's entry of the decision."""
+        """Return whether this step is released, and the ledger's entry of the decision."""
         stream = noise.stream("test", state.round)
         return decision(phase.test_of_step, score, stream, limit=state.limit, halted=state.halted)
 

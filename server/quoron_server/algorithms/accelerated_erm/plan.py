@@ -193,7 +193,7 @@ class Inputs(PlanInputs[AcceleratedERMOptions]):
         return (self.options.strong_convexity or self.problem.ridge) if self.options.strongly_convex else None
 
     def sampling(self, phase: Draft) -> Sampling:
-        """How the phase's cohorts are drawn."""
+        """Return how the phase's cohorts are drawn."""
         if phase.cohort == phase.users:
             return "everybody"
         return DRAWN[self.options.schedule]
@@ -634,7 +634,7 @@ def moves(p: AcceleratedERMParameters, problem: Problem) -> list[Moves | None]:
 
 
 def recounted_mu(account: Clipped, radius: float, scale: float, dimension: int) -> float:
-    """What `round_mu` is at least, by a round's scales alone."""
+    """Return what `round_mu` is at least, by a round's scales alone."""
     far = sensitivity_recount.rows(radius, account.cohort_size, "zero-out" if account.coins else "replace-one")
     return sensitivity_recount.mu(far, scale, dimension)
 
@@ -800,7 +800,7 @@ def aggregate_of(options: Any) -> Aggregate:
 
 
 def _check(inputs: Inputs) -> None:
-    """ConfigError for options that contradict each other or the problem; UnsoundCombination for unproved ones."""
+    """Raise ConfigError for options that contradict each other or the problem; UnsoundCombination for unproved ones."""
     problem, options = inputs.problem, inputs.options
     if not problem.convex:
         raise Infeasible(NAME, "the loss is not convex", "a convex loss")

@@ -115,7 +115,7 @@ class LocalModelParameters(Parameters):
         return max(0, round_ - self.warm_ups) // self.interactions
 
     def seeks(self, round_: int) -> bool:
-        """Whether an interaction asks for range reports."""
+        """Return whether an interaction asks for range reports."""
         return self.estimator == "range" and round_ % 2 == 0
 
     def cohort(self, round_: int) -> tuple[int, int]:
@@ -129,7 +129,7 @@ class LocalModelParameters(Parameters):
         return start + behind, self.vectors
 
     def largest(self, radius: float, dimension: int, users: int) -> float:
-        """How far from the centre honest vector reports are, but with chance 10⁻⁶ in the run."""
+        """Return how far from the centre honest vector reports are, but with chance 10⁻⁶ in the run."""
         noise = radius * self.noise_scale
         return radius + noise * (math.sqrt(dimension) + math.sqrt(2 * math.log(1e6 * users)))
 
@@ -231,7 +231,7 @@ def _middle(state: LocalModelState, p: LocalModelParameters) -> Vector:
 
 @lru_cache(maxsize=2)
 def _assigned(seed: int, step: int, users: int, dimension: int) -> NDArray[np.int64]:
-    """Which rotated coordinate each user of a range interaction reports, shape (users,). Public, read-only."""
+    """Return which rotated coordinate each user of a range interaction reports, shape (users,). Public, read-only."""
     assigned = local.assign_coordinates(users, dimension, SeededNoise(seed).stream("public coordinates", step))
     assigned.setflags(write=False)
     return assigned

@@ -204,7 +204,7 @@ def _steps(inputs: Inputs, estimator: Estimator) -> list[int]:
 def _reports(
     inputs: Inputs, estimator: Estimator, steps: int, warm_ups: int = 0, warm_users: int = 0
 ) -> LocalModelParameters | None:
-    """What a step's users send, before the size of the steps is chosen; None where there are too few of them."""
+    """Return what a step's users send, before the size of the steps is chosen; None where there are too few of them."""
     problem, privacy, options = inputs.problem, inputs.privacy, inputs.options
     users, d = (problem.users - warm_ups * warm_users) // steps, problem.dimension
     first = inputs.clip_norm
@@ -314,7 +314,7 @@ def _smoothness(problem: Problem, parameter: float) -> float:
 
 
 def _path(problem: Problem, steps: int, beta: float) -> Vector:
-    """Where y_t is predicted to be, 1 at the start, shape (T,)."""
+    """Return where y_t is predicted to be, 1 at the start, shape (T,)."""
     if problem.beliefs.isotropic is not None:
         return response(steps, beta, problem.beliefs.typical_curvature)[2]
     return 1 / np.arange(1, steps + 1)  # the bound 2βR²/T² gives no distance: as if it were one

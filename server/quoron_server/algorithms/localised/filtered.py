@@ -228,7 +228,7 @@ def _noise_curve(
 
 
 def _beyond(ratios: Vector) -> Vector:
-    """Where interpolation is good: noise has its pole about at the edge."""
+    """Return where interpolation is good: noise has its pole about at the edge."""
     return np.log(np.maximum(ratios, 1.0) - 0.95)
 
 
@@ -279,12 +279,12 @@ class OutlierFilter(Rule):
         return Aggregate(concentration.filtered_mean(answers.values, decided.kept), float(filtered), diagnostics)
 
     def passes(self, tally: float, noise: NoiseSource, phase: int) -> bool:
-        """Whether fewer users were filtered than the phase's hidden cutoff."""
+        """Return whether fewer users were filtered than the phase's hidden cutoff."""
         return tally < self.cutoff.draw(noise.stream("cutoff", phase))
 
 
 def _check(inputs: _Inputs) -> None:
-    """Infeasible for losses that are not convex and smooth, and where the accountant has no table or no δ."""
+    """Raise Infeasible for losses that are not convex and smooth, and where the accountant has no table or no δ."""
     search.check_smooth(inputs)
     epsilon = inputs.privacy.epsilon
     if epsilon < SMALLEST_EPSILON:

@@ -69,7 +69,7 @@ class _Laid:
 
 
 def _check(inputs: Inputs) -> None:
-    """Infeasible for losses that are not convex and smooth."""
+    """Raise Infeasible for losses that are not convex and smooth."""
     problem, options = inputs.problem, inputs.options
     search.require_smooth(NAME, problem)
     if problem.smoothness is None:

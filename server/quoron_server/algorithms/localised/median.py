@@ -195,7 +195,7 @@ def verify(plan: RunPlan) -> None:
 
 
 def clip_bound(problem: Problem) -> float:
-    """Where coordinates of answers are held: G∞ and room for rounding, so that nothing honest is touched."""
+    """Return where coordinates of answers are held: G∞ and room for rounding, so that nothing honest is touched."""
     return problem.coordinate_bound * (1 + 1e-6)
 
 

@@ -120,7 +120,7 @@ class LocalisedSGD(InPhases[ContractingPhases]):
         return LocalisedState(0, zero, zero, zero, 0.0, np.full(len(self.phases), PENDING, np.int64))
 
     def request(self, state: LocalisedState, noise: NoiseSource) -> Question | None:
-        """What is asked about the current iterate."""
+        """Return what is asked about the current iterate."""
         del noise
         return None if state.round == self._ends[-1] else self._ask(state.round, state.iterate)
 

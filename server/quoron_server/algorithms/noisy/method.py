@@ -51,7 +51,7 @@ def assumptions_of(sampling: Sampling, users: int, cohort: int) -> tuple[Assumpt
 
 
 def adjacency_of(sampling: Sampling) -> Adjacency:
-    """What is promised of cohorts that are drawn so."""
+    """Return what is promised of cohorts that are drawn so."""
     return "zero-out" if sampling == "poisson" else "replace-one"
 
 

@@ -325,7 +325,7 @@ def _chosen_one_pass(inputs: OnePass, found: Candidate[PhaseModel]) -> Chosen:
 
 
 def _sampling(schemes: _Schemes, privacy: Privacy) -> Sampling:
-    """How cohorts are drawn for what is promised."""
+    """Return how cohorts are drawn for what is promised."""
     [usual, *_] = schemes
     return schemes.get(privacy.adjacency or usual, schemes[usual])
 

@@ -114,7 +114,7 @@ class OneEpochParameters(Parameters):
         return first, replace(first, count=self.rounds - 1, task=gradients(problem, points))
 
     def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
-        """What becomes of users who do not answer."""
+        """Return what becomes of users who do not answer."""
         del problem
         if self.cohort_size == self.divisor:
             return (Assumption(Kind.ABSENT_IS_ZERO, (self.divisor,)),)
@@ -212,7 +212,7 @@ class OneEpoch:
         return self.model(state)
 
     def counting(self, state: Iterates) -> tuple[ClippedSum, int]:
-        """What a round reads where nobody sees an answer, and of how many, the first in slot order."""
+        """Return what a round reads where nobody sees an answer, and of how many, the first in slot order."""
         return self.reduction(state), self.parameters.divisor
 
     def noise_label(self, round_: int) -> tuple[str | int, ...]:

@@ -63,7 +63,7 @@ class OutlierGDParameters(ReleasedGradients, Parameters):
         return (Rounds(self.rounds, self.cohort_size, task, (decision, step), often=self.rounds),)
 
     def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
-        """What becomes of users who do not answer."""
+        """Return what becomes of users who do not answer."""
         del problem
         return (Assumption(Kind.ABSENT_IS_OUTLIER),)
 

@@ -218,7 +218,7 @@ def _chosen(inputs: Inputs, found: Candidate[_Tested]) -> Chosen:
 
 
 def _check(inputs: Inputs) -> None:
-    """ConfigError for options that cannot be; UnsoundCombination for a test and an aggregate without a proof."""
+    """Raise ConfigError for options that cannot be; UnsoundCombination for a test and an aggregate without a proof."""
     options = inputs.options
     search.require_options(options, "rounds", "suffix", least=1, above=False)
     search.require_options(options, "step_size", "radius")

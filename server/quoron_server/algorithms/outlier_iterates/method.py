@@ -121,7 +121,7 @@ class OutlierIterates(InPhases[OutlierIterateParameters]):
     def _release(
         self, state: OutlierIterateState, phase: ChainPhase, noise: NoiseSource, index: int
     ) -> tuple[bool, Vector, Observation]:
-        """Whether the phase releases, the next phase's start, and what the test saw."""
+        """Return whether the phase releases, the next phase's start, and what the test saw."""
         release, domain = phase.release, self.plan.problem.domain
         mean = release.mean
         seen = mean.observe(state.averages, state.whole, radius=phase.radius, reference=state.released)

@@ -152,7 +152,7 @@ def _isotropic(problem: Problem, stages: Sequence[Stage], radius: Radius) -> Cou
 
 
 def _bend(problem: Problem, noise: Number, contraction: Number, steps: Number) -> Number:
-    """Where chains settle off the optimum: ½ H⁻¹ ∇³F[v/d I], v their own mean square wandering after `steps`."""
+    """Return where chains settle off the optimum: ½ H⁻¹ ∇³F[v/d I], v their own mean square wandering after `steps`."""
     wandering = noise**2 * averaging(np.maximum(0.0, 1 - contraction), steps, 1)[1]
     feature_norm = 1.0 if problem.feature_norm is None else problem.feature_norm
     return BEND * feature_norm * wandering / (2 * math.sqrt(problem.dimension))
@@ -319,7 +319,7 @@ def _candidates(inputs: _Inputs) -> Iterable[Candidate[_Tried]]:
 
 
 def _predicted(inputs: _Inputs, sizes: Iterable[_Size], of: _Noise) -> dict[_Size, Candidate[_Tried]]:
-    """What these sizes leave at best, without those that allow no release."""
+    """Return what these sizes leave at best, without those that allow no release."""
     problem, target, options, lost = inputs.problem, inputs.target, inputs.options, inputs.lost
     found: dict[_Size, Candidate[_Tried]] = {}
     splits: dict[int, list[tuple[int, tuple[int, ...], list[float]]]] = {}  # by phases: chains, their lengths, noise
@@ -380,7 +380,7 @@ def _lengths(most: int) -> list[int]:
 
 
 def _splits(rounds: int, options: OutlierIterateOptions) -> Iterator[tuple[int, ...]]:
-    """How many users of a chain each phase takes: equal and halving shares, and chains of one user."""
+    """Yield how many users of a chain each phase takes: equal and halving shares, and chains of one user."""
     seen = set()
     numbers: Sequence[int] = [options.phases] if options.phases else [*NUMBERS, *([rounds] if rounds <= 8 else [])]
     for number in [rounds] if options.broadcast else numbers:

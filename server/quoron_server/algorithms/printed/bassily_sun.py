@@ -178,7 +178,7 @@ def plan_central(problem: Problem, privacy: Privacy, options: CentralOptions) ->
 def _central_conditions(
     p: PrintedMeanSGD, problem: Problem, near: Concentration, c: float
 ) -> Iterable[tuple[bool, str]]:
-    """Whether a condition holds, and the sentence that is to be said where it does not."""
+    """Return whether a condition holds, and the sentence that is to be said where it does not."""
     n, m, d, epsilon = problem.users, problem.items_per_user, problem.dimension, p.epsilon
     largest = d / (4 * n**2.5 * math.sqrt(m) * epsilon**2)
     most = max(math.sqrt(d), n * epsilon**2 / math.sqrt(d))
@@ -325,7 +325,7 @@ class PrintedLocalModel(PrintedParameters):
         return 2 if self.bins > 1 else 1
 
     def seeks(self, round_: int) -> bool:
-        """Whether an interaction asks for range reports."""
+        """Return whether an interaction asks for range reports."""
         return self.bins > 1 and round_ % 2 == 0
 
     @property
@@ -414,7 +414,7 @@ def _asked(radius: float, scale: float, delta: float, dimension: int) -> float:
 
 
 def _local_conditions(p: PrintedLocalModel, problem: Problem, near: Concentration) -> Iterable[tuple[bool, str]]:
-    """Whether a condition holds, and the sentence that is to be said where it does not."""
+    """Return whether a condition holds, and the sentence that is to be said where it does not."""
     n, m, d, epsilon = problem.users, problem.items_per_user, problem.dimension, p.epsilon
     smooth = problem.lipschitz * epsilon**3 / problem.radius * math.sqrt(n**3 / (m * d**3))
     logarithm = math.log(max(d**1.5 * problem.lipschitz / (near.spread * near.failure), 1.0))
@@ -542,10 +542,10 @@ LOCAL = Printed(
 
 
 def _void(*conditions: tuple[bool, str]) -> tuple[str, ...]:
-    """What is said of conditions that do not hold."""
+    """Return what is said of conditions that do not hold."""
     return tuple(sentence for holds, sentence in conditions if not holds)
 
 
 def _counted(epsilon: float) -> tuple[bool, str]:
-    """Whether our accountant finds any ε."""
+    """Return whether our accountant finds any ε."""
     return math.isfinite(epsilon), "Our accountant finds no ε below 1,000 for these scales."

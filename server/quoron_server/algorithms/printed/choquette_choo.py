@@ -226,7 +226,7 @@ def _theorem_14(problem: Problem, privacy: Privacy, options: PrintedSRGDOptions)
 
 
 def _conditions(p: PrintedSRGD, problem: Problem, options: PrintedSRGDOptions) -> Iterator[tuple[bool, str]]:
-    """Whether a condition of the paper's lemmas holds, and the sentence that is to be said where it does not."""
+    """Yield whether a condition of the paper's lemmas holds, and the sentence that is to be said where it does not."""
     n, d, radius, lipschitz = problem.users, problem.dimension, problem.radius, problem.lipschitz
     epsilon, delta, c, most = p.epsilon, p.delta, p.longest / lipschitz, (p.epsilon * n) ** 2
     mu, steep = epsilon / math.sqrt(2 * math.log(2.5 / delta)), problem.smoothness or 0.0
@@ -282,7 +282,7 @@ def _conditions(p: PrintedSRGD, problem: Problem, options: PrintedSRGDOptions) -
 
 
 def longest_answer(p: PrintedSRGD, problem: Problem, chance: float) -> tuple[float, float]:
-    """How long ‖Δ_t(u)‖ can be: whatever is released, and but for noise so loud as comes with this `chance`."""
+    """Return how long ‖Δ_t(u)‖ can be: whatever is released, and but for noise so loud as comes with this `chance`."""
     steep = math.inf if problem.smoothness is None else problem.smoothness
     alone = problem.lipschitz * (1 + p.rounds * 2.0**-50)  # and what floats round of a user's own difference
     always = alone + 2 * (p.rounds - 1) * min(problem.lipschitz, steep * problem.radius)

@@ -532,7 +532,7 @@ def medians_epsilon(parameters: MediansAsPrinted, problem: Problem, delta: float
 def _at_core(
     p: MediansAsPrinted, core: float, steep: float, multiplier: float, error: float, grid: float
 ) -> tuple[float, float, float]:
-    """What the test costs, μ of the release and the chance that a batch with a score below core · B passes."""
+    """Return what the test costs, μ of the release and the chance that a batch with a score below core · B passes."""
     phase = MedianParameters(
         cohort_size=p.cohort_size,
         trim=p.trim,
@@ -559,7 +559,7 @@ def _at_core(
 
 
 def _rounding(p: MediansAsPrinted, phase: PrintedPhase, half_width: float) -> float:
-    """How far apart in ℓ∞ float64 can bring two averages of a phase, and two iterates, beyond exact arithmetic.
+    """Return how far apart in ℓ∞ float64 can bring two averages of a phase, and two iterates, beyond exact arithmetic.
 
     A step rounds an iterate by half an ulp of w and the estimate by fewer than 70 of G and one of 1/τ; a sum of T
     iterates by half an ulp of T·w at every addition. Late phases have steps of no more than some millions of ulps.

@@ -99,7 +99,7 @@ class PrintedERMParameters(PrintedParameters, Parameters):
             yield Rounds(phase.rounds, asked, gradients(problem), made, often=phase.rounds)
 
     def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
-        """Who is drawn is secret."""
+        """Return who is drawn is secret."""
         del problem
         return Assumption(Kind.ABSENT_IS_OUTLIER), Assumption(Kind.SECRET_COHORTS)
 
@@ -226,7 +226,7 @@ def _void(
 
 
 def drawn(stream: RandomStream, users: int, draws: int) -> Integers:
-    """How often each of `users` comes up in `draws` with replacement, shape (users,)."""
+    """Return how often each of `users` comes up in `draws` with replacement, shape (users,)."""
     counts = np.zeros(users, np.int64)
     for start in range(0, draws, BLOCK):
         counts += np.bincount(stream.uniform_below(users, min(BLOCK, draws - start)), minlength=users)

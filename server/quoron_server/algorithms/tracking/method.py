@@ -329,7 +329,7 @@ class TrackingParameters(Parameters):
         return (*(self.length_cohort, self.moment_cohort) * PASSES, *warmup, *main)
 
     def outgrown(self, last: Mapping[str, Any]) -> bool:
-        """Where the radius was held at its cap to the end: it never came down to the users."""
+        """Return where the radius was held at its cap to the end: it never came down to the users."""
         most = self.first_radius * (MAIN_FACTOR if self.variant == "recursive" else 1.0)
         return bool(last.get("phase") == "main" and last["radius"] >= most)
 

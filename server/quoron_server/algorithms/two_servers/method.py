@@ -111,7 +111,7 @@ class Reserving(Protocol):
     """An algorithm that asks more users than it counts."""
 
     def counting(self, state: Any) -> tuple[Any, int]:
-        """What it reads of a round, and of how many answers, the first in slot order."""
+        """Return what it reads of a round, and of how many answers, the first in slot order."""
 
 
 class WithServers:

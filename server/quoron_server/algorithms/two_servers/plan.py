@@ -101,7 +101,7 @@ def _both(own: RunPlan, together: float, limit: float, privacy: Privacy) -> RunP
 
 
 def require_masked(plan: RunPlan) -> None:
-    """Infeasible unless its rows may be summed where nobody sees one, by cohorts that both servers know."""
+    """Raise Infeasible unless its rows may be summed where nobody sees one, by cohorts that both servers know."""
     name = plan.algorithm
     if plan.guarantee.rests_on(Kind.SECRET_COHORTS):
         condition = "its guarantee rests on cohorts that are drawn in secret, and two servers see whom they ask"
@@ -157,7 +157,7 @@ def _alone(made: RoundSpec, part: float) -> float:
 
 
 def _apart(kind: str, unit: int, made: RoundSpec, part: float) -> float:
-    """How far two neighbours' rows are apart, in deviations; a part of them is rounded to whole steps."""
+    """Return how far two neighbours' rows are apart, in deviations; a part of them is rounded to whole steps."""
     far, left_out, cut = _APART[kind]
     root, replaced = math.sqrt(made.length), made.adjacency == "replace-one"
     whole = far * unit + cut * root if replaced else left_out * unit

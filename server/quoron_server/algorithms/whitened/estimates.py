@@ -251,7 +251,7 @@ def within(point: Vector, limit: float) -> Vector:
 
 
 def fitting(domain: Domain, model: Vector) -> float:
-    """How much of a model lies in the domain, along the way from zero."""
+    """Return how much of a model lies in the domain, along the way from zero."""
     largest, length = (
         (domain.radius, np.linalg.norm(model))
         if isinstance(domain, L2Ball)
@@ -282,7 +282,7 @@ OPENED = 2.0  # times that, where directions were narrow: few users may have all
 
 
 def unit(plan: RunPlan) -> float:
-    """What features are multiplied by, so that columns may be as long as 1."""
+    """Return what features are multiplied by, so that columns may be as long as 1."""
     return math.sqrt(plan.problem.features) / plan.parameters_of(WhitenedParameters).feature_norm
 
 

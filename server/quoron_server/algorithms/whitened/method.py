@@ -676,7 +676,7 @@ class WhitenedTracking(OfPlan[WhitenedParameters]):
         return {"left": left, "heard": heard} | named
 
     def seen(self, state: WhitenedState) -> Seen:
-        """What a run has released, before its vote, about how far its model is off."""
+        """Return what a run has released, before its vote, about how far its model is off."""
         p, bends = self.parameters, np.outer(self._law.at(state.point)[0], 1 + DOUBT * state.doubt)
         lost, noise = hidden(state.doubt, constant=p.intercept), 0.5 * state.error * float(np.sum(1 / bends))
         seen = Seen(noise, state.radius, hidden=lost, tail=state.tail)
@@ -723,7 +723,7 @@ class WhitenedTracking(OfPlan[WhitenedParameters]):
         return min(most, max(least, self._common * rarity))
 
     def _capped(self, point: Vector) -> dict[str, float | bool]:
-        """Whether the bound on predictions held the point, where there is one."""
+        """Return whether the bound on predictions held the point, where there is one."""
         if math.isinf(self._largest):
             return {}
         held = float(np.linalg.norm(point)) >= (1 - 1e-9) * self._largest

@@ -275,7 +275,7 @@ class WhitenedParameters(Parameters):
         return LogLength(self.cohort_size, self.length_scale)
 
     def constant(self, features: int) -> bool:
-        """Whether there is a constant feature beside others."""
+        """Return whether there is a constant feature beside others."""
         return self.intercept and features > 1
 
     def columns(self, features: int) -> ColumnMean:

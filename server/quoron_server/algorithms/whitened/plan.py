@@ -153,7 +153,7 @@ def taken(plan: RunPlan, allowed: Allowance) -> Verdict:
 
 
 def remarks(plan: RunPlan) -> tuple[str, ...]:
-    """What its forecast takes for granted; what being ready for adversarial users costs, and not to be."""
+    """Return what its forecast takes for granted; what being ready for adversarial users costs, and not to be."""
     if plan.problem.outputs > 2:
         return (SURE_CLASSES, *_ready(plan))
     share = 100 * min(SEEN / plan.parameters_of(WhitenedParameters).resolution, 1.0)

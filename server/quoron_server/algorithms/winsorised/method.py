@@ -110,5 +110,5 @@ class WinsorisedERM(InPhases[WinsorisedERMParameters]):
         return Update(after, phase.mean.entries(len(iterate)), {"phase": index}, diagnostics)
 
     def model(self, state: WinsorisedERMState) -> Vector:
-        """Where the last complete phase ended, or within a phase the iterate."""
+        """Return where the last complete phase ended, or within a phase the iterate."""
         return state.iterate
