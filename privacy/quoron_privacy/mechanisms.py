@@ -299,7 +299,7 @@ class Mechanism(ABC):
             raise ConfigError(f"Expected at most {most:,} rows, one of each user of the cohort, got {rows:,}.")
 
     def _summed(self, blocks: Iterator[Matrix]) -> Any:
-        """All that a release reads of the rows: here themselves, one a user, NaN where one is missing."""
+        """Return all that a release reads of the rows: here themselves, one a user, NaN where one is missing."""
         made = list(blocks)
         missing = self.schedule.cohort - sum(map(len, made))
         self._within(self.schedule.cohort - missing, self.schedule.cohort)
@@ -687,7 +687,7 @@ class Ledger:
 
 
 def _left(epsilon: float, delta: float, rounds: int, dimension: int) -> float:
-    """δ but for what the samplers of all rounds lack; Infeasible where that is all of it."""
+    """Return δ but for what the samplers of all rounds lack; Infeasible where that is all of it."""
     if not _LEAST_EPSILON <= epsilon < math.inf:
         raise ConfigError(f"Expected a finite epsilon >= {_LEAST_EPSILON:g}, got epsilon={epsilon}.")
     probability(delta=delta)
@@ -753,7 +753,7 @@ def _drawn_once(noise: NoiseSource) -> NoiseSource:
 
 
 def _blocks(rows: Any, dimension: int) -> tuple[Iterator[Matrix], Callable[[NDArray[Any]], Any]]:
-    """Rows in float64, some at a time, and what makes a value of their kind."""
+    """Return rows in float64, some at a time, and what makes a value of their kind."""
     if hasattr(rows, "shape"):
         return _parts(rows, dimension), _like(rows)
     if isinstance(rows, list | tuple):

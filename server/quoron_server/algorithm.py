@@ -63,10 +63,10 @@ class Algorithm(Protocol[S]):
     plan: RunPlan
 
     def init(self) -> S:
-        """The state before the first round."""
+        """Return the state before the first round."""
 
     def request(self, state: S, noise: NoiseSource) -> Question | None:
-        """The next question, or None when the run is complete. Pure: the same state gives the same question.
+        """Return the next question, or None when the run is complete. Pure: the same state gives the same question.
 
         Whom it asks may be drawn by coins of `noise`, if the question says so: they are each start's own.
         """
@@ -75,7 +75,7 @@ class Algorithm(Protocol[S]):
         """The state after `answers` to `request(state, noise)`: Answers, or Sums where the question has a reduction."""
 
     def model(self, state: S) -> Vector:
-        """The model released so far, shape (d,)."""
+        """Return the model released so far, shape (d,)."""
 
     def iterate(self, state: S) -> Vector:
         """The current iterate, shape (d,); not released under trust model `central-release`, so for simulation only."""

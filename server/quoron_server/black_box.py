@@ -46,7 +46,7 @@ class Asked:
         return json.dumps(document | document.pop("privacy"), sort_keys=True, default=str)
 
     def planned(self, seed: int, *, curated: bool = False) -> RunPlan:
-        """The plan of `algorithm` where users' answers come out of a black box and are clipped at `clip_norm`.
+        """Return the plan of `algorithm` where users' answers come out of a black box and are clipped at `clip_norm`.
 
         Without one the clip norm is adaptive: it starts from UNKNOWN_CLIP and follows the users, privately. `curated`:
         one machine makes all rows, and may leave out those that are far from the others.

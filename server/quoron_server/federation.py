@@ -59,7 +59,7 @@ class Described(Protocol):
         """Whether trust model `central-release` is accepted."""
 
     def as_text(self) -> str:
-        """All that makes it this run and no other: the same run has the same text."""
+        """Return all that makes it this run and no other: the same run has the same text."""
 
 
 class RunStore:

@@ -87,7 +87,7 @@ DOMINANT = Assumption(Kind.DOMINANT_HESSIANS)
 
 
 def together(*parts: Iterable[Assumption]) -> tuple[Assumption, ...]:
-    """All of them, each once, in the order of their kinds; those of one kind in the order given."""
+    """Return all of them, each once, in the order of their kinds; those of one kind in the order given."""
     return tuple(sorted(dict.fromkeys(each for part in parts for each in part), key=lambda each: _ORDER[each.kind]))
 
 

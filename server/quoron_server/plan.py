@@ -131,7 +131,7 @@ class Guarantee:
     servers: "Servers | None" = None  # of trust model two-servers, of each of which this is the promise
 
     def simulated(self) -> "Guarantee":
-        """The promise of the same run with noise from a seed."""
+        """Return the promise of the same run with noise from a seed."""
         return replace(self, seeded=True)
 
     def rests_on(self, kind: Kind) -> bool:
@@ -139,7 +139,7 @@ class Guarantee:
         return any(each.kind is kind for each in self.assumptions)
 
     def assuming(self, more: Iterable[Assumption]) -> "Guarantee":
-        """The same promise under more assumptions."""
+        """Return the same promise under more assumptions."""
         return replace(self, assumptions=together(self.assumptions, more))
 
     def as_curated(self, assumptions: Iterable[Assumption] = ()) -> "Guarantee":
@@ -233,7 +233,7 @@ class RunPlan:
         ]
 
     def parameters_of(self, kind: type[P]) -> P:
-        """The numbers of an algorithm whose parameters are of this kind; VerificationError for another's."""
+        """Return the numbers of an algorithm whose parameters are of this kind; VerificationError for another's."""
         if not isinstance(self.parameters, kind):
             raise VerificationError(
                 f"Expected {kind.__name__} in a plan of {self.algorithm}, got {type(self.parameters).__name__}."
@@ -297,11 +297,11 @@ class RunPlan:
         return given if any(each.released or each.mu for each in given) else ()
 
     def simulated(self) -> "RunPlan":
-        """The same plan carried out with noise from a seed."""
+        """Return the same plan carried out with noise from a seed."""
         return replace(self, guarantee=self.guarantee.simulated())
 
     def assuming(self, more: Iterable[Assumption]) -> "RunPlan":
-        """The same plan with a promise under more assumptions."""
+        """Return the same plan with a promise under more assumptions."""
         return replace(self, guarantee=self.guarantee.assuming(more))
 
     def as_curated(self, assumptions: Iterable[Assumption] = ()) -> "RunPlan":
@@ -326,7 +326,7 @@ class RunPlan:
             raise ConfigError(f"Expected a plan of {self.algorithm} for real clients, got one that is not: {why}.")
 
     def releases(self) -> tuple[PlannedRelease, ...]:
-        """All that a run will release, by which mechanisms, how often: what its ledger is compared with.
+        """Return all that a run will release, by which mechanisms, how often: what its ledger is compared with.
 
         Private bounds, the data quality check, if there is one, then the algorithm's own, then the decisions of a
         minimum cohort; last what is released of users that were held out.
@@ -413,7 +413,7 @@ class Budget:
 
 
 def used(plan: RunPlan) -> dict[str, float]:
-    """The most that a whole plan can use, by the names of a budget."""
+    """Return the most that a whole plan can use, by the names of a budget."""
     cost, asked = plan.cost, plan.schedule.participations
     return {
         "rounds": cost.rounds,

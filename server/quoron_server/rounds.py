@@ -41,7 +41,7 @@ TRACED_ROUNDS = 60  # at most this many rounds of a simulation are evaluated
 
 
 def due_at(opened: float, seconds: float) -> float:
-    """The time at which a round that opened at `opened` is over for everybody else, its answers and its work."""
+    """Return the time at which a round that opened at `opened` is over for everybody else, its answers and its work."""
     return opened + (1 + PAUSE) * seconds
 
 
@@ -118,7 +118,7 @@ class Foreseen(Protocol):
     """An algorithm that draws one Gaussian sample for each number of the model in every round, and says where."""
 
     def noise_label(self, round_: int) -> tuple[str | int, ...]:
-        """The labels of that round's samples."""
+        """Return the labels of that round's samples."""
 
 
 class Observer(Protocol):
@@ -315,7 +315,7 @@ def participation_of(question: Question, answers: Answers | Sums) -> dict[str, A
 
 
 def _ahead(algorithm: Algorithm[Any], noise: NoiseSource, *, simulation: bool) -> NoiseAhead:
-    """The noise of this start, drawn ahead by all cores but one. A simulation's comes again with its seed."""
+    """Return the noise of this start, drawn ahead by all cores but one. A simulation's comes again with its seed."""
     started = StartedNoise.simulated(noise) if simulation else StartedNoise.fresh(noise)
     fit = MOST_AHEAD // (8 * algorithm.plan.problem.dimension)
     return NoiseAhead(started, threads=max(1, min((os.cpu_count() or 1) - 1, fit)))
@@ -336,7 +336,7 @@ def _tell(model: Vector, observers: Sequence[Observer]) -> Vector:
 
 
 def _resume(algorithm: Algorithm[Any], ledger: "Ledger") -> tuple[Any, dict[str, int], dict[str, float]]:
-    """The state after the last commit, the costs, and what was measured, up to it."""
+    """Return the state after the last commit, the costs, and what was measured, up to it."""
     initial = algorithm.init()
     point = ledger.resume_point()
     if point is None:

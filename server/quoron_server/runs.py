@@ -105,7 +105,7 @@ class Run:
         return ledger
 
     def noise(self, ledger: Ledger) -> NoiseSource:
-        """The noise of the key that it began with; of a complete run some noise, which nothing is drawn from."""
+        """Return the noise of the key that it began with; of a complete run some noise, which nothing is drawn from."""
         if ledger.finished:
             return self._fresh()
         key = ledger.noise_key

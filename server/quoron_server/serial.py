@@ -28,7 +28,7 @@ _DTYPES = {"b1": "bool", "u1": "uint8", "i8": "int64", "u8": "uint64", "f4": "fl
 
 
 def encode(state: Any) -> bytes:
-    """A frozen dataclass instance as bytes; its fields are arrays, plain values, None or such instances."""
+    """Return a frozen dataclass instance as bytes; its fields are arrays, plain values, None or such instances."""
     record = wire.Record(type=type(state).__name__)
     for name, value in _flat(state):
         _write(record.fields[name], name, value if names_of(type(value)) is None else type(value).__name__)
@@ -36,12 +36,12 @@ def encode(state: Any) -> bytes:
 
 
 def size(state: Any) -> int:
-    """Bytes of the arrays of a state, which are nearly all of `encode`'s."""
+    """Return bytes of the arrays of a state, which are nearly all of `encode`'s."""
     return sum(value.nbytes for _, value in _flat(state) if isinstance(value, np.ndarray))
 
 
 def decode(like: T, data: bytes) -> T:
-    """The instance that `encode` wrote; OtherVersion if these bytes are none of the class of `like`.
+    """Return the instance that `encode` wrote; OtherVersion if these bytes are none of the class of `like`.
 
     `like` is any state of the same run, the initial one for example: it says which classes the states in it have.
     """

@@ -107,7 +107,7 @@ class Silos:
 
 
 def in_silos(plan: RunPlan, silos: Silos) -> RunPlan:
-    """The plan with what its promise then assumes (silos#si1, silos#si2). ConfigError where it cannot be."""
+    """Return the plan with what its promise then assumes (silos#si1, silos#si2). ConfigError where it cannot be."""
     if (why := silos.refused(plan)) is not None:
         raise ConfigError(f"Expected a plan for {len(silos.sizes):,} silos, got one of {plan.algorithm}: {why}.")
     promise = plan.guarantee
@@ -205,7 +205,7 @@ def digest(users: NDArray[np.int64]) -> str:
 
 
 def packed(users: NDArray[np.int64]) -> bytes:
-    """Users as bits, compressed: of a hundred thousand 12 KiB at most."""
+    """Return users as bits, compressed: of a hundred thousand 12 KiB at most."""
     bits = np.zeros(int(users.max(initial=-1)) + 1, bool)
     bits[users] = True
     return zlib.compress(np.packbits(bits).tobytes())
@@ -217,7 +217,7 @@ def unpacked(stored: bytes) -> NDArray[np.int64]:
 
 
 def homes(users: NDArray[np.int64], silos: Mapping[int, int]) -> NDArray[np.int64]:
-    """The client of each user (k,), by the number of its first one."""
+    """Return the client of each user (k,), by the number of its first one."""
     if not silos:
         return users
     begins = np.array(sorted(silos), np.int64)

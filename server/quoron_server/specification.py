@@ -90,7 +90,7 @@ class RunSpecification(_Section):
 
     @classmethod
     def parse(cls, text: str) -> "RunSpecification":
-        """The specification of a JSON text; ConfigError names the first thing that is wrong with it."""
+        """Return the specification of a JSON text; ConfigError names the first thing that is wrong with it."""
         _require_short(text)
         try:
             return cls.model_validate_json(text)
@@ -120,13 +120,13 @@ class OtherPlan(ConfigError):
 
 
 def planned(text: str) -> tuple[RunSpecification, RunPlan]:
-    """A specification's text, and its plan. Raises what `RunSpecification.parse` and `make_plan` raise."""
+    """Return a specification's text, and its plan. Raises what `RunSpecification.parse` and `make_plan` raise."""
     specification = RunSpecification.parse(text)
     return specification, make_plan(specification)
 
 
 def make_plan(specification: RunSpecification) -> RunPlan:
-    """The plan, verified against its theorem.
+    """Return the plan, verified against its theorem.
 
     Raises ConfigError for an unknown algorithm, option or constants, for a problem that the loss does not satisfy and
     for a plan other than `plan_digest`; Infeasible; VerificationError.
@@ -154,7 +154,7 @@ def make_plan(specification: RunSpecification) -> RunPlan:
 
 
 def ending_early(plan: RunPlan) -> RunPlan:
-    """The same plan for rounds that end once all have answered, with what its guarantee then assumes."""
+    """Return the same plan for rounds that end once all have answered, with what its guarantee then assumes."""
     return plan.assuming([Assumption(Kind.EARLY_ENDS)])
 
 
@@ -365,7 +365,7 @@ def describe(specification: RunSpecification, plan: RunPlan) -> dict[str, Any]:
 
 
 def describe_promise(run: str, plan: RunPlan, *, simulation: bool) -> dict[str, Any]:
-    """The part of it that is the same whatever clients compute."""
+    """Return the part of it that is the same whatever clients compute."""
     promise = plan.guarantee
     return {
         "run": run,

@@ -82,7 +82,7 @@ def spill_folder(database: str | None = None) -> Path:
 
 
 def free_disk(folder: Path) -> int:
-    """Bytes that may be written there; 0 where there is no such folder."""
+    """Return bytes that may be written there; 0 where there is no such folder."""
     try:
         found = os.statvfs(folder)
     except OSError:
@@ -130,7 +130,7 @@ class Sizes:
         self._last: tuple[Any, tuple[int, int]] = None, (0, 0)
 
     def of(self, question: Question) -> tuple[int, int]:
-        """Bytes of all planned (questions, answers)."""
+        """Return bytes of all planned (questions, answers)."""
         if _own(question.task) is not None:
             return encoded(question, self._dimension)
         one = question.task.part(slice(0, 1))
@@ -164,7 +164,7 @@ def traffic(*, messages: int, down: int, up: int, run: str, seconds: int) -> Tra
 
 
 def once(*, run: str, description: int) -> tuple[int, int]:
-    """Bytes (down, up) on the wire of one client that connects, enrols, and hears and agrees to a run.
+    """Return bytes (down, up) on the wire of one client that connects, enrols, and hears and agrees to a run.
 
     `description` are the bytes of the run's description, as JSON. The end of the run is counted, too.
     """
@@ -196,27 +196,27 @@ def round_bytes(*, encoded: int, messages: int, extra: int) -> int:
 
 
 def _part(offset: int, length: float) -> float:
-    """Bytes of a part: its place, and its data."""
+    """Return bytes of a part: its place, and its data."""
     return _optional(offset) + _field(ceil(length)) - ceil(length) + length
 
 
 def _framed(inner: float) -> float:
-    """A message of a stream, as on the wire: one field of `inner` bytes in whatever carries it."""
+    """Return a message of a stream, as on the wire: one field of `inner` bytes in whatever carries it."""
     framed = GRPC + _field(ceil(inner)) - ceil(inner) + inner
     framed += HTTP2 * ceil(framed / FRAME)
     return framed + TLS * ceil(framed / FRAME)
 
 
 def _varint(value: int) -> int:
-    """Bytes of an unsigned integer."""
+    """Return bytes of an unsigned integer."""
     return max(1, ceil(value.bit_length() / 7))
 
 
 def _field(length: int) -> int:
-    """Bytes of a field of `length` bytes, tag and length included; an empty one is a field none the less."""
+    """Return bytes of a field of `length` bytes, tag and length included; an empty one is a field none the less."""
     return 1 + _varint(length) + length
 
 
 def _optional(value: int) -> int:
-    """Bytes of an integer field, which is left out when zero."""
+    """Return bytes of an integer field, which is left out when zero."""
     return 1 + _varint(value) if value else 0

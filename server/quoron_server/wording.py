@@ -123,7 +123,7 @@ def assumption_text(assumption: Assumption) -> str:
 
 
 def sentence(promise: Guarantee) -> str:
-    """The promise in one sentence."""
+    """Return the promise in one sentence."""
     if promise.trust_model == "none":
         return "No privacy: this is the non-private reference."
     against = CURATOR if promise.curated else AGAINST[promise.trust_model]

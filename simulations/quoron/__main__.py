@@ -58,7 +58,7 @@ def _may_write(folder: Path) -> bool:
 
 
 def _own_folder(temporary: Path) -> Path:
-    """The same at every start, so that nothing is compiled twice; another where somebody else was faster."""
+    """Return the same at every start, so that nothing is compiled twice; another where somebody else was faster."""
     folder = temporary / f"quoron-{os.geteuid()}"
     with suppress(FileExistsError):
         folder.mkdir(mode=0o700)

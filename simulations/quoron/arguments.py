@@ -107,7 +107,7 @@ def one_value(*layers: tuple[str, Mapping[str, Any]]) -> None:
 
 
 def _difference(below: Mapping[str, Any], above: Mapping[str, Any]) -> tuple[str, Any, Any] | None:
-    """The first dotted key of which both have a value, and these differ; with both."""
+    """Return the first dotted key of which both have a value, and these differ; with both."""
     for key in (key for key in below if key in above):
         one, two = below[key], above[key]
         if isinstance(one, Mapping) and isinstance(two, Mapping):
@@ -203,7 +203,7 @@ def entry_point(function: Callable[P, T]) -> Callable[P, T]:
 
 
 def _one_by_one(signature: inspect.Signature) -> inspect.Signature:
-    """The same with each name in place of `**arguments: Unpack[...]`."""
+    """Return the same with each name in place of `**arguments: Unpack[...]`."""
     own = [*signature.parameters.values()]
     if not own or own[-1].kind is not inspect.Parameter.VAR_KEYWORD or typing.get_origin(own[-1].annotation) is None:
         return signature
@@ -247,7 +247,7 @@ def _forms(name: str, hint: Any) -> "tuple[Form, ...]":
 
 
 def _kind(hint: Any) -> Any:
-    """The class that a type means."""
+    """Return the class that a type means."""
     origin = typing.get_origin(hint) or hint
     return Mapping if typing.is_typeddict(hint) else str if origin is Literal else origin
 

@@ -126,7 +126,7 @@ def _expected(detail: Mapping[str, Any]) -> str:
 
 
 def _locate(location: tuple[str | int, ...], model: type[BaseModel]) -> tuple[Key, type[BaseModel] | None]:
-    """The dotted key without pydantic's union tags, and the section that owns its last part."""
+    """Return the dotted key without pydantic's union tags, and the section that owns its last part."""
     key: list[str] = []
     sections: tuple[type[BaseModel], ...] = (model,)
     owner: type[BaseModel] | None = model
@@ -145,7 +145,7 @@ def _locate(location: tuple[str | int, ...], model: type[BaseModel]) -> tuple[Ke
 
 
 def models(annotation: Any) -> tuple[type[BaseModel], ...]:
-    """The model classes an annotation mentions."""
+    """Return the model classes an annotation mentions."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return (annotation,)
     return tuple(section for part in getattr(annotation, "__args__", ()) for section in models(part))
@@ -667,7 +667,7 @@ class Config(Section):
         return self.model_copy(update=changed)
 
     def as_toml(self) -> str:
-        """The configuration with every default written out."""
+        """Return the configuration with every default written out."""
         return toml_text.dumps(self.model_dump(mode="json")) + "\n"
 
     def digest(self) -> str:
@@ -698,12 +698,12 @@ def from_tree(tree: Mapping[str, Any]) -> Config:
 
 
 def parse(text: str, source: str = "the configuration", settings: Sequence[Setting] = ()) -> Config:
-    """The configuration of a TOML text, with settings laid over it."""
+    """Return the configuration of a TOML text, with settings laid over it."""
     return from_tree(overlay(toml_text.parse(text, source), settings))
 
 
 def read(path: Path) -> toml_text.Tree:
-    """The sections of a file; ConfigError if it cannot be read."""
+    """Return the sections of a file; ConfigError if it cannot be read."""
     try:
         return toml_text.parse(path.read_text(encoding="utf-8"), str(path))
     except OSError as error:

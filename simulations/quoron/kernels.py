@@ -157,7 +157,7 @@ def _gather_and_train(folder: Path) -> None:
 
 
 def _modules() -> Iterator[ModuleType]:
-    """The client's, but what belongs to a network."""
+    """Yield the client's, but what belongs to a network."""
     for found in pkgutil.walk_packages(quoron_client.__path__, "quoron_client."):
         if ".flower" not in found.name and ".federation" not in found.name:
             yield importlib.import_module(found.name)

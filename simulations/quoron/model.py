@@ -50,7 +50,7 @@ _PIECE = 1 << 20  # bytes that are read at a time
 
 
 def read(path: Path, format_: str) -> dict[str, Any]:
-    """The JSON object in a file, each key once, all numbers finite, no control characters. DataError."""
+    """Return the JSON object in a file, each key once, all numbers finite, no control characters. DataError."""
     try:
         with path.open("rb") as file:
             data = bytearray()
@@ -170,7 +170,7 @@ class Model(Printed):
         made: str | None,
         shares: LabelShares | None = None,
     ) -> "Model":
-        """The model that a run of `plan` released, with `shares` of the labels where it released them, too."""
+        """Return the model that a run of `plan` released, with `shares` of the labels where it released them, too."""
         said = plan.guarantee
         protected = not said.seeded and said.trust_model != "none"
         promise = Promise(
@@ -249,7 +249,7 @@ class Model(Printed):
         return np.asarray(shifted / shifted.sum(axis=1, keepdims=True))
 
     def predict(self, table: Any, *, threshold: Threshold | None = None) -> NDArray[Any]:
-        """The label of each row, (N,): a class of `classes_`, or a number in the label's own units.
+        """Return the label of each row, (N,): a class of `classes_`, or a number in the label's own units.
 
         `threshold`, by default the model's own: the probability from which a row is of the second class; or "share",
         for each class its released share of the labels, which gives rare classes their due (docs/tables.md).
@@ -489,7 +489,7 @@ class Model(Printed):
             )
 
     def least(self, blocks: Vector) -> Vector:
-        """The least score (k,) of any row that there can be by weights (k, p) of encoded rows."""
+        """Return the least score (k,) of any row that there can be by weights (k, p) of encoded rows."""
         place, least = 0, np.zeros(len(blocks))
         scaled = blocks * (1.0 if self.encoding.normalize else self.encoding.scale)
         if self.encoding.bends:  # every feature lies between -1 and 1
@@ -515,7 +515,7 @@ class Model(Printed):
         return self.encoding.label if isinstance(self.encoding.label, Range) else None
 
     def _encoded(self, table: Any) -> Vector:
-        """Rows as in training, (N, p) float64; every one of them usable."""
+        """Return rows as in training, (N, p) float64; every one of them usable."""
         features = replace(self.encoding, label=None, weight=None, class_weight=None)
         encoded = fused.encoded(features, tables.read(table, features.columns))
         if not encoded.kept.all():
@@ -564,13 +564,13 @@ def _check_promise(promise: Promise) -> None:
 
 
 def _on_one_line(found: re.Match[str]) -> str:
-    """A list of plain values. A line break is never within one."""
+    """Return a list of plain values. A line break is never within one."""
     return "[" + " ".join(line.strip() for line in found[1].split("\n")) + "]"
 
 
 @entry_point
 def load(path: str | Path) -> Model:
-    """The model in a file, or in the folder of a run that has released one. DataError for anything else.
+    """Return the model in a file, or in the folder of a run that has released one. DataError for anything else.
 
     Its guarantee, `promise`, is as stated by its author, who can write any into the file.
     """
@@ -587,7 +587,7 @@ MANY = 20  # rows that are rarely all of one class
 
 
 def rows_of(model: Model, table: Any) -> "pa.Table":
-    """The columns of a table that a model reads. DataError where it lacks one."""
+    """Return the columns of a table that a model reads. DataError where it lacks one."""
     return tables.read(table, model.feature_names_in_)
 
 
@@ -609,7 +609,7 @@ def predictions(model: Model, table: Any, *, scores: bool, threshold: Threshold 
 
 
 def threshold_of(typed: str | None) -> Threshold | None:
-    """A threshold as people type it. ConfigError for neither a number nor `share`."""
+    """Return a threshold as people type it. ConfigError for neither a number nor `share`."""
     if typed is None or typed == "share":
         return typed  # type: ignore[return-value]  # mypy does not narrow to a literal
     try:

@@ -16,7 +16,7 @@ PACKAGED = "package:"  # a table's path that begins so is a file that ships with
 
 
 def dataset(table: str, folder: Path) -> str | None:
-    """The folder or the URL of Parquet files, which are read by an index; None for one file."""
+    """Return the folder or the URL of Parquet files, which are read by an index; None for one file."""
     whole = table_file(table, folder)
     return str(whole) if is_folder(whole) else None
 

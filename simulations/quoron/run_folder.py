@@ -78,7 +78,7 @@ class RunFolder:
 
     @classmethod
     def made(cls, path: Path) -> "RunFolder":
-        """The folder, made if it is not there; RunError where it cannot be."""
+        """Return the folder, made if it is not there; RunError where it cannot be."""
         try:
             make_folder(path)
         except OSError as error:
@@ -127,7 +127,7 @@ class RunFolder:
             raise
 
     def config(self) -> Config:
-        """The stored configuration; ConfigError if this is no run folder."""
+        """Return the stored configuration; ConfigError if this is no run folder."""
         stored = self.path / "config.toml"
         if (self.path / ROWS).is_file():
             raise ConfigError(
@@ -147,15 +147,15 @@ class RunFolder:
         return configs.parse(text, str(stored))
 
     def summary(self) -> dict[str, Any]:
-        """The stored summary; RunError before the run is complete."""
+        """Return the stored summary; RunError before the run is complete."""
         return self.read_json("summary.json")
 
     def plan(self) -> dict[str, Any]:
-        """The stored plan."""
+        """Return the stored plan."""
         return self.read_json("plan.json")
 
     def rounds(self) -> list[dict[str, Any]]:
-        """The stored rounds, one flat mapping a round; empty if none are stored. RunError for a damaged file."""
+        """Return the stored rounds, one flat mapping a round; empty if none are stored. RunError for a damaged file."""
         import pyarrow.parquet as pq
 
         stored = self.path / "rounds.parquet"
@@ -167,7 +167,7 @@ class RunFolder:
             raise RunError(_unlike(stored, type(error).__name__)) from None
 
     def model(self) -> NDArray[np.float64]:
-        """The stored model, shape (d,). RunError for a file that is damaged: it has checksums of its own."""
+        """Return the stored model, shape (d,). RunError for a file that is damaged: it has checksums of its own."""
         path = self.path / "model.npz"
         try:
             with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as arrays:
@@ -222,7 +222,7 @@ class RunFolder:
 
 
 def claim(config: Config, name: str) -> RunFolder:
-    """The folder for a run of `config`: `run.out`, or the first free runs/<name>-<number>.
+    """Return the folder for a run of `config`: `run.out`, or the first free runs/<name>-<number>.
 
     A folder that holds a run of the same configuration is taken as it is; ConfigError if it belongs to another one or
     holds something else.
@@ -250,7 +250,7 @@ def claim_for(out: str | Path | None, name: str, holds: Callable[[Path], bool], 
 
 
 def claim_rows(out: str | Path | None) -> RunFolder:
-    """The folder for a run of rows, as `claim_for`."""
+    """Return the folder for a run of rows, as `claim_for`."""
     return claim_for(out, "rows", lambda path: (path / ROWS).is_file(), "a run of rows")
 
 
@@ -286,7 +286,7 @@ def _is_begun(path: Path) -> bool:
 
 
 def as_parquet(table: "pa.Table") -> bytes:
-    """A table as the bytes of a Parquet file; equal tables give equal bytes."""
+    """Return a table as the bytes of a Parquet file; equal tables give equal bytes."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -336,7 +336,7 @@ def flat(event: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def public_row(event: Mapping[str, Any]) -> dict[str, Any]:
-    """The columns of one round without clients, clocks and networks."""
+    """Return the columns of one round without clients, clocks and networks."""
     return {key: value for key, value in flat(event).items() if not key.startswith(_OF_CLIENTS)}
 
 

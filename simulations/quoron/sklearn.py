@@ -227,7 +227,7 @@ class _PrivateLinear(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn 
         return configs.from_tree(overlay(tree, self.settings))
 
     def _tree(self, section: dict[str, Any]) -> dict[str, dict[str, Any]]:
-        """The sections of a configuration that the constructor's arguments stand for."""
+        """Return the sections of a configuration that the constructor's arguments stand for."""
         by_row = self.unit == "row"
         columns = section["columns"] | {"intercept": bool(self.fit_intercept), "missing": self.missing}
         columns |= {"curves": self.curves, "pairs": self.pairs}
@@ -249,11 +249,11 @@ class _PrivateLinear(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn 
 
     @abstractmethod
     def _loss(self, section: Mapping[str, Any]) -> dict[str, Any]:
-        """The section of the configuration that names the loss, for the table that `section` describes."""
+        """Return the section of the configuration that names the loss, for the table that `section` describes."""
 
     @abstractmethod
     def _label(self, labels: NDArray[Any], taken: list[Assumption]) -> Label:
-        """The label's column, and in `taken` what was taken from the data."""
+        """Return the label's column, and in `taken` what was taken from the data."""
 
     def _publish(self, model: Model) -> None:
         for name in ("coef_", "intercept_"):  # of an earlier fit, and of a model of curves there are none
@@ -262,7 +262,7 @@ class _PrivateLinear(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn 
             self.coef_, self.intercept_ = model.coef_, model.intercept_
 
     def _rows(self, X: Any) -> Any:
-        """Rows to predict for, as the model's table. InputError where one cannot be used."""
+        """Return rows to predict for, as the model's table. InputError where one cannot be used."""
         import pyarrow as pa
 
         check_is_fitted(self)
@@ -322,7 +322,7 @@ class _PrivateClassifier(ClassifierMixin, _PrivateLinear):  # type: ignore[misc]
         return self.model_.decision_function(rows)
 
     def predict(self, X: Any) -> NDArray[Any]:
-        """The class of each row, (N,)."""
+        """Return the class of each row, (N,)."""
         scores = self.decision_function(X)
         return np.asarray(self.classes_[self._places(scores)])
 
@@ -353,7 +353,7 @@ class _PrivateRegressor(RegressorMixin, _PrivateLinear):  # type: ignore[misc]  
         return arrays.labels_in_range(labels, label_range)
 
     def predict(self, X: Any) -> Vector:
-        """The number of each row, (N,), in the label's units. Features beyond their bounds count as these."""
+        """Return the number of each row, (N,), in the label's units. Features beyond their bounds count as these."""
         rows = self._rows(X)
         return np.asarray(self.model_.predict(rows), np.float64)
 

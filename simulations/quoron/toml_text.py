@@ -27,7 +27,7 @@ _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def parse(text: str, source: str) -> Tree:
-    """The tables of a TOML text; `source` names it in errors."""
+    """Return the tables of a TOML text; `source` names it in errors."""
     try:
         return _loads(text)
     except ValueError as error:
@@ -35,7 +35,7 @@ def parse(text: str, source: str) -> Tree:
 
 
 def _loads(text: str) -> Tree:
-    """The tables of a TOML text. ValueError for what is none, too deep, or a number of too many digits."""
+    """Return the tables of a TOML text. ValueError for what is none, too deep, or a number of too many digits."""
     try:
         tree = tomllib.loads(text)
     except RecursionError:
@@ -50,7 +50,7 @@ def _loads(text: str) -> Tree:
 
 
 def assignment(text: str) -> Tree:
-    """The tree that `dotted.key=value` sets. The value is TOML; a bare word is a string."""
+    """Return the tree that `dotted.key=value` sets. The value is TOML; a bare word is a string."""
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
         raise ConfigError(f"Expected key=value, such as privacy.epsilon=2, got {text!r}.")
@@ -84,7 +84,7 @@ def pairs(of: str, texts: Iterable[str], known: Collection[str], *, otherwise: s
 
 
 def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> Tree:
-    """A new tree with the values of `above` laid over `below`, table by table.
+    """Return a new tree with the values of `above` laid over `below`, table by table.
 
     A table whose `kind` changes is replaced as a whole: the other kind's keys mean nothing to it.
     """
@@ -129,7 +129,7 @@ def _string(text: str) -> str:
 
 
 def literal(value: Any) -> str:
-    """A value as TOML."""
+    """Return a value as TOML."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str | Path):

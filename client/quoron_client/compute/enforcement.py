@@ -67,7 +67,7 @@ def bounded(batch: ItemBatch, loss: Loss) -> ItemBatch:
 
 
 def _held(features: Any, bound: float | None) -> Any:
-    """Every entry within ±bound as its stored type can write it; NaN stays."""
+    """Return every entry within ±bound as its stored type can write it; NaN stays."""
     if bound is None or not np.any(np.abs(features) > bound):
         return features
     most = features.dtype.type(bound)

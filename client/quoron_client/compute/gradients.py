@@ -326,7 +326,7 @@ def _check_dimension(loss: Loss, batch: Items, dimension: int) -> int:
 
 
 def _padded(points: Matrix) -> Matrix:
-    """Rows filled up with zeros, and aligned."""
+    """Return rows filled up with zeros, and aligned."""
     read: Matrix = aligned(*points.shape)
     read[:, : points.shape[1]] = points
     return read

@@ -79,7 +79,7 @@ def check_zone(zone: str) -> None:
 
 
 def _ahead(zone: str) -> Callable[[int], int]:
-    """Seconds that a zone is ahead of UTC at a second since 1970-01-01T00:00Z."""
+    """Return seconds that a zone is ahead of UTC at a second since 1970-01-01T00:00Z."""
     fixed = _OFFSET.fullmatch(zone)
     if fixed is not None and int(fixed[2]) < 24 and int(fixed[3]) < 60:
         seconds = (3600 * int(fixed[2]) + 60 * int(fixed[3])) * (-1 if fixed[1] == "-" else 1)

@@ -192,7 +192,7 @@ def _fields(texts: pa.Array, form: tuple[str, ...]) -> dict[str, Whole]:
 
 
 def _pattern(form: tuple[str, ...]) -> str:
-    """The regular expression of a declared form: fields take as many digits as there are, up to their most."""
+    """Return the regular expression of a declared form: fields take as many digits as there are, up to their most."""
     written = ""
     for place, sign in enumerate(form):
         letter, after = sign[1:], form[place + 1] if place + 1 < len(form) else ""
@@ -213,7 +213,7 @@ def _pattern(form: tuple[str, ...]) -> str:
 
 
 def _offsets(values: pa.Array) -> pa.Array:
-    """Seconds ahead of UTC of texts such as Z, +01 and -11:30; null where there is none."""
+    """Return seconds ahead of UTC of texts such as Z, +01 and -11:30; null where there is none."""
     coded, found = values.dictionary_encode(), list[int | None]()
     for text in coded.dictionary.to_pylist():
         digits = re.sub("[^0-9]", "", text).ljust(6, "0")

@@ -650,7 +650,7 @@ def _one_each(feature: Feature) -> Iterator[Feature]:
 
 
 def _like(feature: Feature, column: str) -> Feature:
-    """The same of another column, without checking again what was checked."""
+    """Return the same of another column, without checking again what was checked."""
     if column == feature.column:
         return feature
     made = object.__new__(type(feature))
@@ -661,7 +661,7 @@ def _like(feature: Feature, column: str) -> Feature:
 
 
 def _public(feature: Feature) -> tuple[object, ...]:
-    """All but the column."""
+    """Return all but the column."""
     return tuple(getattr(feature, name) for name in _NAMES[type(feature)] if name != "column")
 
 

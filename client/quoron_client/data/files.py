@@ -214,7 +214,7 @@ class Files:
         return pa.table({name: held[name] for name in dict.fromkeys(columns)})
 
     def _differing(self, theirs: pa.Schema, part: FoundFile, columns: Sequence[str]) -> dict[str, str]:
-        """Those of these columns that a file has otherwise than the first, with what to say."""
+        """Return those of these columns that a file has otherwise than the first, with what to say."""
         first, said, keys = self.parts[0].shown, {}, dict(part.keys)
         for name in dict.fromkeys(each for each in columns if each not in keys):
             many, wanted = theirs.names.count(name), self.schema.field(self.schema.names.index(name)).type
@@ -353,7 +353,7 @@ def _system(source: str) -> tuple[pa.fs.FileSystem, str]:
 
 
 def _listed(system: pa.fs.FileSystem, root: str) -> list[pa.fs.FileInfo]:
-    """The Parquet files at or below a path, by their paths."""
+    """Return the Parquet files at or below a path, by their paths."""
     top = system.get_file_info(root)
     if top.type == pa.fs.FileType.File:
         return [top]
@@ -374,7 +374,7 @@ def _part(info: pa.fs.FileInfo, start: int, number: int) -> FoundFile:
 
 
 def _decoded(step: str) -> str:
-    """A key or a value of a partition, as it was before it was written into a path."""
+    """Return a key or a value of a partition, as it was before it was written into a path."""
     return cells.readable(unquote_to_bytes(step)).decode()
 
 

@@ -248,7 +248,7 @@ class _Pieces:
         )
 
     def _checked(self, rows: bytes) -> bytes:
-        """The rows without line ends that are none. DataError for quotes where none can be."""
+        """Return the rows without line ends that are none. DataError for quotes where none can be."""
         values, quotes = np.frombuffer(rows, np.uint8), np.empty(0, np.int64)
         if self._quoted and _QUOTE in rows:
             next_to = str(self._dialect.separator).encode()
@@ -421,7 +421,7 @@ def _column(values: list[Any]) -> pa.Array:
 
 
 def _whole(digits: str) -> str:
-    """An integer of JSON as text: there may be more digits than an integer is read from."""
+    """Return an integer of JSON as text: there may be more digits than an integer is read from."""
     return "0" if digits == "-0" else digits
 
 

@@ -27,7 +27,7 @@ class Numbering:
         self._declared: list[pa.Array] = []  # by a categorical column, whether they have rows or not
 
     def __len__(self) -> int:
-        """Users that have a number."""
+        """Return users that have a number."""
         return 0 if self._known is None else len(self._known)
 
     @property
@@ -93,7 +93,7 @@ class Numbering:
             return values.cast(pa.large_string())
 
     def _named(self) -> tuple[pa.Array, pa.Array]:
-        """The names that were met, and these with those that are declared alone."""
+        """Return the names that were met, and these with those that are declared alone."""
         known = self._known if self._known is not None else pa.nulls(0, pa.large_string())
         read = (columns.users(pa.table({self._user: each}), self._user) for each in self._declared)
         return known, pc.unique(pa.concat_arrays([known, *read])).drop_null() if self._declared else known

@@ -146,7 +146,7 @@ def read_second_server_key(path: Path) -> Ed25519PublicKey:
 
 
 def _signed(message: helper.HelperConsent | helper.Reply) -> bytes:
-    """Every field by name, each with its length, so that no two messages have one text."""
+    """Return every field by name, each with its length, so that no two messages have one text."""
     kind = message.DESCRIPTOR.name
     skipped = ("signature", "fingerprints")
     parts = [f"quoron {kind} 1".encode()]

@@ -394,7 +394,7 @@ def fits(message: federation.Answer, shape: tuple[int, ...], asked: int) -> bool
 
 
 def _floats(message: federation.Answer, shape: tuple[int, ...], asked: int) -> NDArray[np.float64] | None:
-    """The numbers of an answer (asked, *shape), finite or not; None for anything else."""
+    """Return the numbers of an answer (asked, *shape), finite or not; None for anything else."""
     found = floats_from_wire(message.values, (asked, *shape) if asked > 1 else shape)
     return None if found is None else found.reshape(asked, *shape)
 

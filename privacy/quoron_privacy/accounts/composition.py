@@ -45,7 +45,7 @@ class _Law:
     lost: float
 
     def tilted(self, tilt: float) -> tuple[float, Vector]:
-        """ln E e^{tilt · loss} of the finite losses, and their law times e^{tilt · loss}, divided by that."""
+        """Return ln E e^{tilt · loss} of the finite losses, and their law times e^{tilt · loss}, divided by that."""
         exponents = tilt * self.gap * self.places + self.logs
         top = float(exponents.max())
         weights = np.exp(exponents - top)
@@ -118,7 +118,7 @@ def largest(delta_of: Callable[[float], float], guess: float, delta: float) -> f
 
 
 def _reach(profile: Profile, share: float) -> float:
-    """A loss at which the profile is `share` at most, found by halving; _FARTHEST where it never is."""
+    """Return a loss at which the profile is `share` at most, found by halving; _FARTHEST where it never is."""
     low, high = 0.0, _FARTHEST
     for _ in range(7):  # 32 places at a time
         places = np.linspace(low, high, 33)

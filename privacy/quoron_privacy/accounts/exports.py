@@ -126,7 +126,7 @@ class _Seen:
 
 
 def _sums(laws: losses.Laws, steepest: float, above: float) -> Iterator[tuple[float, _Seen]]:
-    """The sum's law on one window, without a tilt and under some."""
+    """Yield the sum's law on one window, without a tilt and under some."""
     gap = laws[0][0].gap
     tilts = [0.0, *(steepest * np.geomspace(2.0 ** (1 - _TILTS), 1.0, _TILTS)).tolist()]
     growths = [[float(law.growth(np.array([tilt]))[0]) for law, _ in laws] for tilt in tilts]

@@ -363,7 +363,7 @@ def _gaussian_epsilon(mu: float, variation: float, most: Fraction) -> float:
 
 
 def _exact(value: float) -> Fraction:
-    """The decimal number as it is written: ten times 0.1 is 1."""
+    """Return the decimal number as it is written: ten times 0.1 is 1."""
     return Fraction(Decimal(repr(float(value))))
 
 

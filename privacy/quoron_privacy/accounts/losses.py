@@ -96,7 +96,7 @@ def loss(pair: Mixtures, x: Vector) -> tuple[Vector, Vector, float]:
 
 
 def _log_density(law: tuple[Vector, Vector], x: Vector) -> tuple[Vector, Vector, float]:
-    """ln Σ w_j exp(s_j x - s_j²/2), its slope and its rounding, by one component after the other."""
+    """Return ln Σ w_j exp(s_j x - s_j²/2), its slope and its rounding, by one component after the other."""
     logs = np.log(law[0])
     top = np.full(len(x), -np.inf)
     for weight, shift in zip(logs, law[1], strict=True):
@@ -230,12 +230,12 @@ class Losses:
         return replace(self, places=self.places[kept], masses=self.masses[kept])
 
     def growth(self, tilts: Vector) -> Vector:
-        """ln E e^{tilt · loss} of what is finite, at each tilt (k,)."""
+        """Return ln E e^{tilt · loss} of what is finite, at each tilt (k,)."""
         return log_means(np.outer(tilts, self.values), self.masses)
 
 
 def log_means(exponents: Vector, weights: Vector) -> Vector:
-    """ln Σ_j w_j e^{x_ij} for each row i."""
+    """Return ln Σ_j w_j e^{x_ij} for each row i."""
     top = exponents.max(axis=1, keepdims=True)
     found: Vector = top[:, 0] + np.log(np.exp(exponents - top) @ weights)
     return found
@@ -282,7 +282,7 @@ def above(law: Mixtures | Atoms, gap: float, cut: float) -> Losses:
 
 
 def _next_to(known: Vector, gap: float) -> Integers:
-    """Those that are next to a loss of the table."""
+    """Return those that are next to a loss of the table."""
     return np.unique(np.rint(known / gap)).astype(np.int64)
 
 
@@ -437,7 +437,7 @@ def _best_tilt(rough: Laws, epsilon: float) -> float | None:
 
 
 def _rough_gap(law: Mixtures | Atoms, cut: float) -> float:
-    """A two-hundredth of a round's typical loss."""
+    """Return a two-hundredth of a round's typical loss."""
     if isinstance(law, Atoms):
         return max(float(np.sqrt(law.masses @ law.losses**2)) / 200, 1e-12)
     x, known = table(law, -float(scipy.special.ndtri(cut)))
@@ -461,7 +461,7 @@ def gap_for(parts: Parts, epsilon: float, tilt: float) -> float:
 
 
 def _apart(law: Mixtures | Atoms) -> float:
-    """The total variation between the two laws, about."""
+    """Return the total variation between the two laws, about."""
     if isinstance(law, Atoms):
         return float(law.masses @ -np.expm1(-np.maximum(law.losses, 0.0))) + law.lost
     return once(law, 0.0)
@@ -483,7 +483,7 @@ class _Tail:
 
 
 def _tail(laws: Laws, level: float, tilt: float, above: float) -> _Tail | None:
-    """The tail of the sum beyond `level`; `above`: chance of sums not to be looked at. None: too long."""
+    """Return the tail of the sum beyond `level`; `above`: chance of sums not to be looked at. None: too long."""
     gap = laws[0][0].gap
     growths = [float(law.growth(np.array([tilt]))[0]) for law, _ in laws]
     bottom, top = window(laws, growths, tilt, above)
@@ -509,7 +509,7 @@ def rounding(laws: Laws, tilt: float) -> float:
 
 
 def _deviation(laws: Laws, tilt: float) -> float:
-    """The standard deviation of the tilted sum."""
+    """Return the standard deviation of the tilted sum."""
     variance = 0.0
     for law, times in laws:
         weights = law.masses * np.exp(tilt * law.values - float(law.growth(np.array([tilt]))[0]))
@@ -592,7 +592,7 @@ def laws(stage: Stage) -> tuple[Mixtures | Atoms, ...]:
 
 
 def _both_ways(own: tuple[Vector, Vector]) -> tuple[Mixtures, Mixtures]:
-    """A member against nobody, and the other order, turned round, so that its loss grows with x, too."""
+    """Return a member against nobody, and the other order, turned round, so that its loss grows with x, too."""
     return Mixtures(own, _NOBODY), Mixtures(_NOBODY, (own[0], 0.0 - own[1]))
 
 
@@ -624,7 +624,7 @@ def _one_order(mu: float, parts: Parts, epsilon: float, near: float) -> float:
 
 
 def _each(mu: float, sums: Atoms, epsilon: float) -> float:
-    """A Gaussian, if there is one, after each sum of losses that are atoms: in closed form."""
+    """Return a Gaussian, if there is one, after each sum of losses that are atoms: in closed form."""
     left = epsilon - sums.losses
     most = gaussian(mu, left) if mu else np.maximum(-np.expm1(np.minimum(left, 0.0)), 0.0)
     rounding = _SHARE if len(left) > 1 or not mu else 0.0

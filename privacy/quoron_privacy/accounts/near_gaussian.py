@@ -145,5 +145,5 @@ def _above(threshold: float) -> tuple[float, float]:
 
 
 def _up(value: float) -> float:
-    """The next number of so many digits."""
+    """Return the next number of so many digits."""
     return float(Context(prec=_DIGITS, rounding=ROUND_CEILING).create_decimal(Decimal(value)))

@@ -194,7 +194,7 @@ def _others(law: Table) -> list[float]:
 
 
 def _mirrored(law: Table) -> Table:
-    """The law of the loss in the other order of the pair."""
+    """Return the law of the loss in the other order of the pair."""
     masses = tuple(reversed(_others(law)))
     return Table(tuple(-loss for loss in reversed(law.losses)), masses, max(0.0, 1 - math.fsum(masses)))
 

@@ -130,13 +130,13 @@ def _ends(adjacency: Adjacency) -> int:
 
 
 def _wor(rate: float, rounds: int, mu: float, epsilon: float, *, least: float) -> float:
-    """δ of the composition. One order suffices: the pair of a round is its own mirror."""
+    """Return δ of the composition. One order suffices: the pair of a round is its own mirror."""
     profile = partial(wor_profile, rate, mu)
     return composition.delta(profile, profile, rounds, epsilon, least=least)
 
 
 def _poisson(rate: float, rounds: int, mu: float, adjacency: Adjacency, epsilon: float, *, least: float) -> float:
-    """δ of the composition, the worse of both orders."""
+    """Return δ of the composition, the worse of both orders."""
     if adjacency == "replace-one":
         profile = partial(replaced_profile, rate, mu)
         return composition.delta(profile, profile, rounds, epsilon, least=least)
@@ -148,5 +148,5 @@ def _poisson(rate: float, rounds: int, mu: float, adjacency: Adjacency, epsilon:
 
 
 def _typical(rate: float, mu: float) -> float:
-    """A guess at the μ of a round on a sample that is worth about `mu` without one: e^{μ²} - 1 = (mu / q)²."""
+    """Return a guess at the μ of a round on a sample that is worth about `mu` without one: e^{μ²} - 1 = (mu / q)²."""
     return math.sqrt(math.log1p((mu / rate) ** 2))

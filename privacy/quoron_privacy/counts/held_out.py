@@ -447,14 +447,14 @@ def _over(far: float, radius: float, size: int, users: int) -> float:
 
 
 def _simplex(shares: Matrix) -> Matrix:
-    """Shares at least zero that add up to one at most, whatever comes."""
+    """Return shares at least zero that add up to one at most, whatever comes."""
     held = _unit(shares)
     total = held.sum(axis=1, keepdims=True)
     return np.asarray(held / np.maximum(total, 1.0))
 
 
 def _many(held: Matrix, classes: int) -> Matrix:
-    """Shares of classes that add up to one at most, and no more than these right, or lost."""
+    """Return shares of classes that add up to one at most, and no more than these right, or lost."""
     shares = held[:, :classes] / np.maximum(held[:, :classes].sum(axis=1, keepdims=True), 1.0)
     here = shares.sum(axis=1, keepdims=True)
     return np.hstack([shares, np.minimum(held[:, classes:], here)])

@@ -272,7 +272,7 @@ def chances(
 
 
 def _chances(min_cohort: MinCohort, alike: Alike, present: Callable[[int], int]) -> tuple[float, float]:
-    """The same, with rounds that are alike counted."""
+    """Return the same, with rounds that are alike counted."""
     slack = (sum(alike.values()) + 1) * 2.0**-52  # of the sums; the samplers need next to nothing
     if not min_cohort.count_scale:
         wrong = _gaussian_chances(min_cohort, alike, present)
@@ -370,5 +370,5 @@ def _check(share: float, epsilon: float, cohorts: Sequence[int], participations:
 
 @lru_cache(maxsize=256)
 def _exact(value: float) -> Fraction:
-    """The decimal number as it is written."""
+    """Return the decimal number as it is written."""
     return Fraction(repr(float(value)))

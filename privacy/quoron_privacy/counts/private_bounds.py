@@ -90,7 +90,7 @@ def marks(values: Floats, owners: Integers, users: int, kinds: Kinds | None = No
 
 
 def _sorted(groups: Integers, held: Floats) -> Integers:
-    """The order by group, and in each by what is held, NaN last; of equals in any order."""
+    """Return the order by group, and in each by what is held, NaN last; of equals in any order."""
     by_value = np.argsort(held)
     rank = np.empty(len(held), np.int64)
     rank[by_value] = np.arange(len(held))

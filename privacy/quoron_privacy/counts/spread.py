@@ -163,7 +163,7 @@ class Spread:
         return GaussianNoise(self.sensitivity, self.scale)
 
     def _root(self) -> tuple[Floats, float]:
-        """The first column of C, the longest, and its length."""
+        """Return the first column of C, the longest, and its length."""
         root, _ = sqrt_coefficients(self.cells)
         return root, math.sqrt(float(root @ root))
 
@@ -191,7 +191,7 @@ def verify(parts: Sequence[Spread], epsilon: float, delta: float) -> None:
 
 
 def _applied(root: Floats, rows: Floats) -> Floats:
-    """The lower triangular Toeplitz matrix whose first column is `root`, times each row (k,) of (groups, k)."""
+    """Return the lower triangular Toeplitz matrix whose first column is `root`, times each row (k,) of (groups, k)."""
     return np.stack([np.convolve(root, row)[: len(root)] for row in rows])
 
 

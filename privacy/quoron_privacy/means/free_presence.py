@@ -277,7 +277,7 @@ def blocks(rows: Rows, length: int) -> Iterator[tuple[slice, Matrix]]:
 
 
 def moment_logs(factors: Rows, transform: Matrix) -> Vector:
-    """ln ‖Lᵀ Uᵀ U L‖ in Frobenius norm for every factor (k, d (d + 1) / 2), shape (k,); NaN where not finite."""
+    """Return ln ‖Lᵀ Uᵀ U L‖ in Frobenius norm for every factor (k, d (d + 1) / 2), shape (k,); NaN where not finite."""
     out, whiten = np.empty(len(factors)), np.ascontiguousarray(transform)
     each_piece(factors, packed(len(transform)), lambda rows, own: loops.moment_logs(rows, whiten, out[own]))
     return out
@@ -290,7 +290,7 @@ def each_piece(rows: Rows, length: int, work: Callable[[Matrix, slice], object])
 
 
 def vector_logs(values: Matrix, transform: Matrix) -> Vector:
-    """ln ‖Lᵀ g‖ for every vector (k, p), Lᵀ of each of its parts, shape (k,); NaN where not finite."""
+    """Return ln ‖Lᵀ g‖ for every vector (k, p), Lᵀ of each of its parts, shape (k,); NaN where not finite."""
     rows, out = checked(values, len(transform), parts=True), np.empty(len(values))
     loops.vector_logs(rows, np.ascontiguousarray(transform), out)
     return out

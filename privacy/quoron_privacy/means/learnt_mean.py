@@ -177,7 +177,7 @@ class LearntMean:
         return Learnt(value, centre, radius, deviation, held.least, tuple(told.noises))
 
     def _of_a_column(self, told: "_Told", public: RandomStream) -> Learnt:
-        """The same, of one: where users are by bins of place, and a clip to an interval."""
+        """Return the same, of one: where users are by bins of place, and a clip to an interval."""
         strength, top = self.users * self.mu, 2 * min(self.bound, self.spread or self.bound)
         first, place, around = learnt_radii.interval_shares(strength)
         spend = partial(_spent, self.mu)

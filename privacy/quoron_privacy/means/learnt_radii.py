@@ -529,7 +529,7 @@ def missed(shares: Vector, edges: Vector, scale: float) -> float | None:
 
 
 def _least(deviations: Vector, edges: Vector, scale: float) -> Vector:
-    """Shares that stand out of noise."""
+    """Return shares that stand out of noise."""
     return stands_out(np.maximum(-edges[:-1], edges[1:]) / scale, deviations, len(deviations), _INTERVAL_FALSE)
 
 

@@ -288,7 +288,7 @@ def _ranged(users: int, dimension: int, bound: float, spread: float, mu: float, 
 
 
 def _noise(sensitivity: float, dimension: int, mu: float) -> GaussianNoise:
-    """The least noise whose effective μ is at most `mu`."""
+    """Return the least noise whose effective μ is at most `mu`."""
     grid = GaussianNoise(sensitivity, sensitivity).effective_mu(dimension) - 1
     if mu <= 2 * grid:
         raise Infeasible("private mean", f"mu={mu:g} is below the resolution of the noise", "a larger epsilon")

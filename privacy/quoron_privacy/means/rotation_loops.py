@@ -57,7 +57,7 @@ def _butterflies(bits: int, lanes: bool) -> Any:
 
 
 def _spread(builder: Any, vector: Any, value: Any) -> Any:
-    """A register that holds `value` in every lane."""
+    """Return a register that holds `value` in every lane."""
     first = builder.insert_element(ir.Constant(vector, ir.Undefined), value, ir.Constant(ir.IntType(32), 0))
     lanes = ir.VectorType(ir.IntType(32), vector.count)
     return builder.shuffle_vector(first, ir.Constant(vector, ir.Undefined), ir.Constant(lanes, [0] * vector.count))

@@ -262,7 +262,7 @@ class PrefixNoise:
         return steps * sqrt(dimension) * 2.0**-GRID_BITS
 
     def _steps(self, value: Floats) -> NDArray[np.int64]:
-        """The contribution in whole steps; clamped such that a sum of all rounds is below 2⁶²."""
+        """Return the contribution in whole steps; clamped such that a sum of all rounds is below 2⁶²."""
         largest = min(2.0**22, 2.0**31 / self.rounds)
         with np.errstate(all="ignore"):  # an overflow becomes a clamp, silently: nothing in the data may warn or raise
             scaled = value / self.scale

@@ -73,7 +73,7 @@ def debiased_mean(rows: Matrix, trim: int, radius: float) -> Vector:
 
 
 def _mean(rows: Matrix) -> Vector:
-    """The mean of columns that are contiguous, which numpy adds pairwise."""
+    """Return the mean of columns that are contiguous, which numpy adds pairwise."""
     total: Vector = np.sum(np.ascontiguousarray(rows.T), axis=1) / len(rows)
     return total
 
@@ -283,7 +283,7 @@ def _least(
     mu: float,
     parts: Vector,
 ) -> tuple[float, MedianParameters] | None:
-    """The best of cores at `parts` of the way from B - k to B; the test gets `share` of ε, the release μ."""
+    """Return the best of cores at `parts` of the way from B - k to B; the test gets `share` of ε, the release μ."""
     core = (size - trim + parts * trim) / size
     reach = -np.log(parts) * (1 + 1e-9)
     widest = -np.log(core)  # θ is at most this
@@ -327,7 +327,7 @@ def _usable_mu(epsilon: float, delta: float, share: float) -> float:
 
 
 def _pair_delta(epsilon: float, each: float, mu: float) -> float:
-    """δ at ε of a test that costs `each` with a release that is μ-GDP: randomised response, then a Gaussian."""
+    """Return δ at ε of a test that costs `each` with a release that is μ-GDP: randomised response, then a Gaussian."""
     likely = float(expit(each))
     return likely * gdp.delta_for(mu, epsilon - each) + (1 - likely) * gdp.delta_for(mu, epsilon + each)
 

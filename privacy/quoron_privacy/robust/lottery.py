@@ -273,7 +273,7 @@ def ladder_mus(mean: OutlierMean, rungs: int, noise: float) -> tuple[Matrix, Mat
 def ladder_means(
     size: int, rungs: int, kappa: Kappa | None, kind: Kind, forgiven: int
 ) -> tuple[OutlierMean, Matrix, Matrix]:
-    """The best aggregate whose core leaves so many rungs, and its `ladder_mus` at noise 1; some κ has to fit."""
+    """Return the best aggregate whose core leaves so many rungs, and its `ladder_mus` at noise 1; some κ has to fit."""
     core = core_for(size, rungs) - forgiven
     mean = best_mean(size, core, kappa, kind, usual=(core + size - forgiven) // 2)
     assert mean is not None
@@ -330,7 +330,7 @@ def _search(
 def _least(
     epsilon: float, delta: float, size: int, kappa: Kappa, kind: Kind, release: float, forgiven: int, fewest: int
 ) -> tuple[OutlierMean, int, float]:
-    """The same of one κ, whose ladders have the `fewest` rungs or more; noise from above."""
+    """Return the same of one κ, whose ladders have the `fewest` rungs or more; noise from above."""
     means = partial(ladder_means, size, kappa=kappa, kind=kind, forgiven=forgiven)
 
     @cache  # a finer tolerance begins as the other did

@@ -464,7 +464,7 @@ def _at_core(mean: OutlierMean) -> OutlierMean:
 
 
 def _wide_shift(size: Whole, core: Integers, low: Whole, moved: Vector) -> Vector:
-    """The bound for κ = 2 when `moved` units of weight move on the ramp."""
+    """Return the bound for κ = 2 when `moved` units of weight move on the ramp."""
     shifts: Vector = (4 + moved * 2 * (2 - np.maximum(low + core - size, 0) / size)) / core
     return shifts
 

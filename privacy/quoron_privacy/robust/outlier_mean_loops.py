@@ -153,7 +153,7 @@ class _View:
 
 
 def _observe(rows: Matrix, indices: Integers, radius: float) -> _View:
-    """The view from the mean of what lies within `radius` of the sampled answer nearest the sample's median."""
+    """Return the view from the mean of what lies within `radius` of the sampled answer nearest the sample's median."""
     sample = rows[indices[np.linspace(0, len(indices) - 1, min(SAMPLE, len(indices))).astype(np.int64)]]
     every, half = np.arange(len(sample)), (len(sample) - 1) // 2
     median = np.ascontiguousarray(np.partition(sample, half, axis=0)[half])

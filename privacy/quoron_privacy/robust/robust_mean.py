@@ -174,7 +174,7 @@ def _missed(cohort_size: int, score: int) -> int:
 
 @lru_cache(maxsize=1024)
 def _laplace(target: Target, cohort_size: int) -> LaplaceOneShot | None:
-    """The release behind a Laplace test at full concentration."""
+    """Return the release behind a Laplace test at full concentration."""
     try:
         return laplace_test.calibrate(target.epsilon, target.delta, cohort_size, kappa=target.kappa, kind=target.kind)
     except Infeasible:

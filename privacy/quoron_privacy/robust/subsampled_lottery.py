@@ -305,7 +305,7 @@ def _composed(
     epsilon: float,
     least: float = _SMALLEST_DELTA,
 ) -> float:
-    """δ at ε of all releases, from the profile of one at `points` places to each `typical` loss, fewer far out.
+    """Return δ at ε of all releases, from the profile of one at `points` places to each `typical` loss, fewer far out.
 
     `table` has shape (R + 1,), `mus` and `chances` (R + 1, M): row r is the mixture of shifts of two cohorts the larger
     score of which stands on rung r. Row 0 bears on nothing, as rung 0 is charged with all of its chance.
@@ -342,7 +342,7 @@ def _first(delta: float, rate: float, releases: int) -> float:
 
 
 def _typical(table: Vector, mus: Matrix, chances: Matrix, rate: float) -> float:
-    """A length on the scale of one release's loss: bears on the lattice alone."""
+    """Return a length on the scale of one release's loss: bears on the lattice alone."""
     spread = len(table) / (1 + max(-float(ndtri(table[0])), 0.0))
     return rate * math.hypot(float(mus[-1] @ chances[-1]), 1 / spread)
 

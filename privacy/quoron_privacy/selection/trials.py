@@ -108,7 +108,7 @@ def _check(mean: float, most: int) -> None:
 
 
 def _tilted(logs: Vector, mean: float) -> Vector:
-    """The law in proportion to exp(logs + t k), with the t of this mean."""
+    """Return the law in proportion to exp(logs + t k), with the t of this mean."""
     numbers = np.arange(1, len(logs) + 1)
 
     def law(tilt: float) -> Vector:

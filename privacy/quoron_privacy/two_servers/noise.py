@@ -103,7 +103,7 @@ def _sums_moved(made: RoundSpec, sums: Block, reach: float) -> float:
 
 
 def _most(moved: Sequence[float], participations: int, separation: int) -> float:
-    """The largest sum of so many squares in rounds that are multiples of `separation` apart."""
+    """Return the largest sum of so many squares in rounds that are multiples of `separation` apart."""
     classes = (sorted(moved[first::separation])[-participations:] for first in range(min(separation, len(moved))))
     return max((sum(each) for each in classes), default=0.0)
 

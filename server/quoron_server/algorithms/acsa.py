@@ -66,7 +66,7 @@ def step(
 def minimise(
     gradient: Callable[[Vector], Vector], start: Vector, stages: Sequence[int], shape: Shape, domain: Domain
 ) -> Vector:
-    """The whole recursion with `gradient(md)` as estimates; shape (d,)."""
+    """Return the whole recursion with `gradient(md)` as estimates; shape (d,)."""
     point = start
     for length in stages:
         x = ag = point
@@ -103,7 +103,7 @@ class Place:
 
 
 def places(phases: Sequence[tuple[int, ...]]) -> tuple[Place, ...]:
-    """The schedule, round by round, of phases with stages of these lengths."""
+    """Return the schedule, round by round, of phases with stages of these lengths."""
     found: list[Place] = []
     for i, stages in enumerate(phases):
         done = 0

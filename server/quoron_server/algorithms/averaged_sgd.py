@@ -184,12 +184,12 @@ def _products(largest: float) -> tuple[float, ...]:
 
 
 def suffix_grid(problem: Problem, rounds: int) -> list[int]:
-    """Numbers of iterates to average."""
+    """Return numbers of iterates to average."""
     return sorted({max(1, round(rounds * share)) for share in suffix_shares(problem)})
 
 
 def suffix_shares(problem: Problem) -> tuple[float, ...]:
-    """Shares of the iterates to average; the bound for unknown curvature is about the average of all."""
+    """Return shares of the iterates to average; the bound for unknown curvature is about the average of all."""
     return SUFFIXES if problem.beliefs.curvature == "isotropic" else (1.0,)
 
 
@@ -230,7 +230,7 @@ def best_phases(
 
 
 def default_clip(problem: Problem) -> float:
-    """A clip at the scale of user averages, from public facts: the drift ‖∇F‖ and the spread between users.
+    """Return a clip at the scale of user averages, from public facts: the drift ‖∇F‖ and the spread between users.
 
     With known curvature h the drift is at most about h · distance; otherwise a bound on gradients at the start.
     Users beyond it are shortened, which biases the step and never harms privacy.
@@ -277,7 +277,7 @@ def smoothings(problem: Problem, given: float | None, distance: float, *, none: 
 
 
 def smoothed(problem: Problem, parameter: float) -> Problem:
-    """The problem with the constants of the envelope with λ = `parameter`, for prediction."""
+    """Return the problem with the constants of the envelope with λ = `parameter`, for prediction."""
     if not parameter:
         return problem
     return replace(problem, smoothness=1 / parameter + problem.ridge, user_smoothness=None)

@@ -33,14 +33,14 @@ def margin(dimension: int) -> float:
 
 @lru_cache(maxsize=4)
 def public_signs(seed: int, step: int, dimension: int) -> Signs:
-    """The rotation's signs of one step, shape (d,): public randomness, a stream of its own. Read-only."""
+    """Return the rotation's signs of one step, shape (d,): public randomness, a stream of its own. Read-only."""
     signs = random_signs(dimension, SeededNoise(seed).stream("public signs", step))
     signs.setflags(write=False)
     return signs
 
 
 def next_radius(spread: float, variance: float, drift: float, margin: float, first: float) -> float:
-    """The radius of the next round; `drift` is M ‖x_{t+1} - x_t‖."""
+    """Return the radius of the next round; `drift` is M ‖x_{t+1} - x_t‖."""
     return float(loops.next_radius(spread, variance, drift, margin, first))
 
 
@@ -81,7 +81,7 @@ def agd_variances(
     margin: float,
     first: float,
 ) -> Vector:
-    """The same for accelerated steps; `path` (T,) says where points lie, 1 at the start; noise is d unit²."""
+    """Return the same for accelerated steps; `path` (T,) says where points lie, 1 at the start; noise is d unit²."""
     out = np.empty(len(path))
     loops.agd_variances(path, distance, smoothness, inverse_step, sampling, noise, spread, margin, first, out)
     return out

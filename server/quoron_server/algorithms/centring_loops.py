@@ -9,7 +9,7 @@ from quoron_privacy.kernels.shipped import njit
 
 @njit(cache=True)
 def next_radius(spread: float, variance: float, drift: float, margin: float, first: float) -> float:
-    """The radius of the next round; `drift` is M ‖x_{t+1} - x_t‖."""
+    """Return the radius of the next round; `drift` is M ‖x_{t+1} - x_t‖."""
     return min(first, margin * math.sqrt(spread * spread + variance) + drift)
 
 

@@ -44,7 +44,7 @@ class ChainPhase:
         return GaussianNoise(self.release.mean.sensitivity * self.radius, self.release_scale)
 
     def entry(self, index: int) -> Release:
-        """The ledger entry of the phase's release, or of its having none."""
+        """Return the ledger entry of the phase's release, or of its having none."""
         figures = {"scale": self.release_scale, "radius": self.radius, "core": float(self.release.mean.core)}
         return Release("outlier-mean", {"phase": float(index), **figures})
 

@@ -36,7 +36,7 @@ class Factor:
     unknown: float | None
 
     def of(self, problem: Problem) -> float | None:
-        """The one for what is publicly known of the problem's curvature."""
+        """Return the one for what is publicly known of the problem's curvature."""
         return self.unknown if problem.beliefs.isotropic is None else self.known
 
     def bound(self, guess: float | None, problem: Problem) -> float | None:
@@ -264,7 +264,7 @@ class AlgorithmInfo:
         return ("calibrated",) if self.printed is None else ("calibrated", "paper")
 
     def options_for(self, constants: Constants) -> type:
-        """The options of plans with such constants. ConfigError where it has none."""
+        """Return the options of plans with such constants. ConfigError where it has none."""
         if constants == "calibrated":
             return self.options
         if self.printed is None:

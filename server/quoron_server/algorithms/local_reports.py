@@ -15,7 +15,7 @@ class RangeReports:
     bins: int
 
     def entry(self) -> Release:
-        """The ledger entry of one interaction's reports."""
+        """Return the ledger entry of one interaction's reports."""
         return Release("range-reports", {"epsilon": self.epsilon, "bins": self.bins})
 
 
@@ -28,7 +28,7 @@ class VectorReports:
     scale: float  # σ per coordinate, as clients compute it
 
     def entry(self) -> Release:
-        """The ledger entry of one interaction's reports."""
+        """Return the ledger entry of one interaction's reports."""
         return Release(
             "vector-reports", {"epsilon": self.epsilon, "delta": self.delta, "radius": 1.0, "scale": self.scale}
         )

@@ -66,7 +66,7 @@ class WithMinCohort:
         return MinCohortState(0, 0, False, self.inner.init())
 
     def request(self, state: MinCohortState, noise: NoiseSource) -> Question | None:
-        """The algorithm's own question; None too once the run is below its minimum cohort."""
+        """Return the algorithm's own question; None too once the run is below its minimum cohort."""
         question = None if state.ended else self.inner.request(state.inner, noise)
         if question is None or not self._min_cohort.public or self.plan.guarantee.servers is not None:
             return question
@@ -110,11 +110,11 @@ class WithMinCohort:
         )
 
     def counted(self, answers: Answers | Sums) -> int:
-        """Users of a round whose answer is usable; where who answers is public, whose answer came."""
+        """Return users of a round whose answer is usable; where who answers is public, whose answer came."""
         return int(np.sum(answers.answered))
 
     def model(self, state: MinCohortState) -> Vector:
-        """The algorithm's own; BelowMinCohort if the run has ended so."""
+        """Return the algorithm's own; BelowMinCohort if the run has ended so."""
         if state.ended:
             count = "" if self._min_cohort.public else ", by a count with noise"
             raise BelowMinCohort(
@@ -125,7 +125,7 @@ class WithMinCohort:
         return self.inner.model(state.inner)
 
     def iterate(self, state: MinCohortState) -> Vector:
-        """The algorithm's own."""
+        """Return the algorithm's own."""
         return self.inner.iterate(state.inner)
 
 
@@ -181,7 +181,7 @@ def with_min_cohort(
 
 
 def _beside(own: RunPlan, privacy: Privacy, min_cohort: MinCohort) -> RunPlan:
-    """The plan with this minimum cohort, which promises all that is asked for."""
+    """Return the plan with this minimum cohort, which promises all that is asked for."""
     asked = own.guarantee if own.guarantee.trust_model == "none" else privacy
     return replace(
         own, guarantee=replace(own.guarantee, epsilon=asked.epsilon, delta=asked.delta, min_cohort=min_cohort)

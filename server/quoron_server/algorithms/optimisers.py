@@ -51,7 +51,7 @@ class OptimiserOptions:
     suffix: int | None = None  # iterates averaged; None: the plan chooses, the last one alone with other optimisers
 
     def made(self, step_size: float | None, option: str = "step_size") -> "Optimiser":
-        """The optimiser; ConfigError for numbers out of range, and without a step that no plan could choose."""
+        """Return the optimiser; ConfigError for numbers out of range, and without a step that no plan could choose."""
         own = self.optimiser, self.momentum, self.second_momentum, self.stability, self.weight_decay
         made = Optimiser(*own) if self.schedule == "constant" else Scheduled(*own, schedule=self.schedule)
         if step_size is None and not made.plain:

@@ -16,7 +16,7 @@ from quoron_server.plan import MOST_ROUNDS, Constants
 def options_of(
     info: AlgorithmInfo, given: Mapping[str, Any], *, called: str = "options", constants: Constants = "calibrated"
 ) -> Any:
-    """An algorithm's options; ConfigError names the one that is unknown, of a wrong type or out of range."""
+    """Return an algorithm's options; ConfigError names the one that is unknown, of a wrong type or out of range."""
     kind = info.options_for(constants)
     if not given:
         return kind()

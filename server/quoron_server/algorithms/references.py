@@ -92,17 +92,17 @@ class Origin:
 
 
 def theirs(*sources: Source, note: str = "") -> Origin:
-    """The origin of an algorithm whose steps are the published ones."""
+    """Return the origin of an algorithm whose steps are the published ones."""
     return Origin("theirs", sources, note)
 
 
 def repaired(*sources: Source, note: str = "") -> Origin:
-    """The origin of an algorithm with a published step changed because a proof needs it."""
+    """Return the origin of an algorithm with a published step changed because a proof needs it."""
     return Origin("repaired", sources, note)
 
 
 def ours(*sources: Source, note: str = "") -> Origin:
-    """The origin of an algorithm that no paper prints, after those that come closest."""
+    """Return the origin of an algorithm that no paper prints, after those that come closest."""
     return Origin("ours", sources, note)
 
 

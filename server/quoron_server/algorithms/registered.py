@@ -53,7 +53,7 @@ ABOVE_ZERO = "step_size", "inverse_step", "rate"  # options that more than one p
 
 
 def with_estimates(own: RunPlan, paid: "EstimatedBounds", epsilon: float, delta: float) -> RunPlan:
-    """The whole plan of (ε, δ) whose rest, made for what the estimates leave, is `own`.
+    """Return the whole plan of (ε, δ) whose rest, made for what the estimates leave, is `own`.
 
     A guarantee may pay for a data quality check, and for bounds that nobody declared, before the first round. What is
     estimated, with which noise, and the part of μ that is left are fixed before any value is read. Columns, algorithm
@@ -115,7 +115,7 @@ class Registered(AlgorithmInfo):
         constants: Constants = "calibrated",
         seed: int = 0,
     ) -> RunPlan:
-        """The plan with the least predicted risk, with a minimum cohort where one is asked for.
+        """Return the plan with the least predicted risk, with a minimum cohort where one is asked for.
 
         `options` are of the type `self.options_for(constants)`, None for its defaults; `seed` is public, and draws
         slots alone.
@@ -137,7 +137,7 @@ class Registered(AlgorithmInfo):
             raise
 
     def _planned(self, problem: Problem, privacy: Privacy, options: Any, constants: Constants, seed: int) -> RunPlan:
-        """The same; the n of its Infeasible is an estimate."""
+        """Return the same; the n of its Infeasible is an estimate."""
         if constants == "paper":
             return resting(self._as_printed(problem.settled(wide=False), privacy, options, seed))
         if privacy.trust_model is not None:
@@ -192,7 +192,7 @@ class Registered(AlgorithmInfo):
             raise
 
     def _as_printed(self, problem: Problem, privacy: Privacy, options: Any, seed: int) -> RunPlan:
-        """The plan of the paper's own numbers, which promises what our accountant finds for them.
+        """Return the plan of the paper's own numbers, which promises what our accountant finds for them.
 
         Raises ConfigError where the paper has no such algorithm, and for what no paper has: a minimum cohort, two
         servers.
@@ -299,7 +299,7 @@ class Registered(AlgorithmInfo):
         return self._pairs(plan) if promise.proved and promise.trust_model != "none" else ()
 
     def _pairs(self, plan: RunPlan, adjacency: Adjacency | None = None) -> tuple[Pair, ...]:
-        """The same of parts that are verified, under the plan's own adjacency or another."""
+        """Return the same of parts that are verified, under the plan's own adjacency or another."""
         promise, own = plan.guarantee, plan.without("held_out", "estimates", "data_quality", "min_cohort")
         if promise.servers is not None:  # an observer of the releases alone learns less
             against: tuple[Pair, ...] = two_servers.pairs(own)
@@ -369,7 +369,7 @@ class Registered(AlgorithmInfo):
         return self._gaussian(plan)
 
     def _gaussian(self, plan: RunPlan) -> GaussianPromise | None:
-        """The same of parts that are verified."""
+        """Return the same of parts that are verified."""
         promise, own = plan.guarantee, plan.without("min_cohort")
         if not promise.proved or promise.trust_model == "none" or plan.parameters.simulation_only() is not None:
             return None
@@ -481,7 +481,7 @@ def derived(plan: RunPlan) -> tuple[Assumption, ...]:
 
 
 def resting(plan: RunPlan) -> RunPlan:
-    """The plan with all that its promise rests on."""
+    """Return the plan with all that its promise rests on."""
     return plan.assuming(derived(plan))
 
 

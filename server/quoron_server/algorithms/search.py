@@ -42,7 +42,7 @@ def slack(epsilon: float, *, gaussians: int, laplaces: int = 0) -> float:
 
 
 def left_of_delta(name: str, privacy: Privacy, *, gaussians: int, laplaces: int = 0) -> float:
-    """δ less what the samplers lack; Infeasible where that is nothing."""
+    """Return δ less what the samplers lack; Infeasible where that is nothing."""
     lacking = slack(privacy.epsilon, gaussians=gaussians, laplaces=laplaces)
     if lacking >= privacy.delta:
         condition = f"delta={privacy.delta:g} is below the samplers' error {lacking:.2g}"
@@ -51,12 +51,12 @@ def left_of_delta(name: str, privacy: Privacy, *, gaussians: int, laplaces: int 
 
 
 def lacks(*, gaussians: int = 0, laplaces: int = 0) -> float:
-    """The total variation of so many samples, counted again: 2⁻¹⁶⁰ for each."""
+    """Return the total variation of so many samples, counted again: 2⁻¹⁶⁰ for each."""
     return math.ldexp(gaussians + laplaces, -160)
 
 
 def left(plan: RunPlan, *, gaussians: int, laplaces: int = 0) -> float:
-    """δ of a plan's promise less what so many samples lack, for those who verify: one number below it."""
+    """Return δ of a plan's promise less what so many samples lack, for those who verify: one number below it."""
     taken = lacks(gaussians=gaussians, laplaces=laplaces) * (1 + math.exp(plan.guarantee.epsilon))
     return math.nextafter(plan.guarantee.delta - taken, -1.0)
 
@@ -178,7 +178,7 @@ class Candidate(Generic[C]):
 
 
 def best(tried: Iterable[Candidate[C]], *, near: float = NEAR) -> Candidate[C] | None:
-    """The cheapest of those within `near` times the least risk; of equal ones the least risk, then the first.
+    """Return the cheapest of those within `near` times the least risk; of equal ones the least risk, then the first.
 
     None where nothing was tried.
     """
@@ -189,7 +189,7 @@ def best(tried: Iterable[Candidate[C]], *, near: float = NEAR) -> Candidate[C] |
 
 
 def ranked(tried: Iterable[Candidate[C]], *, near: float = NEAR) -> list[Candidate[C]]:
-    """The `best`, then the others of finite risk, the least first."""
+    """Return the `best`, then the others of finite risk, the least first."""
     found = list(tried)
     if (first := best(found, near=near)) is None:
         return []
@@ -221,7 +221,7 @@ class PlanInputs(Generic[A]):
     options: A
 
     def rounds(self, grid: Iterable[int]) -> list[int]:
-        """Numbers of rounds to try: what options fix, else those of the grid."""
+        """Return numbers of rounds to try: what options fix, else those of the grid."""
         fixed: int | None = getattr(self.options, "rounds", None)
         return [fixed] if fixed else list(grid)
 
@@ -285,7 +285,7 @@ class Planner(Generic[A, C]):
 
 
 def within_rounds(most: int, usual: RunPlan, exactly: Callable[[int], RunPlan]) -> RunPlan:
-    """The plan of the least expected error of at most `most` rounds; `exactly` plans for a number of rounds.
+    """Return the plan of the least expected error of at most `most` rounds; `exactly` plans for a number of rounds.
 
     Tried are the rounds of the `usual` plan, chosen without a limit, and below it all up to SINGLY and `round_grid`.
     What is tried for one limit is tried for every larger one, so a larger limit never leaves more. Where none of these
@@ -406,6 +406,6 @@ def round_grid(largest: int, *, smallest: int = 1) -> list[int]:
 
 
 def halves(users: int, phases: int) -> list[int]:
-    """Users of each phase: halves of what is left; the last phase has as many as the one before."""
+    """Return users of each phase: halves of what is left; the last phase has as many as the one before."""
     sizes = [max(users >> (k + 1), 1) for k in range(phases - 1)]
     return [*sizes, users - sum(sizes)]

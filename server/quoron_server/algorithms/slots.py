@@ -41,7 +41,7 @@ def partition(*, seed: int, users: int) -> NDArray[np.int64]:
 
 
 def first_answered(answered: Mask, size: int) -> Mask:
-    """The first `size` users that answered, in slot order; fewer if fewer did. Shapes (k,) and (k,).
+    """Return the first `size` users that answered, in slot order; fewer if fewer did. Shapes (k,) and (k,).
 
     The divisor of their mean is `size` whatever happened. Replacing a user, or its absence, swaps at most one counted
     answer for another, so a mean of clipped answers moves by at most 2C / size. Proof: docs/privacy/srgd.md#s2.

@@ -37,7 +37,7 @@ _NORMAL = NormalDist()
 
 
 def typical_length(released: Released, mechanism: LogLength, top: float) -> float:
-    """A user's length, from the mean logarithm of those above 0: at most `top`, at least exp(-SPAN) of it.
+    """Return a user's length, from the mean logarithm of those above 0: at most `top`, at least exp(-SPAN) of it.
 
     Who has no length, such as a user without a row that can be used, is not in that mean: its own presence says so.
     """
@@ -174,7 +174,7 @@ def without(points: Matrix, directions: NDArray[np.bool_], transform: Matrix, un
 
 
 def aligned(transform: Matrix, doubt: Vector, *, constant: bool) -> tuple[Matrix, Vector]:
-    """The same metric in coordinates that are directions of the features themselves, those that vary most first.
+    """Return the same metric in coordinates that are directions of the features themselves, those that vary most first.
 
     That of a `constant` feature stays the last.
     """

@@ -68,7 +68,7 @@ class Training(Asked):
         return False
 
     def plan(self) -> RunPlan:
-        """The plan, verified against its theorem.
+        """Return the plan, verified against its theorem.
 
         ConfigError, with the reason, for what a black box cannot carry out; Infeasible; VerificationError.
         """

@@ -67,7 +67,7 @@ class Keys:
         return made
 
     def read(self, run: str) -> Secrets | None:
-        """Those of a run; None if they are gone. LedgerError for a file that is none."""
+        """Return those of a run; None if they are gone. LedgerError for a file that is none."""
         path = self._path(run, "keys")
         try:
             data = path.read_bytes()
@@ -105,7 +105,7 @@ class Keys:
 
 
 def signing_key(path: Path) -> Ed25519PrivateKey:
-    """The long-lived key in a file, made if there is none. IdentityError for something else."""
+    """Return the long-lived key in a file, made if there is none. IdentityError for something else."""
     if not path.exists():
         make_folder(path.parent, mode=OWN)
         with locked(path.parent):
@@ -129,12 +129,12 @@ def public_pem(key: Ed25519PublicKey) -> bytes:
 
 
 def public_fingerprint(key: Ed25519PublicKey) -> str:
-    """The same to be read aloud: SHA-256."""
+    """Return the same to be read aloud: SHA-256."""
     return hashlib.sha256(key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)).hexdigest()
 
 
 def write_public(signing: Path, out: Path) -> str:
-    """The public key of the one in `signing`, in a file that may be given to anybody; its fingerprint."""
+    """Return the public key of the one in `signing`, in a file that may be given to anybody; its fingerprint."""
     public = signing_key(signing).public_key()
     replace_whole(out, public_pem(public), mode=PUBLIC)
     return public_fingerprint(public)

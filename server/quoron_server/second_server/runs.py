@@ -121,7 +121,7 @@ class HelpedRunStore:
         database.ensure(_schema)
 
     def runs(self) -> list[HelpedRun]:
-        """All of them, those that have ended among them."""
+        """Return all of them, those that have ended among them."""
         return [HelpedRun(*row) for row in self._database.all(sa.select(_runs).order_by(_runs.c.run))]
 
     def run(self, run: str) -> HelpedRun | None:
@@ -135,7 +135,7 @@ class HelpedRunStore:
             connection.execute(_runs.insert().values(**asdict(run)))
 
     def lists(self, run: str) -> list[AnsweredList]:
-        """Those that were answered, by round."""
+        """Return those that were answered, by round."""
         query = sa.select(_lists).where(_lists.c.run == run).order_by(_lists.c.round)
         return [AnsweredList(*row[1:]) for row in self._database.all(query)]
 
@@ -145,7 +145,7 @@ class HelpedRunStore:
         return int(found[0])
 
     def answered(self, run: str, round_: int) -> AnsweredList | None:
-        """The list of a round, if it was answered."""
+        """Return the list of a round, if it was answered."""
         found = self._database.all(sa.select(_lists).where(_lists.c.run == run, _lists.c.round == round_))
         return AnsweredList(*found[0][1:]) if found else None
 
@@ -231,7 +231,7 @@ class Helped:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def open(self, request: pb.OpenRun, coordinator: str) -> pb.HelperConsent:
-        """The second server's signed consent to a run, the same however often it is asked.
+        """Return the second server's signed consent to a run, the same however often it is asked.
 
         Raises Refused for what was closed and for another plan, and what `specification.planned` raises.
         """
@@ -263,7 +263,7 @@ class Helped:
             return consent
 
     def _sheet(self, request: pb.OpenRun, specification: RunSpecification, plan: RunPlan) -> MechanismSpec:
-        """The units that follow from the plan that this second server has made and verified itself."""
+        """Return the units that follow from the plan that this second server has made and verified itself."""
         if specification.run != request.run:
             raise Refused(f"Expected the specification of run {request.run}, got that of {specification.run}.")
         if plan.guarantee.trust_model != TWO_SERVERS:
@@ -305,7 +305,7 @@ class Helped:
         return consent
 
     def sum(self, head: pb.HelperList, entries: Sequence[Entry], coordinator: str) -> pb.Reply:
-        """The second server's part of a round's sum, signed. Raises Refused as the table says."""
+        """Return the second server's part of a round's sum, signed. Raises Refused as the table says."""
         with self._lock:
             run = self._known(head.run, coordinator, head.plan_digest)
             working = self._work(run)
@@ -354,7 +354,7 @@ class Helped:
             return RunSpecification.parse(self._known(run, coordinator).specification).problem.users
 
     def recall(self, run: str, round_: int, coordinator: str) -> pb.Reply:
-        """The reply to a round that was answered. UnknownRun where none was."""
+        """Return the reply to a round that was answered. UnknownRun where none was."""
         with self._lock:
             found = self._known(run, coordinator)
             self._work(found)
@@ -364,7 +364,7 @@ class Helped:
             return _with_list(answered)
 
     def close(self, run: str, plan_digest: bytes, coordinator: str) -> bool:
-        """The run is over: its keys are destroyed, its name stays. Whether it was open."""
+        """End a run: destroy its keys, keep its name. Return whether it was open."""
         with self._lock:
             if (known := self.store.run(run)) is None:
                 raise UnknownRun(f"Expected a run that this second server has consented to, got {run}.")
@@ -407,7 +407,7 @@ class Helped:
             raise Refused(f"Expected the coordinator and the plan that run {run.run} was opened with, got others.")
 
     def _work(self, run: HelpedRun) -> _Working:
-        """An open run in memory. Refused where its keys are gone, and where its store is older than they."""
+        """Return an open run in memory. Refused where its keys are gone, and where its store is older than they."""
         if (found := self._working.get(run.run)) is not None:
             return found
         made = self.keys.read(run.run)
@@ -445,7 +445,7 @@ class Helped:
         return self.store.run(run.run) or run
 
     def _again(self, run: HelpedRun, head: pb.HelperList, entries: Sequence[Entry]) -> pb.Reply:
-        """The reply that was given: to another list with whose it is."""
+        """Return the reply that was given: to another list with whose it is."""
         answered = self.store.answered(run.run, head.round)
         if answered is None:
             raise Refused(f"Expected an answered round of run {run.run}, got round {head.round}.")
@@ -515,7 +515,7 @@ def _count(rounds: dict[bytes, list[int]], answered: AnsweredList) -> None:
 
 
 def _with_list(answered: AnsweredList) -> pb.Reply:
-    """The reply to a list, with the fingerprints of that list."""
+    """Return the reply to a list, with the fingerprints of that list."""
     reply = pb.Reply.FromString(answered.reply)
     reply.fingerprints = answered.fingerprints
     return reply

@@ -272,7 +272,7 @@ class CoordinatorCalls(helper_pb2_grpc.HelperServicer):
 
 
 def _failed(error: Exception) -> tuple[grpc.StatusCode, tuple[str, ...], str]:
-    """The status of a call that failed, why it is counted, and words; the log has the rest."""
+    """Return the status of a call that failed, why it is counted, and words; the log has the rest."""
     if isinstance(error, UnknownRun):  # a round that was not answered yet is no refusal
         return grpc.StatusCode.NOT_FOUND, (), str(error)
     if isinstance(error, TimeoutError):

@@ -97,7 +97,7 @@ class Revocations:
         return fingerprint in self.now()
 
     def now(self) -> frozenset[str]:
-        """Every fingerprint on the list, which is read again if it has changed.
+        """Return every fingerprint on the list, which is read again if it has changed.
 
         ConfigError while it cannot be read: then no certificate is known to be good.
         """
@@ -165,7 +165,7 @@ def _self_signed(key: ec.EllipticCurvePrivateKey, title: str, days: int) -> x509
 
 
 def _signer(folder: Path) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
-    """The first authority in authority.pem, and its key."""
+    """Return the first authority in authority.pem, and its key."""
     authority, path = load(folder / TRUSTED), folder / f"{AUTHORITY}.key"
     if (key := _stored_key(path)).public_key() != authority.public_key():
         raise IdentityError(f"Expected the key of {_title(authority.subject)!r} in {path}, got another. Put it back.")
@@ -337,7 +337,7 @@ def check_name(name: str) -> None:
 
 
 def parse_certificate(pem: bytes, source: str) -> x509.Certificate:
-    """The certificate of a PEM text; IdentityError names `source`."""
+    """Return the certificate of a PEM text; IdentityError names `source`."""
     try:
         return x509.load_pem_x509_certificate(pem)
     except ValueError:
@@ -377,18 +377,18 @@ def parse_authorities(pem: bytes, source: str) -> list[x509.Certificate]:
 
 
 def group(certificate: x509.Certificate) -> str | None:
-    """The group that the authority put its holder in: the organisational unit of the subject."""
+    """Return the group that the authority put its holder in: the organisational unit of the subject."""
     units = certificate.subject.get_attributes_for_oid(NameOID.ORGANIZATIONAL_UNIT_NAME)
     return str(units[0].value) if units else None
 
 
 def common_name(certificate: x509.Certificate) -> str:
-    """The name of its holder, for people."""
+    """Return the name of its holder, for people."""
     return _title(certificate.subject)
 
 
 def read(path: Path) -> bytes:
-    """The bytes of a certificate or key file; IdentityError if it cannot be read."""
+    """Return the bytes of a certificate or key file; IdentityError if it cannot be read."""
     try:
         return path.read_bytes()
     except OSError as error:
@@ -408,7 +408,7 @@ def _stored_key(path: Path) -> ec.EllipticCurvePrivateKey:
 
 
 def _key(path: Path) -> ec.EllipticCurvePrivateKey:
-    """The private key that is stored there, or a new one."""
+    """Return the private key that is stored there, or a new one."""
     if path.exists():
         return _stored_key(path)
     key = ec.generate_private_key(ec.SECP256R1())
@@ -441,7 +441,7 @@ def _host(text: str) -> x509.GeneralName:
 
 
 def _hosts(certificate: x509.Certificate) -> list[x509.GeneralName]:
-    """The names and addresses in a certificate."""
+    """Return the names and addresses in a certificate."""
     try:
         return list(certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value)
     except x509.ExtensionNotFound:

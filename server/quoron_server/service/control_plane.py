@@ -50,7 +50,7 @@ class TokenGate(grpc.aio.ServerInterceptor):
     async def intercept_service(
         self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: grpc.HandlerCallDetails
     ) -> Any:
-        """The handler of a call: the service's own, or one that refuses."""
+        """Return the handler of a call: the service's own, or one that refuses."""
         if str(handler_call_details.method).split("/")[1] in self._open:
             return await continuation(handler_call_details)
         try:
@@ -83,7 +83,7 @@ class Commands:
         return {"run": await self._manager.submit(specification, by=by)}
 
     async def runs(self) -> Document:
-        """Every run and its state."""
+        """Return every run and its state."""
         return {"runs": await self._manager.runs()}
 
     async def cancel(self, *, run: str, by: str) -> Document:
@@ -91,7 +91,7 @@ class Commands:
         return await self._manager.cancel(run, by=by)
 
     async def plan(self, *, run: str) -> Document:
-        """The plan of a run."""
+        """Return the plan of a run."""
         return await self._manager.records.plan(run)
 
     async def ledger(self, *, run: str = "") -> Document:
@@ -149,7 +149,7 @@ class Commands:
         return done
 
     async def users(self, *, group: str = "", state: str = "", after: int = 0) -> Document:
-        """A page of the roster: users of a group and a state, or of all, from number `after` on."""
+        """Return a page of the roster: users of a group and a state, or of all, from number `after` on."""
         return await self._manager.users.page(group=group, state=state, after=after)
 
     async def change_user(self, *, action: str, user: str, rotation: str = "", by: str) -> Document:
@@ -243,7 +243,7 @@ class ControlPlane(federation_pb2_grpc.ControlPlaneServicer):
             yield _document(event)
 
     async def Model(self, request: pb.RunReference, context: Context) -> values_pb2.Array:
-        """The released model of a complete run."""
+        """Return the released model of a complete run."""
         await self._require(context)
         model = await _told(self._manager.records.model(request.run), context)
         return values_pb2.Array(dtype="float64", shape=model.shape, data=model.astype("<f8").tobytes())
@@ -287,7 +287,7 @@ def _named(awaited: dict[str, Any]) -> dict[str, Any]:
 
 
 async def _told(call: Awaitable[T], context: Context) -> T:
-    """The result, or the error's own words under a fitting status."""
+    """Return the result, or the error's own words under a fitting status."""
     try:
         return await call
     except QuoronError as error:

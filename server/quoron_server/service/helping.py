@@ -118,7 +118,7 @@ class MaskedSums:
         return bytes(found[0][0])
 
     def held(self, run: str, round_: int) -> Held | None:
-        """A round that is not committed, if its list was made."""
+        """Return a round that is not committed, if its list was made."""
         found = self._database.all(sa.select(SUMS).where(SUMS.c.run == run, SUMS.c.round == round_))
         if not found:
             return None
@@ -236,7 +236,7 @@ class Helping:
         self._call(lambda stub: stub.Close(request, timeout=_PARTING))
 
     def sum(self, head: helper_pb2.HelperList, entries: Sequence[Entry]) -> helper_pb2.Reply:
-        """The second server's signed reply to a list, or to the one that it has answered in that round."""
+        """Return the second server's signed reply to a list, or to the one that it has answered in that round."""
 
         def said() -> Iterator[helper_pb2.ListPart]:
             for start in range(0, max(1, len(entries)), _PART):

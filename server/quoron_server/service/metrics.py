@@ -70,7 +70,7 @@ _WORDS = {200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allo
 
 
 def histogram(name: str, help_: str, *labels: str) -> Histogram:
-    """A histogram of durations in seconds, to be counted from any thread."""
+    """Return a histogram of durations in seconds, to be counted from any thread."""
     return Histogram(f"quoron_{name}", help_, labels, buckets=BOUNDS, registry=None)
 
 
@@ -98,7 +98,7 @@ class ServerMetrics(ABC, Generic[S]):
         self._reading: asyncio.Future[S] | None = None
 
     async def text(self) -> str:
-        """Every metric, now, as it is served. What the database says is left out while it does not answer."""
+        """Return every metric, now, as it is served. What the database says is left out while it does not answer."""
         stored = await self._stored()
         up = stored is not None and not self._database.failing
         free = [({"place": place}, room // FREE * FREE) for place, room in self._free().items()]
@@ -135,11 +135,11 @@ class ServerMetrics(ABC, Generic[S]):
 
     @abstractmethod
     def _free(self) -> Mapping[str, int]:
-        """Bytes left on other disks than the database's, by what is stored there."""
+        """Return bytes left on other disks than the database's, by what is stored there."""
 
     @abstractmethod
     def _own(self, stored: S | None) -> Iterator[Metric]:
-        """The metrics of this kind of server; `stored` is None while the database does not answer."""
+        """Yield the metrics of this kind of server; `stored` is None while the database does not answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,7 +333,7 @@ def address_of(server: asyncio.Server) -> str:
 
 
 async def _answered(head: bytes, metrics: ServerMetrics[Any], *, serving: bool) -> bytes:
-    """The whole answer to a request."""
+    """Return the whole answer to a request."""
     words = head.partition(b"\r\n")[0].decode("latin-1").split(" ")
     method, path = (words[0], words[1].partition("?")[0]) if len(words) == 3 else ("", "")
     kind = _KIND.get(path, "text/plain; charset=utf-8")

@@ -92,7 +92,7 @@ class Records:
         return [self._told(row) for row in await self._read(self._registry.runs)]
 
     async def make_plan(self, specification: RunSpecification) -> RunPlan:
-        """The plan of a specification, verified; one at a time. Raises what `specification.make_plan` raises."""
+        """Return the plan of a specification, verified; one at a time. Raises what `specification.make_plan` raises."""
         return await asyncio.get_running_loop().run_in_executor(
             self._planner, self._waited("plan", lambda: make_plan(specification))
         )
@@ -112,7 +112,7 @@ class Records:
         self._planner.shutdown(wait=True)
 
     async def model(self, run: str) -> NDArray[np.float64]:
-        """The released model of a complete run, shape (d,); RunError before."""
+        """Return the released model of a complete run, shape (d,); RunError before."""
         row = await self.row(run)
         if row.state != "complete":
             raise RunError(f"Expected run {run} to be complete, got state {row.state}. Watch it with `quoron watch`.")
@@ -143,7 +143,7 @@ class Records:
         return await self._read(lambda: self._store(group, seen))
 
     async def feed(self, run: str) -> Feed:
-        """The public events of a run that has ended, or that nobody carries out now."""
+        """Return the public events of a run that has ended, or that nobody carries out now."""
         row = await self.row(run)
         feed = Feed(await self._read(lambda: self.events(run)))
         if row.state in OPEN:
@@ -180,7 +180,7 @@ class Records:
         return await retried_once(self._waited("read", function), self._readers)
 
     def _waited(self, queue: str, function: Callable[[], T]) -> Callable[[], T]:
-        """The same function, which counts how long it waited to be called."""
+        """Return the same function, which counts how long it waited to be called."""
         asked = time.perf_counter()
 
         def call() -> T:
@@ -288,7 +288,7 @@ class Users:
             self._retired = revoked
 
     async def page(self, *, group: str, state: str, after: int) -> dict[str, Any]:
-        """Users from number `after` on, at most a thousand, with how many of the group are in each state."""
+        """Return users from number `after` on, at most a thousand, with how many of the group are in each state."""
         with suppress(ConfigError):
             await retried_once(self.poll)
         found = await retried_once(

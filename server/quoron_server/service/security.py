@@ -98,7 +98,7 @@ class Trust:
         self._lock = threading.Lock()
 
     def now(self) -> Held:
-        """The files as they are, or as they last were when they were good."""
+        """Return the files as they are, or as they last were when they were good."""
         with self._lock:
             found = self._versions()  # before the reading: what is written meanwhile is another version
             if found != self._seen:
@@ -162,7 +162,7 @@ def _wall() -> float:
 
 
 def put_back() -> float:
-    """Seconds by which this machine's clock was put back since this process began; 0 for a few minutes.
+    """Return seconds by which this machine's clock was put back since this process began; 0 for a few minutes.
 
     A clock that was put back makes good certificates ones that begin in the future, and would shut out every client. A
     monotonic clock shows that it was; who was let in before stays, and runs wait until the clock is right.
@@ -172,7 +172,7 @@ def put_back() -> float:
 
 
 def now() -> dt.datetime:
-    """The time, as if the clock had not been put back."""
+    """Return the time, as if the clock had not been put back."""
     return dt.datetime.fromtimestamp(_wall() + put_back(), dt.UTC)
 
 
@@ -277,7 +277,7 @@ def _objection(chain: Sequence[x509.Certificate], authorities: Sequence[x509.Cer
 
 
 def bearer(metadata: Sequence[tuple[str, str | bytes]]) -> str | None:
-    """The token of a call, from `authorization: Bearer <token>`."""
+    """Return the token of a call, from `authorization: Bearer <token>`."""
     given = _one(metadata, "authorization")
     return given.removeprefix("Bearer ") if given is not None and given.startswith("Bearer ") else None
 
@@ -292,6 +292,6 @@ def is_loopback(address: str) -> bool:
 
 
 def _one(metadata: Sequence[tuple[str, str | bytes]], key: str) -> str | None:
-    """The one value of a key, of reasonable length."""
+    """Return the one value of a key, of reasonable length."""
     values = [value for name, value in metadata if name == key and isinstance(value, str)]
     return values[0] if len(values) == 1 and 0 < len(values[0]) <= 256 else None

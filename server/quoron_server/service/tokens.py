@@ -33,7 +33,7 @@ PREFIX = "quoron_"
 
 
 def now() -> dt.datetime:
-    """The time by which tokens end: this machine's."""
+    """Return the time by which tokens end: this machine's."""
     return dt.datetime.now(dt.UTC)
 
 
@@ -75,7 +75,7 @@ class Token:
 
 
 def add(file: Path, *, name: str, role: str, valid: float = math.inf) -> str:
-    """A new token, which is shown this once and is good for `valid` seconds.
+    """Return a new token, which is shown this once and is good for `valid` seconds.
 
     ConfigError if the name has one that is good, the role is unknown, or it would be over at once.
     """
@@ -113,7 +113,7 @@ def find(file: Path, token: str) -> Token | None:
 
 
 def read(file: Path) -> dict[str, Token]:
-    """Every token by name, also those that are over; ConfigError for a file that is none."""
+    """Return every token by name, also those that are over; ConfigError for a file that is none."""
     try:
         entries = json.loads(file.read_text(encoding="utf-8"))
         return {name: _token(name, entry) for name, entry in entries.items()}

@@ -96,7 +96,7 @@ def _lines(database: Database) -> Iterator[bytes]:
 
 
 def read(source: Path) -> Copy:
-    """A backup; LedgerError unless its digest is right."""
+    """Return a backup; LedgerError unless its digest is right."""
     damaged = LedgerError(f"Expected a whole database backup in {source}, got something else. Take another.")
     try:
         content = source.read_bytes()
@@ -211,7 +211,7 @@ def _fill(database: Database, copy: Copy, lost: Sequence[str]) -> Restored:
 
 
 def _put_back(database: Database, before: Sequence[str], lost: Sequence[str]) -> Restored:
-    """A new incarnation, and the end of every open run, in the transaction that restores the database.
+    """Return a new incarnation, and the end of every open run, in the transaction that restores the database.
 
     A run whose model is there already is complete. `RunStore.settle` writes the last lines of the lifetime ledger.
     """

@@ -42,7 +42,7 @@ _TYPES = {"INTEGER": sa.Integer, "BIGINT": sa.BigInteger, "TEXT": sa.Text, "BLOB
 
 
 def parse(url: str) -> sa.URL:
-    """The URL with its driver; ConfigError if it names neither a SQLite file nor a PostgreSQL database."""
+    """Return the URL with its driver; ConfigError if it names neither a SQLite file nor a PostgreSQL database."""
     try:
         parsed = sa.make_url(url)
     except (sa.exc.ArgumentError, ValueError):  # never repeated: it could be a password
@@ -93,7 +93,7 @@ def own(connection: sa.Connection, name: str) -> None:
 
 
 def as_ledger_error(error: Exception, name: str, *, sqlite: bool) -> LedgerError:
-    """The same in our words: LedgerUnavailable when another try may succeed. Never the values of a row."""
+    """Return the same in our words: LedgerUnavailable when another try may succeed. Never the values of a row."""
     original: Any = getattr(error, "orig", None) or error
     text = getattr(getattr(original, "diag", None), "message_primary", None) or str(original)
     if sqlite:
@@ -151,7 +151,7 @@ class Database(Store):
                 made.create_all(connection)
 
     def all(self, query: sa.Executable) -> Sequence[Any]:
-        """Every row of `query`."""
+        """Return every row of `query`."""
         with self.writing() as connection:
             return list(connection.execute(query))
 
@@ -222,7 +222,7 @@ class Database(Store):
 
 
 def as_metadata(tables: Iterable[Table]) -> sa.MetaData:
-    """The same tables in SQLAlchemy's words, which makes them in either kind of database."""
+    """Return the same tables in SQLAlchemy's words, which makes them in either kind of database."""
     made = sa.MetaData()
     for table in tables:
         columns: list[sa.Column[Any]] = [

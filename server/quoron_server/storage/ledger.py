@@ -100,7 +100,7 @@ _SEALED = {  # what each seal is of
 
 
 def digest(question: Question) -> str:
-    """A fingerprint of everything the clients are sent, and of who they are unless secret coins say so.
+    """Return a fingerprint of everything the clients are sent, and of who they are unless secret coins say so.
 
     A ledger keeps it to recognise a question that was asked before, and erases it at the end.
     """
@@ -112,7 +112,7 @@ def digest(question: Question) -> str:
 
 
 def _parts(value: Any) -> Iterator[bytes]:
-    """All that a value holds, arrays whole."""
+    """Yield all that a value holds, arrays whole."""
     if isinstance(value, np.ndarray):
         yield repr((value.dtype.str, value.shape)).encode()
         yield np.ascontiguousarray(value).tobytes()
@@ -138,7 +138,7 @@ class Ledger(AbstractContextManager["Ledger"]):
 
     @classmethod
     def create(cls, path: Path, *, plan: str, config_digest: str, noise_key: bytes) -> "Ledger":
-        """A new ledger at `path`, complete or not there at all. LedgerError if something is there already."""
+        """Return a new ledger at `path`, complete or not there at all. LedgerError if something is there already."""
         if path.exists():
             raise LedgerError(f"Expected no ledger at {path}, found one. Resume that run or choose another folder.")
         draft = path.with_suffix(".new")
@@ -162,7 +162,7 @@ class Ledger(AbstractContextManager["Ledger"]):
 
     @classmethod
     def open(cls, path: Path) -> "Ledger":
-        """The ledger at `path`. LedgerError if missing, unreadable, of another format, or in use."""
+        """Return the ledger at `path`. LedgerError if missing, unreadable, of another format, or in use."""
         if not path.is_file():
             raise LedgerError(f"Expected a ledger at {path}, found none. Start the run with `quoron simulate`.")
         ledger = cls(Store(path, create=False), _ALONE, path)
@@ -189,7 +189,7 @@ class Ledger(AbstractContextManager["Ledger"]):
 
     @classmethod
     def within(cls, database: Store, run: str) -> "Ledger":
-        """The ledger of `run` in `database`. LedgerError if it has none."""
+        """Return the ledger of `run` in `database`. LedgerError if it has none."""
         if not cls.begun(database, run):
             raise LedgerError(f"Expected a ledger of run {run} in {database.name}, found none. Begin the run first.")
         return cls(database, run)
@@ -402,7 +402,7 @@ class Ledger(AbstractContextManager["Ledger"]):
         execute("UPDATE run_ledgers SET model = ?, model_seal = ? WHERE run = ?", [kept, seal, self.run])
 
     def events(self) -> list[dict[str, Any]]:
-        """The committed rounds' events, in order."""
+        """Return the committed rounds' events, in order."""
         return [json.loads(row["event"]) for row in self._committed() if row["round"] >= 0]
 
     def releases(self) -> list[tuple[int, Release]]:
@@ -473,7 +473,7 @@ def _entries(releases: Sequence[Release]) -> str:
 
 
 def _seal(which: str, row: Mapping[str, Any]) -> str:
-    """A digest of what a row says, against disks and editors: it has no key."""
+    """Return a digest of what a row says, against disks and editors: it has no key."""
     hashed = hashlib.blake2b(digest_size=16, person=which.encode())
     for name in _SEALED[which]:
         value = row[name]

@@ -222,7 +222,7 @@ class PopulationLedger:
         return self._now().accounts.get(group)
 
     def charged(self, run: str) -> Charge | None:
-        """The charge of `run`; None if it has none."""
+        """Return the charge of `run`; None if it has none."""
         return self._now().charges.get(run)
 
     def standing(self, rows: int) -> tuple[int, str, str]:
@@ -233,11 +233,11 @@ class PopulationLedger:
         return known.count, known.head, START if rows == 0 else then[0]["hash"] if then else ""
 
     def groups(self) -> list[str]:
-        """Every group with a charge or a limit, by name."""
+        """Return every group with a charge or a limit, by name."""
         return sorted({*(known := self._now()).held, *known.accounts})
 
     def charges(self, group: str) -> list[Charge]:
-        """The charges of `group`, in order."""
+        """Return the charges of `group`, in order."""
         return list(self._now().held.get(group, ()))
 
     def spent(self, group: str, delta: float | None = None) -> Spent:
@@ -245,12 +245,12 @@ class PopulationLedger:
         return compose(self.charges(group), delta)
 
     def rows(self) -> list[Row]:
-        """The chain in order, all of it verified; LedgerError names the first row that is wrong."""
+        """Return the chain in order, all of it verified; LedgerError names the first row that is wrong."""
         with self._database.transaction() as execute:
             return self._read(execute)
 
     def verify(self, expected_head: str | None = None) -> str:
-        """The hash of the last row, after checking every row; LedgerError names the first row that is wrong.
+        """Return the hash of the last row, after checking every row; LedgerError names the first row that is wrong.
 
         `expected_head` is the head of an earlier export: the chain must still run through it.
         """
@@ -284,7 +284,7 @@ class PopulationLedger:
         return known
 
     def _read(self, execute: Execute) -> list[Row]:
-        """The whole chain, verified."""
+        """Return the whole chain, verified."""
         rows = _stored(execute, since=0)
         verify_stored(rows, START, 0)
         self._require_head(rows)
@@ -338,7 +338,7 @@ def known_of(rows: Sequence[Row]) -> Known:
 
 
 def export_of(rows: Sequence[Row]) -> str:
-    """A chain of rows with its head and each group's totals, as JSON; `verify_export` reads it anywhere."""
+    """Return a chain of rows with its head and each group's totals, as JSON; `verify_export` reads it anywhere."""
     held = known_of(rows).held
     totals = {group: asdict(compose(held[group])) for group in sorted(held)}
     document = {"format": 1, "head": verify_rows(rows), "groups": totals, "rows": rows}
@@ -351,7 +351,7 @@ def _charge(payload: Row) -> Charge:
 
 
 def _stored(execute: Execute, *, since: int) -> list[Row]:
-    """Rows as they are stored, in order."""
+    """Return rows as they are stored, in order."""
     where, which = ("WHERE sequence >= ? ", [since]) if since else ("", [])
     return execute(f"SELECT {', '.join(_chain.columns)} FROM population {where}ORDER BY sequence", which)
 

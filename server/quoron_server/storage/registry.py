@@ -149,7 +149,7 @@ def require_current(connection: sa.Connection, fingerprint: str) -> None:
 
 
 def nobodys(fingerprint: str) -> str:
-    """The digest by which a forgotten key is known."""
+    """Return the digest by which a forgotten key is known."""
     return hashlib.sha256(f"quoron nobody's {fingerprint}".encode()).hexdigest()
 
 
@@ -293,7 +293,7 @@ class Registry:
         return int(known.user)
 
     def user(self, fingerprint: str) -> int | None:
-        """The number of the user with this key, None if it is nobody's."""
+        """Return the number of the user with this key, None if it is nobody's."""
         rows = self._database.all(sa.select(USERS.c.user).where(USERS.c.fingerprint == fingerprint))
         return int(rows[0].user) if rows else None
 
@@ -325,7 +325,7 @@ class Registry:
         return Standing(**found)
 
     def active(self, group: str) -> NDArray[np.int64]:
-        """The numbers of those whom a run may draw from now, in order."""
+        """Return the numbers of those whom a run may draw from now, in order."""
         here = USERS.c.group == group, USERS.c.state == "active", USERS.c.seen >= self._cutoff()
         found = self._database.all(sa.select(USERS.c.user, USERS.c.people).where(*here).order_by(USERS.c.user))
         firsts, people = np.array([tuple(row) for row in found], dtype=np.int64).reshape(-1, 2).T
@@ -368,7 +368,7 @@ class Registry:
         self._say(users, "retired", _SAID)
 
     def retire_keys(self, fingerprints: Iterable[str]) -> list[int]:
-        """The same, by their keys; those who were not retired so before."""
+        """Return the same, by their keys; those who were not retired so before."""
         found: list[int] = []
         with self._database.writing() as connection:
             for some in _batched(sorted(fingerprints), _AT_ONCE):
@@ -448,7 +448,7 @@ class Registry:
             return done
 
     def rotations(self) -> list[dict[str, Any]]:
-        """Every key that was somebody's, with the statement that put another in its place."""
+        """Return every key that was somebody's, with the statement that put another in its place."""
         rows = self._database.all(sa.select(KEYS).order_by(KEYS.c.user, KEYS.c.time))
         return [dict(row._mapping) for row in rows]
 
@@ -491,7 +491,7 @@ class Registry:
                 raise LedgerError(f"Expected a run that was submitted, got run={run!r}.")
 
     def runs(self) -> list[RunRow]:
-        """Every run, in the order of submission."""
+        """Return every run, in the order of submission."""
         return [_row(stored) for stored in self._database.all(sa.select(_runs).order_by(_runs.c.number))]
 
     def states(self) -> dict[str, int]:

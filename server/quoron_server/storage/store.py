@@ -59,7 +59,7 @@ _MACHINE = {  # what SQLite says about the machine, not about the file
 
 @functools.cache
 def software() -> str:
-    """The code that runs here, by its version."""
+    """Return the code that runs here, by its version."""
     try:
         return f"quoron {version('quoron')}"
     except PackageNotFoundError:
@@ -105,14 +105,14 @@ def row_hash(previous: str, row: Row) -> str:
 
 
 def hash_of(previous: str, row: Row, payload: str) -> str:
-    """The same, of a payload that is canonical JSON already."""
+    """Return the same, of a payload that is canonical JSON already."""
     kind, time = json.dumps(row["kind"]), json.dumps(row["time"])
     text = f'{{"kind":{kind},"payload":{payload},"sequence":{json.dumps(row["sequence"])},"time":{time}}}'
     return hashlib.sha256((previous + text).encode()).hexdigest()
 
 
 def verify_rows(rows: Sequence[Row], expected_head: str | None = None) -> str:
-    """The head of a chain of rows; LedgerError names the first row that does not belong where it is.
+    """Return the head of a chain of rows; LedgerError names the first row that does not belong where it is.
 
     >>> row = {"sequence": 0, "time": "", "kind": "end", "payload": {"run": "summer", "state": "complete"}}
     >>> verify_rows([row | {"hash": row_hash(START, row)}]) == row_hash(START, row)
@@ -129,7 +129,7 @@ def verify_rows(rows: Sequence[Row], expected_head: str | None = None) -> str:
 
 
 def verify_export(text: str, expected_head: str | None = None) -> str:
-    """The head of an export, after checking every row; LedgerError if it is none or does not hold together."""
+    """Return the head of an export, after checking every row; LedgerError if it is none or does not hold together."""
     try:
         document = json.loads(text)
         rows, stated = list(document["rows"]), document["head"]
@@ -303,7 +303,7 @@ class Store:
             yield partial(self._execute, connection)
 
     def rows(self, sql: str, parameters: Sequence[Any] = ()) -> list[Row]:
-        """The rows of one statement, in a transaction of its own or the one that it is in."""
+        """Return the rows of one statement, in a transaction of its own or the one that it is in."""
         with self.transaction() as execute:
             return execute(sql, parameters)
 
@@ -436,7 +436,7 @@ class Store:
             self._end(held)
 
     def _connected(self) -> Any:
-        """The one connection, made again if it was lost."""
+        """Return the one connection, made again if it was lost."""
         if self._over:
             raise LedgerError(f"Expected a ledger that is open, got {self.name}, which has been closed. Open it again.")
         if self._connection is None or self._lost(self._connection):
@@ -485,7 +485,7 @@ class Store:
         """What an owner writes when it begins, in the first transaction."""
 
     def _written(self, connection: Any) -> int:
-        """Rows that this connection has written so far; 0 where that is not counted."""
+        """Return rows that this connection has written so far; 0 where that is not counted."""
         return 0 if self.path is None else self._raw(connection).total_changes
 
     # What is another for SQLAlchemy's connection:
@@ -528,7 +528,7 @@ class Store:
 
 
 def connect(path: str, timeout: float = TIMEOUT) -> sqlite3.Connection:
-    """A connection to a SQLite file that acknowledges nothing which a power loss could take back."""
+    """Return a connection to a SQLite file that acknowledges nothing which a power loss could take back."""
     made = sqlite3.connect(path, timeout=timeout, check_same_thread=False, isolation_level=None)
     try:
         for setting in SETTINGS:  # transactions begin and end where we say
@@ -549,5 +549,5 @@ def sqlite_error(text: str, name: str) -> LedgerError:
 
 
 def now() -> str:
-    """The time, for people to read. Nothing is ever ordered or decided by a clock."""
+    """Return the time, for people to read. Nothing is ever ordered or decided by a clock."""
     return datetime.now(UTC).isoformat(timespec="seconds")

@@ -84,7 +84,7 @@ def typed(rules: Encoding, types: Types) -> Encoding:
 
 
 def _reach(kind: pa.DataType) -> tuple[float, float]:
-    """The least and the largest number that a column can hold; infinite where its type does not say."""
+    """Return the least and the largest number that a column can hold; infinite where its type does not say."""
     if pa.types.is_boolean(kind):
         return 0.0, 1.0
     if pa.types.is_integer(kind):

@@ -228,7 +228,7 @@ def read(path: Path) -> bytes:
 
 
 def mapped(path: Path) -> mmap.mmap | bytes:
-    """The same, left on disk."""
+    """Return the same, left on disk."""
     with _opened(path) as handle:
         return mmap.mmap(handle, 0, access=mmap.ACCESS_READ) if os.fstat(handle).st_size else b""
 
@@ -269,7 +269,7 @@ def sealed(data: bytes) -> bytes:
 
 
 def unsealed(kept: bytes) -> bytes:
-    """The data; ValueError if it is not what was sealed."""
+    """Return the data; ValueError if it is not what was sealed."""
     if fingerprint(kept[SEAL:]).encode() != kept[:SEAL]:
         raise ValueError("another digest")
     return kept[SEAL:]
@@ -304,7 +304,7 @@ def make(files: Files, user: str, folder: Path) -> None:
 
 
 def name_of(piece: int, what: str) -> str:
-    """The file of a piece."""
+    """Return the file of a piece."""
     return f"piece-{piece:06}.{what}"
 
 
@@ -434,7 +434,7 @@ def _number(
 
 
 def _names(folder: Path, piece: Piece) -> pa.Array:
-    """The names of a piece, left on disk."""
+    """Return the names of a piece, left on disk."""
     with pa.ipc.open_file(pa.py_buffer(mapped(folder / name_of(piece.number, "names")))) as stored:
         values = stored.read_all().column("name")
     return values.combine_chunks() if values.num_chunks != 1 else values.chunk(0)
@@ -532,7 +532,7 @@ class Index:
         return piece.between(int(ends[found[0]] - lengths[found[0]]), int(ends[found[-1]]))
 
     def whose_rows(self, piece: Piece, group: int) -> str:
-        """The digest that the user column of a row group must have (`Names`)."""
+        """Return the digest that the user column of a row group must have (`Names`)."""
         return self.whose[piece.number][group - self.pieces[piece.number].first]
 
     def _checked(self, piece: int, what: str, digest: str) -> bytes:
@@ -565,7 +565,7 @@ class Index:
         return own.folder
 
     def held(self, pieces: Sequence[Piece] | None = None) -> NDArray[np.int32]:
-        """Rows of every user in these pieces, or in all, (users,). Private."""
+        """Return rows of every user in these pieces, or in all, (users,). Private."""
         counts = np.zeros(self.users, np.int32)
         for piece in self.pieces if pieces is None else pieces:
             ranks, lengths = self.runs(piece)
@@ -587,7 +587,7 @@ class Index:
 
 
 def opened(source: str | Path, user: str) -> Index:
-    """The index of a source as it is now: made if there is none, or one of other files, or a damaged one."""
+    """Return the index of a source as it is now: made if there is none, or one of other files, or a damaged one."""
     files = Files.found(source)
     files.check([user])
     named = json.dumps([files.source if files.local is None else str(files.local), user])
@@ -601,7 +601,7 @@ def opened(source: str | Path, user: str) -> Index:
 
 
 def _read(files: Files, user: str, folder: Path) -> Index | None:
-    """The index of these files in a folder; None where there is no whole one."""
+    """Return the index of these files in a folder; None where there is no whole one."""
     try:
         data = unsealed(read(folder / DONE))
     except (ValueError, OSError):

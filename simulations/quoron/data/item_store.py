@@ -92,7 +92,7 @@ class RowBuffer:
 
     @staticmethod
     def size(rows: int, features: int, *, weighted: bool) -> int:
-        """Bytes that so many take, each array from the beginning of a page."""
+        """Return bytes that so many take, each array from the beginning of a page."""
         return rows * (4 * features + (16 if weighted else 8)) + 4 * PAGE
 
     def part(self, first: int, last: int) -> "RowBuffer":
@@ -111,7 +111,7 @@ class RowBuffer:
 
 
 def aligned(shape: tuple[int, ...], kind: Any) -> Any:
-    """An array that begins at a page."""
+    """Return an array that begins at a page."""
     size = int(np.prod(shape)) * np.dtype(kind).itemsize
     whole = np.empty(size + PAGE, np.uint8)
     first = -whole.ctypes.data % PAGE
@@ -182,7 +182,7 @@ class Scratch:
                 left[0] = left[0][done:]
 
     def _without_cache(self, call: Any, data: Any, at: int) -> int:
-        """A call past the system's cache, where the disk takes that; else through it."""
+        """Return a call past the system's cache, where the disk takes that; else through it."""
         try:
             return int(call(self._file.fileno(), data, at))
         except OSError as error:
@@ -366,7 +366,7 @@ Users = NDArray[np.int64]
 
 
 def memory() -> int:
-    """Bytes of items that a process keeps in memory before it takes to the disk."""
+    """Return bytes of items that a process keeps in memory before it takes to the disk."""
     given = os.environ.get(MEMORY)
     try:
         wanted = _USUAL if not given else int(float(given))
@@ -436,11 +436,11 @@ class ItemStore:
         return self._copied(users, lambda chunk: chunk.made)
 
     def of(self, users: Users) -> ItemBatch:
-        """The same within the bounds of the loss."""
+        """Return the same within the bounds of the loss."""
         return self._copied(users, lambda chunk: chunk.bounded)
 
     def seen(self, users: Users) -> Items:
-        """The same where they lie, if they are read together; else a copy."""
+        """Return the same where they lie, if they are read together; else a copy."""
         places = self.places(users)
         chunks = self._chunk(places)
         if len(chunks) and chunks.min() == chunks.max():
@@ -568,7 +568,7 @@ class ItemStore:
         return self._picked_up(chunk, buffer, np.concatenate(placed))
 
     def _picked_up(self, chunk: int, buffer: RowBuffer, runs: NDArray[np.int32]) -> _Chunk:
-        """The users of a chunk where their rows lie; rows are copied only if some user's are apart."""
+        """Return the users of a chunk where their rows lie; rows are copied only if some user's are apart."""
         first, last = self._starts[chunk : chunk + 2]
         begins, ends = np.empty((2, int(last - first)), np.int64)
         whole = len(buffer.labels) - 1
@@ -612,7 +612,7 @@ class _Placer:
         self.within = True  # no row so far is longer than the loss allows
 
     def place(self, span: RowSpan, base: Users, buffer: RowBuffer) -> NDArray[np.int32]:
-        """The rows of a span, to where their runs begin; how many rows of each run are kept (R,)."""
+        """Return the rows of a span, to where their runs begin; how many rows of each run are kept (R,)."""
         kept = np.zeros(len(span.places), np.int32)
         ends, begun = np.cumsum(span.lengths, dtype=np.int64), 0
         for table in span.tables:

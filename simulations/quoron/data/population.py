@@ -54,7 +54,7 @@ class LazyStore:
         return ItemStore(self._rows, self._numbers, self._order, self._loss)
 
     def of(self, users: Users) -> "LazyStore":
-        """A store of its own for some of the users, read in the same order."""
+        """Return a store of its own for some of the users, read in the same order."""
         own = np.zeros(int(self._order.max(initial=-1)) + 1, np.bool_)
         own[users] = True
         return LazyStore(self._rows, self._numbers, self._order[own[self._order]], self._loss)
@@ -75,7 +75,7 @@ class FileUsers(TabularUsers):
     store: LazyStore = field(kw_only=True, repr=False)
 
     def items(self, users: Users) -> ItemBatch:
-        """The items of `users` (k,), in that order."""
+        """Return the items of `users` (k,), in that order."""
         return flipped(self.held.items(users), self.corruption(users), self.loss)
 
     @property
@@ -114,7 +114,7 @@ class DatasetPopulation(FileUsers):
         return self.rows.users
 
     def read_in(self, order: Users) -> "DatasetPopulation":
-        """The same users, read fastest in this order (n,)."""
+        """Return the same users, read fastest in this order (n,)."""
         return replace(self, store=LazyStore(self.rows, self.numbers, order, self.loss))
 
     @property
@@ -127,7 +127,7 @@ class DatasetPopulation(FileUsers):
         return self._figures.excess_risk(model)
 
     def risk_by_sample(self, model: Vector) -> dict[str, float]:
-        """The same for a round of a run, as of a table."""
+        """Return the same for a round of a run, as of a table."""
         return self._figures.risk_by_sample(model)
 
     def test_metrics(self, model: Vector) -> dict[str, float]:

@@ -117,12 +117,12 @@ class Rows:
                 yield tables.span(waiting)
 
     def held(self, pieces: list[Piece]) -> Owners:
-        """Rows of every user in these pieces that count, (users,). Private."""
+        """Return rows of every user in these pieces that count, (users,). Private."""
         held = self.index.held(pieces).astype(np.int64)
         return held if self.most is None else np.minimum(held, self.most)
 
     def pieces(self, wanted: NDArray[np.bool_]) -> list[Piece]:
-        """The row groups with `wanted` users (users,), and those between."""
+        """Return the row groups with `wanted` users (users,), and those between."""
         parts = (self.index.part_with(each, wanted) for each in self.index.pieces)
         return [each for each in parts if each is not None]
 
@@ -194,7 +194,7 @@ class _Cut:
         self._left: pa.Table | None = None
 
     def span(self, parts: list[tuple[NDArray[np.int32], NDArray[np.int32]]]) -> RowSpan:
-        """The next rows, as many as the runs of the parts have."""
+        """Return the next rows, as many as the runs of the parts have."""
         places, lengths = (np.concatenate(each) for each in zip(*parts, strict=True))
         return RowSpan(places, lengths, self._next(int(lengths.sum(dtype=np.int64))))
 

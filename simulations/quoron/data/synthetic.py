@@ -522,7 +522,7 @@ class Synthetic:
         return self.signal_norm * (self.flat + self.ridge if self.family == "quadratic" else 1.0)
 
     def items(self, users: Users) -> ItemBatch:
-        """The items of `users` (k,), in that order: features (N, d) float32, labels (N,) float64."""
+        """Return the items of `users` (k,), in that order: features (N, d) float32, labels (N,) float64."""
         asked = np.array(users, np.int64)  # a copy: compiled loops want writable memory
         offsets = np.concatenate([[0], np.cumsum(self._counts(asked))]).astype(np.int64)
         flipped = self.corruption(asked) == Corruption.SHIFTED

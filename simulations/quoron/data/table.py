@@ -160,7 +160,7 @@ def regression(scores: Vector, labels: Vector) -> dict[str, float]:
 
 
 def constant(labels: Vector, *, two_classes: bool) -> float:
-    """The one score that answers labels (N,) best: their log odds, or their mean."""
+    """Return the one score that answers labels (N,) best: their log odds, or their mean."""
     if not len(labels):
         return 0.0
     if not two_classes:
@@ -170,7 +170,7 @@ def constant(labels: Vector, *, two_classes: bool) -> float:
 
 
 def class_odds(labels: Vector, classes: int) -> Vector:
-    """The scores (K,) that answer class numbers (N,) best: log shares."""
+    """Return the scores (K,) that answer class numbers (N,) best: log shares."""
     shares = np.bincount(labels.astype(np.int64), minlength=classes) / max(1, len(labels))
     return np.log(np.clip(shares, 1e-9, 1.0))
 
@@ -370,7 +370,7 @@ class TrainingObjective:
         return model if self.loss.outputs == 1 else model.reshape(self.loss.outputs, -1).T
 
     def _pieces(self) -> Iterator[tuple[slice, Matrix]]:
-        """The rows in float64, piece by piece, and where they are; for products of rows with rows."""
+        """Yield the rows in float64, piece by piece, and where they are; for products of rows with rows."""
         features, most = self.items.features, max(1, _SQUARED // max(1, self.items.dimension))
         for first in range(0, len(features), most):
             part = slice(first, first + most)
@@ -511,7 +511,7 @@ class TableUsers(TabularUsers):
     own: Users | None = field(kw_only=True, default=None, repr=False)  # (k,), sorted, whose these are; None: all
 
     def items(self, users: Users) -> ItemBatch:
-        """The rows of `users` (k,), in that order."""
+        """Return the rows of `users` (k,), in that order."""
         return flipped(self._rows(users), self.corruption(users), self.loss)
 
     @cached_property
@@ -677,7 +677,7 @@ def from_table(
     outliers: Outliers = ALL_HONEST,
     seed: int = 0,
 ) -> TablePopulation:
-    """The users of a table as a population.
+    """Return the users of a table as a population.
 
     `source` is a path (.csv, .parquet), a DataFrame or a pyarrow Table; what becomes of a row says `encoding`.
     `items_per_user` is the public nominal m; left out, it is 1. Weights of classes that wait for an estimate are alike.
@@ -719,7 +719,7 @@ def population_of(
     outliers: Outliers,
     seed: int,
 ) -> TablePopulation:
-    """A population of a table's rows, row i being that of user owners[i].
+    """Return a population of a table's rows, row i being that of user owners[i].
 
     `training` (users,) says who is trained on; the others are held out.
     """

@@ -54,7 +54,7 @@ _GROUP, _LANES = 512, 16  # blocks that are drawn together, and as many as a reg
 
 
 def words(*, seed: int, purpose: int, users: NDArray[np.int64], block: int = 0) -> NDArray[np.uint32]:
-    """The four 32-bit words of each user at one block of a stream, shape (k, 4)."""
+    """Return the four 32-bit words of each user at one block of a stream, shape (k, 4)."""
     out = np.empty((4, len(users)), np.uint32)
     _one_block(np.uint64(seed), np.uint32(purpose), users, np.uint32(block), out)
     return np.ascontiguousarray(out.T)
@@ -66,7 +66,7 @@ def uniforms(values: NDArray[np.uint32]) -> NDArray[np.float64]:
 
 
 def normals(*, seed: int, purpose: int, user: int, count: int) -> NDArray[np.float32]:
-    """The first `count` standard normals of one stream, float32."""
+    """Return the first `count` standard normals of one stream, float32."""
     out = np.empty(count, np.float32)
     fill_normals(np.uint64(seed), np.uint32(purpose), np.array([user]), np.array([0, count]), out)
     return out
@@ -286,10 +286,10 @@ class Held(Protocol):
     """Items by number of user: an `ItemBatch`, an `ItemView`, or what reads them from a disk."""
 
     def of(self, users: Users) -> ItemBatch:
-        """The items of some users (k,), in the given order: a copy."""
+        """Return the items of some users (k,), in the given order: a copy."""
 
     def seen(self, users: Users) -> Items:
-        """The same where they are, if that is one place."""
+        """Return the same where they are, if that is one place."""
 
 
 class Answering(Known, Protocol):
@@ -302,7 +302,7 @@ class Answering(Known, Protocol):
     """
 
     def items(self, users: Users) -> ItemBatch:
-        """The items of `users` (k,), in that order; float32 features."""
+        """Return the items of `users` (k,), in that order; float32 features."""
 
     def corruption(self, users: Users) -> NDArray[np.uint8]:
         """Return which `Corruption` each of `users` (k,) shows."""

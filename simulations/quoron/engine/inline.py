@@ -78,7 +78,7 @@ class RowsAgain:
         return self.shape[0]
 
     def reshape(self, *shape: int) -> "RowsAgain":
-        """The same: a row is a line of numbers as it is."""
+        """Return the same: a row is a line of numbers as it is."""
         assert shape in (self.shape, (self.shape,))
         return self
 
@@ -102,7 +102,7 @@ class RowsAgain:
         return max(1, BLOCK // (8 * self.shape[1]))
 
     def _of(self, at: int) -> Matrix:
-        """The block that begins there."""
+        """Return the block that begins there."""
         if at != self._first:
             self._block = np.zeros((0, 0))  # one at a time is held
             self._block, self._first = self.answers_at(at).values, at
@@ -115,7 +115,7 @@ class RowsAgain:
 
 
 def looked_at_again(ask: Callable[[Question], Answers], question: Question, dimension: int) -> Answers | None:
-    """The answers as `RowsAgain`, where they are second moments of too many users to be held; else None."""
+    """Return the answers as `RowsAgain`, where they are second moments of too many users to be held; else None."""
     users, numbers = len(question.cohort), prod(question.task.answer_shape(dimension))
     if not isinstance(question.task, MomentAndGradient) or question.reduction is not None:
         return None
@@ -175,7 +175,7 @@ class InlineEngine:
         self._scales: dict[float, Vector] = {}  # of all held users, by the bound asked for last
 
     def over(self, population: Answering) -> "InlineEngine":
-        """The same engine for other users."""
+        """Return the same engine for other users."""
         other = copy(self)
         other.population, other._scales = population, {}
         other.__dict__.pop("_everybody", None)
@@ -278,7 +278,7 @@ class InlineEngine:
         return Answers(found.values, np.where(away, MISSING, ANSWERED))
 
     def _sums(self, question: Question, reduction: LoopReduction, slots: slice) -> Sums:
-        """The reduction of some slots' answers, without their rows."""
+        """Return the reduction of some slots' answers, without their rows."""
         users, task, loss = question.cohort[slots], question.task, self.population.loss
         assert isinstance(task, AverageGradient)
         faults = self._faults(users, question.round)
@@ -387,7 +387,7 @@ def _keys(task: Task, round_number: int, users: Users) -> Keys | None:
 
 
 def _silence(users: int, dimension: int, task: Task) -> tuple[Matrix, NDArray[np.uint8]]:
-    """Rows of zeros of the task's shape, and a status ANSWERED for each."""
+    """Return rows of zeros of the task's shape, and a status ANSWERED for each."""
     return np.zeros((users, *task.answer_shape(dimension))), np.full(users, ANSWERED)
 
 
@@ -396,12 +396,12 @@ Told = Answers | Sums
 
 
 def part_of(question: Question, own: Indices) -> Question:
-    """The question to some slots of its cohort."""
+    """Return the question to some slots of its cohort."""
     return replace(question, cohort=question.cohort[own], task=question.task.part(own))
 
 
 def together(question: Question, parts: Iterator[tuple[Indices, Told]], dimension: int) -> Told:
-    """The answers of parts, each with its slots, in the slots' order; or their sums."""
+    """Return the answers of parts, each with its slots, in the slots' order; or their sums."""
     if question.reduction is not None:
         return reduce(add, (summed(answers, question.reduction) for _, answers in parts))
     shape = question.task.answer_shape(dimension)

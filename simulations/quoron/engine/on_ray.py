@@ -69,7 +69,7 @@ class Place(AbstractContextManager["Place"]):
 
     @classmethod
     def made(cls) -> "Place":
-        """A new one, with a new token."""
+        """Return a new one, with a new token."""
         usual = Path(tempfile.gettempdir())
         root = usual if len(str(usual)) <= LONGEST else Path("/tmp")
         made = cls(Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=root)))

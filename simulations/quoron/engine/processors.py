@@ -78,5 +78,5 @@ def _left(mounted: Path, path: str, most: str, now: str, files: str) -> list[int
 
 
 def largest(used: "struct_rusage") -> int:
-    """The largest resident memory of a process, in bytes, which systems tell in different units."""
+    """Return the largest resident memory of a process, in bytes, which systems tell in different units."""
     return used.ru_maxrss * (1 if sys.platform == "darwin" else 1024)

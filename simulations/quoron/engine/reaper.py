@@ -87,7 +87,7 @@ def _reap() -> dict[int, int]:
 
 
 def _left(mark: str, child: int) -> list[int]:
-    """Numbers of our descendants, and of whatever else has the mark."""
+    """Return numbers of our descendants, and of whatever else has the mark."""
     if not PROC.exists():
         with suppress(OSError):
             os.kill(child, signal.SIGKILL)

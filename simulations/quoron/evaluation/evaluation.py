@@ -71,7 +71,7 @@ class Evaluation(Release):
     remarks: tuple[str, ...] = ()
 
     def figure(self, name: str, per: Per = "user") -> Figure:
-        """The one of this name. DataError if there is none."""
+        """Return the one of this name. DataError if there is none."""
         for each in self.figures:
             if (each.name, each.per) == (name, per):
                 return each

@@ -76,7 +76,7 @@ def release(held: HeldOut, scorer: Scorer, batches: Batches, noise: NoiseSource)
 
 
 def places(scorer: Scorer, items: ItemBatch) -> tuple[Vector, ...]:
-    """Shares of each user's rows in the places of the first release."""
+    """Return shares of each user's rows in the places of the first release."""
     rows, scores = usable(items), scorer.scores(items)
     if scorer.classes == 2:
         return (_shares(_cell(scorer.positions(scores) * PLACES, PLACES), PLACES, items, rows),)
@@ -177,7 +177,7 @@ def _step(share: Vector) -> NDArray[np.int64]:
 
 
 def _shares(at: NDArray[np.int64], many: int, items: ItemBatch, rows: NDArray[np.bool_]) -> Vector:
-    """Shares of each user's rows by place, (k, many); zeros for users without rows."""
+    """Return shares of each user's rows by place, (k, many); zeros for users without rows."""
     whose = np.repeat(np.arange(items.users), items.counts)[rows]
     counts = np.bincount(whose * many + at[rows], minlength=items.users * many).reshape(items.users, many)
     return np.asarray(counts / np.maximum(counts.sum(axis=1, keepdims=True), 1))
@@ -272,7 +272,7 @@ class _Curve:
 
 
 def fitted(held: HeldOut, scorer: Scorer, found: Where, said: Vector, told: Vector) -> Shares:
-    """The likeliest shares, by both releases, of `held.classes` = 2."""
+    """Return the likeliest shares, by both releases, of `held.classes` = 2."""
     ends, inner = np.arange(PLACES + 1) / PLACES, found.edges[1:-1]
     grid = np.unique(np.concatenate([ends, inner, [found.decides]]))
     level, waves = places_said(said, held.scales[0])
@@ -389,7 +389,7 @@ def _search(curve: _Curve, at: Vector, usually: Vector, sure: Vector) -> Vector:
 
 
 def _curve_root(lines: Vector, sure: Vector) -> Vector:
-    """A root of the covariance of all that is looked for, and of the doubts, each of which is one deviation."""
+    """Return a root of the covariance of all that is looked for, and of the doubts, each of which is one deviation."""
     known = np.append(sure, np.ones(lines.shape[1] - len(sure)))
     upper = np.linalg.qr(np.vstack([lines, np.diag(known)]), mode="r")  # not of squares, which large crowds exhaust
     return np.asarray(solve_triangular(upper, np.eye(len(upper))))
@@ -428,7 +428,7 @@ def read(held: HeldOut, scorer: Scorer, released: Released, promise: ReleaseGuar
 
 
 def _nothing(figure: Figure) -> Figure:
-    """The same of nobody that can be seen."""
+    """Return the same of nobody that can be seen."""
     return replace(figure, low=0.0, high=max(1.0, figure.high, figure.baseline or 0.0), useless=True)
 
 
@@ -449,7 +449,7 @@ def _accuracy(shares: Shares) -> Figure:
 
 
 def _unit_variance(value: float) -> float:
-    """The most that numbers in [0, 1] of this mean can vary, and of a mean at an end a little."""
+    """Return the most that numbers in [0, 1] of this mean can vary, and of a mean at an end a little."""
     return max(value * (1 - value), 0.0025)
 
 
@@ -585,7 +585,7 @@ def _root(scorer: Scorer, found: Where, square: tuple[float, float], baseline: f
 
 
 def _per_item(held: HeldOut, scorer: Scorer, found: Where, told: Vector, figures: list[Figure]) -> list[Figure]:
-    """The first figure where each row weighs alike, up to so many of a user's."""
+    """Return the first figure where each row weighs alike, up to so many of a user's."""
     if held.cap == 1:
         return []
     rows, right = (told[-2:] / held_out.items_told()).tolist()

@@ -91,7 +91,7 @@ def _table(config: Config, base: Path, frame: pa.Table | None) -> pa.Table:
 
 
 def _one_file(config: Config, base: Path, frame: pa.Table | None) -> Config:
-    """The same; ConfigError for a table of many files, whose index numbers the users of a simulation."""
+    """Return the same; ConfigError for a table of many files, whose index numbers the users of a simulation."""
     people = config.population
     if isinstance(people, TableSection) and frame is None and dataset(people.path, base) is not None:
         raise ConfigError(
@@ -210,7 +210,7 @@ def _as_table(items: ItemBatch) -> pa.Table:
 
 
 def _declared(config: Config, population: Population) -> Config:
-    """The configuration of made-up users as one of tables that they hold."""
+    """Return the configuration of made-up users as one of tables that they hold."""
     loss, norm = population.loss, population.loss.feature_norm
     bound = getattr(loss, "label_bound", None)
     people = TableSection(

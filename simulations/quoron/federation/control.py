@@ -82,17 +82,17 @@ class Control(AbstractContextManager["Control"]):
         return str(self.call("submit", specification=specification)["run"])
 
     def runs(self) -> list[dict[str, Any]]:
-        """Every run and its state."""
+        """Return every run and its state."""
         return list(self.call("runs")["runs"])
 
     def watch(self, run: str) -> Iterator[dict[str, Any]]:
-        """The public events of a run from the first to the end."""
+        """Yield the public events of a run from the first to the end."""
         with self._refusals_raised():
             for document in self._stub.Watch(pb.RunReference(run=run), metadata=self._metadata):
                 yield json.loads(document.json)
 
     def model(self, run: str) -> NDArray[np.float64]:
-        """The released model of a complete run, shape (d,)."""
+        """Return the released model of a complete run, shape (d,)."""
         array = self._called(self._stub.Model, pb.RunReference(run=run))
         model: NDArray[np.float64] = wire.array_from_wire(array, dtype="float64", max_numbers=wire.MAX_NUMBERS)
         return model
@@ -107,7 +107,7 @@ class Control(AbstractContextManager["Control"]):
         return str(reply["file"]), str(reply["sha256"])
 
     def users(self, *, group: str = "", state: str = "") -> Iterator[dict[str, Any]]:
-        """The roster: every user of a group and a state, or of all, in order."""
+        """Yield the roster: every user of a group and a state, or of all, in order."""
         after, more = 0, True
         while more:
             page = self.call("users", group=group, state=state, after=after)
@@ -184,7 +184,7 @@ def followed(
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[dict[str, Any]]:
-    """The events of a run to the one of kind "ended" or "paused", by `Control.watch`, through every absence.
+    """Yield the events of a run to the one of kind "ended" or "paused", by `Control.watch`, through every absence.
 
     A coordinator has `timeout` seconds to be there, at the beginning as after it has left, of which `told` hears;
     Gone afterwards. What else may have failed is the caller's to `check`. `pauses` (seconds) is the first.
@@ -233,7 +233,7 @@ def check_end(run: str, event: dict[str, Any]) -> None:
 
 
 def words(event: dict[str, Any]) -> str:
-    """An event of `watch` as a line for people, whatever the coordinator put into it."""
+    """Return an event of `watch` as a line for people, whatever the coordinator put into it."""
     return printable(" ".join(_words(event).split()))
 
 

@@ -97,7 +97,7 @@ def simulate(
 
 
 def specification(prepared: Prepared[Setup], timeout: int | None = None) -> RunSpecification:
-    """The run as an operator would submit it; rounds end once everybody has answered."""
+    """Return the run as an operator would submit it; rounds end once everybody has answered."""
     config, plan, population = prepared.config, prepared.planned.plan, prepared.scene.population
     seconds = ATTENDED if config.privacy.min_cohort.participation == "public" else SECONDS
     return specification_of(

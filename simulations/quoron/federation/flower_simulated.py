@@ -46,7 +46,7 @@ class SimulatedUsers:
     """The users of a partition, computed as the inline engine does."""
 
     def answer(self, values: Values, context: Context) -> RecordDict:
-        """The answers of the users who are asked, in their order."""
+        """Return the answers of the users who are asked, in their order."""
         engine, seed = _engine(tuple(sorted(context.run_config.items())))
         question = question_from_values(values)
         return answers_record(engine.rows(replace(question, task=question.task.directed(seed))))
@@ -57,7 +57,7 @@ class SimulatedUsers:
 
 @lru_cache(maxsize=2)
 def _engine(settings: tuple[tuple[str, Any], ...]) -> tuple[InlineEngine, int]:
-    """The same for every message of a process."""
+    """Return the same for every message of a process."""
     config = read(dict(settings))
     engine = setup(config, Path.cwd()).engine
     assert isinstance(engine, InlineEngine)
@@ -65,7 +65,7 @@ def _engine(settings: tuple[tuple[str, Any], ...]) -> tuple[InlineEngine, int]:
 
 
 def read(settings: Settings) -> Config:
-    """The configuration of a run config."""
+    """Return the configuration of a run config."""
     return resolve(str(settings["preset"]))[0]
 
 

@@ -22,7 +22,7 @@ App = Callable[[Scope, Any, Any], Awaitable[None]]
 
 
 def gate(app: App) -> App:
-    """The same for connections of our own user's; HTTP's 403 for others."""
+    """Return the same for connections of our own user's; HTTP's 403 for others."""
 
     async def asked(scope: Scope, receive: Any, send: Any) -> None:
         if scope["type"] == "lifespan":
@@ -38,7 +38,7 @@ def gate(app: App) -> App:
 
 
 def owner_of(client: tuple[str, int] | None, server: tuple[str, int] | None) -> int | None:
-    """The user whose the client's end of a connection on this machine is; None if the kernel shows none."""
+    """Return the user whose the client's end of a connection on this machine is; None if the kernel shows none."""
     if client is None or server is None:
         return None
     for table in TABLES:
@@ -54,7 +54,7 @@ def owner_of(client: tuple[str, int] | None, server: tuple[str, int] | None) -> 
 
 
 def _end(text: str) -> tuple[str, int]:
-    """An address of the kernel's, in words of four bytes of the machine's order."""
+    """Return an address of the kernel's, in words of four bytes of the machine's order."""
     host, _, port = text.partition(":")
     raw = b"".join(int(host[at : at + 8], 16).to_bytes(4, sys.byteorder) for at in range(0, len(host), 8))
     mapped = raw.removeprefix(bytes(10) + b"\xff\xff")

@@ -220,14 +220,14 @@ class Folder:
         replace_whole(self.path / name, json.dumps(value, indent=1).encode(), mode=PRIVATE)
 
     def read(self, name: str) -> dict[str, Any]:
-        """A JSON file; empty where there is none."""
+        """Return a JSON file; empty where there is none."""
         try:
             return dict(json.loads((self.path / name).read_text(encoding="utf-8")))
         except (OSError, ValueError):
             return {}
 
     def last_words(self, *logs: str) -> str:
-        """The last line of the first log that says something; the folder may be gone by now."""
+        """Return the last line of the first log that says something; the folder may be gone by now."""
         for name in logs:
             with suppress(OSError):
                 lines = (self.path / name).read_text(encoding="utf-8", errors="replace").strip().splitlines()

@@ -46,7 +46,7 @@ class Receipt:
     files: tuple[str, ...]
 
     def as_json(self) -> dict[str, Any]:
-        """All of it."""
+        """Return all of it."""
         erased = {"name, software, times": True, "keys": self.keys, "agreements": self.agreements, "files": self.files}
         told = {"user": self.user, "group": self.group, "forgotten": self.time}
         return told | {"erased": erased, "stays": STAYS, "outside": OUTSIDE}

@@ -132,7 +132,7 @@ class Local:
             raise RunError(f"The local federation has ended. {self.folder.last_words(*LOGS)}")
 
     def operator(self) -> Control:
-        """A connection to the control plane."""
+        """Return a connection to the control plane."""
         return Control(reached(self.control), self.folder.token, self.folder.authority)
 
     def stop(self) -> dict[str, Any]:

@@ -103,7 +103,7 @@ class Faults:
         return cls((share, float(found[2]) * (1e-3 if found[3] == "ms" else 1.0)), dropout)
 
     def delay(self, client: int, clients: int) -> float:
-        """Seconds that a client takes more."""
+        """Return seconds that a client takes more."""
         share, seconds = self.slow
         return seconds if client > clients - round(share * clients) else 0.0
 
@@ -249,7 +249,7 @@ class SimulatedWorker(Worker):
         return cls(owner, record, simulated=user, items=None if owner.data.exists() else user.items)
 
     def reply(self, message: federation.Question, *, ready: bool = True) -> bytes | None:
-        """The answer to a question, unless it was ordered that there is none."""
+        """Return the answer to a question, unless it was ordered that there is none."""
         user = self.simulated
         assert user is not None
         faults, order = user.simulation.faults, user.order

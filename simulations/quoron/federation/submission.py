@@ -45,7 +45,7 @@ def specify(
     waiting: float | None = None,
     whole: bool = False,
 ) -> tuple[RunSpecification, RunPlan]:
-    """The specification of a run over `users` active users, and the plan that goes with it.
+    """Return the specification of a run over `users` active users, and the plan that goes with it.
 
     A round takes answers for `seconds`; the charge is to the population `train.population`.
     With `simulation_seed` it is a simulation: seeded noise, for tests of a federation. With `early_ends` rounds end
@@ -123,7 +123,7 @@ def specification_of(
 
 
 def declared(config: Config, users: int) -> Problem:
-    """The problem of a federation of so many users, from the configuration alone. ConfigError as `specify`."""
+    """Return the problem of a federation of so many users, from the configuration alone. ConfigError as `specify`."""
     loss = loss_of(config)
     columns, items = _encoding(config, loss, users), config.population.items_per_user
     if (silos := config.population.silos) is not None and not isinstance(silos.sizes, int):

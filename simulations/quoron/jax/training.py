@@ -95,7 +95,7 @@ class LossRows:
         return tuple(part[places] for part in self._items.at_least_one)
 
     def _one(self, point: Any, parts: Any, weights: Any, seed: Any) -> Any:
-        """The row (d,) of one user: parts (steps, batch, ...), weights (steps, batch), a seed of two words."""
+        """Return the row (d,) of one user: parts (steps, batch, ...), weights (steps, batch), a seed of two words."""
         start = self.unflat(point)
         keys = jax.random.split(jax.random.wrap_key_data(seed, impl="threefry2x32"), weights.shape)
 

@@ -104,7 +104,7 @@ class Candidate:
 
 
 def risk_words(bound: float | None, guess: float | None) -> str:
-    """A forecast in a table: a bound as a number, a guess by that name where there is no bound, or nothing.
+    """Return a forecast in a table: a bound as a number, a guess by that name where there is no bound, or nothing.
 
     >>> risk_words(3e-5, 1e-5), risk_words(None, 1e-5), risk_words(None, None)
     ('3e-05', 'guess: 1e-05', '')
@@ -115,7 +115,7 @@ def risk_words(bound: float | None, guess: float | None) -> str:
 
 
 def risk_sentence(bound: float | None, guess: float | None) -> str:
-    """The same in a sentence.
+    """Return the same in a sentence.
 
     >>> risk_sentence(3e-5, 1e-5), risk_sentence(None, 1e-5)
     ('at most 3e-05 in nine of ten tables like those measured', '1e-05 by a guess that nobody has measured')
@@ -135,7 +135,7 @@ def refusals(candidates: Iterable[Candidate]) -> list[tuple[str, tuple[str, ...]
 
 
 def _nameless(refused: Candidate) -> str:
-    """A candidate's reason without its name, so that equal reasons are equal texts."""
+    """Return a candidate's reason without its name, so that equal reasons are equal texts."""
     name = refused.algorithm
     text = refused.reason.removeprefix("Infeasible: ").removeprefix(f"{name}: ").removeprefix(f"{name} ")
     return re.sub(rf"(?<![\w-]){re.escape(name)}(?![\w-])", "it", text)
@@ -150,7 +150,7 @@ def automatic(
     allowed: Allowance,
     dearer: Candidate | None = None,
 ) -> tuple[RunPlan, str]:
-    """The plan that the rule takes, and why in one sentence.
+    """Return the plan that the rule takes, and why in one sentence.
 
     `candidates` have a plan only where it is feasible, within the budget and worth running; `dearer` would be taken by
     its own rule, were it not for the budget. Raises Infeasible when no candidate that the rule allows has one.
@@ -184,7 +184,7 @@ def ruled(candidate: Candidate, algorithms: Mapping[str, Registered], allowed: A
 def _rule(
     candidates: Sequence[Candidate], algorithms: Mapping[str, Registered], problem: Problem, allowed: Allowance
 ) -> tuple[Candidate, tuple[str, ...], tuple[str, ...]]:
-    """The chosen candidate, and what has to be said before its own facts and behind them."""
+    """Return the chosen candidate, and what has to be said before its own facts and behind them."""
     feasible = [each for each in candidates if each.plan]
     recommended = next((each for each in candidates if each.algorithm == RECOMMENDED), None)
     because: tuple[str, ...] = ()
@@ -268,7 +268,7 @@ def _costs(dearer: Candidate, chosen: Candidate) -> bool:
 
 
 def _price(dearer: Candidate, chosen: Candidate, allowed: Allowance) -> str:
-    """The budget that a plan would need, and what it would leave."""
+    """Return the budget that a plan would need, and what it would leave."""
     assert dearer.plan is not None
     needed = [f"budget.{name}={total:.15g}" for name, total in allowed.budget.exceeded(dearer.plan).items()]
     risk = risk_sentence(dearer.predicted, dearer.guess)
@@ -314,7 +314,7 @@ def _facts(chosen: Candidate, info: Registered, allowed: Iterable[Candidate]) ->
 
 
 def _beside(chosen: Candidate, allowed: Iterable[Candidate]) -> str:
-    """The chosen one's bound beside the best bound of all considered; a guess beside the best guess."""
+    """Return the chosen one's bound beside the best bound of all considered; a guess beside the best guess."""
     kind, of = ("predicted", "") if chosen.predicted is not None else ("guess", " guess")
     risks = [(risk, each) for each in allowed if each.plan and (risk := getattr(each, kind)) is not None]
     least, best = min(risks, key=lambda found: found[0])

@@ -51,7 +51,7 @@ FEW = 100  # users, below which a run that can learn nothing is likely to be one
 
 
 def silos_of(config: Config, users: int) -> Silos | None:
-    """The silos of so many users; None where each has a client of its own. ConfigError where they do not fit.
+    """Return the silos of so many users; None where each has a client of its own. ConfigError where they do not fit.
 
     Of a table some of whose users are held out, each silo has its share of those who are not.
     """
@@ -221,7 +221,7 @@ class Plan(Tabular):
         return ALGORITHMS[self.plan.algorithm].dp_event(self.plan)
 
     def beside(self, config: Config) -> "Plan":
-        """The same with what every algorithm of `config` would do, and the chosen one's own plan."""
+        """Return the same with what every algorithm of `config` would do, and the chosen one's own plan."""
         own = {self.plan.algorithm: Candidate(self.plan.algorithm, self.plan)}
         others = [_worthwhile(each, self.plan.problem) for each in _candidates(config, self.plan.problem, ALGORITHMS)]
         return replace(self, candidates=tuple(own.get(each.algorithm, each) for each in others))
@@ -237,7 +237,7 @@ class Plan(Tabular):
         return unsure(self.plan)
 
     def as_json(self) -> dict[str, Any]:
-        """The plan, and one entry for each algorithm considered."""
+        """Return the plan, and one entry for each algorithm considered."""
         considered = [{name: row[name] for name in CONSIDERED} for row in (each.record() for each in self.candidates)]
         curve = {} if self.curve is None else {"rounds_curve": self.curve.as_json()}
         said: dict[str, Any] = {"forecast": self.forecast and asdict(self.forecast)}
@@ -256,7 +256,7 @@ def choose(
     federated: bool = False,
     algorithms: Registry = ALGORITHMS,
 ) -> Plan:
-    """The plan of `config.algorithm`; with name `auto`, the one that the rule of `choosing` takes, and why.
+    """Return the plan of `config.algorithm`; with name `auto`, the one that the rule of `choosing` takes, and why.
 
     That plan is verified by a second route; those that stand beside it are not. With a table everybody may be asked in
     every round, for the machine that holds it answers, unless the run is `federated` and each user has one of its own.
@@ -433,7 +433,7 @@ def _participation(config: Config) -> float:
 
 
 def _worthwhile(candidate: Candidate, problem: Problem) -> Candidate:
-    """The candidate, without its plan when not training is predicted to be as good."""
+    """Return the candidate, without its plan when not training is predicted to be as good."""
     if candidate.guess is None or candidate.guess < trivial_risk(problem):
         return candidate
     reason = (
@@ -481,7 +481,7 @@ def _settling(
 
 
 def budget_of(config: Config) -> Budget:
-    """The limits that a run is refused for."""
+    """Return the limits that a run is refused for."""
     return Budget(**config.budget.model_dump())
 
 
@@ -510,7 +510,7 @@ def _candidates(config: Config, problem: Problem, algorithms: Registry, beside: 
 
 
 def _private(config: Config, algorithms: Registry) -> list[Registered]:
-    """The algorithms that keep something private and have the constants that are asked for."""
+    """Return the algorithms that keep something private and have the constants that are asked for."""
     return [
         info
         for info in algorithms.values()
@@ -552,7 +552,7 @@ def _plan(
 def _estimated(
     info: Registered, config: Config, problem: Problem, given: Mapping[str, Any], rounds: int | None = None
 ) -> RunPlan:
-    """The same; the n of its Infeasible is an estimate."""
+    """Return the same; the n of its Infeasible is an estimate."""
     section, most = config.algorithm, config.budget.max_rounds
     if rounds is None and given.get("rounds") is None and most is not None:
         limited = config.but(budget={"max_rounds": None})
@@ -623,7 +623,7 @@ class Prepared(Generic[S]):
         )
 
     def begin(self, folder: RunFolder, record: Mapping[str, Any] | None = None) -> "Ledger":
-        """The run's ledger in a folder; before there is one, what was fixed, and a `record` that it is for real.
+        """Return the run's ledger in a folder; before there is one, what was fixed, and a `record` that it is for real.
 
         OtherVersion if it began with another plan or other data.
         """

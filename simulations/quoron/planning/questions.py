@@ -112,7 +112,7 @@ def enough(config: Config, problem: Problem, risk: float, *, plan: Planner = pla
 def least(
     found: Callable[[float], RunPlan | None], start: float, lowest: float, highest: float
 ) -> tuple[float, RunPlan] | None:
-    """The least number at which `found` finds a plan, and that plan; None if there is none up to `highest`.
+    """Return the least number at which `found` finds a plan, and that plan; None if there is none up to `highest`.
 
     To within 4 %, and rounded up to two digits. Searched by large strides from `start`, and then by bisection: where
     plans come and go, it is one of the places where they come.

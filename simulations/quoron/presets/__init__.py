@@ -20,7 +20,7 @@ class Preset:
 
 
 def presets() -> tuple[Preset, ...]:
-    """Every preset, by name."""
+    """Return every preset, by name."""
     found = {
         entry.name.removesuffix(".toml"): entry for entry in files(__name__).iterdir() if entry.name.endswith(".toml")
     }
@@ -28,7 +28,7 @@ def presets() -> tuple[Preset, ...]:
 
 
 def preset(name: str) -> Preset:
-    """The preset called `name`; raises ConfigError with the names there are."""
+    """Return the preset called `name`; raises ConfigError with the names there are."""
     known = {entry.name: entry for entry in presets()}
     if name not in known:
         raise ConfigError(f"Expected a preset ({', '.join(known)}) or a .toml file, got {name!r}.")

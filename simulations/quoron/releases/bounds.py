@@ -184,7 +184,7 @@ def find_bounds(
 
 
 def _named(source: Any, user: str, *declared: Sequence[str]) -> list[list[str]]:
-    """The columns that names, patterns and spans of each kind stand for."""
+    """Return the columns that names, patterns and spans of each kind stand for."""
     entries = [each for some in declared for each in some]
     header = tables.names(source) if any(wildcards.WILD in each for each in entries) else []
     meant = iter(wildcards.meant(entries, header, roles={user}))
@@ -235,5 +235,5 @@ def _line(want: Want, found: Mapping[str, Any]) -> Line:
 
 
 def _key(name: str) -> str:
-    """A column's name on one line."""
+    """Return a column's name on one line."""
     return toml_text.dumps({"x": {name: 0}}).partition("\n")[2].removesuffix(" = 0")

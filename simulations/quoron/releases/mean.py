@@ -272,7 +272,7 @@ def _table(table: Any) -> Matrix:
 
 
 def _numbers(own: ArrayLike) -> Matrix:
-    """An array of numbers as float64; words, dates and objects are refused, not read as numbers."""
+    """Return an array of numbers as float64; words, dates and objects are refused, not read as numbers."""
     try:
         values = np.asarray(own)
     except (TypeError, ValueError) as error:
@@ -369,7 +369,7 @@ def _mu(privacy: Privacy, samples: int) -> float:
 def _choose(
     users: int, dimension: int, bound: float, spread: float | None, mu: float, method: str
 ) -> tuple[str, TruncatedMean]:
-    """The method asked for, or of all feasible ones that with the least noise: a function of public numbers."""
+    """Return the method asked for, or of all feasible ones that with the least noise: a function of public numbers."""
     found: list[tuple[str, TruncatedMean]] = []
     for name, crude in _CRUDE.items():
         if method not in ("auto", name) or (name != "clip" and spread is None):

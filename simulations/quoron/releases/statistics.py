@@ -68,13 +68,13 @@ def range_of(column: str, ends: Any) -> tuple[float, float]:
 
 
 def of_years(low: float, high: float) -> tuple[float, float]:
-    """The days of these years, the last one's with them."""
+    """Return the days of these years, the last one's with them."""
     first, last = (min(max(math.floor(year), dt.MINYEAR), dt.MAXYEAR) for year in (low, high))
     return float(dt.date(first, 1, 1).toordinal() - _EPOCH), float(dt.date(last, 12, 31).toordinal() - _EPOCH)
 
 
 def day(number: float) -> str:
-    """A date in ISO 8601; of no end the sign of infinity."""
+    """Return a date in ISO 8601; of no end the sign of infinity."""
     return f"{number}" if math.isinf(number) else dt.date.fromordinal(math.floor(number) + _EPOCH).isoformat()
 
 
@@ -281,7 +281,7 @@ class Row:
         return f"{named or 'all'}: {value}  (95 %: {low} to {high})"
 
     def shown(self, value: float, number: Callable[[float], str]) -> str:
-        """The value or an end of it, a date as one."""
+        """Return the value or an end of it, a date as one."""
         return day(value) if self.dated else number(value)
 
 
@@ -316,7 +316,7 @@ class Statistics(results.Release):
         return found
 
     def of(self, question: str | Question) -> tuple[Row, ...]:
-        """The figures of one question. ConfigError for one that was not asked."""
+        """Return the figures of one question. ConfigError for one that was not asked."""
         words = (question if isinstance(question, Question) else Question.read(question)).words
         found = tuple(row for row in self.figures if row.question == words)
         if not found:
@@ -336,7 +336,7 @@ def _plain(row: Row) -> dict[str, Any]:
 
 
 def rows_of(part: Spread, question: Question, facts: Facts, released: NDArray[np.float64], users: int) -> Iterable[Row]:
-    """The figures of a question, of what was released of each group's cells, (groups, k)."""
+    """Return the figures of a question, of what was released of each group's cells, (groups, k)."""
     low, high = facts.ranges[question.of] if question.of is not None else (0.0, 1.0)
     for group, own in zip(facts.groups(question), released, strict=True):
         name = None if group is None else str(group)

@@ -191,7 +191,7 @@ def _table(listed: Table) -> str:
 
 
 def _body(rows: Iterable[Sequence[str]]) -> str:
-    """Rows that begin with their names, which may be written from right to left."""
+    """Return rows that begin with their names, which may be written from right to left."""
     lines = [f'<tr><th scope="row"><bdi>{_marked(name)}</bdi></th>{_each("td", cells)}</tr>' for name, *cells in rows]
     return "\n".join(["<tbody>", *lines, "</tbody>"])
 

@@ -77,7 +77,7 @@ class Odds:
         return plain if self.mu is None else min(plain, _NORMAL.cdf(self.mu / 2) + self.variation)
 
     def words(self, adjacency: str) -> list[str]:
-        """The same for people, in three sentences."""
+        """Return the same for people, in three sentences."""
         said = [
             f"Suppose somebody knows everything about everybody else, and that either {_SWAPPED[adjacency]}: one as "
             "likely as the other. Having seen all that was released, and with any computer, they guess which of the "
@@ -96,7 +96,7 @@ class Odds:
 
 
 def chance(share: float) -> str:
-    """A small probability that is a bound, rounded up, to three digits.
+    """Return a small probability that is a bound, rounded up, to three digits.
 
     >>> chance(2e-6), chance(1.3e-7), chance(0.02)
     ('1 in 500,000', '1 in 7,690,000', '2 %')
@@ -109,7 +109,7 @@ def chance(share: float) -> str:
 
 
 def rounded_up(value: float) -> str:
-    """A number that is a bound, to three digits."""
+    """Return a number that is a bound, to three digits."""
     unit = 10.0 ** (math.floor(math.log10(value)) - 2)
     return f"{math.ceil(value / unit - 1e-9) * unit:,.6g}"
 
@@ -364,7 +364,7 @@ def write_release(found: "Evaluation | Statistics", path: str | Path) -> Path:
 
 
 def release_sections(found: "Evaluation | Statistics") -> list[Section]:
-    """The sections of an evaluation or of statistics."""
+    """Return the sections of an evaluation or of statistics."""
     adjacency = "zero-out" if "adjacency zero-out" in found.statement else "replace-one"
     most = "at most; " if adjacency == "zero-out" else ""
     rows = [
@@ -380,7 +380,7 @@ def release_sections(found: "Evaluation | Statistics") -> list[Section]:
 
 
 def _answers(found: "Statistics") -> Section:
-    """A table for each question."""
+    """Return a table for each question."""
     tables: dict[str, list[list[str]]] = {}
     for row in found.figures:
         value, low, high = (row.shown(each, in_units) for each in (row.value, row.low, row.high))
@@ -402,7 +402,7 @@ def write_simulation(
 def simulation_sections(
     folder: RunFolder, summary: Summary, model: "Model | None", rows: Sequence[Mapping[str, Any]] = ()
 ) -> list[Section]:
-    """A simulation's"""
+    """Return the sections of a simulation's report."""
     odds = None if summary.epsilon is None else Odds(summary.epsilon, summary.delta, summary.mu, summary.variation)
     why = [] if summary.choice is None else [("why this method", summary.choice)]
     return [
@@ -468,7 +468,7 @@ def training_sections(
     rows: Sequence[Mapping[str, Any]] = (),
     most: int | None = FEATURES,
 ) -> list[Section]:
-    """A run's sections, with so many coefficients at most."""
+    """Return a run's sections, with so many coefficients at most."""
     odds = Odds(summary.epsilon, summary.delta, summary.mu, summary.variation)
     care = [_sentence(each) for each in (*summary.warnings, summary.unseen)]
     heads, estimates = ["column", "released"], [[each.column, each.text()] for each in summary.estimates]

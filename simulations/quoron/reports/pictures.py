@@ -73,7 +73,7 @@ def chart(title: str, lines: Sequence[Line], across: Axis, up: Axis) -> str:
 
 
 def bar(value: float, least: float, most: float, width: int = 36) -> str:
-    """A bar of blocks between one character (`least`) and `width` characters (`most`), logarithmic.
+    """Return a bar of blocks between one character (`least`) and `width` characters (`most`), logarithmic.
 
     >>> bar(1.0, 1.0, 100.0, 5), bar(10.0, 1.0, 100.0, 5), bar(100.0, 1.0, 100.0, 5)
     ('█', '███', '█████')
@@ -101,7 +101,7 @@ def _line(line: Line, place: int, x_of: Scale, y_of: Scale, bottom: float) -> st
 
 
 def _legend(lines: Sequence[Line], left: float, top: float) -> tuple[str, float]:
-    """A line of text for each with its stroke, and where they end."""
+    """Return a line of text for each with its stroke, and where they end."""
     drawn = []
     for place, line in enumerate(lines):
         y, style, dashed = top + LINE * place, *_look(line, place)
@@ -115,7 +115,7 @@ def _legend(lines: Sequence[Line], left: float, top: float) -> tuple[str, float]
 
 
 def _look(line: Line, place: int) -> tuple[str, str]:
-    """The class of a line's colour, and how it is dashed."""
+    """Return the class of a line's colour, and how it is dashed."""
     colour = place if line.colour is None else line.colour
     return f"c{colour % COLOURS}", ' stroke-dasharray="5 3"' if line.kind == "dashed" or place >= COLOURS else ""
 
@@ -126,7 +126,7 @@ def _svg(title: str, drawn: str, height: float) -> str:
 
 
 def _text(text: str, room: float = WIDTH) -> str:
-    """A text, shortened in its middle to about so much room; the whole of it shows under the pointer."""
+    """Return a text, shortened in its middle to about so much room; the whole of it shows under the pointer."""
     fitting = int(room / LETTER)
     if len(text) <= fitting:
         return escape(text)
@@ -139,7 +139,7 @@ def _path(points: Sequence[Point]) -> str:
 
 
 def _reach(axis: Axis, values: Sequence[float]) -> Point:
-    """The ends of an axis, apart from each other, with some room about points that are drawn on it."""
+    """Return the ends of an axis, apart from each other, with some room about points that are drawn on it."""
     if axis.ends is not None:
         return axis.ends
     values = [value for value in values if value > 0] if axis.log else values

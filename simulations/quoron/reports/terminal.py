@@ -125,7 +125,7 @@ class Terminal(Console):
     """Shows control characters of what it is given by their escapes; those of colours are its own."""
 
     def render_str(self, text: str, **how: Any) -> Text:
-        """A string that is printed, or a cell of a table."""
+        """Return a string that is printed, or a cell of a table."""
         return super().render_str(printable(text), **how)
 
 

@@ -88,7 +88,7 @@ class Cell:
     config: Config  # with the first seed
 
     def seeded(self, number: int) -> Config:
-        """The configuration of the run with the given number, from 0."""
+        """Return the configuration of the run with the given number, from 0."""
         run = self.config.run
         return self.config.model_copy(update={"run": run.model_copy(update={"seed": run.seed + number})})
 
@@ -116,7 +116,7 @@ class Request:
         vary: Mapping[str, Sequence[Any]] | None = None,
         seeds: int = SEEDS,
     ) -> "Request":
-        """A request that makes sense; ConfigError otherwise.
+        """Return a request that makes sense; ConfigError otherwise.
 
         `algorithms` are by default all that promise privacy and have the constants that are asked for.
         """
@@ -146,7 +146,7 @@ class Request:
         return replace(request, algorithms=tuple(name for name in names if name in able))
 
     def cells(self) -> tuple[Cell, ...]:
-        """Every algorithm under every combination of values, but for constants that it does not have.
+        """Return every algorithm under every combination of values, but for constants that it does not have.
 
         ConfigError for a key or a value that is not one.
         """
@@ -160,7 +160,7 @@ class Request:
         )
 
     def _laid(self, algorithm: str, varied: Varied) -> Config:
-        """The configuration with the values and the algorithm; another algorithm starts without options."""
+        """Return the configuration with the values and the algorithm; another algorithm starts without options."""
         texts = [f"algorithm.name={toml_text.literal(algorithm)}"]
         texts += [f"{key}={toml_text.literal(value)}" for key, value in varied]
         return configs.from_tree(overlay(self.config.model_dump(mode="json", exclude_none=True), texts))
@@ -176,13 +176,13 @@ class Request:
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> "Request":
-        """The request that `as_json` gave."""
+        """Return the request that `as_json` gave."""
         config = configs.from_tree(stored["config"])
         return cls.of(config, algorithms=stored["algorithms"], vary=stored["vary"], seeds=stored["seeds"])
 
 
 def shown(value: Any) -> str:
-    """A value for people: bare words, numbers without trailing zeros."""
+    """Return a value for people: bare words, numbers without trailing zeros."""
     return f"{value:g}" if isinstance(value, float) else str(value) if isinstance(value, str) else json.dumps(value)
 
 
@@ -252,7 +252,7 @@ def cell_rows(runs: Rows, keys: Sequence[str]) -> Rows:
 
 
 def _groups(rows: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> list[list[Mapping[str, Any]]]:
-    """The rows with the same values of `keys`, in the order of each group's first."""
+    """Return the rows with the same values of `keys`, in the order of each group's first."""
     groups: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:
         groups.setdefault(json.dumps([row[key] for key in keys], default=str), []).append(row)
@@ -269,7 +269,7 @@ def _differences(runs: Sequence[Mapping[str, Any]], best: Sequence[Mapping[str, 
 def interval(
     values: Sequence[float], confidence: float = CONFIDENCE, *, least: float = 0.0
 ) -> tuple[float, float] | None:
-    """A confidence interval for the mean by Student's t, held at `least`; None of one value.
+    """Return a confidence interval for the mean by Student's t, held at `least`; None of one value.
 
     >>> [round(end, 3) for end in interval([1.0, 2.0, 3.0])]
     [0.0, 4.484]
@@ -284,7 +284,7 @@ def interval(
 
 
 def algorithm(row: Mapping[str, Any]) -> str:
-    """The name of a cell's algorithm; of `auto` also what it took."""
+    """Return the name of a cell's algorithm; of `auto` also what it took."""
     return f"auto ({row['taken']})" if row["algorithm"] == "auto" and row["taken"] else str(row["algorithm"])
 
 
@@ -312,7 +312,7 @@ def _cell_row(runs: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> dict[st
 
 
 def _mean(values: Sequence[float]) -> float:
-    """The mean, an integer where all values are the same one."""
+    """Return the mean, an integer where all values are the same one."""
     return values[0] if len(set(values)) == 1 else float(np.mean(values))
 
 
@@ -465,7 +465,7 @@ def carry_out(request: Request, folder: Path, *, watcher: "Display", engine: Inl
 
 
 def stored(folder: Path) -> Comparison:
-    """A comparison as its folder holds it; RunError before it is complete."""
+    """Return a comparison as its folder holds it; RunError before it is complete."""
     request = stored_request(folder)
     jobs = _jobs(request, folder)
     if _missing(jobs):
@@ -494,7 +494,7 @@ def _csv(rows: Rows) -> bytes:
 
 
 def _jobs(request: Request, folder: Path) -> list[Job]:
-    """Every run, named by all that decides its result: version, configuration, the table's bytes."""
+    """Return every run, named by all that decides its result: version, configuration, the table's bytes."""
 
     jobs = []
     for cell in request.cells():
@@ -508,7 +508,7 @@ def _jobs(request: Request, folder: Path) -> list[Job]:
 
 
 def _missing(jobs: Sequence[Job]) -> list[Job]:
-    """Those that are neither complete nor of a cell that is refused."""
+    """Return those that are neither complete nor of a cell that is refused."""
     refused = {job.cell for job in jobs if _refusal(job) is not None}
     return [job for job in jobs if job.cell not in refused and not (job.folder / "summary.json").is_file()]
 
@@ -538,7 +538,7 @@ Row = Mapping[str, Any]
 
 
 def comparison_page(cells: Sequence[Row], request: Request, *, name: str) -> str:
-    """The page as HTML text; `cells` are the rows of `cell_rows`, and `name` is the folder's."""
+    """Return the page as HTML text; `cells` are the rows of `cell_rows`, and `name` is the folder's."""
     return parts.document(name, comparison_sections(cells, request), lead=_lead(request), simulated=True)
 
 
@@ -624,7 +624,7 @@ def _setting(row: Row, keys: Sequence[str]) -> str:
 
 
 def _cells_table(rows: Sequence[Row]) -> Table:
-    """Every cell; a terminal shows what it is ranked by and what it costs."""
+    """Return every cell; a terminal shows what it is ranked by and what it costs."""
     tests = [key for key in rows[0] if key.startswith("test_")] if rows else []
     heads = ["algorithm", "excess risk", "95 % interval"]
     heads += [LOG, "predicted at most", "rounds", "messages", "item gradients", "up"]

@@ -115,7 +115,7 @@ def problem_for_real(config: Config, population: Population) -> Problem:
 
 
 def problem(config: Config, population: Known) -> Problem:
-    """The public constants of the optimisation problem."""
+    """Return the public constants of the optimisation problem."""
     loss, known, section = population.loss, population.knowledge, config.problem
     curvature, wide = known.typical_curvature, _free(config, population)
     return Problem(
@@ -380,7 +380,7 @@ def _refuse_other_loss(loss: LossSection, only: str) -> None:
 
 
 def loss_of(config: Config) -> Loss:
-    """The loss that a configuration names, with the bounds that it knows and the label's number of classes."""
+    """Return the loss that a configuration names, with the bounds that it knows and the label's number of classes."""
     section, label = config.loss, getattr(config.population, "label", None)
     classes = 0 if label is None else len(label.classes)
     name = "logistic" if section.name == "auto" else section.name
@@ -392,6 +392,6 @@ def loss_of(config: Config) -> Loss:
 
 
 def make_domain(section: DomainSection, feature_norm: float) -> Domain:
-    """The set that models live in."""
+    """Return the set that models live in."""
     radius = NARROW / feature_norm if section.radius is None else section.radius
     return L2Ball(radius) if section.kind == "l2-ball" else Box(radius)

@@ -126,7 +126,7 @@ def carry_out(
 
 
 def taken_over(prepared: Prepared[Setup], folder: RunFolder, other: "Ledger") -> SimulatedRun:
-    """The same with what another ledger holds: of the same run, carried out to its end elsewhere."""
+    """Return the same with what another ledger holds: of the same run, carried out to its end elsewhere."""
     with prepared.begin(folder) as ledger:
         ledger.take_over(other)
         return _written(prepared, folder, ledger, time.perf_counter() - prepared.began)
@@ -135,7 +135,7 @@ def taken_over(prepared: Prepared[Setup], folder: RunFolder, other: "Ledger") ->
 def _written(
     prepared: Prepared[Setup], folder: RunFolder, ledger: "Ledger", seconds: float, *, report: bool = True
 ) -> SimulatedRun:
-    """A complete run, and its folder."""
+    """Return a complete run, and its folder."""
     model = ledger.model
     summary, rows = _results(prepared, ledger, model, seconds)
     folder.write_rounds(rows)
@@ -163,7 +163,7 @@ def begin(prepared: Prepared[Setup], folder: RunFolder) -> bool:
 
 
 def stored(prepared: Prepared[Setup], folder: RunFolder) -> SimulatedRun:
-    """A complete run as its folder holds it. RunError before it is complete."""
+    """Return a complete run as its folder holds it. RunError before it is complete."""
     weights = folder.model()
     return _run(prepared, folder, from_json(folder.summary()), weights, _table_model(prepared, weights))
 
@@ -180,7 +180,7 @@ def _run(
 
 
 def _table_model(prepared: Prepared[Setup], weights: NDArray[np.float64]) -> "Model | None":
-    """The model with the columns of a table, if there is one."""
+    """Return the model with the columns of a table, if there is one."""
     encoding = getattr(prepared.scene.population, "encoding", None)
     if encoding is None:
         return None
@@ -291,7 +291,7 @@ def _measured(population: Population, model: NDArray[np.float64]) -> tuple[dict[
 
 
 def _once(prepared: Prepared[Setup]) -> tuple[int, int]:
-    """Bytes (down, up), on the wire, of all clients that connect and hear of the run, and of its end."""
+    """Return bytes (down, up), on the wire, of all clients that connect and hear of the run, and of its end."""
     from quoron_server.specification import RunSpecification, describe  # it brings protobuf
 
     config, plan, loss = prepared.config, prepared.planned.plan, prepared.scene.population.loss
@@ -311,7 +311,7 @@ def _once(prepared: Prepared[Setup]) -> tuple[int, int]:
 
 
 def _spent(plan: RunPlan, first: float, round_: int) -> dict[str, float]:
-    """ε that the releases up to a round draw on: a promise counts in full from the first release."""
+    """Return ε that the releases up to a round draw on: a promise counts in full from the first release."""
     if plan.guarantee.trust_model == "none":
         return {}
     return {"epsilon_spent": plan.guarantee.epsilon if round_ >= first else 0.0}

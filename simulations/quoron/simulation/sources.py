@@ -131,7 +131,7 @@ def _frame_of(source: object) -> str:
 
 
 def _of_table(columns: Mapping[str, Any], path: str = FRAME) -> dict[str, Any]:
-    """The section of a table whose columns are described so. ConfigError without a user or a label."""
+    """Return the section of a table whose columns are described so. ConfigError without a user or a label."""
     given = {name: value for name, value in columns.items() if value is not None}
     if "user" not in given or "label" not in given:
         user, label = columns.get("user"), columns.get("label")
@@ -145,7 +145,7 @@ def _of_table(columns: Mapping[str, Any], path: str = FRAME) -> dict[str, Any]:
 
 
 def needed(frame: Frame | None, config: Config) -> "tuple[pa.Table | None, Config]":
-    """The columns of a DataFrame, if any, that a configuration names, and it without those that it excludes.
+    """Return the columns of a DataFrame, if any, that a configuration names, and it without those that it excludes.
 
     ConfigError where their types do not fit it.
     """
@@ -201,6 +201,6 @@ def write_example(name: str, folder: Path) -> tuple[Path, Path]:
 
 
 def _shipped(text: str) -> TableSection | None:
-    """The shipped table of a preset."""
+    """Return the shipped table of a preset."""
     population = configs.parse(text).population
     return population if isinstance(population, TableSection) and population.path.startswith(PACKAGED) else None

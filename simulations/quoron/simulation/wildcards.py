@@ -28,7 +28,7 @@ NAMED, NAME = 3, 24  # columns that are named of those that nobody spoke of, and
 
 
 def with_columns(config: Config, base: Path, frame: Any = None) -> Config:
-    """The same configuration with columns in place of patterns; a relative path is relative to `base`.
+    """Return the same configuration with columns in place of patterns; a relative path is relative to `base`.
 
     Raises ConfigError as `resolved`, and for Parquet with a dialect of text; DataError for a table without a
     header that can be read. One that has neither patterns nor columns to exclude is left as it is, so what a run
@@ -61,7 +61,7 @@ def _spanned(given: str, names: tuple[str, ...]) -> list[str]:
 
 
 def roles(table: TableSection) -> set[str]:
-    """The columns that say whose a row is, what is predicted and what a row counts."""
+    """Return the columns that say whose a row is, what is predicted and what a row counts."""
     weight, label = table.columns.weight, table.label
     others = {table.user} if weight is None else {table.user, weight.column}
     return others if label is None else {*others, label.read().column}
@@ -89,7 +89,7 @@ def unread(table: TableSection, names: Sequence[str]) -> tuple[str, ...]:
 
 
 def unread_of(config: Config, base: Path, frame: Any = None) -> tuple[str, ...]:
-    """The same of a configuration's table, of which the header is read."""
+    """Return the same of a configuration's table, of which the header is read."""
     table = config.population
     if not isinstance(table, TableSection):
         return ()

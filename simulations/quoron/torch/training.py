@@ -114,7 +114,7 @@ class TorchModule:
         return {name: weight.detach() for name, weight in named if weight.requires_grad}
 
     def flat(self) -> NDArray[np.float64]:
-        """The module's weights, shape (d,)."""
+        """Return the module's weights, shape (d,)."""
         return np.concatenate([weight.double().cpu().numpy().ravel() for weight in self.weights().values()])
 
     def unflat(self, point: NDArray[np.float64]) -> dict[str, torch.Tensor]:
@@ -190,7 +190,7 @@ class TorchModule:
             return False
 
     def trained(self, point: NDArray[np.float64]) -> torch.nn.Module:
-        """A module on the processor with the weights of a point (d,)."""
+        """Return a module on the processor with the weights of a point (d,)."""
         made = copy.deepcopy(self.module)
         with torch.no_grad():
             own = dict(made.named_parameters())
@@ -227,7 +227,7 @@ class TorchModule:
         return draws
 
     def _generator(self) -> torch.Tensor | None:
-        """The state of the device's generator; None where torch does not show it alike."""
+        """Return the state of the device's generator; None where torch does not show it alike."""
         states = {"cpu": torch.get_rng_state, "cuda": partial(torch.cuda.get_rng_state, self.device)}
         return states[self.device.type]() if self.device.type in states else None
 
@@ -266,7 +266,7 @@ _ULP = 2.0**-52
 
 
 def sum_clipped(rows: torch.Tensor, reduction: ClippedSum, largest: float) -> Sums:
-    """The sums of `rows` (k, d); one with anything not finite, or beyond `largest`, has not answered."""
+    """Return the sums of `rows` (k, d); one with anything not finite, or beyond `largest`, has not answered."""
     d, device = rows.shape[1], rows.device
     total = torch.zeros(d, dtype=torch.int64, device=device)
     cells = torch.zeros(4, dtype=torch.int64, device=device)
@@ -353,7 +353,7 @@ class ModuleRows:
         return sum_clipped(rows, question.reduction, largest)
 
     def _made(self, round_: int, users: Users, point: Vector, noise: NoiseSource) -> torch.Tensor:
-        """Rows in float64: on a GPU of CUDA, else on the processor, as not every device has float64."""
+        """Return rows in float64: on a GPU of CUDA, else on the processor, as not every device has float64."""
         minibatches, start = self.timetable.minibatches(round_, users, noise), self._network.unflat(point)
         drawing = users if self.one_by_one else users[:1]
         seeds = self.timetable.dice(round_, drawing, noise).tolist() if self._draws else [0] * len(drawing)
@@ -484,7 +484,7 @@ def answering(
     local: LocalSGD | None = None,
     device: str | torch.device = "cpu",
 ) -> Callable[[Vector], Vector]:
-    """A function from a model (d,) to what one user, who holds all of `data`, answers: (d,).
+    """Return a function from a model (d,) to what one user, who holds all of `data`, answers: (d,).
 
     Arguments, rows and refusals are those of `quoron.torch.train`; `data` needs no `user`. Shuffles and dropout are
     drawn again in each call.
@@ -507,7 +507,7 @@ def weights(module: torch.nn.Module) -> Vector:
 
 
 def with_weights(module: torch.nn.Module, model: Vector) -> torch.nn.Module:
-    """A copy of a module, on the processor, with these weights (d,)."""
+    """Return a copy of a module, on the processor, with these weights (d,)."""
     return TorchModule.of(module, None, "cpu").trained(model)
 
 

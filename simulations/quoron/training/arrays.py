@@ -52,7 +52,7 @@ class Weights:
 
 
 def numbers(values: NDArray[Any]) -> Vector:
-    """Numbers, text or objects as float64, same shape: NaN where a value is no number, by that value alone.
+    """Return numbers, text or objects as float64, same shape: NaN where a value is no number, by that value alone.
 
     InputError for an array of another type, such as dates.
     """
@@ -174,7 +174,7 @@ def weights(given: Any, rows: int) -> Vector:
 
 
 def largest(given: Vector) -> float:
-    """The largest finite weight (N,); not private. InputError where none is above zero."""
+    """Return the largest finite weight (N,); not private. InputError where none is above zero."""
     most = float(np.max(given, where=np.isfinite(given), initial=0.0))
     if most <= 0:
         raise InputError("Expected a sample_weight above zero where most_weight is not declared, got none.")

@@ -127,7 +127,7 @@ def spelt(want: Want, found: Released) -> bool:
 
 
 def _rows(source: Opened, names: Sequence[str], kept: NDArray[np.bool_]) -> pa.Table:
-    """The rows that are kept, of all in order. DataError where the table has others than when it was opened."""
+    """Return the rows that are kept, of all in order. DataError where the table has others than when it was opened."""
     parts, first = [source.empty(names)], 0
     for batch in source.batches(names):
         own = kept[first : first + batch.num_rows]

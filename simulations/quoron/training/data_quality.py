@@ -44,7 +44,7 @@ OFF = "train.data_quality = 0 says so"
 def plan(
     config: Config, problem: Problem, encoding: Encoding, algorithms: Registry = ALGORITHMS
 ) -> tuple[Plan, str | None]:
-    """The plan of a run on a table, with a look at it where that can be paid for; else why nobody looks.
+    """Return the plan of a run on a table, with a look at it where that can be paid for; else why nobody looks.
 
     Nothing is infeasible, and no method is refused, for the sake of the look. Methods that the rule cannot take are not
     planned. Raises what `choose` raises.

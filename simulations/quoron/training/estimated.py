@@ -155,7 +155,7 @@ def source_of(section: TableSection, base: Path, frame: Any = None) -> Opened:
 
 
 def label_of(section: TableSection) -> str:
-    """The label's column."""
+    """Return the label's column."""
     assert section.label is not None
     return str(section.label.read().column)
 
@@ -312,7 +312,7 @@ class Declarations:
         return (*self.wanted.left_out, *self.found.missing)
 
     def toml(self, config: Config) -> str:
-        """The sections that say of the table what was found, for a configuration of another run."""
+        """Return the sections that say of the table what was found, for a configuration of another run."""
         tree = config.model_dump(mode="json", exclude_none=True)
         columns = {key: value for key, value in tree["population"]["columns"].items() if value not in ({}, [])}
         text = toml_text.dumps({"population": tree["population"] | {"columns": columns}, "problem": tree["problem"]})
@@ -437,7 +437,7 @@ def _numbers(column: str, names: Sequence[str]) -> list[str]:
 
 
 def _rate(said: Mapping[str, Any], paid: EstimatedBounds, own: Sequence[float]) -> float | None:
-    """The share of one of two classes, as far as it is seen; None of other labels."""
+    """Return the share of one of two classes, as far as it is seen; None of other labels."""
     votes = [vote for _, vote in said.get("names", [])]
     there = sum(votes) if len(votes) == 2 else max(paid.users - said["votes"][_MISSING], 1.0)
     if not 1 <= len(votes) <= 2 or not (len(votes) == 2 or votes[0] >= MOST * there):
@@ -581,7 +581,7 @@ def _guessed(config: Config, asked: Wanted, width: int) -> Config:
 
 
 def within(config: Config, problem: Problem, encoding: Any, paid: EstimatedBounds) -> tuple[Plan, str | None]:
-    """The plan of a run on a declared table, with a look at it, of what estimates leave; why nobody looks.
+    """Return the plan of a run on a declared table, with a look at it, of what estimates leave; why nobody looks.
 
     Raises what `choose` raises: Infeasible too where no method is Gaussian as a whole.
     """
@@ -633,7 +633,7 @@ def read(prepared: Prepared[Undeclared], released: Released) -> tuple[Declaratio
 
 
 def configured(config: Config, asked: Wanted, found: Found) -> Config:
-    """The configuration with what was found in place of what nobody declared."""
+    """Return the configuration with what was found in place of what nobody declared."""
     section = config.population
     assert isinstance(section, TableSection)
     tree = config.model_dump(mode="json", exclude_none=True)
@@ -661,7 +661,7 @@ def configured(config: Config, asked: Wanted, found: Found) -> Config:
 
 
 def _public(config: Config, users: int) -> tuple[Problem, Encoding]:
-    """The problem and the encoding of a declared table of so many users, with no value looked at."""
+    """Return the problem and the encoding of a declared table of so many users, with no value looked at."""
     config = bent(config, users)
     assert isinstance(config.population, TableSection)
     loss = loss_of(config)
@@ -674,7 +674,7 @@ def _public(config: Config, users: int) -> tuple[Problem, Encoding]:
 
 
 def _told(planned: Plan, asked: Wanted, paid: EstimatedBounds, wide: Plan) -> Plan:
-    """The forecast with what is estimated, in words."""
+    """Return the forecast with what is estimated, in words."""
     remarks = [
         f"{len(asked.all)} facts of the table are not declared: estimating them takes {100 * paid.share:.3g} % of what "
         f"ε pays for, which leaves epsilon={paid.rest_epsilon:.3g} of {planned.plan.guarantee.epsilon:g} for training, "

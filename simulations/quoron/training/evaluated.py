@@ -101,7 +101,7 @@ def of_final_model(
 
 
 def batches(declared: Declared, items: "ItemBatch | Rows", users: Users) -> Iterator[ItemBatch]:
-    """The items of some users (k,), of some at a time."""
+    """Yield the items of some users (k,), of some at a time."""
     if isinstance(items, ItemBatch):
         for first in range(0, len(users), AT_ONCE):
             yield items.of(users[first : first + AT_ONCE])

@@ -165,7 +165,7 @@ class TrainedTable(Run[Model]):
     summary: TrainingSummary
 
     def rows(self) -> list[tuple[str, str]]:
-        """The first of the summary, how good the model is, and the first warning."""
+        """Return the first of the summary, how good the model is, and the first warning."""
         measured = [] if self.evaluation is None else self.evaluation.rows()[:2]
         warned = [("warnings", f"{len(self.summary.warnings)}: {each}") for each in self.summary.warnings[:1]]
         return [*self.summary.rows()[:5], *measured, *warned]
@@ -218,7 +218,7 @@ def write(
 
 
 def stored(folder: RunFolder) -> TrainedTable:
-    """A complete run as its folder keeps it. RunError before it is complete."""
+    """Return a complete run as its folder keeps it. RunError before it is complete."""
     summary, model = restored(TrainingSummary, folder.summary()), Model.load(folder.path / MODEL)
     return TrainedTable(model, model.weights, summary.statement, folder.path, summary)
 
@@ -303,7 +303,7 @@ def _with_rate(problem: Problem, model: Model) -> Problem:
 
 
 def _limit_words(account: Account) -> str:
-    """The limit, and what it counts: that decides, not what is proved of all runs together."""
+    """Return the limit, and what it counts: that decides, not what is proved of all runs together."""
     return f"{account.limit.words()} (counted {account.words()}; still fits {account.left_words()})"
 
 

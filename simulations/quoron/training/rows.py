@@ -92,7 +92,7 @@ class TrainedRows(Released[M]):
     history: tuple[tuple[int, Evaluation], ...] = ()  # after so many rounds, with `evaluate_every`
 
     def rows(self) -> list[tuple[str, str]]:
-        """Those of the plan, when it stopped, and how good the model is."""
+        """Return those of the plan, when it stopped, and how good the model is."""
         planned, measured = self.plan.cost.rounds, [] if self.evaluation is None else self.evaluation.rows()
         early = [("stopped early", f"after {self.rounds} of {planned} rounds")] if self.rounds < planned else []
         return [("algorithm", self.plan.algorithm), *self.plan.rows()[-3:], *early, *measured]
@@ -232,7 +232,7 @@ class Setting(Asked):
         )
 
     def plan(self, seed: int) -> RunPlan:
-        """The plan of one trusted machine, verified against its theorem; `seed` is public."""
+        """Return the plan of one trusted machine, verified against its theorem; `seed` is public."""
         if self.simulation_seed is None:
             allowed = self.allow_large_delta
             check_delta(self.privacy.delta, self.problem.users, allowed=allowed, key="allow_large_delta")
@@ -580,7 +580,7 @@ def _said(plan: RunPlan, setting: Setting, told: dict[str, Any], statement: str)
 
 
 def _differing(out: str | Path, setting: Setting) -> str:
-    """The names of settings that are not those that the run in this folder began with."""
+    """Return the names of settings that are not those that the run in this folder began with."""
     stored = json.loads(RunFolder(Path(out)).read_json(ROWS)["setting"])
     own = json.loads(setting.as_text())
     names = [name for name in own if own[name] != stored.get(name)]
@@ -818,7 +818,7 @@ class Timetable:
         return self.items_per_user if self.local is None else min(self.local.batch_size, self.items_per_user)
 
     def dice(self, round_: int, users: Users, noise: NoiseSource) -> NDArray[np.uint64]:
-        """A seed below 2^63 for each of `users` (k,), of its own, the same again for the same round."""
+        """Return a seed below 2^63 for each of `users` (k,), of its own, the same again for the same round."""
         words = [noise.stream("dice", round_, int(user)).words(1)[0] for user in users]
         return np.array(words, np.uint64) >> np.uint64(1)
 

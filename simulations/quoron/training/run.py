@@ -146,7 +146,7 @@ def simulated(config: Config, base: Path, frame: Any = None) -> tuple[Config, st
 
 
 def _of_simulation(config: Config, base: Path, frame: Any) -> "Prepared[Undeclared]":
-    """A run of which something is estimated first, planned without held-out users: a simulation has its own."""
+    """Return a run of which something is estimated first, planned without held-out users: a simulation has its own."""
     identity = Identity("simulation", config.run.seed, "")
     return _undeclared(config.but(train={"holdout": None}), base, identity, frame, ())
 
@@ -168,7 +168,7 @@ def _rehearsed(config: Config, base: Path, identity: Identity, frame: Any) -> Pr
 def _undeclared(
     config: Config, base: Path, identity: Identity, frame: Any, assumptions: Sequence[Assumption]
 ) -> "Prepared[Undeclared]":
-    """A run of which something is estimated first, with the forecast that it is charged by."""
+    """Return a run of which something is estimated first, with the forecast that it is charged by."""
     scene, planned = estimating.prepared(config, base, identity, frame, assumptions)
     return _prepared(config, scene, planned, config.digest(), identity)
 
@@ -186,7 +186,7 @@ def _planned(
     digest: str | None = None,
     people: bytes = b"",
 ) -> Prepared[Curated]:
-    """A run whose plan is verified, before anybody asks whether the group's account has room for it."""
+    """Return a run whose plan is verified, before anybody asks whether the group's account has room for it."""
     given = check_section(config) if asked is None else asked
     config = with_columns(config, base, frame)
     held = hold(config, base, frame, begun=begun, given=given, people=people)
@@ -272,7 +272,7 @@ def _run_ledger(prepared: "Prepared[Undeclared]", folder: RunFolder) -> Ledger:
 
 
 def _planned_for(prepared: "Prepared[Undeclared]", released: "Released") -> tuple[Prepared[Curated] | None, str]:
-    """The run for what was released, or why there is none."""
+    """Return the run for what was released, or why there is none."""
     try:  # whatever is wrong with what was found is a function of it: a statement, never a run that cannot go on
         return _made_of(prepared, released), ""
     except (NothingReleased, Infeasible, ConfigError, BudgetExceeded, VerificationError) as error:
@@ -280,7 +280,7 @@ def _planned_for(prepared: "Prepared[Undeclared]", released: "Released") -> tupl
 
 
 def _made_of(prepared: "Prepared[Undeclared]", released: "Released") -> Prepared[Curated]:
-    """The run for what was released."""
+    """Return the run for what was released."""
     scene, (estimates, config) = prepared.scene, estimating.read(prepared, released)
     given = config, scene.base, scene.identity, scene.frame, scene.assumptions
     own: dict[str, Any] = {"digest": prepared.digest, "people": scene.people}
@@ -362,7 +362,7 @@ def resume(folder: RunFolder, observers: Sequence[Observer] = (), *, engine: Inl
 
 
 def _released(folder: RunFolder) -> NDArray[np.float64] | None:
-    """The model of a complete run whose files are there."""
+    """Return the model of a complete run whose files are there."""
     if not (folder.is_training and (folder.path / MODEL).is_file()):
         return None
     with closing(Ledger.open(folder.ledger)) as own:

@@ -100,7 +100,7 @@ class CuratorEngine:
 
 
 def file_users(declared: Declared, rows: "Rows", asked: Users) -> "FileUsers":
-    """The users of a folder's rows, of whom these (k,) are asked, in this order."""
+    """Return the users of a folder's rows, of whom these (k,) are asked, in this order."""
     from quoron.data.population import FileUsers, LazyStore
 
     return FileUsers(**declared.public(), store=LazyStore(rows, None, asked, declared.loss))
@@ -130,7 +130,7 @@ class HeldRows:
     _marks: list[tuple[NDArray[np.int32], Marks]] = field(default_factory=list, repr=False)  # (N,) owners; (N, B)
 
     def items(self) -> "ItemBatch | Rows":
-        """The items of all slots, or rows to be read when a run begins.
+        """Return the items of all slots, or rows to be read when a run begins.
 
         A user whose rows cannot be used has one item of zeros. Under zero-out it has none, like an empty slot: then
         such a user is nobody, and nobody's answer is the zero vector, whatever the ridge.
@@ -142,7 +142,7 @@ class HeldRows:
         self._marks.clear()
 
     def encoded_by(self, encoding: Encoding) -> "HeldRows":
-        """The same rows by other rules for the same columns."""
+        """Return the same rows by other rules for the same columns."""
         own = self._items if isinstance(self._items, ItemBatch) else replace(self._items, encoding=encoding)
         return replace(self, encoding=encoding, _items=own)
 
@@ -283,7 +283,7 @@ def _check_people(people: bytes, now: bytes) -> None:
 
 
 def check_section(config: Config) -> configs.TableSection:
-    """The table of a configuration for real; ConfigError where it is none."""
+    """Return the table of a configuration for real; ConfigError where it is none."""
     section, privacy = config.population, config.privacy
     if not isinstance(section, configs.TableSection):
         raise ConfigError(
@@ -316,7 +316,7 @@ def refuse_frame(config: Config, folder: RunFolder, call: str) -> None:
 
 
 def slots(config: Config, found: int) -> int:
-    """The number of slots: of users where that is public, as declared where it is not."""
+    """Return the number of slots: of users where that is public, as declared where it is not."""
     assert isinstance(config.population, configs.TableSection)
     declared, adjacency = config.population.users, config.privacy.adjacency
     if adjacency == "replace-one":

@@ -229,7 +229,7 @@ class Effort:
     evaluate: float | None = None  # share of users that are held out, and score; None: by how many there are
 
     def of(self, candidates: int) -> Trials:
-        """The law for so many candidates. ConfigError for numbers that make none."""
+        """Return the law for so many candidates. ConfigError for numbers that make none."""
         mean = max(2.0, TWICE * candidates) if self.trials is None else self.trials
         positive(trials=mean)
         most = math.ceil(3 * mean) if self.most is None and self.padded else self.most
@@ -255,7 +255,7 @@ def score_name(loss: Loss) -> str:
 
 
 def worst(loss: Loss) -> float:
-    """The error of a row that counts 0, and every larger one: twice that of who knows nothing.
+    """Return the error of a row that counts 0, and every larger one: twice that of who knows nothing.
 
     Of K chances that are alike the Brier score is (1 - 1/K)/2; who always says the middle of a range is off by a
     quarter of it, of labels all over it.
@@ -276,7 +276,7 @@ def noise_for(mu: float, users: int) -> GaussianNoise:
 
 
 def planned_with(mu: float, delta: float) -> float:
-    """ε of what is planned with (ε, δ) on the curve of `mu`; no more than anything is planned with."""
+    """Return ε of what is planned with (ε, δ) on the curve of `mu`; no more than anything is planned with."""
     return min(gdp.epsilon_for(mu, delta), MOST_EPSILON)
 
 
@@ -356,7 +356,7 @@ class TableSearch(Printed):
         return sentence(self.promised(self.candidates[0].planned.plan).guarantee)
 
     def promised(self, plan: RunPlan) -> RunPlan:
-        """The plan of a trial with what the whole search promises."""
+        """Return the plan of a trial with what the whole search promises."""
         assumed = (Assumption(self.price.assumed),)
         made = replace(
             plan.guarantee,
@@ -367,7 +367,7 @@ class TableSearch(Printed):
         return replace(plan, guarantee=made.simulated() if self.seeded else made)
 
     def account(self) -> AbstractContextManager[PopulationLedger | None]:
-        """The privacy ledger, open; None for a simulation, which is charged to nobody."""
+        """Return the privacy ledger, open; None for a simulation, which is charged to nobody."""
         return nullcontext() if self.seeded else lifetime.opened(lifetime.place(self.request.config.train.ledger))
 
     @property
@@ -411,7 +411,7 @@ class TableSearch(Printed):
         return f"{shown} ({in_units(units)} of the label's units)" if high > low else shown
 
     def held_rows(self, candidate: Candidate) -> HeldRows:
-        """All users, as a setting encodes them."""
+        """Return all users, as a setting encodes them."""
         return self.rows_of.of(candidate.config)
 
     def digest(self) -> bytes:
@@ -615,7 +615,7 @@ class Tuned(TrainedTable):
 
 
 def carry_out(search: TableSearch, folder: RunFolder) -> Tuned:
-    """The whole search, from wherever its folder stands. Raises what `_best` raises.
+    """Return the whole search, from wherever its folder stands. Raises what `_best` raises.
 
     Warns with DoubtfulModel before the charge where no setting's plan is better than not training.
     """
@@ -666,7 +666,7 @@ def _best(search: TableSearch, folder: RunFolder) -> Outcome:
 
 
 def _begun(search: TableSearch, folder: RunFolder) -> Ledger:
-    """The ledger of a search, and its charge."""
+    """Return the ledger of a search, and its charge."""
     text = dumps({"tune": search.asked, "plan": search.as_json()})
     if not folder.ledger.is_file():
         key = SeededNoise(search.request.config.run.seed) if search.seeded else SecureNoise.fresh()
@@ -710,13 +710,13 @@ def resume(folder: RunFolder) -> Tuned:
 
 
 def stored(folder: RunFolder) -> Tuned:
-    """A complete search as its folder keeps it."""
+    """Return a complete search as its folder keeps it."""
     done, choice = result.stored(folder), Choice(**folder.read_json(CHOICE))
     return Tuned(done.model, done.weights, done.statement, done.directory, done.summary, choice)
 
 
 def _kept(search: TableSearch, folder: RunFolder, best: Outcome) -> Tuned:
-    """The files of the trial that is released; the model last."""
+    """Return the files of the trial that is released; the model last."""
     candidate = search.candidates[best.candidate]
     held = search.held_rows(candidate)
     planned = replace(candidate.planned, plan=search.promised(candidate.planned.plan))

@@ -103,7 +103,7 @@ def _recounted(
 
 @lru_cache(maxsize=256)
 def _full(epsilon: float, delta: float) -> float:
-    """μ for which the second account has δ at ε, nearly: where the grid lies, and no bound."""
+    """Return μ for which the second account has δ at ε, nearly: where the grid lies, and no bound."""
     low, high = 0.0, losses.FARTHEST
     while high - low > 1e-13 * high:
         middle = (low + high) / 2

@@ -191,7 +191,7 @@ def _smallest_cohort(
 
 
 def _certified(p: FilterParameters, epsilon: float, delta: float, adjacency: Adjacency) -> Callable[[float], float]:
-    """δ of outlier-filter#f1 as a function of the noise multiplier alone."""
+    """Return δ of outlier-filter#f1 as a function of the noise multiplier alone."""
     size = p.cohort_size
     both_kept, one_kept = _shifts(p, np.array([p.own_tail]), adjacency)
     farthest = float(np.maximum(both_kept, one_kept)[0])
@@ -257,7 +257,7 @@ def _recounted(p: FilterParameters, epsilon: float, delta: float, adjacency: Adj
 def _least_noise(
     p: FilterParameters, epsilon: float, delta: float, adjacency: Adjacency, delta_slack: float
 ) -> FilterParameters:
-    """The smallest noise multiplier that the theorem accepts, the other parameters as proposed."""
+    """Return the smallest noise multiplier that the theorem accepts, the other parameters as proposed."""
     certified = _certified(p, epsilon, delta, adjacency)
     target = (delta - (1 + math.exp(epsilon)) * delta_slack) * (1 - 1e-7)  # by which two accounts may differ
     low, high = p.noise_multiplier / 2, p.noise_multiplier
@@ -274,7 +274,7 @@ def _least_noise(
 def _search(
     epsilon: float, delta: float, size: int, eta_beta: float, users: int, score_error: float, zero_out: bool
 ) -> FilterParameters | None:
-    """The proposal with the smallest Ξ, or None."""
+    """Return the proposal with the smallest Ξ, or None."""
     frontier, wanted = _frontier(epsilon, delta), (size, eta_beta, users, score_error, zero_out)
     found = _proposed(delta, *wanted, frontier, np.arange(len(frontier.each)), _WIDE)
     if found[0] < 0:

@@ -312,7 +312,7 @@ class AcceleratedERM(OfPlan[AcceleratedERMParameters]):
         return Update(self._moved_on(after, place), step.entries, public, step.diagnostics)
 
     def model(self, state: AcceleratedERMState) -> Vector:
-        """The aggregate point; at the end that of the last phase."""
+        """Return the aggregate point; at the end that of the last phase."""
         return state.ag
 
     def _middle(self, state: AcceleratedERMState, phase: Phase) -> Vector:
@@ -325,7 +325,7 @@ class AcceleratedERM(OfPlan[AcceleratedERMParameters]):
         return replace(state, x=x, ag=ag, steps=t, gradient=gradient)
 
     def _moved_on(self, state: AcceleratedERMState, place: acsa.Place) -> AcceleratedERMState:
-        """The next stage starts where this one ended, the next phase with new users and a new centre too."""
+        """Return the next stage starts where this one ended, the next phase with new users and a new centre too."""
         if place.ends_phase:
             return replace(state, x=state.ag, centre=state.ag, steps=0, halted=False)
         return replace(state, x=state.ag, steps=0) if place.ends_stage else state
@@ -333,7 +333,7 @@ class AcceleratedERM(OfPlan[AcceleratedERMParameters]):
     def _with_limit(
         self, state: AcceleratedERMState, phase: Phase, place: acsa.Place, noise: NoiseSource
     ) -> AcceleratedERMState:
-        """The state with the phase's noisy threshold, drawn where the phase begins."""
+        """Return the state with the phase's noisy threshold, drawn where the phase begins."""
         if place.in_phase > 0 or not isinstance(phase.test_of_step, AboveThreshold):
             return state
         return replace(state, limit=phase.test_of_step.draw_limit(noise.stream("limit", place.phase)))

@@ -328,7 +328,7 @@ def threshold_noise(
 
 
 def smoothings(problem: Problem, privacy: Privacy, options: AcceleratedERMOptions) -> Sequence[float | None]:
-    """The radius r of the rule, or larger ones, up to the domain's; None for smooth losses."""
+    """Return the radius r of the rule, or larger ones, up to the domain's; None for smooth losses."""
     if problem.smoothness is not None:
         return [None]
     if options.smoothing is not None:
@@ -410,7 +410,7 @@ def schedule(problem: Problem, strong_convexity: float, slope: float, steps: int
 
 
 def _family(inputs: Inputs, sizes: list[int], cohorts: list[int], pulls: list[float], total: int) -> Family:
-    """All stages and step sizes for given users, cohorts, λ and rounds."""
+    """Return all stages and step sizes for given users, cohorts, λ and rounds."""
     ridge = inputs.problem.ridge
     spent = _split(total, [math.sqrt(1 + inputs.beta / (pull + ridge)) for pull in pulls])
     steps = tuple(step for step in _steps(inputs.strengths, inputs.options.stages) if step.stages <= min(spent))
@@ -419,7 +419,7 @@ def _family(inputs: Inputs, sizes: list[int], cohorts: list[int], pulls: list[fl
 
 @lru_cache(maxsize=64)
 def _steps(strengths: tuple[float, ...], stages: int | None) -> tuple[Step, ...]:
-    """All that a family may have."""
+    """Return all that a family may have."""
     kinds = [(stages, 1.0), (stages, 2.0)] if stages else SHAPES
     return tuple(
         Step(number, growth, caution, strength)
@@ -640,7 +640,7 @@ def recounted_mu(account: Clipped, radius: float, scale: float, dimension: int) 
 
 
 def _candidates(inputs: Inputs) -> Iterable[Candidate[_Tried]]:
-    """The best of each family by estimated noise, priced by its gradients; of those with the same noise one."""
+    """Return the best of each family by estimated noise, priced by its gradients; of those with the same noise one."""
     problem, privacy, options = inputs.problem, inputs.privacy, inputs.options
     options = replace(options, kappa=removing(options.kappa, options.aggregate, problem.beliefs.hostile_share))
     found: dict[object, Candidate[_Tried]] = {}
@@ -760,7 +760,7 @@ def account(
 
 
 def forgiving_series(plan: Series, forgiven: int) -> Series:
-    """The same threshold noise, on a core lower by `forgiven`."""
+    """Return the same threshold noise, on a core lower by `forgiven`."""
     mean = _lowered(plan.mean, forgiven)
     grown = plan.noise_multiplier * mean.sensitivity / plan.mean.sensitivity * (1 + 1e-12)
     return replace(plan, mean=mean, noise_multiplier=grown)

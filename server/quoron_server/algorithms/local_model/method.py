@@ -90,7 +90,7 @@ class LocalModelParameters(Parameters):
         return VectorReports(self.vector_epsilon, self.vector_delta, self.noise_scale)
 
     def stretches(self, problem: Problem) -> tuple[Rounds, ...]:
-        """The reports of every interaction, each private by itself; the adversary sees which users answer."""
+        """Return the reports of every interaction, each private by itself; the adversary sees which users answer."""
         zero, smoothing = np.zeros(problem.dimension), moreau(self.smoothing)
         gradient = AverageGradient(zero[None, :], (1.0,), problem.user_smoothness, smoothing=smoothing)
         report = VectorReport(gradient, self.vector_epsilon, self.vector_delta, self.first_radius, zero)
@@ -156,7 +156,7 @@ class LocalModel(OfPlan[LocalModelParameters]):
         return LocalModelState(0, zero, zero, zero, self.parameters.first_radius)
 
     def request(self, state: LocalModelState, noise: NoiseSource) -> Question | None:
-        """A report of the gradient at y_t from this interaction's users."""
+        """Return a report of the gradient at y_t from this interaction's users."""
         del noise
         p = self.parameters
         if state.round == p.rounds:

@@ -132,7 +132,7 @@ def _within(p: LocalModelParameters, epsilon: float) -> bool:
 
 
 def _spent(p: LocalModelParameters, dimension: int, epsilon: float) -> float:
-    """δ at `epsilon` of everything that one user sends; a range report is purely private."""
+    """Return δ at `epsilon` of everything that one user sends; a range report is purely private."""
     vector = Pair.gaussian(sensitivity_recount.mu(2.0, p.noise_scale, dimension), total_variation(gaussians=dimension))
     if p.estimator == "range":
         report = Pair.response(p.range_epsilon)
@@ -183,7 +183,7 @@ def _chosen(inputs: Inputs, found: Candidate[_Drafted]) -> Chosen:
 
 
 def _warm_ups(problem: Problem, estimator: Estimator, interactions: int) -> Iterator[tuple[int, int]]:
-    """Numbers of interactions that make no step, and users of each.
+    """Yield numbers of interactions that make no step, and users of each.
 
     Of a linear loss the gradient is the same everywhere, so a centre that is found at the start stays right.
     """
@@ -277,7 +277,7 @@ def _layout(problem: Problem, bound: float, failure: float) -> tuple[int, float,
 
 
 def _stepped(problem: Problem, options: LocalModelOptions, sent: LocalModelParameters) -> Iterator[Candidate[_Drafted]]:
-    """All step sizes and smoothings for what a step's users send."""
+    """Yield all step sizes and smoothings for what a step's users send."""
     steps, sampling = sent.steps, sent.sampling_variance
     noise = problem.dimension * sent.noise_scale**2 / sent.vectors
     first, margin = sent.first_radius, centring.margin(problem.dimension)

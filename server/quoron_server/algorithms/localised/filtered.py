@@ -104,14 +104,14 @@ class _Inputs(PlanInputs[FilterOptions]):
     """What a plan is made from."""
 
     def calibrate(self, cohort: int, eta_beta: float) -> theorem.FilterParameters:
-        """The filter of cohorts of this size at steps up to this one; Infeasible."""
+        """Return the filter of cohorts of this size at steps up to this one; Infeasible."""
         problem, epsilon, delta = self.problem, self.privacy.epsilon, self.privacy.delta
         error = score_error(cohort, problem.dimension) + GRID_ERROR * max(1.0, 1 / epsilon**2)
         slack = sampler_slack(problem)
         return theorem.calibrate(epsilon, delta, cohort, eta_beta, problem.users, score_error=error, delta_slack=slack)
 
     def smallest(self, eta_beta: float) -> int:
-        """The least cohort that has a filter at such steps."""
+        """Return the least cohort that has a filter at such steps."""
         return theorem.smallest_cohort(self.privacy.epsilon, self.privacy.delta, eta_beta)
 
 
@@ -297,7 +297,7 @@ def _check(inputs: _Inputs) -> None:
 
 
 def _candidates(inputs: _Inputs) -> Iterator[Candidate[tuple[Schedule, Geometry]]]:
-    """The least risk in every norm, by curves that are calibrated at a few points and interpolated."""
+    """Yield the least risk in every norm, by curves that are calibrated at a few points and interpolated."""
     problem, options = inputs.problem, inputs.options
     grid, least = round_grid(4096, smallest=FEWEST_ROUNDS), math.ceil(RATIOS[0] * inputs.smallest(EDGES[0]))
     tried = cohorts(inputs, grid, least=least, most=LARGEST_COHORT)  # as far as scores can be added up exactly

@@ -107,7 +107,7 @@ def _shift(problem: Problem, share: Share) -> float:
 
 
 def _total(layout: str, mus: tuple[float, ...]) -> float:
-    """μ of a run: by composition where phases share users, else that of the least private phase."""
+    """Return μ of a run: by composition where phases share users, else that of the least private phase."""
     return _together(layout, mus) * (1 + 2.0**-50 if layout == "spread" else 1)
 
 
@@ -256,7 +256,7 @@ def _check_places(problem: Problem, p: GroupedParameters) -> None:
 
 
 def make(plan: RunPlan) -> LocalisedSGD:
-    """The algorithm of a plan."""
+    """Return the algorithm of a plan."""
     p = plan.parameters_of(GroupedParameters)
 
     def ask(round_: int, point: Vector) -> Question:

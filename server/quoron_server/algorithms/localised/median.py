@@ -133,7 +133,7 @@ class _Inputs(PlanInputs[MedianOptions]):
         return coordinatewise(NAME, self.problem, self.options.distance)
 
     def calibrate(self, size: int, eta_beta: float) -> theorem.MedianParameters:
-        """The median and test of cohorts of this size at steps up to this one; Infeasible."""
+        """Return the median and test of cohorts of this size at steps up to this one; Infeasible."""
         problem, privacy, trim = self.problem, self.privacy, self.options.trim_rate
         return theorem.calibrate(
             privacy.epsilon,

@@ -51,7 +51,7 @@ class Phase:
         return GaussianNoise(self.sensitivity, self.release_scale) if self.release_scale else None
 
     def entry(self, index: int) -> Release:
-        """The ledger entry of the phase's release, or of its having none."""
+        """Return the ledger entry of the phase's release, or of its having none."""
         return Release("phase", {"phase": index, "scale": self.release_scale, "sensitivity": self.sensitivity})
 
 
@@ -160,11 +160,11 @@ class LocalisedSGD(InPhases[ContractingPhases]):
         return Update(ended, (phase.entry(index),), public | {"halted": not passed}, estimate.diagnostics)
 
     def model(self, state: LocalisedState) -> Vector:
-        """The last release."""
+        """Return the last release."""
         return state.released
 
     def iterate(self, state: LocalisedState) -> Vector:
-        """The point of the next question."""
+        """Return the point of the next question."""
         return state.iterate
 
     def _release(self, average: Vector, phase: Phase, noise: NoiseSource, index: int) -> Vector:
@@ -242,7 +242,7 @@ class GroupedParameters(ContractingPhases):
         return self.shares[0].cohort_size
 
     def share_of(self, round_: int) -> tuple[Share, int]:
-        """The share that a round belongs to, and its number among that share's rounds."""
+        """Return the share that a round belongs to, and its number among that share's rounds."""
         for share in self.shares:
             if round_ < share.rounds:
                 return share, round_

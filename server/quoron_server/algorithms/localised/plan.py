@@ -81,7 +81,7 @@ class Schedule:
     phases: tuple[PhaseModel, ...]
 
     def scaled(self, scale: Callable[[float], float]) -> "Schedule":
-        """The same with releases of `scale(step size)` in every phase."""
+        """Return the same with releases of `scale(step size)` in every phase."""
         phases = tuple(replace(phase, release_scale=scale(phase.step_size)) for phase in self.phases)
         return replace(self, phases=phases)
 
@@ -121,7 +121,7 @@ def best_schedule(
     step_size: float | None = None,
     steps: Sequence[float] | None = None,
 ) -> list[Candidate[Schedule]]:
-    """The schedule of least predicted risk, over every cohort size, shape, step and suffix on the grid.
+    """Return the schedule of least predicted risk, over every cohort size, shape, step and suffix on the grid.
 
     Without `rounds` there are as many as the users fill; `step_size` is the only step, else there are `steps`, else
     those of `step_grid`. Empty where no candidate has both noise and users enough.
@@ -220,7 +220,7 @@ def _best_of(problem: Problem, pairs: _Pairs, alike: Sequence[Shape]) -> tuple[f
 
 
 def cohort_for(name: str, problem: Problem, rounds: int, cohort_size: int | None) -> int:
-    """Users asked in each of exactly `rounds` rounds; Infeasible if there are too few for disjoint cohorts."""
+    """Return users asked in each of exactly `rounds` rounds; Infeasible if there are too few for disjoint cohorts."""
     cohort = cohort_size or problem.users // rounds
     if cohort < 1 or rounds * cohort > problem.users:
         least = max(1, cohort)
@@ -240,7 +240,7 @@ def cohorts(inputs: PlanInputs[Any], rounds: Iterable[int], *, least: int = 1, m
 
 
 def as_phases(schedule: Schedule, shift_per_step: float) -> tuple[Phase, ...]:
-    """The schedule as an algorithm runs it; `shift_per_step` is b / η, the sensitivity per unit of step size."""
+    """Return the schedule as an algorithm runs it; `shift_per_step` is b / η, the sensitivity per unit of step size."""
     return tuple(
         Phase(phase.rounds, phase.step_size, phase.suffix, phase.step_size * shift_per_step, phase.release_scale)
         for phase in schedule.phases
@@ -332,7 +332,7 @@ def behind_filter(
     geometry: Geometry,
     **own: Any,
 ) -> Chosen:
-    """A schedule with the filter's noise, as `kind` of parameters, `own` ones too."""
+    """Return a schedule with the filter's noise, as `kind` of parameters, `own` ones too."""
     length = geometry.length
     schedule = schedule.scaled(lambda step: release_scale(filter_, step, length, problem.dimension))
     numbers = kind(
@@ -446,7 +446,7 @@ def moves(p: PhasedParameters, problem: Problem) -> list[Moves]:
 
 
 def make(plan: RunPlan) -> LocalisedSGD:
-    """The algorithm of a plan."""
+    """Return the algorithm of a plan."""
     cohort = plan.parameters_of(PhasedParameters).cohort_size
     return LocalisedSGD(plan, PlainMean(cohort, plan.problem.lipschitz))
 

@@ -82,7 +82,7 @@ class MeanSGDParameters(Parameters):
         return PrivateRange(self.range_epsilon, self.bins, self.half_width) if self.range_epsilon else None
 
     def stretches(self, problem: Problem) -> tuple[Rounds, ...]:
-        """A mean in every round, in proportion to the round's radius, behind a range where there is one.
+        """Return a mean in every round, in proportion to the round's radius, behind a range where there is one.
 
         A range chooses by whole histograms.
         """
@@ -177,6 +177,6 @@ class MeanSGD(OfPlan[MeanSGDParameters]):
         return next_radius(p.spread, variance, drift, margin(d), p.first_radius)
 
     def _reduction(self, state: MeanSGDState) -> ClippedSum | None:
-        """All that a round reads of its answers; a crude mean reads every row."""
+        """Return all that a round reads of its answers; a crude mean reads every row."""
         p = self.parameters
         return ClippedSum(state.radius, p.cohort_size, state.centre) if p.crude is None else None

@@ -104,7 +104,7 @@ class _Inputs(PlanInputs[Options]):
         return ESTIMATORS[self.name]
 
     def cohort(self, rate: float) -> int:
-        """Users asked in a round."""
+        """Return users asked in a round."""
         return max(1, round(rate * self.problem.users))
 
 
@@ -217,7 +217,7 @@ def _missing(inputs: _Inputs) -> Infeasible:
 
 
 def _tried(inputs: _Inputs, estimator: Estimator) -> list[Candidate[_Run]]:
-    """All cohorts and rounds of an estimator, their noise by a central limit."""
+    """Return all cohorts and rounds of an estimator, their noise by a central limit."""
     problem, options = inputs.problem, inputs.options
     total = gdp.mu_for(inputs.privacy.epsilon, inputs.privacy.delta)
     # Of a linear loss a single step may be the best: its gradient is the same everywhere.
@@ -252,7 +252,7 @@ def _samplings(privacy: Privacy, options: Options, estimator: Estimator) -> tupl
 def _predicted(
     inputs: _Inputs, estimator: Estimator, sampling: Sampling, wanted: Sequence[tuple[float, int, float]]
 ) -> list[Candidate[_Run]]:
-    """The best step and suffix for each smoothing and each feasible (rate, number of rounds, μ a round)."""
+    """Return the best step and suffix for each smoothing and each feasible (rate, number of rounds, μ a round)."""
     problem, feasible = inputs.problem, []
     for rate, rounds, mu in wanted:
         if estimator != "range":
@@ -272,7 +272,7 @@ def _best_steps(
     feasible: Sequence[tuple[float, int, float, float]],
     parameter: float,
 ) -> list[Candidate[_Run]]:
-    """The best step and suffix for each (rate, rounds, first radius, μ)."""
+    """Return the best step and suffix for each (rate, rounds, first radius, μ)."""
     problem, first = inputs.problem, inputs.clip_norm
     seen = smoothed(problem, parameter)
     rates, _, firsts, mus = (np.array(column) for column in zip(*feasible, strict=True))

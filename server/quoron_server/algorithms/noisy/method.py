@@ -143,11 +143,11 @@ class NoisySGDParameters(Parameters):
         return NormCountMean(dimension, self.cohort_size, self.adaptive.adjacency, self.noise_scale, soft=True)
 
     def reduction(self, radius: float) -> ClippedSum | None:
-        """All that a round with clip norm C_t = `radius` reads of its answers; None without a clip."""
+        """Return all that a round with clip norm C_t = `radius` reads of its answers; None without a clip."""
         return None if isinf(radius) else ClippedSum(radius, self.cohort_size)
 
     def stretches(self, problem: Problem) -> tuple[Rounds, ...]:
-        """A noisy mean in every round, in proportion to an adaptive clip and with the shares that it follows."""
+        """Return a noisy mean in every round, in proportion to an adaptive clip and with the shares that it follows."""
         often, summed = 1 if self.sampling == "disjoint" else self.rounds, not isinf(self.clip_norm)
         alike = Rounds(self.rounds, self.cohort_size, gradients(problem), often=often, summed=summed)
         if (made := self.shares(problem.dimension) or self.noise) is None:
@@ -196,7 +196,7 @@ def drawn_cohort(p: Any, users: int, round_: int, noise: NoiseSource) -> NDArray
 
 @lru_cache(maxsize=1)
 def _everybody(users: int) -> NDArray[np.int64]:
-    """All of them, made once for all rounds."""
+    """Return all of them, made once for all rounds."""
     found = np.arange(users, dtype=np.int64)
     found.flags.writeable = False
     return found
@@ -274,5 +274,5 @@ class NoisySGD(OfPlan[NoisySGDParameters]):
         return Update(moved, releases, public, diagnostics)
 
     def noise_label(self, round_: int) -> tuple[str | int, ...]:
-        """The stream of a round's noise."""
+        """Return the stream of a round's noise."""
         return "release", round_

@@ -216,7 +216,7 @@ class ClipOptions:
 def adaptive_clip(
     name: str, problem: Problem, options: ClipOptions, cohort: int, adjacency: Adjacency, scale: float
 ) -> AdaptiveClip:
-    """A clip that follows weighted shares of `cohort` users with noise `scale`.
+    """Return a clip that follows weighted shares of `cohort` users with noise `scale`.
 
     ConfigError for a quantile that the shares cannot find; Infeasible where so few answer that their noise would say
     more of the clip norm than users do.
@@ -331,7 +331,7 @@ def _sampling(schemes: _Schemes, privacy: Privacy) -> Sampling:
 
 
 def _several(schemes: _Schemes, inputs: Several) -> list[Candidate[tuple[float, PhaseModel]]]:
-    """All cohorts and rounds, with noise by a central limit."""
+    """Return all cohorts and rounds, with noise by a central limit."""
     problem, privacy, options = inputs.problem, inputs.privacy, inputs.options
     draws = DRAWS[_sampling(schemes, privacy)]
     rates = [options.rate] if options.rate else [rate for rate in RATES if rate * problem.users >= 2]
@@ -357,7 +357,7 @@ def _chosen_several(schemes: _Schemes, inputs: Several, found: Candidate[tuple[f
 def _predicted(
     inputs: Several, draws: Draws, wanted: Sequence[tuple[float, int, float]]
 ) -> list[Candidate[tuple[float, PhaseModel]]]:
-    """The best step and suffix for each (rate, number of rounds, μ a round)."""
+    """Return the best step and suffix for each (rate, number of rounds, μ a round)."""
     problem, clip = inputs.problem, inputs.clip_norm
     rates, rounds, _ = zip(*wanted, strict=True)
     variances = []

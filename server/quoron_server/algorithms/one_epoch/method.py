@@ -77,19 +77,19 @@ class OneEpochParameters(Parameters):
         return self.batches if self.epochs > 1 else 1
 
     def shares(self, dimension: int) -> PrefixNormCounts | None:
-        """All rounds' sums with the shares that an adaptive clip follows; None where it is fixed."""
+        """Return all rounds' sums with the shares that an adaptive clip follows; None where it is fixed."""
         if self.adaptive is None:
             return None
         own = self.rounds, self.factorisation, self.epochs, self._separation
         return PrefixNormCounts(dimension, self.divisor, self.adaptive.adjacency, self.noise_scale, *own, soft=True)
 
     def entry(self) -> Release:
-        """The ledger entry of one round."""
+        """Return the ledger entry of one round."""
         name = "gaussian" if self.gradients == "independent" else "prefix-sum"
         return Release(name, {"scale": self.noise_scale, "sensitivity": self.sensitivity})
 
     def stretches(self, problem: Problem) -> tuple[Rounds, ...]:
-        """A noisy mean, or the noised sum of all so far, in every round; with it the shares of an adaptive clip.
+        """Return a noisy mean, or the noised sum of all so far, in every round; with it the shares of an adaptive clip.
 
         Nothing is proved for two servers of shares with users who come back. A reserve user replaces an absent one.
         """
@@ -173,7 +173,7 @@ class OneEpoch:
         return Question(t, cohort, AverageGradient(points, weights, problem.user_smoothness), reduction=reduction)
 
     def reduction(self, state: Any) -> ClippedSum:
-        """All that a round reads of the answers that count."""
+        """Return all that a round reads of the answers that count."""
         del state
         return ClippedSum(self.parameters.clip_norm, self.parameters.divisor)
 
@@ -197,14 +197,14 @@ class OneEpoch:
     def moved(
         self, state: S, x: Vector, y: Vector, z: Vector, sums: PrefixState | None, diagnostics: dict[str, float]
     ) -> Update[S]:
-        """The state of the next round, and the ledger's entry of this one."""
+        """Return the state of the next round, and the ledger's entry of this one."""
         p, t = self.parameters, state.round
         running = state.running + x / p.suffix if p.rounds - t <= p.suffix else state.running
         after = replace(state, round=t + 1, x=x, previous=state.x, y=y, z=z, running=running, sums=sums)
         return Update(after, (p.entry(),), {}, diagnostics)
 
     def model(self, state: Iterates) -> Vector:
-        """The mean of the last `suffix` iterates; before the end the current one."""
+        """Return the mean of the last `suffix` iterates; before the end the current one."""
         return state.running if state.round == self.parameters.rounds else state.x
 
     def iterate(self, state: Iterates) -> Vector:
@@ -216,7 +216,7 @@ class OneEpoch:
         return self.reduction(state), self.parameters.divisor
 
     def noise_label(self, round_: int) -> tuple[str | int, ...]:
-        """The stream of a round's noise."""
+        """Return the stream of a round's noise."""
         return "release" if self.parameters.gradients == "independent" else "prefix", round_
 
 

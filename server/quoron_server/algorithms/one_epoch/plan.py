@@ -185,7 +185,7 @@ def isotropic_risk(
 
 
 def _convolution(rows: Vector, kernel: Vector) -> Vector:
-    """The first T terms of each row's convolution with `kernel`; shapes (C, T) and (T,)."""
+    """Return the first T terms of each row's convolution with `kernel`; shapes (C, T) and (T,)."""
     rounds = len(kernel)
     length = 1 << (2 * rounds - 1).bit_length()  # so that nothing wraps around
     product = np.fft.rfft(rows, length) * np.fft.rfft(kernel, length)

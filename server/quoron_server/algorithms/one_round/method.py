@@ -55,7 +55,7 @@ class OneRoundParameters(Parameters):
         return SecondMomentNoise(dimension + 1, self.moment_norm, self.cohort_size, self.adjacency, self.moment_scale)
 
     def stretches(self, problem: Problem) -> tuple[Rounds, ...]:
-        """A second moment of features and label."""
+        """Return a second moment of features and label."""
         moment, task = self.moment(problem.dimension), SecondMoment(problem.features + 1, self.label_scale)
         made, rows = RoundRelease(moment, moment.entry(), self.mu), MaskedRows(self.adjacency, moment.masked)
         return (Rounds(1, self.cohort_size, task, (made,), summed=True, rows=rows),)
@@ -167,7 +167,7 @@ class Solved:
 
 
 def _beside(dimension: int, free: Matrix | None) -> Matrix:
-    """An orthonormal basis (d, d - k) of all directions at right angles to k free ones."""
+    """Return an orthonormal basis (d, d - k) of all directions at right angles to k free ones."""
     if free is None or not len(free):
         return np.eye(dimension)
     whole, _ = np.linalg.qr(free.T, mode="complete")

@@ -37,7 +37,7 @@ class OneRoundOptions:
 
 
 def plan(problem: Problem, privacy: Privacy, options: OneRoundOptions) -> Chosen:
-    """The one plan for these numbers; Infeasible where noise would leave nothing of the signal."""
+    """Return the one plan for these numbers; Infeasible where noise would leave nothing of the signal."""
     _require(problem, options)
     users, d = problem.users, problem.dimension
     mu = gdp.mu_for(privacy.epsilon, search.left_of_delta(NAME, privacy, gaussians=packed(d + 1)) * (1 - 1e-9))

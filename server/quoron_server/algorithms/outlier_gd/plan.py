@@ -137,7 +137,7 @@ def _spread(problem: Problem) -> float:
 
 
 def _candidates(inputs: Inputs) -> Iterator[Candidate[_Tested]]:
-    """The best step and suffix for each number of rounds, test, τ and smoothing, with estimated noise.
+    """Yield the best step and suffix for each number of rounds, test, τ and smoothing, with estimated noise.
 
     Of those about as good the one that forgives most comes first, in fewest rounds.
     """

@@ -99,11 +99,11 @@ class OutlierIterates(InPhases[OutlierIterateParameters]):
         return Update(ended, (phase.entry(index),), {"phase": index, "halted": not passed}, diagnostics | private)
 
     def model(self, state: OutlierIterateState) -> Vector:
-        """The last release."""
+        """Return the last release."""
         return state.released
 
     def iterate(self, state: OutlierIterateState) -> Vector:
-        """The mean of the points of the next question."""
+        """Return the mean of the points of the next question."""
         mean: Vector = state.iterates.mean(axis=0)
         return mean
 

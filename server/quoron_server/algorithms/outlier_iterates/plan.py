@@ -118,7 +118,7 @@ def distance(problem: Problem, stage: Stage, deviation: Number) -> Number:
 
 
 def least_curvature(problem: Problem) -> float | None:
-    """The smallest eigenvalue of the expected Hessian where it is publicly known."""
+    """Return the smallest eigenvalue of the expected Hessian where it is publicly known."""
     known = problem.beliefs
     return known.isotropic if known.isotropic is None or known.least_curvature is None else known.least_curvature
 

@@ -116,7 +116,7 @@ class PrintedMeanSGD(PrintedParameters, Parameters):
         )
 
     def stretches(self, problem: Problem) -> tuple[Rounds, ...]:
-        """A mean in every round, behind a crude mean."""
+        """Return a mean in every round, behind a crude mean."""
         noise, crude, mu = self.noise, self.crude, self.round_mu(problem.dimension)
         made: tuple[RoundRelease, ...] = (RoundRelease(noise, noise.entry(), mu),)
         if crude is not None:
@@ -339,7 +339,7 @@ class PrintedLocalModel(PrintedParameters):
         return VectorReports(self.vector_epsilon, self.vector_delta, self.noise_scale / self.radius)
 
     def stretches(self, problem: Problem) -> tuple[Rounds, ...]:
-        """The reports of every interaction, each private by itself; both of a step are of the same users."""
+        """Return the reports of every interaction, each private by itself; both of a step are of the same users."""
         gradient, zero = gradients(problem, smoothing=moreau(self.smoothing)), np.zeros(problem.dimension)
         report = VectorReport(gradient, self.vector_epsilon, self.vector_delta, self.radius, zero)
         sent, sought = self.vector_reports, self.range_reports

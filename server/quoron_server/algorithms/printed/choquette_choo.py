@@ -76,12 +76,12 @@ class PrintedSRGD(PrintedParameters):
         return PrefixNoise(self.rounds, moved, self.node_scale * self.beta, "tree")
 
     def entry(self) -> Release:
-        """The ledger entry of one round."""
+        """Return the ledger entry of one round."""
         noise = self.noise
         return Release("prefix-sum", {"scale": noise.scale, "sensitivity": noise.sensitivity})
 
     def stretches(self, problem: Problem) -> tuple[Rounds, ...]:
-        """The noised sum of all differences so far, in every round: of gradients at x_t and x_{t-1}."""
+        """Return the noised sum of all differences so far, in every round: of gradients at x_t and x_{t-1}."""
         first = Rounds(1, self.batch_size, gradients(problem), (RoundRelease(self.noise, self.entry()),))
         return first, replace(first, count=self.rounds - 1, task=gradients(problem, 2))
 

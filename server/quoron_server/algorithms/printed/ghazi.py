@@ -64,7 +64,7 @@ class PrintedPhase:
         return GaussianNoise(self.shift, self.release_scale)
 
     def entry(self, index: int) -> Release:
-        """The ledger entry of the phase's release."""
+        """Return the ledger entry of the phase's release."""
         return Release("phase", {"phase": index, "scale": self.release_scale})
 
 

@@ -89,7 +89,7 @@ class PrintedERMParameters(PrintedParameters, Parameters):
     phases: tuple[PrintedPhase, ...]
 
     def stretches(self, problem: Problem) -> Iterator[Rounds]:
-        """A decision in every step, up to the first miss, and the noisy gradient where it passes.
+        """Yield a decision in every step, up to the first miss, and the noisy gradient where it passes.
 
         Of different users of K_i draws, at most.
         """
@@ -105,7 +105,7 @@ class PrintedERMParameters(PrintedParameters, Parameters):
 
 
 def planner(problem: Problem, privacy: Privacy, options: PrintedERMOptions) -> Chosen:
-    """Every number of Algorithm 3, and of Theorem D.3 where the loss is not smooth. Raises Infeasible."""
+    """Return every number of Algorithm 3, and of Theorem D.3 where the loss is not smooth. Raises Infeasible."""
     search.require_options(options, "shrink", most=2.0)
     search.require_options(options, "growth", most=10.0)
     search.require_options(options, "radius_factor", "rounds_factor", "stages", most=1e6)

@@ -62,7 +62,7 @@ def chains_of(problem: Problem, privacy: Privacy) -> int:
 
 
 def planner(problem: Problem, privacy: Privacy, options: PrintedIterateOptions) -> Chosen:
-    """Every number of lines 2 to 22. Raises Infeasible where a phase has fewer users than chains."""
+    """Return every number of lines 2 to 22. Raises Infeasible where a phase has fewer users than chains."""
     search.require_options(options, "shrink", most=2.0)
     search.require_options(options, "power", most=5.0)
     n, m, d = problem.users, problem.items_per_user, problem.dimension
@@ -218,7 +218,7 @@ class PrintedIterates(InPhases[PrintedIterateParameters]):
         return state.released
 
     def iterate(self, state: PrintedIterateState) -> Vector:
-        """The mean of the chains."""
+        """Return the mean of the chains."""
         mean: Vector = state.iterates.mean(axis=0)
         return mean
 

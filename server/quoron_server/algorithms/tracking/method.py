@@ -95,7 +95,7 @@ class Metric:
         return self._along(gradient) / np.sqrt(self._scales(gradient, self.eigenvalues))
 
     def colour(self, whitened: Vector) -> Vector:
-        """The inverse of `whiten`."""
+        """Return the inverse of `whiten`."""
         return self._back(whitened * np.sqrt(self._scales(whitened, self.eigenvalues)))
 
     @property
@@ -126,7 +126,7 @@ class Metric:
         return np.tile(scales, like.size // scales.size)
 
     def project(self, domain: Domain, point: Vector) -> Vector:
-        """The point of `domain` nearest to `point` in the metric H + λ I; Euclidean for points of the domain."""
+        """Return the point of `domain` nearest to `point` in the metric H + λ I; Euclidean for points of the domain."""
         if np.array_equal(domain.project(point), point):
             return point
         if isinstance(domain, L2Ball):
@@ -204,7 +204,7 @@ def aim(
     margin: float,
     main: bool,
 ) -> Aim:
-    """The aim of a round whose rows are gradients (weight 1) or differences weighted by j = `weight` >= 2."""
+    """Return the aim of a round whose rows are gradients (weight 1) or differences weighted by j = `weight` >= 2."""
     ahead, far = metric.apply(known.moved), metric.length(known.moved)
     change = 0.25 * weight**2 * features * far**2 / items if weight > 1 else 0.0
     spread = known.spread**2 + change
@@ -355,7 +355,7 @@ class Mechanisms:
 
 
 def mechanisms(p: TrackingParameters, features: int, dimension: int) -> Mechanisms:
-    """The mechanisms with a plan's numbers, for items with so many features and models of so many numbers."""
+    """Return the mechanisms with a plan's numbers, for items with so many features and models of so many numbers."""
     return Mechanisms(
         LogLength(p.length_divisor, p.length_scale),
         MomentMean(features, p.moment_divisor, p.adjacency, p.moment_scale),
@@ -424,7 +424,7 @@ class TrackingSRGD(OfPlan[TrackingParameters]):
         )
 
     def request(self, state: TrackingState, noise: NoiseSource) -> Question | None:
-        """The second moment, then gradients at x, then weighted differences of two, each less the centre."""
+        """Return the second moment, then gradients at x, then weighted differences of two, each less the centre."""
         del noise
         p = self.parameters
         if state.round == p.rounds:

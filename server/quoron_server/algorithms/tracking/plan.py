@@ -246,7 +246,7 @@ def _check(inputs: Inputs) -> None:
 
 
 def _candidates(inputs: Inputs) -> Iterable[Candidate[_Sizes]]:
-    """All sizes of cohorts that let radii settle."""
+    """Return all sizes of cohorts that let radii settle."""
     problem, privacy, options = inputs.problem, inputs.privacy, inputs.options
     mu = mu_for(privacy.epsilon, privacy.delta)
     tried = list(_sizes(problem, mu, options))

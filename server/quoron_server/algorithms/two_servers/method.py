@@ -130,7 +130,7 @@ class WithServers:
         return ServersState(0, np.zeros((len(self._sheet.rounds), 32), np.uint8), running, self.inner.init())
 
     def request(self, state: ServersState, noise: NoiseSource) -> Question | None:
-        """The algorithm's own question, about rows in whole steps."""
+        """Return the algorithm's own question, about rows in whole steps."""
         question = self.inner.request(state.inner, noise)
         if question is None:
             return None
@@ -142,7 +142,7 @@ class WithServers:
         return replace(question, reduction=counted)
 
     def update(self, state: ServersState, answers: Any, noise: NoiseSource) -> Update[ServersState]:
-        """The algorithm's own, of the sum with both noises."""
+        """Return the algorithm's own, of the sum with both noises."""
         if not isinstance(answers, RingSums) or answers.chain is None:
             raise RunError("Expected a sum with the noise of both servers, got one without. Ask through both servers.")
         history = (*_chains(state), answers.chain)
@@ -175,11 +175,11 @@ class WithServers:
         return np.rint(np.clip(steps, -LARGEST, LARGEST)).astype(np.int64), running
 
     def model(self, state: ServersState) -> Vector:
-        """The algorithm's own."""
+        """Return the algorithm's own."""
         return self.inner.model(state.inner)
 
     def iterate(self, state: ServersState) -> Vector:
-        """The algorithm's own: all of it is released."""
+        """Return the algorithm's own: all of it is released."""
         return self.inner.iterate(state.inner)
 
     def _own(self, noise: NoiseSource) -> ServerNoise:
@@ -221,7 +221,7 @@ class BothServers:
         return getattr(self.engine, name)  # what it measures, and whose users it asks
 
     def ask(self, question: Question) -> Answers | Sums | Any:
-        """The sum of the asked rows and the second server's noise."""
+        """Return the sum of the asked rows and the second server's noise."""
         rows: Any = question.reduction
         if not hasattr(rows, "chains"):
             return self.engine.ask(question)
@@ -246,7 +246,7 @@ def _chains(state: ServersState) -> tuple[bytes, ...]:
 
 
 def _grouped(answers: Answers, rows: Any, groups: int) -> RingSums:
-    """The sums of groups, one after the other: the user in slot i is in group i mod groups."""
+    """Return the sums of groups, one after the other: the user in slot i is in group i mod groups."""
     own, counted = rows, answers.answered
     if isinstance(rows, FirstRows):
         own, counted = rows.own, first_answered(counted, rows.most)

@@ -44,7 +44,7 @@ _APART = {
 
 
 def planned(info: "Registered", problem: Problem, privacy: Privacy, options: Any, constants: Any, seed: int) -> RunPlan:
-    """The plan with the least predicted risk under trust model two-servers.
+    """Return the plan with the least predicted risk under trust model two-servers.
 
     ConfigError for methods that two servers cannot carry out, naming why; Infeasible where noise leaves nothing.
     """
@@ -85,7 +85,7 @@ def _asking_all(options: Any) -> Any:
 
 
 def _both(own: RunPlan, together: float, limit: float, privacy: Privacy) -> RunPlan:
-    """The plan of two servers whose noise together is that of `own`."""
+    """Return the plan of two servers whose noise together is that of `own`."""
     min_cohort, schedule = None, own.schedule
     if privacy.min_cohort is not None:  # who answers is seen by both servers, so counting costs nothing
         rest, often = (limit, own.guarantee.delta), schedule.participations

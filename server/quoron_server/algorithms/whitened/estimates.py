@@ -56,7 +56,7 @@ class Windows:
 
     @classmethod
     def declared(cls, k: int) -> "Windows":
-        """All of every range."""
+        """Return all of every range."""
         whole = np.stack([np.zeros(k), np.ones(k)])
         return cls(whole[0], whole[1], whole, np.zeros((3, k)), 0.0)
 
@@ -245,7 +245,7 @@ def told(gradient: Vector, error: float, along: NDArray[np.bool_], *, constant: 
 
 
 def within(point: Vector, limit: float) -> Vector:
-    """The point, brought to at most that length."""
+    """Return the point, brought to at most that length."""
     length = float(np.linalg.norm(point))
     return point if length <= limit else point * (limit / length)
 
@@ -299,7 +299,7 @@ def looked(plan: RunPlan, state: WhitenedState, released: Columns, stage: int) -
 
 
 def typical(plan: RunPlan, released: Length) -> float:
-    """A typical length of second moments, of users who have any."""
+    """Return a typical length of second moments, of users who have any."""
     d = float(plan.problem.features)
     return min(d, typical_length(released, plan.parameters_of(WhitenedParameters).length(), d))
 

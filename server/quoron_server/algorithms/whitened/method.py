@@ -121,7 +121,7 @@ class Powers(NamedTuple):
     alone: float = 0.0  # added where users have one row each: few of them hold a rare column
 
     def of(self, problem: Problem, resolution: float, seen: "Seen | None" = None) -> float:
-        """The bound, whatever there is to learn."""
+        """Return the bound, whatever there is to learn."""
         rate = (problem.beliefs.label_rates or (0.5,))[0]
         parts = Contrasts(problem.features, problem.outputs).dimension
         public = (parts, resolution, problem.items_per_user)
@@ -305,7 +305,7 @@ class WhitenedInParts:
         return Update(after, update.releases, *seen, update.present)
 
     def _reduction(self, state: PartsState) -> Any:
-        """All that a round reads of its answers."""
+        """Return all that a round reads of its answers."""
         if state.part < PARTS:
             return self.inner.looking(state.inner, state.part, state.typical)
         return self.inner.reading(state.inner)
@@ -453,7 +453,7 @@ class WhitenedTracking(OfPlan[WhitenedParameters]):
         return state, estimates.typical(plan, length), entry, None
 
     def reading(self, state: WhitenedState) -> Any:
-        """All that a round reads of gradients, or of losses at the end."""
+        """Return all that a round reads of gradients, or of losses at the end."""
         if state.round == self.parameters.gradients:
             return ChangeSum(self.voting(state))
         users = self.parameters.cohort_size
@@ -664,7 +664,7 @@ class WhitenedTracking(OfPlan[WhitenedParameters]):
         return Update(after, (p.vote.entry(),), public, {"answered": answered})
 
     def _told(self, state: WhitenedState, *, accepted: bool) -> dict[str, float | bool | None]:
-        """A bound on the excess risk, by what was released before the vote, and what makes it large by name.
+        """Return a bound on the excess risk, by what was released before the vote, and what makes it large by name.
 
         None with rounds that nobody measured. Nor where columns could not be told from noise: the model then says
         little but how many labels there are.

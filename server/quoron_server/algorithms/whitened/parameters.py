@@ -297,7 +297,7 @@ class WhitenedParameters(Parameters):
         return GaussianNoise(mean_sensitivity(1.0, self.cohort_size, self.adjacency), self.vote_scale)
 
     def spent(self, dimension: int) -> tuple[float, ...]:
-        """μ of every round: all that is released of one answer."""
+        """Return μ of every round: all that is released of one answer."""
         features = dimension // self.outputs
         first = [COLUMNS * self.columns(features).effective_mu ** 2, (STAGES + 1) * (self.length().effective_mu ** 2)]
         first += [self.moment(dimension, stage).effective_mu ** 2 for stage in range(STAGES)]

@@ -72,7 +72,7 @@ class WhitenedOptions:
 
 
 def plan(problem: Problem, privacy: Privacy, options: WhitenedOptions) -> Chosen:
-    """The one plan for these numbers; Infeasible where its noise would leave nothing of the signal."""
+    """Return the one plan for these numbers; Infeasible where its noise would leave nothing of the signal."""
     _require(problem, options)
     users, first = problem.users, PARTS if options.parts else 0
     rounds = ROUNDS if options.rounds is None else options.rounds - first
@@ -196,7 +196,7 @@ def resolution(problem: Problem, mu: float, options: WhitenedOptions, users: int
 
 
 def _mu(problem: Problem, privacy: Privacy, rounds: int) -> float:
-    """μ of a run; Infeasible where the samplers leave nothing of δ."""
+    """Return μ of a run; Infeasible where the samplers leave nothing of δ."""
     left = search.left_of_delta(NAME, privacy, gaussians=drawn(problem, rounds))
     return gdp.mu_for(privacy.epsilon, left * (1 - 1e-9))
 

@@ -53,7 +53,7 @@ class WinsorisedERMParameters(Parameters):
     mu: float  # GDP parameter of every phase
 
     def stretches(self, problem: Problem) -> Iterator[Rounds]:
-        """All users of a phase, in all of its rounds: choices and a mean."""
+        """Yield all users of a phase, in all of its rounds: choices and a mean."""
         for phase in self.phases:
             pairs = zip((phase.mean.crude, phase.mean.noise), phase.mean.entries(problem.dimension), strict=True)
             made = tuple(RoundRelease(*pair, phase.round_mu) for pair in pairs)

@@ -128,7 +128,7 @@ def recounted_mu(phase: Phase, length: int, adjacency: Adjacency) -> float:
 
 
 def box(problem: Problem, radius: Radius | float, users: int, rounds: int) -> Box:
-    """The bins and h of a phase of so many users and rounds.
+    """Return the bins and h of a phase of so many users and rounds.
 
     usual: three deviations of a near-Gaussian coordinate. fresh: what holds all users at points that do not depend on
     them, with chance 1 - FAILURE. uniform: at all points of the domain at once, the row as it was analysed.
@@ -169,7 +169,7 @@ def _check(inputs: Inputs) -> None:
 
 
 def _mean(problem: Problem, options: WinsorisedERMOptions, users: int, rounds: int, mu: float) -> WinsorisedMean:
-    """The mean of one of `rounds` rounds that is μ-GDP; Infeasible where choices take all of it."""
+    """Return the mean of one of `rounds` rounds that is μ-GDP; Infeasible where choices take all of it."""
     found, length = box(problem, options.radius, users, rounds), padded(problem.dimension)
     chance = FAILURE / rounds / 2
     ends = 2 if options.adjacency == "replace-one" else 1
@@ -190,7 +190,7 @@ def _mean(problem: Problem, options: WinsorisedERMOptions, users: int, rounds: i
 
 
 def _total_mu(problem: Problem, privacy: Privacy, rounds: int) -> float:
-    """μ of a whole phase of at most so many rounds; 0 where the samplers leave nothing."""
+    """Return μ of a whole phase of at most so many rounds; 0 where the samplers leave nothing."""
     delta = privacy.delta * (1 - 1e-9) - search.slack(privacy.epsilon, gaussians=rounds * padded(problem.dimension))
     return gdp.mu_for(privacy.epsilon, delta) if delta > 0 else 0.0
 
