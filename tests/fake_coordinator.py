@@ -27,7 +27,7 @@ class FakeCoordinator(ClientPlaneServicer):
     def __init__(self, user=0, refusal=None):
         self.user, self.refusal = user, refusal
         self.agreed: list[federation.Agreed] = []
-        self.books = federation.Books(incarnations=["0" * 16], head="0" * 64)
+        self.store = federation.Store(incarnations=["0" * 16], head="0" * 64)
         self.to_say, self.heard, self.callers = asyncio.Queue(), asyncio.Queue(), []
         self.server, self.port = None, None
 
@@ -35,7 +35,7 @@ class FakeCoordinator(ClientPlaneServicer):
         self.callers.append((request.protocol, dict(context.invocation_metadata()), dict(context.auth_context())))
         if self.refusal is not None:
             await context.abort(*self.refusal)
-        return federation.EnrolReply(user=self.user, agreed=self.agreed, books=self.books)
+        return federation.EnrolReply(user=self.user, agreed=self.agreed, store=self.store)
 
     async def Work(self, request_iterator, context):
         async def listen():

@@ -10,7 +10,7 @@ a run that was interrupted goes on when it is submitted again.
 | process          | what it holds                                                                          |
 | ---------------- | -------------------------------------------------------------------------------------- |
 | flower-superlink | superlink.sqlite: messages on their way. It sees every answer                          |
-| flower-superexec | starts the ServerApp, whose environment says where books.sqlite and results/ are       |
+| flower-superexec | starts the ServerApp, whose environment says where store.sqlite and results/ are       |
 | flower-supernode | nodes/N: its key, one user's data, and the record of what was answered; once a user    |
 
 Nothing here listens beyond 127.0.0.1. Where others connect, let them reach `/v1/fleet/` only: Flower's control has no
@@ -72,7 +72,7 @@ class Loopback:
     def __init__(self, folder: Path, users: Sequence[Mapping[str, str | int | float]], **server: str) -> None:
         self.folder, self.users = folder.resolve(), users
         self.authority = self.folder / "certificates" / "authority.pem"
-        self.database = f"sqlite:///{self.folder}/books.sqlite"
+        self.database = f"sqlite:///{self.folder}/store.sqlite"
         self.results = self.folder / "results"
         self.superlink: Process | None = None
         self.superexec: Process | None = None

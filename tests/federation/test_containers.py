@@ -275,9 +275,9 @@ def test_the_second_server_meets_nobody_but_the_coordinator() -> None:
 
 def test_no_server_sees_the_others_store_or_keys_and_runs_keys_are_apart_from_what_is_backed_up() -> None:
     ours = {name for name in OF_TWO if name not in THEIRS}
-    kept = {"second-server-authority", "second-server-identity", "second-server-books", "second-server-run-keys"}
+    kept = {"second-server-authority", "second-server-identity", "second-server-store", "second-server-run-keys"}
     assert not any(sources(name) & kept for name in ours if OF_TWO[name].get("volumes"))
-    assert sources("second-server") == {"second-server-identity", "second-server-books", "second-server-run-keys"}
+    assert sources("second-server") == {"second-server-identity", "second-server-store", "second-server-run-keys"}
     assert sources("coordinator") & sources("second-server") == set()
     environment = OF_TWO["second-server"]["environment"]
     store, keys = environment["QUORON_SECOND_SERVER_DATABASE"], environment["QUORON_SECOND_SERVER_KEYS"]

@@ -30,7 +30,7 @@ from quoron_server.storage.ledger import Ledger
 from quoron_server.storage.registry import OPEN
 
 Files = dict[str, bytes]
-NAMES = ("books.sqlite", "books.sqlite-wal", "books.sqlite-acknowledged")
+NAMES = ("store.sqlite", "store.sqlite-wal", "store.sqlite-acknowledged")
 FROM = ("older", "last", "nowhere")
 WAYS = [way for way in product(FROM, repeat=3) if set(way) != {"last"}]
 
@@ -91,7 +91,7 @@ def lived(runs: int) -> Life:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Tally, "write", written)
             for number in range(runs):
-                with Database(f"sqlite:///{place}/books.sqlite") as database:
+                with Database(f"sqlite:///{place}/store.sqlite") as database:
                     store = RunStore(database)
                     if number == 0:
                         for user in range(2):
@@ -111,7 +111,7 @@ def lived(runs: int) -> Life:
 def place() -> Iterator[Path]:
     """A folder of its own in memory."""
     with TemporaryDirectory(prefix=warden.prefix(), dir=postgres_server.quick_folder()) as name:
-        yield Path(name) / "books"
+        yield Path(name) / "store"
 
 
 def put(place: Path, older: Files, last: Files, way: tuple[str, ...]) -> Path:

@@ -21,7 +21,7 @@ from federation.crowd import write_items
 from quoron.cli.app import invoke
 from quoron.federation.log_limit import LEAST
 from quoron_client.durable import PRIVATE, locked, make_folder, replace_whole
-from quoron_client.federation import Record
+from quoron_client.federation import ClientState
 from quoron_privacy.errors import ConfigError
 from quoron_server.service import certificates, tokens
 from quoron_server.storage.database import Database
@@ -131,7 +131,7 @@ class TestWithoutAUmask:
         make_folder(folder)
         with (
             Database(f"sqlite:///{folder}/coordinator.sqlite"),
-            Record.open(folder / "record.sqlite", epsilon=1.0, delta=1e-6),
+            ClientState.open(folder / "record.sqlite", epsilon=1.0, delta=1e-6),
         ):
             assert open_to_others(folder) == []
 

@@ -140,7 +140,7 @@ class TestAClientThatLeaves:
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[RunStore]:
-    with Database(f"sqlite:///{tmp_path}/books.sqlite") as database:
+    with Database(f"sqlite:///{tmp_path}/store.sqlite") as database:
         yield RunStore(database)
 
 
@@ -160,7 +160,7 @@ class TestAUserWhoIsForgotten:
         assert registry.user(ada) == 0
         done = store.forget_user("Ada Lovelace", sure=True)
         assert (done["user"], done["keys"], done["agreements"]) == (0, 1, 1)
-        stays = b"".join(path.read_bytes() for path in tmp_path.glob("books.sqlite*"))
+        stays = b"".join(path.read_bytes() for path in tmp_path.glob("store.sqlite*"))
         for erased in (ada.encode(), b"Ada Lovelace", b"3.14159"):
             assert erased not in stays
         assert ben.encode() in stays
@@ -351,7 +351,7 @@ def test_leaving_that_is_killed_and_said_again_ends_the_same(
 def test_forgetting_that_is_killed_and_said_again_ends_the_same(
     home: Path, tmp_path: Path, at: str, when: str, number: int
 ) -> None:
-    url = f"sqlite:///{tmp_path}/books.sqlite"
+    url = f"sqlite:///{tmp_path}/store.sqlite"
     with Database(url) as database:
         key = certificates.fingerprint(certificates.load(home / "mine/certificate.pem"))
         RunStore(database).registry.enrol(key, name="mine")
@@ -370,4 +370,4 @@ def test_forgetting_that_is_killed_and_said_again_ends_the_same(
             RunStore(database).registry.enrol(key)
         rows = json.loads(RunStore(database).population.export())["rows"]
     assert [row["payload"] for row in rows] == [{"what": "forgotten", "user": 0}]
-    assert key.encode() not in b"".join(path.read_bytes() for path in tmp_path.glob("books.sqlite*"))
+    assert key.encode() not in b"".join(path.read_bytes() for path in tmp_path.glob("store.sqlite*"))

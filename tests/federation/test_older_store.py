@@ -107,10 +107,10 @@ async def test_a_client_is_silent_where_its_coordinator_asks_of_a_round_before_t
 ) -> None:
     with our_logs.at_level(logging.WARNING):
         async with scripted() as fake:
-            fake.books = pb.Books(incarnations=[A], rows=3, head="3" * 64, then="3" * 64, charged=[run_mark("r")])
+            fake.store = pb.Store(incarnations=[A], rows=3, head="3" * 64, then="3" * 64, charged=[run_mark("r")])
             answers: list[list[pb.Answer]] = []
             for words, rounds in (([A], (0, 1)), ([A], (0, 1)), ([A, B], (0,))):
-                fake.books.incarnations[:] = words
+                fake.store.incarnations[:] = words
                 async with running(made(data, fake.port)):
                     await fake.hears("hello")
                     assert await fake.announce("r", terms())
@@ -145,12 +145,12 @@ async def test_what_cannot_be_is_no_message_of_the_protocol_and_is_not_kept(
 ) -> None:
     with our_logs.at_level(logging.WARNING):
         async with scripted() as fake:
-            right, whole = fake.books, {"incarnations": [A], "rows": 1, "head": "1" * 64, "then": ""}
-            fake.books = pb.Books(**whole | wrong)
+            right, whole = fake.store, {"incarnations": [A], "rows": 1, "head": "1" * 64, "then": ""}
+            fake.store = pb.Store(**whole | wrong)
             async with running(made(data, fake.port)):
                 while len(fake.callers) < 2:
                     await asyncio.sleep(0)
-                fake.books = right
+                fake.store = right
                 await fake.hears("hello")
     assert "no message of this protocol" in our_logs.text
 
@@ -226,7 +226,7 @@ def test_a_client_sees_through_every_way_of_putting_a_coordinators_store_back(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All files of before; a new database; a copy that says that it was restored, with and without what is missing."""
-    place, address = tmp_path / "books", "coordinator.example:7443"
+    place, address = tmp_path / "store", "coordinator.example:7443"
     url = other(place, "coordinator")
 
     async def meet() -> None:

@@ -780,8 +780,8 @@ async def test_a_session_taken_up_again_lets_nobody_in_whose_certificate_is_no_l
     hello = pb.ClientMessage(hello=pb.Hello(protocol=2)).SerializeToString()
     async with coordinator(tmp_path, transport=transport) as running:
         await running.manager.enrol("somebody", security.EVERYONE)
-        store = pb.Books(**await running.manager.records.store(security.EVERYONE, 0))
-        reply = pb.EnrolReply(user=1, books=store).SerializeToString()
+        store = pb.Store(**await running.manager.records.store(security.EVERYONE, 0))
+        reply = pb.EnrolReply(user=1, store=store).SerializeToString()
         client = Client(running.listen, folder, version)
         heard = [await asyncio.to_thread(client.call, "Enrol", enrolment) for _ in "ab"]
         if lost == "expired":

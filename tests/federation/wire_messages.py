@@ -13,7 +13,7 @@ GRADIENT = federation.AverageGradient(
     smoothing=federation.Smoothing(moreau=0.5),
 )  # fmt: skip
 BALL, DIRECTIONS = federation.Domain(ball_radius=3.0), federation.Smoothing(convolution_radius=0.5)
-BOOKS = federation.Books(incarnations=["a", "b"], rows=7, head="c", then="d", charged=[2**63])
+STORE = federation.Store(incarnations=["a", "b"], rows=7, head="c", then="d", charged=[2**63])
 AGREED = federation.Agreed(run="r", epsilon=1.5, delta=0.5)
 HELLO = federation.Hello(protocol=1, software="quoron 1")
 ANSWER = federation.Answer(run="r", round=7, digest=DIGEST, status=federation.STATUS_REJECTED, values=ARRAY)
@@ -33,9 +33,9 @@ MESSAGES = {
     "Value.absent": values.Value(absent=True),
     "Record": values.Record(type="State", fields={"x": values.Value(real=1.5)}),
     "EnrolRequest": federation.EnrolRequest(protocol=1, software="quoron 1", seen=300, people=7),
-    "EnrolReply": federation.EnrolReply(user=300, agreed=[AGREED], books=BOOKS, people=7),
+    "EnrolReply": federation.EnrolReply(user=300, agreed=[AGREED], store=STORE, people=7),
     "Agreed": AGREED,
-    "Books": BOOKS,
+    "Store": STORE,
     "ClientMessage": federation.ClientMessage(hello=HELLO),
     "ClientMessage.consent": federation.ClientMessage(consent=federation.Consent(run="r", takes_part=True)),
     "ClientMessage.answer": federation.ClientMessage(answer=ANSWER),
@@ -121,7 +121,7 @@ GOLDEN: dict[str, str] = {
     "EnrolReply": (
         "08ac0212150a017211000000000000f83f19000000000000e03f1a180a01610a016210071a01632201642a0800000000000000802007"
     ),
-    "Books": "0a01610a016210071a01632201642a080000000000000080",
+    "Store": "0a01610a016210071a01632201642a080000000000000080",
     "Agreed": "0a017211000000000000f83f19000000000000e03f",
     "ClientMessage": "0a0c0801120871756f726f6e2031",
     "ClientMessage.consent": "12050a01721001",

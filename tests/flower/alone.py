@@ -87,7 +87,7 @@ def main() -> None:
     if not scene.specification:
         grid = plugged(people(scene.users), first=FIRST)
         grid.fault = _asking(folder, lambda message: message.metadata.dst_node_id - FIRST)
-        trained(grid, folder / "books", **scene.training)
+        trained(grid, folder / "store", **scene.training)
         return
     own = {"limit": f"{scene.lifetime_epsilon},1", "accept": "none,central-release,central-broadcast,local"}
     configs = {

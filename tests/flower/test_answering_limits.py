@@ -244,11 +244,11 @@ def test_answers_are_erased_once_the_run_is_complete_also_by_a_later_start(tmp_p
 
     grid.fault = dies
     with pytest.raises(Killed):
-        trained(grid, tmp_path / "books")
+        trained(grid, tmp_path / "store")
     assert max(heard) == USERS
     assert kept() == USERS - 1, "the first to hear has"
     silent = plugged(people(), owners=said)
-    trained(silent, tmp_path / "books")
+    trained(silent, tmp_path / "store")
     assert not questions(silent)
     assert kept() == 0
 
@@ -411,9 +411,9 @@ def test_owners_who_decline_a_second_run_are_missing_in_it_and_named(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     said = owners(tmp_path / "own") | {2: {}}  # user 2 says nothing
-    trained(plugged(people(), owners=said), tmp_path / "books")
+    trained(plugged(people(), owners=said), tmp_path / "store")
     grid = plugged(people(), owners=said)
-    trained(grid, tmp_path / "books", run="second")
+    trained(grid, tmp_path / "store", run="second")
     assert "user 0 takes no part in run second, by its owner's decision" in caplog.text
     assert "user 2 takes no part" not in caplog.text
     assert sum("declined" in each for each in words(grid)) == USERS - 1
@@ -422,6 +422,6 @@ def test_owners_who_decline_a_second_run_are_missing_in_it_and_named(
     trained(alone, tmp_path / "alone")
     second = plugged(people(), owners=said)
     np.testing.assert_array_equal(
-        trained(second, tmp_path / "books", run="third").model,
+        trained(second, tmp_path / "store", run="third").model,
         trained(alone, tmp_path / "alone", run="third").model,
     )

@@ -51,7 +51,7 @@ def running(federated: Any, tmp_path: Path) -> Any:
     for number in list(federated.nodes):
         federated.nodes.pop(number).end()
     federated.superexec.end()
-    federated.database, federated.results = f"sqlite:///{tmp_path}/books.sqlite", tmp_path / "results"
+    federated.database, federated.results = f"sqlite:///{tmp_path}/store.sqlite", tmp_path / "results"
     own = {"QUORON_DATABASE": federated.database, "QUORON_RESULTS": str(federated.results)}
     federated.start_superexec(**own)
     for number in range(USERS):
@@ -61,7 +61,7 @@ def running(federated: Any, tmp_path: Path) -> Any:
 
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
-    return tmp_path / "books.sqlite"
+    return tmp_path / "store.sqlite"
 
 
 def start(running: Any, *numbers: int) -> None:
@@ -129,7 +129,7 @@ def test_no_secret_of_a_client_is_anywhere_on_the_server(running: Any, tmp_path:
     log = running.connection().log(number)
     assert "round 3 of at most 3" in log
     assert SECRET not in log
-    served = [*running.folder.glob("superlink.sqlite*"), *tmp_path.glob("books.sqlite*")]
+    served = [*running.folder.glob("superlink.sqlite*"), *tmp_path.glob("store.sqlite*")]
     served += [running.folder / "logs" / f"{name}.log" for name in ("superlink", "serverapp")]
     served += [path for path in running.results.rglob("*") if path.is_file()]
     assert len(served) >= 6

@@ -38,7 +38,7 @@ def _quiet() -> Iterator[None]:
 @pytest.fixture
 def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Of a ServerApp for trials; the folder of its results."""
-    monkeypatch.setenv("QUORON_DATABASE", f"sqlite:///{tmp_path}/books.sqlite")
+    monkeypatch.setenv("QUORON_DATABASE", f"sqlite:///{tmp_path}/store.sqlite")
     monkeypatch.setenv("QUORON_RESULTS", str(tmp_path / "results"))
     monkeypatch.setenv("QUORON_ALLOW_SIMULATION", "1")
     monkeypatch.delenv("QUORON_SUPERNODE_AUTH", raising=False)

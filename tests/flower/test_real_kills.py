@@ -132,7 +132,7 @@ def wanted(algorithm: str, *, secret: bool) -> RunSpecification:
 def test_kills_in_a_row_of_a_federation_s_serverapp_leave_one_release_a_round_for_one_charge(
     algorithm: str, lives: Sequence[Moment], secret: bool, tmp_path: Path
 ) -> None:
-    run, url = wanted(algorithm, secret=secret), f"sqlite:///{tmp_path}/books.sqlite"
+    run, url = wanted(algorithm, secret=secret), f"sqlite:///{tmp_path}/store.sqlite"
     users = run.problem.users
     write_items(tmp_path, users)
     alone.write(tmp_path, Scene(run.as_text(), {}, users, EPSILON))
@@ -172,7 +172,7 @@ def test_kills_in_a_row_of_a_serverapp_of_one_s_own_leave_one_release_a_round_fo
         training |= {"early_ends": False, "seconds": 0.5}
     alone.write(tmp_path, Scene("", training, 12, 0.0))
     url = f"sqlite:///{tmp_path}/books/{DATABASE_FILE}"
-    (tmp_path / "books").mkdir(mode=0o700)
+    (tmp_path / "store").mkdir(mode=0o700)
     with Database(url) as database:
         PopulationLedger(database).limit("everyone", epsilon=12.0, delta=1e-2)
     allowed = {"QUORON_SUPERNODE_AUTH": "1"} if secret else {"QUORON_ALLOW_SIMULATION": "1"}
@@ -218,7 +218,7 @@ def test_twenty_kills_of_flower_s_own_serverapp_process_leave_one_release_a_roun
     run = small("one-pass-dp-sgd", "trial", USERS, options={"rounds": 3})
     if secret:
         run = run.model_copy(update={"simulation": False, "simulation_seed": None})
-    url = f"sqlite:///{tmp_path}/books.sqlite"
+    url = f"sqlite:///{tmp_path}/store.sqlite"
     (tmp_path / "sitecustomize.py").write_text(DIES)
     mark = {"PYTHONPATH": str(tmp_path), "MOMENTS": str(tmp_path), "TESTS": str(TESTS)}
     before = Committed()

@@ -114,7 +114,7 @@ def people(folder: Path, users: int = USERS, *, seed: int = 3, **more: Any) -> P
 
 
 def served(grid: FakeGrid, wanted: RunSpecification, folder: Path, *, waiting: float = 60.0) -> np.ndarray:
-    database = f"sqlite:///{folder}/books.sqlite"
+    database = f"sqlite:///{folder}/store.sqlite"
     return serve(grid, wanted.as_text(), database, waiting=waiting, allow_simulation=True).model
 
 
@@ -329,7 +329,7 @@ def wanted(name: str = "one-pass-dp-sgd", run: str = "trial") -> Any:
 
 
 def served_silos(grid: FakeGrid, spec: Any, folder: Path, *, most_people: int = 5) -> np.ndarray:
-    where = f"sqlite:///{folder}/books.sqlite"
+    where = f"sqlite:///{folder}/store.sqlite"
     given = {"waiting": 60.0, "allow_simulation": True, "most_people": most_people}
     return serve(grid, spec.as_text(), where, **given).model
 
@@ -353,7 +353,7 @@ def test_the_same_persons_give_the_same_bits_with_one_message_a_round_and_node(n
         if "question" in message.content["quoron"]
     ]
     assert len(asked) == len(set(asked))
-    with Database(f"sqlite:///{tmp_path}/books.sqlite") as database:
+    with Database(f"sqlite:///{tmp_path}/store.sqlite") as database:
         assert Registry(database).silos() == {0: 3, 4: 2}
 
 
@@ -370,7 +370,7 @@ def test_a_silo_that_nobody_let_in_is_nobody(tmp_path: Path) -> None:
 def test_a_run_that_was_not_planned_for_silos_is_refused_before_it_is_charged(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="what is guaranteed of a run with silos assumes more"):
         served_silos(hospitals(tmp_path), small("one-pass-dp-sgd", "trial", PERSONS), tmp_path)
-    with Database(f"sqlite:///{tmp_path}/books.sqlite") as database:
+    with Database(f"sqlite:///{tmp_path}/store.sqlite") as database:
         assert PopulationLedger(database).charges("everyone") == []
         assert Registry(database).run("trial").state == "failed"
 
@@ -413,7 +413,7 @@ class Nobody:
 
 
 def test_a_run_of_the_coordinator_is_not_trained_on_by_a_serverapp_of_ones_own(tmp_path: Path) -> None:
-    with Database(f"sqlite:///{tmp_path}/books.sqlite") as database:
+    with Database(f"sqlite:///{tmp_path}/store.sqlite") as database:
         store = RunStore(database)
         store.registry.add_run("trial", TRAINING.as_text())
         start = np.zeros(PROBLEM.dimension)
@@ -437,7 +437,7 @@ def _quiet() -> Iterator[None]:
 @pytest.fixture
 def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Of a ServerApp for trials; the folder of its results."""
-    monkeypatch.setenv("QUORON_DATABASE", f"sqlite:///{tmp_path}/books.sqlite")
+    monkeypatch.setenv("QUORON_DATABASE", f"sqlite:///{tmp_path}/store.sqlite")
     monkeypatch.setenv("QUORON_RESULTS", str(tmp_path / "results"))
     monkeypatch.setenv("QUORON_ALLOW_SIMULATION", "1")
     monkeypatch.delenv("QUORON_SUPERNODE_AUTH", raising=False)
@@ -484,10 +484,10 @@ def test_the_operator_decides_whose_lifetime_budget_is_drawn_on(
     with pytest.raises(ConfigError, match="Expected a run of group everyone, got group='mine'"):
         serve_app(tmp_path, other, grid=nobody)
     assert not nobody.asked
-    assert not (tmp_path / "books.sqlite").exists()
+    assert not (tmp_path / "store.sqlite").exists()
     monkeypatch.setenv("QUORON_GROUP", "mine")
     serve_app(tmp_path, other)
-    with Database(f"sqlite:///{tmp_path}/books.sqlite") as database:
+    with Database(f"sqlite:///{tmp_path}/store.sqlite") as database:
         assert Registry(database).users_count("mine") == USERS
 
 
@@ -504,7 +504,7 @@ def test_a_start_ends_what_was_ended_but_not_to_its_last_line(
         with pytest.raises(Killed):
             serve_app(tmp_path)
     serve_app(tmp_path, small("srgd", "another", USERS).as_text())
-    with Database(f"sqlite:///{tmp_path}/books.sqlite") as database:
+    with Database(f"sqlite:///{tmp_path}/store.sqlite") as database:
         assert not Ledger.unreleased(database)
         ends = [row["payload"]["run"] for row in PopulationLedger(database).rows() if row["kind"] == "end"]
     assert ends == ["trial", "another"]
@@ -640,7 +640,7 @@ def test_a_user_is_known_by_its_key_whatever_the_number_of_its_node(tmp_path: Pa
         wanted = small("srgd", run, USERS)
         model = served(people(tmp_path, seed=seed), wanted, tmp_path)
         np.testing.assert_array_equal(model, expected(wanted, tmp_path / run))
-    with Database(f"sqlite:///{tmp_path}/books.sqlite") as database:
+    with Database(f"sqlite:///{tmp_path}/store.sqlite") as database:
         registry = Registry(database)
         assert [registry.user(identity(f"key {user}".encode())) for user in range(USERS)] == list(range(USERS))
         assert registry.users_count() == USERS

@@ -290,7 +290,7 @@ def test_every_start_draws_a_secret_of_its_own_that_is_in_no_store(tmp_path, mon
                 raise KeyboardInterrupt
             return super().ask(question)
 
-    store = tmp_path / "books.sqlite"
+    store = tmp_path / "store.sqlite"
     with pytest.raises(KeyboardInterrupt):
         second_broadcast(store, Dying())
     with pytest.raises(KeyboardInterrupt), Ledger.open(store) as ledger:
@@ -343,7 +343,7 @@ def interrupted(name, path, stops):
 @pytest.mark.parametrize("name", [NAME, "dp-sgd-wor", "dp-sgd-poisson", "recentred-sgd"])
 def test_a_round_that_is_asked_again_keeps_a_public_cohort_and_draws_a_secret_one_anew(name, tmp_path):
     cost = make(name).plan.cost
-    asked, prefixes, totals = interrupted(name, tmp_path / "books.sqlite", [1, 1, 1])
+    asked, prefixes, totals = interrupted(name, tmp_path / "store.sqlite", [1, 1, 1])
     assert [len(attempts) for _, attempts in sorted(asked.items())] == [1, 4, *[1] * (cost.rounds - 2)]
     assert len(set(asked[1])) == (1 if name == NAME else 4)
     assert prefixes[0] == prefixes[1] == prefixes[2]  # what is committed stands, to the bit, state and all
@@ -360,6 +360,6 @@ def test_noise_drawn_ahead_is_the_noise_of_the_start(name, ahead, tmp_path, monk
     state = algorithm.init()
     while (question := algorithm.request(state, source)) is not None:
         state = algorithm.update(state, engine.ask(question), source).state
-    with Ledger.create(tmp_path / "books.sqlite", plan="{}", config_digest="", noise_key=b"11") as store:
+    with Ledger.create(tmp_path / "store.sqlite", plan="{}", config_digest="", noise_key=b"11") as store:
         model = run(make(name), Quadratic(), store, SeededNoise(11), simulation=True)
     np.testing.assert_array_equal(model, algorithm.model(state))

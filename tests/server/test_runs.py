@@ -25,7 +25,7 @@ PLAN = make_plan("one-pass-dp-sgd")
 
 
 def places(tmp_path: Path) -> list[Path | Database]:
-    return [tmp_path / "ledger.sqlite", Database(f"sqlite:///{tmp_path / 'books.sqlite'}")]
+    return [tmp_path / "ledger.sqlite", Database(f"sqlite:///{tmp_path / 'store.sqlite'}")]
 
 
 def run(**fields: object) -> Run:

@@ -313,7 +313,7 @@ def test_clients_and_coordinator_that_are_killed_in_a_row_leave_a_whole_store_an
     with command(tmp_path, *ordered(tmp_path, text, "service:workers=4,slow=100%:300ms")) as simulation:
         simulation.running(8)
         kept, dead = simulation.folder(), set[int]()
-        for name in ("books/coordinator.sqlite", "coordinator.log"):  # which stay when their folder is removed
+        for name in ("store/coordinator.sqlite", "coordinator.log"):  # which stay when their folder is removed
             (tmp_path / Path(name).name).hardlink_to(kept.path / name)
         for kill in range(kills):
             wanted = draw.randrange(4)  # of the clients' processes; every other time the coordinator's

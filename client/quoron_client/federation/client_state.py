@@ -131,7 +131,7 @@ class StoreClaim:
     charged: frozenset[int] | None  # marks of runs charged to this client's group; None if not all were reported
 
     @classmethod
-    def read(cls, message: federation.Books) -> "StoreClaim":
+    def read(cls, message: federation.Store) -> "StoreClaim":
         """Return the claim in a message. Raises WireError for an impossible one."""
         words, charged = tuple(message.incarnations), message.charged
         if (

@@ -210,7 +210,7 @@ class _Session:
                 raise WireError(f"Expected a user number below 2^63, got {enrolled.user}.")
             if enrolled.people != several:
                 raise WireError(f"Expected an enrolment of {people:,} users, got one of {max(1, enrolled.people):,}.")
-            agreed, store = _agreed(enrolled), StoreClaim.read(enrolled.books)
+            agreed, store = _agreed(enrolled), StoreClaim.read(enrolled.store)
             await asyncio.to_thread(record.check_store, place, store, seen)
             await asyncio.to_thread(record.compare_agreed, agreed)
             call, inbox = stub.Work(metadata=metadata), _Inbox()

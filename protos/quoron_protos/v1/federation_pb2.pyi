@@ -42,18 +42,18 @@ class EnrolRequest(_message.Message):
     def __init__(self, protocol: _Optional[int] = ..., software: _Optional[str] = ..., seen: _Optional[int] = ..., people: _Optional[int] = ...) -> None: ...
 
 class EnrolReply(_message.Message):
-    __slots__ = ("user", "agreed", "books", "people")
+    __slots__ = ("user", "agreed", "store", "people")
     USER_FIELD_NUMBER: _ClassVar[int]
     AGREED_FIELD_NUMBER: _ClassVar[int]
-    BOOKS_FIELD_NUMBER: _ClassVar[int]
+    STORE_FIELD_NUMBER: _ClassVar[int]
     PEOPLE_FIELD_NUMBER: _ClassVar[int]
     user: int
     agreed: _containers.RepeatedCompositeFieldContainer[Agreed]
-    books: Books
+    store: Store
     people: int
-    def __init__(self, user: _Optional[int] = ..., agreed: _Optional[_Iterable[_Union[Agreed, _Mapping]]] = ..., books: _Optional[_Union[Books, _Mapping]] = ..., people: _Optional[int] = ...) -> None: ...
+    def __init__(self, user: _Optional[int] = ..., agreed: _Optional[_Iterable[_Union[Agreed, _Mapping]]] = ..., store: _Optional[_Union[Store, _Mapping]] = ..., people: _Optional[int] = ...) -> None: ...
 
-class Books(_message.Message):
+class Store(_message.Message):
     __slots__ = ("incarnations", "rows", "head", "then", "charged")
     INCARNATIONS_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]

@@ -244,7 +244,7 @@ class ClientPlane:
             agreed = await self._manager.agreed(user)
             standing = await self._manager.records.store(caller.group, asked.seen)
             self._manager.counts.newer_store += asked.seen > standing["rows"]
-            store = pb.Books(**standing)
+            store = pb.Store(**standing)
         except RunStopped:
             raise Refused(grpc.StatusCode.UNAVAILABLE, LEAVING) from None
         except ForgottenKey:
@@ -255,7 +255,7 @@ class ClientPlane:
             raise Refused(grpc.StatusCode.FAILED_PRECONDITION, words.get(type(error), str(error))) from None
         charges = [pb.Agreed(run=run, epsilon=epsilon, delta=delta) for run, epsilon, delta in agreed]
         said = people if people > 1 else 0
-        return pb.EnrolReply(user=user, agreed=charges, books=store, people=said).SerializeToString()
+        return pb.EnrolReply(user=user, agreed=charges, store=store, people=said).SerializeToString()
 
     async def work(self, requests: AsyncIterator[bytes], context: Context) -> None:
         """Serve a stream: a handshake, then announcements, consents, questions and answers until one side ends it."""

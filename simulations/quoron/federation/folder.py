@@ -6,7 +6,7 @@
 | coordinator/       | certificate.pem, key.pem, authority.pem, revoked.json, tokens.json                       |
 | operator/          | authority.pem, token                                                                     |
 | clients/client-N/  | certificate.pem, key.pem, authority.pem; items.parquet; record.sqlite; client.log        |
-| books/             | the coordinator's database                                                               |
+| store/             | the coordinator's database                                                               |
 | source.toml        | whose items they are, of a federation that is operated                                   |
 | run.toml           | the columns of those items, for `quoron submit`                                          |
 | order.json         | what was asked for                                                                       |
@@ -134,7 +134,7 @@ ITEMS, SOURCE, RUN, ORDER, RUNNING, DATABASE = (
     "run.toml",
     "order.json",
     "running.json",
-    "books/coordinator.sqlite",
+    "store/coordinator.sqlite",
 )
 
 

@@ -65,6 +65,6 @@ class OfflineStore:
 def _here() -> str:
     """Return who acts, as the chain will say."""
     try:
-        return f"{getpass.getuser()}, in the books"
+        return f"{getpass.getuser()}, in the database"
     except (OSError, KeyError):  # a user without a name, as in containers
-        return f"user {os.getuid()}, in the books"
+        return f"user {os.getuid()}, in the database"

@@ -129,7 +129,7 @@ def coordinator(folder: Folder, order: Order, simulation: Simulation | None, sta
     """Coordinate until SIGTERM; say on `status` where it listens and how many clients are here."""
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     gc.set_threshold(200_000, 20, 20)  # as of a command
-    own, before = folder.coordinator, (folder.path / "books" / "coordinator.sqlite-acknowledged").exists()
+    own, before = folder.coordinator, (folder.path / "store" / "coordinator.sqlite-acknowledged").exists()
     transport = Transport(
         own / "certificate.pem", own / "key.pem", own / "authority.pem", revoked=Revocations(own / "revoked.json")
     )

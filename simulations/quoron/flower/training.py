@@ -69,7 +69,7 @@ def require_secret_noise(environment: Mapping[str, str], simulation_seed: int | 
         )
 
 
-DATABASE_FILE = "books.sqlite"
+DATABASE_FILE = "store.sqlite"
 
 
 @entry_point

@@ -41,7 +41,7 @@ def exact_delta(mu: float, epsilon: float) -> float:
 
 def admitted(tmp_path: Path, share: float, plan: RunPlan) -> list[Charge]:
     """The charges of as many runs of `plan` as begin under the limit."""
-    with Database(f"sqlite:///{tmp_path}/books.sqlite") as database:
+    with Database(f"sqlite:///{tmp_path}/store.sqlite") as database:
         store = RunStore(database)
         for user in range(USERS):
             store.registry.enrol(f"user-{user}")

@@ -32,7 +32,7 @@ def has_secrets(store: RunStore) -> bool:
 
 @pytest.fixture
 def store(tmp_path: Path):
-    with Database(f"sqlite:///{tmp_path}/books.sqlite") as database:
+    with Database(f"sqlite:///{tmp_path}/store.sqlite") as database:
         store = RunStore(database)
         for user in range(USERS):
             store.registry.enrol(f"user-{user}")
