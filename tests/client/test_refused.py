@@ -114,7 +114,7 @@ DECLARED: list[tuple[str, Callable[[], object]]] = [
     ("finite class weights > 0", lambda: ClassWeights.declared(TWO, {"yes": 0.0})),
     ("'yes'", lambda: ClassWeights.declared(None, {"yes": 1.0})),
     ("one weight for each", lambda: Encoding(AGE, label=TWO, class_weight=ClassWeights((1.0,)))),
-    ("nobody looks", lambda: Encoding(AGE, label=TWO, class_weight=Balanced(10.0)).check_public()),
+    ("not read first", lambda: Encoding(AGE, label=TWO, class_weight=Balanced(10.0)).check_public()),
     ("a cap >= 1", lambda: Balanced(0.5)),
     ("Expected separator", lambda: Dialect(separator=";;")),
     ("Expected decimal", lambda: Dialect(decimal=";")),

@@ -180,7 +180,7 @@ def test_a_mistake_in_the_second_account_is_noticed(
 
 
 def test_the_second_account_has_nothing_of_the_first() -> None:
-    """No module of ours but for checks, errors and words; no accountant of others but for its events."""
+    """No module of ours but for types, checks, errors and words; no accountant of others but for its events."""
     imported = set()
     both = "".join(map(inspect.getsource, SECOND))
     for node in ast.walk(ast.parse(both)):
@@ -191,6 +191,7 @@ def test_the_second_account_has_nothing_of_the_first() -> None:
     own = {module.__name__ for module in SECOND}
     ours = {name for name in imported if name.startswith("quoron")} - own
     assert {name.rpartition(".")[0] for name in ours} - own <= {
+        "quoron_privacy.arrays",
         "quoron_privacy.errors",
         "quoron_privacy.kernels.on_first_use",
         "quoron_privacy.release",
