@@ -1,6 +1,7 @@
 """A table with a user column as a population: CSV, Parquet, a pandas DataFrame or a pyarrow Table.
 
     >>> import pandas as pd
+    >>> from quoron_client.data.encoding import Signs
     >>> from quoron_client.data.features import Numeric
     >>> visits = pd.DataFrame({"who": ["a", "a", "b", "c", "d"], "age": [30, 31, 62, 55, 80], "sick": [0, 0, 1, 0, 1]})
     >>> rules = Encoding((Numeric("age", 0, 100),), label=Signs("sick"))
