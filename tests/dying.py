@@ -41,7 +41,7 @@ PLACES = {
     "ask": "quoron.engine.inline:InlineEngine.ask",
     "_ask": "quoron_server.service.sessions:Sessions._ask",
     "answer": "quoron_server.service.sessions:Sessions.answer",
-    "push": "quoron_server.flower.exchange:_pushed",
+    "push": "quoron_server.flower.exchange:_push",
     "read": "quoron_server.flower.engine:Users.read",
     "keep": "quoron_client.federation.client_state:ClientState.keep",
     "encode": "quoron_client.data.fused:_Shape.encode",

@@ -171,7 +171,7 @@ def test_kills_in_a_row_of_a_serverapp_of_one_s_own_leave_one_release_a_round_fo
     if secret and algorithm in COINS:
         training |= {"early_ends": False, "seconds": 0.5}
     alone.write(tmp_path, Scene("", training, 12, 0.0))
-    url = f"sqlite:///{tmp_path}/books/{DATABASE_FILE}"
+    url = f"sqlite:///{tmp_path}/store/{DATABASE_FILE}"
     (tmp_path / "store").mkdir(mode=0o700)
     with Database(url) as database:
         PopulationLedger(database).limit("everyone", epsilon=12.0, delta=1e-2)

@@ -16,7 +16,6 @@ from quoron.presets import preset, presets
 from quoron.run_folder import FRAME, write
 from quoron.simulation.problem import encoding_of, loss_of, with_columns
 from quoron.simulation.wildcards import KINDS, roles
-from quoron_client.data import tables
 from quoron_client.data.formats import SAID, format_of, is_table
 from quoron_privacy.errors import ConfigError, DataError
 
@@ -171,6 +170,8 @@ def write_example(name: str, folder: Path) -> tuple[Path, Path]:
     """
     import pyarrow.compute as pc
     import pyarrow.csv
+
+    from quoron_client.data import tables
 
     source = _shipped(preset(name).text)
     if source is None:
