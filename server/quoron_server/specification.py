@@ -219,7 +219,7 @@ def require_deployable(specification: RunSpecification, plan: RunPlan, *, allow_
 
 
 def require_open_cohorts(plan: RunPlan) -> None:
-    """Raise ConfigError if the promise rests on cohorts that nobody knows: early ends would tell who was in them."""
+    """Raise ConfigError if the promise assumes secret cohorts: early ends would reveal who was in them."""
     if plan.guarantee.rests_on(Kind.SECRET_COHORTS):
         raise ConfigError(
             f"Expected early_ends=false for {plan.algorithm}, got true: its guarantee rests on secret cohorts, and the "

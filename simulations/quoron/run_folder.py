@@ -167,7 +167,7 @@ class RunFolder:
             raise RunError(_unlike(stored, type(error).__name__)) from None
 
     def model(self) -> NDArray[np.float64]:
-        """Return the stored model, shape (d,). RunError for a file that is damaged: it has checksums of its own."""
+        """Return the stored model, shape (d,). RunError for a file that is damaged: it has checksums."""
         path = self.path / "model.npz"
         try:
             with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as arrays:

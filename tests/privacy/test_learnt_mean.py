@@ -144,7 +144,7 @@ def test_from_the_fewest_users_on_steps_end_within_eight_lengths_in_a_bound_a_th
 )
 @fast
 def test_two_second_moments_are_no_farther_apart_than_their_noise_is_for(mu, rows, other):
-    """Whoever is replaced, and by whom; opposite diagonals are as far apart as it is for."""
+    """For any two users' rows; rows on opposite diagonals attain the distance."""
     users, noises, means = np.array(rows).reshape(4, 2), [], []
     for own in (users[2], np.array(other), np.array([1.0, 1.0]), np.array([1.0, -1.0])):
         table = np.vstack([users[:2], own, users[3]])

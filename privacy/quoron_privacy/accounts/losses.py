@@ -592,7 +592,7 @@ def laws(stage: Stage) -> tuple[Mixtures | Atoms, ...]:
 
 
 def _both_ways(own: tuple[Vector, Vector]) -> tuple[Mixtures, Mixtures]:
-    """Return a member against nobody, and the other order, turned round, so that its loss grows with x, too."""
+    """Return a member against no user, and the other order, turned round, so that its loss grows with x, too."""
     return Mixtures(own, _NOBODY), Mixtures(_NOBODY, (own[0], 0.0 - own[1]))
 
 

@@ -349,7 +349,7 @@ class Helped:
             return reply
 
     def users(self, run: str, coordinator: str) -> int:
-        """Return how many an open run has: no list of it is longer, and nobody's memory is filled by one."""
+        """Return the length of an open run's longest list, which bounds memory."""
         with self._lock:
             return RunSpecification.parse(self._known(run, coordinator).specification).problem.users
 

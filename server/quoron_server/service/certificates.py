@@ -345,7 +345,7 @@ def parse_certificate(pem: bytes, source: str) -> x509.Certificate:
 
 
 def strong(certificate: x509.Certificate) -> bool:
-    """Return whether its key is one that nobody can compute: RSA of 2048 bits, or a curve of 256."""
+    """Return whether its key cannot be computed: RSA of 2048 bits, or a curve of 256."""
     key = certificate.public_key()
     if isinstance(key, rsa.RSAPublicKey):
         return key.key_size >= _LEAST_RSA

@@ -272,7 +272,7 @@ class Helping:
         return reply
 
     def _whole(self, parts: Iterator[bytes]) -> bytes:
-        """Raise ServerDisagrees for a reply that no plan has: nobody's memory is filled by one."""
+        """Raise ServerDisagrees for a reply that no plan has and that would fill memory."""
         data = bytearray()
         for each in parts:
             data += each

@@ -98,7 +98,7 @@ class ServerMetrics(ABC, Generic[S]):
         self._reading: asyncio.Future[S] | None = None
 
     async def text(self) -> str:
-        """Return every metric, now, as it is served. What the database says is left out while it does not answer."""
+        """Return every metric as it is served; those of the database only while it answers."""
         stored = await self._stored()
         up = stored is not None and not self._database.failing
         free = [({"place": place}, room // FREE * FREE) for place, room in self._free().items()]
@@ -131,7 +131,7 @@ class ServerMetrics(ABC, Generic[S]):
 
     @abstractmethod
     def _read(self) -> S:
-        """Return what the database says, in a thread of its own."""
+        """Return what the database says, in another thread."""
 
     @abstractmethod
     def _free(self) -> Mapping[str, int]:

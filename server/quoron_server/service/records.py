@@ -143,7 +143,7 @@ class Records:
         return await self._read(lambda: self._store(group, seen))
 
     async def feed(self, run: str) -> Feed:
-        """Return the public events of a run that has ended, or that nobody carries out now."""
+        """Return the public events of a run that has ended, or is not carried out now."""
         row = await self.row(run)
         feed = Feed(await self._read(lambda: self.events(run)))
         if row.state in OPEN:
@@ -252,7 +252,7 @@ class Users:
         return self._counted.get(group, needed) + self._came[group] >= needed
 
     def are(self, needed: int, group: str) -> bool:
-        """Return whether so many are active, to be drawn from; blocks. Not while nobody can tell who is revoked."""
+        """Return whether so many are active, to be drawn from; blocks. False while revocations cannot be read."""
         before = self._came[group]
         try:
             self.poll()

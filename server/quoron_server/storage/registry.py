@@ -154,7 +154,7 @@ def nobodys(fingerprint: str) -> str:
 
 
 def require_unused(connection: sa.Connection, other: int, user: int) -> None:
-    """Raise ConfigError if `other` was ever in a run: then it is a user of its own, and what it was promised stands."""
+    """Raise ConfigError if `other` was ever in a run: then it is another user, and what it was promised stands."""
     people = connection.scalar(sa.select(USERS.c.people).where(USERS.c.user == other)) or 1
     for table in (_slots, _agreed):
         any_of = table.c.user.between(other, other + people - 1)
@@ -293,7 +293,7 @@ class Registry:
         return int(known.user)
 
     def user(self, fingerprint: str) -> int | None:
-        """Return the number of the user with this key, None if it is nobody's."""
+        """Return the number of the user with this key; None if unknown."""
         rows = self._database.all(sa.select(USERS.c.user).where(USERS.c.fingerprint == fingerprint))
         return int(rows[0].user) if rows else None
 

@@ -303,7 +303,7 @@ class Store:
             yield partial(self._execute, connection)
 
     def rows(self, sql: str, parameters: Sequence[Any] = ()) -> list[Row]:
-        """Return the rows of one statement, in a transaction of its own or the one that it is in."""
+        """Return the rows of one statement, in a new transaction or the current one."""
         with self.transaction() as execute:
             return execute(sql, parameters)
 
@@ -386,7 +386,7 @@ class Store:
         return int(self._execute(connection, one_more)[0]["acknowledged"])
 
     def _check_tally(self, found: int) -> None:
-        """Raise LedgerError if the file holds less than it has acknowledged, or nobody can tell.
+        """Raise LedgerError if the file holds less than it has acknowledged, or that cannot be read.
 
         A count is begun, before anything is acknowledged, where there is none.
         """

@@ -200,7 +200,7 @@ def compare(
     Args:
         source, user, label, epsilon, delta, items_per_user, settings, columns: as of `simulate`. What is not declared
             is estimated once, with the source's ε, for all runs.
-        algorithms: names, `auto` among them; default: all that promise privacy. Infeasible ones are told with why.
+        algorithms: names, `auto` among them; default: all that promise privacy. Infeasible ones have a reason.
         vary: dotted keys, each with the values to try, such as `{"privacy.epsilon": [1, 4]}`; all combinations.
         seeds: runs of each, with seeds from run.seed on; confidence intervals need two or more.
         out: the comparison's folder; default: runs/NAME-compare-1 or the next that is free. What is complete in

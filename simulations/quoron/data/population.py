@@ -54,7 +54,7 @@ class LazyStore:
         return ItemStore(self._rows, self._numbers, self._order, self._loss)
 
     def of(self, users: Users) -> "LazyStore":
-        """Return a store of its own for some of the users, read in the same order."""
+        """Return a separate store for some of the users, read in the same order."""
         own = np.zeros(int(self._order.max(initial=-1)) + 1, np.bool_)
         own[users] = True
         return LazyStore(self._rows, self._numbers, self._order[own[self._order]], self._loss)

@@ -771,7 +771,7 @@ def trained(users: int, test_fraction: float, seed: int) -> NDArray[np.bool_]:
 
 
 def assumed(encoding: Encoding, items_per_user: int | None) -> tuple[str, ...]:
-    """Return what a reader must believe of a table's rules before its values were looked at."""
+    """Return what a reader must believe of a table's rules before its values are read."""
     taken = [
         f"The values of {f.column!r} were taken from the data as its vocabulary: for simulation only. List them."
         for f in encoding.features

@@ -120,7 +120,7 @@ def require_guarded(address: str | None) -> None:
 
 
 def answers_strangers(address: str) -> bool | None:
-    """Return whether the cluster whose head is at HOST:PORT answers without a token; None if nobody can tell."""
+    """Return whether the cluster whose head is at HOST:PORT answers without a token; None if unknown."""
     import grpc
 
     with grpc.insecure_channel(address, options=[("grpc.enable_http_proxy", 0)]) as channel:

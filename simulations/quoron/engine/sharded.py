@@ -127,7 +127,7 @@ class ShardedEngine(AbstractContextManager["ShardedEngine"]):
         yield from (own[first : first + most] for first in range(0, max(1, len(own)), most))
 
     def _service(self, shard: int) -> bytes:
-        """What a worker is given: the engine of its own users, or of all that are made up when they are asked for."""
+        """Return a worker's pickled engine: of its users, or of all where users are synthesised when asked."""
         part = getattr(self.population, "part", None)
         people = self.population if part is None else part(np.flatnonzero(self.shard_of == shard))
         return pickle.dumps(self._engine.over(people).ask, pickle.HIGHEST_PROTOCOL)

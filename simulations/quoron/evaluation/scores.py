@@ -145,7 +145,7 @@ Users = NDArray[np.int64]
 
 
 def trained_users(users: int, share: float | None) -> int:
-    """Return those of so many users, or slots, that are trained on. ConfigError where a part would have nobody."""
+    """Return those of so many users, or slots, that are trained on. ConfigError where a part would be empty."""
     return users if share is None else users - held_users(users, share)
 
 

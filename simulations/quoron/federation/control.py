@@ -163,7 +163,7 @@ _SHOWN = 20  # names in one line
 
 
 class Paused(RunError):
-    """A run was left as it is: its coordinator may not go on with it, or somebody has to decide."""
+    """A run was left as it is: its coordinator may not go on with it, or its operator has to decide."""
 
     exit_code = 4
 
@@ -189,7 +189,7 @@ def followed(
     A coordinator has `timeout` seconds to be there, at the beginning as after it has left, of which `told` hears;
     Gone afterwards. What else may have failed is the caller's to `check`. `pauses` (seconds) is the first.
     """
-    last, gone = -1, -1.0  # round, and since when nobody answers
+    last, gone = -1, -1.0  # round, and since when the coordinator has not answered
     shown: dict[str, Any] = {}  # what was awaited
     pause = pauses
     while True:

@@ -333,7 +333,7 @@ class Child:
     began: float = 0.0
     due: float = 0.0  # when it is to begin
     short: int = 0  # lives that were none, in a row
-    by_itself: bool = False  # whether the last one was ended by nobody
+    exited: bool = False  # whether the last process exited, rather than being killed by a signal
 
     @property
     def kind(self) -> str:
@@ -429,11 +429,11 @@ class Supervisor:
         for child in self.children:
             if child.process is not None and self._has_ended(child):
                 self._hear()
-                if not child.by_itself:
+                if not child.exited:
                     self.killed += child.numbers or ("coordinator",)
                 if not child.numbers:
                     self.here = 0
-                child.short = child.short + 1 if child.by_itself and time.monotonic() - child.began < QUICK else 0
+                child.short = child.short + 1 if child.exited and time.monotonic() - child.began < QUICK else 0
                 child.due = time.monotonic() + AGAIN * 2 ** min(child.short, 6)
                 if child.short == TRIES:
                     own = f"clients/client-{child.numbers[0]}/client.log" if child.numbers else "coordinator.log"
@@ -445,7 +445,7 @@ class Supervisor:
         number, status = os.waitpid(child.process, how)
         if not number:
             return False
-        child.process, child.by_itself = None, os.WIFEXITED(status)
+        child.process, child.exited = None, os.WIFEXITED(status)
         return True
 
     def _hear(self) -> None:

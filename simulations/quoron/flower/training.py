@@ -51,7 +51,7 @@ def allows_simulation(environment: Mapping[str, str]) -> bool:
 
 
 def require_users(environment: Mapping[str, str]) -> None:
-    """Raise ConfigError unless a SuperNode's key stands for a user: nobody takes part as two."""
+    """Raise ConfigError unless a SuperNode's key stands for a user, so that no user takes part as two."""
     if not allows_simulation(environment) and environment.get("QUORON_SUPERNODE_AUTH") != "1":
         raise ConfigError(
             "Expected QUORON_SUPERNODE_AUTH=1 in the ServerApp's environment, got none: start the SuperLink with "

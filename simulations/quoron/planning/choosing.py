@@ -253,7 +253,7 @@ def _verdict(info: Registered, candidate: Candidate, allowed: Allowance) -> Verd
 
 
 def _once_will_do(recommended: Candidate, ruled: Candidate, problem: Problem, allowed: Allowance) -> bool:
-    """Return whether users who are alike in every direction, each with a machine of its own, are asked once instead.
+    """Return whether users who are alike in every direction, each on another machine, are asked once instead.
 
     No metric is to be learnt of them, and the least bound is taken, so that more users never leave more.
     """

@@ -51,7 +51,7 @@ FEW = 100  # users, below which a run that can learn nothing is likely to be one
 
 
 def silos_of(config: Config, users: int) -> Silos | None:
-    """Return the silos of so many users; None where each has a client of its own. ConfigError where they do not fit.
+    """Return the silos of so many users; None where each has a separate client. ConfigError where they do not fit.
 
     Of a table some of whose users are held out, each silo has its share of those who are not.
     """

@@ -483,7 +483,7 @@ def statistics(
 
 
 def _parts(asked: Sequence[Question], facts: Facts, shared: Asked, mu: float) -> list[tuple[Question, Spread]]:
-    """Return what answers each question, all for μ; a column in which nobody found a group has no answer."""
+    """Return what answers each question, all for μ; a column without a released group has no answer."""
     each = mu / math.sqrt(len(asked)) * (1 - 1e-12)
     found = [(question, facts.spread(question, each, shared)) for question in asked]
     return [(question, part) for question, part in found if part is not None]
@@ -506,7 +506,7 @@ def _released(
 
 
 def _check_users(asked: Sequence[Question], facts: Facts, shared: Asked, mu: float) -> None:
-    """Raise Infeasible where noise alone hides what is asked; of groups that nobody knows yet as if there was one."""
+    """Raise Infeasible where noise alone hides what is asked; unknown groups count as one."""
     each = mu / math.sqrt(len(asked))
     for question in asked:
         many = len(facts.groups(question)) if question.by is None or question.by in facts.words else 1

@@ -406,7 +406,7 @@ class ModuleRows:
         return (weight * self._network.item_losses(weights, parts)).sum()
 
     def _tried(self, gradients: Step) -> str | None:
-        """Return why these cannot be computed for users at once, tried on items of nobody; None if they can."""
+        """Return why these cannot be computed for users at once, tried on synthetic items; None if they can."""
         start = self._network.weights()
         weight = torch.ones((2, self.timetable.batch), device=self._network.device)
         if self._local is not None:

@@ -195,7 +195,7 @@ def class_weights(given: Any, classes: NDArray[Any], label: Label) -> dict[str, 
 
 
 def owners(groups: ArrayLike, rows: int) -> "pa.Array":
-    """Return whose each row is, (N,): of an array of numbers or text as stored, of others each name as text, by itself.
+    """Return whose each row is, (N,): of an array of numbers or text as stored, of others each name as text.
 
     InputError for another number of rows.
     """

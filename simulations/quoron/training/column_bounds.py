@@ -5,7 +5,7 @@
 What is released is JSON-compatible, and all that anybody reads afterwards. The mechanism, and the proof that its
 releases may be chosen so: quoron_privacy.counts.private_bounds, docs/privacy/private-bounds.md.
 
-What every row of a column that nobody declared holds, `row_kinds`: a number, a date, true or false, text, or nothing.
+What every row of an undeclared column holds, `row_kinds`: a number, a date, true or false, text, or nothing.
 """
 
 from collections.abc import Mapping, Sequence

@@ -44,7 +44,7 @@ OFF = "train.data_quality = 0 says so"
 def plan(
     config: Config, problem: Problem, encoding: Encoding, algorithms: Registry = ALGORITHMS
 ) -> tuple[Plan, str | None]:
-    """Return the plan of a run on a table, with a look at it where that can be paid for; else why nobody looks.
+    """Return the plan of a run on a table, with a data quality check; else why there is none.
 
     Nothing is infeasible, and no method is refused, for the sake of the look. Methods that the rule cannot take are not
     planned. Raises what `choose` raises.
@@ -95,7 +95,7 @@ def with_look(own: RunPlan, privacy: Privacy, *, share: float, columns: int, lab
 
 
 def release(prepared: Prepared[Curated], own: Ledger, among: Users) -> Shares | None:
-    """Return what the look at these users (k,) says, released now if it has not been; None where nobody looks.
+    """Return the data quality check of these users (k,), released now unless it was before; None without one.
 
     Where there are more users than are looked at, these are drawn in secret, so that no name and no order decides who
     they are. They and the noise are of this start alone: nobody has seen what is drawn and not committed, and a store
@@ -135,7 +135,7 @@ def weighed(encoding: Encoding, quality: DataQuality | None, seen: Shares | None
 
 
 def unbalanced(encoding: Encoding, why: str) -> tuple[str, ...]:
-    """Return what is said where class weights wait for a look, and nobody looks."""
+    """Return what is said where class weights need a data quality check, and there is none."""
     if not isinstance(encoding.class_weight, Balanced):
         return ()
     return (
@@ -145,7 +145,7 @@ def unbalanced(encoding: Encoding, why: str) -> tuple[str, ...]:
 
 
 def label_shares(encoding: Encoding, quality: DataQuality | None, seen: Shares | None) -> LabelShares | None:
-    """Return what was released of the shares of classes; None where nobody looked, or labels are numbers."""
+    """Return what was released of the shares of classes; None without a data quality check, or without classes."""
     if quality is None or seen is None or not outcomes(encoding.label):
         return None
     return LabelShares(tuple(seen.labels.tolist()), quality.errors.unusable)

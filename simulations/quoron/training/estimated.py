@@ -581,7 +581,7 @@ def _guessed(config: Config, asked: Wanted, width: int) -> Config:
 
 
 def within(config: Config, problem: Problem, encoding: Any, paid: EstimatedBounds) -> tuple[Plan, str | None]:
-    """Return the plan of a run on a declared table, with a look at it, of what estimates leave; why nobody looks.
+    """Return the plan of a run on a declared table, with a data quality check if any; why there is none.
 
     Raises what `choose` raises: Infeasible too where no method is Gaussian as a whole.
     """
@@ -633,7 +633,7 @@ def read(prepared: Prepared[Undeclared], released: Released) -> tuple[Declaratio
 
 
 def configured(config: Config, asked: Wanted, found: Found) -> Config:
-    """Return the configuration with what was found in place of what nobody declared."""
+    """Return the configuration with estimates in place of what was not declared."""
     section = config.population
     assert isinstance(section, TableSection)
     tree = config.model_dump(mode="json", exclude_none=True)
@@ -661,7 +661,7 @@ def configured(config: Config, asked: Wanted, found: Found) -> Config:
 
 
 def _public(config: Config, users: int) -> tuple[Problem, Encoding]:
-    """Return the problem and the encoding of a declared table of so many users, with no value looked at."""
+    """Return the problem and the encoding of a declared table of so many users, reading no value."""
     config = bent(config, users)
     assert isinstance(config.population, TableSection)
     loss = loss_of(config)

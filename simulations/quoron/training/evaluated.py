@@ -57,7 +57,7 @@ def with_held_out(planned: Plan, config: Config, encoding: Encoding, users: int)
 def measured_by(
     privacy: Guarantee, config: Config, users: int, *, classes: int, cap: int, estimates: bool = False
 ) -> HeldOut | None:
-    """Return what held-out users tell of a label of so many classes, `cap` rows of each counting; None where nobody is.
+    """Return what held-out users tell of a label of so many classes, `cap` rows of each counting; None without any.
 
     Infeasible where they are too few to tell; `estimates`: so many classes are the most that the label may have.
     """

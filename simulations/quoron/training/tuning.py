@@ -367,7 +367,7 @@ class TableSearch(Printed):
         return replace(plan, guarantee=made.simulated() if self.seeded else made)
 
     def account(self) -> AbstractContextManager[PopulationLedger | None]:
-        """Return the privacy ledger, open; None for a simulation, which is charged to nobody."""
+        """Return the privacy ledger, open; None for a simulation, which is not charged."""
         return nullcontext() if self.seeded else lifetime.opened(lifetime.place(self.request.config.train.ledger))
 
     @property
@@ -437,7 +437,7 @@ class TableSearch(Printed):
         return Outcome(score, weights, events)
 
     def as_json(self) -> dict[str, Any]:
-        """Return what is fixed before anything is looked at."""
+        """Return what is fixed before anything is read."""
         return {
             "price": self.price.as_json(),
             "statement": self.statement,

@@ -90,7 +90,7 @@ class LocalModelParameters(Parameters):
         return VectorReports(self.vector_epsilon, self.vector_delta, self.noise_scale)
 
     def stretches(self, problem: Problem) -> tuple[Rounds, ...]:
-        """Return the reports of every interaction, each private by itself; the adversary sees which users answer."""
+        """Return the reports of every interaction, each of them private; the adversary sees which users answer."""
         zero, smoothing = np.zeros(problem.dimension), moreau(self.smoothing)
         gradient = AverageGradient(zero[None, :], (1.0,), problem.user_smoothness, smoothing=smoothing)
         report = VectorReport(gradient, self.vector_epsilon, self.vector_delta, self.first_radius, zero)

@@ -212,7 +212,7 @@ class OneEpoch:
         return self.model(state)
 
     def counting(self, state: Iterates) -> tuple[ClippedSum, int]:
-        """Return what a round reads where nobody sees an answer, and of how many, the first in slot order."""
+        """Return what a round reads where no server sees an answer, and of how many, the first in slot order."""
         return self.reduction(state), self.parameters.divisor
 
     def noise_label(self, round_: int) -> tuple[str | int, ...]:

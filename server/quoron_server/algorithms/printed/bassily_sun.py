@@ -339,7 +339,7 @@ class PrintedLocalModel(PrintedParameters):
         return VectorReports(self.vector_epsilon, self.vector_delta, self.noise_scale / self.radius)
 
     def stretches(self, problem: Problem) -> tuple[Rounds, ...]:
-        """Return the reports of every interaction, each private by itself; both of a step are of the same users."""
+        """Return the reports of every interaction, each of them private; both of a step are of the same users."""
         gradient, zero = gradients(problem, smoothing=moreau(self.smoothing)), np.zeros(problem.dimension)
         report = VectorReport(gradient, self.vector_epsilon, self.vector_delta, self.radius, zero)
         sent, sought = self.vector_reports, self.range_reports

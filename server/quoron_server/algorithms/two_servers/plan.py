@@ -101,7 +101,7 @@ def _both(own: RunPlan, together: float, limit: float, privacy: Privacy) -> RunP
 
 
 def require_masked(plan: RunPlan) -> None:
-    """Raise Infeasible unless its rows may be summed where nobody sees one, by cohorts that both servers know."""
+    """Raise Infeasible unless its rows may be summed where no server sees one, by cohorts that both servers know."""
     name = plan.algorithm
     if plan.guarantee.rests_on(Kind.SECRET_COHORTS):
         condition = "its guarantee rests on cohorts that are drawn in secret, and two servers see whom they ask"
