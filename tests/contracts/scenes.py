@@ -82,7 +82,7 @@ SMALL: dict[str, dict[str, object]] = {  # options that keep the runs short
     "phased-sgd": {"cohort_size": 300},
     "group-phased-sgd": {"rounds": 9, "phases": 3},
     "group-phased-sgd/two": {"rounds": 2, "phases": 2},  # of one step each, which nothing contracts
-    "group-phased-sgd/disjoint": {"layout": "disjoint", "rounds": 8, "phases": 2, "questions": 2},
+    "group-phased-sgd/questions": {"rounds": 8, "phases": 2, "questions": 2},
     "filtered-sgd/linf": {"norm": "linf"},
     "median-sgd": {"rounds": 6, "step_size": 0.2},
     "median-sgd/trimmed": {"rounds": 6, "step_size": 0.2, "trim_rate": 0.3},
