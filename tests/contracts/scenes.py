@@ -52,8 +52,6 @@ SMALL: dict[str, dict[str, object]] = {  # options that keep the runs short
     "recentred-sgd/coins": {"rounds": 5, "rate": 0.1},
     "recentred-sgd/zero-out": {"rounds": 5, "rate": 0.1},
     "mean-sgd": {"rounds": 5, "rate": 0.1},
-    "mean-sgd/clip": {"rounds": 5, "rate": 0.1, "estimator": "clip", "sampling": "uniform"},
-    "mean-sgd/coins": {"rounds": 5, "rate": 0.1, "estimator": "clip"},
     "winsorised-erm": {"rounds": 5},
     "winsorised-erm/phases": {"rounds": 5, "phases": 2, "regularisation": 0.05},
     "winsorised-erm/zero-out": {"rounds": 5, "adjacency": "zero-out"},
