@@ -185,17 +185,10 @@ def test_variances_of_many_candidates_are_those_of_each_step_by_step(wanted, ste
     problem = changed(PROBLEM, curvature=curvature)
     rounds, samplings, units = (np.array(column) for column in zip(*wanted, strict=True))
     suffixes = np.stack([rounds, np.maximum(1, rounds // 3)], axis=1)
-    found = centring.sgd_variances(
-        problem,
-        smoothness=0.3,
-        rounds=rounds,
-        steps=np.tile(steps, (len(wanted), 1)),
-        suffixes=suffixes,
-        samplings=samplings,
-        units=units,
-        spread=0.2,
-        first=0.7,
-    )
+    found, grid = np.zeros((len(wanted), len(steps), 2)), np.tile(steps, (len(wanted), 1))
+    bends = float(problem.beliefs.isotropic or 0.0), problem.distance, problem.start, 0.3
+    facts = *bends, 0.2, centring.margin(problem.dimension), 0.7
+    centring.loops.sgd_variances(facts, rounds, grid, suffixes, samplings, problem.dimension * units**2, found)
     for w, (total, sampling, unit) in enumerate(wanted):
         for k, step in enumerate(steps):
             each = variances_step_by_step(problem, 0.3, total, step, sampling, unit, 0.2, 0.7)

@@ -269,17 +269,8 @@ def _stepped(problem: Problem, options: LocalModelOptions, sent: LocalModelParam
             beta = smoothness * (1 + 1e-3) + factor * root
             variances = np.full(steps, sampling + noise * first**2)
             if sent.estimator == "tracking":
-                variances = centring.agd_variances(
-                    path=_path(problem, steps, beta),
-                    distance=problem.radius,
-                    smoothness=smoothness,
-                    inverse_step=beta,
-                    sampling=sampling,
-                    noise=noise,
-                    spread=problem.user_deviation,
-                    margin=margin,
-                    first=first,
-                )
+                path, facts = _path(problem, steps, beta), (problem.radius, smoothness, beta, sampling, noise)
+                centring.loops.agd_variances(path, *facts, problem.user_deviation, margin, first, variances)
             risk = accelerated_risk(problem, steps, beta, smoothness, variances)
             risk += 0.5 * parameter * problem.lipschitz**2
             drafted = sent, parameter, float(beta)

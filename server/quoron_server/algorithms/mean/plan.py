@@ -256,17 +256,12 @@ def _best_steps(
 
     def tracked(steps: Vector, suffixes: Integers) -> Vector:
         """Early rounds are noisier, but decay in the average: those that enter it decide."""
-        return centring.sgd_variances(
-            seen,
-            smoothness=seen.beta or 0.0,
-            rounds=np.array(rounds),
-            steps=steps,
-            suffixes=suffixes,
-            samplings=samplings,
-            units=units,
-            spread=problem.user_deviation,
-            first=first,
-        )
+        means, curvature = np.zeros((*steps.shape, suffixes.shape[1])), float(seen.beliefs.isotropic or 0.0)
+        bends = curvature, seen.distance, seen.start, seen.beta or 0.0
+        facts = *bends, problem.user_deviation, centring.margin(problem.dimension), first
+        noises = problem.dimension * units**2
+        centring.loops.sgd_variances(facts, np.array(rounds), steps, suffixes, samplings, noises, means)
+        return means
 
     variances = samplings + problem.dimension * (units * firsts) ** 2 if inputs.ranged else tracked
     extra = 0.5 * parameter * problem.lipschitz**2 + statistical_floor(problem)
