@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from golden.plain import plain
+from privacy.references import vector_delta
 from quoron_privacy import local
 from quoron_privacy.accounts import exports, gdp, lifetime, subsampling
 from quoron_privacy.accounts.pair import Pair
@@ -319,7 +320,7 @@ MECHANISMS: Mapping[str, Callable[[], Any]] = {
     ],
     "local reports": lambda: [
         [local.group_size(epsilon=e, bins=16, failure=1e-3) for e in EPSILONS],
-        [local.vector_delta(radius=1.0, scale=3.0, dimension=5, epsilon=e) for e in EPSILONS],
+        [vector_delta(radius=1.0, scale=3.0, dimension=5, epsilon=e) for e in EPSILONS],
     ],
     "prefix sums": _prefix,
     "filters": _filters,

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binom
 
-from privacy.references import responses_delta
+from privacy.references import responses_delta, vector_delta
 from quoron_privacy import local
 from quoron_privacy.errors import ConfigError
 from quoron_privacy.local import count_bits, mean_of_reports
@@ -44,8 +44,8 @@ class TestGroupSize:
 class TestCentredRadius:
     def test_it_is_the_formula_at_the_narrowest_bins_and_grows_with_them(self):
         known = {"dimension": 10, "users": 5000, "failure": 1e-3}
-        narrow = local.centred_radius(0.1, **known)
         deviation = 0.1 * math.sqrt(2 * math.log(4 * 16 * 5000 / 1e-3) / 16)
+        narrow = local.centred_radius(0.1, **known, width=2 * deviation)
         assert narrow == pytest.approx(0.1 * (1 + 2 * math.sqrt(2 * math.log(4 * 16 * 5000 / 1e-3))))
         assert local.centred_radius(0.1, **known, width=4 * deviation) == pytest.approx(narrow + 4 * deviation)
         with pytest.raises(ConfigError, match="Expected width >="):
@@ -61,7 +61,7 @@ class TestMessages:
     def test_the_classical_formula_is_wasteful_below_one_and_wrong_above(self):
         for epsilon, enough in ((0.5, True), (1.0, True), (12.0, False)):
             classical = 2 * math.sqrt(2 * math.log(1.25 / 1e-6)) / epsilon
-            spent = local.vector_delta(radius=1.0, scale=classical, dimension=1, epsilon=epsilon)
+            spent = vector_delta(radius=1.0, scale=classical, dimension=1, epsilon=epsilon)
             assert (spent <= 1e-6) == enough
 
 

@@ -15,7 +15,6 @@ from problems import changed
 from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.questions import RangeReport, VectorReport
 from quoron_client.randomisers import RangeBits, VectorNoise
-from quoron_privacy import local
 from quoron_privacy.noise.streams import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.acsa import response
@@ -137,7 +136,7 @@ class TestBudget:
                 continue
             scale = VectorNoise(task.epsilon, task.delta, task.radius).scale(3)
             assert scale == pytest.approx(task.radius * plan.parameters.noise_scale, rel=1e-6)
-            delta = local.vector_delta(radius=task.radius, scale=scale, dimension=3, epsilon=PRIVACY.epsilon)
+            delta = references.vector_delta(radius=task.radius, scale=scale, dimension=3, epsilon=PRIVACY.epsilon)
             assert 0.99 * PRIVACY.delta < delta <= PRIVACY.delta
 
 
