@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from golden.plain import plain
+from privacy import first_account
 from privacy.references import vector_delta
 from quoron_privacy import local
 from quoron_privacy.accounts import exports, gdp, lifetime, subsampling
@@ -236,9 +237,9 @@ MECHANISMS: Mapping[str, Callable[[], Any]] = {
         [gdp.pure_mu(e) for e in EPSILONS],
     ],
     "sampling": lambda: [
-        [subsampling.wor_epsilon(rate, 10, 0.8, 1e-6) for rate in (0.01, 0.5, 1.0)],
+        [first_account.wor_epsilon(rate, 10, 0.8, 1e-6) for rate in (0.01, 0.5, 1.0)],
         [subsampling.wor_round_mu(rate, 10, 1.0, 1e-6) for rate in (0.01, 0.5, 1.0)],
-        [subsampling.poisson_epsilon(0.1, 10, 0.8, 1e-6, kind) for kind in ADJACENCIES],
+        [first_account.poisson_epsilon(0.1, 10, 0.8, 1e-6, kind) for kind in ADJACENCIES],
     ],
     **{f"pair, {name}": (lambda pair=pair: _account(pair)) for name, pair in _pairs().items()},
     **{f"lattice, {name}": (lambda name=name: _lattice(_pairs()[name])) for name in LATTICES},

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from scipy.stats import chi2
 
 from contracts.scenes import PRIVACY, PROBLEM, Quadratic
+from privacy import first_account
 from problems import changed
-from quoron_privacy.accounts import subsampling
 from quoron_privacy.errors import ConfigError, Infeasible
 from quoron_privacy.means import private_range
 from quoron_privacy.noise.streams import SeededNoise
@@ -102,7 +102,7 @@ class TestAccounting:
         choices = 4 * private_range.bounded_range_mu(p.range_epsilon) ** 2 if info is MEAN else 0.0
         delta = 1e-5 - search.slack(2.0, gaussians=9 * plan.problem.dimension)
         known = DRAWS["without-replacement"].rate(p.cohort_size, 20_000)
-        spent = subsampling.wor_epsilon(known, 9, math.sqrt(choices + gaussian**2), delta)
+        spent = first_account.wor_epsilon(known, 9, math.sqrt(choices + gaussian**2), delta)
         assert 0.98 * 2.0 <= spent <= 2.0
 
     @pytest.mark.parametrize("adjacency", ["replace-one", "zero-out"])
@@ -114,7 +114,7 @@ class TestAccounting:
         assert plan.guarantee.adjacency == adjacency
         assert p.noise.sensitivity == pytest.approx(1 / p.cohort_size, rel=1e-6)
         delta = 1e-5 - search.slack(2.0, gaussians=9 * plan.problem.dimension)
-        spent = subsampling.poisson_epsilon(0.05, 9, p.noise.sensitivity / p.noise_scale, delta, adjacency)
+        spent = first_account.poisson_epsilon(0.05, 9, p.noise.sensitivity / p.noise_scale, delta, adjacency)
         assert 0.998 * 2.0 <= spent <= 2.0
 
     def test_what_nothing_is_proved_of_is_refused(self):

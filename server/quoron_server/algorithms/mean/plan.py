@@ -1,8 +1,7 @@
 """Plans of `mean-sgd` and `recentred-sgd`: centre, cohort, rounds, step by predicted risk; noise by exact accounting.
 
-A round, given its cohort and the past, is μ-GDP with μ² = d₂ μ_BR(ε₁)² + μ_g²; T of them on uniform cohorts cost
-`wor_epsilon`, on cohorts by coins, without a range, `poisson_epsilon`. A central limit ranks candidates and sets no
-noise.
+A round, given its cohort and the past, is μ-GDP with μ² = d₂ μ_BR(ε₁)² + μ_g²; T of them are on uniform
+cohorts or, without a range, on cohorts by coins. A central limit ranks candidates and sets no noise.
 
 Source: docs/privacy/mean-sgd.md#ms1.
 """
