@@ -692,10 +692,7 @@ def _left(epsilon: float, delta: float, rounds: int, dimension: int) -> float:
         raise ConfigError(f"Expected a finite epsilon >= {_LEAST_EPSILON:g}, got epsilon={epsilon}.")
     probability(delta=delta)
     count(dimension=dimension)
-    left = delta - (1 + math.exp(min(epsilon, 700.0))) * total_variation(gaussians=2 * rounds * dimension)
-    if left <= 0:
-        raise Infeasible("gaussian", f"delta={delta:g} is below the resolution of the noise", "a larger delta")
-    return math.nextafter(left, 0.0)
+    return math.nextafter(gdp.left(epsilon, delta, gaussians=2 * rounds * dimension), 0.0)
 
 
 def _tested(epsilon: float, delta: float, schedule: Schedule, outliers: float) -> Tested:

@@ -20,7 +20,7 @@ import numpy as np
 from quoron_privacy.accounts import gdp, sensitivity_recount
 from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.arrays import Matrix, Vector
-from quoron_privacy.errors import ConfigError, Infeasible, VerificationError, count, positive
+from quoron_privacy.errors import ConfigError, count, positive, require
 from quoron_privacy.gaussian import GaussianNoise, mean_slack
 from quoron_privacy.means.clipping import ClippedSum
 from quoron_privacy.noise.streams import RandomStream, total_variation
@@ -45,12 +45,11 @@ _ITEMS = (0.08, 0.12)  # of all of it, where figures per item are wanted: rows, 
 def _verify(held: "HeldOut | HeldMeans", epsilon: float, delta: float, *, adjacency: str) -> None:
     """evaluation#ev2 by the second account, with two users' distance from their products; VerificationError else."""
     spent = held.pair.delta(epsilon * (1 + 1e-12), delta)
-    for what, holds, got in (
+    require(
+        "an evaluation",
         (f"adjacency {adjacency}", held.adjacency == adjacency, held.adjacency),
         (f"delta <= {delta} of those held out", spent <= delta, spent),
-    ):
-        if not holds:
-            raise VerificationError(f"Expected {what} in an evaluation, got {got}.")
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +99,7 @@ class HeldOut:
         """Return the least noise for (ε, δ); Infeasible where rounding or the samplers alone cost that."""
         count(users=users, cap=cap)
         sizes = _sizes(classes, cap, MOST_CELLS)
-        left = delta - (1 + math.exp(epsilon)) * _variation(sizes) * (1 + 1e-9)
-        if left <= 0:
-            raise Infeasible("evaluation", f"delta={delta:g} is below the resolution of the noise", "a larger delta")
+        left = gdp.left(epsilon, delta, gaussians=_samples(sizes), name="evaluation")
         whole = gdp.mu_for(epsilon, left) * (1 - 1e-9)  # verified by other arithmetic
         cells, share = cells_for(users * whole), PLACED if classes == 2 else FIRST
         far = _sensitivities(users, classes, adjacency, cap, cells)
@@ -131,7 +128,7 @@ class HeldOut:
     @property
     def variation(self) -> float:
         """How far their noise is from exact, in total variation."""
-        return _variation(self.sizes)
+        return total_variation(gaussians=_samples(self.sizes))
 
     @property
     def pair(self) -> Pair:
@@ -232,9 +229,7 @@ class HeldMeans:
         """Return the least noise for (ε, δ); Infeasible where rounding or the samplers alone cost that."""
         count(users=users, figures=figures)
         often = 1 + len(rounds)
-        left = delta - (1 + math.exp(epsilon)) * total_variation(gaussians=often * (1 + figures)) * (1 + 1e-9)
-        if left <= 0:
-            raise Infeasible("evaluation", f"delta={delta:g} is below the resolution of the noise", "a larger delta")
+        left = gdp.left(epsilon, delta, gaussians=often * (1 + figures), name="evaluation")
         mu = gdp.mu_for(epsilon, left) / math.sqrt(often) * (1 - 1e-9)  # verified by other arithmetic
         noise = GaussianNoise.for_mu(sensitivity=_one_moves(users), mu=mu, dimension=1 + figures)
         return cls(users, figures, adjacency, noise.scale, rounds)
@@ -361,9 +356,9 @@ def _sizes(classes: int, cap: int, cells: int) -> tuple[int, int]:
     return first, own + 2 * (cap > 1)
 
 
-def _variation(sizes: tuple[int, int]) -> float:
-    """The same of all labels of few classes: what a run is charged does not hang on classes that it estimates."""
-    return total_variation(gaussians=max(sum(sizes), 4096))
+def _samples(sizes: tuple[int, int]) -> int:
+    """As many of all labels of few classes: what a run is charged does not hang on classes that it estimates."""
+    return max(sum(sizes), 4096)
 
 
 @cache

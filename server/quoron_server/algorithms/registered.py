@@ -18,7 +18,7 @@ import numpy as np
 
 from quoron_privacy.accounts import gdp
 from quoron_privacy.accounts.pair import Pair
-from quoron_privacy.errors import ConfigError, Infeasible, UsageError, VerificationError
+from quoron_privacy.errors import ConfigError, Infeasible, UsageError, VerificationError, require
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_privacy.noise.streams import total_variation
 from quoron_privacy.release import Adjacency
@@ -73,16 +73,15 @@ def verify_estimates(plan: RunPlan, rest: GaussianPromise | None) -> None:
     assert paid is not None
     both = paid.pair.and_(Pair.gaussian(rest.mu, rest.variation))
     charged = Pair.gaussian(*paid.charged)
-    for what, holds, got in (
+    require(
+        "private bounds",
         ("no more than is charged", both.mu <= charged.mu and both.lack <= charged.lack, (both.mu, both.lack)),
         (
             f"delta <= {promise.delta} for what is charged",
             charged.delta(promise.epsilon * (1 + 1e-12), promise.delta) <= promise.delta,
             paid.charged,
         ),
-    ):
-        if not holds:
-            raise VerificationError(f"Expected {what} in private bounds, got {got}.")
+    )
 
 
 def _beside(
