@@ -116,15 +116,11 @@ class DataQuality:
         return self._gaussian.effective_mu(self.dimension)
 
     @property
-    def variation(self) -> float:
-        """How far its noise is from exact, in total variation."""
-        return total_variation(gaussians=self.dimension)
-
-    @property
     def pair(self) -> Pair:
         """What the release costs, by its scale alone: two vectors of norm one at right angles."""
         far = sensitivity_recount.acute(1.0, self.users, self.adjacency)
-        return Pair.gaussian(sensitivity_recount.mu(far, self.scale, self.dimension), self.variation)
+        lack = total_variation(gaussians=self.dimension)
+        return Pair.gaussian(sensitivity_recount.mu(far, self.scale, self.dimension), lack)
 
     @property
     def errors(self) -> Errors:

@@ -1,7 +1,7 @@
 """How good a model is, of users that had no part in it: two clipped means of users' vectors, each with Gaussian noise.
 
     >>> held = HeldOut.calibrate(users=1000, classes=2, epsilon=0.5, delta=1e-6)
-    >>> round(held.mu, 3), [round(scale, 4) for scale in held.scales]
+    >>> round(held.pair.mu, 3), [round(scale, 4) for scale in held.scales]
     (0.124, [0.0396, 0.0083])
 
 The first release says where users' scores lie (or how far errors go), the second is what figures are made of, in cells
@@ -56,7 +56,7 @@ def _verify(held: "HeldOut | HeldMeans", epsilon: float, delta: float, *, adjace
 class HeldOut:
     """Both releases.
 
-    Formal guarantee: `mu`-GDP with exact noise (evaluation#ev2), for whatever users hold and whatever the model is.
+    Formal guarantee: `pair.mu`-GDP with exact noise (evaluation#ev2), whatever users hold and whatever the model is.
 
     | input                                   | what happens                                              |
     | --------------------------------------- | --------------------------------------------------------- |
@@ -121,16 +121,6 @@ class HeldOut:
         return GaussianNoise(far[0], self.scales[0]), GaussianNoise(far[1], self.scales[1])
 
     @property
-    def mu(self) -> float:
-        """μ of both together."""
-        return gdp.compose(*(noise.effective_mu(size) for noise, size in zip(self.noises, self.sizes, strict=True)))
-
-    @property
-    def variation(self) -> float:
-        """How far their noise is from exact, in total variation."""
-        return total_variation(gaussians=_samples(self.sizes))
-
-    @property
     def pair(self) -> Pair:
         """What they cost a user who is held out, by their scales and a distance that is written out again."""
         apart = _apart(self.classes, self.cap, self.adjacency, self.cells)
@@ -138,7 +128,7 @@ class HeldOut:
             sensitivity_recount.mu(_over(*far, size, self.users), scale, size)
             for far, scale, size in zip(apart, self.scales, self.sizes, strict=True)
         )
-        return Pair.gaussian(sensitivity_recount.together(*each), self.variation)
+        return Pair.gaussian(sensitivity_recount.together(*each), total_variation(gaussians=_samples(self.sizes)))
 
     def first_vectors(self, *shares: Matrix) -> Matrix:
         """Return users' vectors of the first release (k, D): shares of rows in each place, one array (k, B) a block.
@@ -181,20 +171,18 @@ class HeldOut:
         """Return the noisy mean (D,) of all users' vectors. Draw each once a run."""
         return self.noises[which].release(self._reduction(which).mean(sums), stream)
 
-    def entries(self) -> tuple[Release, Release]:
-        """Return the ledger entries of both."""
-        first, second = (
-            Release(name, {"sensitivity": noise.sensitivity, "scale": noise.scale, "users": float(self.users)})
-            for name, noise in zip(("held-out-places", "held-out-figures"), self.noises, strict=True)
-        )
-        return first, second
-
     verify = _verify
 
     def releases(self) -> tuple[tuple[Release, float], ...]:
-        """Return the same, each with its μ."""
-        mus = (noise.effective_mu(size) for noise, size in zip(self.noises, self.sizes, strict=True))
-        return tuple(zip(self.entries(), mus, strict=True))
+        """Return the ledger entries of both, each with its μ."""
+        named = zip(("held-out-places", "held-out-figures"), self.noises, self.sizes, strict=True)
+        return tuple(
+            (
+                Release(name, {"sensitivity": noise.sensitivity, "scale": noise.scale, "users": float(self.users)}),
+                noise.effective_mu(size),
+            )
+            for name, noise, size in named
+        )
 
     def _reduction(self, which: int) -> ClippedSum:
         return ClippedSum(_norm(self.classes, self.cap, self.cells)[which], self.users)
@@ -204,9 +192,9 @@ class HeldOut:
 class HeldMeans:
     """Means over held-out users of numbers in [0, 1] that somebody else computes, and how many have any.
 
-    Formal guarantee: all releases together are `mu`-GDP with exact noise (evaluation#ev3), whatever the numbers are and
-    however the points depend on earlier releases. One that is not finite makes its user one without any, who is the
-    zero vector; others are held at the ends.
+    Formal guarantee: all releases together are `pair.mu`-GDP with exact noise (evaluation#ev3), whatever the numbers
+    are and however the points depend on earlier releases. One that is not finite makes its user one without any, who is
+    the zero vector; others are held at the ends.
     """
 
     users: int  # m, held out, and the divisor

@@ -544,10 +544,6 @@ class EstimatedBounds:
             for what, deviation in (told[entry.mechanism],)
         )
 
-    def entries(self) -> tuple[Release, ...]:
-        """Return the ledger entries of all releases."""
-        return tuple(entry for entry, _ in self.releases())
-
     def _within(self, each: int, numbers: Floats, around: Windows, many: int, stream: RandomStream) -> Windows:
         """Return where marks lie in these windows, by one release of how many each of so many cells has."""
         released = self._release(each, self.cell_counts(numbers, around, many), stream)
