@@ -21,7 +21,7 @@ from quoron_privacy.accounts import gdp, sensitivity_recount
 from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.arrays import Matrix, Vector
 from quoron_privacy.errors import ConfigError, count, positive, require
-from quoron_privacy.gaussian import GaussianNoise, mean_slack
+from quoron_privacy.gaussian import GaussianNoise, check_adjacency, mean_slack
 from quoron_privacy.means.clipping import ClippedSum
 from quoron_privacy.noise.streams import RandomStream, total_variation
 from quoron_privacy.release import Adjacency, Release, Sums, sum_bits
@@ -78,8 +78,7 @@ class HeldOut:
         count(users=self.users, cap=self.cap, cells=self.cells)
         if isinstance(self.classes, bool) or not isinstance(self.classes, int) or self.classes < 0 or self.classes == 1:
             raise ConfigError(f"Expected classes to be 0, for a number, or 2 and more, got classes={self.classes!r}.")
-        if self.adjacency not in ("replace-one", "zero-out"):
-            raise ConfigError(f"Expected adjacency replace-one or zero-out, got adjacency={self.adjacency!r}.")
+        check_adjacency(self.adjacency)
         if len(self.scales) != 2:
             raise ConfigError(f"Expected two scales, got scales={self.scales!r}.")
         positive(first=self.scales[0], second=self.scales[1])

@@ -262,7 +262,9 @@ class Registered(AlgorithmInfo):
             self.verifier(alone)
             search.require_cost(own)
             if (claimed := getattr(alone.parameters, "mu", None)) is not None:
-                search.require_gaussian(alone, self._pairs(alone), claimed)
+                pairs = self._pairs(alone)
+                search.require_least(self.name, "mu", claimed, max(pair.mu for pair in pairs))
+                search.require_spent(alone, [replace(pair, mu=claimed) for pair in pairs])
             if promise.servers is not None:
                 two_servers.verify(plan)
             verify_counts(plan, self.promises.moves)

@@ -147,12 +147,6 @@ def require_cost(plan: RunPlan) -> None:
     require(plan.algorithm, (f"the cost of its rounds, {expected}", plan.cost == expected, plan.cost))
 
 
-def require_gaussian(plan: RunPlan, pairs: "Sequence[Pair]", mu: float) -> None:
-    """VerificationError unless the μ that a plan names is that of its scales, counted again, and within its promise."""
-    require_least(plan.algorithm, "mu", mu, max(pair.mu for pair in pairs))
-    require_spent(plan, [replace(pair, mu=mu) for pair in pairs])
-
-
 def require_spent(plan: RunPlan, pairs: "Sequence[Pair]") -> None:
     """VerificationError unless each of these pairs, samplers included, keeps the plan's promise by the second account.
 
