@@ -528,11 +528,6 @@ def missed(shares: Vector, edges: Vector, scale: float) -> float | None:
     return max(scale, float(edges[half + 1 + int(np.argmax(enough))])) if enough.any() else scale
 
 
-def _least(deviations: Vector, edges: Vector, scale: float) -> Vector:
-    """Return shares that stand out of noise."""
-    return stands_out(np.maximum(-edges[:-1], edges[1:]) / scale, deviations, len(deviations), _INTERVAL_FALSE)
-
-
 def interval_of(shares: Vector, deviations: Vector, edges: Vector, scale: float, unit: float) -> Interval:
     """Return the least of noise, of what users outside add to it, and of those whom nothing shows.
 
@@ -547,7 +542,8 @@ def interval_of(shares: Vector, deviations: Vector, edges: Vector, scale: float,
         (True, True)
     """
     low, high = edges[:-1], edges[1:]
-    least, deviation = _least(deviations, edges, scale), float(deviations.max())
+    away, deviation = np.maximum(-low, high) / scale, float(deviations.max())
+    least = stands_out(away, deviations, len(shares), _INTERVAL_FALSE)
     seen = seen_of(shares, deviations, least, windows=_WINDOWS)
     first, last = int(np.flatnonzero(seen).min()), int(np.flatnonzero(seen).max())
     known = np.zeros(len(shares), np.bool_)
